@@ -1,0 +1,33 @@
+#include "model/block.hpp"
+
+#include "benchmarks/components/components.hpp"
+#include "benchmarks/components/layer_inputs.hpp"
+
+namespace tinyllama::components {
+namespace {
+
+std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
+  const Workload& w = request.workload;
+  TensorInitializer initializer(request.seed, w.dtype, request.device);
+  const Block layer(w.config, w.variant, initializer);
+  const RotaryTable rotary_table(w.config, w.seq, w.dtype, request.device);
+  const at::Tensor mask = causal_mask(w.config, w.seq, w.dtype, request.device);
+  const at::Tensor x = hidden_states(w, initializer);
+  std::vector<at::Tensor> gradients;
+  if (has_backward(request.pass))
+    gradients = {output_gradient(x.sizes(), storage_type(w.dtype), initializer)};
+  return std::make_unique<harness::LayerWork>(
+      harness::Layer{{{"hidden_states", x}},
+                     layer.parameters(""),
+                     [=] { return std::vector{layer.forward(x, rotary_table, mask)}; },
+                     gradients},
+      request.pass, w.dtype, request.device.type());
+}
+
+}  // namespace
+
+harness::Component block() {
+  return {"block", kLayerPasses, block_cost, block_memory, build};
+}
+
+}  // namespace tinyllama::components

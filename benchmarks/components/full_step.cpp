@@ -1,0 +1,62 @@
+#include "benchmarks/components/components.hpp"
+#include "benchmarks/components/layer_inputs.hpp"
+#include "benchmarks/components/optimizer_state.hpp"
+#include "model/train_step.hpp"
+
+namespace tinyllama::components {
+namespace {
+
+// Updates stay visible beside the weights, and training on one batch stays finite.
+constexpr double kLearningRate = 1e-3;
+
+// Forward, loss, backward and update of the whole model on one batch; gradients are none before
+// each step.
+class FullStepWork final : public harness::WorkItem {
+ public:
+  explicit FullStepWork(const harness::BuildRequest& request)
+      : initializer_(request.seed, request.workload.dtype, request.device),
+        model_(request.workload.config, request.workload.variant, request.workload.seq,
+               initializer_),
+        optimizer_(model_.parameters(), request.workload.variant, {.learning_rate = kLearningRate}),
+        batch_(random_token_batch(request.workload.config, request.workload.batch,
+                                  request.workload.seq, initializer_)),
+        step_(model_, optimizer_) {
+    set_mid_training_state(optimizer_, initializer_);
+  }
+
+  void prepare() override {
+    optimizer_.clear_gradients();
+    loss_.reset();
+  }
+  void run() override { loss_ = step_.run({&batch_, 1}); }
+
+  NamedTensors results() const override {
+    NamedTensors all = optimizer_results(optimizer_);
+    all.emplace_back("loss", loss_);
+    for (const auto& [name, parameter] : optimizer_.parameters())
+      all.emplace_back("gradient of " + name, parameter.grad());
+    return all;
+  }
+
+ private:
+  TensorInitializer initializer_;
+  TinyLlama model_;
+  AdamW optimizer_;
+  TokenBatch batch_;
+  TrainStep step_;
+  at::Tensor loss_;
+};
+
+}  // namespace
+
+harness::Component full_step() {
+  return {
+      "full_step",
+      {Pass::train},
+      [](const Workload& workload, Pass) { return full_step_cost(workload); },
+      [](const Workload& workload, Pass) { return full_step_memory(workload); },
+      [](const harness::BuildRequest& request) { return std::make_unique<FullStepWork>(request); },
+      refuse_without_next_token};
+}
+
+}  // namespace tinyllama::components

@@ -1,0 +1,27 @@
+#include "benchmarks/components/layer_inputs.hpp"
+
+#include <fmt/format.h>
+
+namespace tinyllama::components {
+
+at::Tensor hidden_states(const Workload& workload, TensorInitializer& initializer) {
+  return initializer.normal({workload.batch, workload.seq, workload.config.hidden_dim()})
+      .requires_grad_(true);
+}
+
+at::Tensor output_gradient(at::IntArrayRef shape, c10::ScalarType type,
+                           TensorInitializer& initializer) {
+  return initializer.normal(shape).to(type);
+}
+
+c10::ScalarType product_output_type(const Workload& workload) {
+  return compute_type(workload.dtype);
+}
+
+std::string refuse_without_next_token(const Workload& workload, Pass pass) {
+  if (workload.seq >= 2 || pass == Pass::forward) return {};
+  return fmt::format("seq = {}: the next-token loss needs at least 2 tokens a sample",
+                     workload.seq);
+}
+
+}  // namespace tinyllama::components

@@ -1,0 +1,31 @@
+// Inputs that several components share.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "benchmarks/harness/component.hpp"
+#include "benchmarks/harness/layer_work.hpp"
+#include "model/loss.hpp"
+#include "model/parameters.hpp"
+
+namespace tinyllama::components {
+
+/// Passes of a layer between hidden states.
+inline const std::vector<Pass> kLayerPasses = {Pass::forward, Pass::backward,
+                                               Pass::forward_backward};
+
+/// hidden_states [B, S, D] from N(0, 1), requiring gradients.
+at::Tensor hidden_states(const Workload& workload, TensorInitializer& initializer);
+
+/// A gradient of `shape` from N(0, 1) in `type`, to start a backward from.
+at::Tensor output_gradient(at::IntArrayRef shape, c10::ScalarType type,
+                           TensorInitializer& initializer);
+
+/// Type of what the last product of a layer returns.
+c10::ScalarType product_output_type(const Workload& workload);
+
+/// Refuses sequences of one token for passes that need the loss.
+std::string refuse_without_next_token(const Workload& workload, Pass pass);
+
+}  // namespace tinyllama::components

@@ -1,0 +1,35 @@
+#include "model/loss.hpp"
+
+#include "benchmarks/components/components.hpp"
+#include "benchmarks/components/layer_inputs.hpp"
+
+namespace tinyllama::components {
+namespace {
+
+// LM head and cross-entropy behind the final norm's output.
+std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
+  const Workload& w = request.workload;
+  TensorInitializer initializer(request.seed, w.dtype, request.device);
+  const LmHead head(w.config, initializer);
+  const at::Tensor x = hidden_states(w, initializer);
+  const at::Tensor targets =
+      next_token_targets(initializer.tokens({w.batch, w.seq}, w.config.vocab_size()));
+  return std::make_unique<harness::LayerWork>(
+      harness::Layer{{{"hidden_states", x}},
+                     head.parameters("lm_head."),
+                     [=] { return std::vector{next_token_loss(head.forward(x), targets)}; },
+                     {}},
+      request.pass, w.dtype, request.device.type());
+}
+
+std::string refusal(const Workload& workload, Pass /*pass*/) {
+  return refuse_without_next_token(workload, Pass::forward_loss);
+}
+
+}  // namespace
+
+harness::Component loss() {
+  return {"loss", kLayerPasses, loss_cost, loss_memory, build, refusal};
+}
+
+}  // namespace tinyllama::components

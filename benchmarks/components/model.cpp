@@ -1,0 +1,35 @@
+#include "benchmarks/components/components.hpp"
+#include "benchmarks/components/layer_inputs.hpp"
+#include "model/train_step.hpp"
+
+namespace tinyllama::components {
+namespace {
+
+// forward: tokens to logits; the other passes: tokens to the loss, and back.
+std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
+  const Workload& w = request.workload;
+  TensorInitializer initializer(request.seed, w.dtype, request.device);
+  const TinyLlama model(w.config, w.variant, w.seq, initializer);
+  const at::Tensor tokens = initializer.tokens({w.batch, w.seq}, w.config.vocab_size());
+  const bool with_loss = request.pass != Pass::forward;
+  const at::Tensor targets = with_loss ? next_token_targets(tokens) : at::Tensor();
+  return std::make_unique<harness::LayerWork>(
+      harness::Layer{{},
+                     model.parameters(),
+                     [=] {
+                       return std::vector{with_loss ? model.loss(tokens, targets)
+                                                    : model.logits(tokens)};
+                     },
+                     {}},
+      request.pass, w.dtype, request.device.type());
+}
+
+}  // namespace
+
+harness::Component model() {
+  return {"model",    {Pass::forward, Pass::forward_loss, Pass::backward, Pass::forward_backward},
+          model_cost, model_memory,
+          build,      refuse_without_next_token};
+}
+
+}  // namespace tinyllama::components

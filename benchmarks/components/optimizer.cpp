@@ -1,0 +1,48 @@
+#include "benchmarks/components/components.hpp"
+#include "benchmarks/components/optimizer_state.hpp"
+#include "model/tiny_llama.hpp"
+
+namespace tinyllama::components {
+namespace {
+
+// Gradients of the magnitude of the moments, so that a wrong term of either would show.
+constexpr double kGradientStd = 1e-2;
+// Updates stay visible beside the weights, whose std is 0.02.
+constexpr double kLearningRate = 1e-3;
+
+// AdamW over every parameter of the model, with gradients that stay.
+class OptimizerWork final : public harness::WorkItem {
+ public:
+  explicit OptimizerWork(const harness::BuildRequest& request)
+      : initializer_(request.seed, request.workload.dtype, request.device),
+        optimizer_(TinyLlama(request.workload.config, request.workload.variant, 1, initializer_)
+                       .parameters(),
+                   request.workload.variant, {.learning_rate = kLearningRate}) {
+    set_mid_training_state(optimizer_, initializer_);
+    for (const auto& [name, parameter] : optimizer_.parameters()) {
+      parameter.mutable_grad() = initializer_.normal(parameter.sizes(), kGradientStd);
+    }
+  }
+
+  void prepare() override {}
+  void run() override { optimizer_.step(); }
+  NamedTensors results() const override { return optimizer_results(optimizer_); }
+
+ private:
+  TensorInitializer initializer_;
+  AdamW optimizer_;
+};
+
+}  // namespace
+
+harness::Component optimizer() {
+  return {"optimizer",
+          {Pass::update},
+          [](const Workload& workload, Pass) { return optimizer_cost(workload); },
+          [](const Workload& workload, Pass) { return optimizer_memory(workload); },
+          [](const harness::BuildRequest& request) {
+            return std::make_unique<OptimizerWork>(request);
+          }};
+}
+
+}  // namespace tinyllama::components

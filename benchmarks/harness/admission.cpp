@@ -1,0 +1,37 @@
+#include "benchmarks/harness/admission.hpp"
+
+#include <fmt/format.h>
+
+#include "benchmarks/harness/list_grammar.hpp"
+#include "benchmarks/harness/plan.hpp"
+
+namespace tinyllama::harness {
+
+MemoryBudget memory_budget(const instruments::Device& device, int64_t limit_bytes) {
+  const int64_t free = device.free_memory_bytes();
+  if (limit_bytes > 0 && limit_bytes < free) return {limit_bytes, "--memory-limit"};
+  return {free, "free on the device"};
+}
+
+std::string refuse_for_memory(const Case& planned, const MemoryBudget& budget) {
+  const int64_t predicted = planned.memory().peak();
+  if (predicted <= budget.bytes) return {};
+  return fmt::format("predicted peak memory {} exceeds {} ({})", format_bytes(predicted),
+                     format_bytes(budget.bytes), budget.source);
+}
+
+double shortest_seconds(const Case& planned, double flops_per_second) {
+  return static_cast<double>(planned.cost().hardware_flops) / flops_per_second;
+}
+
+std::string refuse_for_time(const Case& planned, double flops_per_second, double max_seconds) {
+  const double seconds = kFewestIterations * shortest_seconds(planned, flops_per_second);
+  if (seconds <= max_seconds) return {};
+  return fmt::format(
+      "{} iterations need at least {:.1f} s at the measured {} peak of {}FLOP/s, more than "
+      "--max-seconds-per-case {:g}",
+      kFewestIterations, seconds, product_type(planned.workload.dtype),
+      format_count(flops_per_second), max_seconds);
+}
+
+}  // namespace tinyllama::harness

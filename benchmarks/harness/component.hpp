@@ -1,0 +1,50 @@
+// What the harness knows of a component: its name, its costs, and how to build the work that is
+// timed.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "benchmarks/instruments/device.hpp"
+#include "model/cost.hpp"
+#include "model/memory_cost.hpp"
+#include "model/parameters.hpp"
+
+namespace tinyllama::harness {
+
+/// The work of one case, with its inputs and weights. One iteration is prepare() and then run().
+class WorkItem {
+ public:
+  virtual ~WorkItem() = default;
+  /// Untimed: drops what the last iteration left, and makes what this pass takes as given.
+  virtual void prepare() = 0;
+  /// Timed: only the work.
+  virtual void run() = 0;
+  /// What the last run computed, by name: outputs or the loss, and after a backward every gradient
+  /// as "gradient of <name>".
+  virtual NamedTensors results() const = 0;
+};
+
+struct BuildRequest {
+  Workload workload;
+  Pass pass;
+  uint64_t seed;
+  c10::Device device;
+};
+
+struct Component {
+  std::string name;
+  std::vector<Pass> passes;
+  std::function<Cost(const Workload&, Pass)> cost;
+  std::function<MemoryCost(const Workload&, Pass)> memory;
+  /// Inputs and weights depend on the seed alone, not on dtype or variant, so that a float64 build
+  /// serves as reference.
+  std::function<std::unique_ptr<WorkItem>(const BuildRequest&)> build;
+  /// Why the component cannot run this pass of this workload; empty text, or no function, where it
+  /// can.
+  std::function<std::string(const Workload&, Pass)> refusal = {};
+};
+
+}  // namespace tinyllama::harness

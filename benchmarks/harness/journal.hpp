@@ -1,0 +1,52 @@
+// The journal: each finished case is on disk before the next one starts, so that a killed run can
+// be continued.
+//
+// JSON lines: first a header with the run's circumstances and peaks, then {"case": name, "entries":
+// [...]} a case. A line cut short by a kill is ignored when reading, and removed before appending.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "benchmarks/harness/result_document.hpp"
+
+namespace tinyllama::harness {
+
+struct JournalContents {
+  Json header;
+  std::vector<CaseResult> results;
+};
+
+class Journal {
+ public:
+  /// Starts a new journal. Throws std::invalid_argument when the file holds something already (it
+  /// may be hours of measurements), and std::runtime_error naming the file and the reason when it
+  /// cannot be written.
+  static Journal create(const std::filesystem::path& file, const Json& header);
+  /// Appends to a journal that read() understood.
+  static Journal append_to(const std::filesystem::path& file);
+  /// Throws std::invalid_argument naming the file, the line and the rule when it is not a journal.
+  static JournalContents read(const std::filesystem::path& file);
+
+  /// Returns when the line has reached the disk. Throws std::runtime_error (disk full, ...) naming
+  /// the file and the reason.
+  void add(const CaseResult& result);
+
+ private:
+  Journal(std::filesystem::path file, int descriptor);
+  void write_line(const Json& line);
+  struct CloseFile {
+    void operator()(const int* descriptor) const;
+  };
+  std::filesystem::path file_;
+  std::unique_ptr<int, CloseFile> descriptor_;
+};
+
+/// Throws std::invalid_argument naming the first key of `keys` whose value differs between the
+/// journal's header and this run's.
+void check_same_circumstances(const std::filesystem::path& file, const Json& header,
+                              const Json& now, const std::vector<std::string>& keys);
+
+}  // namespace tinyllama::harness

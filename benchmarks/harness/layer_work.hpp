@@ -1,0 +1,44 @@
+// The work item of a differentiable layer: its forward, its backward, or both.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "benchmarks/harness/component.hpp"
+
+namespace tinyllama::harness {
+
+/// A layer with its inputs, ready to be called.
+struct Layer {
+  /// Inputs whose gradients the backward computes; they must require gradients.
+  NamedTensors inputs;
+  NamedTensors parameters;
+  /// Computes the outputs; keeps alive whatever it needs.
+  std::function<std::vector<at::Tensor>()> forward;
+  /// One gradient an output to start the backward from; empty where the output is a loss.
+  std::vector<at::Tensor> output_gradients;
+};
+
+class LayerWork final : public WorkItem {
+ public:
+  /// `pass`: forward, backward (its forward runs in prepare()), forward_backward; forward_loss
+  /// counts as a forward.
+  LayerWork(Layer layer, Pass pass, Dtype dtype, c10::DeviceType device);
+
+  void prepare() override;
+  void run() override;
+  NamedTensors results() const override;
+
+ private:
+  void forward();
+  void backward();
+
+  Layer layer_;
+  NamedTensors leaves_;  // inputs and parameters: what gets gradients
+  Pass pass_;
+  Dtype dtype_;
+  c10::DeviceType device_;
+  std::vector<at::Tensor> outputs_;
+};
+
+}  // namespace tinyllama::harness

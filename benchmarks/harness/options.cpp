@@ -1,0 +1,232 @@
+#include "benchmarks/harness/options.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <stdexcept>
+
+#include "benchmarks/harness/list_grammar.hpp"
+#include "model/variant.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+constexpr const char* kDescription =
+    "Measures the components of a LLaMA training step.\n\n"
+    "With no axis option (components, passes, variants, sizes, dtypes, batch, seq) the default "
+    "grid runs. As soon as one is\n"
+    "given, the others take: all components, all passes, baseline, tiny, f32, and each size's own "
+    "batch and sequence.\n"
+    "Numbers are lists: 8 or 4,8,16 or 64:512:*2 or 128:1024:+128.";
+constexpr const char* kFooter =
+    "Every --benchmark_* flag of Google Benchmark is understood as well: --benchmark_filter=REGEX "
+    "acts on the case names,\n"
+    "--benchmark_out=FILE writes JSON, --benchmark_repetitions, --benchmark_min_time, ...\n\n"
+    "Exit status: 0 all measured, or skipped with a reason; 1 some case failed; 2 bad options or "
+    "files; 130 interrupted.";
+
+// Texts that become checked values once CLI11 has split the command line.
+struct RawOptions {
+  std::string components, passes, variants, sizes, dtypes, batches, seqs, memory_limit;
+  std::string verify = "before";
+  ModelDimensions custom;
+};
+
+std::string allowed_text(const std::vector<std::string>& names) {
+  return fmt::format("must be one of {}", fmt::join(names, ", "));
+}
+
+void add_axis_options(CLI::App& app, RawOptions& raw) {
+  const char* const group = "Axes";
+  app.add_option("--components", raw.components, "embedding,rms_norm,...; peak for the peaks")
+      ->group(group);
+  app.add_option("--passes", raw.passes,
+                 "forward, backward, forward_backward, forward_loss, update, train")
+      ->group(group);
+  app.add_option("--variants", raw.variants, "baseline")->group(group);
+  app.add_option("--sizes", raw.sizes, "names of problem sizes, or custom")->group(group);
+  app.add_option("--dtypes", raw.dtypes, "f32, bf16, f16, amp_bf16, amp_f16")->group(group);
+  app.add_option("--batch", raw.batches, "samples in a step (default: the size's own)")
+      ->group(group);
+  app.add_option("--seq", raw.seqs, "tokens in a sample (default: the size's own)")->group(group);
+}
+
+void add_custom_size_options(CLI::App& app, RawOptions& raw) {
+  const char* const group = "Size `custom`";
+  app.add_option("--hidden-dim", raw.custom.hidden_dim)->group(group)->capture_default_str();
+  app.add_option("--n-layers", raw.custom.n_layers)->group(group)->capture_default_str();
+  app.add_option("--n-heads", raw.custom.n_heads)->group(group)->capture_default_str();
+  app.add_option("--n-kv-heads", raw.custom.n_kv_heads)->group(group)->capture_default_str();
+  app.add_option("--intermediate-dim", raw.custom.intermediate_dim)
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--vocab-size", raw.custom.vocab_size)->group(group)->capture_default_str();
+}
+
+void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
+  app.add_option("--device", options.device, "auto, cpu, cuda[:N] or hip[:N]")
+      ->capture_default_str();
+  app.add_option("--problem-sizes", options.problem_sizes_file, "JSON file of named sizes");
+  app.add_option("--threads", options.threads, "CPU threads (default: libtorch's own choice)");
+  app.add_option("--seed", options.seed, "seed of weights and inputs")->capture_default_str();
+  app.add_option(
+         "--verify", raw.verify,
+         "before: compare with the float64 baseline, then time; only: compare; off: just time")
+      ->capture_default_str();
+  app.add_option("--memory-limit", raw.memory_limit,
+                 "skip cases predicted to need more, e.g. 8GiB (default: what is free)");
+  app.add_option("--max-seconds-per-case", options.max_seconds_per_case,
+                 "skip cases predicted to need longer; fewer repetitions where time runs out")
+      ->capture_default_str();
+  app.add_flag("--cold-cache", options.cold_cache,
+               "overwrite the last-level cache before each iteration");
+  app.add_option("--journal", options.journal_file,
+                 "write each finished case to this file at once");
+  app.add_flag("--resume", options.resume,
+               "take the cases that --journal FILE already holds from there");
+  app.add_flag("--list", options.list, "print the names of the cases");
+  app.add_flag("--dry-run", options.dry_run,
+               "print costs and predicted memory of every case, and run none");
+  app.add_flag("--describe-device", options.describe_device, "print the device as JSON");
+}
+
+// --benchmark_* flags bypass CLI11: takes ours, keeps the others for Google Benchmark.
+bool take_benchmark_flag(const std::string& argument, Options& options) {
+  if (!argument.starts_with("--benchmark_")) return false;
+  const size_t equals = argument.find('=');
+  const std::string name = argument.substr(0, equals);
+  const std::string value = equals == std::string::npos ? "" : argument.substr(equals + 1);
+  const auto need_value = [&] {
+    if (value.empty())
+      throw std::invalid_argument(fmt::format("{}: write {}=VALUE", argument, name));
+  };
+  if (name == "--benchmark_filter") {
+    need_value();
+    options.filter = value == "all" ? "." : value;
+  } else if (name == "--benchmark_out") {
+    need_value();
+    options.out_file = value;
+  } else if (name == "--benchmark_out_format") {
+    if (value != "json") {
+      throw std::invalid_argument(fmt::format(
+          "{} '{}': must be json; csv drops counters that the first case lacks", name, value));
+    }
+  } else if (name == "--benchmark_format") {
+    if (value != "console" && value != "json") {
+      throw std::invalid_argument(fmt::format("{} '{}': must be console or json", name, value));
+    }
+    options.format = value;
+  } else if (name == "--benchmark_list_tests") {
+    options.list = value != "false";
+  } else {
+    options.benchmark_arguments.push_back(argument);
+  }
+  return true;
+}
+
+AxisOptions read_axes(const CLI::App& app, const RawOptions& raw,
+                      const std::vector<std::string>& component_names) {
+  const auto given = [&](const char* option) { return app.count(option) > 0; };
+  AxisOptions axes;
+  if (given("--components")) axes.components = parse_names("--components", raw.components);
+  for (const auto& name : axes.components) {
+    if (std::find(component_names.begin(), component_names.end(), name) == component_names.end()) {
+      throw std::invalid_argument(
+          fmt::format("--components '{}': {}", name, allowed_text(component_names)));
+    }
+  }
+  if (given("--passes")) {
+    for (const auto& name : parse_names("--passes", raw.passes))
+      axes.passes.push_back(parse_pass(name));
+  }
+  if (given("--variants")) axes.variants = parse_names("--variants", raw.variants);
+  for (const auto& name : axes.variants) Variant::parse(name);
+  if (given("--sizes")) axes.sizes = parse_names("--sizes", raw.sizes);
+  if (given("--dtypes")) {
+    for (const auto& name : parse_names("--dtypes", raw.dtypes)) {
+      std::vector<std::string> names;
+      for (const Dtype dtype : benchmark_dtypes()) names.emplace_back(to_string(dtype));
+      if (std::find(names.begin(), names.end(), name) == names.end()) {
+        throw std::invalid_argument(fmt::format("--dtypes '{}': {}", name, allowed_text(names)));
+      }
+      axes.dtypes.push_back(parse_dtype(name));
+    }
+  }
+  if (given("--batch")) axes.batches = parse_numbers("--batch", raw.batches);
+  if (given("--seq")) axes.seqs = parse_numbers("--seq", raw.seqs);
+  return axes;
+}
+
+void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
+  for (const char* name : {"--hidden-dim", "--n-layers", "--n-heads", "--n-kv-heads",
+                           "--intermediate-dim", "--vocab-size"}) {
+    if (app.count(name) > 0) options.custom_size = raw.custom;
+  }
+  if (options.custom_size && options.axes.sizes.empty()) options.axes.sizes = {"custom"};
+  const std::vector<std::string> verify_names = {"before", "only", "off"};
+  const auto verify = std::find(verify_names.begin(), verify_names.end(), raw.verify);
+  if (verify == verify_names.end()) {
+    throw std::invalid_argument(
+        fmt::format("--verify '{}': {}", raw.verify, allowed_text(verify_names)));
+  }
+  options.verify = static_cast<Verify>(verify - verify_names.begin());
+  if (app.count("--memory-limit") > 0)
+    options.memory_limit_bytes = parse_memory_size("--memory-limit", raw.memory_limit);
+  if (options.threads && (*options.threads < 1 || *options.threads > 4096)) {
+    throw std::invalid_argument(
+        fmt::format("--threads {}: must be between 1 and 4096", *options.threads));
+  }
+  if (!(options.max_seconds_per_case > 0)) {
+    throw std::invalid_argument(
+        fmt::format("--max-seconds-per-case {}: must be positive", options.max_seconds_per_case));
+  }
+  if (options.resume && options.journal_file.empty()) {
+    throw std::invalid_argument(
+        "--resume: needs --journal FILE, the journal of the run to continue");
+  }
+}
+
+}  // namespace
+
+bool AxisOptions::any() const {
+  return !(components.empty() && passes.empty() && variants.empty() && sizes.empty() &&
+           dtypes.empty() && batches.empty() && seqs.empty());
+}
+
+std::optional<Options> parse_options(int argc, const char* const* argv,
+                                     const std::vector<std::string>& component_names) {
+  Options options;
+  RawOptions raw;
+  CLI::App app(kDescription, "tiny_llama_bench");
+  app.footer(kFooter);
+  add_axis_options(app, raw);
+  add_custom_size_options(app, raw);
+  add_run_options(app, raw, options);
+
+  std::vector<std::string> arguments;
+  for (int i = argc - 1; i > 0; --i) {  // CLI11 reads a vector from its end
+    if (!take_benchmark_flag(argv[i], options)) arguments.emplace_back(argv[i]);
+  }
+  std::reverse(options.benchmark_arguments.begin(), options.benchmark_arguments.end());
+  try {
+    app.parse(arguments);
+  } catch (const CLI::CallForHelp&) {
+    std::cout << app.help();
+    return std::nullopt;
+  } catch (const CLI::ExtrasError& error) {
+    std::vector<std::string> names;
+    for (const CLI::Option* option : app.get_options()) names.push_back(option->get_name());
+    throw std::invalid_argument(
+        fmt::format("{}; known options: {}, --benchmark_*", error.what(), fmt::join(names, ", ")));
+  } catch (const CLI::ParseError& error) {
+    throw std::invalid_argument(error.what());
+  }
+  options.axes = read_axes(app, raw, component_names);
+  read_values(app, raw, options);
+  return options;
+}
+
+}  // namespace tinyllama::harness

@@ -1,0 +1,57 @@
+// The command line of tiny_llama_bench, read and checked as far as text can be.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/config.hpp"
+#include "model/cost.hpp"
+
+namespace tinyllama::harness {
+
+enum class Verify { before, only, off };
+
+/// The axes a user named; an empty one was left out.
+struct AxisOptions {
+  std::vector<std::string> components;
+  std::vector<Pass> passes;
+  std::vector<std::string> variants;
+  std::vector<std::string> sizes;
+  std::vector<Dtype> dtypes;
+  std::vector<int64_t> batches;
+  std::vector<int64_t> seqs;
+  bool any() const;
+};
+
+struct Options {
+  AxisOptions axes;
+  std::string device = "auto";
+  std::string problem_sizes_file;              ///< empty: the project's own
+  std::optional<ModelDimensions> custom_size;  ///< size `custom`, when one of its options was given
+  std::optional<int> threads;
+  uint64_t seed = 42;
+  Verify verify = Verify::before;
+  std::optional<int64_t> memory_limit_bytes;
+  double max_seconds_per_case = 10.0;
+  bool cold_cache = false;
+  std::string journal_file;
+  bool resume = false;
+  bool list = false;
+  bool dry_run = false;
+  bool describe_device = false;
+  std::string filter = ".";        ///< --benchmark_filter
+  std::string out_file;            ///< --benchmark_out
+  std::string format = "console";  ///< --benchmark_format: console or json
+  std::vector<std::string>
+      benchmark_arguments;  ///< the other --benchmark_* flags, for Google Benchmark itself
+};
+
+/// Reads the command line. Prints help and returns nothing for --help; throws
+/// std::invalid_argument, whose message names the option, its value and what is allowed, for
+/// anything else that is not to be run.
+std::optional<Options> parse_options(int argc, const char* const* argv,
+                                     const std::vector<std::string>& component_names);
+
+}  // namespace tinyllama::harness

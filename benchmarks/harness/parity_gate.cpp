@@ -1,0 +1,155 @@
+#include "benchmarks/harness/parity_gate.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+namespace tinyllama::harness {
+namespace {
+
+constexpr double kMaxReferenceSeconds = 30.0;
+constexpr int64_t kSmallestBatch = 2;
+constexpr std::string_view kGradientPrefix = "gradient of ";
+
+std::vector<double> to_values(const at::Tensor& tensor) {
+  const at::Tensor flat =
+      tensor.detach().to(c10::kCPU, c10::ScalarType::Double).contiguous().view(-1);
+  const double* data = flat.const_data_ptr<double>();
+  return {data, data + flat.numel()};
+}
+
+struct WorstElement {
+  double error = 0;
+  size_t index = 0;
+};
+
+// A difference that is not finite counts as infinite, so that NaN never passes.
+WorstElement worst_element(const std::vector<double>& values, const std::vector<double>& expected) {
+  double largest = 0;
+  for (const double value : expected) largest = std::max(largest, std::abs(value));
+  WorstElement worst;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double difference = std::abs(values[i] - expected[i]);
+    if (difference == 0) continue;
+    const double error = std::isfinite(difference) && largest > 0
+                             ? difference / largest
+                             : std::numeric_limits<double>::infinity();
+    if (error > worst.error) worst = {error, i};
+  }
+  return worst;
+}
+
+// The pass whose reference holds what every other pass of the component computes, as far as one
+// does.
+Pass reference_pass(const Case& planned) {
+  const auto& passes = planned.component->passes;
+  const bool has = std::find(passes.begin(), passes.end(), Pass::forward_backward) != passes.end();
+  return has ? Pass::forward_backward : planned.pass;
+}
+
+bool contains_all(const ReferenceValues& reference, const NamedTensors& results) {
+  return std::all_of(results.begin(), results.end(),
+                     [&](const auto& named) { return reference.contains(named.first); });
+}
+
+}  // namespace
+
+// Unit roundoff u of float32 is 6e-8, of bfloat16 2e-3 (8 bits), of float16 5e-4 (11 bits). A
+// result passes through a few dozen roundings (products accumulate wider than they store), whose
+// errors add up to several u of the largest element: measured over the default grid and `small` the
+// largest is given beside each; the tolerance leaves a factor of about 4.
+double tolerance(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f64:
+      return 1e-10;
+    case Dtype::f32:
+      return 2e-5;
+    case Dtype::bf16:
+    case Dtype::amp_bf16:
+      return 5e-2;
+    case Dtype::f16:
+    case Dtype::amp_f16:
+      return 1e-2;
+  }
+  throw std::logic_error("tolerance: a dtype without one");
+}
+
+Comparison compare(const NamedTensors& results, const ReferenceValues& reference,
+                   bool expect_gradients) {
+  Comparison comparison;
+  ReferenceValues missing = reference;
+  for (const auto& [name, tensor] : results) {
+    const auto expected = reference.find(name);
+    if (expected == reference.end())
+      throw std::logic_error(fmt::format("result '{}' has no reference", name));
+    if (!tensor.defined())
+      throw std::logic_error(fmt::format("result '{}' was not computed", name));
+    if (tensor.numel() != static_cast<int64_t>(expected->second.size())) {
+      throw std::logic_error(fmt::format("result '{}' has {} elements, its reference {}", name,
+                                         tensor.numel(), expected->second.size()));
+    }
+    const WorstElement worst = worst_element(to_values(tensor), expected->second);
+    if (worst.error > comparison.max_rel_error) {
+      comparison.max_rel_error = worst.error;
+      comparison.worst_tensor = fmt::format("{}[{}]", name, worst.index);
+    }
+    ++comparison.compared_tensors;
+    missing.erase(name);
+  }
+  if (comparison.compared_tensors == 0)
+    throw std::logic_error("no result to compare with the reference");
+  for (const auto& [name, values] : missing) {
+    if (expect_gradients && name.starts_with(kGradientPrefix)) {
+      throw std::logic_error(fmt::format("'{}' is missing from the results", name));
+    }
+  }
+  return comparison;
+}
+
+ParityGate::ParityGate(const instruments::Device& device, uint64_t seed,
+                       double f64_flops_per_second)
+    : device_(device), seed_(seed), f64_flops_per_second_(f64_flops_per_second) {}
+
+int64_t ParityGate::batch_for(const Case& planned, int64_t free_bytes) const {
+  Case reference = planned;
+  reference.workload.variant = Variant();
+  reference.workload.dtype = Dtype::f64;
+  reference.pass = reference_pass(planned);
+  int64_t batch = std::max(planned.workload.batch, kSmallestBatch);
+  for (; batch > kSmallestBatch; batch = std::max(kSmallestBatch, batch / 2)) {
+    reference.workload.batch = batch;
+    const double seconds =
+        static_cast<double>(reference.cost().hardware_flops) / f64_flops_per_second_;
+    if (seconds <= kMaxReferenceSeconds && reference.memory().peak() <= free_bytes) break;
+  }
+  return batch;
+}
+
+Comparison ParityGate::check(const Case& planned, int64_t batch, const NamedTensors& results) {
+  const std::string key = fmt::format("{}/{}/{}/{}", planned.component->name, planned.size, batch,
+                                      planned.workload.seq);
+  if (key != reference_key_) {
+    reference_.clear();
+    reference_key_.clear();
+    compute_reference(planned, batch, reference_pass(planned));
+    reference_key_ = key;
+  }
+  if (!contains_all(reference_, results)) compute_reference(planned, batch, planned.pass);
+  return compare(results, reference_, has_backward(planned.pass));
+}
+
+void ParityGate::compute_reference(const Case& planned, int64_t batch, Pass pass) {
+  Workload workload = planned.workload;
+  workload.variant = Variant();
+  workload.dtype = Dtype::f64;
+  workload.batch = batch;
+  const auto item = planned.component->build({workload, pass, seed_, device_.torch()});
+  item->prepare();
+  item->run();
+  for (const auto& [name, tensor] : item->results()) reference_[name] = to_values(tensor);
+}
+
+}  // namespace tinyllama::harness

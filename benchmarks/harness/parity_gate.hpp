@@ -1,0 +1,56 @@
+// The proof before the number: a case's results against the baseline evaluated in float64 on the
+// same inputs and weights.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "benchmarks/harness/case.hpp"
+#include "benchmarks/instruments/device.hpp"
+
+namespace tinyllama::harness {
+
+/// Largest error allowed, relative to the largest magnitude of the tensor compared.
+double tolerance(Dtype dtype);
+
+struct Comparison {
+  double max_rel_error = 0;
+  std::string worst_tensor;  ///< and the index of its worst element
+  int64_t compared_tensors = 0;
+};
+
+/// Values of one tensor of the reference, kept outside the allocator that serves and counts
+/// tensors.
+using ReferenceValues = std::map<std::string, std::vector<double>>;
+
+/// Compares every result with the reference of its name. Throws std::logic_error when there is
+/// nothing to compare, a result has no reference, or (`expect_gradients`) a gradient of the
+/// reference is missing from the results.
+Comparison compare(const NamedTensors& results, const ReferenceValues& reference,
+                   bool expect_gradients);
+
+/// Computes references, and keeps the last one: the plan runs all dtypes, variants and passes of a
+/// shape in a row.
+class ParityGate {
+ public:
+  ParityGate(const instruments::Device& device, uint64_t seed, double f64_flops_per_second);
+
+  /// Batch at which a case is verified: its own (at least 2), halved down to 2 while the reference
+  /// would take more than 30 s or more memory than is free.
+  int64_t batch_for(const Case& planned, int64_t free_bytes) const;
+
+  /// Compares results computed at `batch` with the reference; throws as compare() does.
+  Comparison check(const Case& planned, int64_t batch, const NamedTensors& results);
+
+ private:
+  void compute_reference(const Case& planned, int64_t batch, Pass pass);
+
+  instruments::Device device_;
+  uint64_t seed_;
+  double f64_flops_per_second_;
+  std::string reference_key_;
+  ReferenceValues reference_;
+};
+
+}  // namespace tinyllama::harness

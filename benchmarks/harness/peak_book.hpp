@@ -1,0 +1,60 @@
+// The measured and the datasheet's peaks of this run: the denominators, kept in one place.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "benchmarks/harness/plan.hpp"
+#include "benchmarks/instruments/peaks.hpp"
+
+namespace tinyllama::harness {
+
+class PeakBook {
+ public:
+  explicit PeakBook(const instruments::Device& device);
+
+  /// Measures bandwidth and, for each type, products; the matrix shapes of `cases` take part.
+  void measure(const std::vector<std::string>& types, const std::vector<Case>& cases);
+  /// Measures products of one type again, or bandwidth, keeps the better figure, and returns what
+  /// was measured now.
+  instruments::MeasuredPeak measure_flops_again(const std::string& type);
+  instruments::MeasuredPeak measure_bandwidth_again();
+  /// A case reached this rate, which no product could beat, so it is the peak.
+  void raise(const std::string& type, double flops_per_second, const std::string& source);
+  void set_datasheet(std::optional<instruments::DatasheetPeaks> datasheet);
+
+  /// FLOP/s of products in `type`; throws std::out_of_range for a type that was not measured.
+  double measured_flops(const std::string& type) const { return flops_.at(type).per_second; }
+  const instruments::MeasuredPeak& measured(const std::string& type) const {
+    return flops_.at(type);
+  }
+  /// The datasheet's figure where one is known, else the measured one: what MFU is against.
+  double mfu_flops(const std::string& type) const;
+  /// Bandwidth of the level that a working set of `bytes` fits into.
+  double bandwidth(int64_t bytes) const;
+  const instruments::Bandwidth& bandwidths() const { return bandwidth_; }
+
+  /// For the context of a result, and back from a journal.
+  nlohmann::ordered_json to_json() const;
+  void restore(const nlohmann::ordered_json& json);
+  /// Whether every one of these types has been measured or restored.
+  bool has(const std::vector<std::string>& types) const;
+
+ private:
+  instruments::Device device_;
+  void replace_flops(const std::string& type, const instruments::MeasuredPeak& better);
+  std::vector<instruments::GemmShape> shapes_;
+  std::map<std::string, instruments::MeasuredPeak> flops_;
+  instruments::Bandwidth bandwidth_;
+  std::optional<instruments::DatasheetPeaks> datasheet_;
+  nlohmann::ordered_json superseded_ =
+      nlohmann::ordered_json::array();  // peaks that rows before this moment were against
+};
+
+/// Shapes of the matrix products that the cases run, without repetitions.
+std::vector<instruments::GemmShape> product_shapes(const std::vector<Case>& cases);
+
+}  // namespace tinyllama::harness

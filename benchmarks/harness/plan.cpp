@@ -1,0 +1,224 @@
+#include "benchmarks/harness/plan.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <regex>
+#include <set>
+#include <stdexcept>
+
+namespace tinyllama::harness {
+namespace {
+
+// What Google Benchmark appends to the names of cases that time themselves; filters may be written
+// with or without it.
+constexpr const char* kNameSuffix = "/manual_time";
+
+class PlanBuilder {
+ public:
+  PlanBuilder(const Options& options, const std::vector<Component>& components,
+              const std::vector<ProblemSize>& sizes)
+      : options_(options), components_(components), sizes_(sizes) {
+    if (options.custom_size) {
+      sizes_.push_back({"custom", ModelConfig(*options.custom_size), 8, 128});
+    }
+  }
+
+  const ProblemSize& size(const std::string& name) const {
+    std::vector<std::string> names;
+    for (const auto& candidate : sizes_) {
+      if (candidate.name == name) return candidate;
+      names.push_back(candidate.name);
+    }
+    throw std::invalid_argument(fmt::format(
+        "--sizes '{}': must be one of {}{}", name, fmt::join(names, ", "),
+        name == "custom" ? "; custom needs --hidden-dim or another of its options" : ""));
+  }
+
+  // Adds the cases of a component at every batch, sequence, dtype and variant; passes it does not
+  // have make no case.
+  void add(const Component& component, const ProblemSize& problem, const AxisOptions& axes) {
+    const auto batches = axes.batches.empty() ? std::vector{problem.batch} : axes.batches;
+    const auto seqs = axes.seqs.empty() ? std::vector{problem.seq} : axes.seqs;
+    for (const int64_t batch : batches) {
+      for (const int64_t seq : seqs) {
+        for (const Dtype dtype : axes.dtypes) {
+          for (const auto& variant : axes.variants) {
+            const Workload workload{problem.config, Variant::parse(variant), dtype, batch, seq};
+            check_workload(workload);
+            add_passes(component, problem.name, workload, axes.passes);
+          }
+        }
+      }
+    }
+  }
+
+  std::vector<Case> take() { return std::move(cases_); }
+
+ private:
+  void add_passes(const Component& component, const std::string& size, const Workload& workload,
+                  const std::vector<Pass>& passes) {
+    for (const Pass pass : component.passes) {
+      if (!passes.empty() && std::find(passes.begin(), passes.end(), pass) == passes.end())
+        continue;
+      Case added{&component, pass, size, workload, ""};
+      if (component.refusal) added.skip_reason = component.refusal(workload, pass);
+      if (names_.insert(added.name()).second) cases_.push_back(std::move(added));
+    }
+  }
+
+  // Sizes whose costs do not fit into 64 bits would give nonsense instead of an answer.
+  static void check_workload(const Workload& workload) {
+    check_batch_and_seq(workload.batch, workload.seq);
+    const ModelConfig& c = workload.config;
+    const double tokens = static_cast<double>(workload.batch) * static_cast<double>(workload.seq);
+    const double width =
+        static_cast<double>(c.hidden_dim() + c.intermediate_dim() + c.vocab_size());
+    const double scores = tokens * static_cast<double>(workload.seq * c.hidden_dim());
+    const double flops = 60.0 * static_cast<double>(c.n_layers() + 1) *
+                         (tokens * width * static_cast<double>(c.hidden_dim()) + scores);
+    if (flops > 4e18) {
+      throw std::invalid_argument(fmt::format(
+          "batch = {}, seq = {}, hidden_dim = {}, intermediate_dim = {}, n_layers = {}: a step "
+          "would "
+          "need more than 4e18 FLOPs, which the cost formulas do not count",
+          workload.batch, workload.seq, c.hidden_dim(), c.intermediate_dim(), c.n_layers()));
+    }
+  }
+
+  const Options& options_;
+  const std::vector<Component>& components_;
+  std::vector<ProblemSize> sizes_;
+  std::vector<Case> cases_;
+  std::set<std::string> names_;
+};
+
+// Components whose cost changes with batch and sequence in ways worth a grid.
+bool in_default_grid(const std::string& component) {
+  return component == "attention" || component == "ffn" || component == "block" ||
+         component == "full_step";
+}
+
+// Every component at `tiny` in f32 and bf16; batch x sequence for the components above; full_step
+// at `small`.
+std::vector<Case> default_grid(PlanBuilder& builder, const std::vector<Component>& components) {
+  AxisOptions axes;
+  axes.variants = {"baseline"};
+  axes.dtypes = {Dtype::f32, Dtype::bf16};
+  // Backward alone is forward_backward less forward; `model` has its loss in full_step.
+  axes.passes = {Pass::forward, Pass::forward_backward, Pass::update, Pass::train};
+  for (const Component& component : components) builder.add(component, builder.size("tiny"), axes);
+  for (const Component& component : components) {
+    if (component.name == "full_step") builder.add(component, builder.size("small"), axes);
+  }
+  axes.batches = {4, 8, 16};
+  axes.seqs = {64, 128, 256, 512};
+  for (const Component& component : components) {
+    if (in_default_grid(component.name)) builder.add(component, builder.size("tiny"), axes);
+  }
+  return builder.take();
+}
+
+std::vector<Case> chosen_cases(PlanBuilder& builder, const Options& options,
+                               const std::vector<Component>& components) {
+  AxisOptions axes = options.axes;
+  if (axes.variants.empty()) axes.variants = {"baseline"};
+  if (axes.sizes.empty()) axes.sizes = {"tiny"};
+  if (axes.dtypes.empty()) axes.dtypes = {Dtype::f32};
+  for (const auto& name : axes.sizes) builder.size(name);
+  for (const Component& component : components) {
+    const auto& chosen = options.axes.components;
+    if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), component.name) == chosen.end())
+      continue;
+    for (const auto& name : axes.sizes) builder.add(component, builder.size(name), axes);
+  }
+  return builder.take();
+}
+
+// Google Benchmark's filter: an extended regular expression searched for in the name; a leading '-'
+// inverts it.
+class NameFilter {
+ public:
+  explicit NameFilter(const std::string& text) : inverted_(text.starts_with('-')) {
+    try {
+      regex_.assign(inverted_ ? text.substr(1) : text, std::regex::extended | std::regex::nosubs);
+    } catch (const std::regex_error& error) {
+      throw std::invalid_argument(fmt::format(
+          "--benchmark_filter '{}': is not a regular expression: {}", text, error.what()));
+    }
+  }
+  bool keeps(const std::string& name) const {
+    const bool found =
+        std::regex_search(name, regex_) || std::regex_search(name + kNameSuffix, regex_);
+    return found != inverted_;
+  }
+
+ private:
+  bool inverted_;
+  std::regex regex_;
+};
+
+void add_unique(std::vector<std::string>& names, const std::string& name) {
+  if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+}
+
+}  // namespace
+
+std::string product_type(Dtype dtype) {
+  switch (compute_type(dtype)) {
+    case c10::ScalarType::Double:
+      return "f64";
+    case c10::ScalarType::BFloat16:
+      return "bf16";
+    case c10::ScalarType::Half:
+      return "f16";
+    default:
+      return "f32";
+  }
+}
+
+Plan make_plan(const Options& options, const std::vector<Component>& components,
+               const std::vector<ProblemSize>& sizes) {
+  PlanBuilder builder(options, components, sizes);
+  const NameFilter filter(options.filter);
+  const auto& chosen = options.axes.components;
+  const bool only_peaks = chosen == std::vector<std::string>{kPeakComponent};
+  const bool with_peaks =
+      chosen.empty() || std::find(chosen.begin(), chosen.end(), kPeakComponent) != chosen.end();
+
+  std::vector<Case> all = options.axes.any() ? chosen_cases(builder, options, components)
+                                             : default_grid(builder, components);
+  std::vector<std::string> peak_types;
+  for (const Case& planned : all) add_unique(peak_types, product_type(planned.workload.dtype));
+  if (only_peaks) {
+    const std::vector<Dtype> f32_and_bf16 = {Dtype::f32, Dtype::bf16};
+    for (const Dtype dtype : options.axes.dtypes.empty() ? f32_and_bf16 : options.axes.dtypes) {
+      add_unique(peak_types, product_type(dtype));
+    }
+  }
+
+  Plan plan;
+  std::vector<std::string> peak_names;
+  for (const auto& type : peak_types) peak_names.push_back("peak/gemm/" + type);
+  peak_names.push_back("peak/bandwidth");
+  for (const auto& name : peak_names) {
+    if (with_peaks && filter.keeps(name)) plan.peak_cases.push_back(name);
+  }
+  for (Case& planned : all) {
+    if (filter.keeps(planned.name())) plan.cases.push_back(std::move(planned));
+  }
+  for (const Case& planned : plan.cases)
+    add_unique(plan.product_types, product_type(planned.workload.dtype));
+  for (const auto& name : plan.peak_cases) {
+    if (name.starts_with("peak/gemm/")) add_unique(plan.product_types, name.substr(10));
+  }
+  if (plan.cases.empty() && plan.peak_cases.empty()) {
+    throw std::invalid_argument(
+        fmt::format("no case is left to run: {} by the axes, none after --benchmark_filter '{}'",
+                    all.size(), options.filter));
+  }
+  return plan;
+}
+
+}  // namespace tinyllama::harness

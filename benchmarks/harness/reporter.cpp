@@ -1,0 +1,61 @@
+#include "benchmarks/harness/reporter.hpp"
+
+#include <sstream>
+
+namespace tinyllama::harness {
+namespace {
+
+// Google Benchmark's own reporter writes the objects, so that they are its format whatever its
+// version.
+Json to_json(const std::vector<benchmark::BenchmarkReporter::Run>& runs) {
+  std::ostringstream out;
+  std::ostringstream errors;
+  benchmark::JSONReporter reporter;
+  reporter.SetOutputStream(&out);
+  reporter.SetErrorStream(&errors);
+  reporter.ReportContext(benchmark::BenchmarkReporter::Context());
+  if (!runs.empty()) reporter.ReportRuns(runs);
+  reporter.Finalize();
+  return Json::parse(out.str());
+}
+
+bool was_skipped(const Json& entry) {
+  return entry.contains("skipped") || entry.contains("error_occurred");
+}
+
+// A skip or failure is one entry, however often it was repeated; repetitions that time did not
+// allow leave none.
+Json without_repeated_skips(const Json& entries) {
+  Json kept = Json::array();
+  for (const auto& entry : entries) {
+    if (!was_skipped(entry)) kept.push_back(entry);
+  }
+  bool failed = false;
+  for (const auto& entry : entries) {
+    if (entry.contains("error_occurred") && !failed) {
+      // A failure outweighs repetitions that went well.
+      kept = Json::array({entry});
+      failed = true;
+    }
+  }
+  if (kept.empty() && !entries.empty()) kept.push_back(entries.front());
+  return kept;
+}
+
+}  // namespace
+
+bool CaseReporter::ReportContext(const Context& /*context*/) {
+  return true;
+}
+
+void CaseReporter::ReportRuns(const std::vector<Run>& runs) {
+  if (runs.empty()) return;
+  on_case_({runs.front().run_name.function_name,
+            without_repeated_skips(to_json(runs).at("benchmarks"))});
+}
+
+Json CaseReporter::benchmark_context() {
+  return to_json({}).at("context");
+}
+
+}  // namespace tinyllama::harness

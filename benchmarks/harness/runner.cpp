@@ -1,0 +1,219 @@
+#include "benchmarks/harness/runner.hpp"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <new>
+#include <numeric>
+
+#include "benchmarks/harness/admission.hpp"
+#include "benchmarks/harness/interrupt.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Long enough for clocks and caches to settle in cases of microseconds, unnoticeable in cases of
+// seconds.
+constexpr double kWarmUpSeconds = 0.05;
+// A case above this share of the measured peak has a wrong time or a wrong FLOP count; up to it,
+// the peak was measured too low.
+constexpr double kLargestPeakShare = 1.05;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+struct Runner::Session {
+  const Case* planned = nullptr;
+  std::unique_ptr<WorkItem> item;
+  int64_t foreign_bytes = 0;  // live before this case, and not its own
+  Metering metering;
+  Comparison comparison;
+  std::string label;
+  std::string skip;
+  std::string failure;
+  Clock::time_point start = Clock::now();
+  double last_seconds = 0;  // of one iteration
+  int64_t last_iterations = 0;
+};
+
+Runner::Runner(const instruments::Device& device, PeakBook& peaks, const RunSettings& settings,
+               double f64_flops_per_second)
+    : device_(device),
+      peaks_(peaks),
+      settings_(settings),
+      gate_(device, settings.seed, f64_flops_per_second) {
+  if (settings.cold_cache) flusher_ = std::make_unique<CacheFlusher>(device);
+}
+
+Runner::~Runner() = default;
+
+void Runner::close() {
+  session_.reset();
+  instruments::release_cached_memory(device_);
+}
+
+// Whatever a case throws becomes its own failure, and the run goes on.
+template <typename Step>
+void Runner::guarded(Session& session, Step step) {
+  try {
+    step();
+    return;
+  } catch (const c10::OutOfMemoryError& error) {
+    session.failure = fmt::format("out of memory: {}", error.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    session.failure = "out of memory: the system refused an allocation";
+  } catch (const c10::Error& error) {
+    session.failure = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    session.failure = error.what();
+  }
+  session.item.reset();
+  instruments::release_cached_memory(device_);
+}
+
+std::string Runner::refuse(const Case& planned) const {
+  if (!planned.skip_reason.empty()) return planned.skip_reason;
+  const auto budget = memory_budget(device_, settings_.memory_limit_bytes);
+  const std::string too_large = refuse_for_memory(planned, budget);
+  if (!too_large.empty()) return too_large;
+  const double peak = peaks_.measured_flops(product_type(planned.workload.dtype));
+  return refuse_for_time(planned, peak, settings_.max_seconds_per_case);
+}
+
+std::unique_ptr<Runner::Session> Runner::open(const Case& planned) {
+  close();
+  if (on_start_) on_start_(planned);
+  auto session = std::make_unique<Session>();
+  session->planned = &planned;
+  session->skip = refuse(planned);
+  if (!session->skip.empty()) return session;
+  guarded(*session, [&] {
+    session->foreign_bytes = instruments::MemoryMeter(device_).read().live_bytes;
+    session->item =
+        planned.component->build({planned.workload, planned.pass, settings_.seed, device_.torch()});
+    if (settings_.verify != Verify::off) pass_gate(planned, *session);
+  });
+  return session;
+}
+
+void Runner::pass_gate(const Case& planned, Session& session) {
+  const auto budget = memory_budget(device_, settings_.memory_limit_bytes);
+  const int64_t batch = gate_.batch_for(planned, budget.bytes);
+  std::unique_ptr<WorkItem> smaller;
+  WorkItem* item = session.item.get();
+  if (batch != planned.workload.batch) {
+    session.label = fmt::format("verified at batch:{}", batch);
+    Workload workload = planned.workload;
+    workload.batch = batch;
+    smaller = planned.component->build({workload, planned.pass, settings_.seed, device_.torch()});
+    item = smaller.get();
+  }
+  item->prepare();
+  item->run();
+  session.comparison = gate_.check(planned, batch, item->results());
+  const double allowed = tolerance(planned.workload.dtype);
+  if (session.comparison.max_rel_error > allowed) {
+    session.failure = fmt::format(
+        "wrong result: {} differs from the float64 baseline by {:.3g} of its largest magnitude, "
+        "allowed are {:g}",
+        session.comparison.worst_tensor, session.comparison.max_rel_error, allowed);
+  }
+}
+
+void Runner::prepare_timing(Session& session) {
+  session.start = Clock::now();
+  session.last_seconds =
+      warm_up(device_, *session.item, kWarmUpSeconds, settings_.max_seconds_per_case / 4);
+  session.metering = meter(device_, *session.item, session.foreign_bytes);
+}
+
+void Runner::run(const Case& planned, benchmark::State& state) {
+  if (interrupted()) return state.SkipWithMessage("interrupted");
+  const bool first_call = !session_ || session_->planned != &planned;
+  if (first_call) session_ = open(planned);
+  Session& session = *session_;
+  if (first_call && session.item && session.failure.empty())
+    guarded(session, [&] { prepare_timing(session); });
+  if (session.failure.empty() && session.skip.empty()) {
+    guarded(session, [&] { time_repetition(session, state); });
+  }
+  if (!session.skip.empty()) state.SkipWithMessage(session.skip);
+  if (!session.failure.empty()) state.SkipWithError(session.failure);
+}
+
+void Runner::time_repetition(Session& session, benchmark::State& state) {
+  const int64_t iterations = state.max_iterations;
+  // The same count again means another repetition; the reporter drops it if the time for it has run
+  // out.
+  const bool repeats = iterations == session.last_iterations;
+  const double needed = static_cast<double>(iterations) * session.last_seconds;
+  if (repeats && seconds_since(session.start) + needed > settings_.max_seconds_per_case) {
+    return state.SkipWithMessage("no time left for this repetition");
+  }
+  std::vector<double> samples;
+  while (state.KeepRunningBatch(iterations)) {
+    samples = time_work(device_, *session.item, iterations, flusher_.get());
+    state.SetIterationTime(std::accumulate(samples.begin(), samples.end(), 0.0));
+  }
+  const double seconds =
+      std::accumulate(samples.begin(), samples.end(), 0.0) / static_cast<double>(iterations);
+  session.last_iterations = iterations;
+  session.last_seconds = seconds;
+  report(session, seconds, state);
+}
+
+void Runner::report(Session& session, double seconds, benchmark::State& state) {
+  session.failure = check_against_peaks(*session.planned, seconds);
+  if (!session.failure.empty()) return;
+  const auto set = [&](const Counters& counters) {
+    for (const auto& [name, value] : counters) state.counters[name] = value;
+  };
+  set(fixed_counters(*session.planned, session.metering));
+  set(rate_counters(*session.planned, seconds, peaks_));
+  if (settings_.verify != Verify::off)
+    state.counters["max_rel_error"] = session.comparison.max_rel_error;
+  state.SetLabel(session.label);
+}
+
+// No row may claim more than its denominator: above a peak, the peak is measured again, and then
+// one of the two is wrong.
+std::string Runner::check_against_peaks(const Case& planned, double seconds) {
+  const std::string type = product_type(planned.workload.dtype);
+  const double rate = static_cast<double>(planned.cost().model_flops) / seconds;
+  if (rate > peaks_.measured_flops(type)) peaks_.measure_flops_again(type);
+  const double share = rate / peaks_.measured_flops(type);
+  if (share > kLargestPeakShare) {
+    return fmt::format(
+        "{:.4g} TFLOP/s is {:.0f} % of the measured {} peak: the time or the FLOP count is wrong",
+        rate * 1e-12, 100 * share, type);
+  }
+  if (share > 1) peaks_.raise(type, rate, "reached by " + planned.name());
+  if (rate > peaks_.mfu_flops(type)) {
+    return fmt::format(
+        "{:.4g} TFLOP/s is {:.0f} % of the datasheet's {} peak: the time, the FLOP count or the "
+        "datasheet row is wrong",
+        rate * 1e-12, 100 * rate / peaks_.mfu_flops(type), type);
+  }
+  if (rate_counters(planned, seconds, peaks_).at("roof_percent") > 100)
+    peaks_.measure_bandwidth_again();
+  const double roof = rate_counters(planned, seconds, peaks_).at("roof_percent");
+  if (roof > 100 * kLargestPeakShare) {
+    return fmt::format(
+        "{:.4g} s is {:.0f} % of what the measured roofline allows: the time or the byte count is "
+        "wrong",
+        seconds, roof);
+  }
+  return {};
+}
+
+Runner::Verdict Runner::verify(const Case& planned) {
+  const auto session = open(planned);
+  return {session->skip, session->failure, session->comparison.max_rel_error};
+}
+
+}  // namespace tinyllama::harness

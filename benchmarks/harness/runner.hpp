@@ -1,0 +1,78 @@
+// The road of one case: admission, build, parity gate, warm-up, metering, timing, counters.
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "benchmarks/harness/case.hpp"
+#include "benchmarks/harness/counters.hpp"
+#include "benchmarks/harness/measure.hpp"
+#include "benchmarks/harness/options.hpp"
+#include "benchmarks/harness/parity_gate.hpp"
+#include "benchmarks/harness/peak_book.hpp"
+
+namespace tinyllama::harness {
+
+struct RunSettings {
+  Verify verify = Verify::before;
+  uint64_t seed = 42;
+  int64_t memory_limit_bytes = 0;  ///< 0: what the device has free
+  double max_seconds_per_case = 10;
+  bool cold_cache = false;
+};
+
+class Runner {
+ public:
+  /// `peaks` must outlive it. `f64_flops_per_second`: how fast the float64 reference can be, to
+  /// plan with.
+  Runner(const instruments::Device& device, PeakBook& peaks, const RunSettings& settings,
+         double f64_flops_per_second);
+
+  /// Google Benchmark calls this with growing iteration counts and once a repetition; all but
+  /// timing happens in the first call of a case. Errors end as SkipWithError, refusals as
+  /// SkipWithMessage: nothing is thrown.
+  void run(const Case& planned, benchmark::State& state);
+
+  struct Verdict {
+    std::string skip;     ///< why it was not verified
+    std::string failure;  ///< why it is wrong
+    double max_rel_error = 0;
+  };
+  /// Only the proof: admission, build, gate.
+  Verdict verify(const Case& planned);
+
+  /// Frees the current case's work and memory.
+  void close();
+  /// Called with each case when its work begins.
+  void on_start(std::function<void(const Case&)> callback) { on_start_ = std::move(callback); }
+
+ private:
+  struct Session;
+  std::unique_ptr<Session> open(const Case& planned);
+  std::string refuse(const Case& planned) const;
+  void pass_gate(const Case& planned, Session& session);
+  void prepare_timing(Session& session);
+  void time_repetition(Session& session, benchmark::State& state);
+  void report(Session& session, double seconds, benchmark::State& state);
+  std::string check_against_peaks(const Case& planned, double seconds);
+  template <typename Step>
+  void guarded(Session& session, Step step);
+
+  instruments::Device device_;
+  PeakBook& peaks_;
+  RunSettings settings_;
+  ParityGate gate_;
+  std::unique_ptr<CacheFlusher> flusher_;
+  std::unique_ptr<Session> session_;
+  std::function<void(const Case&)> on_start_;
+
+ public:
+  ~Runner();
+};
+
+}  // namespace tinyllama::harness

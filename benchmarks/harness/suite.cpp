@@ -1,0 +1,267 @@
+#include "benchmarks/harness/suite.hpp"
+
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iostream>
+#include <optional>
+#include <stdexcept>
+
+#include "benchmarks/harness/admission.hpp"
+#include "benchmarks/harness/interrupt.hpp"
+#include "benchmarks/harness/journal.hpp"
+#include "benchmarks/harness/list_grammar.hpp"
+#include "benchmarks/harness/peak_cases.hpp"
+#include "benchmarks/harness/progress.hpp"
+#include "benchmarks/harness/reporter.hpp"
+#include "benchmarks/harness/run_context.hpp"
+#include "benchmarks/harness/runner.hpp"
+#include "benchmarks/harness/summary.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+// What is enough for a median and a spread on a quiet machine, and lets the default grid end in
+// minutes.
+constexpr const char* kDefaultFlags[] = {"--benchmark_min_time=0.1s", "--benchmark_repetitions=3"};
+
+void initialize_benchmark(const Options& options) {
+  std::vector<std::string> arguments = {"tiny_llama_bench"};
+  arguments.insert(arguments.end(), std::begin(kDefaultFlags), std::end(kDefaultFlags));
+  arguments.insert(arguments.end(), options.benchmark_arguments.begin(),
+                   options.benchmark_arguments.end());
+  std::vector<char*> pointers;
+  for (auto& argument : arguments) pointers.push_back(argument.data());
+  int count = static_cast<int>(pointers.size());
+  benchmark::Initialize(&count, pointers.data());
+  if (count > 1)
+    throw std::invalid_argument(
+        fmt::format("{}: is not a flag of Google Benchmark, or has an invalid value", pointers[1]));
+}
+
+void check_writable(const std::string& file) {
+  if (file.empty()) return;
+  auto trial = std::filesystem::path(file);
+  trial += ".part";
+  try {
+    write_file_atomically(trial, "");
+  } catch (const std::runtime_error& error) {
+    throw std::invalid_argument(fmt::format("--benchmark_out: {}", error.what()));
+  }
+  std::filesystem::remove(trial);
+}
+
+// How fast the float64 reference will be; a quick sample is good enough to plan with.
+double sample_f64_flops(const instruments::Device& device) {
+  return instruments::measure_gemm_peak(device, "f64", {}, 0.2).per_second;
+}
+
+// One run of a plan, from the first message to the last.
+class SuiteRun {
+ public:
+  SuiteRun(const Options& options, const Plan& plan, const instruments::Device& device,
+           const Closure& closure)
+      : options_(options), plan_(plan), device_(device), closure_(closure), peaks_(device) {
+    document_.context = run_context(options, device);
+    // Read before anything is measured: a malformed fixture must not cost a run.
+    peaks_.set_datasheet(
+        instruments::find_datasheet_peaks(device_peaks_file(), device.description()));
+  }
+
+  ExitCode run() {
+    if (options_.resume) take_over_journal();
+    check_writable(options_.out_file);
+    const std::vector<std::pair<std::string, double>> work = work_left();
+    Progress progress(work);
+    announce(progress);
+    measure_peaks(progress);
+    open_journal();
+    RunSettings settings{options_.verify, options_.seed, options_.memory_limit_bytes.value_or(0),
+                         options_.max_seconds_per_case, options_.cold_cache};
+    Runner runner(device_, peaks_, settings, sample_f64_flops(device_));
+    runner.on_start([&](const Case& planned) { progress.start(planned.name()); });
+    if (options_.verify == Verify::only) return verify_all(runner);
+    register_cases(runner);
+    CaseReporter reporter([&](CaseResult result) { keep(std::move(result), progress); });
+    if (!work.empty()) benchmark::RunSpecifiedBenchmarks(&reporter, nullptr, ".");
+    benchmark::ClearRegisteredBenchmarks();
+    runner.close();
+    return finish();
+  }
+
+ private:
+  static std::filesystem::path device_peaks_file() {
+    return std::filesystem::path(TINY_LLAMA_SOURCE_DIR) / "fixtures/device_peaks.json";
+  }
+
+  void take_over_journal() {
+    const JournalContents contents = Journal::read(options_.journal_file);
+    check_same_circumstances(options_.journal_file, contents.header, document_.context,
+                             circumstances_to_keep());
+    peaks_.restore(contents.header.at("peaks"));
+    for (const auto& result : contents.results) {
+      if (!is_done(result.name)) document_.results.push_back(result);
+    }
+  }
+
+  bool is_done(const std::string& name) const {
+    return std::any_of(document_.results.begin(), document_.results.end(),
+                       [&](const auto& result) { return result.name == name; });
+  }
+
+  std::vector<std::pair<std::string, double>> work_left() const {
+    std::vector<std::pair<std::string, double>> work;
+    for (const auto& name : plan_.peak_cases) {
+      if (!is_done(name)) work.emplace_back(name, 5.0);
+    }
+    for (const Case& planned : plan_.cases) {
+      // Half a second of preparation, and about ten times the products at 100 GFLOP/s: only the
+      // proportions matter.
+      if (!is_done(planned.name()))
+        work.emplace_back(planned.name(),
+                          0.5 + static_cast<double>(planned.cost().model_flops) * 1e-10);
+    }
+    return work;
+  }
+
+  void announce(Progress& progress) const {
+    const Json& context = document_.context;
+    progress.say(fmt::format("{} ({}), {} threads, libtorch {}, commit {}{}",
+                             device_.description().name, device_.description().architecture,
+                             context.at("threads").dump(),
+                             context.at("torch_version").get<std::string>(),
+                             context.at("git_commit").get<std::string>().substr(0, 12),
+                             context.at("git_dirty").get<bool>() ? " with changes" : ""));
+    if (options_.resume) {
+      progress.say(fmt::format("{} cases are in {} already", document_.results.size(),
+                               options_.journal_file));
+    }
+  }
+
+  void measure_peaks(Progress& progress) {
+    if (peaks_.has(plan_.product_types)) return;
+    progress.start("measuring the peaks of this device");
+    peaks_.measure(plan_.product_types, plan_.cases);
+    for (const auto& type : plan_.product_types) {
+      const auto& peak = peaks_.measured(type);
+      progress.say(fmt::format("measured peak {}: {}FLOP/s ({})", type,
+                               format_count(peak.per_second), peak.source));
+    }
+    progress.say(fmt::format("measured bandwidth: memory {}B/s, last-level cache {}B/s",
+                             format_count(peaks_.bandwidths().memory.per_second),
+                             format_count(peaks_.bandwidths().cache.per_second)));
+  }
+
+  void open_journal() {
+    if (options_.journal_file.empty()) return;
+    if (options_.resume) {
+      journal_ = Journal::append_to(options_.journal_file);
+      return;
+    }
+    Json header = document_.context;
+    header["peaks"] = peaks_.to_json();
+    journal_ = Journal::create(options_.journal_file, header);
+  }
+
+  void register_cases(Runner& runner) {
+    for (const auto& name : plan_.peak_cases) {
+      if (!is_done(name)) register_peak_case(name, peaks_);
+    }
+    for (const Case& planned : plan_.cases) {
+      if (is_done(planned.name())) continue;
+      benchmark::RegisterBenchmark(
+          planned.name(),
+          [&planned, &runner](benchmark::State& state) { runner.run(planned, state); })
+          ->UseManualTime()
+          ->Unit(benchmark::kMillisecond);
+    }
+  }
+
+  void keep(CaseResult result, Progress& progress) {
+    // Cases that an interrupt kept from starting are not results.
+    if (result.entries.front().value("skip_message", "") == "interrupted") return;
+    if (write_fault_.empty() && journal_) {
+      try {
+        journal_->add(result);
+      } catch (const std::runtime_error& error) {
+        // Throwing through Google Benchmark would lose what was measured; end the run instead.
+        write_fault_ = error.what();
+        request_interrupt();
+      }
+    }
+    progress.finish(result);
+    document_.results.push_back(std::move(result));
+  }
+
+  ExitCode verify_all(Runner& runner) {
+    bool failed = false;
+    for (const Case& planned : plan_.cases) {
+      if (interrupted()) return ExitCode::interrupted;
+      const auto verdict = runner.verify(planned);
+      failed = failed || !verdict.failure.empty();
+      const std::string outcome = !verdict.failure.empty() ? "FAILED: " + verdict.failure
+                                  : !verdict.skip.empty()  ? "skipped: " + verdict.skip
+                                                           : "proved";
+      fmt::print("{:<70} {:>9.2e} of {:g} allowed  {}\n", planned.name(), verdict.max_rel_error,
+                 tolerance(planned.workload.dtype), outcome);
+    }
+    return failed ? ExitCode::case_failed : ExitCode::ok;
+  }
+
+  // Results in the plan's order, whether they were measured now or came from the journal.
+  void sort_results() {
+    std::vector<std::string> order = plan_.peak_cases;
+    for (const Case& planned : plan_.cases) order.push_back(planned.name());
+    const auto position = [&](const CaseResult& result) {
+      return std::find(order.begin(), order.end(), result.name) - order.begin();
+    };
+    std::stable_sort(document_.results.begin(), document_.results.end(),
+                     [&](const auto& a, const auto& b) { return position(a) < position(b); });
+  }
+
+  ExitCode finish() {
+    document_.context["peaks"] = peaks_.to_json();
+    sort_results();
+    const std::string text = document_.text();
+    if (options_.format == "json") {
+      std::cout << text;
+    } else {
+      std::cout << summary(plan_.cases, document_.results, closure_) << std::flush;
+    }
+    if (!options_.out_file.empty()) write_file_atomically(options_.out_file, text);
+    if (!write_fault_.empty()) throw std::runtime_error(write_fault_);
+    if (interrupted()) {
+      fmt::print(stderr, "interrupted: {} of {} cases done{}\n", document_.results.size(),
+                 plan_.cases.size() + plan_.peak_cases.size(),
+                 options_.journal_file.empty()
+                     ? ""
+                     : "; continue with --resume --journal " + options_.journal_file);
+      return ExitCode::interrupted;
+    }
+    const bool failed = std::any_of(
+        document_.results.begin(), document_.results.end(),
+        [](const auto& result) { return result.entries.front().contains("error_occurred"); });
+    return failed ? ExitCode::case_failed : ExitCode::ok;
+  }
+
+  const Options& options_;
+  const Plan& plan_;
+  const instruments::Device& device_;
+  const Closure& closure_;
+  PeakBook peaks_;
+  ResultDocument document_;
+  std::optional<Journal> journal_;
+  std::string write_fault_;
+};
+
+}  // namespace
+
+ExitCode run_suite(const Options& options, const Plan& plan, const instruments::Device& device,
+                   const Closure& closure) {
+  initialize_benchmark(options);
+  install_interrupt_handler();
+  return SuiteRun(options, plan, device, closure).run();
+}
+
+}  // namespace tinyllama::harness

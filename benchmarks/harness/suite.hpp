@@ -1,0 +1,25 @@
+// Runs a plan: registers its cases with Google Benchmark, keeps the journal, writes the result file
+// and the summary.
+#pragma once
+
+#include "benchmarks/harness/closure.hpp"
+#include "benchmarks/harness/options.hpp"
+#include "benchmarks/harness/plan.hpp"
+#include "benchmarks/instruments/device.hpp"
+
+namespace tinyllama::harness {
+
+enum class ExitCode { ok = 0, case_failed = 1, bad_input = 2, interrupted = 130 };
+
+/// Measures every case of the plan (`--verify only`: proves them). Throws std::invalid_argument for
+/// bad options or files, and std::runtime_error when a result cannot be written; what was measured
+/// until then is in the journal.
+ExitCode run_suite(const Options& options, const Plan& plan, const instruments::Device& device,
+                   const Closure& closure);
+
+/// The table of --dry-run: costs and predicted memory of every case, and whether it fits. Allocates
+/// no tensor.
+std::string dry_run_table(const Options& options, const Plan& plan,
+                          const instruments::Device& device);
+
+}  // namespace tinyllama::harness

@@ -1,0 +1,133 @@
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/full.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "benchmarks/instruments/peaks.hpp"
+#include "benchmarks/instruments/timer.hpp"
+#include "benchmarks/instruments/triad.hpp"
+
+namespace tinyllama::instruments {
+namespace {
+
+constexpr int64_t mebibyte = int64_t{1} << 20;
+constexpr int64_t array_count = 3;
+constexpr float factor = 0.5F;
+// Array lengths are multiples of this: of every vector and cache line, and of a GPU's widest
+// access.
+constexpr int64_t length_unit = 64;
+
+int64_t cache_bytes(const Device& device) {
+  constexpr int64_t where_unknown = 64 * mebibyte;
+  const int64_t known = device.description().last_level_cache_bytes;
+  return known > 0 ? known : where_unknown;
+}
+
+struct Arrays {
+  at::Tensor a, b, c;
+
+  /// `bytes`: of all three together, rounded down.
+  Arrays(const Device& device, int64_t bytes) {
+    const int64_t length = std::max<int64_t>(
+        bytes / array_count / int64_t{sizeof(float)} / length_unit * length_unit, length_unit);
+    const auto options = at::TensorOptions().dtype(at::kFloat).device(device.torch());
+    a = at::full({length}, 0.0F, options);
+    b = at::full({length}, 1.0F, options);
+    c = at::full({length}, 2.0F, options);
+  }
+  int64_t bytes() const { return array_count * a.numel() * int64_t{sizeof(float)}; }
+};
+
+std::span<float> part(const at::Tensor& array, int64_t index, int64_t parts) {
+  const int64_t units = array.numel() / length_unit;
+  const int64_t begin = units * index / parts * length_unit;
+  const int64_t end = units * (index + 1) / parts * length_unit;
+  return {array.data_ptr<float>() + begin, static_cast<size_t>(end - begin)};
+}
+
+/// `passes` triads over the arrays, each thread over a part of its own; the threads meet only at
+/// the end.
+void run_on_cpu(const Triad& triad, const Arrays& arrays, int64_t passes) {
+  const int64_t parts = at::get_num_threads();
+  at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t index = begin; index < end; ++index) {
+      for (int64_t pass = 0; pass < passes; ++pass) {
+        triad.loop(part(arrays.a, index, parts), part(arrays.b, index, parts),
+                   part(arrays.c, index, parts), factor);
+      }
+    }
+  });
+}
+
+void run_on_gpu(Arrays& arrays, int64_t passes) {
+  for (int64_t pass = 0; pass < passes; ++pass) {
+    at::add_out(arrays.a, arrays.b, arrays.c, factor);
+  }
+}
+
+/// Bytes per second of the fastest of several repetitions of `run`, which makes `passes` passes
+/// over the arrays.
+double best_rate(const Device& device, const Arrays& arrays, int64_t passes,
+                 const std::function<void()>& run) {
+  constexpr int64_t repetitions = 10;
+  run();
+  const std::vector<double> seconds = time_iterations(
+      device, repetitions, [] {}, run);
+  return static_cast<double>(arrays.bytes() * passes) / *std::ranges::min_element(seconds);
+}
+
+MeasuredPeak measure(const Device& device, Arrays& arrays, int64_t passes,
+                     const std::vector<Triad>& triads) {
+  const double size = static_cast<double>(arrays.bytes()) / static_cast<double>(mebibyte);
+  if (device.is_gpu()) {
+    return {best_rate(device, arrays, passes, [&] { run_on_gpu(arrays, passes); }),
+            fmt::format("triad through at::add_out, {:.3g} MiB", size)};
+  }
+  MeasuredPeak best;
+  for (const Triad& triad : triads) {
+    const double rate =
+        best_rate(device, arrays, passes, [&] { run_on_cpu(triad, arrays, passes); });
+    if (rate <= best.per_second) continue;
+    best = {rate, fmt::format("triad, {}, {:.3g} MiB, {} threads", triad.name, size,
+                              at::get_num_threads())};
+  }
+  return best;
+}
+
+MeasuredPeak measure_memory(const Device& device) {
+  // Behind the last-level cache that a GPU reports there can be a larger one of the memory (256 MiB
+  // on an MI300X).
+  const int64_t at_least = device.is_gpu() ? 1536 * mebibyte : 64 * mebibyte;
+  const int64_t wanted = std::max(4 * cache_bytes(device), at_least);
+  Arrays arrays(device, std::min(wanted, device.free_memory_bytes() / 4));
+  return measure(device, arrays, 1, triads_for_memory());
+}
+
+/// Working sets of 3/4 of the last-level cache, half of that, ... down to about what a thread's
+/// second-level cache holds.
+MeasuredPeak measure_cache(const Device& device) {
+  const int64_t smallest = device.is_gpu() ? 2 * mebibyte : mebibyte / 4 * at::get_num_threads();
+  MeasuredPeak best;
+  int64_t bytes = cache_bytes(device) / 4 * 3;
+  do {
+    Arrays arrays(device, bytes);
+    // Many passes a measurement, so that neither the clock nor the threads' start shows.
+    const int64_t passes = std::max<int64_t>(1, 64 * mebibyte / arrays.bytes());
+    MeasuredPeak peak = measure(device, arrays, passes, {triad_with_ordinary_stores()});
+    if (peak.per_second > best.per_second) best = std::move(peak);
+    bytes /= 2;
+  } while (bytes >= smallest);
+  return best;
+}
+
+}  // namespace
+
+Bandwidth measure_bandwidth(const Device& device) {
+  return {measure_memory(device), measure_cache(device)};
+}
+
+}  // namespace tinyllama::instruments

@@ -1,0 +1,166 @@
+#include "benchmarks/instruments/context.hpp"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <sched.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string_view>
+
+namespace tinyllama::instruments {
+namespace {
+
+/// What `command` prints, or nothing when it fails.
+std::optional<std::string> output_of(const std::string& command) {
+  int status = -1;
+  std::string output;
+  {
+    const auto close = [&status](std::FILE* stream) { status = pclose(stream); };
+    const std::unique_ptr<std::FILE, decltype(close)> pipe(popen(command.c_str(), "r"), close);
+    if (!pipe) return std::nullopt;
+    std::array<char, 4096> buffer;
+    for (size_t count = 0; (count = std::fread(buffer.data(), 1, buffer.size(), pipe.get())) > 0;) {
+      output.append(buffer.data(), count);
+    }
+  }
+  if (status != 0) return std::nullopt;
+  return output;
+}
+
+std::string shell_quoted(std::string_view text) {
+  std::string quoted = "'";
+  for (const char letter : text) {
+    if (letter == '\'') {
+      quoted += "'\\''";
+    } else {
+      quoted += letter;
+    }
+  }
+  return quoted + "'";
+}
+
+std::optional<std::string> git(std::string_view arguments) {
+  return output_of("git -C " + shell_quoted(TINY_LLAMA_CHECKOUT) + " " + std::string(arguments) +
+                   " 2>/dev/null");
+}
+
+std::optional<std::string> first_line(const std::filesystem::path& file) {
+  std::ifstream stream(file);
+  std::string line;
+  if (!std::getline(stream, line)) return std::nullopt;
+  return line;
+}
+
+using Settings = std::map<std::string, std::string>;
+
+void add_reading(Settings& settings, const std::string& key, const std::filesystem::path& file) {
+  if (auto value = first_line(file)) settings[key] = *value;
+}
+
+void add_clock(Settings& settings) {
+  const std::filesystem::path processors = "/sys/devices/system/cpu";
+  add_reading(settings, "cpu_governor", processors / "cpu0/cpufreq/scaling_governor");
+  add_reading(settings, "cpu_frequency_driver", processors / "cpu0/cpufreq/scaling_driver");
+  add_reading(settings, "cpu_boost", processors / "cpufreq/boost");
+  // Intel's driver says the opposite: whether turbo is off.
+  if (const auto off = first_line(processors / "intel_pstate/no_turbo")) {
+    settings["cpu_boost"] = std::string(1, *off == "0" ? '1' : '0');
+  }
+}
+
+/// The chosen word of "always [madvise] never".
+void add_huge_pages(Settings& settings) {
+  const auto line = first_line("/sys/kernel/mm/transparent_hugepage/enabled");
+  if (!line) return;
+  const auto open = line->find('[');
+  const auto close = line->find(']');
+  if (open == std::string::npos || close == std::string::npos || close < open) return;
+  settings["transparent_huge_pages"] = line->substr(open + 1, close - open - 1);
+}
+
+/// Every variable that steers threads, math libraries, GPU choice or libtorch's allocators.
+void add_environment(Settings& settings) {
+  constexpr std::array<std::string_view, 11> prefixes = {
+      "OMP_", "KMP_",  "GOMP_", "MKL_",         "ONEDNN_", "DNNL_",
+      "HIP_", "ROCR_", "HSA_",  "CUDA_VISIBLE", "PYTORCH_"};
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const auto equals = text.find('=');
+    if (equals == std::string_view::npos) continue;
+    for (const std::string_view prefix : prefixes) {
+      if (!text.starts_with(prefix)) continue;
+      settings["env." + std::string(text.substr(0, equals))] = text.substr(equals + 1);
+    }
+  }
+}
+
+/// "0-3,8": the logical processors that this process may run on.
+void add_affinity(Settings& settings) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return;
+  std::ostringstream text;
+  for (int first = 0; first < CPU_SETSIZE; ++first) {
+    if (!CPU_ISSET(first, &set)) continue;
+    int last = first;
+    while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set)) ++last;
+    if (text.tellp() > 0) text << ',';
+    text << first;
+    if (last > first) text << '-' << last;
+    first = last;
+  }
+  settings["cpu_affinity"] = text.str();
+}
+
+std::string_view name_of(at::Float32MatmulPrecision precision) {
+  switch (precision) {
+    case at::Float32MatmulPrecision::HIGHEST:
+      return "highest";
+    case at::Float32MatmulPrecision::HIGH:
+      return "high";
+    case at::Float32MatmulPrecision::MEDIUM:
+      return "medium";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+SourceVersion source_version() {
+  // A source folder that lies inside some other repository has no version of its own.
+  const auto prefix = git("rev-parse --show-prefix");
+  const auto commit = git("rev-parse --verify HEAD");
+  if (!prefix || *prefix != "\n" || !commit) return {"unknown", false};
+  const auto changes = git("status --porcelain --untracked-files=no");
+  return {commit->substr(0, commit->find('\n')), changes && !changes->empty()};
+}
+
+std::string torch_version() {
+  return TORCH_VERSION;
+}
+
+std::map<std::string, std::string> system_settings(const Device& device) {
+  Settings settings;
+  add_clock(settings);
+  add_huge_pages(settings);
+  add_environment(settings);
+  add_affinity(settings);
+  settings["torch_threads"] = std::to_string(at::get_num_threads());
+  settings["deterministic_algorithms"] =
+      at::globalContext().deterministicAlgorithms() ? "true" : "false";
+  settings["float32_matmul_precision"] = name_of(at::globalContext().float32MatmulPrecision());
+  if (device.is_gpu()) {
+    settings["deterministic_cudnn"] = at::globalContext().deterministicCuDNN() ? "true" : "false";
+  }
+  return settings;
+}
+
+}  // namespace tinyllama::instruments

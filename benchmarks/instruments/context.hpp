@@ -1,0 +1,23 @@
+// The circumstances of a run that its results carry: commit, library versions, clock settings.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "benchmarks/instruments/device.hpp"
+
+namespace tinyllama::instruments {
+
+struct SourceVersion {
+  std::string commit;  ///< of the checkout this program was built from, "unknown" without git
+  bool dirty = false;  ///< tracked files differ from that commit
+};
+/// Asks git at run time about the checkout that the program was built from.
+SourceVersion source_version();
+
+std::string torch_version();
+/// Clock governor, turbo, transparent huge pages, OMP and MKL environment, determinism; key ->
+/// value, absent readings absent.
+std::map<std::string, std::string> system_settings(const Device& device);
+
+}  // namespace tinyllama::instruments

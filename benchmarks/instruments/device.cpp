@@ -1,0 +1,168 @@
+#include "benchmarks/instruments/device.hpp"
+
+#include <ATen/Context.h>
+#include <ATen/Version.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
+#include <sys/utsname.h>
+
+#include <charconv>
+#include <stdexcept>
+#include <utility>
+
+#include "benchmarks/instruments/gpu_runtime.hpp"
+#include "benchmarks/instruments/host_allocator.hpp"
+#include "benchmarks/instruments/host_machine.hpp"
+
+namespace tinyllama::instruments {
+namespace {
+
+/// Devices that libtorch can compute on; a ROCm build shows them as "cuda" as well.
+int torch_gpu_count() {
+  if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return 0;
+  return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
+}
+
+Backend gpu_backend() {
+  return at::Context::hasROCM() ? Backend::hip : Backend::cuda;
+}
+
+/// Why there is no GPU of this kind, or which there are.
+std::string what_is_present() {
+  const int count = torch_gpu_count();
+  std::string text = count == 0 ? "libtorch offers the cpu only"
+                                : fmt::format("libtorch offers the cpu and {} {} device{}", count,
+                                              to_string(gpu_backend()), count == 1 ? "" : "s");
+  if (count == 0 && gpu_runtime::name() == "HIP") {
+    text += fmt::format("; libtorch was built without ROCm; the HIP runtime sees {} devices",
+                        gpu_runtime::device_count());
+  }
+  return text;
+}
+
+[[noreturn]] void reject(std::string_view text, std::string_view rule) {
+  throw std::invalid_argument(
+      fmt::format("device \"{}\": {} (allowed: auto, cpu, cuda, cuda:N, hip, hip:N; here {})", text,
+                  rule, what_is_present()));
+}
+
+struct Request {
+  std::string_view kind;
+  int index = 0;
+  bool has_index = false;
+};
+
+Request parse(std::string_view text) {
+  const auto colon = text.find(':');
+  Request request{text.substr(0, colon)};
+  if (colon == std::string_view::npos) return request;
+  const std::string_view number = text.substr(colon + 1);
+  const auto [end, error] =
+      std::from_chars(number.data(), number.data() + number.size(), request.index);
+  const bool whole = error == std::errc{} && end == number.data() + number.size();
+  // Device indices of libtorch have eight bits.
+  if (number.empty() || !whole || request.index < 0 || request.index > 127) {
+    reject(text, "what follows the colon is not a device number");
+  }
+  request.has_index = true;
+  return request;
+}
+
+std::string cpu_architecture() {
+  utsname machine{};
+  uname(&machine);
+  const std::string type = machine.machine;
+  return fmt::format("{} {}", type == "x86_64" ? "x86-64" : type, at::get_cpu_capability());
+}
+
+DeviceDescription describe_cpu() {
+  DeviceDescription description;
+  description.name = host_machine::processor_name();
+  description.architecture = cpu_architecture();
+  description.memory_bytes = host_machine::memory().total_bytes;
+  description.multiprocessors = host_machine::usable_processors();
+  description.last_level_cache_bytes = host_machine::last_level_cache_bytes();
+  return description;
+}
+
+int checked_gpu_index(std::string_view text, const Request& request) {
+  const int count = torch_gpu_count();
+  if (count == 0) reject(text, "no such device");
+  if (request.kind != "auto" && request.kind != to_string(gpu_backend())) {
+    reject(text, "libtorch was built for the other kind of GPU");
+  }
+  if (request.index >= count) reject(text, "the device number is too large");
+  if (gpu_runtime::name().empty()) {
+    reject(text,
+           "this build cannot read the GPU's memory; configure with TINY_LLAMA_WITH_HIP=ON or "
+           "choose cpu");
+  }
+  return request.index;
+}
+
+/// Bytes that libtorch's caching allocator holds on a GPU without a tensor in them: ours to use
+/// again.
+int64_t cached_gpu_bytes(c10::Device device) {
+  auto* allocator = c10::getDeviceAllocator(device.type());
+  if (!allocator->initialized()) return 0;
+  const auto stats = allocator->getDeviceStats(device.index());
+  constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return stats.reserved_bytes[all].current - stats.allocated_bytes[all].current;
+}
+
+}  // namespace
+
+std::string_view to_string(Backend backend) {
+  switch (backend) {
+    case Backend::cpu:
+      return "cpu";
+    case Backend::cuda:
+      return "cuda";
+    case Backend::hip:
+      return "hip";
+  }
+  throw std::logic_error("unknown backend");
+}
+
+Device::Device(c10::Device torch_device, Backend backend, DeviceDescription description)
+    : torch_device_(torch_device), backend_(backend), description_(std::move(description)) {}
+
+Device Device::select(std::string_view text) {
+  const Request request = parse(text);
+  const bool known = request.kind == "auto" || request.kind == "cpu" || request.kind == "cuda" ||
+                     request.kind == "hip";
+  if (!known) reject(text, "unknown kind of device");
+  if (request.has_index && (request.kind == "auto" || request.kind == "cpu")) {
+    reject(text, "only a GPU has a number");
+  }
+  if (request.kind == "cpu" || (request.kind == "auto" && torch_gpu_count() == 0)) {
+    return Device(c10::Device(c10::DeviceType::CPU), Backend::cpu, describe_cpu());
+  }
+  const int index = checked_gpu_index(text, request);
+  return Device(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)),
+                gpu_backend(), gpu_runtime::describe(index));
+}
+
+int64_t Device::free_memory_bytes() const {
+  if (is_gpu()) {
+    return gpu_runtime::memory(torch_device_.index()).free_bytes + cached_gpu_bytes(torch_device_);
+  }
+  // What our allocator caches serves the next tensor or is given back when memory runs short.
+  return host_machine::memory().available_bytes + host_allocator::read().cached_bytes;
+}
+
+int64_t Device::used_memory_bytes() const {
+  if (!is_gpu()) return 0;
+  const gpu_runtime::Memory memory = gpu_runtime::memory(torch_device_.index());
+  return memory.total_bytes - memory.free_bytes;
+}
+
+void Device::synchronize() const {
+  if (is_gpu()) {
+    c10::impl::VirtualGuardImpl(torch_device_.type()).synchronizeDevice(torch_device_.index());
+  }
+}
+
+}  // namespace tinyllama::instruments

@@ -1,0 +1,148 @@
+#include "benchmarks/instruments/gemm_paths.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+namespace tinyllama::instruments {
+namespace {
+
+// Enough numbers that no cache or predictor learns them.
+constexpr int64_t random_period = int64_t{1} << 20;
+
+at::Tensor random_numbers(c10::Device device, c10::ScalarType type) {
+  // A generator of our own leaves the sequence of the global one, and with it the model's weights,
+  // alone.
+  constexpr uint64_t seed = 20240229;
+  at::Tensor numbers = at::empty({random_period}, at::kFloat);
+  numbers.normal_(0.0, 1.0, at::detail::createCPUGenerator(seed));
+  return numbers.to(device, type);
+}
+
+int64_t round_up(int64_t value, int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+at::Tensor multiply_default(const GemmOperands& operands) {
+  at::Tensor out = operands.out;
+  at::mm_out(out, operands.a, operands.b);
+  return out;
+}
+
+at::Tensor multiply_linear(const GemmOperands& operands) {
+  return at::linear(operands.a, operands.b.t());
+}
+
+/// oneDNN's inner product, which libtorch keeps for torch.compile and gives no C++ function for.
+std::optional<GemmPath> onednn_path() {
+  const auto operation = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
+  if (!operation) return std::nullopt;
+  // Called by name and with boxed arguments, because its C++ signature differs between versions.
+  return GemmPath{"oneDNN", [operation = *operation](const GemmOperands& operands) {
+                    torch::jit::Stack stack;
+                    torch::jit::push(stack, operands.a, operands.b.t(), c10::IValue(), "none",
+                                     c10::List<std::optional<at::Scalar>>(), "");
+                    operation.callBoxed(stack);
+                    return torch::jit::pop(stack).toTensor();
+                  }};
+}
+
+std::vector<GemmPath> all_paths(const Device& device, c10::ScalarType type) {
+  if (device.is_gpu()) return {{"at::mm", multiply_default}, {"at::linear", multiply_linear}};
+  std::vector<GemmPath> paths{{"default BLAS", multiply_default}};
+  if (type != at::kDouble) {
+    if (auto path = onednn_path()) paths.push_back(*std::move(path));
+  }
+  return paths;
+}
+
+/// Why a path may not serve as the peak of this type, or nothing.
+std::optional<std::string> objection(const GemmPath& path, GemmOperandPool& pool,
+                                     c10::ScalarType type) {
+  const GemmOperands operands = pool.get({64, 64, 256}, GemmLayout::a_bt);
+  at::Tensor product;
+  try {
+    product = path.multiply(operands).to(at::kDouble);
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    // oneDNN's own errors pass through libtorch as they are.
+    return error.what();
+  }
+  if (type != at::kFloat) return std::nullopt;
+  const at::Tensor exact = operands.a.to(at::kDouble).mm(operands.b.to(at::kDouble));
+  const double error = product.sub(exact).norm().item().toDouble() / exact.norm().item().toDouble();
+  // float32 gives about 1e-7 here, TF32 3e-4, bfloat16 2e-3.
+  constexpr double tolerance = 1e-5;
+  if (error <= tolerance) return std::nullopt;
+  return fmt::format(
+      "relative error {:.1e}: not true float32; float32 matmul precision must be \"highest\"",
+      error);
+}
+
+}  // namespace
+
+std::string_view to_string(GemmLayout layout) {
+  switch (layout) {
+    case GemmLayout::a_b:
+      return "A x B";
+    case GemmLayout::a_bt:
+      return "A x B^T";
+    case GemmLayout::at_b:
+      return "A^T x B";
+  }
+  throw std::logic_error("unknown layout");
+}
+
+GemmOperandPool::GemmOperandPool(c10::Device device, c10::ScalarType type)
+    : numbers_(random_numbers(device, type)),
+      inputs_(numbers_),
+      output_(at::empty({0}, numbers_.options())) {}
+
+GemmOperands GemmOperandPool::get(const GemmShape& shape, GemmLayout layout) {
+  // b starts where any library finds it aligned.
+  const int64_t b_start = round_up(shape.m * shape.k, 256);
+  const int64_t needed = b_start + shape.k * shape.n;
+  if (inputs_.numel() < needed) {
+    inputs_ = at::empty({round_up(needed, random_period)}, numbers_.options());
+    inputs_.view({-1, random_period}).copy_(numbers_);
+  }
+  if (output_.numel() < shape.m * shape.n) {
+    output_ = at::empty({shape.m * shape.n}, numbers_.options());
+  }
+  const at::Tensor a = inputs_.narrow(0, 0, shape.m * shape.k);
+  const at::Tensor b = inputs_.narrow(0, b_start, shape.k * shape.n);
+  return {layout == GemmLayout::at_b ? a.view({shape.k, shape.m}).t() : a.view({shape.m, shape.k}),
+          layout == GemmLayout::a_bt ? b.view({shape.n, shape.k}).t() : b.view({shape.k, shape.n}),
+          output_.narrow(0, 0, shape.m * shape.n).view({shape.m, shape.n})};
+}
+
+std::vector<GemmPath> usable_gemm_paths(const Device& device, c10::ScalarType type) {
+  GemmOperandPool pool(device.torch(), type);
+  std::vector<GemmPath> usable;
+  std::string reasons;
+  for (GemmPath& path : all_paths(device, type)) {
+    if (const auto reason = objection(path, pool, type)) {
+      reasons += fmt::format("\n  {}: {}", path.name, *reason);
+    } else {
+      usable.push_back(std::move(path));
+    }
+  }
+  if (usable.empty()) {
+    throw std::runtime_error(fmt::format("no library multiplies {} matrices on {}:{}",
+                                         c10::toString(type), device.description().name, reasons));
+  }
+  return usable;
+}
+
+}  // namespace tinyllama::instruments

@@ -1,0 +1,24 @@
+// A build that knows no GPU runtime: no devices.
+#include <stdexcept>
+
+#include "benchmarks/instruments/gpu_runtime.hpp"
+
+namespace tinyllama::instruments::gpu_runtime {
+
+std::string_view name() {
+  return {};
+}
+
+int device_count() {
+  return 0;
+}
+
+DeviceDescription describe(int) {
+  throw std::logic_error("this build has no GPU runtime to describe a device with");
+}
+
+Memory memory(int) {
+  throw std::logic_error("this build has no GPU runtime to ask for memory");
+}
+
+}  // namespace tinyllama::instruments::gpu_runtime

@@ -1,0 +1,185 @@
+#include "benchmarks/instruments/host_allocator.hpp"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace tinyllama::instruments {
+namespace {
+
+class HostAllocatorTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    host_allocator::install();
+    host_allocator::release_cached();
+    live_before_ = host_allocator::read().live_bytes;
+  }
+  void TearDown() override { host_allocator::set_limit(0); }
+  int64_t live() const { return host_allocator::read().live_bytes - live_before_; }
+  int64_t live_before_ = 0;
+};
+
+at::Tensor bytes(int64_t count) {
+  return at::empty({count}, at::kByte);
+}
+
+TEST_F(HostAllocatorTest, CountsToTheByte) {
+  const at::Tensor odd = bytes(12'345);
+  const at::Tensor large = at::empty({1000, 777}, at::kDouble);
+  EXPECT_EQ(live(), 12'345 + 1000 * 777 * 8);
+}
+
+TEST_F(HostAllocatorTest, ViewsAreNotMemory) {
+  at::Tensor matrix = at::empty({300, 400}, at::kFloat);
+  {
+    const at::Tensor row = matrix[7];
+    const at::Tensor transposed = matrix.t().narrow(0, 10, 20);
+    EXPECT_EQ(live(), 300 * 400 * 4);
+    matrix.reset();
+    // The views still hold the storage.
+    EXPECT_EQ(live(), 300 * 400 * 4);
+  }
+  EXPECT_EQ(live(), 0);
+}
+
+TEST_F(HostAllocatorTest, EmptyTensorsAreNoAllocations) {
+  const int64_t before = host_allocator::read().allocations;
+  const at::Tensor nothing = bytes(0);
+  EXPECT_EQ(host_allocator::read().allocations, before);
+  const at::Tensor something = bytes(1);
+  EXPECT_EQ(host_allocator::read().allocations, before + 1);
+}
+
+TEST_F(HostAllocatorTest, AgreesWithLiveTensorsAcrossThreads) {
+  constexpr int thread_count = 4;
+  std::vector<std::vector<at::Tensor>> kept(thread_count);
+  std::vector<std::thread> threads;
+  for (int index = 0; index < thread_count; ++index) {
+    threads.emplace_back([&tensors = kept[index], index] {
+      std::mt19937 random(index);
+      std::uniform_int_distribution<int64_t> sizes(1, 300'000);
+      for (int step = 0; step < 500; ++step) {
+        tensors.push_back(bytes(sizes(random)));
+        if (step % 3 == 0) tensors.erase(tensors.begin() + random() % tensors.size());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  int64_t sum = 0;
+  for (const auto& tensors : kept) {
+    for (const at::Tensor& tensor : tensors) sum += static_cast<int64_t>(tensor.storage().nbytes());
+  }
+  EXPECT_GT(sum, 0);
+  EXPECT_EQ(live(), sum);
+  // Freed by another thread than the one that allocated.
+  kept.clear();
+  EXPECT_EQ(live(), 0);
+}
+
+TEST_F(HostAllocatorTest, BlocksOfManySizesAreAlignedAndDoNotOverlap) {
+  std::vector<at::Tensor> tensors;
+  for (int64_t size = 1; size < (int64_t{24} << 20); size = size * 5 / 4 + 1) {
+    tensors.push_back(at::full({size}, static_cast<int64_t>(tensors.size() % 251), at::kByte));
+  }
+  for (size_t index = 0; index < tensors.size(); ++index) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tensors[index].data_ptr()) % 64, 0U);
+    const auto expected = static_cast<int64_t>(index % 251);
+    EXPECT_EQ(tensors[index].min().item().toLong(), expected);
+    EXPECT_EQ(tensors[index].max().item().toLong(), expected);
+  }
+}
+
+TEST_F(HostAllocatorTest, PeakFollowsTheLargestSumAndResets) {
+  host_allocator::reset_peak();
+  { const at::Tensor temporary = bytes(5'000'000); }
+  const at::Tensor rest = bytes(1'000);
+  EXPECT_EQ(host_allocator::read().peak_bytes - live_before_, 5'000'000);
+  host_allocator::reset_peak();
+  EXPECT_EQ(host_allocator::read().peak_bytes - live_before_, 1'000);
+}
+
+TEST_F(HostAllocatorTest, ReusesAFreedBlock) {
+  at::Tensor first = bytes(1'000'000);
+  const void* address = first.data_ptr();
+  first.reset();
+  EXPECT_GE(host_allocator::read().cached_bytes, 1'000'000);
+  const at::Tensor second = bytes(1'000'000);
+  EXPECT_EQ(second.data_ptr(), address);
+  EXPECT_EQ(host_allocator::read().cached_bytes, 0);
+}
+
+TEST_F(HostAllocatorTest, WastesLittle) {
+  for (int64_t size = 64 << 10; size < (int64_t{64} << 20); size = size * 11 / 10) {
+    bytes(size).reset();
+    const int64_t block = host_allocator::read().cached_bytes;
+    EXPECT_GE(block, size);
+    // A sixteenth, the header and the last page.
+    EXPECT_LE(block, size + size / 16 + 64 + 4096);
+    host_allocator::release_cached();
+    EXPECT_EQ(host_allocator::read().cached_bytes, 0);
+  }
+}
+
+TEST_F(HostAllocatorTest, LimitThrowsNamingTheFiguresAndRecovers) {
+  const at::Tensor held = bytes(1'000'000);
+  host_allocator::set_limit(host_allocator::read().live_bytes + 500'000);
+  bytes(400'000).reset();
+  const HostMemory before = host_allocator::read();
+  try {
+    bytes(600'000);
+    FAIL() << "an allocation above the limit succeeded";
+  } catch (const c10::OutOfMemoryError& error) {
+    const std::string message = error.what_without_backtrace();
+    EXPECT_NE(message.find("600000 bytes"), std::string::npos) << message;
+    EXPECT_NE(message.find(std::to_string(before.live_bytes)), std::string::npos) << message;
+    EXPECT_NE(message.find(std::to_string(before.live_bytes + 500'000)), std::string::npos)
+        << message;
+  }
+  EXPECT_EQ(host_allocator::read().live_bytes, before.live_bytes);
+  EXPECT_EQ(host_allocator::read().peak_bytes, before.peak_bytes);
+  EXPECT_EQ(host_allocator::read().cached_bytes, 0) << "the cache goes before an error";
+  EXPECT_NO_THROW(bytes(400'000));
+}
+
+TEST_F(HostAllocatorTest, CacheYieldsToALimit) {
+  bytes(10'000'000).reset();
+  ASSERT_GE(host_allocator::read().cached_bytes, 10'000'000);
+  host_allocator::set_limit(host_allocator::read().live_bytes + 4'000'000);
+  const at::Tensor other_size = bytes(3'000'000);
+  EXPECT_EQ(host_allocator::read().cached_bytes, 0);
+}
+
+TEST_F(HostAllocatorTest, ImpossibleSizesAreOutOfMemory) {
+  auto* allocator = c10::GetCPUAllocator();
+  EXPECT_THROW(allocator->allocate(size_t{1} << 60), c10::OutOfMemoryError);
+  EXPECT_THROW(allocator->allocate(~size_t{0}), c10::OutOfMemoryError);
+  EXPECT_EQ(live(), 0);
+}
+
+TEST_F(HostAllocatorTest, RawInterfaceWorks) {
+  auto* allocator = c10::GetCPUAllocator();
+  for (const size_t size : {size_t{100}, size_t{100'000}, size_t{10'000'000}}) {
+    void* data = allocator->raw_allocate(size);
+    EXPECT_EQ(live(), static_cast<int64_t>(size));
+    allocator->raw_deallocate(data);
+    EXPECT_EQ(live(), 0);
+  }
+}
+
+TEST_F(HostAllocatorTest, ResizingATensorKeepsTheCount) {
+  at::Tensor tensor = at::zeros({10}, at::kFloat);
+  tensor.resize_({1'000'000});
+  EXPECT_EQ(live(), 4'000'000);
+}
+
+}  // namespace
+}  // namespace tinyllama::instruments

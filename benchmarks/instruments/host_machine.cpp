@@ -1,0 +1,165 @@
+#include "benchmarks/instruments/host_machine.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string_view>
+
+namespace tinyllama::instruments::host_machine {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string first_line(const fs::path& file) {
+  std::ifstream stream(file);
+  std::string line;
+  std::getline(stream, line);
+  return line;
+}
+
+std::optional<int64_t> parse_integer(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end == text.data()) return std::nullopt;
+  return value;
+}
+
+/// The number after `key` in a file of "key value" or "key: value kB" lines.
+std::optional<int64_t> value_of(const fs::path& file, std::string_view key) {
+  std::ifstream stream(file);
+  for (std::string line; std::getline(stream, line);) {
+    if (!line.starts_with(key)) continue;
+    const auto digit = line.find_first_of("0123456789", key.size());
+    if (digit != std::string::npos) return parse_integer(std::string_view(line).substr(digit));
+  }
+  return std::nullopt;
+}
+
+/// The names in which the two versions of control groups keep the same three figures.
+struct GroupFiles {
+  const char* limit;
+  const char* usage;
+  const char* inactive_file_key;
+};
+constexpr GroupFiles version_1{"memory.limit_in_bytes", "memory.usage_in_bytes",
+                               "total_inactive_file"};
+constexpr GroupFiles version_2{"memory.max", "memory.current", "inactive_file"};
+
+void tighten(ControlGroupMemory& result, const fs::path& folder, const GroupFiles& files) {
+  // "max", and version 1's "no limit" (the largest page-aligned number), are no limits.
+  constexpr int64_t unlimited = int64_t{1} << 60;
+  const auto limit = parse_integer(first_line(folder / files.limit));
+  if (!limit || *limit >= unlimited) return;
+  const int64_t usage = parse_integer(first_line(folder / files.usage)).value_or(0);
+  // The page cache counts as usage, but its inactive part is given up before an allocation fails.
+  const int64_t reclaimable = value_of(folder / "memory.stat", files.inactive_file_key).value_or(0);
+  result.limit_bytes = std::min(result.limit_bytes, *limit);
+  result.available_bytes = std::min(result.available_bytes,
+                                    std::clamp(*limit - usage + reclaimable, int64_t{0}, *limit));
+}
+
+/// A group is limited by its own and by all of its ancestors' limits.
+void tighten_upwards(ControlGroupMemory& result, const fs::path& mount, const fs::path& group,
+                     const GroupFiles& files) {
+  for (fs::path relative = group.relative_path();; relative = relative.parent_path()) {
+    tighten(result, relative.empty() ? mount : mount / relative, files);
+    if (relative.empty()) return;
+  }
+}
+
+bool may_run_on(int processor) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof(set), &set) != 0 || CPU_ISSET(processor, &set);
+}
+
+struct Cache {
+  int64_t level = 0;
+  int64_t bytes = 0;
+  std::string shared_by;
+};
+
+/// The highest level among the caches of one processor, as the kernel lists them.
+Cache last_level_cache_of(int processor) {
+  Cache last;
+  const fs::path folder = fmt::format("/sys/devices/system/cpu/cpu{}/cache", processor);
+  for (int index = 0;; ++index) {
+    const fs::path entry = folder / fmt::format("index{}", index);
+    std::error_code ignored;
+    if (!fs::exists(entry, ignored)) return last;
+    const int64_t level = parse_integer(first_line(entry / "level")).value_or(0);
+    const std::string size = first_line(entry / "size");
+    if (level <= last.level || first_line(entry / "type") == "Instruction") continue;
+    const int64_t unit = size.ends_with('M') ? 1 << 20 : size.ends_with('K') ? 1 << 10 : 1;
+    last = {level, parse_integer(size).value_or(0) * unit, first_line(entry / "shared_cpu_list")};
+  }
+}
+
+}  // namespace
+
+std::string processor_name() {
+  std::ifstream stream("/proc/cpuinfo");
+  for (std::string line; std::getline(stream, line);) {
+    if (!line.starts_with("model name")) continue;
+    const auto start = line.find_first_not_of(" \t", line.find(':') + 1);
+    if (start != std::string::npos) return line.substr(start);
+  }
+  utsname machine{};
+  uname(&machine);
+  return std::string(machine.machine) + " processor";
+}
+
+int usable_processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+int64_t last_level_cache_bytes() {
+  std::map<std::string, int64_t> distinct;
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+    if (!may_run_on(processor)) continue;
+    const Cache cache = last_level_cache_of(processor);
+    if (cache.bytes > 0) distinct[cache.shared_by] = cache.bytes;
+  }
+  int64_t sum = 0;
+  for (const auto& [processors, bytes] : distinct) sum += bytes;
+  return sum;
+}
+
+Memory memory() {
+  constexpr int64_t kibibyte = 1024;
+  const fs::path meminfo = "/proc/meminfo";
+  const ControlGroupMemory groups = control_group_memory("/proc/self/cgroup", "/sys/fs/cgroup");
+  return {
+      std::min(value_of(meminfo, "MemTotal:").value_or(0) * kibibyte, groups.limit_bytes),
+      std::min(value_of(meminfo, "MemAvailable:").value_or(0) * kibibyte, groups.available_bytes)};
+}
+
+ControlGroupMemory control_group_memory(const fs::path& membership, const fs::path& mount) {
+  ControlGroupMemory result;
+  std::ifstream stream(membership);
+  // Lines are "hierarchy:controllers:path"; version 2 is hierarchy 0 without controllers.
+  for (std::string line; std::getline(stream, line);) {
+    const auto first = line.find(':');
+    const auto second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const auto controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
+    const fs::path group = line.substr(second + 1);
+    if (controllers == ",,") {
+      tighten_upwards(result, mount, group, version_2);
+      tighten_upwards(result, mount / "unified", group, version_2);
+    } else if (controllers.find(",memory,") != std::string::npos) {
+      tighten_upwards(result, mount / "memory", group, version_1);
+    }
+  }
+  return result;
+}
+
+}  // namespace tinyllama::instruments::host_machine

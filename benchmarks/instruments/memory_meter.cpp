@@ -1,0 +1,74 @@
+#include "benchmarks/instruments/memory_meter.hpp"
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include "benchmarks/instruments/host_allocator.hpp"
+
+namespace tinyllama::instruments {
+namespace {
+
+/// The caching allocator of a GPU. It comes to life with the first tensor and answers no question
+/// before.
+c10::DeviceAllocator* device_allocator(c10::Device device) {
+  auto* allocator = c10::getDeviceAllocator(device.type());
+  return allocator->initialized() ? allocator : nullptr;
+}
+
+MemoryReading read_gpu(c10::Device device) {
+  auto* allocator = device_allocator(device);
+  if (allocator == nullptr) return {};
+  const auto stats = allocator->getDeviceStats(device.index());
+  constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return {stats.allocated_bytes[all].current, stats.allocated_bytes[all].peak,
+          stats.allocation[all].allocated, stats.reserved_bytes[all].current};
+}
+
+MemoryReading read_cpu() {
+  const HostMemory memory = host_allocator::read();
+  return {memory.live_bytes, memory.peak_bytes, memory.allocations,
+          memory.live_bytes + memory.cached_bytes};
+}
+
+MemoryReading read_all(c10::Device device) {
+  return device.is_cpu() ? read_cpu() : read_gpu(device);
+}
+
+}  // namespace
+
+MemoryMeter::MemoryMeter(const Device& device) : device_(device.torch()) {
+  start();
+}
+
+void MemoryMeter::start() {
+  if (device_.is_cpu()) {
+    host_allocator::reset_peak();
+  } else if (auto* allocator = device_allocator(device_)) {
+    allocator->resetPeakStats(device_.index());
+  }
+  allocations_at_start_ = read_all(device_).allocations;
+}
+
+MemoryReading MemoryMeter::read() const {
+  MemoryReading reading = read_all(device_);
+  reading.allocations -= allocations_at_start_;
+  return reading;
+}
+
+std::string memory_source(const Device& device) {
+  if (device.is_gpu()) {
+    return "libtorch's caching allocator of the device: bytes of live tensors, each rounded up to "
+           "512; workspaces of the math libraries are included where they come from it";
+  }
+  return "the suite's caching allocator for CPU tensors: bytes asked for by live tensors, to the "
+         "byte; scratch memory inside the math libraries (BLAS, oneDNN) is outside it";
+}
+
+void release_cached_memory(const Device& device) {
+  if (!device.is_gpu()) {
+    host_allocator::release_cached();
+  } else if (auto* allocator = device_allocator(device.torch())) {
+    allocator->emptyCache();
+  }
+}
+
+}  // namespace tinyllama::instruments

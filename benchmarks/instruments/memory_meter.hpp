@@ -1,0 +1,37 @@
+// Peak memory and allocation count of a stretch of work, from the allocator that served its
+// tensors.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "benchmarks/instruments/device.hpp"
+
+namespace tinyllama::instruments {
+
+struct MemoryReading {
+  int64_t live_bytes = 0;   ///< bytes of live tensors now
+  int64_t peak_bytes = 0;   ///< largest live_bytes since start()
+  int64_t allocations = 0;  ///< tensors allocated since start()
+  int64_t reserved_bytes =
+      0;  ///< what the allocator holds of the system, for tensors and for later
+};
+
+class MemoryMeter {
+ public:
+  explicit MemoryMeter(const Device& device);
+  /// Resets the peak to what is live and starts counting allocations.
+  void start();
+  MemoryReading read() const;
+
+ private:
+  c10::Device device_;
+  int64_t allocations_at_start_ = 0;
+};
+
+/// Where the numbers come from and what they leave out, for the context of a result.
+std::string memory_source(const Device& device);
+/// Gives memory that the device's caching allocator holds, but no tensor uses, back to the system.
+void release_cached_memory(const Device& device);
+
+}  // namespace tinyllama::instruments

@@ -1,0 +1,58 @@
+// What this device can do at best: measured here and, where known, what its datasheet says. The
+// denominators of every row.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "benchmarks/instruments/device.hpp"
+
+namespace tinyllama::instruments {
+
+/// out[m, n] = a[m, k] x b[k, n]: 2 m n k FLOPs.
+struct GemmShape {
+  int64_t m, n, k;
+  int64_t flops() const { return 2 * m * n * k; }
+  auto operator<=>(const GemmShape&) const = default;
+};
+
+struct MeasuredPeak {
+  double per_second = 0;  ///< FLOP/s or bytes/s
+  std::string source;     ///< how it was reached, e.g. "default BLAS, 1024x1024x1024"
+};
+
+/// Which products measure_gemm_peak may use to find the peak. `type` is the type products run in:
+/// "f64", "f32", "bf16", "f16". Best of the libraries' paths that the device offers, over large
+/// square products and `model_shapes` (so that no product of the model can beat it). Takes about
+/// `seconds_budget`; never less than one product a path.
+MeasuredPeak measure_gemm_peak(const Device& device, const std::string& type,
+                               const std::vector<GemmShape>& model_shapes, double seconds_budget);
+
+/// Triad a = b + s c, 3 arrays, counted as 2 reads and 1 write. `memory`: working set well beyond
+/// the last-level cache; `cache`: the best over working sets that fit into it.
+struct Bandwidth {
+  MeasuredPeak memory;
+  MeasuredPeak cache;
+};
+Bandwidth measure_bandwidth(const Device& device);
+
+/// One row of fixtures/device_peaks.json: dense figures of one logical device.
+struct DatasheetPeaks {
+  std::string device;                   ///< "AMD Instinct MI250X (one GCD)"
+  std::map<std::string, double> flops;  ///< by type: "f64", "f32", "bf16", "f16"; FLOP/s, dense
+  double memory_bandwidth = 0;          ///< bytes/s
+  int64_t memory_bytes = 0;
+  std::string source;
+};
+
+/// The row whose pattern matches the device's name, or nothing: an unknown device has no datasheet
+/// peak. Throws std::invalid_argument naming file, key, value and rule when the file is missing or
+/// malformed.
+std::optional<DatasheetPeaks> find_datasheet_peaks(const std::filesystem::path& file,
+                                                   const DeviceDescription& device);
+
+}  // namespace tinyllama::instruments

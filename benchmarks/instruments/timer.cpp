@@ -1,0 +1,74 @@
+#include "benchmarks/instruments/timer.hpp"
+
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <chrono>
+#include <utility>
+
+namespace tinyllama::instruments {
+namespace {
+
+std::vector<double> time_on_cpu(int64_t iterations, const std::function<void()>& prepare,
+                                const std::function<void()>& run) {
+  std::vector<double> seconds;
+  seconds.reserve(static_cast<size_t>(iterations));
+  for (int64_t iteration = 0; iteration < iterations; ++iteration) {
+    prepare();
+    const auto begin = std::chrono::steady_clock::now();
+    run();
+    const auto end = std::chrono::steady_clock::now();
+    seconds.push_back(std::chrono::duration<double>(end - begin).count());
+  }
+  return seconds;
+}
+
+using EventPair = std::pair<c10::Event, c10::Event>;
+
+/// Events that time (libtorch's default ones do not), recorded once so that their creation falls
+/// outside the timed region.
+std::vector<EventPair> make_events(int64_t count, const c10::Stream& stream) {
+  std::vector<EventPair> events;
+  events.reserve(static_cast<size_t>(count));
+  for (int64_t index = 0; index < count; ++index) {
+    auto& [begin, end] =
+        events.emplace_back(c10::Event(stream.device_type(), c10::EventFlag::BACKEND_DEFAULT),
+                            c10::Event(stream.device_type(), c10::EventFlag::BACKEND_DEFAULT));
+    begin.record(stream);
+    end.record(stream);
+  }
+  return events;
+}
+
+std::vector<double> time_on_gpu(c10::Device device, int64_t iterations,
+                                const std::function<void()>& prepare,
+                                const std::function<void()>& run) {
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  const c10::Stream stream = guard.getStream(device);
+  std::vector<EventPair> events = make_events(iterations, stream);
+  for (auto& [begin, end] : events) {
+    prepare();
+    begin.record(stream);
+    run();
+    end.record(stream);
+  }
+  guard.synchronizeDevice(device.index());
+  std::vector<double> seconds;
+  seconds.reserve(events.size());
+  constexpr double milliseconds_to_seconds = 1e-3;
+  for (const auto& [begin, end] : events) {
+    seconds.push_back(begin.elapsedTime(end) * milliseconds_to_seconds);
+  }
+  return seconds;
+}
+
+}  // namespace
+
+std::vector<double> time_iterations(const Device& device, int64_t iterations,
+                                    const std::function<void()>& prepare,
+                                    const std::function<void()>& run) {
+  return device.is_gpu() ? time_on_gpu(device.torch(), iterations, prepare, run)
+                         : time_on_cpu(iterations, prepare, run);
+}
+
+}  // namespace tinyllama::instruments

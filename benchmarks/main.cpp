@@ -1,0 +1,72 @@
+// tiny_llama_bench: options -> plan -> run.
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <exception>
+#include <iostream>
+#include <stdexcept>
+
+#include "benchmarks/components/components.hpp"
+#include "benchmarks/harness/options.hpp"
+#include "benchmarks/harness/plan.hpp"
+#include "benchmarks/harness/run_context.hpp"
+#include "benchmarks/harness/suite.hpp"
+#include "benchmarks/instruments/device.hpp"
+#include "benchmarks/instruments/host_allocator.hpp"
+#include "model/problem_sizes.hpp"
+
+namespace tinyllama {
+namespace {
+
+using harness::ExitCode;
+
+ExitCode run(int argc, const char* const* argv) {
+  const std::vector<harness::Component> components = components::all();
+  std::vector<std::string> names;
+  for (const auto& component : components) names.push_back(component.name);
+  names.emplace_back(harness::kPeakComponent);
+  const auto options = harness::parse_options(argc, argv, names);
+  if (!options) return ExitCode::ok;
+
+  const std::string sizes_file = options->problem_sizes_file.empty() ? TINY_LLAMA_SOURCE_DIR
+                                     "/fixtures/problem_sizes.json"
+                                                                     : options->problem_sizes_file;
+  const harness::Plan plan =
+      harness::make_plan(*options, components, load_problem_sizes(sizes_file));
+  if (options->list) {
+    for (const auto& name : plan.peak_cases) std::cout << name << "\n";
+    for (const auto& planned : plan.cases) std::cout << planned.name() << "\n";
+    return ExitCode::ok;
+  }
+  const auto device = instruments::Device::select(options->device);
+  if (options->describe_device) {
+    std::cout << harness::Json{{"device", harness::describe_device(device)}}.dump() << "\n";
+    return ExitCode::ok;
+  }
+  if (options->dry_run) {
+    std::cout << harness::dry_run_table(*options, plan, device);
+    return ExitCode::ok;
+  }
+  instruments::host_allocator::install();
+  if (!device.is_gpu())
+    instruments::host_allocator::set_limit(options->memory_limit_bytes.value_or(0));
+  if (options->threads) at::set_num_threads(*options->threads);
+  return harness::run_suite(*options, plan, device, components::step_closure());
+}
+
+}  // namespace
+}  // namespace tinyllama
+
+// The one place where errors become exit codes.
+int main(int argc, char** argv) {
+  using tinyllama::harness::ExitCode;
+  try {
+    return static_cast<int>(tinyllama::run(argc, argv));
+  } catch (const std::invalid_argument& error) {
+    fmt::print(stderr, "tiny_llama_bench: {}\n", error.what());
+    return static_cast<int>(ExitCode::bad_input);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "tiny_llama_bench: {}\n", error.what());
+    return static_cast<int>(ExitCode::bad_input);
+  }
+}

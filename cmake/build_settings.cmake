@@ -1,0 +1,30 @@
+# Language level, build type, compiler cache, warnings and sanitizers: the same for every target of ours.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # The sloppiness lets ccache serve files that use the precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      ${CCACHE_PROGRAM})
+endif()
+
+add_library(tiny_llama_build_settings INTERFACE)
+target_include_directories(tiny_llama_build_settings INTERFACE "${PROJECT_SOURCE_DIR}")
+target_compile_options(tiny_llama_build_settings INTERFACE
+  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wconversion -Wno-sign-conversion -Werror
+  # GCC 12 sees overlapping copies in the standard library's own string concatenation (GCC bug 105651).
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
+  # ccache understands a precompiled header only with this.
+  $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+if(TINY_LLAMA_SANITIZERS)
+  target_compile_options(tiny_llama_build_settings INTERFACE
+    -fsanitize=${TINY_LLAMA_SANITIZERS} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(tiny_llama_build_settings INTERFACE -fsanitize=${TINY_LLAMA_SANITIZERS})
+endif()

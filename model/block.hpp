@@ -1,0 +1,27 @@
+// One transformer layer: attention and feed-forward network, each behind a norm and beside a
+// residual connection.
+#pragma once
+
+#include "model/attention.hpp"
+#include "model/feed_forward.hpp"
+#include "model/rms_norm.hpp"
+
+namespace tinyllama {
+
+class Block {
+ public:
+  Block(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer);
+
+  /// hidden_states [B, S, D] -> [B, S, D].
+  at::Tensor forward(const at::Tensor& hidden_states, const RotaryTable& rotary,
+                     const at::Tensor& mask) const;
+  NamedTensors parameters(const std::string& prefix) const;
+
+ private:
+  RmsNorm attention_norm_;
+  Attention attention_;
+  RmsNorm feed_forward_norm_;
+  FeedForward feed_forward_;
+};
+
+}  // namespace tinyllama

@@ -1,0 +1,74 @@
+// Exact parameters, FLOPs and bytes of every component: pure functions that allocate nothing.
+//
+// Conventions (see README, "How to read the counters"): a multiply-add is 2 FLOPs; projections at
+// their true grouped-query width; scores in full (S^2); backward products = 2 x forward; the LM
+// head over all S positions, the loss over S - 1.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "model/config.hpp"
+#include "model/dtype.hpp"
+#include "model/variant.hpp"
+
+namespace tinyllama {
+
+enum class Pass { forward, backward, forward_backward, forward_loss, update, train };
+std::string_view to_string(Pass pass);
+/// Throws std::invalid_argument naming the text and the allowed names.
+Pass parse_pass(std::string_view text);
+/// Whether the pass leaves gradients behind.
+bool has_backward(Pass pass);
+
+/// What a component computes on: B samples of S tokens.
+struct Workload {
+  ModelConfig config;
+  Variant variant;
+  Dtype dtype = Dtype::f32;
+  int64_t batch = 1;
+  int64_t seq = 1;
+
+  int64_t tokens() const { return batch * seq; }
+  auto operator<=>(const Workload&) const = default;
+};
+
+struct Cost {
+  int64_t parameters = 0;
+  int64_t model_flops = 0;     ///< matrix products of the model, scores in full
+  int64_t causal_flops = 0;    ///< the same with S (S + 1) / 2 scores a head
+  int64_t hardware_flops = 0;  ///< products that the variant really runs
+  int64_t elementwise_flops =
+      0;  ///< norms, activations, softmax, rotary, residuals, optimiser; an exp or sqrt is 1
+  int64_t bytes =
+      0;  ///< least traffic: inputs, weights, saved tensors and outputs, each once per pass
+
+  Cost& operator+=(const Cost& other);
+};
+Cost operator+(Cost a, const Cost& b);
+/// `n` times the work on n times the parameters.
+Cost operator*(int64_t n, Cost cost);
+
+Cost embedding_cost(const Workload& workload, Pass pass);
+Cost rms_norm_cost(const Workload& workload, Pass pass);
+/// Rotation of Q and of K.
+Cost rotary_cost(const Workload& workload, Pass pass);
+/// Projections, rotary embedding, scores, softmax, values.
+Cost attention_cost(const Workload& workload, Pass pass);
+Cost feed_forward_cost(const Workload& workload, Pass pass);
+/// Two norms, attention, feed-forward network, two residual additions.
+Cost block_cost(const Workload& workload, Pass pass);
+/// LM head and cross-entropy.
+Cost loss_cost(const Workload& workload, Pass pass);
+/// forward: up to the logits; forward_loss, backward, forward_backward: with the loss.
+Cost model_cost(const Workload& workload, Pass pass);
+/// AdamW over every parameter.
+Cost optimizer_cost(const Workload& workload);
+/// model forward_backward and optimizer.
+Cost full_step_cost(const Workload& workload);
+
+int64_t count_parameters(const ModelConfig& config);
+/// Elements of the largest single parameter.
+int64_t largest_parameter(const ModelConfig& config);
+
+}  // namespace tinyllama

@@ -1,0 +1,87 @@
+#include "model/dtype.hpp"
+
+#include <ATen/autocast_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <stdexcept>
+
+namespace tinyllama {
+namespace {
+
+struct DtypeRow {
+  Dtype dtype;
+  std::string_view name;
+  c10::ScalarType storage;
+  c10::ScalarType compute;
+};
+
+constexpr DtypeRow kDtypes[] = {
+    {Dtype::f64, "f64", c10::ScalarType::Double, c10::ScalarType::Double},
+    {Dtype::f32, "f32", c10::ScalarType::Float, c10::ScalarType::Float},
+    {Dtype::bf16, "bf16", c10::ScalarType::BFloat16, c10::ScalarType::BFloat16},
+    {Dtype::f16, "f16", c10::ScalarType::Half, c10::ScalarType::Half},
+    {Dtype::amp_bf16, "amp_bf16", c10::ScalarType::Float, c10::ScalarType::BFloat16},
+    {Dtype::amp_f16, "amp_f16", c10::ScalarType::Float, c10::ScalarType::Half},
+};
+
+const DtypeRow& row(Dtype dtype) {
+  return kDtypes[static_cast<size_t>(dtype)];
+}
+
+}  // namespace
+
+std::string_view to_string(Dtype dtype) {
+  return row(dtype).name;
+}
+
+Dtype parse_dtype(std::string_view text) {
+  std::vector<std::string_view> names;
+  for (const auto& candidate : kDtypes) {
+    if (candidate.name == text) return candidate.dtype;
+    names.push_back(candidate.name);
+  }
+  throw std::invalid_argument(
+      fmt::format("dtype '{}': must be one of {}", text, fmt::join(names, ", ")));
+}
+
+std::vector<Dtype> benchmark_dtypes() {
+  return {Dtype::f32, Dtype::bf16, Dtype::f16, Dtype::amp_bf16, Dtype::amp_f16};
+}
+
+c10::ScalarType storage_type(Dtype dtype) {
+  return row(dtype).storage;
+}
+c10::ScalarType compute_type(Dtype dtype) {
+  return row(dtype).compute;
+}
+bool uses_autocast(Dtype dtype) {
+  return row(dtype).storage != row(dtype).compute;
+}
+
+int64_t storage_bytes(Dtype dtype) {
+  return static_cast<int64_t>(c10::elementSize(storage_type(dtype)));
+}
+
+int64_t compute_bytes(Dtype dtype) {
+  return static_cast<int64_t>(c10::elementSize(compute_type(dtype)));
+}
+
+AutocastScope::AutocastScope(Dtype dtype, c10::DeviceType device)
+    : active_(uses_autocast(dtype)), device_(device) {
+  if (!active_) return;
+  previous_enabled_ = at::autocast::is_autocast_enabled(device_);
+  previous_type_ = at::autocast::get_autocast_dtype(device_);
+  at::autocast::set_autocast_enabled(device_, true);
+  at::autocast::set_autocast_dtype(device_, compute_type(dtype));
+  at::autocast::increment_nesting();
+}
+
+AutocastScope::~AutocastScope() {
+  if (!active_) return;
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(device_, previous_enabled_);
+  at::autocast::set_autocast_dtype(device_, previous_type_);
+}
+
+}  // namespace tinyllama

@@ -1,0 +1,49 @@
+// The dtype axis: which type parameters are stored in and which type products run in.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tinyllama {
+
+/// bf16, f16: parameters, gradients and AdamW moments in that type. amp_*: float32 parameters and
+/// moments, products under autocast. f64 serves as the reference that other dtypes are compared
+/// with; no benchmark case has it.
+enum class Dtype { f64, f32, bf16, f16, amp_bf16, amp_f16 };
+
+std::string_view to_string(Dtype dtype);
+/// Throws std::invalid_argument naming the text and the allowed names.
+Dtype parse_dtype(std::string_view text);
+/// The dtypes that a benchmark case can have, in the order they are listed.
+std::vector<Dtype> benchmark_dtypes();
+
+/// Type of parameters, gradients and moments.
+c10::ScalarType storage_type(Dtype dtype);
+/// Type in which matrix products run.
+c10::ScalarType compute_type(Dtype dtype);
+bool uses_autocast(Dtype dtype);
+int64_t storage_bytes(Dtype dtype);
+int64_t compute_bytes(Dtype dtype);
+
+/// Runs its scope under autocast where the dtype asks for it; does nothing for the others. Weights
+/// cast inside the scope are kept until its end, as torch.autocast does.
+class AutocastScope {
+ public:
+  AutocastScope(Dtype dtype, c10::DeviceType device);
+  ~AutocastScope();
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+
+ private:
+  bool active_;
+  c10::DeviceType device_;
+  bool previous_enabled_ = false;
+  c10::ScalarType previous_type_ = c10::ScalarType::Undefined;
+};
+
+}  // namespace tinyllama

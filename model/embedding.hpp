@@ -1,0 +1,21 @@
+// Token embedding: a row of the table for each token.
+#pragma once
+
+#include "model/config.hpp"
+#include "model/parameters.hpp"
+
+namespace tinyllama {
+
+class Embedding {
+ public:
+  Embedding(const ModelConfig& config, TensorInitializer& initializer);
+
+  /// tokens [B, S] int64 -> [B, S, D].
+  at::Tensor forward(const at::Tensor& tokens) const;
+  NamedTensors parameters(const std::string& prefix) const;
+
+ private:
+  at::Tensor weight_;  // [V, D]
+};
+
+}  // namespace tinyllama

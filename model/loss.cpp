@@ -1,0 +1,39 @@
+#include "model/loss.hpp"
+
+#include <ATen/core/Reduction.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/linear.h>
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+namespace tinyllama {
+
+at::Tensor next_token_targets(const at::Tensor& tokens) {
+  const int64_t seq = tokens.size(1);
+  if (seq < 2) {
+    throw std::invalid_argument(
+        fmt::format("seq = {}: the next-token loss needs at least 2 tokens a sample", seq));
+  }
+  return at::constant_pad_nd(tokens.narrow(1, 1, seq - 1), {0, 1}, kIgnoredTarget);
+}
+
+at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets) {
+  const auto wide_type = c10::promoteTypes(logits.scalar_type(), c10::ScalarType::Float);
+  return at::cross_entropy_loss(logits.view({-1, logits.size(-1)}).to(wide_type), targets.view(-1),
+                                /*weight=*/{}, at::Reduction::Mean, kIgnoredTarget);
+}
+
+LmHead::LmHead(const ModelConfig& config, TensorInitializer& initializer)
+    : weight_(initializer.normal_parameter({config.vocab_size(), config.hidden_dim()})) {}
+
+at::Tensor LmHead::forward(const at::Tensor& hidden_states) const {
+  return at::linear(hidden_states, weight_);
+}
+
+NamedTensors LmHead::parameters(const std::string& prefix) const {
+  return {{prefix + "weight", weight_}};
+}
+
+}  // namespace tinyllama

@@ -1,0 +1,28 @@
+// Rotary position embedding, rotate-half convention: element i pairs with element i + head_dim / 2.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "model/config.hpp"
+#include "model/dtype.hpp"
+
+namespace tinyllama {
+
+/// cos and sin of every position's angles, for sequences of up to `max_seq` tokens.
+class RotaryTable {
+ public:
+  /// Angles are position * theta^(-2i / head_dim), computed in float32 as LlamaRotaryEmbedding does
+  /// (also for float64 models, so that every dtype rotates by the same angles) and rounded to the
+  /// type in which products run.
+  RotaryTable(const ModelConfig& config, int64_t max_seq, Dtype dtype, c10::Device device);
+
+  /// x [B, S, heads, head_dim] -> x * cos + rotate_half(x) * sin, same shape. S must not exceed
+  /// max_seq.
+  at::Tensor rotate(const at::Tensor& x) const;
+
+ private:
+  at::Tensor cos_;  // [max_seq, 1, head_dim]
+  at::Tensor sin_;  // [max_seq, 1, head_dim]
+};
+
+}  // namespace tinyllama

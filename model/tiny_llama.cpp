@@ -1,0 +1,54 @@
+#include "model/tiny_llama.hpp"
+
+#include <fmt/format.h>
+
+namespace tinyllama {
+namespace {
+
+std::vector<Block> make_blocks(const ModelConfig& config, const Variant& variant,
+                               TensorInitializer& initializer) {
+  std::vector<Block> blocks;
+  for (int64_t layer = 0; layer < config.n_layers(); ++layer) {
+    blocks.emplace_back(config, variant, initializer);
+  }
+  return blocks;
+}
+
+}  // namespace
+
+TinyLlama::TinyLlama(const ModelConfig& config, const Variant& variant, int64_t max_seq,
+                     TensorInitializer& initializer)
+    : config_(config),
+      dtype_(initializer.dtype()),
+      max_seq_(max_seq),
+      embedding_(config, initializer),
+      blocks_(make_blocks(config, variant, initializer)),
+      final_norm_(config, initializer),
+      lm_head_(config, initializer),
+      rotary_(config, max_seq, dtype_, initializer.device()),
+      mask_(causal_mask(config, max_seq, dtype_, initializer.device())) {}
+
+at::Tensor TinyLlama::logits(const at::Tensor& tokens) const {
+  const int64_t seq = tokens.size(1);
+  const at::Tensor mask =
+      seq == max_seq_ ? mask_ : causal_mask(config_, seq, dtype_, tokens.device());
+  at::Tensor hidden_states = embedding_.forward(tokens);
+  for (const Block& block : blocks_) hidden_states = block.forward(hidden_states, rotary_, mask);
+  return lm_head_.forward(final_norm_.forward(hidden_states));
+}
+
+at::Tensor TinyLlama::loss(const at::Tensor& tokens, const at::Tensor& targets) const {
+  return next_token_loss(logits(tokens), targets);
+}
+
+NamedTensors TinyLlama::parameters() const {
+  NamedTensors all = embedding_.parameters("model.embed_tokens.");
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    append(all, blocks_[layer].parameters(fmt::format("model.layers.{}.", layer)));
+  }
+  append(all, final_norm_.parameters("model.norm."));
+  append(all, lm_head_.parameters("lm_head."));
+  return all;
+}
+
+}  // namespace tinyllama

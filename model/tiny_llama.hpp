@@ -1,0 +1,41 @@
+// The whole model: embedding, L blocks, final norm, LM head.
+#pragma once
+
+#include <vector>
+
+#include "model/block.hpp"
+#include "model/embedding.hpp"
+#include "model/loss.hpp"
+
+namespace tinyllama {
+
+class TinyLlama {
+ public:
+  /// `max_seq`: the longest sequence it will see. Weights are drawn from the initializer in the
+  /// order of parameters().
+  TinyLlama(const ModelConfig& config, const Variant& variant, int64_t max_seq,
+            TensorInitializer& initializer);
+
+  /// tokens [B, S] int64 -> logits [B, S, V].
+  at::Tensor logits(const at::Tensor& tokens) const;
+  /// tokens, targets [B, S] int64, targets from next_token_targets -> mean loss (a scalar).
+  at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets) const;
+
+  /// Every parameter with LlamaForCausalLM's name for it.
+  NamedTensors parameters() const;
+  const ModelConfig& config() const { return config_; }
+  Dtype dtype() const { return dtype_; }
+
+ private:
+  ModelConfig config_;
+  Dtype dtype_;
+  int64_t max_seq_;
+  Embedding embedding_;
+  std::vector<Block> blocks_;
+  RmsNorm final_norm_;
+  LmHead lm_head_;
+  RotaryTable rotary_;
+  at::Tensor mask_;  // for sequences of max_seq
+};
+
+}  // namespace tinyllama

@@ -1,0 +1,74 @@
+# shellcheck shell=bash
+# Paths, messages, logged steps and the lock. Sourced; the caller has set -euo pipefail.
+
+project_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+scripts_folder="$project_root/scripts"
+dependencies_folder="$project_root/.deps"
+log_folder="$dependencies_folder/log"
+
+# Progress goes to standard error, so that standard output holds results only.
+say() { printf '%s\n' "$*" >&2; }
+
+# On a terminal, the last line of a growing log, once a second, so that a long step is seen to live. Ends with the script itself,
+# since a process in the background does not see Ctrl-C.
+show_end_of_log() { # <log file>
+  local started=$SECONDS width line
+  width="$(tput cols 2>/dev/null || echo 80)"
+  while sleep 1 && kill -0 $$ 2>/dev/null; do
+    line="$(tail -n 1 "$1" 2>/dev/null | tr -d '\r' | tr '\t' ' ')"
+    printf '\r   %d s  %s\033[K' "$((SECONDS - started))" "${line:0:width-12}" >&2
+  done
+}
+
+# run_step <title> <log name> <command>...: runs the command (a program or a function of ours), its output in a log. A failure
+# says which step it was, shows the end of the log and where the rest is; Ctrl-C ends the script.
+# The command gets a shell of its own: `set -e` would be off in a function that is called as a condition.
+run_step() {
+  local title="$1" log_file="$log_folder/$2.log" started=$SECONDS status=0 ticker="" interrupted=""
+  shift 2
+  say "-- $title"
+  # a full disk is met here first
+  mkdir -p "$log_folder" && : >"$log_file" || return 1
+  if [[ -t 2 ]]; then
+    show_end_of_log "$log_file" &
+    ticker=$!
+  fi
+  trap 'interrupted=yes' INT
+  bash "$scripts_folder/lib/step.sh" "$@" >"$log_file" 2>&1 </dev/null || status=$?
+  trap - INT
+  if [[ -n "$ticker" ]]; then
+    kill "$ticker" 2>/dev/null || true
+    wait "$ticker" 2>/dev/null || true
+    printf '\r\033[K' >&2
+  fi
+  if [[ -n "$interrupted" ]]; then
+    say "interrupted during: $title. The same command continues from here."
+    exit 130
+  fi
+  if [[ $status -ne 0 ]]; then
+    say "error: this step failed (exit status $status): $title"
+    tail -n 15 "$log_file" 2>/dev/null | cut -c -240 | sed 's/^/   | /' >&2 || true
+    say "   The whole log: $log_file"
+    return "$status"
+  fi
+  say "   done in $((SECONDS - started)) s"
+}
+
+# For steps without which nothing can go on. Exit status 2, since 1 is the benchmark's "a case failed".
+require_step() {
+  if run_step "$@"; then return 0; fi
+  say "   What was done before this step is kept: once the cause is gone, the same command continues from here."
+  exit 2
+}
+
+# Two set-ups at once in one checkout would tear each other's half-made files apart: the second one waits.
+lock_set_up() {
+  mkdir -p "$dependencies_folder"
+  command -v flock >/dev/null || return 0
+  exec 9>"$dependencies_folder/set-up.lock"
+  if ! flock --nonblock 9; then
+    say "-- waiting for another set-up in this checkout to end"
+    flock 9
+  fi
+}
+unlock_set_up() { exec 9>&-; }

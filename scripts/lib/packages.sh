@@ -1,0 +1,97 @@
+# shellcheck shell=bash
+# Distribution packages. What is there is recognised by itself, not by a package's name: headers may come from ROCm, conda or
+# a user's own prefix, and the same check serves distributions without apt.
+
+package_list="$scripts_folder/lib/packages.txt"
+
+header_folders() {
+  local prefixes="${CMAKE_PREFIX_PATH:-}:${CONDA_PREFIX:-}:${ROCM_PATH:-/opt/rocm}:/usr/local:/usr" folder
+  printf '%s\n' /usr/include/*-linux-gnu
+  while IFS= read -r -d : folder; do
+    if [[ -n "$folder" ]]; then printf '%s\n' "$folder/include"; fi
+  done <<<"$prefixes:"
+  while IFS= read -r -d : folder; do
+    if [[ -n "$folder" ]]; then printf '%s\n' "$folder"; fi
+  done <<<"${CPATH:-}:"
+}
+
+is_met() { # <check>
+  local kind="${1%%:*}" wanted="${1#*:}" word folder
+  case "$kind" in
+    command)
+      for word in ${wanted//,/ }; do
+        if command -v "$word" >/dev/null; then return 0; fi
+      done
+      return 1
+      ;;
+    header)
+      while IFS= read -r folder; do
+        if [[ -f "$folder/$wanted" ]]; then return 0; fi
+      done < <(header_folders)
+      return 1
+      ;;
+    python) python3 -c "import $wanted" 2>/dev/null ;;
+    *) say "packages.txt: unknown check '$1'"; return 1 ;;
+  esac
+}
+
+# missing_packages <list file> <required|optional> [package to leave out]...: one package a line
+missing_packages() {
+  local list="$1" wanted_need="$2" package check need
+  shift 2
+  while read -r package check need; do
+    if [[ -z "$package" || "$package" == \#* || "$need" != "$wanted_need" || " $* " == *" $package "* ]]; then
+      continue
+    fi
+    if ! is_met "$check"; then printf '%s\n' "$package"; fi
+  done <"$list"
+}
+
+can_install_packages() { [[ "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; }
+
+install_packages() {
+  export DEBIAN_FRONTEND=noninteractive
+  # The lists of a fresh machine are often empty or old; one that cannot be fetched need not matter for these packages.
+  apt-get update || echo "apt-get update failed; trying with the lists that are there"
+  apt-get install --yes --no-install-recommends "$@"
+}
+
+say_how_to_install() { # <package>...
+  local package check need
+  if command -v apt-get >/dev/null; then
+    say "   Install them with:  sudo apt-get install --no-install-recommends $*"
+    return
+  fi
+  say "   There is no apt here. Install what provides these, by whatever name this system's package manager has for it:"
+  while read -r package check need; do
+    if [[ " $* " == *" $package "* ]]; then say "     ${check/:/ }   (on Debian and Ubuntu: $package)"; fi
+  done <"$package_list"
+  : "$need"
+}
+
+# set_up_packages [package that this run does not need]...
+set_up_packages() {
+  local missing=() wanted=()
+  mapfile -t missing < <(missing_packages "$package_list" required "$@")
+  mapfile -t wanted < <(missing_packages "$package_list" optional "$@")
+  if [[ ${#missing[@]} -gt 0 ]]; then
+    if ! can_install_packages; then
+      say "error: these packages are missing, and this user cannot install packages here: ${missing[*]}"
+      say_how_to_install "${missing[@]}"
+      exit 2
+    fi
+    require_step "distribution packages: ${missing[*]}" packages install_packages "${missing[@]}"
+  fi
+  if [[ ${#wanted[@]} -eq 0 ]]; then return 0; fi
+  if can_install_packages; then
+    # Each for itself: not every release has all of them.
+    local package
+    for package in "${wanted[@]}"; do
+      run_step "distribution package (optional): $package" "package_$package" install_packages "$package" ||
+        say "   Going on without $package."
+    done
+  else
+    say "-- going on without these optional packages: ${wanted[*]}"
+    say_how_to_install "${wanted[@]}"
+  fi
+}

@@ -1,0 +1,115 @@
+# shellcheck shell=bash
+# Runs the suite and keeps what it writes in a folder of results/.
+
+results_folder="$project_root/results"
+
+# Whether these arguments only list or explain, so that nothing is measured and no folder is needed.
+only_explains() {
+  local argument
+  for argument in "$@"; do
+    case "$argument" in
+      --list | --dry-run | --describe-device | --version | --benchmark_list_tests | --benchmark_list_tests=true) return 0 ;;
+    esac
+  done
+  return 1
+}
+
+# given_value <option> <argument>...: the value of the last `--option value` or `--option=value`; status 1 where it is absent.
+given_value() {
+  local option="$1" value="" found=1
+  shift
+  while [[ $# -gt 0 ]]; do
+    case "$1" in
+      "$option="*) value="${1#*=}" found=0 ;;
+      "$option") value="${2:-}" found=0 ;;
+    esac
+    shift
+  done
+  if [[ $found -eq 0 ]]; then printf '%s\n' "$value"; fi
+  return "$found"
+}
+
+has_argument() { # <argument> <argument>...
+  local wanted="$1" argument
+  shift
+  for argument in "$@"; do
+    if [[ "$argument" == "$wanted" ]]; then return 0; fi
+  done
+  return 1
+}
+
+# The device's name as a part of a file name, e.g. amd_instinct_mi300x. The program says which device --device means.
+device_slug() { # <program> <argument>...
+  local program="$1" device options=() description
+  shift
+  if device="$(given_value --device "$@")"; then options=(--device "$device"); fi
+  description="$("$program" --describe-device "${options[@]}")" || return
+  python3 "$scripts_folder/tinyllama_tools/device_slug.py" <<<"$description"
+}
+
+# The newest run that did not come to its end, for --resume. It keeps its marker through Ctrl-C, kill -9 and a lost machine.
+unfinished_run() {
+  local folder newest=""
+  for folder in "$results_folder"/*_*/; do
+    if [[ -f "$folder/.unfinished" && -s "$folder/journal.jsonl" ]]; then newest="${folder%/}"; fi
+  done
+  [[ -n "$newest" ]] && printf '%s\n' "$newest"
+}
+
+new_run_folder() { # <device slug>
+  local folder="" try
+  for try in 1 2 3 4 5; do
+    folder="$results_folder/$(date -u +%Y%m%dT%H%M%SZ)_$1"
+    mkdir -p "$results_folder"
+    if mkdir "$folder" 2>/dev/null; then
+      printf '%s\n' "$folder"
+      return
+    fi
+    # two runs in one second, or a folder that may not be written
+    if [[ $try -lt 5 ]]; then sleep 1; fi
+  done
+  say "error: cannot make the results folder $folder"
+  return 2
+}
+
+# run_and_keep_results <program> <argument>...: exits with the program's status.
+run_and_keep_results() {
+  local program="$1" folder="" slug status=0 options=() file
+  shift
+  if has_argument --resume "$@" && ! given_value --journal "$@" >/dev/null; then
+    folder="$(unfinished_run)" || {
+      say "error: --resume: results/ has no run that did not end. To name a journal: --resume --journal FILE"
+      exit 2
+    }
+    say "-- resuming $folder"
+  else
+    slug="$(device_slug "$program" "$@")" || exit
+    folder="$(new_run_folder "$slug")" || exit
+  fi
+  given_value --benchmark_out "$@" >/dev/null || options+=("--benchmark_out=$folder/results.json")
+  given_value --journal "$@" >/dev/null || options+=(--journal "$folder/journal.jsonl")
+
+  : >"$folder/.unfinished"
+  # Ctrl-C is the program's affair: it finishes the case in hand and writes its results. This script and tee wait for it.
+  trap ':' INT
+  set +e
+  "$program" "$@" "${options[@]}" | tee -i "$folder/summary.txt"
+  status=${PIPESTATUS[0]}
+  set -e
+  trap - INT
+
+  if [[ $status -le 2 ]]; then rm -f "$folder/.unfinished"; fi
+  for file in "$folder"/*; do
+    if [[ ! -s "$file" ]]; then rm -f "$file"; fi
+  done
+  # a bad option leaves nothing behind
+  if rmdir "$folder" 2>/dev/null; then exit "$status"; fi
+  say "Results are in $folder:"
+  for file in "$folder"/*; do
+    if [[ -f "$file" ]]; then say "  $file"; fi
+  done
+  if [[ $status -gt 2 && -s "$folder/journal.jsonl" ]]; then
+    say "The run did not end (exit status $status). To continue it, give the same options and --resume."
+  fi
+  exit "$status"
+}

@@ -1,0 +1,1 @@
+"""What scripts/ and .ci/ need of Python: set-up on distributions with apt, and the test runner."""

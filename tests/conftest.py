@@ -1,0 +1,83 @@
+"""Fixtures that the Python tests share, and the --long option."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PROJECT_ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also run the tests that take minutes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long"):
+        return
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes: runs with --long"))
+
+
+@pytest.fixture(scope="session")
+def project_root() -> Path:
+    return PROJECT_ROOT
+
+
+@pytest.fixture(scope="session")
+def bench_program() -> Path:
+    """The built tiny_llama_bench. In CI its absence is a failure, elsewhere a reason to skip."""
+    program = PROJECT_ROOT / "build" / "benchmarks" / "tiny_llama_bench"
+    if not program.is_file():
+        reason = f"{program.relative_to(PROJECT_ROOT)} is not built: run scripts/bench --setup-only"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return program
+
+
+class ScriptCheckout:
+    """A folder with a copy of scripts/ and requirements, to run their shell functions in."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.stubs = root.parent / "stubs"
+        self.stubs.mkdir(parents=True)
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(PROJECT_ROOT / "scripts", root / "scripts", ignore=ignore)
+        for name in ("requirements.txt", "requirements-test.txt"):
+            shutil.copy(PROJECT_ROOT / name, root / name)
+
+    def stub(self, name: str, body: str) -> None:
+        """Puts a command of this name before all others."""
+        path = self.stubs / name
+        path.write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
+        path.chmod(0o755)
+
+    def run(
+        self, code: str, environment: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs shell code after sourcing the set-up's functions, as the scripts do."""
+        script = f"set -euo pipefail\nsource scripts/lib/set_up.sh\n{code}\n"
+        path = f"{self.stubs}:{os.environ['PATH']}"
+        # what the tests' own surroundings set must not decide about the checkout's
+        inherited = {k: v for k, v in os.environ.items() if k not in {"Torch_DIR", "CI"}}
+        return subprocess.run(
+            ["bash", "-c", script],
+            cwd=self.root,
+            env=inherited | {"PATH": path} | (environment or {}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> ScriptCheckout:
+    """In a path with spaces, which every script has to bear."""
+    return ScriptCheckout(tmp_path / "a path" / "with spaces")

@@ -1,0 +1,131 @@
+"""How scripts/bench runs the suite and keeps its results; a stub stands for tiny_llama_bench."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tinyllama_tools.device_slug import device_slug
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from conftest import ScriptCheckout
+
+PROGRAM = """
+if [[ " $* " == *" --describe-device "* ]]; then
+  echo '{"device": {"name": "Some CPU (R) 9"}}'
+  exit
+fi
+echo "arguments: $*"
+for argument in "$@"; do
+  case "$argument" in --benchmark_out=*) echo '{}' > "${argument#*=}";; esac
+  if [[ "${previous:-}" == --journal ]]; then echo line >> "$argument"; fi
+  previous="$argument"
+done
+"""
+
+
+def run_bench(
+    checkout: "ScriptCheckout", arguments: str, ending: str = ""
+) -> "subprocess.CompletedProcess[str]":
+    checkout.stub("bench_stub", PROGRAM + ending)
+    return checkout.run(
+        f"source scripts/lib/results.sh; run_and_keep_results bench_stub {arguments}"
+    )
+
+
+def folders(checkout: "ScriptCheckout") -> list[Path]:
+    return sorted((checkout.root / "results").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        ("AMD Instinct MI300X", "amd_instinct_mi300x"),
+        ("Intel(R) Xeon(R) CPU @ 2.10GHz", "intel_xeon_cpu_2_10ghz"),
+        ("../../etc/passwd", "etc_passwd"),
+        ("", "unknown_device"),
+    ],
+)
+def test_device_slug(name: str, slug: str) -> None:
+    assert device_slug(json.dumps({"device": {"name": name}})) == slug
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"device": []}', "not JSON"])
+def test_device_slug_of_something_else_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="no device name"):
+        device_slug(text)
+
+
+def test_results_go_to_a_folder_of_their_own(checkout: "ScriptCheckout") -> None:
+    result = run_bench(checkout, "--sizes tiny")
+    assert result.returncode == 0, result.stderr
+    (folder,) = folders(checkout)
+    assert folder.name.endswith("Z_some_cpu_9")
+    assert {path.name for path in folder.iterdir()} == {
+        "results.json",
+        "journal.jsonl",
+        "summary.txt",
+    }
+    assert (folder / "summary.txt").read_text() == result.stdout
+    assert "--sizes tiny" in result.stdout
+    assert str(folder / "results.json") in result.stderr
+
+
+def test_files_that_the_user_names_are_left_to_the_user(checkout: "ScriptCheckout") -> None:
+    result = run_bench(checkout, "--benchmark_out=mine.json --journal mine.jsonl")
+    assert result.stdout.count("--benchmark_out") == 1
+    assert result.stdout.count("--journal") == 1
+    (folder,) = folders(checkout)
+    assert [path.name for path in folder.iterdir()] == ["summary.txt"]
+
+
+@pytest.mark.parametrize("status", [0, 1, 2, 130, 137])
+def test_exit_status_is_the_programs(checkout: "ScriptCheckout", status: int) -> None:
+    assert run_bench(checkout, "", f"exit {status}").returncode == status
+
+
+def test_bad_option_leaves_no_folder(checkout: "ScriptCheckout") -> None:
+    checkout.stub(
+        "bench_stub",
+        'if [[ $1 == --describe-device ]]; then echo \'{"device":{"name":"x"}}\'; '
+        "exit; fi; echo 'error: unknown option' >&2; exit 2",
+    )
+    result = checkout.run("source scripts/lib/results.sh; run_and_keep_results bench_stub --bogus")
+    assert result.returncode == 2
+    assert folders(checkout) == []
+
+
+def test_resume_continues_the_run_that_did_not_end(checkout: "ScriptCheckout") -> None:
+    killed = run_bench(checkout, "", "kill -9 $$")
+    assert killed.returncode == 137
+    assert "--resume" in killed.stderr
+    (first,) = folders(checkout)
+    resumed = run_bench(checkout, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert folders(checkout) == [first]
+    assert (first / "journal.jsonl").read_text() == "line\nline\n"
+    again = run_bench(checkout, "--resume")
+    assert again.returncode == 2
+    assert "did not end" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "explains"),
+    [
+        ("--list", True),
+        ("--sizes tiny --dry-run", True),
+        ("--describe-device", True),
+        ("--benchmark_list_tests", True),
+        ("--sizes tiny", False),
+        ("--benchmark_list_tests=false", False),
+        ("", False),
+    ],
+)
+def test_arguments_that_only_explain(
+    checkout: "ScriptCheckout", arguments: str, explains: bool
+) -> None:
+    result = checkout.run(f"source scripts/lib/results.sh; only_explains {arguments}")
+    assert (result.returncode == 0) == explains

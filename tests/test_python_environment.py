@@ -1,0 +1,120 @@
+"""Which libtorch is taken, and a .venv that an interruption left half-made. No network."""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tinyllama_tools import find_torch
+
+if TYPE_CHECKING:
+    from conftest import ScriptCheckout
+
+
+def make_torch(site_folder: Path, version: str, library: str = "libtorch_cpu.so") -> Path:
+    """A torch package with nothing in it but what the search looks at."""
+    package = site_folder / "torch"
+    for name, text in {
+        "__init__.py": "raise RuntimeError('the search must not import torch')",
+        "version.py": f"__version__ = '{version}'",
+        "share/cmake/Torch/TorchConfig.cmake": "",
+        f"lib/{library}": "",
+    }.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
+    return package
+
+
+@pytest.mark.parametrize(
+    ("version", "library", "kind", "status"),
+    [
+        ("2.9.0", "libtorch_cpu.so", "cpu", 0),
+        ("2.13.1+cu130", "libtorch_cuda.so", "cuda", 0),
+        ("2.12.0a0+git12ab", "libtorch_hip.so", "rocm", 0),
+        ("2.8.0", "libtorch_cpu.so", "cpu", 3),
+        ("2.14.0", "libtorch_cpu.so", "cpu", 3),
+        ("", "libtorch_cpu.so", "cpu", 3),
+    ],
+)
+def test_kind_and_version_of_torch(
+    tmp_path: Path, version: str, library: str, kind: str, status: int
+) -> None:
+    line, found = find_torch.describe(make_torch(tmp_path, version, library))
+    assert (line.split()[1], found) == (kind, status)
+
+
+def stub_python_with(checkout: "ScriptCheckout", site_folder: Path) -> None:
+    checkout.stub("python3", f'PYTHONPATH="{site_folder}" exec "{sys.executable}" "$@"')
+
+
+def test_users_torch_is_taken_without_a_download(checkout: "ScriptCheckout") -> None:
+    package = make_torch(checkout.root / "site", "2.10.0+rocm7.1", "libtorch_hip.so")
+    stub_python_with(checkout, package.parent)
+    result = checkout.run('find_own_torch && echo "$torch_kind|$torch_cmake_folder"')
+    assert result.stdout == f"rocm|{package}/share/cmake/Torch\n"
+
+
+def test_users_torch_of_another_version_is_named_and_left_alone(checkout: "ScriptCheckout") -> None:
+    package = make_torch(checkout.root / "site", "2.5.1")
+    stub_python_with(checkout, package.parent)
+    result = checkout.run("find_own_torch || echo none")
+    assert result.stdout == "none\n"
+    assert "torch 2.5.1" in result.stderr
+
+
+def test_wrong_torch_dir_is_an_error(checkout: "ScriptCheckout") -> None:
+    result = checkout.run("find_own_torch", {"Torch_DIR": "/no/such/folder"})
+    assert result.returncode == 2
+    assert "Torch_DIR=/no/such/folder" in result.stderr
+
+
+def stub_python(checkout: "ScriptCheckout", pip_status: int) -> None:
+    """A python3 whose venvs hold a script that notes pip's arguments: no network, no ensurepip."""
+    inner = checkout.root / "inner"
+    inner.write_text(
+        "#!/bin/bash\n"
+        'case "$*" in "-m pip --version") exit 0;; '
+        '*sys.prefix*) dirname "$(dirname "$0")";; '
+        f'*install*) echo "$*" >> "{checkout.root}/pip_calls"; exit {pip_status};; esac\n'
+    )
+    inner.chmod(0o755)
+    make = f'mkdir -p "$3/bin" && cp "{inner}" "$3/bin/python"'
+    checkout.stub("python3", f'if [[ "$2" == venv ]]; then {make}; else exit 1; fi')
+
+
+def test_half_made_environment_is_made_anew(checkout: "ScriptCheckout") -> None:
+    stub_python(checkout, pip_status=0)
+    (checkout.root / ".venv/bin").mkdir(parents=True)
+    (checkout.root / ".venv/left_over").touch()
+    file = '"$project_root/requirements-test.txt"'
+    result = checkout.run(f"install_requirements {file}; environment_has {file}")
+    assert result.returncode == 0, result.stderr
+    assert not (checkout.root / ".venv/left_over").exists()
+
+
+def test_interrupted_pip_writes_every_file_again(checkout: "ScriptCheckout") -> None:
+    file = '"$project_root/requirements-test.txt"'
+    stub_python(checkout, pip_status=1)
+    failed = checkout.run(f"install_requirements {file}")
+    assert failed.returncode == 1
+    assert checkout.run(f"environment_has {file}").returncode == 1
+
+    stub_python(checkout, pip_status=0)
+    shutil.copy(checkout.root / "inner", checkout.root / ".venv/bin/python")
+    assert checkout.run(f"install_requirements {file}").returncode == 0
+    first, second = (checkout.root / "pip_calls").read_text().splitlines()
+    assert "--ignore-installed" not in first
+    assert "--ignore-installed" in second
+    assert checkout.run(f"environment_has {file}").returncode == 0
+
+
+def test_changed_requirements_are_installed_again(checkout: "ScriptCheckout") -> None:
+    stub_python(checkout, pip_status=0)
+    file = '"$project_root/requirements.txt"'
+    assert checkout.run(f"install_requirements {file}").returncode == 0
+    assert checkout.run(f"environment_has {file}").returncode == 0
+    with (checkout.root / "requirements.txt").open("a") as stream:
+        stream.write("another==1.0\n")
+    assert checkout.run(f"environment_has {file}").returncode == 1

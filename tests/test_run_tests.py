@@ -1,0 +1,175 @@
+"""The test runner: what it counts, and that nothing which went wrong can pass for success."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tinyllama_tools import run_tests, test_programs
+from tinyllama_tools.test_counts import TestCounts, read_report
+from tinyllama_tools.test_programs import Outcome, TestProgram, count_outcome, run_program
+
+GTEST_XML = """<?xml version="1.0" encoding="UTF-8"?>
+<testsuites tests="4" failures="1" disabled="1" errors="0" time="0" name="AllTests">
+  <testsuite name="A" tests="4" failures="1" disabled="1" skipped="1" errors="0">
+    <testcase name="Passes" status="run" result="completed" classname="A" />
+    <testcase name="Fails" status="run" result="completed" classname="A">
+      <failure message="a.cpp:3&#x0A;1 is not 2" type=""></failure>
+      <failure message="a.cpp:4&#x0A;1 is not 3" type=""></failure>
+    </testcase>
+    <testcase name="Skips" status="run" result="skipped" classname="A">
+      <skipped message="a.cpp:5&#x0A;needs a GPU"></skipped>
+    </testcase>
+    <testcase name="DISABLED_Off" status="notrun" result="suppressed" classname="A" />
+  </testsuite>
+</testsuites>
+"""
+PYTEST_XML = """<?xml version="1.0" encoding="utf-8"?>
+<testsuites><testsuite name="pytest" errors="1" failures="0" skipped="1" tests="3">
+  <testcase classname="tests.test_a" name="test_passes" time="0.1" />
+  <testcase classname="tests.test_a" name="test_breaks"><error message="x">x</error></testcase>
+  <testcase classname="tests.test_a" name="test_skips"><skipped message="no browser" /></testcase>
+</testsuite></testsuites>
+"""
+EMPTY_XML = '<?xml version="1.0"?><testsuites tests="0" name="AllTests"></testsuites>'
+ONE_PASSED_XML = """<testsuites><testsuite name="A">
+<testcase name="Passes" status="run" result="completed" classname="A" /></testsuite></testsuites>
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "report.xml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def program_that(code: str, folder: Path) -> TestProgram:
+    """A made-up test program: Python code whose last argument is --gtest_output=xml:<report>."""
+    header = "import sys; report = sys.argv[-1].partition(':')[2]\n"
+    return TestProgram(
+        "made_up", (sys.executable, "-c", header + code), "--gtest_output=xml:", folder
+    )
+
+
+def test_counts_of_a_gtest_report(tmp_path: Path) -> None:
+    counts = read_report(write(tmp_path, GTEST_XML))
+    assert counts == TestCounts(
+        1, ("A.Fails",), ("A.Skips: needs a GPU", "A.DISABLED_Off: disabled")
+    )
+    assert str(counts) == "1 passed, 1 failed, 2 skipped"
+
+
+def test_counts_of_a_pytest_report(tmp_path: Path) -> None:
+    counts = read_report(write(tmp_path, PYTEST_XML))
+    assert counts.passed == 1
+    assert counts.failures == ("tests.test_a.test_breaks",)
+    assert counts.skips == ("tests.test_a.test_skips: no browser",)
+
+
+@pytest.mark.parametrize(
+    ("xml", "status", "failed"),
+    [
+        (ONE_PASSED_XML, 0, 0),
+        (GTEST_XML, 1, 1),
+        (ONE_PASSED_XML, 1, 1),  # says failed, reports none
+        (GTEST_XML, -6, 2),  # aborted after the report
+        (None, -11, 1),  # crashed before the report
+        (None, 0, 1),  # no report though it claims success
+        ("<testsuites><testsuite>", 1, 1),  # cut short
+        (ONE_PASSED_XML, None, 1),  # timeout
+    ],
+)
+def test_end_of_a_program_counts(
+    tmp_path: Path, xml: str | None, status: int | None, failed: int
+) -> None:
+    report = tmp_path / "report.xml" if xml is None else write(tmp_path, xml)
+    assert len(count_outcome(report, status, may_be_empty=False).failures) == failed
+
+
+def test_pytest_that_selects_nothing_has_not_failed(tmp_path: Path) -> None:
+    report = write(tmp_path, EMPTY_XML)
+    assert count_outcome(report, 5, may_be_empty=True) == TestCounts()
+    assert len(count_outcome(report, 5, may_be_empty=False).failures) == 1
+    assert len(count_outcome(report, 4, may_be_empty=True).failures) == 1
+
+
+def test_runs_a_program_and_reads_its_report(tmp_path: Path) -> None:
+    program = program_that(f"open(report, 'w').write({ONE_PASSED_XML!r})", tmp_path)
+    assert run_program(program, tmp_path / "r.xml", 60).counts == TestCounts(passed=1)
+
+
+def test_crash_is_a_failure_with_the_output_kept(tmp_path: Path) -> None:
+    program = program_that("print('last words', flush=True); import os; os.abort()", tmp_path)
+    outcome = run_program(program, tmp_path / "r.xml", 60)
+    assert outcome.counts.failures == ("ended with status -6 before it wrote its report",)
+    assert "last words" in outcome.output
+
+
+def test_timeout_is_a_failure(tmp_path: Path) -> None:
+    program = program_that("import time; time.sleep(60)", tmp_path)
+    outcome = run_program(program, tmp_path / "r.xml", 0.3)
+    assert outcome.counts.failures == ("did not end in time",)
+
+
+def test_program_that_was_not_built_is_a_failure(tmp_path: Path) -> None:
+    program = TestProgram("absent", ("no_such_program",), "--gtest_output=xml:", tmp_path)
+    outcome = run_program(program, tmp_path / "r.xml", 60)
+    assert len(outcome.counts.failures) == 1
+    assert "cannot be run" in outcome.output
+
+
+@pytest.mark.parametrize(
+    ("counts", "status", "last_line"),
+    [
+        ([TestCounts(2), TestCounts(1, (), ("x: why",))], 0, "3 passed, 0 failed, 1 skipped"),
+        ([TestCounts(2), TestCounts(0, ("x",))], 1, "2 passed, 1 failed, 0 skipped"),
+        ([TestCounts()], 1, "0 passed, 1 failed, 0 skipped"),
+        ([], 1, "0 passed, 1 failed, 0 skipped"),
+    ],
+)
+def test_last_line_and_exit_status(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    counts: list[TestCounts],
+    status: int,
+    last_line: str,
+) -> None:
+    program = program_that("", tmp_path)
+    outcomes = [Outcome(program, count, 0.0, "") for count in counts]
+    assert run_tests.show_summary(outcomes) == status
+    assert capsys.readouterr().out.splitlines()[-1] == last_line
+
+
+def test_build_folder_that_was_never_configured_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = run_tests.main(["--no-pytest", "--build-folder", str(tmp_path / "absent")])
+    assert status == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed, 0 skipped"
+
+
+def test_runner_from_ctest_to_the_last_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A build folder as CMake leaves it: a good program, one that crashes, one not built."""
+    good = tmp_path / "good.py"
+    good.write_text(f"import sys\nopen(sys.argv[-1][19:], 'w').write({ONE_PASSED_XML!r})\n")
+    (tmp_path / "CTestTestfile.cmake").write_text(
+        f'add_test([=[good]=] "{sys.executable}" "{good}")\n'
+        f'add_test([=[crash]=] "{sys.executable}" "-c" "import os; os.abort()")\n'
+        f'add_test([=[absent]=] "{tmp_path}/absent")\n'
+    )
+    status = run_tests.main(["--no-pytest", "--build-folder", str(tmp_path)])
+    output = capsys.readouterr().out
+    assert status == 1
+    assert output.splitlines()[-1] == "1 passed, 2 failed, 0 skipped"
+    assert f"failed: {tmp_path.name}/crash: ended with status -6" in output
+
+
+def test_pattern_reaches_both_kinds_of_program(tmp_path: Path) -> None:
+    (tmp_path / "CTestTestfile.cmake").write_text(f'add_test([=[a]=] "{sys.executable}")\n')
+    (program,) = test_programs.gtest_programs(tmp_path, "rotary")
+    assert program.command[-1] == "--gtest_filter=*rotary*"
+    assert program.environment["OMP_NUM_THREADS"] == "1"
+    command = test_programs.pytest_program(tmp_path, "rotary", is_long=True).command
+    assert command[-3:] == ("-k", "rotary", "--long")

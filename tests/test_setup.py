@@ -1,0 +1,147 @@
+"""The set-up's other parts, without a network: missing packages, failed steps, configure, help."""
+
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import ScriptCheckout
+
+PACKAGES = """
+# comment
+have-it   command:bash            required
+lib-one   command:no-such,other   required
+lib-two   header:no/such.hpp      required
+py-three  python:no_such_module   required
+nice-one  command:no-such         optional
+"""
+
+
+def set_packages(checkout: "ScriptCheckout") -> None:
+    (checkout.root / "scripts/lib/packages.txt").write_text(PACKAGES)
+
+
+def test_missing_packages_without_root_are_named_with_the_command(
+    checkout: "ScriptCheckout",
+) -> None:
+    set_packages(checkout)
+    checkout.stub("id", "echo 1000")
+    checkout.stub("apt-get", "echo 'apt-get must not run' >&2; exit 1")
+    result = checkout.run("set_up_packages py-three; echo unreached")
+    assert result.returncode == 2
+    assert "lib-one lib-two\n" in result.stderr
+    assert "sudo apt-get install --no-install-recommends lib-one lib-two" in result.stderr
+    assert "must not run" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_missing_packages_are_installed_by_root(checkout: "ScriptCheckout") -> None:
+    set_packages(checkout)
+    checkout.stub("id", "echo 0")
+    checkout.stub("apt-get", f'echo "$@" >> "{checkout.root}/calls"')
+    result = checkout.run("set_up_packages py-three")
+    assert result.returncode == 0, result.stderr
+    assert (checkout.root / "calls").read_text().splitlines() == [
+        "update",
+        "install --yes --no-install-recommends lib-one lib-two",
+        "update",
+        "install --yes --no-install-recommends nice-one",
+    ]
+
+
+def test_only_optional_packages_missing_is_no_error(checkout: "ScriptCheckout") -> None:
+    set_packages(checkout)
+    checkout.stub("id", "echo 1000")
+    result = checkout.run("set_up_packages lib-one lib-two py-three")
+    assert result.returncode == 0
+    assert "nice-one" in result.stderr
+
+
+def test_header_is_found_under_any_usual_prefix(checkout: "ScriptCheckout") -> None:
+    header = checkout.root / "a prefix/include/no/such.hpp"
+    header.parent.mkdir(parents=True)
+    header.touch()
+    check = "is_met header:no/such.hpp"
+    assert checkout.run(check).returncode == 1
+    assert checkout.run(check, {"ROCM_PATH": str(checkout.root / "a prefix")}).returncode == 0
+    paths = f"/nowhere:{checkout.root / 'a prefix'}"
+    assert checkout.run(check, {"CMAKE_PREFIX_PATH": paths}).returncode == 0
+
+
+def test_failed_step_names_itself_its_last_lines_and_its_log(checkout: "ScriptCheckout") -> None:
+    code = "boom() { echo 'No space left on device'; false; echo unreached; }"
+    (checkout.root / "scripts/lib/build.sh").open("a").write(code + "\n")
+    result = checkout.run("require_step 'the title' boom boom; echo unreached")
+    assert result.returncode == 2
+    assert "this step failed (exit status 1): the title" in result.stderr
+    assert "| No space left on device" in result.stderr
+    assert str(checkout.root / ".deps/log/boom.log") in result.stderr
+    assert "unreached" not in result.stdout + result.stderr
+
+
+CACHE = """CMAKE_HOME_DIRECTORY:INTERNAL={root}
+Torch_DIR:PATH=/t
+CMAKE_BUILD_TYPE:STRING=Release
+TINY_LLAMA_WITH_HIP:STRING={hip}
+"""
+
+
+@pytest.mark.parametrize(
+    ("preset", "hip", "torch", "ninja", "status"),
+    [
+        ("ci", "ON", "/t", True, 0),
+        ("release", "AUTO", "/t", True, 0),
+        ("ci", "AUTO", "/t", True, 1),
+        ("release", "ON", "/t", True, 1),
+        ("ci", "ON", "/other", True, 1),
+        ("ci", "ON", "/t", False, 1),  # an earlier configure failed
+    ],
+)
+def test_configured_folder_is_recognised(
+    checkout: "ScriptCheckout", preset: str, hip: str, torch: str, ninja: bool, status: int
+) -> None:
+    build = checkout.root / "build"
+    build.mkdir()
+    (build / "CMakeCache.txt").write_text(CACHE.format(root=checkout.root, hip=hip))
+    if ninja:
+        (build / "build.ninja").touch()
+    result = checkout.run(
+        f'torch_cmake_folder={torch}; is_configured {preset} "$project_root/build"'
+    )
+    assert result.returncode == status
+
+
+def test_git_and_apt_absent_leaves_google_benchmark_to_cmake(checkout: "ScriptCheckout") -> None:
+    checkout.stub("apt-get", "echo 'no network'; exit 100")
+    checkout.stub("apt-cache", "exit 100")
+    result = checkout.run("set_up_google_benchmark")
+    assert result.returncode == 0
+    assert "left to CMake" in result.stderr
+
+
+def test_help_needs_no_set_up(project_root: Path) -> None:
+    for script in ("bench", "test"):
+        result = subprocess.run(
+            ["bash", str(project_root / "scripts" / script), "--help"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert result.returncode == 0
+        assert f"scripts/{script}" in result.stdout
+
+
+def test_unknown_option_of_scripts_test(project_root: Path) -> None:
+    result = subprocess.run(
+        ["bash", str(project_root / "scripts/test"), "--bogus"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert "'--bogus'" in result.stderr
+    assert "--sanitize" in result.stderr
