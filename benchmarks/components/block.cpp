@@ -19,7 +19,9 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   return std::make_unique<harness::LayerWork>(
       harness::Layer{{{"hidden_states", x}},
                      layer.parameters(""),
-                     [=] { return std::vector{layer.forward(x, rotary_table, mask)}; },
+                     [=] {
+                       return NamedTensors{{"output", layer.forward(x, rotary_table, mask)}};
+                     },
                      gradients},
       request.pass, w.dtype, request.device.type());
 }

@@ -17,8 +17,12 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
                                  initializer)};
   }
   return std::make_unique<harness::LayerWork>(
-      harness::Layer{
-          {}, layer.parameters(""), [=] { return std::vector{layer.forward(tokens)}; }, gradients},
+      harness::Layer{{},
+                     layer.parameters(""),
+                     [=] {
+                       return NamedTensors{{"output", layer.forward(tokens)}};
+                     },
+                     gradients},
       request.pass, w.dtype, request.device.type());
 }
 

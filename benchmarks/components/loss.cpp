@@ -17,7 +17,9 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   return std::make_unique<harness::LayerWork>(
       harness::Layer{{{"hidden_states", x}},
                      head.parameters("lm_head."),
-                     [=] { return std::vector{next_token_loss(head.forward(x), targets)}; },
+                     [=] {
+                       return NamedTensors{{"loss", next_token_loss(head.forward(x), targets)}};
+                     },
                      {}},
       request.pass, w.dtype, request.device.type());
 }

@@ -17,8 +17,8 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
       harness::Layer{{},
                      model.parameters(),
                      [=] {
-                       return std::vector{with_loss ? model.loss(tokens, targets)
-                                                    : model.logits(tokens)};
+                       return with_loss ? NamedTensors{{"loss", model.loss(tokens, targets)}}
+                                        : NamedTensors{{"logits", model.logits(tokens)}};
                      },
                      {}},
       request.pass, w.dtype, request.device.type());

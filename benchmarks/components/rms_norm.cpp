@@ -17,7 +17,9 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   return std::make_unique<harness::LayerWork>(
       harness::Layer{{{"hidden_states", x}},
                      layer.parameters(""),
-                     [=] { return std::vector{layer.forward(x)}; },
+                     [=] {
+                       return NamedTensors{{"output", layer.forward(x)}};
+                     },
                      gradients},
       request.pass, w.dtype, request.device.type());
 }

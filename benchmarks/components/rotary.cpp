@@ -22,12 +22,13 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   if (has_backward(request.pass))
     gradients = {draw(w.config.n_heads()), draw(w.config.n_kv_heads())};
   return std::make_unique<harness::LayerWork>(
-      harness::Layer{{{"q", q}, {"k", k}},
-                     {},
-                     [=] {
-                       return std::vector{table.rotate(q), table.rotate(k)};
-                     },
-                     gradients},
+      harness::Layer{
+          {{"q", q}, {"k", k}},
+          {},
+          [=] {
+            return NamedTensors{{"rotated q", table.rotate(q)}, {"rotated k", table.rotate(k)}};
+          },
+          gradients},
       request.pass, w.dtype, request.device.type());
 }
 

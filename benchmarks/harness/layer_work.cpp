@@ -1,6 +1,5 @@
 #include "benchmarks/harness/layer_work.hpp"
 
-#include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <utility>
@@ -29,9 +28,7 @@ void LayerWork::run() {
 
 NamedTensors LayerWork::results() const {
   NamedTensors all;
-  for (size_t i = 0; i < outputs_.size(); ++i) {
-    all.emplace_back(fmt::format("output {}", i), outputs_[i].detach());
-  }
+  for (const auto& [name, output] : outputs_) all.emplace_back(name, output.detach());
   if (!has_backward(pass_)) return all;
   for (const auto& [name, leaf] : leaves_) all.emplace_back("gradient of " + name, leaf.grad());
   return all;
@@ -43,7 +40,9 @@ void LayerWork::forward() {
 }
 
 void LayerWork::backward() {
-  torch::autograd::backward(outputs_, layer_.output_gradients);
+  std::vector<at::Tensor> roots;
+  for (const auto& [name, output] : outputs_) roots.push_back(output);
+  torch::autograd::backward(roots, layer_.output_gradients);
 }
 
 }  // namespace tinyllama::harness

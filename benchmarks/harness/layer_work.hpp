@@ -13,8 +13,8 @@ struct Layer {
   /// Inputs whose gradients the backward computes; they must require gradients.
   NamedTensors inputs;
   NamedTensors parameters;
-  /// Computes the outputs; keeps alive whatever it needs.
-  std::function<std::vector<at::Tensor>()> forward;
+  /// Computes the outputs, each with its name; keeps alive whatever it needs.
+  std::function<NamedTensors()> forward;
   /// One gradient an output to start the backward from; empty where the output is a loss.
   std::vector<at::Tensor> output_gradients;
 };
@@ -38,7 +38,7 @@ class LayerWork final : public WorkItem {
   Pass pass_;
   Dtype dtype_;
   c10::DeviceType device_;
-  std::vector<at::Tensor> outputs_;
+  NamedTensors outputs_;
 };
 
 }  // namespace tinyllama::harness

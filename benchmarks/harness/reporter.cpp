@@ -1,5 +1,6 @@
 #include "benchmarks/harness/reporter.hpp"
 
+#include <algorithm>
 #include <sstream>
 
 namespace tinyllama::harness {
@@ -50,8 +51,23 @@ bool CaseReporter::ReportContext(const Context& /*context*/) {
 
 void CaseReporter::ReportRuns(const std::vector<Run>& runs) {
   if (runs.empty()) return;
-  on_case_({runs.front().run_name.function_name,
-            without_repeated_skips(to_json(runs).at("benchmarks"))});
+  const std::string& name = runs.front().run_name.function_name;
+  if (pending_.name != name) hand_on();
+  pending_.name = name;
+  const Json entries = to_json(runs);
+  for (const auto& entry : entries.at("benchmarks")) pending_.entries.push_back(entry);
+  const bool are_aggregates = runs.front().run_type == Run::RT_Aggregate;
+  const auto measured =
+      std::count_if(runs.begin(), runs.end(), [](const Run& run) { return !run.skipped; });
+  // Aggregates follow where there are two repetitions to aggregate.
+  if (are_aggregates || measured < 2) hand_on();
+}
+
+void CaseReporter::hand_on() {
+  if (pending_.entries.empty()) return;
+  CaseResult finished{pending_.name, without_repeated_skips(pending_.entries)};
+  pending_ = {};
+  on_case_(std::move(finished));
 }
 
 Json CaseReporter::benchmark_context() {

@@ -27,11 +27,12 @@ namespace {
 constexpr const char* kDefaultFlags[] = {"--benchmark_min_time=0.1s", "--benchmark_repetitions=3"};
 
 void initialize_benchmark(const Options& options) {
-  std::vector<std::string> arguments = {"tiny_llama_bench"};
+  static char program_name[] = "tiny_llama_bench";  // Google Benchmark keeps the pointer
+  std::vector<std::string> arguments;
   arguments.insert(arguments.end(), std::begin(kDefaultFlags), std::end(kDefaultFlags));
   arguments.insert(arguments.end(), options.benchmark_arguments.begin(),
                    options.benchmark_arguments.end());
-  std::vector<char*> pointers;
+  std::vector<char*> pointers = {program_name};
   for (auto& argument : arguments) pointers.push_back(argument.data());
   int count = static_cast<int>(pointers.size());
   benchmark::Initialize(&count, pointers.data());

@@ -15,14 +15,12 @@ std::string_view to_string(Backend backend);
 
 /// What a runtime says about one device. Text that a runtime cannot tell is empty, sizes are 0.
 struct DeviceDescription {
-  std::string name;          ///< "AMD Instinct MI250X", "AMD EPYC 7763 64-Core Processor"
-  std::string architecture;  ///< "gfx90a", "sm_90", "x86-64 AVX2"
-  int64_t memory_bytes =
-      0;  ///< all of the device's memory; on a CPU the RAM or, where lower, the cgroup's limit
+  std::string name;             ///< "AMD Instinct MI250X", "AMD EPYC 7763 64-Core Processor"
+  std::string architecture;     ///< "gfx90a", "sm_90", "x86-64 AVX2"
+  int64_t memory_bytes = 0;     ///< all of it; on a CPU the RAM or, where lower, the cgroup's limit
   std::string runtime_version;  ///< HIP or CUDA runtime; empty on a CPU
   std::string driver_version;
-  int multiprocessors = 0;  ///< compute units or streaming multiprocessors; on a CPU the logical
-                            ///< processors we may use
+  int multiprocessors = 0;  ///< compute units; on a CPU the logical processors we may use
   int64_t last_level_cache_bytes = 0;
 };
 
@@ -38,11 +36,11 @@ class Device {
   bool is_gpu() const { return backend_ != Backend::cpu; }
   const DeviceDescription& description() const { return description_; }
 
-  /// Bytes that a new allocation could get now. CPU: the lower of MemAvailable and what the cgroups
-  /// leave.
+  /// Bytes that a new tensor could get now, those that the device's caching allocator holds unused
+  /// included. CPU: the lower of MemAvailable and what the cgroups leave.
   int64_t free_memory_bytes() const;
-  /// GPU: bytes in use by all processes as the runtime (hipMemGetInfo, cudaMemGetInfo) says; CPU:
-  /// 0.
+  /// GPU: bytes in use by all processes as the runtime (hipMemGetInfo, cudaMemGetInfo) says.
+  /// CPU: 0.
   int64_t used_memory_bytes() const;
   /// Waits for all work queued on the device; nothing on a CPU.
   void synchronize() const;
