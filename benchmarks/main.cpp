@@ -1,10 +1,10 @@
 // tiny_llama_bench: options -> plan -> run.
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <exception>
 #include <iostream>
-#include <stdexcept>
 
 #include "benchmarks/components/components.hpp"
 #include "benchmarks/harness/options.hpp"
@@ -62,8 +62,8 @@ int main(int argc, char** argv) {
   using tinyllama::harness::ExitCode;
   try {
     return static_cast<int>(tinyllama::run(argc, argv));
-  } catch (const std::invalid_argument& error) {
-    fmt::print(stderr, "tiny_llama_bench: {}\n", error.what());
+  } catch (const c10::Error& error) {
+    fmt::print(stderr, "tiny_llama_bench: {}\n", error.what_without_backtrace());
     return static_cast<int>(ExitCode::bad_input);
   } catch (const std::exception& error) {
     fmt::print(stderr, "tiny_llama_bench: {}\n", error.what());

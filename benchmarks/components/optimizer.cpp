@@ -6,7 +6,7 @@ namespace tinyllama::components {
 namespace {
 
 // Gradients of the magnitude of the moments, so that a wrong term of either would show.
-constexpr double kGradientStd = 1e-2;
+constexpr double kGradientStd = 1e-1;
 // Updates stay visible beside the weights, whose std is 0.02.
 constexpr double kLearningRate = 1e-3;
 

@@ -4,8 +4,8 @@ namespace tinyllama::components {
 
 void set_mid_training_state(AdamW& optimizer, TensorInitializer& initializer) {
   for (const auto& [name, moment] : optimizer.first_moments())
-    moment.copy_(initializer.normal(moment.sizes(), 1e-3));
-  for (const auto& [name, moment] : optimizer.second_moments()) moment.fill_(0x1p-20);
+    moment.copy_(initializer.normal(moment.sizes(), 1e-2));
+  for (const auto& [name, moment] : optimizer.second_moments()) moment.fill_(0x1p-12);
 }
 
 NamedTensors optimizer_results(const AdamW& optimizer) {

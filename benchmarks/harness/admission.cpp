@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "benchmarks/harness/list_grammar.hpp"
-#include "benchmarks/harness/plan.hpp"
 
 namespace tinyllama::harness {
 
@@ -20,18 +19,14 @@ std::string refuse_for_memory(const Case& planned, const MemoryBudget& budget) {
                      format_bytes(budget.bytes), budget.source);
 }
 
-double shortest_seconds(const Case& planned, double flops_per_second) {
-  return static_cast<double>(planned.cost().hardware_flops) / flops_per_second;
-}
-
-std::string refuse_for_time(const Case& planned, double flops_per_second, double max_seconds) {
-  const double seconds = kFewestIterations * shortest_seconds(planned, flops_per_second);
+std::string refuse_for_time(const Case& planned, const ProductRate& rate, double max_seconds) {
+  const double seconds = kFewestIterations * static_cast<double>(planned.cost().hardware_flops) /
+                         rate.flops_per_second;
   if (seconds <= max_seconds) return {};
   return fmt::format(
-      "{} iterations need at least {:.1f} s at the measured {} peak of {}FLOP/s, more than "
-      "--max-seconds-per-case {:g}",
-      kFewestIterations, seconds, product_type(planned.workload.dtype),
-      format_count(flops_per_second), max_seconds);
+      "{} iterations need at least {:.1f} s at {}FLOP/s ({}), more than --max-seconds-per-case "
+      "{:g}",
+      kFewestIterations, seconds, format_count(rate.flops_per_second), rate.source, max_seconds);
 }
 
 }  // namespace tinyllama::harness

@@ -24,10 +24,14 @@ std::string refuse_for_memory(const Case& planned, const MemoryBudget& budget);
 /// Iterations that even the shortest measurement needs: the gate's, the metered and the timed one.
 inline constexpr int kFewestIterations = 3;
 
-/// Seconds one iteration takes at least: its products at the peak of `flops_per_second`.
-double shortest_seconds(const Case& planned, double flops_per_second);
+/// A rate of products to predict time with, and where it comes from.
+struct ProductRate {
+  double flops_per_second = 0;
+  std::string source;  ///< "the measured bf16 peak", "what smaller cases reached"
+};
 
-/// Empty if kFewestIterations can end within `max_seconds`; else the reason with both numbers.
-std::string refuse_for_time(const Case& planned, double flops_per_second, double max_seconds);
+/// Empty if kFewestIterations at this rate can end within `max_seconds`; else the reason with both
+/// numbers.
+std::string refuse_for_time(const Case& planned, const ProductRate& rate, double max_seconds);
 
 }  // namespace tinyllama::harness

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -91,8 +92,10 @@ JournalContents Journal::read(const std::filesystem::path& file) {
       contents.header = line.at("header");
       continue;
     }
+    const auto is_object = [](const Json& entry) { return entry.is_object(); };
     if (!line.contains("case") || !line["case"].is_string() || !line.contains("entries") ||
-        !line["entries"].is_array()) {
+        !line["entries"].is_array() || line["entries"].empty() ||
+        !std::all_of(line["entries"].begin(), line["entries"].end(), is_object)) {
       fail("needs a case and its entries");
     }
     contents.results.push_back({line.at("case").get<std::string>(), line.at("entries")});
@@ -106,7 +109,7 @@ void Journal::add(const CaseResult& result) {
 }
 
 void Journal::write_line(const Json& line) {
-  const std::string text = line.dump() + "\n";
+  const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   size_t written = 0;
   while (written < text.size()) {
     const ssize_t n = ::write(*descriptor_, text.data() + written, text.size() - written);

@@ -54,13 +54,11 @@ Metering meter(const instruments::Device& device, WorkItem& item, int64_t foreig
   memory.start();
   item.prepare();
   const int64_t prepared_allocations = memory.read().allocations;
-  item.run();
+  metering.operators = instruments::count_operators([&] { item.run(); });
   device.synchronize();
   const auto reading = memory.read();
   metering.peak_bytes = reading.peak_bytes - foreign_bytes;
   metering.allocations = reading.allocations - prepared_allocations;
-  item.prepare();
-  metering.operators = instruments::count_operators([&] { item.run(); });
   if (device.is_gpu()) {
     item.prepare();
     metering.kernels = instruments::count_kernels(device, [&] { item.run(); });

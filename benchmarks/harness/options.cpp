@@ -5,7 +5,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <iostream>
+#include <limits>
 #include <stdexcept>
 
 #include "benchmarks/harness/list_grammar.hpp"
@@ -27,6 +30,34 @@ constexpr const char* kFooter =
     "--benchmark_out=FILE writes JSON, --benchmark_repetitions, --benchmark_min_time, ...\n\n"
     "Exit status: 0 all measured, or skipped with a reason; 1 some case failed; 2 bad options or "
     "files; 130 interrupted.";
+
+// CLI11 lets integers beyond 64 bits saturate, and negative ones wrap where the target is unsigned.
+template <typename Integer>
+CLI::Validator integer() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        Integer value{};
+        const char* const end = text.data() + text.size();
+        const auto [rest, error] = std::from_chars(text.data(), end, value);
+        if (error == std::errc{} && rest == end) return {};
+        return fmt::format("'{}' must be an integer from {} to {}", text,
+                           std::numeric_limits<Integer>::min(),
+                           std::numeric_limits<Integer>::max());
+      },
+      "");
+}
+
+// Runs `parse` on each name; its error gets the option's name in front.
+template <typename Parse>
+void parse_each(const char* option, const std::string& text, Parse parse) {
+  for (const auto& name : parse_names(option, text)) {
+    try {
+      parse(name);
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(fmt::format("{}: {}", option, error.what()));
+    }
+  }
+}
 
 // Texts that become checked values once CLI11 has split the command line.
 struct RawOptions {
@@ -56,22 +87,41 @@ void add_axis_options(CLI::App& app, RawOptions& raw) {
 
 void add_custom_size_options(CLI::App& app, RawOptions& raw) {
   const char* const group = "Size `custom`";
-  app.add_option("--hidden-dim", raw.custom.hidden_dim)->group(group)->capture_default_str();
-  app.add_option("--n-layers", raw.custom.n_layers)->group(group)->capture_default_str();
-  app.add_option("--n-heads", raw.custom.n_heads)->group(group)->capture_default_str();
-  app.add_option("--n-kv-heads", raw.custom.n_kv_heads)->group(group)->capture_default_str();
-  app.add_option("--intermediate-dim", raw.custom.intermediate_dim)
+  app.add_option("--hidden-dim", raw.custom.hidden_dim)
+      ->check(integer<int64_t>())
       ->group(group)
       ->capture_default_str();
-  app.add_option("--vocab-size", raw.custom.vocab_size)->group(group)->capture_default_str();
+  app.add_option("--n-layers", raw.custom.n_layers)
+      ->check(integer<int64_t>())
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--n-heads", raw.custom.n_heads)
+      ->check(integer<int64_t>())
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--n-kv-heads", raw.custom.n_kv_heads)
+      ->check(integer<int64_t>())
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--intermediate-dim", raw.custom.intermediate_dim)
+      ->check(integer<int64_t>())
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--vocab-size", raw.custom.vocab_size)
+      ->check(integer<int64_t>())
+      ->group(group)
+      ->capture_default_str();
 }
 
 void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
   app.add_option("--device", options.device, "auto, cpu, cuda[:N] or hip[:N]")
       ->capture_default_str();
   app.add_option("--problem-sizes", options.problem_sizes_file, "JSON file of named sizes");
-  app.add_option("--threads", options.threads, "CPU threads (default: libtorch's own choice)");
-  app.add_option("--seed", options.seed, "seed of weights and inputs")->capture_default_str();
+  app.add_option("--threads", options.threads, "CPU threads (default: libtorch's own choice)")
+      ->check(integer<int>());
+  app.add_option("--seed", options.seed, "seed of weights and inputs")
+      ->check(integer<uint64_t>())
+      ->capture_default_str();
   app.add_option(
          "--verify", raw.verify,
          "before: compare with the float64 baseline, then time; only: compare; off: just time")
@@ -122,6 +172,11 @@ bool take_benchmark_flag(const std::string& argument, Options& options) {
   } else if (name == "--benchmark_list_tests") {
     options.list = value != "false";
   } else {
+    // Google Benchmark takes 0 iterations for an order and never ends.
+    const bool counts = name == "--benchmark_min_time" || name == "--benchmark_repetitions";
+    if (counts && !(std::strtod(value.c_str(), nullptr) > 0)) {
+      throw std::invalid_argument(fmt::format("{} '{}': must be positive", name, value));
+    }
     options.benchmark_arguments.push_back(argument);
   }
   return true;
@@ -139,11 +194,13 @@ AxisOptions read_axes(const CLI::App& app, const RawOptions& raw,
     }
   }
   if (given("--passes")) {
-    for (const auto& name : parse_names("--passes", raw.passes))
-      axes.passes.push_back(parse_pass(name));
+    parse_each("--passes", raw.passes,
+               [&](const auto& name) { axes.passes.push_back(parse_pass(name)); });
   }
-  if (given("--variants")) axes.variants = parse_names("--variants", raw.variants);
-  for (const auto& name : axes.variants) Variant::parse(name);
+  if (given("--variants")) {
+    axes.variants = parse_names("--variants", raw.variants);
+    parse_each("--variants", raw.variants, [](const auto& name) { Variant::parse(name); });
+  }
   if (given("--sizes")) axes.sizes = parse_names("--sizes", raw.sizes);
   if (given("--dtypes")) {
     for (const auto& name : parse_names("--dtypes", raw.dtypes)) {
@@ -182,6 +239,11 @@ void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
   if (!(options.max_seconds_per_case > 0)) {
     throw std::invalid_argument(
         fmt::format("--max-seconds-per-case {}: must be positive", options.max_seconds_per_case));
+  }
+  for (const char* name : {"--journal", "--problem-sizes"}) {
+    if (app.count(name) > 0 && app.get_option(name)->as<std::string>().empty()) {
+      throw std::invalid_argument(fmt::format("{} '': needs the name of a file", name));
+    }
   }
   if (options.resume && options.journal_file.empty()) {
     throw std::invalid_argument(

@@ -113,19 +113,20 @@ ParityGate::ParityGate(const instruments::Device& device, uint64_t seed,
                        double f64_flops_per_second)
     : device_(device), seed_(seed), f64_flops_per_second_(f64_flops_per_second) {}
 
-int64_t ParityGate::batch_for(const Case& planned, int64_t free_bytes) const {
+std::optional<int64_t> ParityGate::batch_for(const Case& planned, int64_t free_bytes) const {
   Case reference = planned;
   reference.workload.variant = Variant();
   reference.workload.dtype = Dtype::f64;
   reference.pass = reference_pass(planned);
-  int64_t batch = std::max(planned.workload.batch, kSmallestBatch);
-  for (; batch > kSmallestBatch; batch = std::max(kSmallestBatch, batch / 2)) {
+  for (int64_t batch = std::max(planned.workload.batch, kSmallestBatch);;) {
     reference.workload.batch = batch;
     const double seconds =
         static_cast<double>(reference.cost().hardware_flops) / f64_flops_per_second_;
-    if (seconds <= kMaxReferenceSeconds && reference.memory().peak() <= free_bytes) break;
+    const bool fits = reference.memory().peak() + planned.memory().peak() <= free_bytes;
+    if (fits && seconds <= kMaxReferenceSeconds) return batch;
+    if (batch == kSmallestBatch) return fits ? std::optional(batch) : std::nullopt;
+    batch = std::max(kSmallestBatch, batch / 2);
   }
-  return batch;
 }
 
 Comparison ParityGate::check(const Case& planned, int64_t batch, const NamedTensors& results) {

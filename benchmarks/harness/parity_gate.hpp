@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,9 @@ class ParityGate {
   ParityGate(const instruments::Device& device, uint64_t seed, double f64_flops_per_second);
 
   /// Batch at which a case is verified: its own (at least 2), halved down to 2 while the reference
-  /// would take more than 30 s or more memory than is free.
-  int64_t batch_for(const Case& planned, int64_t free_bytes) const;
+  /// would take more than 30 s or, with the case beside it, more memory than `free_bytes`. Nothing
+  /// if the memory is too small even at 2.
+  std::optional<int64_t> batch_for(const Case& planned, int64_t free_bytes) const;
 
   /// Compares results computed at `batch` with the reference; throws as compare() does.
   Comparison check(const Case& planned, int64_t batch, const NamedTensors& results);

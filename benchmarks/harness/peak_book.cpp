@@ -90,7 +90,8 @@ Json PeakBook::to_json() const {
                       : "the measured peak: no datasheet figure is known for this device"}};
 }
 
-void PeakBook::restore(const Json& json) {
+void PeakBook::restore(const Json& json, const std::vector<Case>& cases) {
+  shapes_ = product_shapes(cases);
   superseded_ = json.value("superseded", Json::array());
   for (const auto& [key, value] : json.at("measured").items()) {
     if (key == "memory_bandwidth") {

@@ -39,7 +39,7 @@ class PeakBook {
 
   /// For the context of a result, and back from a journal.
   nlohmann::ordered_json to_json() const;
-  void restore(const nlohmann::ordered_json& json);
+  void restore(const nlohmann::ordered_json& json, const std::vector<Case>& cases = {});
   /// Whether every one of these types has been measured or restored.
   bool has(const std::vector<std::string>& types) const;
 

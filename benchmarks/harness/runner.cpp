@@ -3,11 +3,12 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <new>
 #include <numeric>
 
-#include "benchmarks/harness/admission.hpp"
 #include "benchmarks/harness/interrupt.hpp"
+#include "benchmarks/harness/list_grammar.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -25,6 +26,11 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+std::string reached_key(const Case& planned) {
+  return fmt::format("{}/{}/{}", planned.component->name, to_string(planned.pass),
+                     product_type(planned.workload.dtype));
+}
+
 }  // namespace
 
 struct Runner::Session {
@@ -37,6 +43,7 @@ struct Runner::Session {
   std::string skip;
   std::string failure;
   Clock::time_point start = Clock::now();
+  double gate_seconds = 0;  // of the iteration that the gate looked at, where it was the case's own
   double last_seconds = 0;  // of one iteration
   int64_t last_iterations = 0;
 };
@@ -81,8 +88,29 @@ std::string Runner::refuse(const Case& planned) const {
   const auto budget = memory_budget(device_, settings_.memory_limit_bytes);
   const std::string too_large = refuse_for_memory(planned, budget);
   if (!too_large.empty()) return too_large;
-  const double peak = peaks_.measured_flops(product_type(planned.workload.dtype));
-  return refuse_for_time(planned, peak, settings_.max_seconds_per_case);
+  if (settings_.verify != Verify::off && !gate_.batch_for(planned, budget.bytes)) {
+    return fmt::format(
+        "cannot be verified: its float64 reference does not fit beside it into {} ({})",
+        format_bytes(budget.bytes), budget.source);
+  }
+  return refuse_for_time(planned, expected_rate(planned), settings_.max_seconds_per_case);
+}
+
+ProductRate Runner::expected_rate(const Case& planned) const {
+  const auto known = reached_.find(reached_key(planned));
+  if (known != reached_.end())
+    return {known->second, "the best that other cases of this component reached"};
+  const std::string type = product_type(planned.workload.dtype);
+  return {peaks_.measured_flops(type), fmt::format("the measured {} peak", type)};
+}
+
+// One iteration is known now; the metered and the timed one are still to come.
+std::string Runner::refuse_after_gate(const Session& session) const {
+  const double needed = kFewestIterations * session.gate_seconds;
+  if (needed <= settings_.max_seconds_per_case) return {};
+  return fmt::format(
+      "an iteration took {:.1f} s, and {} need more than --max-seconds-per-case {:g}",
+      session.gate_seconds, kFewestIterations, settings_.max_seconds_per_case);
 }
 
 std::unique_ptr<Runner::Session> Runner::open(const Case& planned) {
@@ -90,20 +118,22 @@ std::unique_ptr<Runner::Session> Runner::open(const Case& planned) {
   if (on_start_) on_start_(planned);
   auto session = std::make_unique<Session>();
   session->planned = &planned;
-  session->skip = refuse(planned);
-  if (!session->skip.empty()) return session;
   guarded(*session, [&] {
+    session->skip = refuse(planned);
+    if (!session->skip.empty()) return;
     session->foreign_bytes = instruments::MemoryMeter(device_).read().live_bytes;
     session->item =
         planned.component->build({planned.workload, planned.pass, settings_.seed, device_.torch()});
     if (settings_.verify != Verify::off) pass_gate(planned, *session);
+    if (session->failure.empty() && settings_.verify != Verify::only)
+      session->skip = refuse_after_gate(*session);
   });
   return session;
 }
 
 void Runner::pass_gate(const Case& planned, Session& session) {
   const auto budget = memory_budget(device_, settings_.memory_limit_bytes);
-  const int64_t batch = gate_.batch_for(planned, budget.bytes);
+  const int64_t batch = gate_.batch_for(planned, budget.bytes).value();
   std::unique_ptr<WorkItem> smaller;
   WorkItem* item = session.item.get();
   if (batch != planned.workload.batch) {
@@ -113,8 +143,14 @@ void Runner::pass_gate(const Case& planned, Session& session) {
     smaller = planned.component->build({workload, planned.pass, settings_.seed, device_.torch()});
     item = smaller.get();
   }
+  const auto start = Clock::now();
   item->prepare();
   item->run();
+  device_.synchronize();
+  if (!smaller) {
+    session.gate_seconds = seconds_since(start);
+    note_rate(planned, session.gate_seconds);
+  }
   session.comparison = gate_.check(planned, batch, item->results());
   const double allowed = tolerance(planned.workload.dtype);
   if (session.comparison.max_rel_error > allowed) {
@@ -125,10 +161,21 @@ void Runner::pass_gate(const Case& planned, Session& session) {
   }
 }
 
+void Runner::note_rate(const Case& planned, double seconds) {
+  const int64_t flops = planned.cost().hardware_flops;
+  if (flops > 0)
+    reached_[reached_key(planned)] =
+        std::max(reached_[reached_key(planned)], static_cast<double>(flops) / seconds);
+}
+
 void Runner::prepare_timing(Session& session) {
   session.start = Clock::now();
-  session.last_seconds =
-      warm_up(device_, *session.item, kWarmUpSeconds, settings_.max_seconds_per_case / 4);
+  session.last_seconds = session.gate_seconds;
+  // The gate's iteration has warmed a slow case up.
+  if (session.gate_seconds < settings_.max_seconds_per_case / 10) {
+    session.last_seconds =
+        warm_up(device_, *session.item, kWarmUpSeconds, settings_.max_seconds_per_case / 10);
+  }
   session.metering = meter(device_, *session.item, session.foreign_bytes);
 }
 
@@ -168,6 +215,7 @@ void Runner::time_repetition(Session& session, benchmark::State& state) {
 }
 
 void Runner::report(Session& session, double seconds, benchmark::State& state) {
+  note_rate(*session.planned, seconds);
   session.failure = check_against_peaks(*session.planned, seconds);
   if (!session.failure.empty()) return;
   const auto set = [&](const Counters& counters) {

@@ -5,10 +5,12 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "benchmarks/harness/admission.hpp"
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/counters.hpp"
 #include "benchmarks/harness/measure.hpp"
@@ -55,7 +57,10 @@ class Runner {
   struct Session;
   std::unique_ptr<Session> open(const Case& planned);
   std::string refuse(const Case& planned) const;
+  ProductRate expected_rate(const Case& planned) const;
+  std::string refuse_after_gate(const Session& session) const;
   void pass_gate(const Case& planned, Session& session);
+  void note_rate(const Case& planned, double seconds);
   void prepare_timing(Session& session);
   void time_repetition(Session& session, benchmark::State& state);
   void report(Session& session, double seconds, benchmark::State& state);
@@ -69,6 +74,9 @@ class Runner {
   ParityGate gate_;
   std::unique_ptr<CacheFlusher> flusher_;
   std::unique_ptr<Session> session_;
+  // Best rate of a component's pass in a type of products so far. Libraries may fall far short of
+  // their own best product, and a case that would take minutes is better foreseen.
+  std::map<std::string, double> reached_;
   std::function<void(const Case&)> on_start_;
 
  public:

@@ -42,7 +42,8 @@ void initialize_benchmark(const Options& options) {
 }
 
 void check_writable(const std::string& file) {
-  if (file.empty()) return;
+  std::error_code unknown;
+  if (file.empty() || std::filesystem::is_other(file, unknown)) return;
   auto trial = std::filesystem::path(file);
   trial += ".part";
   try {
@@ -100,7 +101,7 @@ class SuiteRun {
     const JournalContents contents = Journal::read(options_.journal_file);
     check_same_circumstances(options_.journal_file, contents.header, document_.context,
                              circumstances_to_keep());
-    peaks_.restore(contents.header.at("peaks"));
+    peaks_.restore(contents.header.at("peaks"), plan_.cases);
     for (const auto& result : contents.results) {
       if (!is_done(result.name)) document_.results.push_back(result);
     }
@@ -185,7 +186,7 @@ class SuiteRun {
     if (write_fault_.empty() && journal_) {
       try {
         journal_->add(result);
-      } catch (const std::runtime_error& error) {
+      } catch (const std::exception& error) {
         // Throwing through Google Benchmark would lose what was measured; end the run instead.
         write_fault_ = error.what();
         request_interrupt();

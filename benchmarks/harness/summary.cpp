@@ -215,10 +215,10 @@ std::string closure_lines(const std::vector<MeasuredCase>& measured, const Closu
       continue;
     }
     const Case& c = *step.planned;
-    text += fmt::format("closure  {} {} batch {} seq {}: {} = {} = {:.1f} % of full_step {}\n",
-                        c.size, to_string(c.workload.dtype), c.workload.batch, c.workload.seq,
+    text += fmt::format("closure  {} {} batch {} seq {}: {} = {} = {:.1f} % of {} {}\n", c.size,
+                        to_string(c.workload.dtype), c.workload.batch, c.workload.seq,
                         fmt::join(terms, " + "), format_seconds(sum), 100 * sum / step.seconds,
-                        format_seconds(step.seconds));
+                        closure.whole, format_seconds(step.seconds));
   }
   if (text.empty() && !lacking.empty()) {
     text = fmt::format("closure  not computed: {} was measured at no point together with {}\n",

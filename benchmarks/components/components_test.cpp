@@ -1,0 +1,161 @@
+// Every component in every pass and dtype: it runs, again and again, and the gate proves it.
+#include "benchmarks/components/components.hpp"
+
+#include <ATen/ops/equal.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <ostream>
+#include <set>
+
+#include "benchmarks/harness/parity_gate.hpp"
+#include "benchmarks/harness/testing.hpp"
+
+namespace tinyllama::components {
+namespace {
+
+constexpr uint64_t kSeed = 42;
+
+struct Point {
+  std::string component;
+  Pass pass;
+  Dtype dtype;
+};
+
+void PrintTo(const Point& point, std::ostream* out) {
+  *out << point.component << " " << to_string(point.pass) << " " << to_string(point.dtype);
+}
+
+std::vector<Point> points() {
+  std::vector<Point> result;
+  for (const auto& component : all()) {
+    for (const Pass pass : component.passes) {
+      for (const Dtype dtype : benchmark_dtypes()) result.push_back({component.name, pass, dtype});
+    }
+  }
+  return result;
+}
+
+class ComponentsTest : public ::testing::TestWithParam<Point> {
+ protected:
+  void SetUp() override {
+    for (auto& component : all()) {
+      if (component.name == GetParam().component) chosen = std::move(component);
+    }
+    planned = harness::testing::small_case(chosen, GetParam().pass, GetParam().dtype);
+    item = chosen.build({planned->workload, planned->pass, kSeed, cpu.torch()});
+  }
+  instruments::Device cpu = instruments::Device::select("cpu");
+  harness::Component chosen;
+  std::optional<harness::Case> planned;  // set by SetUp, for it has no default
+  std::unique_ptr<harness::WorkItem> item;
+};
+
+TEST_P(ComponentsTest, PassesTheGate) {
+  item->prepare();
+  item->run();
+  harness::ParityGate gate(cpu, kSeed, 1e12);
+  const auto comparison = gate.check(*planned, planned->workload.batch, item->results());
+  EXPECT_LE(comparison.max_rel_error, harness::tolerance(planned->workload.dtype))
+      << comparison.worst_tensor;
+  EXPECT_GT(comparison.compared_tensors, 0);
+}
+
+TEST_P(ComponentsTest, RunsAgain) {
+  item->prepare();
+  item->run();
+  NamedTensors before;
+  for (const auto& [name, tensor] : item->results()) before.emplace_back(name, tensor.clone());
+  item->prepare();
+  item->run();
+  const NamedTensors after = item->results();
+  ASSERT_EQ(after.size(), before.size());
+  // Training moves on from step to step; everything else computes the same again.
+  const bool updates = planned->pass == Pass::update || planned->pass == Pass::train;
+  for (size_t i = 0; i < after.size(); ++i) {
+    EXPECT_EQ(after[i].first, before[i].first);
+    EXPECT_TRUE(after[i].second.isfinite().all().item<bool>()) << after[i].first;
+    if (!updates) {
+      EXPECT_TRUE(at::equal(after[i].second, before[i].second)) << after[i].first;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ComponentsTest, ::testing::ValuesIn(points()),
+                         [](const auto& instance) {
+                           const Point& point = instance.param;
+                           return fmt::format("{}_{}_{}", point.component, to_string(point.pass),
+                                              to_string(point.dtype));
+                         });
+
+TEST(ComponentListTest, NamesAreTheContracts) {
+  std::vector<std::string> names;
+  for (const auto& component : all()) names.push_back(component.name);
+  EXPECT_EQ(names, std::vector<std::string>({"embedding", "rms_norm", "rotary", "attention", "ffn",
+                                             "block", "loss", "model", "optimizer", "full_step"}));
+}
+
+TEST(ComponentListTest, PassesAreTheContracts) {
+  for (const auto& component : all()) {
+    const std::set<Pass> passes(component.passes.begin(), component.passes.end());
+    std::set<Pass> expected = {Pass::forward, Pass::backward, Pass::forward_backward};
+    if (component.name == "model") expected.insert(Pass::forward_loss);
+    if (component.name == "optimizer") expected = {Pass::update};
+    if (component.name == "full_step") expected = {Pass::train};
+    EXPECT_EQ(passes, expected) << component.name;
+  }
+}
+
+TEST(ComponentListTest, CostsAndMemoryAreNeverNegative) {
+  for (const auto& component : all()) {
+    for (const Pass pass : component.passes) {
+      for (const Dtype dtype : benchmark_dtypes()) {
+        const auto planned = harness::testing::small_case(component, pass, dtype);
+        const Cost cost = planned.cost();
+        for (const int64_t value : {cost.parameters, cost.model_flops, cost.causal_flops,
+                                    cost.hardware_flops, cost.elementwise_flops})
+          EXPECT_GE(value, 0) << planned.name();
+        EXPECT_GT(cost.bytes, 0) << planned.name();
+        EXPECT_LE(cost.causal_flops, cost.model_flops) << planned.name();
+        EXPECT_GE(cost.hardware_flops, cost.model_flops) << planned.name();
+        const MemoryCost memory = planned.memory();
+        // Not `temporary`: where the peak comes before the last gradient it is below the sum.
+        for (const int64_t value : {memory.weights, memory.gradients, memory.optimizer_state,
+                                    memory.inputs, memory.activations})
+          EXPECT_GE(value, 0) << planned.name();
+        EXPECT_GT(memory.peak(), 0) << planned.name();
+      }
+    }
+  }
+}
+
+TEST(StepClosureTest, NamesComponentsAndPassesThatExist) {
+  const ModelConfig config = harness::testing::small_config();
+  const auto components = all();
+  const auto find = [&](const std::string& name) {
+    return std::find_if(components.begin(), components.end(),
+                        [&](const auto& component) { return component.name == name; });
+  };
+  EXPECT_NE(find(step_closure().whole), components.end());
+  // Together the parts do the products of the whole, neither more nor less.
+  const Workload workload{config, Variant(), Dtype::f32, 2, 4};
+  int64_t parts_flops = 0;
+  int64_t parts_parameters = 0;
+  for (const auto& part : step_closure().parts(config)) {
+    const auto component = find(part.component);
+    ASSERT_NE(component, components.end()) << part.component;
+    EXPECT_NE(std::find(component->passes.begin(), component->passes.end(), part.pass),
+              component->passes.end())
+        << part.component;
+    const Cost cost = component->cost(workload, part.pass);
+    parts_flops += part.count * cost.model_flops;
+    if (part.pass != Pass::update) parts_parameters += part.count * cost.parameters;
+  }
+  EXPECT_EQ(parts_flops, full_step_cost(workload).model_flops);
+  EXPECT_EQ(parts_parameters, count_parameters(config));
+}
+
+}  // namespace
+}  // namespace tinyllama::components

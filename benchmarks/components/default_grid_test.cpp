@@ -1,0 +1,97 @@
+// The grid that runs when no axis is named, over the real components.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "benchmarks/components/components.hpp"
+#include "benchmarks/harness/plan.hpp"
+
+namespace tinyllama::components {
+namespace {
+
+using harness::Case;
+using harness::Plan;
+
+class DefaultGridTest : public ::testing::Test {
+ protected:
+  std::vector<harness::Component> components = all();
+  std::vector<ProblemSize> sizes =
+      load_problem_sizes(TINY_LLAMA_SOURCE_DIR "/fixtures/problem_sizes.json");
+  Plan plan = harness::make_plan({}, components, sizes);
+};
+
+TEST_F(DefaultGridTest, HasEveryComponentAtTinyInF32AndBf16) {
+  std::set<std::string> names;
+  for (const Case& planned : plan.cases) names.insert(planned.name());
+  for (const char* dtype : {"f32", "bf16"}) {
+    const std::string point = std::string("/baseline/tiny/") + dtype + "/batch:8/seq:128";
+    for (const char* component :
+         {"embedding", "rms_norm", "rotary", "attention", "ffn", "block", "loss", "model"}) {
+      for (const char* pass : {"/forward", "/forward_backward"})
+        EXPECT_TRUE(names.contains(component + (pass + point))) << component << pass << point;
+    }
+    EXPECT_TRUE(names.contains("optimizer/update" + point));
+    EXPECT_TRUE(names.contains("full_step/train" + point));
+    EXPECT_TRUE(names.contains(std::string("full_step/train/baseline/small/") + dtype +
+                               "/batch:8/seq:256"));
+  }
+}
+
+TEST_F(DefaultGridTest, HasBatchBySequenceForTheComponentsThatCostMost) {
+  std::map<std::string, int> counts;
+  for (const Case& planned : plan.cases) {
+    const auto& w = planned.workload;
+    const bool on_grid = (w.batch == 4 || w.batch == 8 || w.batch == 16) &&
+                         (w.seq == 64 || w.seq == 128 || w.seq == 256 || w.seq == 512);
+    EXPECT_TRUE(on_grid) << planned.name();
+    if (planned.size == "tiny") ++counts[planned.component->name];
+  }
+  constexpr int grid = 3 * 4;
+  constexpr int dtypes = 2;
+  const std::map<std::string, int> expected = {
+      {"embedding", 2 * dtypes},  {"rms_norm", 2 * dtypes},
+      {"rotary", 2 * dtypes},     {"attention", grid * 2 * dtypes},
+      {"ffn", grid * 2 * dtypes}, {"block", grid * 2 * dtypes},
+      {"loss", 2 * dtypes},       {"model", 2 * dtypes},
+      {"optimizer", dtypes},      {"full_step", grid * dtypes}};
+  EXPECT_EQ(counts, expected);
+}
+
+TEST_F(DefaultGridTest, HasNothingElseAndNothingTwice) {
+  std::set<std::string> names;
+  for (const Case& planned : plan.cases) {
+    EXPECT_TRUE(names.insert(planned.name()).second) << planned.name();
+    EXPECT_EQ(planned.skip_reason, "") << planned.name();
+    if (planned.size != "tiny") {
+      EXPECT_EQ(planned.size + planned.component->name, "smallfull_step");
+    }
+  }
+  EXPECT_EQ(plan.cases.size(), 192U);
+}
+
+TEST_F(DefaultGridTest, BringsThePeaksOfItsTypes) {
+  EXPECT_EQ(plan.product_types, std::vector<std::string>({"f32", "bf16"}));
+  EXPECT_EQ(plan.peak_cases,
+            std::vector<std::string>({"peak/gemm/f32", "peak/gemm/bf16", "peak/bandwidth"}));
+}
+
+TEST_F(DefaultGridTest, ASequenceOfOneTokenHasNoLoss) {
+  harness::Options options;
+  options.axes.seqs = {1};
+  int refused = 0;
+  for (const Case& planned : harness::make_plan(options, components, sizes).cases) {
+    const std::string& name = planned.component->name;
+    const bool needs_loss =
+        name == "loss" || name == "full_step" || (name == "model" && planned.pass != Pass::forward);
+    EXPECT_EQ(planned.skip_reason, needs_loss ? "seq = 1: the next-token loss needs at least 2 "
+                                                "tokens a sample"
+                                              : "")
+        << planned.name();
+    refused += needs_loss;
+  }
+  EXPECT_EQ(refused, 3 + 3 + 1);
+}
+
+}  // namespace
+}  // namespace tinyllama::components

@@ -1,0 +1,172 @@
+#include "benchmarks/harness/journal.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+
+#include "benchmarks/harness/testing.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+class JournalTest : public ::testing::Test {
+ protected:
+  void write(const std::string& text) const {
+    std::ofstream(file, std::ios::binary | std::ios::trunc) << text;
+  }
+  std::string text() const {
+    std::ifstream in(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  std::string read_error() const {
+    return testing::error_of<std::invalid_argument>([&] { Journal::read(file); });
+  }
+  std::string at_line(int number, const std::string& rule) const {
+    return "journal " + file.string() + ", line " + std::to_string(number) + ": " + rule;
+  }
+
+  testing::TemporaryFolder folder;
+  std::filesystem::path file = folder / "journal.jsonl";
+  Json header = {{"seed", 42}, {"device", {{"name", "some \"device\"\n"}}}};
+  CaseResult first{"a/forward", Json::array({{{"name", "a"}, {"real_time", 0.1}}})};
+  CaseResult second{"b/forward", Json::array({{{"name", "b"}}, {{"name", "b_mean"}}})};
+};
+
+TEST_F(JournalTest, ReadsWhatWasWritten) {
+  {
+    Journal journal = Journal::create(file, header);
+    journal.add(first);
+    journal.add(second);
+  }
+  const JournalContents contents = Journal::read(file);
+  EXPECT_EQ(contents.header, header);
+  ASSERT_EQ(contents.results.size(), 2U);
+  EXPECT_EQ(contents.results[0].name, first.name);
+  EXPECT_EQ(contents.results[0].entries, first.entries);
+  EXPECT_EQ(contents.results[1].name, second.name);
+  EXPECT_EQ(contents.results[1].entries, second.entries);
+}
+
+TEST_F(JournalTest, EachCaseIsInTheFileBeforeTheNext) {
+  Journal journal = Journal::create(file, header);
+  EXPECT_TRUE(Journal::read(file).results.empty());
+  journal.add(first);
+  EXPECT_EQ(Journal::read(file).results.size(), 1U);
+  journal.add(second);
+  EXPECT_EQ(Journal::read(file).results.size(), 2U);
+}
+
+// Whatever byte a kill cuts the last line at, what is before it is read, and appending continues
+// from there.
+TEST_F(JournalTest, ALineCutShortIsIgnoredAndRemovedBeforeAppending) {
+  { Journal::create(file, header).add(first); }
+  const std::string whole = text();
+  { Journal::append_to(file).add(second); }
+  const std::string longer = text();
+  for (size_t length = whole.size(); length < longer.size(); ++length) {
+    write(longer.substr(0, length));
+    ASSERT_EQ(Journal::read(file).results.size(), 1U) << length;
+    Journal::append_to(file).add(second);
+    ASSERT_EQ(text(), longer) << length;
+  }
+}
+
+TEST_F(JournalTest, AHeaderCutShortIsAnEmptyJournal) {
+  { Journal::create(file, header); }
+  write(text().substr(0, 20));
+  EXPECT_EQ(read_error(), "journal " + file.string() + ": is empty");
+}
+
+TEST_F(JournalTest, WhatIsNotAJournalIsRefusedWithItsLine) {
+  write("");
+  EXPECT_EQ(read_error(), "journal " + file.string() + ": is empty");
+  write("hello\n");
+  EXPECT_EQ(read_error(), at_line(1, "is not a JSON object"));
+  write("[1, 2]\n");
+  EXPECT_EQ(read_error(), at_line(1, "is not a JSON object"));
+  for (const char* line : {"{}", "{\"journal\": \"other\", \"header\": {}}",
+                           "{\"journal\": 7, \"schema_version\": 1, \"header\": {}}",
+                           "{\"journal\": \"tiny_llama_bench journal\", \"schema_version\": 1}"}) {
+    write(std::string(line) + "\n");
+    EXPECT_EQ(read_error(), at_line(1, "is not the header of a journal")) << line;
+  }
+}
+
+TEST_F(JournalTest, AnotherSchemaVersionIsRefused) {
+  for (const char* version : {"999", "\"1\"", "null"}) {
+    write("{\"journal\": \"tiny_llama_bench journal\", \"schema_version\": " +
+          std::string(version) + ", \"header\": {}}\n");
+    EXPECT_EQ(read_error(),
+              at_line(1, "schema_version " + std::string(version) + ": this program writes " +
+                             std::to_string(kSchemaVersion)));
+  }
+}
+
+TEST_F(JournalTest, AMalformedLineInTheMiddleIsRefused) {
+  { Journal::create(file, header).add(first); }
+  const std::string good = text();
+  write(good + "{\"case\": \"b\", \"entr\n" + good.substr(good.find('\n') + 1));
+  EXPECT_EQ(read_error(), at_line(3, "is not a JSON object"));
+  for (const char* line : {"{\"case\": \"b\"}", "{\"entries\": []}",
+                           "{\"case\": 1, \"entries\": []}", "{\"case\": \"b\", \"entries\": 1}"}) {
+    write(good + line + "\n");
+    EXPECT_EQ(read_error(), at_line(3, "needs a case and its entries")) << line;
+  }
+}
+
+TEST_F(JournalTest, AMissingFileIsRefused) {
+  EXPECT_CONTAINS(read_error(), "journal " + file.string() + ": cannot be read");
+  EXPECT_THROW(Journal::append_to(file), std::invalid_argument);
+  EXPECT_FALSE(std::filesystem::exists(file));
+}
+
+TEST_F(JournalTest, CreateKeepsAFileThatHoldsSomething) {
+  write("hours of measurements");
+  const auto error =
+      testing::error_of<std::invalid_argument>([&] { Journal::create(file, header); });
+  EXPECT_EQ(error, "--journal " + file.string() +
+                       ": exists and is not empty; continue it with --resume, or name another "
+                       "file");
+  EXPECT_EQ(text(), "hours of measurements");
+  write("");
+  EXPECT_NO_THROW(Journal::create(file, header));
+  EXPECT_EQ(Journal::read(file).header, header);
+}
+
+TEST_F(JournalTest, PathsThatCannotBeWrittenAreNamed) {
+  for (const auto& path : {folder / "no_such_folder/journal", folder.path()}) {
+    const auto error =
+        testing::error_of<std::runtime_error>([&] { Journal::create(path, header); });
+    EXPECT_CONTAINS(error, "journal " + path.string() + ": cannot be created: ");
+  }
+}
+
+TEST_F(JournalTest, AFullDiskIsAnErrorThatNamesTheFile) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  EXPECT_EQ(testing::error_of<std::runtime_error>([&] { Journal::create("/dev/full", header); }),
+            "journal /dev/full: cannot be written: No space left on device");
+}
+
+TEST_F(JournalTest, CircumstancesThatDifferAreNamed) {
+  const Json now = {{"seed", 42}, {"threads", 2}, {"device", {{"name", "x"}}}};
+  EXPECT_NO_THROW(check_same_circumstances(file, now, now, {"seed", "threads", "device"}));
+  Json then = now;
+  then["threads"] = 4;
+  then["seed"] = 1;
+  const auto error = [&](const std::vector<std::string>& keys) {
+    return testing::error_of<std::invalid_argument>(
+        [&] { check_same_circumstances(file, then, now, keys); });
+  };
+  EXPECT_EQ(error({"device"}), "no error");
+  EXPECT_EQ(error({"device", "threads", "seed"}),
+            "--resume: journal " + file.string() +
+                " was written with threads = 4, this run has 2; results of both must not be mixed");
+  then = now;
+  then.erase("device");
+  EXPECT_CONTAINS(error({"device"}), "device = null");
+}
+
+}  // namespace
+}  // namespace tinyllama::harness

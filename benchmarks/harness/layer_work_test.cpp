@@ -1,0 +1,127 @@
+#include "benchmarks/harness/layer_work.hpp"
+
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include "benchmarks/harness/testing.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+// y = x * w with x = 3 and w = 5: the gradient of each is the other times the output gradient 2.
+struct CountedProduct {
+  explicit CountedProduct(Pass pass, bool is_loss = false)
+      : work(Layer{{{"x", x}},
+                   {{"w", w}},
+                   [this, is_loss] {
+                     ++forwards;
+                     return NamedTensors{{"y", is_loss ? (x * w).sum() : x * w}};
+                   },
+                   is_loss ? std::vector<at::Tensor>{} : std::vector{at::full({4}, 2.0)}},
+             pass, Dtype::f32, c10::kCPU) {}
+
+  std::vector<std::string> result_names() const {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : work.results()) names.push_back(name);
+    return names;
+  }
+
+  int forwards = 0;
+  at::Tensor x = at::full({4}, 3.0).requires_grad_(true);
+  at::Tensor w = at::full({4}, 5.0).requires_grad_(true);
+  LayerWork work;
+};
+
+using Names = std::vector<std::string>;
+
+double first(const at::Tensor& tensor) {
+  return tensor.detach().view(-1)[0].item<double>();
+}
+
+TEST(LayerWorkTest, ForwardKeepsItsOutputsAndMakesNoGradients) {
+  for (const Pass pass : {Pass::forward, Pass::forward_loss}) {
+    CountedProduct product(pass);
+    product.work.prepare();
+    EXPECT_EQ(product.forwards, 0);
+    product.work.run();
+    EXPECT_EQ(product.forwards, 1);
+    EXPECT_EQ(product.result_names(), Names({"y"}));
+    EXPECT_EQ(first(product.work.results()[0].second), 15.0);
+    EXPECT_FALSE(product.work.results()[0].second.requires_grad());
+    EXPECT_FALSE(product.x.grad().defined());
+  }
+}
+
+TEST(LayerWorkTest, TheForwardOfABackwardIsOutsideRun) {
+  CountedProduct product(Pass::backward);
+  for (int iteration = 1; iteration <= 2; ++iteration) {
+    product.work.prepare();
+    EXPECT_EQ(product.forwards, iteration);
+    EXPECT_FALSE(product.x.grad().defined());
+    product.work.run();
+    EXPECT_EQ(product.forwards, iteration);
+    EXPECT_EQ(first(product.x.grad()), 10.0);
+    EXPECT_EQ(first(product.w.grad()), 6.0);
+  }
+}
+
+TEST(LayerWorkTest, ForwardBackwardDoesBothInRun) {
+  CountedProduct product(Pass::forward_backward);
+  for (int iteration = 1; iteration <= 2; ++iteration) {
+    product.work.prepare();
+    EXPECT_EQ(product.forwards, iteration - 1);
+    product.work.run();
+    EXPECT_EQ(product.forwards, iteration);
+    // The same in each iteration: nothing accumulates.
+    EXPECT_EQ(first(product.x.grad()), 10.0);
+  }
+  EXPECT_EQ(product.result_names(), Names({"y", "gradient of x", "gradient of w"}));
+  EXPECT_EQ(first(product.work.results()[2].second), 6.0);
+}
+
+TEST(LayerWorkTest, PrepareDropsOutputsAndGradients) {
+  CountedProduct product(Pass::forward_backward);
+  product.work.run();
+  product.work.prepare();
+  EXPECT_FALSE(product.x.grad().defined());
+  EXPECT_FALSE(product.w.grad().defined());
+  for (const auto& [name, tensor] : product.work.results()) EXPECT_FALSE(tensor.defined()) << name;
+}
+
+TEST(LayerWorkTest, PrepareGivesTheirMemoryBack) {
+  CountedProduct product(Pass::forward_backward);
+  product.work.prepare();
+  const int64_t before = instruments::host_allocator::read().live_bytes;
+  product.work.run();
+  EXPECT_GT(instruments::host_allocator::read().live_bytes, before);
+  product.work.prepare();
+  EXPECT_EQ(instruments::host_allocator::read().live_bytes, before);
+}
+
+TEST(LayerWorkTest, ALossStartsItsOwnBackward) {
+  CountedProduct product(Pass::forward_backward, /*is_loss=*/true);
+  product.work.prepare();
+  product.work.run();
+  EXPECT_EQ(first(product.work.results()[0].second), 60.0);
+  EXPECT_EQ(first(product.x.grad()), 5.0);
+}
+
+TEST(LayerWorkTest, OnlyTheForwardRunsUnderAutocast) {
+  const at::Tensor x = at::full({2, 2}, 1.0).requires_grad_(true);
+  c10::ScalarType seen = c10::ScalarType::Undefined;
+  LayerWork work(Layer{{{"x", x}},
+                       {},
+                       [&] {
+                         const at::Tensor y = x.matmul(x);
+                         seen = y.scalar_type();
+                         return NamedTensors{{"y", y}};
+                       },
+                       {}},
+                 Pass::forward, Dtype::amp_bf16, c10::kCPU);
+  work.run();
+  EXPECT_EQ(seen, c10::ScalarType::BFloat16);
+  EXPECT_EQ(x.matmul(x).scalar_type(), c10::ScalarType::Float);
+}
+
+}  // namespace
+}  // namespace tinyllama::harness

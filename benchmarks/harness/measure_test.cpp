@@ -1,0 +1,154 @@
+#include "benchmarks/harness/measure.hpp"
+
+#include <ATen/ops/empty.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "benchmarks/harness/testing.hpp"
+#include "benchmarks/instruments/host_allocator.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+at::Tensor bytes(int64_t count) {
+  return at::empty({count}, at::kByte);
+}
+
+// Does what it is told, and writes down when: 'p' for prepare, 'r' for run.
+class ScriptedWork final : public WorkItem {
+ public:
+  explicit ScriptedWork(std::function<void(int)> on_run = {}, std::function<void()> on_prepare = {})
+      : on_run_(std::move(on_run)), on_prepare_(std::move(on_prepare)) {}
+  void prepare() override {
+    calls += 'p';
+    if (on_prepare_) on_prepare_();
+  }
+  void run() override {
+    calls += 'r';
+    if (on_run_) on_run_(runs++);
+  }
+  NamedTensors results() const override { return {}; }
+
+  std::string calls;
+  int runs = 0;
+
+ private:
+  std::function<void(int)> on_run_;
+  std::function<void()> on_prepare_;
+};
+
+class MeasureTest : public ::testing::Test {
+ protected:
+  instruments::Device cpu = instruments::Device::select("cpu");
+};
+
+TEST_F(MeasureTest, PeakIsTheSumOfTheLiveTensorsToTheByte) {
+  const at::Tensor foreign = bytes(1'234'567);
+  const int64_t foreign_bytes = instruments::host_allocator::read().live_bytes;
+  const at::Tensor weights = bytes(1'001);
+  at::Tensor prepared, output;
+  ScriptedWork work(
+      [&](int) {
+        output = bytes(300);
+        bytes(50'000).reset();
+        const at::Tensor temporary = bytes(40'000);
+        const at::Tensor second_temporary = bytes(10'003);
+      },
+      [&] {
+        output.reset();
+        prepared = bytes(70);
+      });
+  const Metering metering = meter(cpu, work, foreign_bytes);
+  EXPECT_EQ(metering.peak_bytes, 1'001 + 70 + 300 + 40'000 + 10'003);
+  // What prepare() allocates is not the iteration's.
+  EXPECT_EQ(metering.allocations, 4);
+  EXPECT_FALSE(metering.kernels);
+}
+
+TEST_F(MeasureTest, PeakOfAProductIsItsOperandsAndItsResult) {
+  const int64_t foreign_bytes = instruments::host_allocator::read().live_bytes;
+  at::Tensor x = at::empty({30, 20}, at::kFloat).fill_(1);
+  at::Tensor w = at::empty({20, 50}, at::kFloat).fill_(1);
+  at::Tensor y;
+  ScriptedWork work([&](int) { y = x.matmul(w); }, [&] { y.reset(); });
+  EXPECT_EQ(meter(cpu, work, foreign_bytes).peak_bytes, 4 * (30 * 20 + 20 * 50 + 30 * 50));
+}
+
+TEST_F(MeasureTest, CountsTheOperatorsOfRunAlone) {
+  at::Tensor x = at::empty({8}, at::kFloat).fill_(1);
+  const at::Tensor y = at::empty({8}, at::kFloat).fill_(2);
+  ScriptedWork three([&](int) { x.add_(y).mul_(y).neg_(); }, [&] { x.copy_(y); });
+  EXPECT_EQ(meter(cpu, three, 0).operators, 3);
+  ScriptedWork none;
+  const Metering metering = meter(cpu, none, 0);
+  EXPECT_EQ(metering.operators, 0);
+  EXPECT_EQ(metering.allocations, 0);
+}
+
+TEST_F(MeasureTest, EveryMeteredRunIsPrepared) {
+  ScriptedWork work;
+  meter(cpu, work, 0);
+  EXPECT_EQ(work.calls, "prpr");
+}
+
+TEST_F(MeasureTest, WarmUpEndsOnceTwoIterationsAllocateAlike) {
+  ScriptedWork settled;
+  warm_up(cpu, settled, 0, 1e9);
+  EXPECT_EQ(settled.calls, "prpr");
+  // The first iterations allocate 4, 3, 2 and then always 1 tensor.
+  ScriptedWork settling([](int run) {
+    for (int i = 0; i < std::max(1, 4 - run); ++i) bytes(100).reset();
+  });
+  warm_up(cpu, settling, 0, 1e9);
+  EXPECT_EQ(settling.runs, 5);
+}
+
+TEST_F(MeasureTest, WarmUpEndsThoughAllocationsNeverSettle) {
+  ScriptedWork restless([](int run) {
+    for (int i = 0; i < run; ++i) bytes(100).reset();
+  });
+  warm_up(cpu, restless, 0, 1e9);
+  EXPECT_EQ(restless.runs, 10);
+  // Nor when there is much more time to warm up in.
+  ScriptedWork patient([](int) {});
+  warm_up(cpu, patient, 1e9, 1e9);
+  EXPECT_EQ(patient.runs, 10);
+}
+
+TEST_F(MeasureTest, WarmUpEndsWhenTheTimeIsUp) {
+  ScriptedWork work([](int) {});
+  EXPECT_GE(warm_up(cpu, work, 1e9, 0), 0);
+  EXPECT_EQ(work.runs, 1);
+}
+
+TEST_F(MeasureTest, WarmUpReturnsTheTimeOfTheLastIteration) {
+  ScriptedWork work([](int run) {
+    if (run == 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  });
+  const double first = time_work(cpu, work, 1, nullptr).front();
+  EXPECT_LT(warm_up(cpu, work, 0, 1e9), first);
+}
+
+TEST_F(MeasureTest, TimesEveryRunAndPreparesEachOnce) {
+  ScriptedWork work;
+  const std::vector<double> seconds = time_work(cpu, work, 4, nullptr);
+  EXPECT_EQ(work.calls, "prprprpr");
+  ASSERT_EQ(seconds.size(), 4U);
+  for (const double value : seconds) EXPECT_GE(value, 0);
+}
+
+TEST_F(MeasureTest, AColdCacheIsMadeBetweenPrepareAndRun) {
+  CacheFlusher flusher(cpu);
+  const int64_t cache = cpu.description().last_level_cache_bytes;
+  const int64_t before = instruments::host_allocator::read().live_bytes;
+  EXPECT_GE(before, 2 * cache);
+  ScriptedWork work;
+  time_work(cpu, work, 2, &flusher);
+  EXPECT_EQ(work.calls, "prpr");
+}
+
+}  // namespace
+}  // namespace tinyllama::harness

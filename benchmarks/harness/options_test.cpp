@@ -1,0 +1,238 @@
+#include "benchmarks/harness/options.hpp"
+
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <stdexcept>
+
+#include "benchmarks/harness/testing.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+using Names = std::vector<std::string>;
+
+std::optional<Options> try_parse(const Names& arguments) {
+  std::vector<const char*> argv = {"tiny_llama_bench"};
+  for (const auto& argument : arguments) argv.push_back(argument.c_str());
+  return parse_options(static_cast<int>(argv.size()), argv.data(), {"rms_norm", "ffn", "peak"});
+}
+
+Options parse(const Names& arguments) {
+  return try_parse(arguments).value();
+}
+
+std::string error(const Names& arguments) {
+  return testing::error_of<std::invalid_argument>([&] { try_parse(arguments); });
+}
+
+TEST(OptionsTest, Defaults) {
+  const Options options = parse({});
+  EXPECT_FALSE(options.axes.any());
+  EXPECT_EQ(options.device, "auto");
+  EXPECT_EQ(options.problem_sizes_file, "");
+  EXPECT_FALSE(options.custom_size);
+  EXPECT_FALSE(options.threads);
+  EXPECT_EQ(options.seed, 42U);
+  EXPECT_EQ(options.verify, Verify::before);
+  EXPECT_FALSE(options.memory_limit_bytes);
+  EXPECT_EQ(options.max_seconds_per_case, 10.0);
+  EXPECT_FALSE(options.cold_cache || options.resume || options.list || options.dry_run);
+  EXPECT_EQ(options.journal_file, "");
+  EXPECT_EQ(options.filter, ".");
+  EXPECT_EQ(options.out_file, "");
+  EXPECT_EQ(options.format, "console");
+  EXPECT_TRUE(options.benchmark_arguments.empty());
+}
+
+TEST(OptionsTest, Axes) {
+  const AxisOptions axes = parse({"--components", "rms_norm,peak", "--passes=forward,train",
+                                  "--variants", "baseline", "--sizes", "tiny,anything", "--dtypes",
+                                  "bf16,amp_f16", "--batch", "4:16:*2", "--seq", "128,64"})
+                               .axes;
+  EXPECT_EQ(axes.components, Names({"rms_norm", "peak"}));
+  EXPECT_EQ(axes.passes, std::vector({Pass::forward, Pass::train}));
+  EXPECT_EQ(axes.variants, Names({"baseline"}));
+  EXPECT_EQ(axes.sizes, Names({"tiny", "anything"}));
+  EXPECT_EQ(axes.dtypes, std::vector({Dtype::bf16, Dtype::amp_f16}));
+  EXPECT_EQ(axes.batches, std::vector<int64_t>({4, 8, 16}));
+  EXPECT_EQ(axes.seqs, std::vector<int64_t>({128, 64}));
+}
+
+TEST(OptionsTest, EachAxisAloneCountsAsGiven) {
+  for (const Names& arguments :
+       {Names{"--components", "ffn"}, Names{"--passes", "forward"}, Names{"--variants", "baseline"},
+        Names{"--sizes", "tiny"}, Names{"--dtypes", "f32"}, Names{"--batch", "1"},
+        Names{"--seq", "1"}, Names{"--n-layers", "1"}})
+    EXPECT_TRUE(parse(arguments).axes.any()) << arguments.front();
+  EXPECT_FALSE(parse({"--seed", "1", "--threads", "1", "--benchmark_filter=x"}).axes.any());
+}
+
+TEST(OptionsTest, CustomSize) {
+  const Options options =
+      parse({"--hidden-dim", "64", "--n-layers", "3", "--n-heads", "4", "--n-kv-heads", "2",
+             "--intermediate-dim", "100", "--vocab-size", "50"});
+  const ModelDimensions expected = {.vocab_size = 50,
+                                    .hidden_dim = 64,
+                                    .n_layers = 3,
+                                    .n_heads = 4,
+                                    .n_kv_heads = 2,
+                                    .intermediate_dim = 100};
+  EXPECT_EQ(options.custom_size, expected);
+  EXPECT_EQ(options.axes.sizes, Names({"custom"}));
+  // What is not named is the workshop's tiny, and sizes that are named stay.
+  const Options one = parse({"--n-layers", "7", "--sizes", "tiny,custom"});
+  EXPECT_EQ(one.custom_size, ModelDimensions{.n_layers = 7});
+  EXPECT_EQ(one.axes.sizes, Names({"tiny", "custom"}));
+}
+
+TEST(OptionsTest, RunOptions) {
+  const Options options = parse({"--device",
+                                 "hip:1",
+                                 "--problem-sizes",
+                                 "sizes.json",
+                                 "--threads",
+                                 "3",
+                                 "--seed",
+                                 "7",
+                                 "--verify",
+                                 "only",
+                                 "--memory-limit",
+                                 "8GiB",
+                                 "--max-seconds-per-case",
+                                 "2.5",
+                                 "--cold-cache",
+                                 "--journal",
+                                 "a.jsonl",
+                                 "--resume",
+                                 "--list",
+                                 "--dry-run"});
+  EXPECT_EQ(options.device, "hip:1");
+  EXPECT_EQ(options.problem_sizes_file, "sizes.json");
+  EXPECT_EQ(options.threads, 3);
+  EXPECT_EQ(options.seed, 7U);
+  EXPECT_EQ(options.verify, Verify::only);
+  EXPECT_EQ(options.memory_limit_bytes, int64_t{8} << 30);
+  EXPECT_EQ(options.max_seconds_per_case, 2.5);
+  EXPECT_TRUE(options.cold_cache && options.resume && options.list && options.dry_run);
+  EXPECT_EQ(options.journal_file, "a.jsonl");
+  EXPECT_EQ(parse({"--verify", "before"}).verify, Verify::before);
+  EXPECT_EQ(parse({"--verify", "off"}).verify, Verify::off);
+  EXPECT_EQ(parse({"--seed", "18446744073709551615"}).seed, UINT64_MAX);
+  EXPECT_TRUE(parse({"--describe-device"}).describe_device);
+}
+
+TEST(OptionsTest, BenchmarkFlagsAreTakenOrKept) {
+  const Options options = parse({"--benchmark_filter=a/b$", "--benchmark_min_time=0.2s",
+                                 "--benchmark_out=out.json", "--benchmark_out_format=json",
+                                 "--benchmark_format=json", "--benchmark_repetitions=5"});
+  EXPECT_EQ(options.filter, "a/b$");
+  EXPECT_EQ(options.out_file, "out.json");
+  EXPECT_EQ(options.format, "json");
+  EXPECT_EQ(options.benchmark_arguments,
+            Names({"--benchmark_min_time=0.2s", "--benchmark_repetitions=5"}));
+  EXPECT_EQ(parse({"--benchmark_filter=all"}).filter, ".");
+  EXPECT_EQ(parse({"--benchmark_filter=a=b"}).filter, "a=b");
+  EXPECT_TRUE(parse({"--benchmark_list_tests"}).list);
+  EXPECT_TRUE(parse({"--benchmark_list_tests=true"}).list);
+  EXPECT_FALSE(parse({"--benchmark_list_tests=false"}).list);
+}
+
+TEST(OptionsTest, BadBenchmarkFlags) {
+  for (const char* flag : {"--benchmark_filter", "--benchmark_filter=", "--benchmark_out"})
+    EXPECT_CONTAINS(error({flag}), "=VALUE");
+  EXPECT_EQ(error({"--benchmark_format=csv"}), "--benchmark_format 'csv': must be console or json");
+  EXPECT_CONTAINS(error({"--benchmark_out_format=csv"}),
+                  "--benchmark_out_format 'csv': must be json");
+}
+
+TEST(OptionsTest, UnknownOptionNamesItAndTheKnownOnes) {
+  for (const Names& arguments :
+       {Names{"--component", "ffn"}, Names{"-x"}, Names{"--bench_filter=a"}}) {
+    const std::string message = error(arguments);
+    EXPECT_CONTAINS(message, arguments.front().substr(0, arguments.front().find('=')));
+    for (const char* known :
+         {"--components", "--seq", "--hidden-dim", "--journal", "--dry-run", "--benchmark_*"})
+      EXPECT_CONTAINS(message, known);
+  }
+  EXPECT_CONTAINS(error({"rms_norm"}), "rms_norm");
+}
+
+TEST(OptionsTest, HelpIsPrintedAndNothingReturned) {
+  for (const char* flag : {"--help", "-h"}) {
+    ::testing::internal::CaptureStdout();
+    const auto options = try_parse({flag});
+    const std::string text = ::testing::internal::GetCapturedStdout();
+    EXPECT_FALSE(options);
+    for (const char* part :
+         {"--components", "--max-seconds-per-case", "--benchmark_filter", "Exit status"})
+      EXPECT_CONTAINS(text, part);
+  }
+}
+
+struct BadValue {
+  const char* option;
+  const char* value;
+  const char* allowed;
+};
+
+void PrintTo(const BadValue& bad, std::ostream* out) {
+  *out << bad.option << " '" << bad.value << "'";
+}
+
+class OptionsBadValueTest : public ::testing::TestWithParam<BadValue> {};
+
+TEST_P(OptionsBadValueTest, NamesOptionValueAndWhatIsAllowed) {
+  const auto& [option, value, allowed] = GetParam();
+  const std::string message = error({option, value});
+  EXPECT_CONTAINS(message, option);
+  EXPECT_CONTAINS(message, value);
+  EXPECT_CONTAINS(message, allowed);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, OptionsBadValueTest,
+    ::testing::Values(
+        BadValue{"--components", "norm", "rms_norm, ffn, peak"},
+        BadValue{"--components", "", "write names as"},
+
+        BadValue{"--passes", "", "write names as"}, BadValue{"--variants", "", "write names as"},
+        BadValue{"--sizes", "tiny,,small", "write names as"},
+        BadValue{"--sizes", "", "write names as"},
+        BadValue{"--dtypes", "f64", "f32, bf16, f16, amp_bf16, amp_f16"},
+        BadValue{"--dtypes", "int8", "f32, bf16, f16, amp_bf16, amp_f16"},
+        BadValue{"--dtypes", "", "write names as"}, BadValue{"--batch", "0", "at least 1"},
+        BadValue{"--batch", "", "write numbers as"}, BadValue{"--seq", "many", "write numbers as"},
+        BadValue{"--seq", "", "write numbers as"},
+        BadValue{"--verify", "sometimes", "before, only, off"},
+        BadValue{"--memory-limit", "lots", "8GiB"}, BadValue{"--memory-limit", "", "8GiB"},
+        BadValue{"--threads", "0", "between 1 and 4096"},
+        BadValue{"--threads", "4097", "between 1 and 4096"}, BadValue{"--threads", "two", ""},
+        BadValue{"--seed", "luck", ""}, BadValue{"--max-seconds-per-case", "0", "must be positive"},
+        BadValue{"--max-seconds-per-case", "-1", "must be positive"},
+        BadValue{"--max-seconds-per-case", "nan", "must be positive"},
+        BadValue{"--max-seconds-per-case", "soon", ""}, BadValue{"--hidden-dim", "wide", ""},
+        BadValue{"--n-layers", "1.5", ""}));
+
+// CLI11 by itself wraps and saturates integers.
+INSTANTIATE_TEST_SUITE_P(WrappingOrUnknown, OptionsBadValueTest,
+                         ::testing::Values(BadValue{"--passes", "sideways", "forward_backward"},
+                                           BadValue{"--variants", "turbo", "baseline"},
+                                           BadValue{"--seed", "-1", ""},
+                                           BadValue{"--seed", "99999999999999999999", ""},
+                                           BadValue{"--vocab-size", "99999999999999999999", ""}));
+
+TEST(OptionsTest, MissingAndRepeatedValuesNameTheOption) {
+  for (const char* option : {"--components", "--batch", "--journal", "--threads"})
+    EXPECT_CONTAINS(error({option}), option);
+  EXPECT_CONTAINS(error({"--batch", "4", "--batch", "8"}), "--batch");
+}
+
+TEST(OptionsTest, ResumeNeedsAJournal) {
+  EXPECT_EQ(error({"--resume"}),
+            "--resume: needs --journal FILE, the journal of the run to continue");
+  EXPECT_CONTAINS(error({"--resume", "--journal", ""}), "--journal");
+}
+
+}  // namespace
+}  // namespace tinyllama::harness

@@ -1,0 +1,206 @@
+#include "benchmarks/harness/parity_gate.hpp"
+
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+#include "benchmarks/harness/testing.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+at::Tensor tensor(const std::vector<double>& values) {
+  return at::tensor(values, c10::ScalarType::Double);
+}
+
+std::string compare_error(const NamedTensors& results, const ReferenceValues& reference,
+                          bool expect_gradients = false) {
+  return testing::error_of<std::logic_error>(
+      [&] { compare(results, reference, expect_gradients); });
+}
+
+TEST(CompareTest, EqualResultsHaveNoError) {
+  const Comparison comparison = compare({{"a", tensor({1, -2, 0})}, {"b", tensor({0, 0})}},
+                                        {{"a", {1, -2, 0}}, {"b", {0, 0}}}, false);
+  EXPECT_EQ(comparison.max_rel_error, 0);
+  EXPECT_EQ(comparison.worst_tensor, "");
+  EXPECT_EQ(comparison.compared_tensors, 2);
+}
+
+TEST(CompareTest, ErrorIsRelativeToTheLargestMagnitudeAndNamesTheElement) {
+  const Comparison comparison =
+      compare({{"a", tensor({1, 2, 3.75})}, {"b", tensor({100, -200, 21})}},
+              {{"a", {1, 2, 4}}, {"b", {100, -200, 1}}}, false);
+  EXPECT_DOUBLE_EQ(comparison.max_rel_error, 20.0 / 200.0);
+  EXPECT_EQ(comparison.worst_tensor, "b[2]");
+}
+
+TEST(CompareTest, LooksThroughShapesTypesAndStrides) {
+  const at::Tensor rows = tensor({1, 2, 3, 4, 5, 6}).view({2, 3});
+  const Comparison comparison = compare({{"a", rows.t().to(c10::ScalarType::BFloat16)}},
+                                        {{"a", {1, 4, 2, 5, 3, 6.5}}}, false);
+  EXPECT_DOUBLE_EQ(comparison.max_rel_error, 0.5 / 6.5);
+  EXPECT_EQ(comparison.worst_tensor, "a[5]");
+}
+
+TEST(CompareTest, WhatIsNotFiniteNeverPasses) {
+  for (const double value : {kNaN, kInfinity, -kInfinity}) {
+    const Comparison wrong = compare({{"a", tensor({1, value})}}, {{"a", {1, 2}}}, false);
+    EXPECT_EQ(wrong.max_rel_error, kInfinity) << value;
+    EXPECT_EQ(wrong.worst_tensor, "a[1]");
+    // Nor does a reference that is not finite, not even against itself.
+    const Comparison broken = compare({{"a", tensor({1, value})}}, {{"a", {1, value}}}, false);
+    EXPECT_EQ(broken.max_rel_error, kInfinity) << value;
+  }
+}
+
+TEST(CompareTest, AgainstAZeroReferenceOnlyZeroPasses) {
+  EXPECT_EQ(compare({{"a", tensor({0, -0.0})}}, {{"a", {0, 0}}}, false).max_rel_error, 0);
+  const Comparison comparison = compare({{"a", tensor({0, 1e-300})}}, {{"a", {0, 0}}}, false);
+  EXPECT_EQ(comparison.max_rel_error, kInfinity);
+  EXPECT_EQ(comparison.worst_tensor, "a[1]");
+}
+
+TEST(CompareTest, WhatCannotBeComparedIsAnError) {
+  EXPECT_EQ(compare_error({}, {{"a", {1}}}), "no result to compare with the reference");
+  EXPECT_EQ(compare_error({{"b", tensor({1})}}, {{"a", {1}}}), "result 'b' has no reference");
+  EXPECT_EQ(compare_error({{"a", tensor({1, 2, 3})}}, {{"a", {1, 2}}}),
+            "result 'a' has 3 elements, its reference 2");
+  EXPECT_EQ(compare_error({{"a", at::Tensor()}}, {{"a", {1}}}), "result 'a' was not computed");
+}
+
+TEST(CompareTest, GradientsMayOnlyBeMissingWhereNoneAreExpected) {
+  const ReferenceValues reference = {{"a", {1}}, {"gradient of w", {2}}, {"b", {3}}};
+  EXPECT_EQ(compare({{"a", tensor({1})}}, reference, false).compared_tensors, 1);
+  EXPECT_EQ(compare_error({{"a", tensor({1})}}, reference, true),
+            "'gradient of w' is missing from the results");
+  EXPECT_EQ(compare({{"gradient of w", tensor({2})}}, reference, true).max_rel_error, 0);
+}
+
+TEST(ToleranceTest, EveryDtypeHasOneAndWiderTypesAreStricter) {
+  EXPECT_LT(tolerance(Dtype::f64), tolerance(Dtype::f32));
+  EXPECT_LT(tolerance(Dtype::f32), tolerance(Dtype::f16));
+  EXPECT_LT(tolerance(Dtype::f16), tolerance(Dtype::bf16));
+  EXPECT_EQ(tolerance(Dtype::bf16), tolerance(Dtype::amp_bf16));
+  EXPECT_EQ(tolerance(Dtype::f16), tolerance(Dtype::amp_f16));
+}
+
+class ParityGateTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kSeed = 5;
+  static constexpr int64_t kPlenty = int64_t{1} << 40;
+  static constexpr double kFast = 1e12;
+
+  Comparison check(const Component& component, Pass pass, Dtype dtype = Dtype::f32) {
+    const Case planned = testing::small_case(component, pass, dtype);
+    const auto item = component.build({planned.workload, pass, kSeed, cpu.torch()});
+    item->prepare();
+    item->run();
+    return gate.check(planned, planned.workload.batch, item->results());
+  }
+  std::string check_error(const testing::Mistake& mistake) {
+    const Component component = testing::linear_component(mistake);
+    return testing::error_of<std::logic_error>([&] { check(component, Pass::forward_backward); });
+  }
+
+  instruments::Device cpu = instruments::Device::select("cpu");
+  ParityGate gate{cpu, kSeed, kFast};
+};
+
+TEST_F(ParityGateTest, HonestResultsPassInEveryPassAndDtype) {
+  const Component component = testing::linear_component();
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::amp_bf16}) {
+    for (const Pass pass : component.passes) {
+      const Comparison comparison = check(component, pass, dtype);
+      EXPECT_LE(comparison.max_rel_error, tolerance(dtype)) << to_string(dtype);
+      // Products of values that bfloat16 holds are exact in float32; in bfloat16 they are not.
+      if (dtype != Dtype::f32) {
+        EXPECT_GT(comparison.max_rel_error, 0) << "compared with itself?";
+      }
+      EXPECT_EQ(comparison.compared_tensors, has_backward(pass) ? 3 : 1);
+    }
+  }
+}
+
+TEST_F(ParityGateTest, AWrongOutputIsCaught) {
+  const Component component = testing::linear_component({.scale = 1.01});
+  const Comparison forward = check(component, Pass::forward);
+  EXPECT_NEAR(forward.max_rel_error, 0.01, 1e-3);
+  EXPECT_GT(forward.max_rel_error, tolerance(Dtype::f32));
+  EXPECT_TRUE(forward.worst_tensor.starts_with("output["));
+  EXPECT_GT(check(component, Pass::backward).max_rel_error, tolerance(Dtype::f32));
+}
+
+TEST_F(ParityGateTest, ALostGradientIsCaught) {
+  EXPECT_EQ(check_error({.gradient_not_computed = true}),
+            "result 'gradient of weight' was not computed");
+  EXPECT_EQ(check_error({.gradient_not_reported = true}),
+            "'gradient of weight' is missing from the results");
+}
+
+TEST_F(ParityGateTest, AnotherSeedIsAnotherReference) {
+  ParityGate other(cpu, kSeed + 1, kFast);
+  const Component component = testing::linear_component();
+  const Case planned = testing::small_case(component, Pass::forward);
+  const auto item = component.build({planned.workload, planned.pass, kSeed, cpu.torch()});
+  item->run();
+  EXPECT_LT(gate.check(planned, 2, item->results()).max_rel_error, 1e-5);
+  EXPECT_GT(other.check(planned, 2, item->results()).max_rel_error, 0.1);
+}
+
+TEST_F(ParityGateTest, OneReferenceServesPassesAndDtypesOfAShape) {
+  auto builds = std::make_shared<int>(0);
+  Component component = testing::linear_component();
+  component.build = [builds, build = component.build](const BuildRequest& request) {
+    if (request.workload.dtype == Dtype::f64) ++*builds;
+    return build(request);
+  };
+  for (const Pass pass : component.passes) {
+    check(component, pass, Dtype::f32);
+    check(component, pass, Dtype::bf16);
+  }
+  EXPECT_EQ(*builds, 1);
+}
+
+TEST_F(ParityGateTest, VerifiesAtTheCasesOwnBatchButAtLeastTwo) {
+  const Component component = testing::linear_component();
+  for (const auto& [batch, expected] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 2}, {2, 2}, {3, 3}, {16, 16}}) {
+    const Case planned = testing::small_case(component, Pass::forward, Dtype::f32, batch);
+    EXPECT_EQ(gate.batch_for(planned, kPlenty), expected);
+  }
+}
+
+TEST_F(ParityGateTest, HalvesTheBatchWhereMemoryForcesIt) {
+  const Component component = testing::linear_component();
+  const Case planned = testing::small_case(component, Pass::forward, Dtype::bf16, 16);
+  Workload reference = planned.workload;
+  reference.dtype = Dtype::f64;
+  reference.batch = 8;
+  const int64_t enough =
+      testing::linear_memory(reference, Pass::forward_backward).peak() + planned.memory().peak();
+  EXPECT_EQ(gate.batch_for(planned, enough), 8);
+  EXPECT_EQ(gate.batch_for(planned, enough - 1), 4);
+  EXPECT_EQ(gate.batch_for(planned, 0), std::nullopt);
+}
+
+TEST_F(ParityGateTest, HalvesTheBatchWhereTheReferenceWouldTakeMoreThan30Seconds) {
+  const Component component = testing::linear_component();
+  const Case planned = testing::small_case(component, Pass::forward, Dtype::f32, 16);
+  Workload reference = planned.workload;
+  reference.batch = 4;
+  // The reference is forward_backward, whatever the pass.
+  const auto flops =
+      static_cast<double>(testing::linear_cost(reference, Pass::forward_backward).hardware_flops);
+  EXPECT_EQ(ParityGate(cpu, kSeed, flops / 29.9).batch_for(planned, kPlenty), 4);
+  EXPECT_EQ(ParityGate(cpu, kSeed, flops / 30.1).batch_for(planned, kPlenty), 2);
+}
+
+}  // namespace
+}  // namespace tinyllama::harness

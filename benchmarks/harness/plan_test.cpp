@@ -1,0 +1,236 @@
+#include "benchmarks/harness/plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <stdexcept>
+
+#include "benchmarks/harness/testing.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+using Names = std::vector<std::string>;
+
+// A component that costs as little as one can; only its name and passes matter to the plan.
+Component named(const std::string& name, const std::vector<Pass>& passes) {
+  Component component = testing::linear_component();
+  component.name = name;
+  component.passes = passes;
+  return component;
+}
+
+class PlanTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    components = {named("norm", {Pass::forward, Pass::backward, Pass::forward_backward}),
+                  named("loss", {Pass::forward, Pass::forward_backward}),
+                  named("step", {Pass::train})};
+    components[1].refusal = [](const Workload& workload, Pass) {
+      return workload.seq < 2 ? std::string("seq = 1: no next token") : std::string();
+    };
+  }
+  Plan plan() const { return make_plan(options, components, sizes); }
+  Names names() const {
+    Names all;
+    for (const Case& planned : plan().cases) all.push_back(planned.name());
+    return all;
+  }
+  std::string error() const {
+    return testing::error_of<std::invalid_argument>([&] { plan(); });
+  }
+
+  std::vector<Component> components;
+  std::vector<ProblemSize> sizes = {{"tiny", ModelConfig(), 8, 128},
+                                    {"small", ModelConfig({.n_layers = 8}), 6, 256}};
+  Options options;
+};
+
+TEST_F(PlanTest, NamesSayEverythingInTheirOrder) {
+  options.axes.components = {"step"};
+  options.axes.dtypes = {Dtype::amp_bf16};
+  options.axes.batches = {3};
+  options.axes.seqs = {17};
+  EXPECT_EQ(names(), Names({"step/train/baseline/tiny/amp_bf16/batch:3/seq:17"}));
+}
+
+TEST_F(PlanTest, AxesLeftOutTakeAllPassesBaselineTinyF32AndTheSizesOwnShape) {
+  options.axes.components = {"norm"};
+  EXPECT_EQ(names(), Names({"norm/forward/baseline/tiny/f32/batch:8/seq:128",
+                            "norm/backward/baseline/tiny/f32/batch:8/seq:128",
+                            "norm/forward_backward/baseline/tiny/f32/batch:8/seq:128"}));
+}
+
+TEST_F(PlanTest, ComponentsLeftOutAreAllAndBringThePeaks) {
+  options.axes.passes = {Pass::forward};
+  EXPECT_EQ(names(), Names({"norm/forward/baseline/tiny/f32/batch:8/seq:128",
+                            "loss/forward/baseline/tiny/f32/batch:8/seq:128"}));
+  EXPECT_EQ(plan().peak_cases, Names({"peak/gemm/f32", "peak/bandwidth"}));
+  EXPECT_EQ(plan().product_types, Names({"f32"}));
+}
+
+TEST_F(PlanTest, EachSizeHasItsOwnBatchAndSequence) {
+  options.axes.components = {"step"};
+  options.axes.sizes = {"small", "tiny"};
+  EXPECT_EQ(names(), Names({"step/train/baseline/small/f32/batch:6/seq:256",
+                            "step/train/baseline/tiny/f32/batch:8/seq:128"}));
+  options.axes.batches = {1, 2};
+  EXPECT_EQ(names(), Names({"step/train/baseline/small/f32/batch:1/seq:256",
+                            "step/train/baseline/small/f32/batch:2/seq:256",
+                            "step/train/baseline/tiny/f32/batch:1/seq:128",
+                            "step/train/baseline/tiny/f32/batch:2/seq:128"}));
+}
+
+TEST_F(PlanTest, PassesThatAComponentLacksMakeNoCase) {
+  options.axes.passes = {Pass::backward, Pass::train};
+  EXPECT_EQ(names(), Names({"norm/backward/baseline/tiny/f32/batch:8/seq:128",
+                            "step/train/baseline/tiny/f32/batch:8/seq:128"}));
+}
+
+TEST_F(PlanTest, CasesCarryTheirWorkload) {
+  options.axes.components = {"norm"};
+  options.axes.passes = {Pass::backward};
+  options.axes.sizes = {"small"};
+  options.axes.dtypes = {Dtype::bf16};
+  const Case planned = plan().cases.at(0);
+  EXPECT_EQ(planned.component, components.data());
+  EXPECT_EQ(planned.pass, Pass::backward);
+  EXPECT_EQ(planned.size, "small");
+  EXPECT_EQ(planned.workload, (Workload{sizes[1].config, Variant(), Dtype::bf16, 6, 256}));
+  EXPECT_EQ(planned.skip_reason, "");
+}
+
+TEST_F(PlanTest, CustomSize) {
+  options.custom_size = ModelDimensions{.hidden_dim = 64, .n_layers = 1};
+  options.axes.sizes = {"custom"};
+  options.axes.components = {"step"};
+  const Case planned = plan().cases.at(0);
+  EXPECT_EQ(planned.name(), "step/train/baseline/custom/f32/batch:8/seq:128");
+  EXPECT_EQ(planned.workload.config.hidden_dim(), 64);
+  options.custom_size = ModelDimensions{.hidden_dim = 250};
+  EXPECT_EQ(error(), "n_heads = 8: must divide hidden_dim = 250, but 250 % 8 = 2");
+}
+
+TEST_F(PlanTest, UnknownSizeNamesItAndTheKnownOnes) {
+  options.axes.sizes = {"huge"};
+  EXPECT_EQ(error(), "--sizes 'huge': must be one of tiny, small");
+  options.axes.sizes = {"custom"};
+  EXPECT_CONTAINS(error(), "custom needs --hidden-dim or another of its options");
+  // Even where no component would use it.
+  options.axes.sizes = {"huge"};
+  options.axes.components = {"peak"};
+  EXPECT_CONTAINS(error(), "--sizes 'huge'");
+}
+
+TEST_F(PlanTest, RepeatedAxesMakeNoDuplicates) {
+  options.axes.components = {"norm", "norm"};
+  options.axes.dtypes = {Dtype::f32, Dtype::f32};
+  options.axes.batches = {8, 8};
+  EXPECT_EQ(names().size(), 3U);
+}
+
+TEST_F(PlanTest, RefusedWorkloadsStayWithTheirReason) {
+  options.axes.passes = {Pass::forward};
+  options.axes.seqs = {1, 2};
+  for (const Case& planned : plan().cases) {
+    const bool refused = planned.component->name == "loss" && planned.workload.seq == 1;
+    EXPECT_EQ(planned.skip_reason, refused ? "seq = 1: no next token" : "") << planned.name();
+  }
+  EXPECT_EQ(plan().cases.size(), 4U);
+}
+
+TEST_F(PlanTest, WorkloadsBeyondTheCostFormulasAreErrors) {
+  options.axes.components = {"norm"};
+  for (const int64_t large : {int64_t{1} << 40, INT64_MAX}) {
+    options.axes.batches = {large};
+    options.axes.seqs = {int64_t{1} << 30};
+    EXPECT_CONTAINS(error(), std::to_string(large));
+    EXPECT_NE(error(), "no error");
+  }
+  options.axes.batches = {0};
+  EXPECT_CONTAINS(error(), "batch = 0");
+}
+
+TEST_F(PlanTest, Peaks) {
+  options.axes.components = {"peak"};
+  EXPECT_TRUE(plan().cases.empty());
+  EXPECT_EQ(plan().peak_cases, Names({"peak/gemm/f32", "peak/gemm/bf16", "peak/bandwidth"}));
+  EXPECT_EQ(plan().product_types, Names({"f32", "bf16"}));
+  options.axes.dtypes = {Dtype::amp_f16};
+  EXPECT_EQ(plan().peak_cases, Names({"peak/gemm/f16", "peak/bandwidth"}));
+  options.axes.components = {"peak", "step"};
+  options.axes.dtypes = {Dtype::f32, Dtype::amp_bf16, Dtype::bf16};
+  EXPECT_EQ(plan().peak_cases, Names({"peak/gemm/f32", "peak/gemm/bf16", "peak/bandwidth"}));
+  EXPECT_EQ(names().size(), 3U);
+  options.axes.components = {"step"};
+  EXPECT_TRUE(plan().peak_cases.empty());
+}
+
+TEST_F(PlanTest, ProductTypes) {
+  EXPECT_EQ(product_type(Dtype::f64), "f64");
+  EXPECT_EQ(product_type(Dtype::f32), "f32");
+  EXPECT_EQ(product_type(Dtype::bf16), "bf16");
+  EXPECT_EQ(product_type(Dtype::amp_bf16), "bf16");
+  EXPECT_EQ(product_type(Dtype::f16), "f16");
+  EXPECT_EQ(product_type(Dtype::amp_f16), "f16");
+}
+
+class PlanFilterTest : public PlanTest {
+ protected:
+  void SetUp() override {
+    PlanTest::SetUp();
+    options.axes.components = {"norm"};
+    options.axes.seqs = {12, 128};
+  }
+  size_t count(const std::string& filter) {
+    options.filter = filter;
+    return plan().cases.size();
+  }
+};
+
+TEST_F(PlanFilterTest, FindsAnywhereInTheName) {
+  EXPECT_EQ(count("."), 6U);
+  EXPECT_EQ(count("norm/backward"), 2U);
+  EXPECT_EQ(count("backward"), 4U);
+  EXPECT_EQ(count("^norm/(forward|backward)/"), 4U);
+}
+
+TEST_F(PlanFilterTest, AnchorsWithAndWithoutWhatGoogleBenchmarkAppends) {
+  EXPECT_EQ(count("seq:12$"), 3U);
+  EXPECT_EQ(count("seq:12/manual_time$"), 3U);
+  EXPECT_EQ(count("seq:12"), 6U);
+}
+
+TEST_F(PlanFilterTest, ALeadingMinusInverts) {
+  EXPECT_EQ(count("-forward_backward"), 4U);
+  EXPECT_EQ(count("-seq:12$"), 3U);
+  EXPECT_EQ(count("-seq:12/manual_time$"), 3U);
+}
+
+TEST_F(PlanFilterTest, InvalidExpressionsAndEmptyPlansAreErrors) {
+  options.filter = "norm/(";
+  EXPECT_CONTAINS(error(), "--benchmark_filter 'norm/(': is not a regular expression");
+  options.filter = "embedding";
+  EXPECT_EQ(error(),
+            "no case is left to run: 6 by the axes, none after --benchmark_filter 'embedding'");
+  options.filter = "-.";
+  EXPECT_CONTAINS(error(), "no case is left to run");
+  options.filter = ".";
+  options.axes.passes = {Pass::update};
+  EXPECT_CONTAINS(error(), "no case is left to run: 0 by the axes");
+}
+
+TEST_F(PlanFilterTest, ActsOnThePeaksAndOnTheTypesToMeasure) {
+  options.axes.components = {};
+  options.axes.dtypes = {Dtype::f32, Dtype::bf16};
+  options.filter = "norm/.*/bf16/";
+  EXPECT_TRUE(plan().peak_cases.empty());
+  EXPECT_EQ(plan().product_types, Names({"bf16"}));
+  options.filter = "peak/gemm/f32";
+  EXPECT_TRUE(plan().cases.empty());
+  EXPECT_EQ(plan().peak_cases, Names({"peak/gemm/f32"}));
+  EXPECT_EQ(plan().product_types, Names({"f32"}));
+}
+
+}  // namespace
+}  // namespace tinyllama::harness

@@ -1,0 +1,217 @@
+// The road of one case, with Google Benchmark calling it as it does in the suite.
+#include "benchmarks/harness/runner.hpp"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <new>
+
+#include "benchmarks/harness/reporter.hpp"
+#include "benchmarks/harness/testing.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+class RunnerTest : public ::testing::Test {
+ protected:
+  void SetUp() override { peaks.restore(testing::made_up_peaks(1e15, 1e15, 1e15)); }
+  void TearDown() override {
+    benchmark::ClearRegisteredBenchmarks();
+    instruments::host_allocator::set_limit(0);
+  }
+
+  void run(const std::vector<Case>& cases, int repetitions = 1) {
+    Runner runner(cpu, peaks, settings, 1e12);
+    runner.on_start([this](const Case& planned) { started.push_back(planned.name()); });
+    for (const Case& planned : cases) {
+      benchmark::RegisterBenchmark(planned.name(),
+                                   [&](benchmark::State& state) { runner.run(planned, state); })
+          ->UseManualTime()
+          ->Iterations(3)
+          ->Repetitions(repetitions);
+    }
+    CaseReporter reporter([this](CaseResult result) { results.push_back(std::move(result)); });
+    benchmark::RunSpecifiedBenchmarks(&reporter, nullptr, ".");
+    runner.close();
+  }
+  const Json& entry(size_t index) const { return results.at(index).entries.at(0); }
+  std::string failure(size_t index) const { return entry(index).value("error_message", "none"); }
+  std::string skip(size_t index) const { return entry(index).value("skip_message", "none"); }
+  bool was_measured(size_t index) const { return entry(index).contains("tokens_per_second"); }
+
+  // A component whose build does this before anything else.
+  static Component with_build(const std::function<void()>& before) {
+    Component component = testing::linear_component();
+    component.name = "broken";
+    component.build = [before, build = component.build](const BuildRequest& request) {
+      before();
+      return build(request);
+    };
+    return component;
+  }
+
+  instruments::Device cpu = instruments::Device::select("cpu");
+  PeakBook peaks{cpu};
+  RunSettings settings;
+  std::vector<CaseResult> results;
+  std::vector<std::string> started;
+  Component honest = testing::linear_component();
+};
+
+TEST_F(RunnerTest, AnHonestCaseHasEveryCounter) {
+  run({testing::small_case(honest, Pass::forward_backward)});
+  ASSERT_EQ(results.size(), 1U);
+  for (const char* counter :
+       {"samples_per_second", "tokens_per_second", "TFLOPS", "MFU_percent", "peak_percent",
+        "GB_per_second", "flop_per_byte", "roof_percent", "peak_memory_MiB", "allocations",
+        "operators", "parameters", "model_flops", "hardware_flops", "elementwise_flops", "bytes",
+        "max_rel_error"})
+    EXPECT_TRUE(entry(0).contains(counter)) << counter;
+  EXPECT_LE(entry(0).at("max_rel_error").get<double>(), tolerance(Dtype::f32));
+  EXPECT_FALSE(entry(0).contains("label"));
+  EXPECT_EQ(started, std::vector<std::string>({results[0].name}));
+}
+
+TEST_F(RunnerTest, RepetitionsShareOneBuildOneProofAndOneWarmUp) {
+  auto builds = std::make_shared<int>(0);
+  const Component counted = with_build([builds] { ++*builds; });
+  run({testing::small_case(counted, Pass::forward)}, 3);
+  EXPECT_EQ(results.at(0).entries.size(), 3U + 4U);
+  EXPECT_EQ(*builds, 2) << "one for the case, one for its reference";
+  EXPECT_EQ(started.size(), 1U);
+}
+
+TEST_F(RunnerTest, AWrongCaseFailsAndIsNotTimed) {
+  auto forwards = std::make_shared<int>(0);
+  const Component wrong = testing::linear_component({.scale = 1.01}, forwards);
+  run({testing::small_case(wrong, Pass::forward), testing::small_case(honest, Pass::backward)}, 2);
+  ASSERT_EQ(results.size(), 2U);
+  EXPECT_CONTAINS(failure(0), "wrong result: output[");
+  EXPECT_CONTAINS(failure(0), "allowed are 2e-05");
+  EXPECT_FALSE(was_measured(0));
+  EXPECT_EQ(*forwards, 1) << "the gate's own run, and no other";
+  EXPECT_TRUE(was_measured(1));
+}
+
+TEST_F(RunnerTest, ALostGradientFails) {
+  const Component wrong = testing::linear_component({.gradient_not_computed = true});
+  run({testing::small_case(wrong, Pass::backward)});
+  EXPECT_CONTAINS(failure(0), "result 'gradient of weight' was not computed");
+}
+
+TEST_F(RunnerTest, WithoutTheGateAWrongCaseIsTimedButCarriesNoProof) {
+  settings.verify = Verify::off;
+  const Component wrong = testing::linear_component({.scale = 1.01});
+  run({testing::small_case(wrong, Pass::forward)});
+  EXPECT_TRUE(was_measured(0));
+  EXPECT_FALSE(entry(0).contains("max_rel_error"));
+}
+
+TEST_F(RunnerTest, WhatABuildThrowsIsItsCasesFailureAndTheRunGoesOn) {
+  const std::vector<std::pair<std::function<void()>, std::string>> faults = {
+      {[] { TORCH_CHECK_WITH(OutOfMemoryError, false, "70 TiB asked for"); },
+       "out of memory: 70 TiB asked for"},
+      {[] { throw std::bad_alloc(); }, "out of memory: the system refused an allocation"},
+      {[] { TORCH_CHECK(false, "shapes differ"); }, "shapes differ"},
+      {[] { throw std::runtime_error("something else"); }, "something else"}};
+  for (const auto& [fault, message] : faults) {
+    results.clear();
+    benchmark::ClearRegisteredBenchmarks();
+    const Component broken = with_build(fault);
+    run({testing::small_case(broken, Pass::forward), testing::small_case(honest, Pass::forward)});
+    ASSERT_EQ(results.size(), 2U) << message;
+    EXPECT_EQ(failure(0), message);
+    EXPECT_TRUE(was_measured(1)) << message;
+  }
+}
+
+TEST_F(RunnerTest, AnAllocationThatFailsHalfwayIsReportedAndItsMemoryReleased) {
+  const int64_t before = instruments::host_allocator::read().live_bytes;
+  instruments::host_allocator::set_limit(before + (int64_t{32} << 20));
+  const Component hungry = with_build([] {
+    const at::Tensor fits = at::empty({int64_t{20} << 20}, at::kByte);
+    const at::Tensor does_not = at::empty({int64_t{20} << 20}, at::kByte);
+  });
+  run({testing::small_case(hungry, Pass::forward), testing::small_case(honest, Pass::forward)});
+  ASSERT_EQ(results.size(), 2U);
+  EXPECT_CONTAINS(failure(0), "out of memory: ");
+  EXPECT_TRUE(was_measured(1));
+  EXPECT_EQ(instruments::host_allocator::read().live_bytes, before);
+  EXPECT_EQ(instruments::host_allocator::read().cached_bytes, 0);
+}
+
+TEST_F(RunnerTest, CasesAboveTheMemoryLimitAreSkippedWithBothNumbers) {
+  Component large = honest;
+  large.memory = [](const Workload&, Pass) { return MemoryCost{.weights = int64_t{3} << 30}; };
+  settings.memory_limit_bytes = int64_t{2} << 30;
+  run({testing::small_case(large, Pass::forward), testing::small_case(honest, Pass::backward)});
+  ASSERT_EQ(results.size(), 2U);
+  if (cpu.free_memory_bytes() > settings.memory_limit_bytes) {
+    EXPECT_EQ(skip(0), "predicted peak memory 3.00 GiB exceeds 2.00 GiB (--memory-limit)");
+  } else {
+    EXPECT_CONTAINS(skip(0), "predicted peak memory 3.00 GiB exceeds ");
+  }
+  EXPECT_TRUE(was_measured(1));
+}
+
+TEST_F(RunnerTest, RefusedCasesAreSkippedUnbuilt) {
+  auto builds = std::make_shared<int>(0);
+  const Component counted = with_build([builds] { ++*builds; });
+  Case refused = testing::small_case(counted, Pass::forward);
+  refused.skip_reason = "has no such switch";
+  Case slow = testing::small_case(counted, Pass::backward);
+  settings.max_seconds_per_case = 1e-12;
+  run({refused, slow});
+  ASSERT_EQ(results.size(), 2U);
+  EXPECT_EQ(skip(0), "has no such switch");
+  EXPECT_CONTAINS(skip(1), "3 iterations need at least");
+  EXPECT_EQ(*builds, 0);
+}
+
+TEST_F(RunnerTest, SmallBatchesAreVerifiedAtTwoAndSaySo) {
+  run({testing::small_case(honest, Pass::forward, Dtype::f32, 1)});
+  EXPECT_EQ(entry(0).value("label", ""), "verified at batch:2");
+  EXPECT_TRUE(was_measured(0));
+}
+
+TEST_F(RunnerTest, RepetitionsForWhichNoTimeIsLeftAreLeftOut) {
+  Component without_products = honest;
+  without_products.cost = [](const Workload&, Pass) { return Cost{.bytes = 8}; };
+  settings.max_seconds_per_case = 1e-9;
+  run({testing::small_case(without_products, Pass::forward)}, 3);
+  EXPECT_EQ(results.at(0).entries.size(), 1U);
+  EXPECT_TRUE(was_measured(0));
+}
+
+TEST_F(RunnerTest, ACaseFarAboveThePeakIsAnErrorOnceThePeakWasMeasuredAgain) {
+  // 10^18 FLOPs would take this peak 100 ms, and no machine does them in microseconds.
+  peaks.restore(testing::made_up_peaks(1e19, 1e15, 1e15));
+  Component boaster = honest;
+  boaster.cost = [](const Workload&, Pass) {
+    const int64_t flops = 1'000'000'000'000'000'000;
+    return Cost{.model_flops = flops, .hardware_flops = flops, .bytes = 8};
+  };
+  run({testing::small_case(boaster, Pass::forward)});
+  EXPECT_CONTAINS(failure(0), "% of the measured f32 peak: the time or the FLOP count is wrong");
+  EXPECT_FALSE(was_measured(0));
+}
+
+TEST_F(RunnerTest, VerifyProvesWithoutTiming) {
+  Runner runner(cpu, peaks, settings, 1e12);
+  const auto good = runner.verify(testing::small_case(honest, Pass::forward_backward));
+  EXPECT_EQ(good.skip + good.failure, "");
+  EXPECT_GT(good.max_rel_error, 0);
+  auto forwards = std::make_shared<int>(0);
+  const Component wrong = testing::linear_component({.scale = 1.01}, forwards);
+  const auto bad = runner.verify(testing::small_case(wrong, Pass::forward));
+  EXPECT_CONTAINS(bad.failure, "wrong result");
+  EXPECT_NEAR(bad.max_rel_error, 0.01, 1e-3);
+  EXPECT_EQ(*forwards, 1);
+  Case refused = testing::small_case(honest, Pass::forward);
+  refused.skip_reason = "not here";
+  EXPECT_EQ(runner.verify(refused).skip, "not here");
+}
+
+}  // namespace
+}  // namespace tinyllama::harness

@@ -1,0 +1,146 @@
+// Helpers of the tests in this folder: a cheap component that can be made wrong on purpose, made-up
+// peaks, folders that go away.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "benchmarks/harness/case.hpp"
+#include "benchmarks/harness/layer_work.hpp"
+#include "benchmarks/harness/peak_book.hpp"
+#include "benchmarks/instruments/host_allocator.hpp"
+
+namespace tinyllama::harness::testing {
+
+// The allocator that counts must be there before the first tensor.
+class AllocatorEnvironment : public ::testing::Environment {
+ public:
+  void SetUp() override { instruments::host_allocator::install(); }
+};
+inline ::testing::Environment* const kAllocatorEnvironment =
+    ::testing::AddGlobalTestEnvironment(new AllocatorEnvironment);
+
+/// The message of the exception of this type that `f` throws, or "no error".
+template <typename Exception, typename F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const Exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+#define EXPECT_CONTAINS(text, part) \
+  EXPECT_PRED2(::tinyllama::harness::testing::contains, std::string(text), std::string(part))
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "tiny_llama_test_XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    path_ = pattern;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::filesystem::path operator/(const char* name) const { return path_ / name; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline ModelConfig small_config() {
+  return ModelConfig({.vocab_size = 16,
+                      .hidden_dim = 8,
+                      .n_layers = 2,
+                      .n_heads = 2,
+                      .n_kv_heads = 1,
+                      .intermediate_dim = 12});
+}
+
+/// How the component below differs from the baseline that it is compared with: in every dtype but
+/// float64, so that its reference stays right.
+struct Mistake {
+  double scale = 1.0;
+  bool gradient_not_computed = false;
+  bool gradient_not_reported = false;
+};
+
+inline Cost linear_cost(const Workload& w, Pass pass) {
+  const int64_t D = w.config.hidden_dim();
+  const int64_t products = pass == Pass::forward ? 1 : pass == Pass::backward ? 2 : 3;
+  const int64_t flops = products * 2 * w.tokens() * D * D;
+  return {D * D, flops, flops, flops, 0, products * (2 * w.tokens() * D + D * D)};
+}
+
+inline MemoryCost linear_memory(const Workload& w, Pass) {
+  const int64_t D = w.config.hidden_dim();
+  return {.weights = D * D * storage_bytes(w.dtype), .activations = w.tokens() * D * 8};
+}
+
+/// y = x W^T with x [B, S, D] and W [D, D]. Counts its forwards outside float64 where `forwards` is
+/// given.
+inline Component linear_component(const Mistake& mistake = {},
+                                  std::shared_ptr<int> forwards = nullptr) {
+  const auto build = [=](const BuildRequest& request) -> std::unique_ptr<WorkItem> {
+    const Workload& w = request.workload;
+    const int64_t D = w.config.hidden_dim();
+    const bool honest = w.dtype == Dtype::f64;
+    TensorInitializer initializer(request.seed, w.dtype, request.device);
+    const at::Tensor weight = initializer.normal_parameter({D, D}, 1.0);
+    const at::Tensor x = initializer.normal({w.batch, w.seq, D}).requires_grad_(true);
+    std::vector<at::Tensor> gradients;
+    if (has_backward(request.pass))
+      gradients = {initializer.normal(x.sizes()).to(compute_type(w.dtype))};
+    NamedTensors parameters = {{"weight", weight}};
+    if (!honest && mistake.gradient_not_reported) parameters.clear();
+    const auto forward = [=] {
+      if (!honest && forwards) ++*forwards;
+      const bool cut = !honest && mistake.gradient_not_computed;
+      at::Tensor y = x.matmul((cut ? weight.detach() : weight).t());
+      if (!honest && mistake.scale != 1.0) y = y * mistake.scale;
+      return NamedTensors{{"output", y}};
+    };
+    return std::make_unique<LayerWork>(Layer{{{"x", x}}, parameters, forward, gradients},
+                                       request.pass, w.dtype, request.device.type());
+  };
+  return {"linear",
+          {Pass::forward, Pass::backward, Pass::forward_backward},
+          linear_cost,
+          linear_memory,
+          build};
+}
+
+inline Case small_case(const Component& component, Pass pass, Dtype dtype = Dtype::f32,
+                       int64_t batch = 2) {
+  return {&component, pass, "custom", {small_config(), Variant(), dtype, batch, 4}, ""};
+}
+
+/// Peaks as a journal would hold them.
+inline nlohmann::ordered_json made_up_peaks(double flops, double memory_bandwidth,
+                                            double cache_bandwidth) {
+  nlohmann::ordered_json measured;
+  for (const char* type : {"f32", "bf16"})
+    measured[type] = {{"flops_per_second", flops}, {"source", "made up"}};
+  measured["memory_bandwidth"] = {{"bytes_per_second", memory_bandwidth}, {"source", "made up"}};
+  measured["cache_bandwidth"] = {{"bytes_per_second", cache_bandwidth}, {"source", "made up"}};
+  return {{"measured", measured}};
+}
+
+}  // namespace tinyllama::harness::testing

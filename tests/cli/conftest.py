@@ -1,0 +1,78 @@
+"""Runs that several tests of the command line look at: measuring peaks takes seconds."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_program import (
+    PROJECT_ROOT,
+    QUICK,
+    RUN,
+    SMALL,
+    FinishedRun,
+    Json,
+    Program,
+    read_json,
+    read_result,
+)
+from jsonschema import Draft202012Validator
+
+SMOKE = [*SMALL, *RUN, "--dtypes=f32,bf16,amp_bf16,f16,amp_f16"]
+
+
+@pytest.fixture(scope="session")
+def program(bench_program: Path) -> Program:
+    return Program(bench_program)
+
+
+@pytest.fixture(scope="session")
+def schema() -> Json:
+    text = (PROJECT_ROOT / "results" / "schema.json").read_text(encoding="utf-8")
+    return read_json(text)
+
+
+@pytest.fixture(scope="session")
+def validator(schema: Json) -> Draft202012Validator:
+    return Draft202012Validator(schema)
+
+
+@pytest.fixture(scope="session")
+def smoke_run(program: Program, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    """Every component, pass and dtype of a small model, and every peak."""
+    folder = tmp_path_factory.mktemp("smoke")
+    out, journal = folder / "out.json", folder / "journal.jsonl"
+    files = [f"--benchmark_out={out}", f"--journal={journal}"]
+    completed = program.run(*SMOKE, *QUICK, *files)
+    # whether it went well is for a test to say, and not for all that look at its files
+    assert completed.returncode in {0, 1}, completed.stderr
+    return FinishedRun(SMOKE, completed, out, journal, read_result(out))
+
+
+@pytest.fixture
+def with_peaks(smoke_run: FinishedRun, tmp_path: Path) -> Callable[[str], list[str]]:
+    """Options of a run that takes its peaks from a journal with nothing else in it.
+
+    Such a journal is what a run leaves that was killed right after measuring them.
+    """
+
+    def options(name: str = "journal.jsonl") -> list[str]:
+        journal = tmp_path / name
+        with smoke_run.journal.open(encoding="utf-8") as lines:
+            journal.write_text(next(lines), encoding="utf-8")
+        return [*RUN, f"--journal={journal}", "--resume"]
+
+    return options
+
+
+@pytest.fixture(scope="session")
+def compare_program() -> Path:
+    program = PROJECT_ROOT / ".deps" / "benchmark" / "tools" / "compare.py"
+    if not program.is_file():
+        pytest.skip("Google Benchmark came without its sources, so compare.py is not here")
+    return program
+
+
+@pytest.fixture
+def copy_of_journal(smoke_run: FinishedRun, tmp_path: Path) -> Path:
+    return Path(shutil.copy(smoke_run.journal, tmp_path / "copy.jsonl"))
