@@ -97,7 +97,7 @@ TEST_F(MeasureTest, EveryMeteredRunIsPrepared) {
 TEST_F(MeasureTest, WarmUpEndsOnceTwoIterationsAllocateAlike) {
   ScriptedWork settled;
   warm_up(cpu, settled, 0, 1e9);
-  EXPECT_EQ(settled.calls, "pr");
+  EXPECT_EQ(settled.calls, "prpr");
   // The first iterations allocate 4, 3, 2 and then always 1 tensor.
   ScriptedWork settling([](int run) {
     for (int i = 0; i < std::max(1, 4 - run); ++i) bytes(100).reset();
@@ -147,7 +147,7 @@ TEST_F(MeasureTest, AColdCacheIsMadeBetweenPrepareAndRun) {
   EXPECT_GE(before, 2 * cache);
   ScriptedWork work;
   time_work(cpu, work, 2, &flusher);
-  EXPECT_EQ(work.calls, "pr");
+  EXPECT_EQ(work.calls, "prpr");
 }
 
 }  // namespace
