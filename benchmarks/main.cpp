@@ -13,6 +13,7 @@
 #include "benchmarks/harness/suite.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
+#include "benchmarks/instruments/thread_pinning.hpp"
 #include "model/problem_sizes.hpp"
 
 namespace tinyllama {
@@ -60,6 +61,7 @@ ExitCode run(int argc, const char* const* argv) {
 // The one place where errors become exit codes.
 int main(int argc, char** argv) {
   using tinyllama::harness::ExitCode;
+  tinyllama::instruments::pin_openmp_threads(argv);
   try {
     return static_cast<int>(tinyllama::run(argc, argv));
   } catch (const c10::Error& error) {

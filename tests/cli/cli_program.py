@@ -32,15 +32,21 @@ TIMEOUT_S = 120.0
 
 
 class Program:
-    """The built tiny_llama_bench, run as a user would, with one thread in every library."""
+    """The built tiny_llama_bench, run as a user would, with one thread in every library.
 
-    def __init__(self, path: Path) -> None:
+    Without a commit, unless asked for: one that is made meanwhile would refuse every --resume.
+    """
+
+    def __init__(self, path: Path, with_commit: bool = False) -> None:
         self.path = path
+        self.environment = {"OMP_NUM_THREADS": "1"}
+        if not with_commit:
+            self.environment["GIT_DIR"] = os.devnull
 
     def start(self, *arguments: str | Path, **keywords: Any) -> subprocess.Popen[Any]:  # noqa: ANN401
         return subprocess.Popen(
             [str(self.path), *map(str, arguments)],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            env=os.environ | self.environment,
             stdin=subprocess.DEVNULL,
             **keywords,
         )
@@ -116,6 +122,10 @@ def case_name(entry: Json) -> str:
     """The name that --list gives, without what Google Benchmark appends."""
     name = entry["run_name"].removesuffix("/manual_time")
     return name.removesuffix("/iterations:1") if name.startswith("peak/") else name
+
+
+def was_measured(entry: Json) -> bool:
+    return "skipped" not in entry and "error_occurred" not in entry
 
 
 def entries_by_case(result: Json) -> dict[str, list[Json]]:

@@ -74,7 +74,6 @@ BAD_DEVICES = {
     "hip:-1": "not a device number",
     "tpu": "unknown kind of device",
     "cpu:1": "only a GPU has a number",
-    "": "unknown kind of device",
 }
 
 # flags that Google Benchmark knows or does not know, with values that it cannot use
@@ -96,7 +95,7 @@ BAD_BENCHMARK_FLAGS = [
 @pytest.mark.parametrize("case", BAD_OPTIONS.values(), ids=BAD_OPTIONS.keys())
 def test_bad_option_is_refused(program: Program, case: tuple[str, ...]) -> None:
     argument, *parts = case
-    message = message_of(program.run(argument, "--list"))
+    message = message_of(program.run("--list", argument))
     for part in parts:
         assert part in message
 

@@ -1,11 +1,13 @@
 """Ways to run: --verify, JSON on stdout, cold caches, limits of memory, failures."""
 
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli_program import (
+    PROJECT_ROOT,
     QUICK,
     RUN,
     SMALL,
@@ -25,6 +27,11 @@ SMALL_AND_LARGE = [*SMALL_MODEL, *FFN, "--batch=2,20000", "--seq=32"]
 MIB = 1 << 20
 
 
+def current_commit() -> str:
+    git = ["git", "-C", str(PROJECT_ROOT), "rev-parse", "--verify", "HEAD"]
+    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def test_verify_only_compares_and_times_nothing(program: Program) -> None:
     choice = [*SMALL, *RUN, "--components=ffn,loss", "--verify=only"]
     completed = program.run(*choice)
@@ -37,9 +44,10 @@ def test_verify_only_compares_and_times_nothing(program: Program) -> None:
 
 
 def test_json_on_stdout_is_pure_and_the_same_as_in_the_file(
-    program: Program, tmp_path: Path, validator: Draft202012Validator
+    bench_program: Path, tmp_path: Path, validator: Draft202012Validator
 ) -> None:
-    """With --verify=off, so that the result says so and has no error."""
+    """With --verify=off, so that the result says so and has no error; with the commit."""
+    program = Program(bench_program, with_commit=True)
     out = tmp_path / "out.json"
     choice = [*SMALL, *RUN, *FFN, "--verify=off"]
     files = ["--benchmark_format=json", f"--benchmark_out={out}"]
@@ -51,6 +59,7 @@ def test_json_on_stdout_is_pure_and_the_same_as_in_the_file(
     assert_complete(result, program.names(*choice), repetitions=2)
     assert result["context"]["verify"] == "off"
     assert result["context"]["threads"] == 1
+    assert result["context"]["git_commit"] == (current_commit() or "unknown")
     assert not any("max_rel_error" in entry for entry in result["benchmarks"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json"]
 
