@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 
 namespace tinyllama::instruments {
 
@@ -12,7 +14,10 @@ void pin_openmp_threads(char** argv) {
     if (std::getenv(name) != nullptr) return;
   }
   ::setenv("OMP_PROC_BIND", "true", 1);
-  ::execv("/proc/self/exe", argv);
+  // By its own path: the process keeps its name, which users look for in ps and top.
+  std::error_code unknown;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", unknown);
+  if (!unknown) ::execv(program.c_str(), argv);
   ::unsetenv("OMP_PROC_BIND");  // exec failed: go on unpinned, and say so in the context
 }
 

@@ -4,26 +4,36 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
 import termios
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 from cli_program import PROJECT_ROOT, QUICK, SMALL, SMALL_MODEL, TIMEOUT_S, FinishedRun, Program
 
+Running = subprocess.Popen[Any]
 WithPeaks = Callable[..., list[str]]
 PARTS = [*SMALL, "--components=ffn,loss"]
 ERASE = "\r\x1b[K"
 
 
-def run_on_terminal(program: Program, arguments: list[str], columns: int) -> str:
-    """What a run writes to stderr where that is a terminal."""
+def start_on_terminal(program: Program, arguments: list[str], columns: int) -> tuple[Running, int]:
+    """A run whose stderr is a terminal, and our end of that."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     process = program.start(*arguments, stdout=subprocess.DEVNULL, stderr=theirs)
     os.close(theirs)
+    return process, ours
+
+
+def run_on_terminal(program: Program, arguments: list[str], columns: int) -> str:
+    """What a run writes to stderr where that is a terminal."""
+    process, ours = start_on_terminal(program, arguments, columns)
     written = b""
     try:
         while block := os.read(ours, 4096):
@@ -60,6 +70,25 @@ def test_status_line_fits_the_terminal(program: Program, with_peaks: WithPeaks) 
     assert [state for state in states if len(state) >= 50] == []
 
 
+def test_second_interrupt_ends_at_once(program: Program, with_peaks: WithPeaks) -> None:
+    """The first lets the case that is running finish, which here takes minutes."""
+    endless = ["--benchmark_min_time=20000000x", "--max-seconds-per-case=10000"]
+    process, ours = start_on_terminal(program, [*PARTS, *with_peaks(), *endless], columns=200)
+    try:
+        written = b""
+        while b"[1/6]" not in written:
+            written += os.read(ours, 4096)
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=TIMEOUT_S) == -signal.SIGINT
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
 def test_only_what_varies_has_a_column(program: Program, with_peaks: WithPeaks) -> None:
     choice = [*SMALL_MODEL, "--components=ffn,rotary", "--passes=forward", "--seq=8"]
     completed = program.run(*choice, "--batch=2,4", *with_peaks(), *QUICK)
@@ -69,9 +98,9 @@ def test_only_what_varies_has_a_column(program: Program, with_peaks: WithPeaks) 
         after = completed.stdout.split(heading + "\n")[1].splitlines()
         assert after[0].split()[:2] == ["batch", "time"]
         assert [row.split()[0] for row in after[2:4]] == ["2", "4"]
-    products = completed.stdout.split("\n\n")[0]
-    assert "TFLOPS" in products
-    assert "TFLOPS" not in completed.stdout.split("rotary")[1]
+    rotary, ffn = completed.stdout.strip().split("\n\n")
+    assert "TFLOPS" in ffn
+    assert "TFLOPS" not in rotary
 
 
 def test_closure_is_missing_where_a_part_is(program: Program, with_peaks: WithPeaks) -> None:

@@ -201,25 +201,3 @@ def test_interrupted_run_writes_what_it_has(
     whole = read_result(tmp_path / "whole.json")
     assert_complete(whole, names, repetitions=2)
     assert whole["benchmarks"][: len(result["benchmarks"])] == result["benchmarks"]
-
-
-def test_second_interrupt_ends_at_once(
-    program: Program, tmp_path: Path, with_peaks: WithPeaks
-) -> None:
-    journal = tmp_path / "journal.jsonl"
-    options = [*PARTS, *with_peaks(journal.name), "--benchmark_min_time=60s"]
-    more_time = "--max-seconds-per-case=600"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    process = program.start(*options, more_time, **quiet)
-    assert process.stderr is not None
-    assert any("already" in line for line in process.stderr)
-    try:
-        process.send_signal(signal.SIGINT)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=0.5)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == -signal.SIGINT
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
