@@ -28,6 +28,7 @@ ExitCode run(int argc, const char* const* argv) {
   names.emplace_back(harness::kPeakComponent);
   const auto options = harness::parse_options(argc, argv, names);
   if (!options) return ExitCode::ok;
+  harness::initialize_benchmark(*options);
 
   const std::string sizes_file = options->problem_sizes_file.empty() ? TINY_LLAMA_SOURCE_DIR
                                      "/fixtures/problem_sizes.json"
@@ -49,8 +50,6 @@ ExitCode run(int argc, const char* const* argv) {
     return ExitCode::ok;
   }
   instruments::host_allocator::install();
-  if (!device.is_gpu())
-    instruments::host_allocator::set_limit(options->memory_limit_bytes.value_or(0));
   if (options->threads) at::set_num_threads(*options->threads);
   return harness::run_suite(*options, plan, device, components::step_closure());
 }

@@ -18,11 +18,14 @@ using Json = nlohmann::ordered_json;
 }
 
 Json parse(const std::filesystem::path& file) {
+  std::error_code unknown;
+  if (std::filesystem::is_directory(file, unknown))
+    fail(file, "is a directory; --problem-sizes names a JSON file");
   std::ifstream in(file);
   if (!in) fail(file, "cannot be read; --problem-sizes names a JSON file");
   try {
     return Json::parse(in);
-  } catch (const Json::parse_error& error) {
+  } catch (const Json::exception& error) {
     fail(file, fmt::format("is not valid JSON: {}", error.what()));
   }
 }

@@ -22,6 +22,10 @@ constexpr const char* kMagic = "tiny_llama_bench journal";
 }
 
 std::string read_text(const std::filesystem::path& file) {
+  std::error_code unknown;
+  if (std::filesystem::is_directory(file, unknown)) {
+    throw std::invalid_argument(fmt::format("journal {}: is a directory", file.string()));
+  }
   std::ifstream in(file, std::ios::binary);
   if (!in)
     throw std::invalid_argument(
@@ -92,16 +96,26 @@ JournalContents Journal::read(const std::filesystem::path& file) {
       contents.header = line.at("header");
       continue;
     }
-    const auto is_object = [](const Json& entry) { return entry.is_object(); };
+    if (line.contains("peaks")) {
+      contents.header["peaks"] = line.at("peaks");
+      continue;
+    }
+    const auto is_entry = [](const Json& entry) {
+      return entry.is_object() && entry.contains("name") && entry.contains("run_name");
+    };
     if (!line.contains("case") || !line["case"].is_string() || !line.contains("entries") ||
         !line["entries"].is_array() || line["entries"].empty() ||
-        !std::all_of(line["entries"].begin(), line["entries"].end(), is_object)) {
+        !std::all_of(line["entries"].begin(), line["entries"].end(), is_entry)) {
       fail("needs a case and its entries");
     }
     contents.results.push_back({line.at("case").get<std::string>(), line.at("entries")});
   }
   if (number == 0) throw std::invalid_argument(fmt::format("journal {}: is empty", file.string()));
   return contents;
+}
+
+void Journal::add_peaks(const Json& peaks) {
+  write_line({{"peaks", peaks}});
 }
 
 void Journal::add(const CaseResult& result) {

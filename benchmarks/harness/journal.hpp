@@ -33,6 +33,7 @@ class Journal {
   /// Returns when the line has reached the disk. Throws std::runtime_error (disk full, ...) naming
   /// the file and the reason.
   void add(const CaseResult& result);
+  void add_peaks(const Json& peaks);
 
  private:
   Journal(std::filesystem::path file, int descriptor);

@@ -30,8 +30,10 @@ class JournalTest : public ::testing::Test {
   testing::TemporaryFolder folder;
   std::filesystem::path file = folder / "journal.jsonl";
   Json header = {{"seed", 42}, {"device", {{"name", "some \"device\"\n"}}}};
-  CaseResult first{"a/forward", Json::array({{{"name", "a"}, {"real_time", 0.1}}})};
-  CaseResult second{"b/forward", Json::array({{{"name", "b"}}, {{"name", "b_mean"}}})};
+  CaseResult first{"a/forward",
+                   Json::array({{{"name", "a"}, {"run_name", "a"}, {"real_time", 0.1}}})};
+  CaseResult second{"b/forward", Json::array({{{"name", "b"}, {"run_name", "b"}},
+                                              {{"name", "b_mean"}, {"run_name", "b"}}})};
 };
 
 TEST_F(JournalTest, ReadsWhatWasWritten) {

@@ -172,6 +172,11 @@ bool take_benchmark_flag(const std::string& argument, Options& options) {
   } else if (name == "--benchmark_list_tests") {
     options.list = value != "false";
   } else {
+    // Google Benchmark answers a wrong unit with its usage and success.
+    if (name == "--benchmark_time_unit" && value != "ns" && value != "us" && value != "ms" &&
+        value != "s") {
+      throw std::invalid_argument(fmt::format("{} '{}': must be ns, us, ms or s", name, value));
+    }
     // Google Benchmark takes 0 iterations for an order and never ends.
     const bool counts = name == "--benchmark_min_time" || name == "--benchmark_repetitions";
     if (counts && !(std::strtod(value.c_str(), nullptr) > 0)) {

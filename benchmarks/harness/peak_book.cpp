@@ -24,8 +24,9 @@ PeakBook::PeakBook(const instruments::Device& device) : device_(device) {}
 
 void PeakBook::measure(const std::vector<std::string>& types, const std::vector<Case>& cases) {
   shapes_ = product_shapes(cases);
-  bandwidth_ = instruments::measure_bandwidth(device_);
+  if (bandwidth_.memory.per_second == 0) bandwidth_ = instruments::measure_bandwidth(device_);
   for (const auto& type : types) {
+    if (flops_.contains(type)) continue;
     flops_[type] = instruments::measure_gemm_peak(device_, type, shapes_, kSecondsPerType);
   }
 }

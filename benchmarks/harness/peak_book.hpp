@@ -16,7 +16,8 @@ class PeakBook {
  public:
   explicit PeakBook(const instruments::Device& device);
 
-  /// Measures bandwidth and, for each type, products; the matrix shapes of `cases` take part.
+  /// Measures bandwidth and each type of products, what a journal brought along excepted; the
+  /// matrix shapes of `cases` take part.
   void measure(const std::vector<std::string>& types, const std::vector<Case>& cases);
   /// Measures products of one type again, or bandwidth, keeps the better figure, and returns what
   /// was measured now.

@@ -1,6 +1,7 @@
 #include "benchmarks/harness/progress.hpp"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -52,7 +53,12 @@ void Progress::start(const std::string& name) {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
     left = ", " + format_duration(elapsed * seconds_left_ / seconds_done_) + " left";
   }
-  fmt::print(stderr, "[{}/{}{}] {} ...", done_ + 1, total_, left, name);
+  // A line that wraps could not be erased.
+  winsize window = {};
+  const size_t columns =
+      ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1 ? window.ws_col : 80;
+  const std::string line = fmt::format("[{}/{}{}] {} ...", done_ + 1, total_, left, name);
+  fmt::print(stderr, "{}", line.substr(0, columns - 1));
   std::fflush(stderr);
 }
 

@@ -9,6 +9,7 @@
 
 #include "benchmarks/harness/interrupt.hpp"
 #include "benchmarks/harness/list_grammar.hpp"
+#include "benchmarks/instruments/host_allocator.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -21,6 +22,15 @@ constexpr double kWarmUpSeconds = 0.05;
 // A case above this share of the measured peak has a wrong time or a wrong FLOP count; up to it,
 // the peak was measured too low.
 constexpr double kLargestPeakShare = 1.05;
+
+// The user's limit holds for the work of cases; peaks may need more.
+class AllocationLimit {
+ public:
+  explicit AllocationLimit(int64_t bytes) { instruments::host_allocator::set_limit(bytes); }
+  ~AllocationLimit() { instruments::host_allocator::set_limit(0); }
+  AllocationLimit(const AllocationLimit&) = delete;
+  AllocationLimit& operator=(const AllocationLimit&) = delete;
+};
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -68,6 +78,7 @@ void Runner::close() {
 template <typename Step>
 void Runner::guarded(Session& session, Step step) {
   try {
+    const AllocationLimit limit(device_.is_gpu() ? 0 : settings_.memory_limit_bytes);
     step();
     return;
   } catch (const c10::OutOfMemoryError& error) {
@@ -233,6 +244,7 @@ void Runner::report(Session& session, double seconds, benchmark::State& state) {
 std::string Runner::check_against_peaks(const Case& planned, double seconds) {
   const std::string type = product_type(planned.workload.dtype);
   const double rate = static_cast<double>(planned.cost().model_flops) / seconds;
+  const AllocationLimit none(0);
   if (rate > peaks_.measured_flops(type)) peaks_.measure_flops_again(type);
   const double share = rate / peaks_.measured_flops(type);
   if (share > kLargestPeakShare) {

@@ -128,7 +128,7 @@ TEST_F(RunnerTest, WhatABuildThrowsIsItsCasesFailureAndTheRunGoesOn) {
 
 TEST_F(RunnerTest, AnAllocationThatFailsHalfwayIsReportedAndItsMemoryReleased) {
   const int64_t before = instruments::host_allocator::read().live_bytes;
-  instruments::host_allocator::set_limit(before + (int64_t{32} << 20));
+  settings.memory_limit_bytes = before + (int64_t{32} << 20);
   const Component hungry = with_build([] {
     const at::Tensor fits = at::empty({int64_t{20} << 20}, at::kByte);
     const at::Tensor does_not = at::empty({int64_t{20} << 20}, at::kByte);

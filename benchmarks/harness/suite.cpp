@@ -26,24 +26,12 @@ namespace {
 // minutes.
 constexpr const char* kDefaultFlags[] = {"--benchmark_min_time=0.1s", "--benchmark_repetitions=3"};
 
-void initialize_benchmark(const Options& options) {
-  static char program_name[] = "tiny_llama_bench";  // Google Benchmark keeps the pointer
-  std::vector<std::string> arguments;
-  arguments.insert(arguments.end(), std::begin(kDefaultFlags), std::end(kDefaultFlags));
-  arguments.insert(arguments.end(), options.benchmark_arguments.begin(),
-                   options.benchmark_arguments.end());
-  std::vector<char*> pointers = {program_name};
-  for (auto& argument : arguments) pointers.push_back(argument.data());
-  int count = static_cast<int>(pointers.size());
-  benchmark::Initialize(&count, pointers.data());
-  if (count > 1)
-    throw std::invalid_argument(
-        fmt::format("{}: is not a flag of Google Benchmark, or has an invalid value", pointers[1]));
-}
-
 void check_writable(const std::string& file) {
   std::error_code unknown;
   if (file.empty() || std::filesystem::is_other(file, unknown)) return;
+  if (std::filesystem::is_directory(file, unknown)) {
+    throw std::invalid_argument(fmt::format("--benchmark_out: {}: is a directory", file));
+  }
   auto trial = std::filesystem::path(file);
   trial += ".part";
   try {
@@ -77,8 +65,9 @@ class SuiteRun {
     const std::vector<std::pair<std::string, double>> work = work_left();
     Progress progress(work);
     announce(progress);
-    measure_peaks(progress);
     open_journal();
+    measure_peaks(progress);
+    journal_peaks();
     RunSettings settings{options_.verify, options_.seed, options_.memory_limit_bytes.value_or(0),
                          options_.max_seconds_per_case, options_.cold_cache};
     Runner runner(device_, peaks_, settings, sample_f64_flops(device_));
@@ -101,10 +90,29 @@ class SuiteRun {
     const JournalContents contents = Journal::read(options_.journal_file);
     check_same_circumstances(options_.journal_file, contents.header, document_.context,
                              circumstances_to_keep());
-    peaks_.restore(contents.header.at("peaks"), plan_.cases);
+    // A run that was killed while it measured its peaks has none yet.
+    if (contents.header.contains("peaks")) restore_peaks(contents.header.at("peaks"));
     for (const auto& result : contents.results) {
       if (!is_done(result.name)) document_.results.push_back(result);
     }
+  }
+
+  void restore_peaks(const Json& peaks) {
+    try {
+      peaks_.restore(peaks, plan_.cases);
+    } catch (const Json::exception& error) {
+      throw std::invalid_argument(fmt::format("journal {}: its peaks are malformed: {}",
+                                              options_.journal_file, error.what()));
+    }
+  }
+
+  // Every row is a share of the peaks known when it was written, so a run that continues this one
+  // needs the latest.
+  void journal_peaks() {
+    const Json now = peaks_.to_json();
+    if (!journal_ || now == journaled_peaks_) return;
+    journal_->add_peaks(now);
+    journaled_peaks_ = now;
   }
 
   bool is_done(const std::string& name) const {
@@ -161,9 +169,7 @@ class SuiteRun {
       journal_ = Journal::append_to(options_.journal_file);
       return;
     }
-    Json header = document_.context;
-    header["peaks"] = peaks_.to_json();
-    journal_ = Journal::create(options_.journal_file, header);
+    journal_ = Journal::create(options_.journal_file, document_.context);
   }
 
   void register_cases(Runner& runner) {
@@ -185,6 +191,7 @@ class SuiteRun {
     if (result.entries.front().value("skip_message", "") == "interrupted") return;
     if (write_fault_.empty() && journal_) {
       try {
+        journal_peaks();
         journal_->add(result);
       } catch (const std::exception& error) {
         // Throwing through Google Benchmark would lose what was measured; end the run instead.
@@ -254,14 +261,29 @@ class SuiteRun {
   PeakBook peaks_;
   ResultDocument document_;
   std::optional<Journal> journal_;
+  Json journaled_peaks_;
   std::string write_fault_;
 };
 
 }  // namespace
 
+void initialize_benchmark(const Options& options) {
+  static char program_name[] = "tiny_llama_bench";  // Google Benchmark keeps the pointer
+  std::vector<std::string> arguments;
+  arguments.insert(arguments.end(), std::begin(kDefaultFlags), std::end(kDefaultFlags));
+  arguments.insert(arguments.end(), options.benchmark_arguments.begin(),
+                   options.benchmark_arguments.end());
+  std::vector<char*> pointers = {program_name};
+  for (auto& argument : arguments) pointers.push_back(argument.data());
+  int count = static_cast<int>(pointers.size());
+  benchmark::Initialize(&count, pointers.data());
+  if (count > 1)
+    throw std::invalid_argument(
+        fmt::format("{}: is not a flag of Google Benchmark, or has an invalid value", pointers[1]));
+}
+
 ExitCode run_suite(const Options& options, const Plan& plan, const instruments::Device& device,
                    const Closure& closure) {
-  initialize_benchmark(options);
   install_interrupt_handler();
   return SuiteRun(options, plan, device, closure).run();
 }

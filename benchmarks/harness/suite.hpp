@@ -11,6 +11,10 @@ namespace tinyllama::harness {
 
 enum class ExitCode { ok = 0, case_failed = 1, bad_input = 2, interrupted = 130 };
 
+/// Hands the --benchmark_* flags that are Google Benchmark's own to it. Throws
+/// std::invalid_argument naming a flag that it refuses.
+void initialize_benchmark(const Options& options);
+
 /// Measures every case of the plan (`--verify only`: proves them). Throws std::invalid_argument for
 /// bad options or files, and std::runtime_error when a result cannot be written; what was measured
 /// until then is in the journal.

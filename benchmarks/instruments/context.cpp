@@ -1,56 +1,21 @@
 #include "benchmarks/instruments/context.hpp"
 
+#include "source_version_stamp.hpp"
+
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <sched.h>
 #include <torch/version.h>
 #include <unistd.h>
 
-#include <array>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <optional>
 #include <sstream>
 #include <string_view>
 
 namespace tinyllama::instruments {
 namespace {
-
-/// What `command` prints, or nothing when it fails.
-std::optional<std::string> output_of(const std::string& command) {
-  int status = -1;
-  std::string output;
-  {
-    const auto close = [&status](std::FILE* stream) { status = pclose(stream); };
-    const std::unique_ptr<std::FILE, decltype(close)> pipe(popen(command.c_str(), "r"), close);
-    if (!pipe) return std::nullopt;
-    std::array<char, 4096> buffer;
-    for (size_t count = 0; (count = std::fread(buffer.data(), 1, buffer.size(), pipe.get())) > 0;) {
-      output.append(buffer.data(), count);
-    }
-  }
-  if (status != 0) return std::nullopt;
-  return output;
-}
-
-std::string shell_quoted(std::string_view text) {
-  std::string quoted = "'";
-  for (const char letter : text) {
-    if (letter == '\'') {
-      quoted += "'\\''";
-    } else {
-      quoted += letter;
-    }
-  }
-  return quoted + "'";
-}
-
-std::optional<std::string> git(std::string_view arguments) {
-  return output_of("git -C " + shell_quoted(TINY_LLAMA_CHECKOUT) + " " + std::string(arguments) +
-                   " 2>/dev/null");
-}
 
 std::optional<std::string> first_line(const std::filesystem::path& file) {
   std::ifstream stream(file);
@@ -135,12 +100,7 @@ std::string_view name_of(at::Float32MatmulPrecision precision) {
 }  // namespace
 
 SourceVersion source_version() {
-  // A source folder that lies inside some other repository has no version of its own.
-  const auto prefix = git("rev-parse --show-prefix");
-  const auto commit = git("rev-parse --verify HEAD");
-  if (!prefix || *prefix != "\n" || !commit) return {"unknown", false};
-  const auto changes = git("status --porcelain --untracked-files=no");
-  return {commit->substr(0, commit->find('\n')), changes && !changes->empty()};
+  return {TINY_LLAMA_COMMIT, TINY_LLAMA_DIRTY};
 }
 
 std::string torch_version() {

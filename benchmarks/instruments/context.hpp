@@ -12,7 +12,7 @@ struct SourceVersion {
   std::string commit;  ///< of the checkout this program was built from, "unknown" without git
   bool dirty = false;  ///< tracked files differ from that commit
 };
-/// Asks git at run time about the checkout that the program was built from.
+/// Of the checkout when this program was built.
 SourceVersion source_version();
 
 std::string torch_version();
