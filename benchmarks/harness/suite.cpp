@@ -100,6 +100,7 @@ class SuiteRun {
   void restore_peaks(const Json& peaks) {
     try {
       peaks_.restore(peaks, plan_.cases);
+      journaled_peaks_ = peaks;
     } catch (const Json::exception& error) {
       throw std::invalid_argument(fmt::format("journal {}: its peaks are malformed: {}",
                                               options_.journal_file, error.what()));

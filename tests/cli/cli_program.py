@@ -113,9 +113,13 @@ def read_result(file: Path) -> Json:
 
 
 def read_journal(file: Path) -> list[Json]:
-    """The whole lines of a journal: its header, then one line a case."""
+    """A journal's header, with the peaks that were written last, then one line a case."""
     text = file.read_text(encoding="utf-8") if file.exists() else ""
-    return [read_json(line) for line in text.split("\n")[:-1]]
+    lines = [read_json(line) for line in text.split("\n")[:-1]]
+    for line in lines:
+        if "peaks" in line:
+            lines[0]["header"]["peaks"] = line["peaks"]
+    return [line for line in lines if "peaks" not in line]
 
 
 def case_name(entry: Json) -> str:

@@ -1,5 +1,6 @@
 """Runs that several tests of the command line look at: measuring peaks takes seconds."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from cli_program import (
     FinishedRun,
     Json,
     Program,
+    read_journal,
     read_json,
     read_result,
 )
@@ -58,8 +60,8 @@ def with_peaks(smoke_run: FinishedRun, tmp_path: Path) -> Callable[[str], list[s
 
     def options(name: str = "journal.jsonl") -> list[str]:
         journal = tmp_path / name
-        with smoke_run.journal.open(encoding="utf-8") as lines:
-            journal.write_text(next(lines), encoding="utf-8")
+        header = read_journal(smoke_run.journal)[0]
+        journal.write_text(json.dumps(header) + "\n", encoding="utf-8")
         return [*RUN, f"--journal={journal}", "--resume"]
 
     return options

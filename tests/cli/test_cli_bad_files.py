@@ -123,11 +123,11 @@ def test_resume_of_a_journal_with_useless_entries_is_refused(
     assert "line 2" in message
 
 
-def test_resume_of_a_journal_without_peaks_is_refused(
+def test_resume_of_a_journal_with_malformed_peaks_is_refused(
     copy_of_journal: Path, program: Program
 ) -> None:
     header, case = header_and_case(copy_of_journal)
-    del header["header"]["peaks"]
+    header["header"]["peaks"] = {"measured": {"f32": {"flops_per_second": "many"}}}
     assert "peaks" in refused_journal(program, copy_of_journal, header, case)
 
 
