@@ -34,7 +34,7 @@ struct Options {
   uint64_t seed = 42;
   Verify verify = Verify::before;
   std::optional<int64_t> memory_limit_bytes;
-  double max_seconds_per_case = 20.0;
+  double max_seconds_per_case = 10.0;
   bool cold_cache = false;
   std::string journal_file;
   bool resume = false;

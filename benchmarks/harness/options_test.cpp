@@ -36,7 +36,7 @@ TEST(OptionsTest, Defaults) {
   EXPECT_EQ(options.seed, 42U);
   EXPECT_EQ(options.verify, Verify::before);
   EXPECT_FALSE(options.memory_limit_bytes);
-  EXPECT_EQ(options.max_seconds_per_case, 20.0);
+  EXPECT_EQ(options.max_seconds_per_case, 10.0);
   EXPECT_FALSE(options.cold_cache || options.resume || options.list || options.dry_run);
   EXPECT_EQ(options.journal_file, "");
   EXPECT_EQ(options.filter, ".");

@@ -24,7 +24,7 @@ struct RunSettings {
   Verify verify = Verify::before;
   uint64_t seed = 42;
   int64_t memory_limit_bytes = 0;  ///< 0: what the device has free
-  double max_seconds_per_case = 20;
+  double max_seconds_per_case = 10;
   bool cold_cache = false;
 };
 
