@@ -48,7 +48,7 @@ class ScriptCheckout:
         self.stubs.mkdir(parents=True)
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(PROJECT_ROOT / "scripts", root / "scripts", ignore=ignore)
-        for name in ("requirements.txt", "requirements-test.txt"):
+        for name in ("requirements.txt", "requirements-test.txt", "requirements-oracle.txt"):
             shutil.copy(PROJECT_ROOT / name, root / name)
 
     def stub(self, name: str, body: str) -> None:

@@ -118,3 +118,53 @@ def test_changed_requirements_are_installed_again(checkout: "ScriptCheckout") ->
     with (checkout.root / "requirements.txt").open("a") as stream:
         stream.write("another==1.0\n")
     assert checkout.run(f"environment_has {file}").returncode == 1
+
+
+def test_tools_are_installed_once(checkout: "ScriptCheckout") -> None:
+    stub_python(checkout, pip_status=0)
+    for _ in range(2):
+        result = checkout.run("set_up_tools requirements-oracle.txt 'the oracle' oracle")
+        assert result.returncode == 0, result.stderr
+    (call,) = (checkout.root / "pip_calls").read_text().splitlines()
+    assert call.endswith("/requirements-oracle.txt")
+
+
+# Each part of the set-up says that it was called, and does nothing.
+PARTS = """
+find_own_torch() { return OWN_TORCH; }
+set_up_packages() { :; }
+set_up_google_benchmark() { :; }
+set_up_torch() { echo torch; }
+set_up_tools() { echo "$1"; }
+set_up_build() { echo build; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("purpose", "has_own_torch", "parts"),
+    [
+        ("bench", False, "torch build"),
+        ("test", False, "torch requirements-test.txt requirements-oracle.txt build"),
+        ("test", True, "requirements-test.txt build"),
+        ("peers", False, "torch requirements-oracle.txt build"),
+        ("peers", True, "build"),
+        ("golden", False, "torch requirements-oracle.txt"),
+        ("golden", True, ""),
+    ],
+)
+def test_what_each_command_sets_up(
+    checkout: "ScriptCheckout", purpose: str, has_own_torch: bool, parts: str
+) -> None:
+    functions = PARTS.replace("OWN_TORCH", "0" if has_own_torch else "1")
+    result = checkout.run(f"{functions}set_up {purpose}")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == parts.split()
+
+
+def test_oracle_runs_in_the_python_that_has_it(checkout: "ScriptCheckout") -> None:
+    checkout.stub("python3", "exit 0")
+    assert checkout.run("find_oracle_python").stdout == "python3\n"
+    checkout.stub("python3", "exit 1")
+    result = checkout.run("find_oracle_python")
+    assert result.returncode == 1
+    assert "pip install -r" in result.stderr

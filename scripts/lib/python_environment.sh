@@ -101,8 +101,23 @@ set_up_torch() {
   fi
 }
 
-set_up_test_tools() {
-  if environment_has "$project_root/requirements-test.txt"; then return 0; fi
-  require_step "tools for the tests: pip install -r requirements-test.txt into .venv" test_tools \
-    install_requirements "$project_root/requirements-test.txt"
+# set_up_tools <requirements file> <what it holds> <log name>
+set_up_tools() {
+  if environment_has "$project_root/$1"; then return 0; fi
+  require_step "$2: pip install -r $1 into .venv" "$3" install_requirements "$project_root/$1"
+}
+
+# The first Python that has torch and the oracle's packages; status 1 where none has. A user's own Python, which holds the torch
+# of its device, is never installed into.
+find_oracle_python() {
+  local python
+  for python in "$virtual_python" python3; do
+    if "$python" -c 'import safetensors, torch, transformers' 2>/dev/null; then
+      printf '%s\n' "$python"
+      return
+    fi
+  done
+  say "error: no Python here has torch, transformers and safetensors. In the environment that has your torch:"
+  say "   python3 -m pip install -r $project_root/requirements-oracle.txt"
+  return 1
 }

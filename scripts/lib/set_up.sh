@@ -13,18 +13,25 @@ source "$library_folder/google_benchmark.sh"
 # shellcheck source=scripts/lib/build.sh
 source "$library_folder/build.sh"
 
-# set_up <bench|test>
+# set_up <bench|test|peers|golden>: what that command needs. The oracle's packages go beside torch: where the user's own Python
+# has that, they are the user's to install.
 set_up() {
-  local purpose="$1" own_torch="" not_needed=(python3-venv)
+  local purpose="$1" own_torch="" needs_oracle="" needed=() not_needed=(python3-venv) file
   lock_set_up
-  if find_own_torch; then own_torch=yes; fi
-  if [[ -z "$own_torch" ]] && ! environment_has "$project_root/requirements.txt"; then not_needed=(); fi
-  if [[ "$purpose" == test ]] && ! environment_has "$project_root/requirements-test.txt"; then not_needed=(); fi
+  if find_own_torch; then own_torch=yes; else needed+=(requirements.txt); fi
+  if [[ "$purpose" == test ]]; then needed+=(requirements-test.txt); fi
+  if [[ "$purpose" != bench && -z "$own_torch" ]]; then needs_oracle=yes needed+=(requirements-oracle.txt); fi
+  for file in "${needed[@]}"; do
+    if ! environment_has "$project_root/$file"; then not_needed=(); fi
+  done
   if [[ "$torch_kind" == cuda ]]; then not_needed+=(libamdhip64-dev); fi
   set_up_packages "${not_needed[@]}"
   if [[ -z "$own_torch" ]]; then set_up_torch; fi
-  if [[ "$purpose" == test ]]; then set_up_test_tools; fi
-  set_up_google_benchmark
-  set_up_build "$(choose_preset)" "$project_root/build"
+  if [[ "$purpose" == test ]]; then set_up_tools requirements-test.txt "tools for the tests" test_tools; fi
+  if [[ -n "$needs_oracle" ]]; then set_up_tools requirements-oracle.txt "the oracle of the proofs" oracle; fi
+  if [[ "$purpose" != golden ]]; then
+    set_up_google_benchmark
+    set_up_build "$(choose_preset)" "$project_root/build"
+  fi
   unlock_set_up
 }

@@ -11,32 +11,15 @@ import json
 import time
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+
+from tinyllama_tools.oracle import build_model
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
-def build_model(size: dict[str, int], dtype: str) -> LlamaForCausalLM:
-    """The model of one problem size, with weights from seed 42."""
-    torch.manual_seed(42)
-    config = LlamaConfig(
-        vocab_size=size["vocab_size"],
-        hidden_size=size["hidden_dim"],
-        intermediate_size=size["intermediate_dim"],
-        num_hidden_layers=size["n_layers"],
-        num_attention_heads=size["n_heads"],
-        num_key_value_heads=size["n_kv_heads"],
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=False,
-        attn_implementation="eager",
-        use_cache=False,
-    )
-    return LlamaForCausalLM(config).to(DTYPES[dtype])
-
-
 def time_steps(size: dict[str, int], dtype: str, batch: int, seq: int, steps: int) -> list[float]:
     """Seconds of each step after the first, which warms up."""
-    model = build_model(size, dtype)
+    model = build_model(size, DTYPES[dtype])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False, fused=False)
     tokens = torch.randint(0, size["vocab_size"], (batch, seq))
     seconds = []
