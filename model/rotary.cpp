@@ -22,15 +22,24 @@ at::Tensor rotate_half(const at::Tensor& x) {
 
 RotaryTable::RotaryTable(const ModelConfig& config, int64_t max_seq, Dtype dtype,
                          c10::Device device) {
-  const auto f32 = at::TensorOptions().dtype(c10::ScalarType::Float);
+  // Angles are float32, as LlamaForCausalLM has them whatever the type of its weights, but every
+  // function is evaluated in float64 and then rounded: float32 functions differ in the last bit
+  // between processors, and a float64 proof must hold on each.
+  const auto f64 = at::TensorOptions().dtype(c10::ScalarType::Double);
   const auto head_dim = config.head_dim();
-  const at::Tensor exponents = at::arange(0, head_dim, 2, f32) / static_cast<double>(head_dim);
-  const at::Tensor inverse_frequency = at::pow(config.rope_theta(), exponents).reciprocal();
-  const at::Tensor angles = at::outer(at::arange(max_seq, f32), inverse_frequency);
+  const at::Tensor exponents = at::arange(0, head_dim, 2, f64) / static_cast<double>(head_dim);
+  const at::Tensor inverse_frequency =
+      at::pow(config.rope_theta(), exponents).reciprocal().to(c10::ScalarType::Float);
+  const at::Tensor angles =
+      at::outer(at::arange(max_seq, f64.dtype(c10::ScalarType::Float)), inverse_frequency)
+          .to(c10::ScalarType::Double);
   // Both halves of a head turn by the same angles.
   const at::Tensor table = at::cat({angles, angles}, -1).unsqueeze(1);
-  cos_ = table.cos().to(device, compute_type(dtype));
-  sin_ = table.sin().to(device, compute_type(dtype));
+  const auto rounded = [&](const at::Tensor& values) {
+    return values.to(c10::ScalarType::Float).to(device, compute_type(dtype));
+  };
+  cos_ = rounded(table.cos());
+  sin_ = rounded(table.sin());
 }
 
 at::Tensor RotaryTable::rotate(const at::Tensor& x) const {

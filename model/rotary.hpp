@@ -11,9 +11,9 @@ namespace tinyllama {
 /// cos and sin of every position's angles, for sequences of up to `max_seq` tokens.
 class RotaryTable {
  public:
-  /// Angles are position * theta^(-2i / head_dim), computed in float32 as LlamaRotaryEmbedding does
-  /// (also for float64 models, so that every dtype rotates by the same angles) and rounded to the
-  /// type in which products run.
+  /// Angles are position * theta^(-2i / head_dim) in float32, as in LlamaRotaryEmbedding (also for
+  /// float64 models, so that every dtype rotates by the same angles); their cosines and sines are
+  /// rounded to float32 and then to the type in which products run.
   RotaryTable(const ModelConfig& config, int64_t max_seq, Dtype dtype, c10::Device device);
 
   /// x [B, S, heads, head_dim] -> x * cos + rotate_half(x) * sin, same shape. S must not exceed

@@ -43,7 +43,9 @@ Counters fixed_counters(const Case& planned, const Metering& metering) {
   counters["predicted_memory_MiB"] = static_cast<double>(planned.memory().peak()) / 1048576.0;
   counters["allocations"] = static_cast<double>(metering.allocations);
   counters["operators"] = static_cast<double>(metering.operators);
-  if (metering.kernels) counters["kernels"] = static_cast<double>(*metering.kernels);
+  counters["counted_flops"] = static_cast<double>(metering.profile.product_flops);
+  if (metering.profile.kernels)
+    counters["kernels"] = static_cast<double>(*metering.profile.kernels);
   return counters;
 }
 

@@ -94,13 +94,13 @@ TEST_F(CountersTest, FixedCounters) {
       {"parameters", 7},       {"model_flops", 600},      {"causal_flops", 500},
       {"hardware_flops", 700}, {"elementwise_flops", 80}, {"bytes", 200},
       {"flop_per_byte", 3},    {"peak_memory_MiB", 1.5},  {"predicted_memory_MiB", 3},
-      {"allocations", 11},     {"operators", 22}};
-  EXPECT_EQ(fixed_counters(planned, {3 << 19, 11, 22, std::nullopt}), expected);
+      {"allocations", 11},     {"operators", 22},         {"counted_flops", 650}};
+  EXPECT_EQ(fixed_counters(planned, {3 << 19, 11, 22, {650, {}, {}}}), expected);
 }
 
 TEST_F(CountersTest, IntensityWithoutProductsIsElementwise) {
   set_cost({.elementwise_flops = 80, .bytes = 200});
-  const Counters counters = fixed_counters(planned, {0, 0, 0, 33});
+  const Counters counters = fixed_counters(planned, {0, 0, 0, {0, {}, 33}});
   EXPECT_DOUBLE_EQ(counters.at("flop_per_byte"), 0.4);
   EXPECT_DOUBLE_EQ(counters.at("kernels"), 33);
 }

@@ -54,15 +54,11 @@ Metering meter(const instruments::Device& device, WorkItem& item, int64_t foreig
   memory.start();
   item.prepare();
   const int64_t prepared_allocations = memory.read().allocations;
-  metering.operators = instruments::count_operators([&] { item.run(); });
-  device.synchronize();
+  metering.operators = instruments::count_operators(
+      [&] { metering.profile = instruments::profile_operators(device, [&] { item.run(); }); });
   const auto reading = memory.read();
   metering.peak_bytes = reading.peak_bytes - foreign_bytes;
   metering.allocations = reading.allocations - prepared_allocations;
-  if (device.is_gpu()) {
-    item.prepare();
-    metering.kernels = instruments::count_kernels(device, [&] { item.run(); });
-  }
   return metering;
 }
 

@@ -3,12 +3,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "benchmarks/harness/component.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
+#include "benchmarks/instruments/operator_profile.hpp"
 
 namespace tinyllama::harness {
 
@@ -17,7 +17,7 @@ struct Metering {
   int64_t peak_bytes = 0;   ///< of everything the case keeps and makes
   int64_t allocations = 0;  ///< an iteration
   int64_t operators = 0;    ///< an iteration
-  std::optional<int64_t> kernels;
+  instruments::OperatorProfile profile;
 };
 
 /// Makes caches cold before an iteration by writing twice the last-level cache's size.

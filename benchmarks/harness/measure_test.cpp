@@ -65,7 +65,7 @@ TEST_F(MeasureTest, PeakIsTheSumOfTheLiveTensorsToTheByte) {
   EXPECT_EQ(metering.peak_bytes, 1'001 + 70 + 300 + 40'000 + 10'003);
   // What prepare() allocates is not the iteration's.
   EXPECT_EQ(metering.allocations, 4);
-  EXPECT_FALSE(metering.kernels);
+  EXPECT_FALSE(metering.profile.kernels);
 }
 
 TEST_F(MeasureTest, PeakOfAProductIsItsOperandsAndItsResult) {

@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <new>
@@ -188,6 +189,23 @@ void Runner::prepare_timing(Session& session) {
         warm_up(device_, *session.item, kWarmUpSeconds, settings_.max_seconds_per_case / 10);
   }
   session.metering = meter(device_, *session.item, session.foreign_bytes);
+  check_counted_flops(session);
+}
+
+// The formula's FLOPs against those that the profiler counted in the work itself, as far as it
+// knows its operators.
+void Runner::check_counted_flops(Session& session) {
+  const auto& profile = session.metering.profile;
+  const int64_t expected = session.planned->cost().hardware_flops;
+  if (!profile.unknown_operators.empty()) {
+    if (!session.label.empty()) session.label += "; ";
+    session.label +=
+        fmt::format("counted_flops leaves out: {}", fmt::join(profile.unknown_operators, ", "));
+  } else if (profile.product_flops != expected) {
+    session.failure =
+        fmt::format("wrong FLOPs: hardware_flops by formula {}, counted by the profiler {}",
+                    expected, profile.product_flops);
+  }
 }
 
 void Runner::run(const Case& planned, benchmark::State& state) {

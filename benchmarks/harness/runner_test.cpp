@@ -2,6 +2,8 @@
 #include "benchmarks/harness/runner.hpp"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
@@ -47,6 +49,18 @@ class RunnerTest : public ::testing::Test {
     component.build = [before, build = component.build](const BuildRequest& request) {
       before();
       return build(request);
+    };
+    return component;
+  }
+
+  // A component whose forward is this function of a [1, 1, 4, 8] input.
+  static Component with_forward(const std::function<at::Tensor(const at::Tensor&)>& function) {
+    Component component = testing::linear_component();
+    component.build = [function](const BuildRequest& request) {
+      const at::Tensor x = at::ones({1, 1, 4, 8}).requires_grad_(true);
+      const auto forward = [=] { return NamedTensors{{"output", function(x)}}; };
+      return std::make_unique<LayerWork>(Layer{{{"x", x}}, {}, forward, {}}, request.pass,
+                                         request.workload.dtype, request.device.type());
     };
     return component;
   }
@@ -176,7 +190,7 @@ TEST_F(RunnerTest, SmallBatchesAreVerifiedAtTwoAndSaySo) {
 }
 
 TEST_F(RunnerTest, RepetitionsForWhichNoTimeIsLeftAreLeftOut) {
-  Component without_products = honest;
+  Component without_products = with_forward([](const at::Tensor& x) { return x.exp(); });
   without_products.cost = [](const Workload&, Pass) { return Cost{.bytes = 8}; };
   settings.max_seconds_per_case = 1e-9;
   settings.verify = Verify::off;  // the gate's iteration would already be too slow
@@ -189,13 +203,37 @@ TEST_F(RunnerTest, ACaseFarAboveThePeakIsAnErrorOnceThePeakWasMeasuredAgain) {
   // 10^18 FLOPs would take this peak 100 ms, and no machine does them in microseconds.
   peaks.restore(testing::made_up_peaks(1e19, 1e15, 1e15));
   Component boaster = honest;
-  boaster.cost = [](const Workload&, Pass) {
-    const int64_t flops = 1'000'000'000'000'000'000;
-    return Cost{.model_flops = flops, .hardware_flops = flops, .bytes = 8};
+  boaster.cost = [](const Workload& w, Pass pass) {
+    return Cost{.model_flops = 1'000'000'000'000'000'000,
+                .hardware_flops = testing::linear_cost(w, pass).hardware_flops,
+                .bytes = 8};
   };
   run({testing::small_case(boaster, Pass::forward)});
   EXPECT_CONTAINS(failure(0), "% of the measured f32 peak: the time or the FLOP count is wrong");
   EXPECT_FALSE(was_measured(0));
+}
+
+TEST_F(RunnerTest, FlopsThatTheProfilerDoesNotCountAreAnError) {
+  Component boaster = honest;
+  boaster.cost = [](const Workload& w, Pass pass) {
+    Cost cost = testing::linear_cost(w, pass);
+    cost.hardware_flops += 1;
+    return cost;
+  };
+  run({testing::small_case(boaster, Pass::forward_backward)});
+  EXPECT_CONTAINS(failure(0),
+                  "wrong FLOPs: hardware_flops by formula 3073, counted by the profiler 3072");
+  EXPECT_FALSE(was_measured(0));
+}
+
+TEST_F(RunnerTest, OperatorsThatTheProfilerDoesNotKnowAreNamed) {
+  const Component fused =
+      with_forward([](const at::Tensor& x) { return at::scaled_dot_product_attention(x, x, x); });
+  settings.verify = Verify::off;
+  run({testing::small_case(fused, Pass::forward)});
+  EXPECT_EQ(failure(0), "none");
+  EXPECT_CONTAINS(entry(0).value("label", "none"),
+                  "counted_flops leaves out: aten::_scaled_dot_product_flash_attention_for_cpu");
 }
 
 TEST_F(RunnerTest, VerifyProvesWithoutTiming) {

@@ -43,16 +43,5 @@ TEST_F(OperatorCounterTest, StopsCountingWhenTheWorkThrows) {
   EXPECT_EQ(count_operators([&] { a_.add(b_); }), 1);
 }
 
-TEST_F(OperatorCounterTest, KernelsOfACpuAreAnError) {
-  EXPECT_THROW(count_kernels(Device::select("cpu"), [] {}), std::logic_error);
-}
-
-TEST_F(OperatorCounterTest, CountsKernelsOfAGpu) {
-  const Device device = Device::select("auto");
-  if (!device.is_gpu()) GTEST_SKIP() << "no GPU";
-  const at::Tensor on_device = a_.to(device.torch());
-  EXPECT_EQ(count_kernels(device, [&] { on_device.add(on_device); }), 1);
-}
-
 }  // namespace
 }  // namespace tinyllama::instruments

@@ -21,6 +21,7 @@ EVERYWHERE = [
     "model_flops",
     "causal_flops",
     "hardware_flops",
+    "counted_flops",
     "elementwise_flops",
     "bytes",
     "flop_per_byte",

@@ -1,0 +1,81 @@
+#include "benchmarks/instruments/operator_profile.hpp"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace tinyllama::instruments {
+namespace {
+
+class OperatorProfileTest : public ::testing::Test {
+ protected:
+  static at::Tensor ones(at::IntArrayRef shape) { return at::ones(shape).requires_grad_(true); }
+  OperatorProfile profile(const std::function<void()>& work) const {
+    return profile_operators(device_, work);
+  }
+  const Device device_ = Device::select("cpu");
+};
+
+TEST_F(OperatorProfileTest, CountsProductsOfKnownShapes) {
+  const at::Tensor a = ones({3, 5}), b = ones({5, 7}), batch = ones({2, 3, 5});
+  EXPECT_EQ(profile([] {}).product_flops, 0);
+  EXPECT_EQ(profile([&] { a.mm(b); }).product_flops, 2 * 3 * 5 * 7);
+  EXPECT_EQ(profile([&] { batch.matmul(b); }).product_flops, 2 * 2 * 3 * 5 * 7);
+  EXPECT_EQ(profile([&] { batch.bmm(batch.transpose(1, 2)); }).product_flops, 2 * 2 * 3 * 5 * 3);
+}
+
+TEST_F(OperatorProfileTest, CountsTheProductsOfTheBackward) {
+  const at::Tensor a = ones({3, 5}), b = ones({5, 7});
+  EXPECT_EQ(profile([&] { a.mm(b).sum().backward(); }).product_flops, 3 * 2 * 3 * 5 * 7);
+  EXPECT_EQ(profile([&] { a.detach().mm(b).sum().backward(); }).product_flops, 2 * 2 * 3 * 5 * 7);
+}
+
+TEST_F(OperatorProfileTest, CountsAProductUnderAutocastOnce) {
+  const at::Tensor batch = ones({2, 3, 5});
+  at::autocast::set_autocast_enabled(c10::DeviceType::CPU, true);
+  const auto counted = profile([&] { batch.bmm(batch.transpose(1, 2)); });
+  at::autocast::set_autocast_enabled(c10::DeviceType::CPU, false);
+  EXPECT_EQ(counted.product_flops, 2 * 2 * 3 * 5 * 3);
+}
+
+TEST_F(OperatorProfileTest, ElementwiseWorkHasNoProducts) {
+  const at::Tensor a = ones({3, 5});
+  const auto elementwise = profile([&] { (a * a + a).exp().sum().backward(); });
+  EXPECT_EQ(elementwise.product_flops, 0);
+  EXPECT_EQ(elementwise.unknown_operators, std::vector<std::string>());
+}
+
+TEST_F(OperatorProfileTest, NamesOperatorsThatItDoesNotKnow) {
+  const at::Tensor q = ones({1, 2, 8, 16});
+  const auto fused = profile([&] { at::scaled_dot_product_attention(q, q, q); });
+  const auto has = [&](const char* name) {
+    return std::find(fused.unknown_operators.begin(), fused.unknown_operators.end(), name) !=
+           fused.unknown_operators.end();
+  };
+  EXPECT_TRUE(has("aten::_scaled_dot_product_flash_attention_for_cpu"))
+      << ::testing::PrintToString(fused.unknown_operators);
+}
+
+TEST_F(OperatorProfileTest, EndsTheProfilerWhenTheWorkThrows) {
+  EXPECT_THROW(profile([] { throw std::runtime_error("no"); }), std::runtime_error);
+  const at::Tensor a = ones({3, 5});
+  EXPECT_EQ(profile([&] { a.mm(a.t()); }).product_flops, 2 * 3 * 5 * 3);
+}
+
+TEST_F(OperatorProfileTest, ACpuHasNoKernels) {
+  EXPECT_FALSE(profile([] {}).kernels.has_value());
+}
+
+TEST_F(OperatorProfileTest, CountsKernelsOfAGpu) {
+  const Device device = Device::select("auto");
+  if (!device.is_gpu()) GTEST_SKIP() << "no GPU";
+  const at::Tensor on_device = at::ones({4, 4}).to(device.torch());
+  EXPECT_EQ(profile_operators(device, [&] { on_device.add(on_device); }).kernels, 1);
+}
+
+}  // namespace
+}  // namespace tinyllama::instruments
