@@ -1,0 +1,195 @@
+"""FLOPs of LlamaForCausalLM as torch's own counter counts them, over a grid of dimensions.
+
+FlopCounterMode looks at the shapes of the products that are really dispatched, forward and
+backward. The grid is really computed, on the CPU; the named sizes run on the meta device, where
+tensors have shapes and no values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from transformers import LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from tinyllama_tools.flop_grid import named_sizes, small_sizes
+from tinyllama_tools.oracle import Size, llama_config
+
+Outputs = tuple[torch.Tensor, ...]
+# FLOPs by component, then by pass.
+Flops = dict[str, dict[str, int]]
+
+DESCRIPTION = [
+    "FLOPs that torch.utils.flop_counter.FlopCounterMode counts in LlamaForCausalLM, eager",
+    "A multiply-add is 2; only products count. backward: both less forward, each counted",
+    "Hidden-state inputs of a component require gradients. loss: LM head and cross-entropy",
+    "The model multiplies positions by rotary frequencies in every forward; our table is made once",
+    "So rotary_table is that module's own count; model.forward and full_step.train are what was",
+    "counted for the whole model less rotary_table.forward",
+    "full_step.train: forward, backward and one AdamW(foreach=False) step under one counter",
+    "optimizer.update: that step alone",
+    "uncounted_operators: all that ran and is not in the counter's registry, in any configuration",
+]
+
+
+class RotaryOnCpu(torch.nn.Module):
+    """The model's own rotary module for a model elsewhere: it needs a device that has autocast."""
+
+    def __init__(self, rotary: torch.nn.Module) -> None:
+        super().__init__()
+        self.rotary = rotary
+
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> Outputs:
+        """cos, sin [1, S, head_dim] on the device of x."""
+        positions = torch.arange(position_ids.shape[-1])[None]
+        cos, sin = self.rotary(torch.empty(0, dtype=x.dtype), positions)
+        return cos.to(x.device), sin.to(x.device)
+
+
+class DispatchedOperators(TorchDispatchMode):
+    """Collects the names of the operators that run, e.g. aten.mm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.packets: set[Any] = set()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 -- an OpOverload, whose type torch keeps to itself
+        types: Any,  # noqa: ANN401
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        self.packets.add(func._overloadpacket)
+        return func(*args, **(kwargs or {}))
+
+    def uncounted(self) -> set[str]:
+        """Names of those that the counter has no formula for."""
+        return {str(packet) for packet in self.packets if packet not in flop_registry}
+
+
+class ComponentCounter:
+    """Counts one model's components at one shape."""
+
+    def __init__(self, size: Size, device: str = "meta") -> None:
+        self.size = size
+        self.device = torch.device(device)
+        self.operators: set[str] = set()
+        config = llama_config(size)
+        with self.device:
+            self.model = LlamaForCausalLM(config)
+        self.model.model.rotary_emb = RotaryOnCpu(LlamaRotaryEmbedding(config))
+        shape = (size["batch"], size["seq"])
+        self.tokens = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.rotary_inputs = (self.hidden_states(), self.tokens)
+        self.angles = self.model.model.rotary_emb(*self.rotary_inputs)
+        self.mask = torch.zeros((1, 1, size["seq"], size["seq"]), device=device)
+
+    def hidden_states(self, *shape: int) -> torch.Tensor:
+        """A new input that requires gradients, [B, S, D] unless a shape is given."""
+        size = self.size
+        shape = shape or (size["batch"], size["seq"], size["hidden_dim"])
+        return torch.ones(shape, device=self.device, requires_grad=True)
+
+    def heads(self, n_heads: int) -> torch.Tensor:
+        """Queries or keys, [B, heads, S, head_dim]."""
+        size = self.size
+        head_dim = size["hidden_dim"] // size["n_heads"]
+        return self.hidden_states(size["batch"], n_heads, size["seq"], head_dim)
+
+    def run_loss(self) -> Outputs:
+        logits = self.model.lm_head(self.hidden_states())
+        return (self.model.loss_function(logits, self.tokens, self.size["vocab_size"]),)
+
+    def run_model(self) -> Outputs:
+        return (self.model(input_ids=self.tokens, labels=self.tokens).loss,)
+
+    def components(self) -> dict[str, Callable[[], Outputs]]:
+        """How each component is called; a call makes its inputs anew."""
+        decoder = self.model.model
+        layer = decoder.layers[0]
+        rest = {"position_embeddings": self.angles, "attention_mask": self.mask}
+        size = self.size
+        return {
+            "embedding": lambda: (decoder.embed_tokens(self.tokens),),
+            "rms_norm": lambda: (decoder.norm(self.hidden_states()),),
+            "rotary": lambda: apply_rotary_pos_emb(
+                self.heads(size["n_heads"]), self.heads(size["n_kv_heads"]), *self.angles
+            ),
+            "attention": lambda: (layer.self_attn(self.hidden_states(), **rest)[0],),
+            "ffn": lambda: (layer.mlp(self.hidden_states()),),
+            "block": lambda: (layer(self.hidden_states(), **rest),),
+            "loss": self.run_loss,
+            "model": self.run_model,
+        }
+
+    def counted(self, work: Callable[[], object]) -> int:
+        """FLOPs of one call. The collector lies outside: it sees what the counter passes on."""
+        with DispatchedOperators() as operators, FlopCounterMode(display=False) as counter:
+            work()
+        self.operators |= operators.uncounted()
+        return counter.get_total_flops()
+
+    def passes(self, call: Callable[[], Outputs]) -> dict[str, int]:
+        """Forward, and backward from gradients of ones."""
+        forward = self.counted(call)
+        return {"forward": forward, "backward": self.counted(lambda: backward(call())) - forward}
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """A whole training step."""
+        optimizer.zero_grad(set_to_none=True)
+        backward(self.run_model())
+        optimizer.step()
+
+    def count(self) -> Flops:
+        """Every component and pass; see DESCRIPTION."""
+        flops: Flops = {name: self.passes(call) for name, call in self.components().items()}
+        table = self.counted(lambda: self.model.model.rotary_emb(*self.rotary_inputs))
+        flops["rotary_table"] = {"forward": table}
+        flops["model"]["forward"] -= table
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, foreach=False, fused=False)
+        flops["full_step"] = {"train": self.counted(lambda: self.step(optimizer)) - table}
+        flops["optimizer"] = {"update": self.counted(optimizer.step)}
+        return flops
+
+
+def backward(outputs: Outputs) -> None:
+    """Backward of all outputs at once."""
+    torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
+
+
+def count_flops(size: Size, device: str = "meta") -> tuple[Flops, set[str]]:
+    """FLOPs by component and pass at one size's own batch and seq, and the uncounted operators."""
+    counter = ComponentCounter(size, device)
+    return counter.count(), counter.operators
+
+
+def flop_document() -> dict[str, Any]:
+    """The content of flops.json."""
+    uncounted: set[str] = set()
+    configurations = []
+    for sizes, device in ((small_sizes(), "cpu"), (named_sizes(), "meta")):
+        for name, size in sizes.items():
+            flops, operators = count_flops(size, device)
+            configurations.append({"name": name, **size, "flops": flops})
+            uncounted |= operators
+    return {
+        "description": DESCRIPTION,
+        "torch": torch.__version__.split("+")[0],
+        "uncounted_operators": sorted(uncounted),
+        "configurations": configurations,
+    }
+
+
+def write_flops(path: Path) -> None:
+    """One line a configuration."""
+    document = flop_document()
+    lines = ",\n".join(f"    {json.dumps(entry)}" for entry in document.pop("configurations"))
+    head = json.dumps(document, indent=2).removesuffix("\n}")
+    path.write_text(f'{head},\n  "configurations": [\n{lines}\n  ]\n}}\n')
