@@ -1,0 +1,147 @@
+#include "model/file_io.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+namespace tinyllama {
+namespace {
+
+constexpr int kClosed = -1;
+// One call of the system moves at most 2 GiB.
+constexpr int64_t kLargestPiece = int64_t{1} << 30;
+constexpr int kTemporaryNames = 100;
+
+[[noreturn]] void fail_reading(const std::filesystem::path& path, const std::string& cause) {
+  throw std::invalid_argument(fmt::format("{}: cannot be read: {}", path.string(), cause));
+}
+
+[[noreturn]] void fail_writing(const std::filesystem::path& path, int error) {
+  throw std::runtime_error(
+      fmt::format("{}: cannot be written: {}", path.string(), std::strerror(error)));
+}
+
+size_t piece(int64_t bytes) {
+  return static_cast<size_t>(std::min(bytes, kLargestPiece));
+}
+
+FileDescriptor open_for_reading(const std::filesystem::path& path) {
+  // Not to wait for a writer, should the path be a pipe.
+  const int number = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (number < 0) fail_reading(path, std::strerror(errno));
+  return FileDescriptor(number);
+}
+
+// A new file beside the target: a rename works only within one file system.
+std::pair<std::filesystem::path, int> create_beside(const std::filesystem::path& path) {
+  for (int attempt = 0; attempt < kTemporaryNames; ++attempt) {
+    auto name = path;
+    name += fmt::format(".{}.{}.tmp", ::getpid(), attempt);
+    const int number = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (number >= 0) return {name, number};
+    if (errno != EEXIST) fail_writing(path, errno);
+  }
+  fail_writing(path, EEXIST);
+}
+
+}  // namespace
+
+FileDescriptor::~FileDescriptor() {
+  close();
+}
+
+FileDescriptor::FileDescriptor(FileDescriptor&& other) noexcept
+    : number_(std::exchange(other.number_, kClosed)) {}
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+  if (this != &other) {
+    close();
+    number_ = std::exchange(other.number_, kClosed);
+  }
+  return *this;
+}
+
+int FileDescriptor::close() {
+  const int number = std::exchange(number_, kClosed);
+  return number == kClosed || ::close(number) == 0 ? 0 : errno;
+}
+
+ReadableFile::ReadableFile(std::filesystem::path path)
+    : path_(std::move(path)), descriptor_(open_for_reading(path_)) {
+  struct stat status = {};
+  if (::fstat(descriptor_.number(), &status) != 0) fail_reading(path_, std::strerror(errno));
+  if (S_ISDIR(status.st_mode)) fail_reading(path_, "it is a folder, not a file");
+  if (!S_ISREG(status.st_mode)) fail_reading(path_, "it is not a regular file");
+  bytes_ = status.st_size;
+}
+
+void ReadableFile::read(int64_t offset, int64_t bytes, void* to) const {
+  auto* next = static_cast<char*>(to);
+  for (int64_t done = 0; done < bytes;) {
+    const auto count =
+        ::pread(descriptor_.number(), next + done, piece(bytes - done), offset + done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      throw std::runtime_error(
+          fmt::format("{}: cannot be read: {}", path_.string(), std::strerror(errno)));
+    }
+    if (count == 0) {
+      throw std::runtime_error(fmt::format("{}: ends at byte {}, but had {} when it was opened",
+                                           path_.string(), offset + done, bytes_));
+    }
+    done += count;
+  }
+}
+
+std::string read_text(const std::filesystem::path& path, int64_t most_bytes) {
+  const ReadableFile file(path);
+  if (file.bytes() > most_bytes) {
+    throw std::invalid_argument(fmt::format("{}: has {} bytes: must have at most {}", path.string(),
+                                            file.bytes(), most_bytes));
+  }
+  std::string text(static_cast<size_t>(file.bytes()), '\0');
+  file.read(0, file.bytes(), text.data());
+  return text;
+}
+
+ReplacementFile::ReplacementFile(std::filesystem::path path)
+    : path_(std::move(path)), descriptor_(kClosed) {
+  auto [name, number] = create_beside(path_);
+  temporary_ = std::move(name);
+  descriptor_ = FileDescriptor(number);
+}
+
+ReplacementFile::~ReplacementFile() {
+  if (!committed_) ::unlink(temporary_.c_str());
+}
+
+void ReplacementFile::write(const void* data, int64_t bytes) {
+  const auto* next = static_cast<const char*>(data);
+  for (int64_t done = 0; done < bytes;) {
+    const auto count = ::write(descriptor_.number(), next + done, piece(bytes - done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail_writing(path_, errno);
+    done += count;
+  }
+}
+
+void ReplacementFile::commit() {
+  if (::fsync(descriptor_.number()) != 0) fail_writing(path_, errno);
+  // Some network file systems report a full disk only here.
+  if (const int error = descriptor_.close(); error != 0) fail_writing(path_, error);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_writing(path_, errno);
+  committed_ = true;
+  // The new name is on the disk once its folder is; not every file system can say so.
+  const auto folder = path_.has_parent_path() ? path_.parent_path() : std::filesystem::path(".");
+  const FileDescriptor directory(::open(folder.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
+  if (directory.number() >= 0) static_cast<void>(::fsync(directory.number()));
+}
+
+}  // namespace tinyllama
