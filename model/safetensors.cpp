@@ -30,18 +30,19 @@ SafetensorsLayout read_layout(const ReadableFile& file) {
   return parse_safetensors_header(header, file.bytes() - kSafetensorsLengthBytes - length, name);
 }
 
-TensorLayout describe(const std::string& file, const std::string& name, const at::Tensor& tensor) {
+TensorLayout describe(const std::string& file, const std::string& name, const at::Tensor& tensor,
+                      std::optional<c10::ScalarType> type) {
   if (!tensor.defined() || tensor.layout() != c10::kStrided) {
     throw std::invalid_argument(fmt::format(
         "{}: tensor '{}' cannot be written: it is not a dense tensor", file, printable(name)));
   }
-  const auto* found = std::ranges::find(kScalarTypes, tensor.scalar_type(),
+  const auto* found = std::ranges::find(kScalarTypes, type.value_or(tensor.scalar_type()),
                                         &std::pair<ElementType, c10::ScalarType>::second);
   if (found == std::end(kScalarTypes)) {
     throw std::invalid_argument(fmt::format(
         "{}: tensor '{}' of type {} cannot be written: must be Double, Float, Half, BFloat16 or "
         "Long",
-        file, printable(name), c10::toString(tensor.scalar_type())));
+        file, printable(name), c10::toString(type.value_or(tensor.scalar_type()))));
   }
   return {.name = name, .type = found->first, .shape = tensor.sizes().vec()};
 }
@@ -95,11 +96,12 @@ NamedTensors SafetensorsFile::read_all() const {
   return all;
 }
 
-void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors) {
+void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                       std::optional<c10::ScalarType> type) {
   std::vector<TensorLayout> layouts;
   std::map<std::string, const at::Tensor*> by_name;
   for (const auto& [name, tensor] : tensors) {
-    layouts.push_back(describe(path.string(), name, tensor));
+    layouts.push_back(describe(path.string(), name, tensor, type));
     by_name[name] = &tensor;
   }
   const SafetensorsHead head = make_safetensors_head(std::move(layouts), path.string());
@@ -107,8 +109,11 @@ void write_safetensors(const std::filesystem::path& path, const NamedTensors& te
   file.write(head.bytes.data(), std::ssize(head.bytes));
   for (const auto& layout : head.tensors) {
     // One at a time, so that tensors of a device need memory here for the largest only.
-    const at::Tensor values =
-        by_name.at(layout.name)->detach().to(c10::kCPU).resolve_neg().contiguous();
+    const at::Tensor values = by_name.at(layout.name)
+                                  ->detach()
+                                  .to(c10::kCPU, scalar_type(layout.type))
+                                  .resolve_neg()
+                                  .contiguous();
     file.write(values.const_data_ptr(), layout.bytes());
   }
   file.commit();

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,11 +47,12 @@ class SafetensorsFile {
   std::map<std::string, size_t> by_name_;
 };
 
-/// Writes tensors of any device in their own types, byte for byte as safetensors.torch.save_file
-/// with metadata {"format": "pt"} does. The file appears when it is complete. Throws
-/// std::invalid_argument naming file and tensor for a type that is not one of the five, a name
-/// given twice or an undefined tensor, and std::runtime_error naming file and cause where it cannot
-/// be written.
-void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors);
+/// Writes tensors of any device, byte for byte as safetensors.torch.save_file with metadata
+/// {"format": "pt"} does. `type`: what every tensor is converted to; its own where none is given.
+/// The file appears when it is complete. Throws std::invalid_argument naming file and tensor for a
+/// type that is not one of the five, a name given twice or an undefined tensor, and
+/// std::runtime_error naming file and cause where it cannot be written.
+void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                       std::optional<c10::ScalarType> type = std::nullopt);
 
 }  // namespace tinyllama

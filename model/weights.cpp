@@ -1,0 +1,250 @@
+#include "model/weights.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/isinf.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include "model/checkpoint_config.hpp"
+#include "model/file_io.hpp"
+
+namespace tinyllama {
+namespace {
+
+constexpr const char* kConfigFile = "config.json";
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+constexpr int64_t kMostIndexBytes = 100'000'000;
+constexpr size_t kListedProblems = 5;
+
+[[noreturn]] void fail(const std::filesystem::path& file, const std::string& what) {
+  throw std::invalid_argument(fmt::format("{}: {}", file.string(), what));
+}
+
+// What is wrong with a set of tensors; the first few in words.
+class Problems {
+ public:
+  void add(const std::string& problem) {
+    if (++count_ <= kListedProblems) listed_.push_back(problem);
+  }
+  // Throws if there are any.
+  void report(const std::string& where) const {
+    if (count_ == 0) return;
+    const std::string more =
+        count_ > kListedProblems ? fmt::format("; and {} more", count_ - kListedProblems) : "";
+    throw std::invalid_argument(fmt::format("{}: {}{}", where, fmt::join(listed_, "; "), more));
+  }
+
+ private:
+  std::vector<std::string> listed_;
+  size_t count_ = 0;
+};
+
+std::string to_text(c10::ArrayRef<int64_t> shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+struct Found {
+  std::vector<int64_t> shape;
+  bool is_floating;
+};
+
+// Throws, with `where` before the list, unless these are the model's parameters.
+void check_parameters(const ModelConfig& config, const std::map<std::string, Found>& found,
+                      const std::string& where) {
+  // Before names are made for a layer count that may be nonsense.
+  if (config.n_layers() > std::ssize(found)) {
+    throw std::invalid_argument(fmt::format("{}: {} layers, but there are only {} tensors", where,
+                                            config.n_layers(), found.size()));
+  }
+  Problems problems;
+  std::set<std::string_view> known;
+  const auto parameters = parameter_shapes(config);
+  for (const auto& [name, shape] : parameters) {
+    known.insert(name);
+    const auto entry = found.find(name);
+    if (entry == found.end()) {
+      problems.add(fmt::format("tensor '{}' of shape {} is missing", name, to_text(shape)));
+    } else if (entry->second.shape != shape) {
+      problems.add(fmt::format("tensor '{}' has shape {}: must have {}", name,
+                               to_text(entry->second.shape), to_text(shape)));
+    } else if (!entry->second.is_floating) {
+      problems.add(
+          fmt::format("tensor '{}' holds integers: must hold floating-point numbers", name));
+    }
+  }
+  for (const auto& [name, entry] : found) {
+    if (!known.contains(name) && !name.ends_with(".self_attn.rotary_emb.inv_freq"))
+      problems.add(fmt::format("tensor '{}' is not part of the model", printable(name)));
+  }
+  problems.report(where);
+}
+
+// A finite weight that became infinite would fail much later, as a wrong result.
+at::Tensor convert(const at::Tensor& values, c10::ScalarType type, const std::string& tensor,
+                   const std::filesystem::path& file) {
+  const at::Tensor converted = values.to(type);
+  const bool holds_all = c10::promoteTypes(values.scalar_type(), type) == type;
+  if (!holds_all &&
+      at::isinf(converted).sum().item<int64_t>() > at::isinf(values).sum().item<int64_t>()) {
+    fail(file, fmt::format("tensor '{}' holds a value of magnitude {}: too large for {}", tensor,
+                           values.abs().max().item<double>(), c10::toString(type)));
+  }
+  return converted;
+}
+
+}  // namespace
+
+std::vector<ParameterShape> parameter_shapes(const ModelConfig& config) {
+  const int64_t width = config.hidden_dim();
+  const int64_t inner = config.intermediate_dim();
+  std::vector<ParameterShape> all = {{"model.embed_tokens.weight", {config.vocab_size(), width}}};
+  for (int64_t layer = 0; layer < config.n_layers(); ++layer) {
+    const auto add = [&](const char* name, std::vector<int64_t> shape) {
+      all.push_back({fmt::format("model.layers.{}.{}.weight", layer, name), std::move(shape)});
+    };
+    add("input_layernorm", {width});
+    add("self_attn.q_proj", {width, width});
+    add("self_attn.k_proj", {config.kv_dim(), width});
+    add("self_attn.v_proj", {config.kv_dim(), width});
+    add("self_attn.o_proj", {width, width});
+    add("post_attention_layernorm", {width});
+    add("mlp.gate_proj", {inner, width});
+    add("mlp.up_proj", {inner, width});
+    add("mlp.down_proj", {width, inner});
+  }
+  all.push_back({"model.norm.weight", {width}});
+  all.push_back({"lm_head.weight", {config.vocab_size(), width}});
+  return all;
+}
+
+Weights::Weights(std::filesystem::path folder)
+    : folder_(std::move(folder)), config_(read_checkpoint_config(folder_ / kConfigFile)) {
+  open_files();
+  check_fit();
+}
+
+void Weights::open_files() {
+  std::error_code unknown;
+  if (std::filesystem::exists(folder_ / kSingleFile, unknown)) {
+    files_.emplace_back(folder_ / kSingleFile);
+    for (const auto& tensor : files_.front().tensors()) file_of_[tensor.name] = 0;
+  } else if (std::filesystem::exists(folder_ / kIndexFile, unknown)) {
+    open_shards(folder_ / kIndexFile);
+  } else {
+    fail(folder_, fmt::format("has neither {} nor {}; save the model with safe_serialization=True",
+                              kSingleFile, kIndexFile));
+  }
+}
+
+// The index maps each tensor to its file: {"weight_map": {name: file name}}.
+void Weights::open_shards(const std::filesystem::path& index) {
+  const auto json = read_json_object(index, kMostIndexBytes);
+  const auto map = json.find("weight_map");
+  if (map == json.end() || !map->is_object())
+    fail(index, "weight_map must be an object that maps tensors to files");
+  std::map<std::string, size_t> opened;
+  Problems problems;
+  for (const auto& [name, value] : map->items()) {
+    const std::string file = value.is_string() ? value.get<std::string>() : "";
+    // A path would lead out of the folder.
+    if (file.empty() || file == "." || file == ".." || file.find('/') != std::string::npos)
+      fail(index, fmt::format("tensor '{}' is in {}: must be the name of a file in this folder",
+                              printable(name), printable(value.dump(), 80)));
+    const auto [entry, is_new] = opened.try_emplace(file, files_.size());
+    if (is_new) files_.emplace_back(folder_ / file);
+    file_of_[name] = entry->second;
+    if (!files_[entry->second].contains(name))
+      problems.add(fmt::format("tensor '{}' is not in {}", printable(name), printable(file)));
+  }
+  for (const auto& [file, i] : opened) {
+    for (const auto& tensor : files_[i].tensors()) {
+      const auto entry = file_of_.find(tensor.name);
+      if (entry == file_of_.end() || entry->second != i)
+        problems.add(fmt::format("tensor '{}' of {} is not listed", printable(tensor.name), file));
+    }
+  }
+  problems.report(fmt::format("{} does not fit its files", index.string()));
+}
+
+void Weights::check_fit() const {
+  std::map<std::string, Found> found;
+  for (const auto& file : files_) {
+    for (const auto& tensor : file.tensors())
+      found[tensor.name] = {tensor.shape, tensor.type != ElementType::i64};
+  }
+  const auto& file = files_.size() == 1 ? files_.front().path() : folder_ / kIndexFile;
+  check_parameters(config_, found,
+                   fmt::format("{} does not hold the model of its {}", file.string(), kConfigFile));
+}
+
+const SafetensorsFile& Weights::file_with(const std::string& name) const {
+  const auto found = file_of_.find(name);
+  if (found == file_of_.end()) fail(folder_, fmt::format("has no tensor '{}'", printable(name)));
+  return files_[found->second];
+}
+
+int64_t Weights::parameter_count() const {
+  int64_t count = 0;
+  for (const auto& [name, shape] : parameter_shapes(config_)) {
+    const auto& tensor = file_with(name).tensor(name);
+    count += tensor.bytes() / element_bytes(tensor.type);
+  }
+  return count;
+}
+
+at::Tensor Weights::read(const std::string& name) const {
+  return file_with(name).read(name);
+}
+
+NamedTensors Weights::read_all() const {
+  NamedTensors all;
+  for (const auto& [name, shape] : parameter_shapes(config_)) all.emplace_back(name, read(name));
+  return all;
+}
+
+void Weights::copy_to(const NamedTensors& parameters,
+                      std::optional<c10::ScalarType> rounding) const {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, parameter] : parameters) {
+    const auto& file = file_with(name);
+    const auto& stored = file.tensor(name);
+    if (parameter.sizes() != c10::ArrayRef<int64_t>(stored.shape)) {
+      fail(file.path(), fmt::format("tensor '{}' has shape {}, but the parameter has {}", name,
+                                    to_text(stored.shape), to_text(parameter.sizes())));
+    }
+    const at::Tensor values = file.read(name);
+    const auto type = parameter.scalar_type();
+    const at::Tensor rounded = convert(values, rounding.value_or(type), name, file.path());
+    parameter.copy_(convert(rounded, type, name, file.path()));
+  }
+}
+
+void save_weights(const std::filesystem::path& folder, const ModelConfig& config,
+                  const NamedTensors& tensors, std::optional<c10::ScalarType> type) {
+  std::map<std::string, Found> found;
+  for (const auto& [name, tensor] : tensors)
+    found[name] = {tensor.sizes().vec(), c10::isFloatingType(tensor.scalar_type())};
+  check_parameters(config, found,
+                   fmt::format("{} cannot be written: the tensors are not the model's",
+                               (folder / kSingleFile).string()));
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    throw std::runtime_error(
+        fmt::format("{}: cannot be created: {}", folder.string(), error.message()));
+  }
+  write_safetensors(folder / kSingleFile, tensors, type);
+  const std::string text =
+      checkpoint_config_text(config, type.value_or(tensors.front().second.scalar_type()));
+  ReplacementFile file(folder / kConfigFile);
+  file.write(text.data(), std::ssize(text));
+  file.commit();
+}
+
+}  // namespace tinyllama
