@@ -86,10 +86,10 @@ MemoryCost attention_memory(const Workload& workload, Pass pass) {
       workload, pass, attention_cost(workload, pass).parameters,
       rotary_table_bytes(workload) + mask_bytes(workload), bytes,
       workload.tokens() * workload.config.hidden_dim() * compute_bytes(workload.dtype),
-      [](MemoryReplay& r) { r.attention_forward(); },
+      [](MemoryReplay& r) { r.attention_forward(MemoryReplay::Input::leaf); },
       [](MemoryReplay& r) {
         r.branch_gradient();
-        r.attention_backward();
+        r.attention_backward(MemoryReplay::Input::leaf);
       });
 }
 
@@ -98,10 +98,10 @@ MemoryCost feed_forward_memory(const Workload& workload, Pass pass) {
   return component(
       workload, pass, feed_forward_cost(workload, pass).parameters, 0, bytes,
       workload.tokens() * workload.config.hidden_dim() * compute_bytes(workload.dtype),
-      [](MemoryReplay& r) { r.feed_forward_forward(); },
+      [](MemoryReplay& r) { r.feed_forward_forward(MemoryReplay::Input::leaf); },
       [](MemoryReplay& r) {
         r.branch_gradient();
-        r.feed_forward_backward();
+        r.feed_forward_backward(MemoryReplay::Input::leaf);
       });
 }
 
@@ -136,8 +136,12 @@ MemoryCost model_memory(const Workload& workload, Pass pass) {
   const int64_t stream = hidden_bytes(workload);
   const auto forward = [&](MemoryReplay& r) {
     r.keep(stream);  // embedded tokens
-    for (int64_t layer = 0; layer < layers; ++layer) r.block_forward();
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      r.block_forward();
+      r.leave_stream();
+    }
     r.norm_forward();
+    r.leave_stream();
     r.head_forward();
     if (r.autocast) r.drop(stream);
     if (pass != Pass::forward) r.cross_entropy_forward();
@@ -148,14 +152,15 @@ MemoryCost model_memory(const Workload& workload, Pass pass) {
     if (!r.autocast) r.drop(stream);  // the final norm's output
     r.norm_backward();
     for (int64_t layer = 0; layer < layers; ++layer) {
-      r.drop(stream);  // the block's output
+      r.leave_saved_stream();  // the block's output
       r.block_backward();
     }
     r.keep(workload.config.vocab_size() * stream / workload.tokens());
   };
   return component(workload, pass, count_parameters(workload.config),
                    rotary_table_bytes(workload) + mask_bytes(workload),
-                   2 * workload.tokens() * kTokenBytes, 0, forward, backward);
+                   (pass == Pass::forward ? 1 : 2) * workload.tokens() * kTokenBytes, 0, forward,
+                   backward);
 }
 
 MemoryCost optimizer_memory(const Workload& workload) {

@@ -31,7 +31,8 @@ class MemoryReplay {
         c(compute_bytes(workload.dtype)),
         s(storage_bytes(workload.dtype)),
         w(std::max<int64_t>(4, compute_bytes(workload.dtype))),
-        autocast(uses_autocast(workload.dtype)) {}
+        autocast(uses_autocast(workload.dtype)),
+        narrow(s < w) {}
 
   int64_t live = 0;
   int64_t peak = 0;
@@ -46,6 +47,10 @@ class MemoryReplay {
     keep(bytes);
     drop(bytes);
   }
+
+  // Who the input of a layer is: autocast keeps one cast of a leaf for all products that read it,
+  // but casts another layer's output for each.
+  enum class Input { leaf, other_layer };
 
   // y = x W^T. Under autocast the input and the weight are cast, and the casts are saved; else x
   // itself is, counted by its maker.
@@ -71,10 +76,21 @@ class MemoryReplay {
     drop(T * out * c);
   }
 
+  // Two products' gradients of the input they share become one.
+  void join_input_gradients(Input input) {
+    drop(T * D * (autocast && input == Input::other_layer ? s : c));
+  }
+  // The one cast of a leaf goes, and its gradient becomes that of the leaf.
+  void leave_input_cast(Input input) {
+    if (!autocast || input == Input::other_layer) return;
+    drop(T * D * c);
+    keep(T * D * s);
+    drop(T * D * c);
+  }
+
   // Saves x in float32 if it is narrower, the factors and the normalised rows; returns rows of s
   // bytes.
   void norm_forward() {
-    const bool narrow = s < w;
     if (narrow) keep(T * D * w);
     keep(T * w);
     touch(T * D * w);  // x^2
@@ -85,7 +101,6 @@ class MemoryReplay {
   }
   // Consumes the incoming gradient, leaves that of the input.
   void norm_backward() {
-    const bool narrow = s < w;
     touch(T * D * s);  // gradient x normalised, before its sum over rows
     keep(D * s);
     parameter_gradients += D * s;
@@ -119,12 +134,13 @@ class MemoryReplay {
 
   // Saves q, k, v as the products read them, the probabilities (twice where softmax is wider) and
   // the context.
-  void attention_forward() {
+  void attention_forward(Input input) {
+    const bool input_is_cast = input == Input::leaf;
     linear_forward(D, D, false);
     rotate(D);
-    linear_forward(D, Kd, false);
+    linear_forward(D, Kd, input_is_cast);
     rotate(Kd);
-    linear_forward(D, Kd, false);
+    linear_forward(D, Kd, input_is_cast);
     touch(T * D * c);  // layout copies of q, k, v replace the originals one by one
     keep(scores * c);
     if (c < w) keep(scores * w);
@@ -138,7 +154,7 @@ class MemoryReplay {
     touch(T * D * c);  // context, before its heads are joined
     linear_forward(D, D, true);
   }
-  void attention_backward() {
+  void attention_backward(Input input) {
     linear_backward(D, D, true);
     drop(T * D * c);   // joined context
     touch(T * D * c);  // its gradient, split into heads
@@ -162,30 +178,33 @@ class MemoryReplay {
     drop(scores * c);
     drop(T * (D + Kd) * c);  // q, k
     touch(3 * T * D * c);    // rotary backward
-    linear_backward(D, Kd, false);
-    linear_backward(D, Kd, false);
-    drop(T * D * (autocast ? s : c));  // gradients of the shared input are added up
-    linear_backward(D, D, false);
-    drop(T * D * (autocast ? s : c));
+    const bool input_is_cast = input == Input::leaf;
+    linear_backward(D, Kd, input_is_cast);
+    linear_backward(D, Kd, input_is_cast);
+    join_input_gradients(input);
+    linear_backward(D, D, input_is_cast);
+    join_input_gradients(input);
+    leave_input_cast(input);
   }
 
   // Saves gate, up, silu(gate) and their product.
-  void feed_forward_forward() {
+  void feed_forward_forward(Input input) {
     linear_forward(D, F, false);
-    linear_forward(D, F, false);
+    linear_forward(D, F, input == Input::leaf);
     keep(2 * T * F * c);
     linear_forward(F, D, true);
   }
-  void feed_forward_backward() {
+  void feed_forward_backward(Input input) {
     linear_backward(F, D, true);
     drop(T * F * c);      // product
     keep(2 * T * F * c);  // gradients of silu(gate) and up
     drop(3 * T * F * c);  // gradient of the product, silu(gate), up
     keep(T * F * c);
     drop(2 * T * F * c);  // gradient of silu(gate), gate
-    linear_backward(D, F, false);
-    linear_backward(D, F, false);
-    drop(T * D * (autocast ? s : c));
+    linear_backward(D, F, input == Input::leaf);
+    linear_backward(D, F, input == Input::leaf);
+    join_input_gradients(input);
+    leave_input_cast(input);
   }
 
   // x + f(norm(x)): the sum is kept, what f returned is not.
@@ -193,39 +212,50 @@ class MemoryReplay {
     keep(T * D * s);
     drop(T * D * c);
   }
+  // The norm that reads the stream saves it, unless it saves a wider copy.
+  void leave_stream() {
+    if (narrow) drop(T * D * s);
+  }
+  void leave_saved_stream() {
+    if (!narrow) drop(T * D * s);
+  }
   // Where the branch is narrower than the stream (autocast), its gradient is a cast copy.
   void branch_gradient() { keep(T * D * c); }
   void join_gradients() { drop(T * D * s); }
 
+  // The block's input is its caller's.
   void block_forward() {
     norm_forward();
-    attention_forward();
+    attention_forward(Input::other_layer);
     if (autocast) drop(T * D * s);  // the norm's output: only its casts are saved
     residual_forward();
     norm_forward();
-    feed_forward_forward();
+    feed_forward_forward(Input::other_layer);
     if (autocast) drop(T * D * s);
     residual_forward();
+    leave_stream();
   }
   void block_backward() {
     branch_gradient();
-    feed_forward_backward();
+    feed_forward_backward(Input::other_layer);
     if (!autocast) drop(T * D * s);  // the norm's output
     norm_backward();
     join_gradients();
-    drop(T * D * s);  // the attended stream
+    leave_saved_stream();
     branch_gradient();
-    attention_backward();
+    attention_backward(Input::other_layer);
     if (!autocast) drop(T * D * s);
     norm_backward();
     join_gradients();
   }
 
   void head_forward() { linear_forward(D, V, false); }
-  // Consumes the logits, saves the log-probabilities.
+  // Consumes the logits, saves the log-probabilities; the loss and the number of targets are
+  // scalars.
   void cross_entropy_forward() {
     if (c < w) keep(T * V * w);
     keep(T * V * w);
+    keep(2 * w);
     if (c < w) drop(T * V * w);
     drop(T * V * c);
   }
@@ -241,6 +271,7 @@ class MemoryReplay {
 
   const int64_t T, S, D, Kd, F, V, scores, c, s, w;
   const bool autocast;
+  const bool narrow;  // the residual stream is narrower than the float32 parts
 };
 
 }  // namespace tinyllama

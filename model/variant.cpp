@@ -11,6 +11,10 @@ Variant Variant::parse(std::string_view text) {
   throw std::invalid_argument(fmt::format("variant '{}': must be baseline", text));
 }
 
+std::vector<Variant> Variant::all() {
+  return {Variant()};
+}
+
 std::string Variant::name() const {
   return "baseline";
 }

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tinyllama {
 
@@ -17,6 +18,9 @@ class Variant {
 
   /// "baseline". Throws std::invalid_argument naming the text and the known variants.
   static Variant parse(std::string_view text);
+
+  /// The baseline, every switch alone and every named set: what a proof has to hold for.
+  static std::vector<Variant> all();
 
   /// The spelling that parse() reads.
   std::string name() const;

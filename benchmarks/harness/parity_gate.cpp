@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <stdexcept>
+
+#include "model/relative_error.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -13,34 +13,6 @@ namespace {
 constexpr double kMaxReferenceSeconds = 30.0;
 constexpr int64_t kSmallestBatch = 2;
 constexpr std::string_view kGradientPrefix = "gradient of ";
-
-std::vector<double> to_values(const at::Tensor& tensor) {
-  const at::Tensor flat =
-      tensor.detach().to(c10::kCPU, c10::ScalarType::Double).contiguous().view(-1);
-  const double* data = flat.const_data_ptr<double>();
-  return {data, data + flat.numel()};
-}
-
-struct WorstElement {
-  double error = 0;
-  size_t index = 0;
-};
-
-// A difference that is not finite counts as infinite, so that NaN never passes.
-WorstElement worst_element(const std::vector<double>& values, const std::vector<double>& expected) {
-  double largest = 0;
-  for (const double value : expected) largest = std::max(largest, std::abs(value));
-  WorstElement worst;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const double difference = std::abs(values[i] - expected[i]);
-    if (difference == 0) continue;
-    const double error = std::isfinite(difference) && largest > 0
-                             ? difference / largest
-                             : std::numeric_limits<double>::infinity();
-    if (error > worst.error) worst = {error, i};
-  }
-  return worst;
-}
 
 // The pass whose reference holds what every other pass of the component computes, as far as one
 // does.
@@ -59,8 +31,7 @@ bool contains_all(const ReferenceValues& reference, const NamedTensors& results)
 
 // Unit roundoff u of float32 is 6e-8, of bfloat16 2e-3 (8 bits), of float16 5e-4 (11 bits). A
 // result passes through a few dozen roundings (products accumulate wider than they store), whose
-// errors add up to several u of the largest element: measured over the default grid and `small` the
-// largest is given beside each; the tolerance leaves a factor of about 4.
+// errors add up to a few dozen u of the largest element; a wrong term is far larger.
 double tolerance(Dtype dtype) {
   switch (dtype) {
     case Dtype::f64:
@@ -91,9 +62,9 @@ Comparison compare(const NamedTensors& results, const ReferenceValues& reference
       throw std::logic_error(fmt::format("result '{}' has {} elements, its reference {}", name,
                                          tensor.numel(), expected->second.size()));
     }
-    const WorstElement worst = worst_element(to_values(tensor), expected->second);
-    if (worst.error > comparison.max_rel_error) {
-      comparison.max_rel_error = worst.error;
+    const LargestError worst = largest_error(to_values(tensor), expected->second);
+    if (worst.relative > comparison.max_rel_error) {
+      comparison.max_rel_error = worst.relative;
       comparison.worst_tensor = fmt::format("{}[{}]", name, worst.index);
     }
     ++comparison.compared_tensors;

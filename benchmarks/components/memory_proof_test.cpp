@@ -1,0 +1,114 @@
+// Predicted weights, gradients, optimiser state and activations against the allocator's count of
+// live bytes.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "benchmarks/components/components.hpp"
+#include "benchmarks/components/proof_grid.hpp"
+#include "benchmarks/harness/testing.hpp"
+#include "model/proof_record.hpp"
+#include "model/train_step.hpp"
+
+namespace tinyllama::components {
+namespace {
+
+using testing::GridPoint;
+using testing::proof_grid;
+using tinyllama::testing::ProofRecord;
+
+constexpr const char* kMeter = "live bytes of the suite's allocator";
+
+int64_t live_bytes() {
+  return instruments::host_allocator::read().live_bytes;
+}
+
+// Bytes that `make` leaves alive.
+template <typename Make>
+int64_t bytes_of(Make make) {
+  const int64_t before = live_bytes();
+  make();
+  return live_bytes() - before;
+}
+
+class MemoryProofTest : public ::testing::TestWithParam<Dtype> {
+ protected:
+  template <typename Check>
+  static void on_the_grid(Check check) {
+    for (const GridPoint& point : proof_grid()) {
+      if (!point.is_small()) continue;
+      for (const Variant& variant : Variant::all()) {
+        check(Workload{point.config, variant, GetParam(), point.batch, point.seq},
+              fmt::format("{} at {}", variant.name(), point.name));
+      }
+    }
+  }
+  static std::string title(const char* what) {
+    return fmt::format("{}, {}", what, to_string(GetParam()));
+  }
+};
+
+TEST_P(MemoryProofTest, WeightsOptimizerStateAndGradientsOfTheStep) {
+  ProofRecord proof(title("bytes of weights, optimiser state, gradients"), kMeter, 0);
+  on_the_grid([&](const Workload& w, const std::string& at) {
+    const MemoryCost predicted = full_step_memory(w);
+    TensorInitializer initializer(1, w.dtype, c10::kCPU);
+    NamedTensors parameters;
+    proof.expect_equal_counts(predicted.weights, bytes_of([&] {
+                                parameters =
+                                    TinyLlama(w.config, w.variant, w.seq, initializer).parameters();
+                              }),
+                              "weights, " + at);
+    std::optional<AdamW> optimizer;
+    proof.expect_equal_counts(predicted.optimizer_state,
+                              bytes_of([&] { optimizer.emplace(parameters, w.variant); }),
+                              "optimiser state, " + at);
+    const TinyLlama model(w.config, w.variant, w.seq, initializer);
+    const TokenBatch batch = random_token_batch(w.config, w.batch, w.seq, initializer);
+    AdamW of_model(model.parameters(), w.variant);
+    TrainStep step(model, of_model);
+    proof.expect_equal_counts(predicted.gradients,
+                              bytes_of([&] { step.backward(step.forward(batch)); }),
+                              "gradients, " + at);
+  });
+}
+
+TEST_P(MemoryProofTest, ActivationsOfTheStep) {
+  ProofRecord proof(title("bytes of activations of the step"), kMeter, 0);
+  on_the_grid([&](const Workload& w, const std::string& at) {
+    TensorInitializer initializer(1, w.dtype, c10::kCPU);
+    const TinyLlama model(w.config, w.variant, w.seq, initializer);
+    const TokenBatch batch = random_token_batch(w.config, w.batch, w.seq, initializer);
+    AdamW optimizer(model.parameters(), w.variant);
+    const TrainStep step(model, optimizer);
+    at::Tensor loss;
+    proof.expect_equal_counts(full_step_memory(w).activations,
+                              bytes_of([&] { loss = step.forward(batch); }), at);
+  });
+}
+
+TEST_P(MemoryProofTest, PartsOfEveryComponent) {
+  ProofRecord proof(title("bytes of weights, inputs, activations of every component"), kMeter, 0);
+  const auto components = all();
+  on_the_grid([&](const Workload& w, const std::string& at) {
+    for (const auto& component : components) {
+      const bool has_forward = std::find(component.passes.begin(), component.passes.end(),
+                                         Pass::forward) != component.passes.end();
+      if (!has_forward) continue;
+      const MemoryCost predicted = component.memory(w, Pass::forward);
+      std::unique_ptr<harness::WorkItem> item;
+      proof.expect_equal_counts(predicted.weights + predicted.inputs, bytes_of([&] {
+                                  item = component.build({w, Pass::forward, 42, c10::kCPU});
+                                }),
+                                fmt::format("weights and inputs of {}, {}", component.name, at));
+      item->prepare();
+      proof.expect_equal_counts(predicted.activations, bytes_of([&] { item->run(); }),
+                                fmt::format("activations of {}, {}", component.name, at));
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MemoryProofTest, ::testing::ValuesIn(benchmark_dtypes()),
+                         [](const auto& dtype) { return std::string(to_string(dtype.param)); });
+
+}  // namespace
+}  // namespace tinyllama::components

@@ -1,0 +1,38 @@
+#include "model/relative_error.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+namespace tinyllama {
+
+std::vector<double> to_values(const at::Tensor& tensor) {
+  const at::Tensor flat =
+      tensor.detach().to(c10::kCPU, c10::ScalarType::Double).contiguous().view(-1);
+  const double* data = flat.const_data_ptr<double>();
+  return {data, data + flat.numel()};
+}
+
+LargestError largest_error(const std::vector<double>& actual, const std::vector<double>& expected) {
+  if (actual.size() != expected.size()) {
+    throw std::logic_error(
+        fmt::format("{} elements cannot be compared with {}", actual.size(), expected.size()));
+  }
+  double largest = 0;
+  for (const double value : expected) largest = std::max(largest, std::abs(value));
+  LargestError worst;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const double difference = std::abs(actual[i] - expected[i]);
+    if (difference == 0) continue;
+    const double error = std::isfinite(difference) && largest > 0
+                             ? difference / largest
+                             : std::numeric_limits<double>::infinity();
+    if (error > worst.relative) worst = {error, i};
+  }
+  return worst;
+}
+
+}  // namespace tinyllama
