@@ -1,0 +1,178 @@
+// The model against LlamaForCausalLM: logits, loss, the gradient of every parameter and the weights
+// after AdamW, for the models in fixtures/golden/ (its README says how they were made).
+#include <ATen/TensorOperators.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <set>
+
+#include "model/proof_record.hpp"
+#include "model/safetensors.hpp"
+#include "model/train_step.hpp"
+#include "model/weights.hpp"
+
+namespace tinyllama {
+namespace {
+
+constexpr const char* kOracle = "LlamaForCausalLM of transformers 4.57.1, eager attention";
+const std::string kGradientPrefix = "gradient.";
+const std::string kTrainedPrefix = "after_5_steps.";
+constexpr int kTrainedSteps = 5;
+
+const std::filesystem::path kGoldenFolder =
+    std::filesystem::path(TINY_LLAMA_SOURCE_DIR) / "fixtures" / "golden";
+
+// Relative to the largest magnitude of the tensor compared.
+double golden_tolerance(Dtype dtype) {
+  return dtype == Dtype::f64 ? 1e-10 : 1e-5;
+}
+
+std::vector<std::string> golden_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(kGoldenFolder)) {
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// One golden case: our model with its weights, in one type and variant.
+class GoldenModel {
+ public:
+  GoldenModel(const std::string& name, Dtype dtype, const Variant& variant)
+      : weights_(kGoldenFolder / name),
+        inputs_(kGoldenFolder / name / "inputs.safetensors"),
+        tokens_(inputs_.read("tokens")),
+        initializer_(1, dtype, c10::kCPU),
+        model_(weights_.config(), variant, tokens_.size(1), initializer_),
+        optimizer_(model_.parameters(), variant, {.learning_rate = 1e-3, .weight_decay = 0.1}) {
+    weights_.copy_to(model_.parameters());
+  }
+
+  at::Tensor logits() const { return model_.logits(tokens_); }
+  // The objective whose gradients are expected: a sequence of one token has no next-token loss.
+  at::Tensor objective(const at::Tensor& logits) const {
+    if (tokens_.size(1) > 1) return next_token_loss(logits, next_token_targets(tokens_));
+    return (logits * inputs_.read("logits_gradient").to(logits.scalar_type())).sum();
+  }
+  void train(int steps) {
+    TrainStep step(model_, optimizer_);
+    for (int i = 0; i < steps; ++i) {
+      optimizer_.clear_gradients();
+      if (tokens_.size(1) > 1) {
+        const TokenBatch batch{tokens_, next_token_targets(tokens_)};
+        step.run({&batch, 1});
+      } else {
+        objective(logits()).backward();
+        step.update();
+      }
+    }
+  }
+  NamedTensors parameters() const { return model_.parameters(); }
+
+ private:
+  Weights weights_;
+  SafetensorsFile inputs_;
+  at::Tensor tokens_;
+  TensorInitializer initializer_;
+  TinyLlama model_;
+  AdamW optimizer_;
+};
+
+SafetensorsFile expected_file(const std::string& name, Dtype dtype) {
+  return SafetensorsFile(kGoldenFolder / name /
+                         fmt::format("expected_{}.safetensors", to_string(dtype)));
+}
+
+struct GoldenPoint {
+  std::string name;
+  Dtype dtype;
+  Variant variant;
+};
+
+std::vector<GoldenPoint> golden_points(const std::vector<Dtype>& dtypes) {
+  std::vector<GoldenPoint> points;
+  for (const std::string& name : golden_names()) {
+    for (const Dtype dtype : dtypes) {
+      for (const Variant& variant : Variant::all()) points.push_back({name, dtype, variant});
+    }
+  }
+  return points;
+}
+
+std::string point_name(const ::testing::TestParamInfo<GoldenPoint>& info) {
+  return fmt::format("{}_{}_{}", info.param.name, info.param.variant.name(),
+                     to_string(info.param.dtype));
+}
+
+class GoldenTest : public ::testing::TestWithParam<GoldenPoint> {};
+
+TEST_P(GoldenTest, LogitsLossAndEveryGradient) {
+  const auto& [name, dtype, variant] = GetParam();
+  const GoldenModel model(name, dtype, variant);
+  const SafetensorsFile expected = expected_file(name, dtype);
+  testing::ProofRecord proof(
+      fmt::format("logits, loss, gradients: {}, {}, {}", variant.name(), to_string(dtype), name),
+      kOracle, golden_tolerance(dtype));
+
+  const at::Tensor logits = model.logits();
+  const at::Tensor objective = model.objective(logits);
+  objective.backward();
+  proof.expect_equal_values(logits, expected.read("logits"), "logits");
+  proof.expect_equal_values(objective, expected.read("loss"), "loss");
+  std::set<std::string> unchecked;
+  for (const std::string& tensor : expected.names()) {
+    if (tensor.starts_with(kGradientPrefix)) unchecked.insert(tensor);
+  }
+  for (const auto& [parameter, tensor] : model.parameters()) {
+    const std::string gradient = kGradientPrefix + parameter;
+    ASSERT_TRUE(tensor.grad().defined()) << gradient;
+    proof.expect_equal_values(tensor.grad(), expected.read(gradient), gradient);
+    unchecked.erase(gradient);
+  }
+  EXPECT_EQ(unchecked, std::set<std::string>());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenTest,
+                         ::testing::ValuesIn(golden_points({Dtype::f64, Dtype::f32})), point_name);
+
+class GoldenTrainingTest : public ::testing::TestWithParam<GoldenPoint> {};
+
+TEST_P(GoldenTrainingTest, WeightsAfterFiveStepsOfAdamW) {
+  const auto& [name, dtype, variant] = GetParam();
+  GoldenModel model(name, dtype, variant);
+  const SafetensorsFile expected = expected_file(name, dtype);
+  testing::ProofRecord proof(
+      fmt::format("weights after 5 steps: {}, {}, {}", variant.name(), to_string(dtype), name),
+      "torch.optim.AdamW, weight decay 0.1, on the oracle", golden_tolerance(dtype));
+  model.train(kTrainedSteps);
+  for (const auto& [parameter, tensor] : model.parameters()) {
+    proof.expect_equal_values(tensor, expected.read(kTrainedPrefix + parameter),
+                              kTrainedPrefix + parameter);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenTrainingTest, ::testing::ValuesIn(golden_points({Dtype::f64})),
+                         point_name);
+
+TEST(GoldenFiles, DifferWhereMistakesHide) {
+  std::set<int64_t> groups, kv_heads, head_dims, seqs;
+  for (const std::string& name : golden_names()) {
+    const ModelConfig config = Weights(kGoldenFolder / name).config();
+    groups.insert(config.n_groups());
+    kv_heads.insert(config.n_kv_heads());
+    head_dims.insert(config.head_dim());
+    seqs.insert(
+        SafetensorsFile(kGoldenFolder / name / "inputs.safetensors").read("tokens").size(1));
+    EXPECT_EQ(config.vocab_size() % 2, 1) << name;
+    EXPECT_EQ(config.intermediate_dim() % 2, 1) << name;
+  }
+  EXPECT_TRUE(groups.contains(1) && groups.contains(2) && groups.contains(4));
+  EXPECT_TRUE(kv_heads.contains(1) && kv_heads.contains(2));
+  EXPECT_EQ(head_dims, std::set<int64_t>({16, 32, 64}));
+  EXPECT_EQ(seqs, std::set<int64_t>({1, 7, 33}));
+}
+
+}  // namespace
+}  // namespace tinyllama
