@@ -7,7 +7,6 @@ tensors have shapes and no values.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
+from tinyllama_tools.compact_json import compact_json
 from tinyllama_tools.flop_grid import named_sizes, small_sizes
 from tinyllama_tools.oracle import Size, llama_config
 
@@ -26,14 +26,14 @@ Outputs = tuple[torch.Tensor, ...]
 Flops = dict[str, dict[str, int]]
 
 DESCRIPTION = [
-    "FLOPs that torch.utils.flop_counter.FlopCounterMode counts in LlamaForCausalLM, eager",
-    "A multiply-add is 2; only products count. backward: both less forward, each counted",
-    "Hidden-state inputs of a component require gradients. loss: LM head and cross-entropy",
-    "The model multiplies positions by rotary frequencies in every forward; our table is made once",
-    "So rotary_table is that module's own count; model.forward and full_step.train are what was",
+    "FLOPs of LlamaForCausalLM with eager attention, counted by torch.utils.flop_counter;",
+    "a multiply-add is 2; backward is forward+backward less forward, both counted",
+    "hidden-state inputs of a component require gradients; loss is LM head and cross-entropy",
+    "the model multiplies positions by rotary frequencies in each forward; our table is made once:",
+    "rotary_table is that module's own count, and model.forward and full_step.train are what was",
     "counted for the whole model less rotary_table.forward",
-    "full_step.train: forward, backward and one AdamW(foreach=False) step under one counter",
-    "optimizer.update: that step alone",
+    "full_step.train is forward, backward and one AdamW(foreach=False) step under one counter;",
+    "optimizer.update is that step alone",
     "uncounted_operators: all that ran and is not in the counter's registry, in any configuration",
 ]
 
@@ -189,7 +189,4 @@ def flop_document() -> dict[str, Any]:
 
 def write_flops(path: Path) -> None:
     """One line a configuration."""
-    document = flop_document()
-    lines = ",\n".join(f"    {json.dumps(entry)}" for entry in document.pop("configurations"))
-    head = json.dumps(document, indent=2).removesuffix("\n}")
-    path.write_text(f'{head},\n  "configurations": [\n{lines}\n  ]\n}}\n')
+    path.write_text(compact_json(flop_document(), expanded=("description", "configurations")))

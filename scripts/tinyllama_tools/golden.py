@@ -1,4 +1,4 @@
-"""Writes the golden files, what LlamaForCausalLM answers for small models, or checks them.
+"""Writes the golden files, what LlamaForCausalLM answers, or checks them.
 
 They lie in fixtures/golden/, whose README says what each holds. Exit status: 0 written, or all the
 same; 1 some file differs by more than rounding; 2 bad option.
@@ -9,29 +9,51 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from tinyllama_tools.flop_oracle import write_flops
 from tinyllama_tools.golden_cases import GOLDEN_CASES
-from tinyllama_tools.golden_check import compare_folder
+from tinyllama_tools.golden_check import Verdict, compare_file, compare_folder
 from tinyllama_tools.golden_values import write_case
+from tinyllama_tools.training_oracle import write_training
 
 PROJECT = Path(__file__).resolve().parents[2]
 GOLDEN_FOLDER = PROJECT / "fixtures/golden"
 
 
+def _case_writer(name: str) -> Callable[[Path], None]:
+    return lambda folder: write_case(GOLDEN_CASES[name], folder / name)
+
+
+# What there is to write, into the golden folder.
+PARTS: dict[str, Callable[[Path], None]] = {
+    **{name: _case_writer(name) for name in GOLDEN_CASES},
+    "flops": lambda folder: write_flops(folder / "flops.json"),
+    "training_tiny": lambda folder: write_training(folder / "training_tiny.json"),
+}
+
+
 def write(names: list[str], folder: Path) -> None:
-    """Makes or replaces the named cases."""
+    """Makes or replaces the named parts."""
     for name in names:
-        write_case(GOLDEN_CASES[name], folder / name)
+        PARTS[name](folder)
+
+
+def compare(name: str, stored: Path, made: Path) -> list[Verdict]:
+    """The files of one part, in two golden folders."""
+    if name in GOLDEN_CASES:
+        return compare_folder(stored / name, made / name)
+    return [compare_file(stored / f"{name}.json", made / f"{name}.json")]
 
 
 def check(names: list[str], folder: Path) -> int:
-    """Makes the named cases anew elsewhere and compares. Returns the exit status."""
+    """Makes the named parts anew elsewhere and compares. Returns the exit status."""
     with tempfile.TemporaryDirectory(prefix="tiny_llama_golden_") as made:
         write(names, Path(made))
-        verdicts = [v for name in names for v in compare_folder(folder / name, Path(made) / name)]
+        verdicts = [v for name in names for v in compare(name, folder, Path(made))]
     for verdict in verdicts:
         print(verdict)
     failed = [verdict for verdict in verdicts if not verdict.held]
@@ -46,9 +68,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=GOLDEN_FOLDER, help="default: %(default)s")
     options = parser.parse_args(arguments)
     for name in options.names:
-        if name not in GOLDEN_CASES:
-            parser.error(f"'{name}': must be one of {', '.join(GOLDEN_CASES)}")
-    names = options.names or list(GOLDEN_CASES)
+        if name not in PARTS:
+            parser.error(f"'{name}': must be one of {', '.join(PARTS)}")
+    names = options.names or list(PARTS)
     # sums in one order, whatever the machine's number of processors
     torch.set_num_threads(1)
     if options.check:
