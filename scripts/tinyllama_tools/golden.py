@@ -16,12 +16,9 @@ import torch
 
 from tinyllama_tools.flop_oracle import write_flops
 from tinyllama_tools.golden_cases import GOLDEN_CASES
-from tinyllama_tools.golden_check import Verdict, compare_file, compare_folder
-from tinyllama_tools.golden_values import write_case
+from tinyllama_tools.golden_compare import Verdict, compare_file, compare_folder
+from tinyllama_tools.golden_values import GOLDEN_FOLDER, write_case
 from tinyllama_tools.training_oracle import write_training
-
-PROJECT = Path(__file__).resolve().parents[2]
-GOLDEN_FOLDER = PROJECT / "fixtures/golden"
 
 
 def _case_writer(name: str) -> Callable[[Path], None]:

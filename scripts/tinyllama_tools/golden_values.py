@@ -18,6 +18,8 @@ from tinyllama_tools.oracle import Float64Mode, Size, build_model, cast_paramete
 
 Tensors = dict[str, torch.Tensor]
 
+GOLDEN_FOLDER = Path(__file__).resolve().parents[2] / "fixtures/golden"
+
 STEPS = 5
 LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 0.1

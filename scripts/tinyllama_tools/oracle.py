@@ -111,7 +111,7 @@ class PortableRotary(torch.nn.Module):
         self, x: torch.Tensor, position_ids: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """position_ids [B or 1, S] -> cos, sin [B or 1, S, head_dim] in the type of x."""
-        return self.cos[position_ids].to(x.dtype), self.sin[position_ids].to(x.dtype)
+        return self.cos.to(x.dtype)[position_ids], self.sin.to(x.dtype)[position_ids]
 
 
 def make_portable(model: LlamaForCausalLM, max_seq: int) -> LlamaForCausalLM:

@@ -91,6 +91,11 @@ def start(size: Size, batch: int, seq: int) -> tuple[LlamaForCausalLM, torch.Ten
     return model, tokens.random_(0, size["vocab_size"], generator=generator)
 
 
+def tiny_start() -> tuple[LlamaForCausalLM, torch.Tensor]:
+    """Where every curve starts."""
+    return start(named_sizes()[SIZE_NAME], BATCH, SEQ)
+
+
 def weights_checksum(model: LlamaForCausalLM) -> int:
     """Sum of (i + 1) x the bits of weight i as bfloat16, read as int16, over all matrices as drawn.
 
@@ -103,7 +108,7 @@ def weights_checksum(model: LlamaForCausalLM) -> int:
 
 def losses(curve: Curve, steps: int | None = None) -> list[float]:
     """The loss before each update, in nats a token; `steps`: fewer than the curve's own."""
-    model, tokens = start(named_sizes()[SIZE_NAME], BATCH, SEQ)
+    model, tokens = tiny_start()
     cast_parameters(model, curve.parameters)
     if curve.parameters is torch.float64:
         make_portable(model, SEQ)
@@ -136,7 +141,7 @@ def train_step(
 
 def training_document() -> dict[str, Any]:
     """The content of training_tiny.json."""
-    model, tokens = start(named_sizes()[SIZE_NAME], BATCH, SEQ)
+    model, tokens = tiny_start()
     return {
         "description": DESCRIPTION,
         "size": SIZE_NAME,

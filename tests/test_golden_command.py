@@ -1,0 +1,112 @@
+"""scripts/golden --check: what it lets through, and that it names what it does not."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not in this Python: the oracle needs it")
+pytest.importorskip("transformers", reason="requirements-oracle.txt is not installed")
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from tinyllama_tools import golden
+from tinyllama_tools.golden_compare import compare_file
+from tinyllama_tools.golden_values import F32_FILE, F64_FILE, GOLDEN_FOLDER, WEIGHTS_FILE
+from tinyllama_tools.tensor_difference import largest_difference
+
+CASE = "seq_1"
+TENSOR = "gradient.model.layers.0.mlp.down_proj.weight"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A golden folder with one case, to be spoilt."""
+    shutil.copytree(GOLDEN_FOLDER / CASE, tmp_path / CASE)
+    return tmp_path
+
+
+def perturb(path: Path, name: str, relative: float) -> None:
+    """Moves one value, by that part of the tensor's largest magnitude."""
+    tensors = load_file(path)
+    tensors[name][5, 7] += relative * tensors[name].abs().max()
+    save_file(tensors, path)
+
+
+def check(folder: Path) -> int:
+    return golden.main([CASE, "--check", "--folder", str(folder)])
+
+
+def test_untouched_copy_holds(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(copy) == 0
+    assert capsys.readouterr().out.endswith("5 files hold, 0 do not\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "relative", "status"),
+    [(F64_FILE, 1e-9, 1), (F64_FILE, 1e-14, 0), (F32_FILE, 1e-4, 1), (F32_FILE, 1e-6, 0)],
+)
+def test_one_changed_value(
+    copy: Path,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    relative: float,
+    status: int,
+) -> None:
+    perturb(copy / CASE / file, TENSOR, relative)
+    assert check(copy) == status
+    output = capsys.readouterr().out
+    if status:
+        assert f"FAILED {CASE}/{file}: {TENSOR}: relative difference" in output
+        assert "at index (5, 7)" in output
+
+
+def test_one_weight_of_another_value_fails(copy: Path) -> None:
+    perturb(copy / CASE / WEIGHTS_FILE, "lm_head.weight", 1e-2)
+    assert check(copy) == 1
+
+
+def test_absent_and_superfluous_files_fail(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (copy / CASE / F32_FILE).rename(copy / CASE / "other.safetensors")
+    assert check(copy) == 1
+    output = capsys.readouterr().out
+    assert f"{F32_FILE}: is absent" in output
+    assert "other.safetensors: is not one of the golden files" in output
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "held"),
+    [("rope_theta", 500000.0, False), ("transformers_version", "4.99.0", True)],
+)
+def test_changed_configuration(copy: Path, key: str, value: object, held: bool) -> None:
+    path = copy / CASE / "config.json"
+    config = json.loads(path.read_text())
+    config[key] = value
+    path.write_text(json.dumps(config))
+    verdict = compare_file(path, GOLDEN_FOLDER / CASE / "config.json")
+    assert verdict.held == held, verdict
+    if not held:
+        assert key in verdict.text
+
+
+def test_unknown_part_is_a_bad_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        golden.main(["no_such_part"])
+    assert stop.value.code == 2
+    assert "'no_such_part': must be one of gqa_groups_2" in capsys.readouterr().err
+
+
+def test_difference_of_other_shapes_types_and_nan_is_infinite() -> None:
+    zeros = torch.zeros(2, 3)
+    for other in (torch.zeros(3, 2), torch.zeros(2, 3, dtype=torch.float64)):
+        assert largest_difference("x", zeros, other).relative == float("inf")
+    spoilt = zeros.clone()
+    spoilt[1, 2] = float("nan")
+    difference = largest_difference("x", zeros, spoilt)
+    assert (difference.relative, difference.index) == (float("inf"), (1, 2))
+
+
+def test_difference_from_zeros_is_absolute() -> None:
+    assert largest_difference("x", torch.zeros(2), torch.full((2,), 0.25)).relative == 0.25

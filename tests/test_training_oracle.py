@@ -1,0 +1,103 @@
+"""training_tiny.json: the curves learn, the low-precision ones stay close, made anew they agree."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not in this Python: the oracle needs it")
+pytest.importorskip("transformers", reason="requirements-oracle.txt is not installed")
+
+import torch
+
+from tinyllama_tools import training_oracle as oracle
+from tinyllama_tools.compact_json import compact_json
+from tinyllama_tools.golden_compare import compare_file
+from tinyllama_tools.golden_values import GOLDEN_FOLDER
+from tinyllama_tools.oracle_checks import check_training
+
+FILE = GOLDEN_FOLDER / "training_tiny.json"
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return json.loads(FILE.read_text())
+
+
+def test_header_says_how_it_was_made(document: dict[str, Any]) -> None:
+    assert (document["seed"], document["batch"], document["seq"]) == (42, 2, 16)
+    assert document["adamw"] == oracle.ADAMW
+    curves = {name: len(losses) for name, losses in document["losses"].items()}
+    assert curves == {name: curve.steps for name, curve in oracle.CURVES.items()}
+
+
+def test_every_curve_learns_the_batch(document: dict[str, Any]) -> None:
+    for losses in document["losses"].values():
+        assert 6.5 < losses[0] < 7.5  # ln 1000 is 6.9
+        assert losses[-1] < 0.03
+
+
+def test_curves_differ_by_the_roundings_of_their_type(document: dict[str, Any]) -> None:
+    exact = document["losses"]["f64"]
+    for name, tolerance in {"f32": 1e-6, "bf16": 0.05, "amp_bf16": 0.02, "amp_f16": 0.003}.items():
+        apart = [abs(a - b) for a, b in zip(document["losses"][name], exact, strict=False)]
+        assert 0 < max(apart) < tolerance, name
+
+
+def test_start_is_what_our_initializer_draws(document: dict[str, Any]) -> None:
+    model, tokens = oracle.tiny_start()
+    assert sum(p.numel() for p in model.parameters()) == 2_873_600
+    assert tokens.tolist() == document["tokens"]
+    embedding = model.model.embed_tokens.weight
+    assert embedding.std().item() == pytest.approx(0.02, rel=0.01)
+    assert torch.equal(embedding, embedding.to(torch.bfloat16).to(torch.float32))
+    assert model.model.norm.weight.unique().tolist() == [1.0]
+
+
+def test_checksum_tells_one_bit_in_one_weight() -> None:
+    model, _ = oracle.tiny_start()
+    before = oracle.weights_checksum(model)
+    weight = model.lm_head.weight.data
+    weight[17, 3] *= 1 + 2**-7
+    assert oracle.weights_checksum(model) != before
+
+
+@pytest.mark.parametrize("curve", ["f64", "f32"])
+def test_first_steps_trained_anew_are_the_same(curve: str) -> None:
+    check = check_training(curve)
+    assert check.cases == 10
+    assert check.held, check
+
+
+@pytest.mark.parametrize("curve", ["bf16", "amp_bf16", "amp_f16"])
+def test_first_steps_in_low_precision(curve: str) -> None:
+    check = check_training(curve, steps=3)
+    assert check.held, check
+
+
+@pytest.mark.parametrize(("relative", "held"), [(1e-13, True), (1e-9, False)])
+def test_changed_loss_is_found(
+    document: dict[str, Any], tmp_path: Path, relative: float, held: bool
+) -> None:
+    changed = json.loads(json.dumps(document))
+    changed["losses"]["f64"][7] *= 1 + relative
+    path = tmp_path / FILE.name
+    path.write_text(compact_json(changed, expanded=("losses",)))
+    verdict = compare_file(path, FILE)
+    assert verdict.held == held, verdict
+    assert "losses.f64" in verdict.text
+    assert "step 7" in verdict.text
+
+
+def test_other_initial_weights_widen_the_tolerance(
+    document: dict[str, Any], tmp_path: Path
+) -> None:
+    changed = json.loads(json.dumps(document))
+    changed["losses"]["f64"][7] *= 1 + 1e-4
+    changed["weights_checksum"] += 1
+    path = tmp_path / FILE.name
+    path.write_text(json.dumps(changed))
+    verdict = compare_file(path, FILE)
+    assert verdict.held
+    assert "draws other initial weights" in verdict.text
