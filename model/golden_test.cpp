@@ -15,7 +15,8 @@
 namespace tinyllama {
 namespace {
 
-constexpr const char* kOracle = "LlamaForCausalLM of transformers 4.57.1, eager attention";
+constexpr const char* kSection = "Values, gradients and updates";
+constexpr const char* kOracle = "LlamaForCausalLM, eager attention";
 const std::string kGradientPrefix = "gradient.";
 const std::string kTrainedPrefix = "after_5_steps.";
 constexpr int kTrainedSteps = 5;
@@ -112,9 +113,10 @@ TEST_P(GoldenTest, LogitsLossAndEveryGradient) {
   const auto& [name, dtype, variant] = GetParam();
   const GoldenModel model(name, dtype, variant);
   const SafetensorsFile expected = expected_file(name, dtype);
-  testing::ProofRecord proof(
-      fmt::format("logits, loss, gradients: {}, {}, {}", variant.name(), to_string(dtype), name),
-      kOracle, golden_tolerance(dtype));
+  testing::ProofRecord proof({kSection,
+                              fmt::format("logits, loss, every gradient: {}, {}, {}",
+                                          variant.name(), to_string(dtype), name),
+                              kOracle, golden_tolerance(dtype)});
 
   const at::Tensor logits = model.logits();
   const at::Tensor objective = model.objective(logits);
@@ -143,9 +145,11 @@ TEST_P(GoldenTrainingTest, WeightsAfterFiveStepsOfAdamW) {
   const auto& [name, dtype, variant] = GetParam();
   GoldenModel model(name, dtype, variant);
   const SafetensorsFile expected = expected_file(name, dtype);
-  testing::ProofRecord proof(
-      fmt::format("weights after 5 steps: {}, {}, {}", variant.name(), to_string(dtype), name),
-      "torch.optim.AdamW, weight decay 0.1, on the oracle", golden_tolerance(dtype));
+  testing::ProofRecord proof({kSection,
+                              fmt::format("weights after 5 steps of AdamW: {}, {}, {}",
+                                          variant.name(), to_string(dtype), name),
+                              "torch.optim.AdamW with weight decay 0.1 on LlamaForCausalLM",
+                              golden_tolerance(dtype)});
   model.train(kTrainedSteps);
   for (const auto& [parameter, tensor] : model.parameters()) {
     proof.expect_equal_values(tensor, expected.read(kTrainedPrefix + parameter),

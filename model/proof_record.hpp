@@ -5,31 +5,39 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "model/relative_error.hpp"
 
 namespace tinyllama::testing {
 
-/// One row of results/PROOF.md: it collects the errors of a test's comparisons and hands the
-/// largest to GoogleTest's report when it ends.
+/// What a row of results/PROOF.md says beforehand.
+struct Claim {
+  std::string section;  ///< heading of the table
+  std::string check;    ///< what is proved
+  std::string against;  ///< the independent program or count that it is compared with
+  double tolerance;     ///< largest error allowed; 0 for figures that must be equal
+};
+
+/// One row of results/PROOF.md: collects the errors of a test's comparisons and hands the largest
+/// to GoogleTest's report when it ends.
 class ProofRecord {
  public:
-  /// `check`: what is proved; `against`: what it is compared with; `tolerance`: largest error
-  /// allowed; 0 for figures that must be equal.
-  ProofRecord(std::string check, std::string against, double tolerance)
-      : check_(std::move(check)), against_(std::move(against)), tolerance_(tolerance) {}
+  explicit ProofRecord(Claim claim) : claim_(std::move(claim)) {}
   ~ProofRecord() {
-    const auto record = [](const char* key, const std::string& value) {
-      ::testing::Test::RecordProperty(key, value);
-    };
-    record("proof_check", check_);
-    record("proof_against", against_);
-    record("proof_tolerance", fmt::format("{:g}", tolerance_));
-    record("proof_largest_error", fmt::format("{:.3g}", largest_error_));
-    record("proof_worst", worst_);
-    record("proof_comparisons", fmt::format("{}", comparisons_));
+    const auto* result = ::testing::UnitTest::GetInstance()->current_test_info()->result();
+    const nlohmann::json row = {{"section", claim_.section},
+                                {"check", claim_.check},
+                                {"against", claim_.against},
+                                {"tolerance", claim_.tolerance},
+                                {"largest_error", fmt::format("{:.2g}", largest_error_)},
+                                {"worst", worst_},
+                                {"comparisons", comparisons_}};
+    ::testing::Test::RecordProperty(fmt::format("proof_{}", result->test_property_count()),
+                                    row.dump());
   }
   ProofRecord(const ProofRecord&) = delete;
   ProofRecord& operator=(const ProofRecord&) = delete;
@@ -38,29 +46,26 @@ class ProofRecord {
   /// tolerance.
   void expect(double error, const std::string& what) {
     ++comparisons_;
-    EXPECT_LE(error, tolerance_) << what;
-    if (error > largest_error_ || worst_.empty()) worst_ = what;
-    largest_error_ = std::max(largest_error_, error);
+    EXPECT_LE(error, claim_.tolerance) << what;
+    if (worst_.empty() || !(error <= largest_error_)) worst_ = what;
+    largest_error_ = std::max(largest_error_, std::isnan(error) ? INFINITY : error);
   }
+  /// Tensors of one shape, their difference relative to the largest magnitude expected.
   void expect_equal_values(const at::Tensor& actual, const at::Tensor& expected,
                            const std::string& name) {
     ASSERT_EQ(actual.sizes(), expected.sizes()) << name;
     const LargestError error = tinyllama::largest_error(to_values(actual), to_values(expected));
     expect(error.relative, fmt::format("{}[{}]", name, error.index));
   }
-  /// Relative difference of two counts, of which the second is the expected one.
+  /// Counts, their difference relative to the expected one.
   void expect_equal_counts(int64_t actual, int64_t expected, const std::string& name) {
-    const double difference = static_cast<double>(std::abs(actual - expected));
-    const double scale = static_cast<double>(std::max<int64_t>(1, std::abs(expected)));
+    const auto difference = static_cast<double>(std::abs(actual - expected));
+    const auto scale = static_cast<double>(std::max<int64_t>(1, std::abs(expected)));
     expect(difference / scale, fmt::format("{}: {}, expected {}", name, actual, expected));
   }
 
-  int64_t comparisons() const { return comparisons_; }
-
  private:
-  std::string check_;
-  std::string against_;
-  double tolerance_;
+  Claim claim_;
   double largest_error_ = 0;
   std::string worst_;
   int64_t comparisons_ = 0;

@@ -11,6 +11,8 @@
 namespace tinyllama::components {
 namespace {
 
+constexpr const char* kSection = "FLOPs";
+
 using testing::GridPoint;
 using testing::proof_grid;
 
@@ -20,8 +22,8 @@ std::string point_name(const GridPoint& point, const harness::Component& compone
 
 TEST(FlopProof, ModelFlopsAreTheOraclesCount) {
   tinyllama::testing::ProofRecord proof(
-      "model_flops of every component and pass",
-      "torch.utils.flop_counter on LlamaForCausalLM, eager attention", 0);
+      {kSection, "model_flops of every component and pass",
+       "torch.utils.flop_counter on LlamaForCausalLM, eager attention", 0});
   const auto grid = proof_grid();
   EXPECT_GE(grid.size(), 40U);
   for (const GridPoint& point : grid) {
@@ -42,8 +44,9 @@ class CountedFlopsTest : public ::testing::TestWithParam<Dtype> {};
 TEST_P(CountedFlopsTest, HardwareFlopsAreTheProfilersCount) {
   const Dtype dtype = GetParam();
   tinyllama::testing::ProofRecord proof(
-      fmt::format("hardware_flops of every component, pass and variant, {}", to_string(dtype)),
-      "matrix products among Kineto's operator events", 0);
+      {kSection,
+       fmt::format("hardware_flops of every component, pass and variant, {}", to_string(dtype)),
+       "matrix products among Kineto's operator events", 0});
   const auto cpu = instruments::Device::select("cpu");
   // Every point in float32; the types change only how products are called, so some do for the rest.
   const size_t stride = dtype == Dtype::f32 ? 1 : 6;

@@ -16,8 +16,6 @@ using testing::GridPoint;
 using testing::proof_grid;
 using tinyllama::testing::ProofRecord;
 
-constexpr const char* kMeter = "live bytes of the suite's allocator";
-
 int64_t live_bytes() {
   return instruments::host_allocator::read().live_bytes;
 }
@@ -42,13 +40,14 @@ class MemoryProofTest : public ::testing::TestWithParam<Dtype> {
       }
     }
   }
-  static std::string title(const char* what) {
-    return fmt::format("{}, {}", what, to_string(GetParam()));
+  static tinyllama::testing::Claim claim(const char* what) {
+    return {"Memory", fmt::format("{}, {}", what, to_string(GetParam())),
+            "live bytes of the suite's allocator", 0};
   }
 };
 
 TEST_P(MemoryProofTest, WeightsOptimizerStateAndGradientsOfTheStep) {
-  ProofRecord proof(title("bytes of weights, optimiser state, gradients"), kMeter, 0);
+  ProofRecord proof(claim("bytes of weights, optimiser state, gradients"));
   on_the_grid([&](const Workload& w, const std::string& at) {
     const MemoryCost predicted = full_step_memory(w);
     TensorInitializer initializer(1, w.dtype, c10::kCPU);
@@ -73,7 +72,7 @@ TEST_P(MemoryProofTest, WeightsOptimizerStateAndGradientsOfTheStep) {
 }
 
 TEST_P(MemoryProofTest, ActivationsOfTheStep) {
-  ProofRecord proof(title("bytes of activations of the step"), kMeter, 0);
+  ProofRecord proof(claim("bytes of activations of the step"));
   on_the_grid([&](const Workload& w, const std::string& at) {
     TensorInitializer initializer(1, w.dtype, c10::kCPU);
     const TinyLlama model(w.config, w.variant, w.seq, initializer);
@@ -87,7 +86,7 @@ TEST_P(MemoryProofTest, ActivationsOfTheStep) {
 }
 
 TEST_P(MemoryProofTest, PartsOfEveryComponent) {
-  ProofRecord proof(title("bytes of weights, inputs, activations of every component"), kMeter, 0);
+  ProofRecord proof(claim("bytes of weights, inputs, activations of every component"));
   const auto components = all();
   on_the_grid([&](const Workload& w, const std::string& at) {
     for (const auto& component : components) {

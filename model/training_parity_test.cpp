@@ -1,0 +1,166 @@
+// Training against LlamaForCausalLM: `tiny` learns one fixed batch by heart along the same curve of
+// losses (fixtures/golden/training_tiny.json).
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "model/problem_sizes.hpp"
+#include "model/proof_record.hpp"
+#include "model/train_step.hpp"
+
+namespace tinyllama {
+namespace {
+
+constexpr const char* kSection = "Training";
+constexpr size_t kComparedSteps = 50;
+// Nats a token, each of the first 50 losses in float32. float64 must follow far closer: what is
+// left is rounding, which 50 steps of Adam multiply.
+constexpr double kFloat32Tolerance = 1e-3;
+constexpr double kFloat64Tolerance = 1e-9;
+// Narrow products round differently in every library: the decrease over 50 steps is compared.
+constexpr double kDecreaseTolerance = 0.05;
+
+using Curve = std::vector<double>;
+
+class TrainingParityTest : public ::testing::Test {
+ protected:
+  TrainingParityTest() {
+    std::ifstream file(TINY_LLAMA_SOURCE_DIR "/fixtures/golden/training_tiny.json");
+    document_ = nlohmann::json::parse(file);
+  }
+
+  Curve oracle(Dtype dtype) const {
+    return document_.at("losses").at(std::string(to_string(dtype))).get<Curve>();
+  }
+
+  AdamWOptions adamw() const {
+    const auto& options = document_.at("adamw");
+    return {.learning_rate = options.at("lr").get<double>(),
+            .beta1 = options.at("betas").at(0).get<double>(),
+            .beta2 = options.at("betas").at(1).get<double>(),
+            .eps = options.at("eps").get<double>(),
+            .weight_decay = options.at("weight_decay").get<double>()};
+  }
+
+  // Losses before each update, from the oracle's weights and tokens.
+  Curve train(Dtype dtype, size_t steps, const Variant& variant,
+              const AdamWOptions& options) const {
+    const auto sizes = load_problem_sizes(TINY_LLAMA_SOURCE_DIR "/fixtures/problem_sizes.json");
+    const auto size = std::find_if(sizes.begin(), sizes.end(), [&](const ProblemSize& candidate) {
+      return candidate.name == document_.at("size").get<std::string>();
+    });
+    const auto batch = document_.at("batch").get<int64_t>();
+    const auto seq = document_.at("seq").get<int64_t>();
+    TensorInitializer initializer(document_.at("seed").get<uint64_t>(), dtype, c10::kCPU);
+    const TinyLlama model(size->config, variant, seq, initializer);
+    AdamW optimizer(model.parameters(), variant, options);
+    TrainStep step(model, optimizer);
+    const TokenBatch tokens = random_token_batch(size->config, batch, seq, initializer);
+    expect_the_oracles_tokens(tokens.tokens);
+    Curve losses;
+    for (size_t i = 0; i < steps; ++i) {
+      optimizer.clear_gradients();
+      losses.push_back(step.run({&tokens, 1}).item().toDouble());
+    }
+    return losses;
+  }
+
+  static double largest_difference(const Curve& losses, const Curve& expected) {
+    double largest = 0;
+    for (size_t i = 0; i < losses.size(); ++i)
+      largest = std::max(largest, std::abs(losses[i] - expected.at(i)));
+    return largest;
+  }
+
+  // How far the decrease of the loss since the first step is from the expected one, relative to
+  // that; the largest over all steps. Only the last would not do: in the end the batch is known by
+  // heart whatever went wrong on the way.
+  static double decrease_error(const Curve& losses, const Curve& expected) {
+    double largest = 0;
+    for (size_t i = 1; i < losses.size(); ++i) {
+      const double decrease = losses.front() - losses[i];
+      const double expected_decrease = expected.front() - expected.at(i);
+      largest = std::max(largest, std::abs(decrease - expected_decrease) / expected_decrease);
+    }
+    return largest;
+  }
+
+ private:
+  // Otherwise another generator drew, and no curve could agree.
+  void expect_the_oracles_tokens(const at::Tensor& tokens) const {
+    std::vector<int64_t> expected;
+    for (const auto& row : document_.at("tokens")) {
+      for (const auto& token : row) expected.push_back(token.get<int64_t>());
+    }
+    const int64_t* data = tokens.const_data_ptr<int64_t>();
+    ASSERT_EQ(std::vector<int64_t>(data, data + tokens.numel()), expected);
+  }
+
+  nlohmann::json document_;
+};
+
+TEST_F(TrainingParityTest, Float32FollowsTheOraclesCurveAndLearnsTheBatchByHeart) {
+  for (const Variant& variant : Variant::all()) {
+    testing::ProofRecord proof(
+        {kSection, fmt::format("first 50 losses of tiny, f32, {}", variant.name()),
+         "LlamaForCausalLM and torch.optim.AdamW, float32 (nats a token)", kFloat32Tolerance});
+    const Curve losses = train(Dtype::f32, 200, variant, adamw());
+    const Curve expected = oracle(Dtype::f32);
+    for (size_t i = 0; i < kComparedSteps; ++i) {
+      proof.expect(std::abs(losses[i] - expected.at(i)),
+                   fmt::format("loss of step {}: {}, expected {}", i + 1, losses[i], expected[i]));
+    }
+    EXPECT_LT(*std::min_element(losses.begin(), losses.end()), 3.0) << variant.name();
+  }
+}
+
+TEST_F(TrainingParityTest, Float64FollowsTheOraclesCurve) {
+  testing::ProofRecord proof({kSection, "first 50 losses of tiny, f64, baseline",
+                              "LlamaForCausalLM and torch.optim.AdamW, float64 (nats a token)",
+                              kFloat64Tolerance});
+  const Curve losses = train(Dtype::f64, kComparedSteps, Variant(), adamw());
+  const Curve expected = oracle(Dtype::f64);
+  for (size_t i = 0; i < kComparedSteps; ++i) {
+    proof.expect(std::abs(losses[i] - expected.at(i)),
+                 fmt::format("loss of step {}: {}, expected {}", i + 1, losses[i], expected[i]));
+  }
+}
+
+TEST_F(TrainingParityTest, NarrowTypesDecreaseTheLossAsTheOracleDoes) {
+  for (const Variant& variant : Variant::all()) {
+    testing::ProofRecord proof(
+        {kSection,
+         fmt::format("decrease of the loss of tiny at each of 50 steps, bf16 and autocast, {}",
+                     variant.name()),
+         "LlamaForCausalLM and torch.optim.AdamW in the same type", kDecreaseTolerance});
+    for (const Dtype dtype : {Dtype::bf16, Dtype::amp_bf16, Dtype::amp_f16}) {
+      const Curve losses = train(dtype, kComparedSteps, variant, adamw());
+      proof.expect(
+          decrease_error(losses, oracle(dtype)),
+          fmt::format("{}: from {} to {}, expected from {} to {}", to_string(dtype), losses.front(),
+                      losses.back(), oracle(dtype).front(), oracle(dtype).at(kComparedSteps - 1)));
+    }
+  }
+}
+
+// The comparisons above must be able to fail.
+TEST_F(TrainingParityTest, AnOptimizerThatDoesNothingIsFound) {
+  AdamWOptions idle = adamw();
+  idle.learning_rate = 0;
+  const Curve f32 = train(Dtype::f32, kComparedSteps, Variant(), idle);
+  EXPECT_GT(largest_difference(f32, oracle(Dtype::f32)), 1000 * kFloat32Tolerance);
+  EXPECT_GT(decrease_error(f32, oracle(Dtype::bf16)), 10 * kDecreaseTolerance);
+}
+
+TEST_F(TrainingParityTest, AWrongBetaIsFound) {
+  AdamWOptions wrong = adamw();
+  wrong.beta2 = 0.99;
+  const Curve f32 = train(Dtype::f32, kComparedSteps, Variant(), wrong);
+  EXPECT_GT(largest_difference(f32, oracle(Dtype::f32)), kFloat32Tolerance);
+}
+
+}  // namespace
+}  // namespace tinyllama
