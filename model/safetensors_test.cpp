@@ -8,57 +8,27 @@
 
 #include <csignal>
 #include <cstring>
-#include <fstream>
-#include <stdexcept>
+
+#include "model/file_testing.hpp"
 
 namespace tinyllama {
 namespace {
 
 using c10::ScalarType;
 
+using testing::error_of;
+using testing::expect_error;
+
 class SafetensorsFileTest : public ::testing::Test {
  protected:
-  SafetensorsFileTest() {
-    folder_ = std::filesystem::path(::testing::TempDir()) /
-              ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-    file_ = folder_ / "some.safetensors";
-  }
-  ~SafetensorsFileTest() override { std::filesystem::remove_all(folder_); }
+  void put(const std::string& bytes) const { testing::write_bytes(file_, bytes); }
+  std::string get() const { return testing::read_bytes(file_); }
+  std::vector<std::string> entries() const { return temporary_.entries(); }
 
-  void put(const std::string& bytes) const { std::ofstream(file_, std::ios::binary) << bytes; }
-  std::string get() const {
-    std::ifstream in(file_, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
-  std::vector<std::string> entries() const {
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_))
-      names.push_back(entry.path().filename());
-    return names;
-  }
-
-  std::filesystem::path folder_;
-  std::filesystem::path file_;
+  testing::TemporaryFolder temporary_;
+  std::filesystem::path folder_ = temporary_.path();
+  std::filesystem::path file_ = folder_ / "some.safetensors";
 };
-
-template <typename Action>
-std::string error_of(Action action) {
-  try {
-    action();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-template <typename Action>
-void expect_error(Action action, std::initializer_list<std::string> parts) {
-  const std::string message = error_of(action);
-  for (const auto& part : parts)
-    EXPECT_NE(message.find(part), std::string::npos) << message << "\nlacks: " << part;
-}
 
 // A tensor whose bytes are these words one after the other.
 template <typename Word>
@@ -69,9 +39,10 @@ at::Tensor from_words(ScalarType type, const std::vector<Word>& words) {
 }
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
-         std::memcmp(a.contiguous().const_data_ptr(), b.contiguous().const_data_ptr(),
-                     a.nbytes()) == 0;
+  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
+  // An empty tensor has no data to point at.
+  return a.numel() == 0 || std::memcmp(a.contiguous().const_data_ptr(),
+                                       b.contiguous().const_data_ptr(), a.nbytes()) == 0;
 }
 
 // Zeros of both signs, the smallest denormal, infinity, a quiet and a signalling NaN with payloads.
@@ -147,9 +118,6 @@ TEST_F(SafetensorsFileTest, AHugeHoleIsNoMemoryAndNoCrash) {
   std::filesystem::resize_file(file_, head.bytes.size() + 8 * elements, error);
   if (error) GTEST_SKIP() << "this file system has no files of 8 TiB";
   const SafetensorsFile file(file_);
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "the sanitizer ends a program that asks for so much memory";
-#endif
   expect_error([&] { file.read("x"); }, {file_.string(), "tensor 'x' of 8796093022208 bytes"});
 }
 

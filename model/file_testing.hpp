@@ -1,0 +1,78 @@
+// Helpers of the tests that read and write files.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <initializer_list>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tinyllama::testing {
+
+/// An empty folder for as long as it lives. Programs that run at once get different ones.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    path_ = std::filesystem::path(::testing::TempDir()) /
+            (std::string(test->test_suite_name()) + "." + test->name() + "." +
+             std::to_string(::getpid()));
+    std::filesystem::remove_all(path_);
+    std::filesystem::create_directories(path_);
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::vector<std::string> entries() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path_))
+      names.push_back(entry.path().filename());
+    return names;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline void write_bytes(const std::filesystem::path& file, std::string_view bytes) {
+  std::ofstream(file, std::ios::binary) << bytes;
+}
+
+inline std::string read_bytes(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// What the action throws, in words.
+template <typename Action>
+std::string error_of(Action action) {
+  try {
+    action();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+inline void expect_mentions(const std::string& message, std::initializer_list<std::string> parts) {
+  for (const auto& part : parts)
+    EXPECT_NE(message.find(part), std::string::npos) << message << "\nlacks: " << part;
+}
+
+template <typename Action>
+void expect_error(Action action, std::initializer_list<std::string> parts) {
+  expect_mentions(error_of(action), parts);
+}
+
+}  // namespace tinyllama::testing

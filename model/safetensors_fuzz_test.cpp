@@ -1,0 +1,201 @@
+// Damaged files: whatever is done to a header, a file or a config.json, the reader either refuses
+// it with a message that names the file, or what it read keeps every rule, checked here anew.
+#include <ATen/core/Tensor.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "model/checkpoint_config.hpp"
+#include "model/file_testing.hpp"
+#include "model/fuzzing.hpp"
+#include "model/safetensors.hpp"
+
+namespace tinyllama {
+namespace {
+
+using testing::fuzz_count;
+using testing::Mutator;
+
+constexpr const char* kFile = "damaged.safetensors";
+
+// What a valid file of a few random tensors begins with.
+SafetensorsHead random_head(Mutator& random, size_t most_tensors) {
+  std::vector<TensorLayout> tensors(random.below(most_tensors + 1));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i].name = fmt::format("model.layers.{}.weight", i);
+    tensors[i].type = static_cast<ElementType>(random.below(5));
+    for (size_t n = random.below(4); n > 0; --n)
+      tensors[i].shape.push_back(static_cast<int64_t>(random.below(6)));
+  }
+  return make_safetensors_head(std::move(tensors), kFile);
+}
+
+int64_t data_bytes(const SafetensorsHead& head) {
+  return head.tensors.empty() ? 0 : head.tensors.back().end;
+}
+
+int64_t bytes_of_element(std::string_view dtype) {
+  return dtype == "F16" || dtype == "BF16" ? 2 : dtype == "F32" ? 4 : 8;
+}
+
+// Every rule of the format and the agreement with an ordinary parser of JSON; what is broken, or
+// nothing.
+std::string broken_rule(const SafetensorsLayout& layout, const std::string& header,
+                        int64_t available_bytes) {
+  const auto json = nlohmann::json::parse(header, nullptr, false);
+  if (!json.is_object()) return "not a JSON object";
+  const bool has_metadata = json.contains("__metadata__");
+  if (json.size() != layout.tensors.size() + (has_metadata ? 1 : 0)) return "tensors lost";
+  if (has_metadata && json["__metadata__"] != nlohmann::json(layout.metadata)) return "metadata";
+  std::set<std::string> names;
+  int64_t covered = 0;
+  for (const auto& tensor : layout.tensors) {
+    if (!names.insert(tensor.name).second) return "a name twice";
+    if (!json.contains(tensor.name)) return "a name from nowhere";
+    const auto& entry = json[tensor.name];
+    if (entry.size() != 3 || entry["dtype"] != to_string(tensor.type)) return "dtype";
+    if (entry["shape"] != nlohmann::json(tensor.shape)) return "shape";
+    if (entry["data_offsets"] != nlohmann::json({tensor.begin, tensor.end})) return "offsets";
+    __extension__ unsigned __int128 bytes = bytes_of_element(to_string(tensor.type));
+    for (const int64_t size : tensor.shape) {
+      if (size < 0) return "a negative size";
+      bytes *= static_cast<uint64_t>(size);
+      if (bytes > INT64_MAX) return "an overflow";
+    }
+    if (tensor.begin != covered || tensor.end < tensor.begin) return "a hole or an overlap";
+    if (bytes != static_cast<uint64_t>(tensor.end - tensor.begin)) return "size of the data";
+    covered = tensor.end;
+  }
+  return covered == available_bytes ? "" : "data that belong to no tensor";
+}
+
+// What is wrong with a message, or nothing.
+std::string broken_message(const std::exception& error, const std::string& file) {
+  const std::string_view message = error.what();
+  if (dynamic_cast<const std::invalid_argument*>(&error) == nullptr) return "another exception";
+  if (message.find(file) == std::string_view::npos) return "does not name the file";
+  if (message.size() > 2000) return "is endless";
+  const bool is_printable =
+      std::ranges::all_of(message, [](char c) { return c >= ' ' && c <= '~'; });
+  return is_printable ? "" : "is not printable";
+}
+
+struct Outcomes {
+  int64_t accepted = 0;
+  int64_t refused = 0;
+};
+
+// Runs `read` on one damaged text; `read` returns which rule is broken by what it read.
+template <typename Read>
+void note_outcome(Outcomes& outcomes, const std::string& text, const std::string& file, Read read) {
+  try {
+    ASSERT_EQ(read(), "") << text;
+    ++outcomes.accepted;
+  } catch (const std::exception& error) {
+    ASSERT_EQ(broken_message(error, file), "") << error.what() << "\n" << text;
+    ++outcomes.refused;
+  }
+}
+
+TEST(SafetensorsFuzz, DamagedHeadersAreRefusedOrKeepEveryRule) {
+  const int64_t count = fuzz_count(100'000, 5'000'000);
+  Mutator random(20261121);
+  Outcomes outcomes;
+  SafetensorsHead head = random_head(random, 4);
+  SafetensorsHead other;
+  for (int64_t i = 0; i < count; ++i) {
+    if (i % 8 == 0) {
+      other = std::exchange(head, random_head(random, random.one_in(50) ? 40 : 4));
+    }
+    std::string file = head.bytes.substr(0, kSafetensorsLengthBytes) +
+                       random.mutate(head.bytes.substr(kSafetensorsLengthBytes), other.bytes);
+    // Usually a length that fits, so that the header is what decides.
+    uint64_t length = file.size() - kSafetensorsLengthBytes;
+    if (random.one_in(20))
+      length = random.one_in(2) ? random.number() : length + random.below(3) - 1;
+    if (!random.one_in(20)) std::memcpy(file.data(), &length, sizeof length);
+    const int64_t more = random.one_in(20) ? static_cast<int64_t>(random.below(9)) : 0;
+    const int64_t file_bytes = std::ssize(file) + data_bytes(head) + more;
+    note_outcome(outcomes, file, kFile, [&] {
+      const int64_t header_bytes =
+          parse_safetensors_header_length(file.substr(0, 8), file_bytes, kFile);
+      if (header_bytes > file_bytes - 8) return std::string("length");
+      const std::string header = file.substr(8, static_cast<size_t>(header_bytes));
+      const int64_t available = file_bytes - 8 - header_bytes;
+      return broken_rule(parse_safetensors_header(header, available, kFile), header, available);
+    });
+    if (HasFatalFailure()) return;
+  }
+  // Neither branch is idle.
+  EXPECT_GT(outcomes.accepted, count / 100);
+  EXPECT_GT(outcomes.refused, count / 2);
+  RecordProperty("accepted", std::to_string(outcomes.accepted));
+  RecordProperty("refused", std::to_string(outcomes.refused));
+}
+
+TEST(SafetensorsFuzz, DamagedFilesAreRefusedOrReadAsTheyAre) {
+  const int64_t count = fuzz_count(5'000, 100'000);
+  const testing::TemporaryFolder folder;
+  const auto path = folder.path() / kFile;
+  Mutator random(7);
+  Outcomes outcomes;
+  for (int64_t i = 0; i < count; ++i) {
+    const SafetensorsHead head = random_head(random, 4);
+    std::string file = head.bytes;
+    for (int64_t byte = data_bytes(head); byte > 0; --byte)
+      file += static_cast<char>(random.below(256));
+    // Half of the files keep their header, so that tensors are read.
+    if (random.one_in(2)) {
+      file = random.mutate(file, head.bytes);
+    } else if (file.size() > head.bytes.size()) {
+      file[head.bytes.size() + random.below(file.size() - head.bytes.size())] ^= 1;
+    }
+    testing::write_bytes(path, file);
+    note_outcome(outcomes, file, path.string(), [&]() -> std::string {
+      const SafetensorsFile opened(path);
+      int64_t data = 0;
+      for (const auto& tensor : opened.tensors()) data += tensor.bytes();
+      const auto start = file.size() - static_cast<size_t>(data);
+      for (const auto& tensor : opened.tensors()) {
+        const at::Tensor read = opened.read(tensor.name);
+        if (read.sizes() != c10::ArrayRef<int64_t>(tensor.shape)) return "shape";
+        if (static_cast<int64_t>(read.nbytes()) != tensor.bytes()) return "bytes";
+        const auto* stored = file.data() + start + tensor.begin;
+        // An empty tensor has no data to point at.
+        if (read.nbytes() > 0 && std::memcmp(read.const_data_ptr(), stored, read.nbytes()) != 0)
+          return "other values than the file's";
+      }
+      return "";
+    });
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(outcomes.accepted, count / 4);
+  EXPECT_GT(outcomes.refused, count / 4);
+}
+
+TEST(SafetensorsFuzz, DamagedConfigsAreRefusedOrKeepTheModelsRules) {
+  const int64_t count = fuzz_count(5'000, 200'000);
+  const testing::TemporaryFolder folder;
+  const auto path = folder.path() / "config.json";
+  const std::string good = checkpoint_config_text(ModelConfig(), c10::ScalarType::Float);
+  Mutator random(3);
+  Outcomes outcomes;
+  for (int64_t i = 0; i < count; ++i) {
+    const std::string text = random.mutate(good, good);
+    testing::write_bytes(path, text);
+    note_outcome(outcomes, text, path.string(), [&]() -> std::string {
+      const ModelConfig config = read_checkpoint_config(path);
+      return config == ModelConfig(config.dimensions()) ? "" : "dimensions";
+    });
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(outcomes.accepted, count / 100);
+  EXPECT_GT(outcomes.refused, count / 2);
+}
+
+}  // namespace
+}  // namespace tinyllama
