@@ -14,7 +14,8 @@ TensorInitializer::TensorInitializer(uint64_t seed, Dtype dtype, c10::Device dev
     : generator_(at::make_generator<at::CPUGeneratorImpl>(seed)), dtype_(dtype), device_(device) {}
 
 at::Tensor TensorInitializer::normal(at::IntArrayRef shape, double std) {
-  const at::Tensor drawn = at::empty(shape, c10::ScalarType::Float).normal_(0.0, std, generator_);
+  // In float64, because float32 normal numbers differ in their last bits between processors.
+  const at::Tensor drawn = at::empty(shape, c10::ScalarType::Double).normal_(0.0, std, generator_);
   // float16 first: what it holds of small values, bfloat16's 8 bits can then hold as well.
   const at::Tensor exact = drawn.to(c10::ScalarType::Half).to(c10::ScalarType::BFloat16);
   return exact.to(device_, storage_type(dtype_));

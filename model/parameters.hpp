@@ -22,7 +22,7 @@ void append(NamedTensors& to, const NamedTensors& from);
 inline constexpr double kInitialStd = 0.02;
 
 /// Draws parameters and inputs from a seed, the same values whatever dtype and device they end up
-/// in: they are drawn on the CPU in float32 and rounded so that bfloat16 and float16 hold them
+/// in: they are drawn on the CPU in float64 and rounded so that bfloat16 and float16 hold them
 /// exactly. One float64 reference thus serves every dtype.
 class TensorInitializer {
  public:

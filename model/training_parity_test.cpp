@@ -1,5 +1,6 @@
 // Training against LlamaForCausalLM: `tiny` learns one fixed batch by heart along the same curve of
 // losses (fixtures/golden/training_tiny.json).
+#include <ATen/ops/arange.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -59,7 +60,7 @@ class TrainingParityTest : public ::testing::Test {
     AdamW optimizer(model.parameters(), variant, options);
     TrainStep step(model, optimizer);
     const TokenBatch tokens = random_token_batch(size->config, batch, seq, initializer);
-    expect_the_oracles_tokens(tokens.tokens);
+    expect_the_oracles_start(model, tokens.tokens);
     Curve losses;
     for (size_t i = 0; i < steps; ++i) {
       optimizer.clear_gradients();
@@ -89,8 +90,22 @@ class TrainingParityTest : public ::testing::Test {
   }
 
  private:
-  // Otherwise another generator drew, and no curve could agree.
-  void expect_the_oracles_tokens(const at::Tensor& tokens) const {
+  // Both sides draw weights and tokens from the seed; where the draws differ, no curve can agree.
+  void expect_the_oracles_start(const TinyLlama& model, const at::Tensor& tokens) const {
+    int64_t checksum = 0;  // of weight i's bits as bfloat16, times i + 1; norms are not drawn
+    int64_t first = 1;
+    for (const auto& [name, parameter] : model.parameters()) {
+      if (parameter.dim() < 2) continue;
+      const at::Tensor bits = parameter.detach()
+                                  .to(c10::ScalarType::BFloat16)
+                                  .view(c10::ScalarType::Short)
+                                  .to(c10::ScalarType::Long)
+                                  .view(-1);
+      const at::Tensor factors = at::arange(first, first + bits.numel(), bits.options());
+      checksum += (bits * factors).sum().item<int64_t>();
+      first += bits.numel();
+    }
+    ASSERT_EQ(checksum, document_.at("weights_checksum").get<int64_t>());
     std::vector<int64_t> expected;
     for (const auto& row : document_.at("tokens")) {
       for (const auto& token : row) expected.push_back(token.get<int64_t>());

@@ -27,7 +27,7 @@ BATCH = 2
 SEQ = 16
 # kInitialStd of model/parameters.hpp, and the type in which TensorInitializer::normal draws
 INITIAL_STD = 0.02
-DRAWN_TYPE = torch.float32
+DRAWN_TYPE = torch.float64
 ADAMW: dict[str, Any] = {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}
 
 
@@ -99,7 +99,7 @@ def tiny_start() -> tuple[LlamaForCausalLM, torch.Tensor]:
 def weights_checksum(model: LlamaForCausalLM) -> int:
     """Sum of (i + 1) x the bits of weight i as bfloat16, read as int16, over all matrices as drawn.
 
-    Says whether two sides start alike: float32 draws differ in some last bits between processors.
+    Says whether two sides start alike.
     """
     matrices = [p.detach().flatten() for p in model.parameters() if p.dim() == 2]
     bits = torch.cat(matrices).to(torch.bfloat16).view(torch.int16).to(torch.int64)
