@@ -8,6 +8,7 @@
 #include <set>
 
 #include "model/cost.hpp"
+#include "model/relative_error.hpp"
 #include "model/testing.hpp"
 #include "model/train_step.hpp"
 
@@ -177,6 +178,24 @@ TEST(LossScaler, GivesTheOptimizerUnscaledGradients) {
             .abs()
             .max();
     EXPECT_LT(difference.item<float>(), 1e-6f);
+  }
+}
+
+// Gradients of one in 65,536 micro-batches are far below float16's smallest number, unless the loss
+// is scaled before the backward and the gradients after it.
+TEST(LossScaler, KeepsGradientsThatFloat16WouldFlushToZero) {
+  constexpr int64_t micro_batches = 65536;
+  Training wide(small_config(), Dtype::f32, 2, 4);
+  Training narrow(small_config(), Dtype::amp_f16, 2, 4);
+  for (Training* training : {&wide, &narrow}) {
+    training->step.backward(training->step.forward(training->batch, micro_batches));
+    EXPECT_TRUE(training->step.update());
+  }
+  for (size_t i = 0; i < wide.optimizer.parameters().size(); ++i) {
+    const auto& [name, parameter] = narrow.optimizer.parameters()[i];
+    const LargestError error = largest_error(
+        to_values(parameter.grad()), to_values(wide.optimizer.parameters()[i].second.grad()));
+    EXPECT_LT(error.relative, 1e-2) << name << ", element " << error.index;
   }
 }
 

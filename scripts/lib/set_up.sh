@@ -13,7 +13,7 @@ source "$library_folder/google_benchmark.sh"
 # shellcheck source=scripts/lib/build.sh
 source "$library_folder/build.sh"
 
-# set_up <bench|test|peers|golden>: what that command needs. The oracle's packages go beside torch: where the user's own Python
+# set_up <bench|test|peers|golden|prove>: what that command needs. The oracle's packages go beside torch: where the user's own Python
 # has that, they are the user's to install.
 set_up() {
   local purpose="$1" own_torch="" needs_oracle="" needed=() not_needed=(python3-venv) file

@@ -148,7 +148,7 @@ FAULTS = (
         "model/train_step.cpp",
         (("if (model.dtype() == Dtype::amp_f16) {", "if (model.dtype() == Dtype::f64) {"),),
         "model_test",
-        "LossScal",
+        "LossScaler.KeepsGradients",
     ),
     Fault(
         "cost: K and V projections at the full width",
@@ -160,7 +160,12 @@ FAULTS = (
     Fault(
         "memory: one moment of AdamW forgotten",
         "model/memory_cost.cpp",
-        (("memory.optimizer_state = 2 * memory.weights;", "memory.optimizer_state = memory.weights;"),),
+        (
+            (
+                "memory.optimizer_state = 2 * memory.weights;",
+                "memory.optimizer_state = memory.weights;",
+            ),
+        ),
         COMPONENTS,
         "MemoryProofTest.WeightsOptimizerStateAndGradients",
     ),

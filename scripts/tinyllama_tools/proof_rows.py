@@ -1,0 +1,102 @@
+"""Rows of the table of proofs, from the oracle's checks and from the reports of test programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tinyllama_tools.check import Check
+from tinyllama_tools.test_programs import TestProgram
+
+TIMEOUT_S = 1200
+PROPERTY_PREFIX = "proof_"
+ORACLE_SECTION = "The oracle itself"
+
+
+@dataclass(frozen=True)
+class ProofRow:
+    """One claim and how it held. `worst`: where the largest error was seen."""
+
+    section: str
+    check: str
+    against: str
+    comparisons: int
+    tolerance: float
+    largest_error: float
+    worst: str
+
+    @property
+    def held(self) -> bool:
+        """Something was compared, and nothing was farther off than allowed."""
+        return self.comparisons > 0 and self.largest_error <= self.tolerance
+
+
+@dataclass(frozen=True)
+class ProgramProof:
+    """What one test program proved, and which of its tests failed."""
+
+    program: str
+    rows: tuple[ProofRow, ...]
+    failed: tuple[str, ...]
+
+
+def row_of_check(check: Check) -> ProofRow:
+    """A check of the oracle, which Python made."""
+    return ProofRow(
+        ORACLE_SECTION,
+        check.name,
+        check.compared_with,
+        check.cases,
+        check.tolerance,
+        check.largest_error,
+        check.where,
+    )
+
+
+def row_of_property(text: str) -> ProofRow:
+    """What ProofRecord (model/proof_record.hpp) handed to the report."""
+    found = json.loads(text)
+    return ProofRow(
+        found["section"],
+        found["check"],
+        found["against"],
+        int(found["comparisons"]),
+        float(found["tolerance"]),
+        float(found["largest_error"]),
+        found["worst"],
+    )
+
+
+def read_report(report: Path, program: str) -> ProgramProof:
+    """Rows and failures of a GoogleTest report in JSON."""
+    rows: list[ProofRow] = []
+    failed: list[str] = []
+    for suite in json.loads(report.read_text())["testsuites"]:
+        for test in suite["testsuite"]:
+            keys = [key for key in test if key.startswith(PROPERTY_PREFIX)]
+            rows += [row_of_property(test[key]) for key in keys]
+            if "failures" in test:
+                failed.append(f"{suite['name']}.{test['name']}")
+    return ProgramProof(program, tuple(rows), tuple(failed))
+
+
+def run_proofs(program: TestProgram, scratch: Path) -> ProgramProof:
+    """Runs a GoogleTest program; one that ends without a report has failed as a whole."""
+    report = scratch / f"{program.name.replace('/', '_')}.json"
+    result = subprocess.run(
+        [*program.command, f"--gtest_output=json:{report}"],
+        cwd=program.folder,
+        env=os.environ | program.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if not report.exists():
+        reason = f"ended with status {result.returncode} before it wrote its report"
+        return ProgramProof(program.name, (), (reason,))
+    return read_report(report, program.name)

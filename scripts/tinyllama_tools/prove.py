@@ -1,0 +1,133 @@
+"""Runs every proof and writes the table of what was compared with what, and how well it held.
+
+Exit status: 0 all held and every fault was found; 1 not; 2 the build folder is not complete.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import transformers
+
+from tinyllama_tools.deliberate_faults import FAULTS, FaultOutcome, FaultyBuild
+from tinyllama_tools.oracle_checks import ALL_CHECKS
+from tinyllama_tools.proof_page import proof_page
+from tinyllama_tools.proof_rows import ProofRow, row_of_check, run_proofs
+from tinyllama_tools.test_programs import gtest_programs
+
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
+
+
+def say(text: str) -> None:
+    """Progress, a line a step."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def prove_programs(build_folder: Path, scratch: Path) -> tuple[list[ProofRow], list[str]]:
+    """Rows of all test programs, and the tests of those with rows that failed."""
+    rows: list[ProofRow] = []
+    failed: list[str] = []
+    for program in gtest_programs(build_folder, None):
+        proof = run_proofs(program, scratch)
+        say(f"{program.name}: {len(proof.rows)} proofs, {len(proof.failed)} failed tests")
+        rows += proof.rows
+        failed += [f"{program.name}: {name}" for name in proof.failed]
+    return rows, failed
+
+
+def prove_oracle() -> list[ProofRow]:
+    """Rows of the oracle's own checks."""
+    rows = []
+    for check in ALL_CHECKS:
+        row = row_of_check(check())
+        say(f"oracle: {row.check}: largest error {row.largest_error:.2g}")
+        rows.append(row)
+    return rows
+
+
+def find_faults(build_folder: Path, scratch: Path) -> list[FaultOutcome]:
+    """What the tests say to each deliberate fault."""
+    build = FaultyBuild(PROJECT_ROOT, build_folder, scratch)
+    outcomes = []
+    for fault in FAULTS:
+        outcome = build.outcome(fault)
+        say(f"fault: {fault.name}: {'found' if outcome.found else 'NOT FOUND'}")
+        outcomes.append(outcome)
+    return outcomes
+
+
+def run_text(command: list[str]) -> str:
+    """Standard output, or nothing where the program cannot say."""
+    result = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, check=False)
+    return result.stdout.strip() if result.returncode == 0 else ""
+
+
+def processor_name() -> str:
+    """As the system calls it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def environment() -> dict[str, str]:
+    """What the proofs ran on."""
+    git = ["git", "-c", "safe.directory=*"]
+    commit = run_text([*git, "rev-parse", "--short=12", "HEAD"]) or "unknown"
+    # this page itself does not count
+    status = [*git, "status", "--porcelain", "--untracked-files=no", "--", ":!results/PROOF.md"]
+    changed = " with changes" if run_text(status) else ""
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": f"{commit}{changed}",
+        "processor": processor_name(),
+        "libtorch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def parse_options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/prove", description=__doc__)
+    parser.add_argument("--build-folder", type=Path, default=PROJECT_ROOT / "build")
+    parser.add_argument("-o", "--output", type=Path, default=PROJECT_ROOT / "results/PROOF.md")
+    parser.add_argument(
+        "--without-faults",
+        action="store_true",
+        help="leave the deliberate faults out, whose tests take some minutes to compile",
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes the page and says in one line how it went."""
+    options = parse_options(arguments)
+    with tempfile.TemporaryDirectory(prefix="tiny_llama_prove_") as folder:
+        try:
+            rows, failed = prove_programs(options.build_folder, Path(folder))
+            rows += prove_oracle()
+            faults = (
+                [] if options.without_faults else find_faults(options.build_folder, Path(folder))
+            )
+        except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+            say(f"error: {error}")
+            return 2
+    options.output.write_text(proof_page(environment(), rows, faults, failed))
+    not_held = [row for row in rows if not row.held]
+    not_found = [outcome for outcome in faults if not outcome.found]
+    print(
+        f"{len(rows) - len(not_held)} of {len(rows)} proofs held, "
+        f"{len(faults) - len(not_found)} of {len(faults)} faults found, "
+        f"{len(failed)} tests failed: {options.output}"
+    )
+    return 1 if not_held or not_found or failed or not rows else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
