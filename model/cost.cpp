@@ -86,6 +86,7 @@ Cost& Cost::operator+=(const Cost& other) {
   hardware_flops += other.hardware_flops;
   elementwise_flops += other.elementwise_flops;
   bytes += other.bytes;
+  lookup_flops += other.lookup_flops;
   return *this;
 }
 
@@ -95,7 +96,8 @@ Cost operator+(Cost a, const Cost& b) {
 
 Cost operator*(int64_t n, Cost cost) {
   return {n * cost.parameters,     n * cost.model_flops,       n * cost.causal_flops,
-          n * cost.hardware_flops, n * cost.elementwise_flops, n * cost.bytes};
+          n * cost.hardware_flops, n * cost.elementwise_flops, n * cost.bytes,
+          n * cost.lookup_flops};
 }
 
 Cost embedding_cost(const Workload& workload, Pass pass) {
@@ -105,9 +107,11 @@ Cost embedding_cost(const Workload& workload, Pass pass) {
   const int64_t e = storage_bytes(workload.dtype);
   // A look-up reads at most one row a token; the gradient is the whole table.
   const int64_t rows_bytes = std::min(V, T) * D * e;
+  const Cost forward{.lookup_flops = 2 * T * V * D};
+  const Cost backward{.lookup_flops = 4 * T * V * D};
   return select(pass, V * D,
-                {with({}, 0, T * kTokenBytes + rows_bytes + T * D * e),
-                 with({}, T * D, T * kTokenBytes + T * D * e + V * D * e)});
+                {with(forward, 0, T * kTokenBytes + rows_bytes + T * D * e),
+                 with(backward, T * D, T * kTokenBytes + T * D * e + V * D * e)});
 }
 
 Cost rms_norm_cost(const Workload& workload, Pass pass) {

@@ -42,6 +42,9 @@ struct Cost {
       0;  ///< norms, activations, softmax, rotary, residuals, optimiser; an exp or sqrt is 1
   int64_t bytes =
       0;  ///< least traffic: inputs, weights, saved tensors and outputs, each once per pass
+  /// The embedding look-up as if it were a product with one-hot rows, which the estimate of 6 FLOPs
+  /// a parameter and token counts and nobody computes; in none of the figures above.
+  int64_t lookup_flops = 0;
 
   Cost& operator+=(const Cost& other);
 };

@@ -110,5 +110,19 @@ TEST(MemoryCost, GrowsWithBatchAndSequence) {
   EXPECT_GT(full_step_memory(longer).activations, 2 * full_step_memory(kTiny).activations);
 }
 
+// PaLM's estimate (Chowdhery et al., appendix B): 6 N + 12 L H Q T FLOPs a token of a training
+// step, N all parameters, Q head_dim, T the sequence length. It counts the look-up as a product.
+TEST(FullStepCost, WithTheLookUpItIsPalmsEstimateLessTheNorms) {
+  for (const int64_t n_kv_heads : {1, 4, 8}) {
+    const ModelConfig config({.n_kv_heads = n_kv_heads});
+    const Workload workload{config, Variant(), Dtype::f32, 8, 128};
+    const Cost cost = full_step_cost(workload);
+    const int64_t norms = (2 * config.n_layers() + 1) * config.hidden_dim();
+    const int64_t scores = 12 * config.n_layers() * config.hidden_dim() * workload.seq;
+    EXPECT_EQ(cost.model_flops + cost.lookup_flops,
+              workload.tokens() * (6 * (count_parameters(config) - norms) + scores));
+  }
+}
+
 }  // namespace
 }  // namespace tinyllama

@@ -34,6 +34,7 @@ Counters fixed_counters(const Case& planned, const Metering& metering) {
   counters["parameters"] = static_cast<double>(cost.parameters);
   counters["model_flops"] = static_cast<double>(cost.model_flops);
   counters["causal_flops"] = static_cast<double>(cost.causal_flops);
+  counters["lookup_flops"] = static_cast<double>(cost.lookup_flops);
   counters["hardware_flops"] = static_cast<double>(cost.hardware_flops);
   counters["elementwise_flops"] = static_cast<double>(cost.elementwise_flops);
   counters["bytes"] = static_cast<double>(cost.bytes);

@@ -21,7 +21,8 @@ NOTES = """\
   expected count; losses are in nats a token. Tolerance 0 means equal, to the unit or to the byte.
 - `model_flops` counts scores in full (S²), as torch's counters do; `causal_flops` beside it counts
   the S (S + 1) / 2 that the mask leaves; `hardware_flops` adds what a variant computes again; the
-  look-up of the embedding counts 0 in all of them. LlamaForCausalLM makes its rotary angles by a
+  look-up of the embedding counts 0 in all of them and is given as `lookup_flops`, because the
+  estimate of 6 FLOPs a parameter and token counts it. LlamaForCausalLM makes its rotary angles by a
   small product in every forward; the suite makes them once, so that product, counted apart, is
   taken off.
 - float64 means float64 throughout: the oracle's own requests for float32 (norms, softmax, loss) are

@@ -22,6 +22,7 @@ EVERYWHERE = [
     "causal_flops",
     "hardware_flops",
     "counted_flops",
+    "lookup_flops",
     "elementwise_flops",
     "bytes",
     "flop_per_byte",
