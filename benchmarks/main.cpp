@@ -5,12 +5,14 @@
 
 #include <exception>
 #include <iostream>
+#include <optional>
 
 #include "benchmarks/components/components.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"
 #include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/harness/suite.hpp"
+#include "benchmarks/harness/weights_option.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/thread_pinning.hpp"
@@ -26,8 +28,9 @@ ExitCode run(int argc, const char* const* argv) {
   std::vector<std::string> names;
   for (const auto& component : components) names.push_back(component.name);
   names.emplace_back(harness::kPeakComponent);
-  const auto options = harness::parse_options(argc, argv, names);
+  auto options = harness::parse_options(argc, argv, names);
   if (!options) return ExitCode::ok;
+  const std::optional<Weights> weights = harness::open_weights(*options);
   harness::initialize_benchmark(*options);
 
   const std::string sizes_file = options->problem_sizes_file.empty() ? TINY_LLAMA_SOURCE_DIR
@@ -51,7 +54,8 @@ ExitCode run(int argc, const char* const* argv) {
   }
   instruments::host_allocator::install();
   if (options->threads) at::set_num_threads(*options->threads);
-  return harness::run_suite(*options, plan, device, components::step_closure());
+  return harness::run_suite(*options, plan, device, components::step_closure(),
+                            weights ? &*weights : nullptr);
 }
 
 }  // namespace

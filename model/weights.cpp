@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -84,6 +85,26 @@ void check_parameters(const ModelConfig& config, const std::map<std::string, Fou
   }
   problems.report(where);
 }
+
+// FNV-1a over words of 64 bits, with the high bits, which its product never moves down, folded in.
+class Fingerprint {
+ public:
+  void add(const void* data, size_t bytes) {
+    const auto* next = static_cast<const char*>(data);
+    for (uint64_t word = 0; bytes > 0; word = 0) {
+      const size_t taken = std::min(bytes, sizeof word);
+      std::memcpy(&word, next, taken);
+      hash_ = (hash_ ^ word) * 0x100000001b3;
+      hash_ ^= hash_ >> 32;
+      next += taken;
+      bytes -= taken;
+    }
+  }
+  std::string text() const { return fmt::format("{:016x}", hash_); }
+
+ private:
+  uint64_t hash_ = 0xcbf29ce484222325;
+};
 
 // A finite weight that became infinite would fail much later, as a wrong result.
 at::Tensor convert(const at::Tensor& values, c10::ScalarType type, const std::string& tensor,
@@ -196,6 +217,17 @@ int64_t Weights::parameter_count() const {
     count += tensor.bytes() / element_bytes(tensor.type);
   }
   return count;
+}
+
+std::string Weights::fingerprint() const {
+  Fingerprint fingerprint;
+  for (const auto& [name, shape] : parameter_shapes(config_)) {
+    const at::Tensor values = read(name);
+    const std::string heading = fmt::format("{} {}", name, c10::toString(values.scalar_type()));
+    fingerprint.add(heading.data(), heading.size());
+    fingerprint.add(values.const_data_ptr(), values.nbytes());
+  }
+  return fingerprint.text();
 }
 
 at::Tensor Weights::read(const std::string& name) const {

@@ -34,6 +34,10 @@ class Weights {
   const std::filesystem::path& folder() const { return folder_; }
   const ModelConfig& config() const { return config_; }
   int64_t parameter_count() const;
+  /// 16 hexadecimal digits that differ between weights of other values, types or names, however
+  /// they are cut into shards. Reads every value; tells weights apart, but is no cryptographic
+  /// promise.
+  std::string fingerprint() const;
 
   /// One parameter on the CPU in the stored type, by LlamaForCausalLM's name for it. Throws
   /// std::invalid_argument for an unknown name, std::runtime_error where it cannot be read.

@@ -10,6 +10,7 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   const Workload& w = request.workload;
   TensorInitializer initializer(request.seed, w.dtype, request.device);
   const Block layer(w.config, w.variant, initializer);
+  load_weights(request, layer.parameters(kFirstLayer));
   const RotaryTable rotary_table(w.config, w.seq, w.dtype, request.device);
   const at::Tensor mask = causal_mask(w.config, w.seq, w.dtype, request.device);
   const at::Tensor x = hidden_states(w, initializer);

@@ -10,6 +10,7 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   const Workload& w = request.workload;
   TensorInitializer initializer(request.seed, w.dtype, request.device);
   const Embedding layer(w.config, initializer);
+  load_weights(request, layer.parameters("model.embed_tokens."));
   const at::Tensor tokens = initializer.tokens({w.batch, w.seq}, w.config.vocab_size());
   std::vector<at::Tensor> gradients;
   if (has_backward(request.pass)) {

@@ -10,6 +10,7 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   const Workload& w = request.workload;
   TensorInitializer initializer(request.seed, w.dtype, request.device);
   const FeedForward layer(w.config, w.variant, initializer);
+  load_weights(request, layer.parameters(kFirstLayer + "mlp."));
   const at::Tensor x = hidden_states(w, initializer);
   std::vector<at::Tensor> gradients;
   if (has_backward(request.pass))

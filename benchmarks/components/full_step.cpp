@@ -21,6 +21,7 @@ class FullStepWork final : public harness::WorkItem {
         batch_(random_token_batch(request.workload.config, request.workload.batch,
                                   request.workload.seq, initializer_)),
         step_(model_, optimizer_) {
+    load_weights(request, model_.parameters());
     set_mid_training_state(optimizer_, initializer_);
   }
 

@@ -4,6 +4,10 @@
 
 namespace tinyllama::components {
 
+void load_weights(const harness::BuildRequest& request, const NamedTensors& parameters) {
+  if (request.weights != nullptr) request.weights->copy_to(parameters, request.weights_type);
+}
+
 at::Tensor hidden_states(const Workload& workload, TensorInitializer& initializer) {
   return initializer.normal({workload.batch, workload.seq, workload.config.hidden_dim()})
       .requires_grad_(true);

@@ -15,6 +15,13 @@ namespace tinyllama::components {
 inline const std::vector<Pass> kLayerPasses = {Pass::forward, Pass::backward,
                                                Pass::forward_backward};
 
+/// What LlamaForCausalLM calls its first layer, whose weights components of one layer take.
+inline const std::string kFirstLayer = "model.layers.0.";
+
+/// Overwrites parameters, under LlamaForCausalLM's names for them, by the weights that the request
+/// gives; does nothing where it gives none.
+void load_weights(const harness::BuildRequest& request, const NamedTensors& parameters);
+
 /// hidden_states [B, S, D] from N(0, 1), requiring gradients.
 at::Tensor hidden_states(const Workload& workload, TensorInitializer& initializer);
 

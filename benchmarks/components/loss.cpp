@@ -11,6 +11,7 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   const Workload& w = request.workload;
   TensorInitializer initializer(request.seed, w.dtype, request.device);
   const LmHead head(w.config, initializer);
+  load_weights(request, head.parameters("lm_head."));
   const at::Tensor x = hidden_states(w, initializer);
   const at::Tensor targets =
       next_token_targets(initializer.tokens({w.batch, w.seq}, w.config.vocab_size()));

@@ -1,4 +1,5 @@
 #include "benchmarks/components/components.hpp"
+#include "benchmarks/components/layer_inputs.hpp"
 #include "benchmarks/components/optimizer_state.hpp"
 #include "model/tiny_llama.hpp"
 
@@ -18,6 +19,7 @@ class OptimizerWork final : public harness::WorkItem {
         optimizer_(TinyLlama(request.workload.config, request.workload.variant, 1, initializer_)
                        .parameters(),
                    request.workload.variant, {.learning_rate = kLearningRate}) {
+    load_weights(request, optimizer_.parameters());
     set_mid_training_state(optimizer_, initializer_);
     for (const auto& [name, parameter] : optimizer_.parameters()) {
       parameter.mutable_grad() = initializer_.normal(parameter.sizes(), kGradientStd);

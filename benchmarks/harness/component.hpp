@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "model/cost.hpp"
 #include "model/memory_cost.hpp"
 #include "model/parameters.hpp"
+#include "model/weights.hpp"
 
 namespace tinyllama::harness {
 
@@ -32,6 +34,11 @@ struct BuildRequest {
   Pass pass;
   uint64_t seed;
   c10::Device device;
+  /// What the parameters get instead of values drawn from the seed; null: those.
+  const Weights* weights = nullptr;
+  /// Type that weights are rounded to first, where it is not the parameters' own: a float64
+  /// reference computes with what a narrower case got.
+  std::optional<c10::ScalarType> weights_type = std::nullopt;
 };
 
 struct Component {
@@ -39,8 +46,8 @@ struct Component {
   std::vector<Pass> passes;
   std::function<Cost(const Workload&, Pass)> cost;
   std::function<MemoryCost(const Workload&, Pass)> memory;
-  /// Inputs and weights depend on the seed alone, not on dtype or variant, so that a float64 build
-  /// serves as reference.
+  /// Inputs, and weights unless they are given, depend on the seed alone, not on dtype or variant,
+  /// so that a float64 build serves as reference.
   std::function<std::unique_ptr<WorkItem>(const BuildRequest&)> build;
   /// Why the component cannot run this pass of this workload; empty text, or no function, where it
   /// can.

@@ -23,6 +23,7 @@ constexpr const char* kDescription =
     "grid runs. As soon as one is\n"
     "given, the others take: all components, all passes, baseline, tiny, f32, and each size's own "
     "batch and sequence.\n"
+    "--weights counts as --sizes custom.\n"
     "Numbers are lists: 8 or 4,8,16 or 64:512:*2 or 128:1024:+128.";
 constexpr const char* kFooter =
     "Every --benchmark_* flag of Google Benchmark is understood as well: --benchmark_filter=REGEX "
@@ -85,32 +86,17 @@ void add_axis_options(CLI::App& app, RawOptions& raw) {
   app.add_option("--seq", raw.seqs, "tokens in a sample (default: the size's own)")->group(group);
 }
 
-void add_custom_size_options(CLI::App& app, RawOptions& raw) {
-  const char* const group = "Size `custom`";
-  app.add_option("--hidden-dim", raw.custom.hidden_dim)
-      ->check(integer<int64_t>())
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--n-layers", raw.custom.n_layers)
-      ->check(integer<int64_t>())
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--n-heads", raw.custom.n_heads)
-      ->check(integer<int64_t>())
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--n-kv-heads", raw.custom.n_kv_heads)
-      ->check(integer<int64_t>())
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--intermediate-dim", raw.custom.intermediate_dim)
-      ->check(integer<int64_t>())
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--vocab-size", raw.custom.vocab_size)
-      ->check(integer<int64_t>())
-      ->group(group)
-      ->capture_default_str();
+void add_custom_size_options(CLI::App& app, RawOptions& raw, Options& options) {
+  for (const auto& [name, size] : kSizeOptions) {
+    app.add_option(name, raw.custom.*size)
+        ->check(integer<int64_t>())
+        ->group("Size `custom`")
+        ->capture_default_str();
+  }
+  app.add_option("--weights", options.weights_folder,
+                 "folder with config.json and model.safetensors of a LLaMA model: size `custom` "
+                 "with its dimensions, all components with its weights (single layers: layer 0's)")
+      ->group("Size `custom`");
 }
 
 void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
@@ -223,9 +209,10 @@ AxisOptions read_axes(const CLI::App& app, const RawOptions& raw,
 }
 
 void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
-  for (const char* name : {"--hidden-dim", "--n-layers", "--n-heads", "--n-kv-heads",
-                           "--intermediate-dim", "--vocab-size"}) {
-    if (app.count(name) > 0) options.custom_size = raw.custom;
+  for (const SizeOption& option : kSizeOptions) {
+    if (app.count(option.name) == 0) continue;
+    options.custom_size = raw.custom;
+    options.given_sizes.push_back(option);
   }
   if (options.custom_size && options.axes.sizes.empty()) options.axes.sizes = {"custom"};
   const std::vector<std::string> verify_names = {"before", "only", "off"};
@@ -245,9 +232,9 @@ void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
     throw std::invalid_argument(
         fmt::format("--max-seconds-per-case {}: must be positive", options.max_seconds_per_case));
   }
-  for (const char* name : {"--journal", "--problem-sizes"}) {
+  for (const char* name : {"--journal", "--problem-sizes", "--weights"}) {
     if (app.count(name) > 0 && app.get_option(name)->as<std::string>().empty()) {
-      throw std::invalid_argument(fmt::format("{} '': needs the name of a file", name));
+      throw std::invalid_argument(fmt::format("{} '': needs the name of a file or folder", name));
     }
   }
   if (options.resume && options.journal_file.empty()) {
@@ -270,7 +257,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
   CLI::App app(kDescription, "tiny_llama_bench");
   app.footer(kFooter);
   add_axis_options(app, raw);
-  add_custom_size_options(app, raw);
+  add_custom_size_options(app, raw, options);
   add_run_options(app, raw, options);
 
   std::vector<std::string> arguments;

@@ -81,8 +81,11 @@ Comparison compare(const NamedTensors& results, const ReferenceValues& reference
 }
 
 ParityGate::ParityGate(const instruments::Device& device, uint64_t seed,
-                       double f64_flops_per_second)
-    : device_(device), seed_(seed), f64_flops_per_second_(f64_flops_per_second) {}
+                       double f64_flops_per_second, const Weights* weights)
+    : device_(device),
+      seed_(seed),
+      f64_flops_per_second_(f64_flops_per_second),
+      weights_(weights) {}
 
 std::optional<int64_t> ParityGate::batch_for(const Case& planned, int64_t free_bytes) const {
   Case reference = planned;
@@ -101,8 +104,11 @@ std::optional<int64_t> ParityGate::batch_for(const Case& planned, int64_t free_b
 }
 
 Comparison ParityGate::check(const Case& planned, int64_t batch, const NamedTensors& results) {
-  const std::string key = fmt::format("{}/{}/{}/{}", planned.component->name, planned.size, batch,
-                                      planned.workload.seq);
+  std::string key = fmt::format("{}/{}/{}/{}", planned.component->name, planned.size, batch,
+                                planned.workload.seq);
+  // Drawn weights are exact in every type; given ones are rounded to the case's own.
+  if (weights_ != nullptr)
+    key += fmt::format("/{}", c10::toString(storage_type(planned.workload.dtype)));
   if (key != reference_key_) {
     reference_.clear();
     reference_key_.clear();
@@ -118,7 +124,8 @@ void ParityGate::compute_reference(const Case& planned, int64_t batch, Pass pass
   workload.variant = Variant();
   workload.dtype = Dtype::f64;
   workload.batch = batch;
-  const auto item = planned.component->build({workload, pass, seed_, device_.torch()});
+  const auto item = planned.component->build(
+      {workload, pass, seed_, device_.torch(), weights_, storage_type(planned.workload.dtype)});
   item->prepare();
   item->run();
   for (const auto& [name, tensor] : item->results()) reference_[name] = to_values(tensor);

@@ -35,7 +35,9 @@ Comparison compare(const NamedTensors& results, const ReferenceValues& reference
 /// shape in a row.
 class ParityGate {
  public:
-  ParityGate(const instruments::Device& device, uint64_t seed, double f64_flops_per_second);
+  /// `weights`: given to every reference, null: drawn from the seed; must outlive the gate.
+  ParityGate(const instruments::Device& device, uint64_t seed, double f64_flops_per_second,
+             const Weights* weights = nullptr);
 
   /// Batch at which a case is verified: its own (at least 2), halved down to 2 while the reference
   /// would take more than 30 s or, with the case beside it, more memory than `free_bytes`. Nothing
@@ -51,6 +53,7 @@ class ParityGate {
   instruments::Device device_;
   uint64_t seed_;
   double f64_flops_per_second_;
+  const Weights* weights_;
   std::string reference_key_;
   ReferenceValues reference_;
 };

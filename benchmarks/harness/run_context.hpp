@@ -4,14 +4,16 @@
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/result_document.hpp"
 #include "benchmarks/instruments/device.hpp"
+#include "model/weights.hpp"
 
 namespace tinyllama::harness {
 
 /// {name, architecture, backend, memory_bytes, ...}.
 Json describe_device(const instruments::Device& device);
 
-/// Google Benchmark's context with ours; peaks are added when they have been measured.
-Json run_context(const Options& options, const instruments::Device& device);
+/// Google Benchmark's context with ours; peaks are added when they have been measured. `weights`:
+/// null where they are drawn from the seed.
+Json run_context(const Options& options, const instruments::Device& device, const Weights* weights);
 
 /// Keys of the context in which a journal and the run that continues it must agree.
 std::vector<std::string> circumstances_to_keep();

@@ -64,7 +64,7 @@ Runner::Runner(const instruments::Device& device, PeakBook& peaks, const RunSett
     : device_(device),
       peaks_(peaks),
       settings_(settings),
-      gate_(device, settings.seed, f64_flops_per_second) {
+      gate_(device, settings.seed, f64_flops_per_second, settings.weights) {
   if (settings.cold_cache) flusher_ = std::make_unique<CacheFlusher>(device);
 }
 
@@ -134,8 +134,8 @@ std::unique_ptr<Runner::Session> Runner::open(const Case& planned) {
     session->skip = refuse(planned);
     if (!session->skip.empty()) return;
     session->foreign_bytes = instruments::MemoryMeter(device_).read().live_bytes;
-    session->item =
-        planned.component->build({planned.workload, planned.pass, settings_.seed, device_.torch()});
+    session->item = planned.component->build(
+        {planned.workload, planned.pass, settings_.seed, device_.torch(), settings_.weights});
     if (settings_.verify != Verify::off) pass_gate(planned, *session);
     if (session->failure.empty() && settings_.verify != Verify::only)
       session->skip = refuse_after_gate(*session);
@@ -152,7 +152,8 @@ void Runner::pass_gate(const Case& planned, Session& session) {
     session.label = fmt::format("verified at batch:{}", batch);
     Workload workload = planned.workload;
     workload.batch = batch;
-    smaller = planned.component->build({workload, planned.pass, settings_.seed, device_.torch()});
+    smaller = planned.component->build(
+        {workload, planned.pass, settings_.seed, device_.torch(), settings_.weights});
     item = smaller.get();
   }
   const auto start = Clock::now();

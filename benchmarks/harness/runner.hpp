@@ -26,6 +26,7 @@ struct RunSettings {
   int64_t memory_limit_bytes = 0;  ///< 0: what the device has free
   double max_seconds_per_case = 10;
   bool cold_cache = false;
+  const Weights* weights = nullptr;  ///< null: drawn from the seed; must outlive the runner
 };
 
 class Runner {

@@ -51,9 +51,14 @@ double sample_f64_flops(const instruments::Device& device) {
 class SuiteRun {
  public:
   SuiteRun(const Options& options, const Plan& plan, const instruments::Device& device,
-           const Closure& closure)
-      : options_(options), plan_(plan), device_(device), closure_(closure), peaks_(device) {
-    document_.context = run_context(options, device);
+           const Closure& closure, const Weights* weights)
+      : options_(options),
+        plan_(plan),
+        device_(device),
+        closure_(closure),
+        weights_(weights),
+        peaks_(device) {
+    document_.context = run_context(options, device, weights);
     // Read before anything is measured: a malformed fixture must not cost a run.
     peaks_.set_datasheet(
         instruments::find_datasheet_peaks(device_peaks_file(), device.description()));
@@ -68,8 +73,12 @@ class SuiteRun {
     open_journal();
     measure_peaks(progress);
     journal_peaks();
-    RunSettings settings{options_.verify, options_.seed, options_.memory_limit_bytes.value_or(0),
-                         options_.max_seconds_per_case, options_.cold_cache};
+    RunSettings settings{options_.verify,
+                         options_.seed,
+                         options_.memory_limit_bytes.value_or(0),
+                         options_.max_seconds_per_case,
+                         options_.cold_cache,
+                         weights_};
     Runner runner(device_, peaks_, settings, sample_f64_flops(device_));
     runner.on_start([&](const Case& planned) { progress.start(planned.name()); });
     if (options_.verify == Verify::only) return verify_all(runner);
@@ -259,6 +268,7 @@ class SuiteRun {
   const Plan& plan_;
   const instruments::Device& device_;
   const Closure& closure_;
+  const Weights* weights_;
   PeakBook peaks_;
   ResultDocument document_;
   std::optional<Journal> journal_;
@@ -284,9 +294,9 @@ void initialize_benchmark(const Options& options) {
 }
 
 ExitCode run_suite(const Options& options, const Plan& plan, const instruments::Device& device,
-                   const Closure& closure) {
+                   const Closure& closure, const Weights* weights) {
   install_interrupt_handler();
-  return SuiteRun(options, plan, device, closure).run();
+  return SuiteRun(options, plan, device, closure, weights).run();
 }
 
 }  // namespace tinyllama::harness

@@ -15,11 +15,12 @@ enum class ExitCode { ok = 0, case_failed = 1, bad_input = 2, interrupted = 130 
 /// std::invalid_argument naming a flag that it refuses.
 void initialize_benchmark(const Options& options);
 
-/// Measures every case of the plan (`--verify only`: proves them). Throws std::invalid_argument for
-/// bad options or files, and std::runtime_error when a result cannot be written; what was measured
-/// until then is in the journal.
+/// Measures every case of the plan (`--verify only`: proves them), with `weights` or, where they
+/// are null, such as are drawn from the seed. Throws std::invalid_argument for bad options or
+/// files, and std::runtime_error when a result cannot be written; what was measured until then is
+/// in the journal.
 ExitCode run_suite(const Options& options, const Plan& plan, const instruments::Device& device,
-                   const Closure& closure);
+                   const Closure& closure, const Weights* weights = nullptr);
 
 /// The table of --dry-run: costs and predicted memory of every case, and whether it fits. Allocates
 /// no tensor.
