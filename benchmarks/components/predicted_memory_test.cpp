@@ -12,8 +12,8 @@ namespace tinyllama::components {
 namespace {
 
 // The contract is full_step's; the parts serve admission, where a rough answer is enough.
-constexpr double kStepTolerance = 0.15;
-constexpr double kPartTolerance = 0.50;
+constexpr double kStepTolerance = 0.03;
+constexpr double kPartTolerance = 0.15;
 
 struct Point {
   std::string component;
