@@ -50,7 +50,7 @@ def check_no_float32() -> Check:
         with results, Float64Mode():
             evaluate(model, inputs)
     return results.errors.check(
-        "operators of the float64 oracle, float32 results a call", "none", tolerance=0
+        "float32 results among the float64 oracle's operators", "none allowed", tolerance=0
     )
 
 

@@ -22,6 +22,7 @@ from tinyllama_tools.proof_page import proof_page
 from tinyllama_tools.proof_rows import ProofRow, row_of_check, run_proofs
 from tinyllama_tools.test_programs import gtest_programs
 
+SECTIONS = ("Values, gradients and updates", "Training", "FLOPs", "Memory", "Weights in and out")
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -39,6 +40,7 @@ def prove_programs(build_folder: Path, scratch: Path) -> tuple[list[ProofRow], l
         say(f"{program.name}: {len(proof.rows)} proofs, {len(proof.failed)} failed tests")
         rows += proof.rows
         failed += [f"{program.name}: {name}" for name in proof.failed]
+    rows.sort(key=lambda row: SECTIONS.index(row.section) if row.section in SECTIONS else 99)
     return rows, failed
 
 
