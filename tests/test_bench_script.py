@@ -121,6 +121,9 @@ def test_resume_continues_the_run_that_did_not_end(checkout: "ScriptCheckout") -
         ("--benchmark_list_tests", True),
         ("--sizes tiny", False),
         ("--benchmark_list_tests=false", False),
+        ("--verify only", True),
+        ("--sizes tiny --verify=only", True),
+        ("--verify before", False),
         ("", False),
     ],
 )

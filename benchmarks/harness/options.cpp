@@ -237,6 +237,11 @@ void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
       throw std::invalid_argument(fmt::format("{} '': needs the name of a file or folder", name));
     }
   }
+  if (options.verify == Verify::only && !(options.journal_file + options.out_file).empty()) {
+    throw std::invalid_argument(
+        "--verify only: times nothing, so it has no results for --journal or --benchmark_out; it "
+        "prints a line a case");
+  }
   if (options.resume && options.journal_file.empty()) {
     throw std::invalid_argument(
         "--resume: needs --journal FILE, the journal of the run to continue");

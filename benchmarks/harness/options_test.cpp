@@ -96,7 +96,7 @@ TEST(OptionsTest, RunOptions) {
                                  "--seed",
                                  "7",
                                  "--verify",
-                                 "only",
+                                 "off",
                                  "--memory-limit",
                                  "8GiB",
                                  "--max-seconds-per-case",
@@ -111,13 +111,13 @@ TEST(OptionsTest, RunOptions) {
   EXPECT_EQ(options.problem_sizes_file, "sizes.json");
   EXPECT_EQ(options.threads, 3);
   EXPECT_EQ(options.seed, 7U);
-  EXPECT_EQ(options.verify, Verify::only);
+  EXPECT_EQ(options.verify, Verify::off);
   EXPECT_EQ(options.memory_limit_bytes, int64_t{8} << 30);
   EXPECT_EQ(options.max_seconds_per_case, 2.5);
   EXPECT_TRUE(options.cold_cache && options.resume && options.list && options.dry_run);
   EXPECT_EQ(options.journal_file, "a.jsonl");
   EXPECT_EQ(parse({"--verify", "before"}).verify, Verify::before);
-  EXPECT_EQ(parse({"--verify", "off"}).verify, Verify::off);
+  EXPECT_EQ(parse({"--verify", "only"}).verify, Verify::only);
   EXPECT_EQ(parse({"--seed", "18446744073709551615"}).seed, UINT64_MAX);
   EXPECT_TRUE(parse({"--describe-device"}).describe_device);
 }

@@ -71,7 +71,7 @@ class SuiteRun {
     Progress progress(work);
     announce(progress);
     open_journal();
-    measure_peaks(progress);
+    if (options_.verify != Verify::only) measure_peaks(progress);
     journal_peaks();
     RunSettings settings{options_.verify,
                          options_.seed,

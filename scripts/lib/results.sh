@@ -3,9 +3,10 @@
 
 results_folder="$project_root/results"
 
-# Whether these arguments only list or explain, so that nothing is measured and no folder is needed.
+# Whether these arguments only list, explain or prove, so that nothing is measured and no folder is needed.
 only_explains() {
   local argument
+  if [[ "$(given_value --verify "$@")" == only ]]; then return 0; fi
   for argument in "$@"; do
     case "$argument" in
       --list | --dry-run | --describe-device | --version | --benchmark_list_tests | --benchmark_list_tests=true) return 0 ;;

@@ -143,6 +143,12 @@ def test_bad_benchmark_flag_is_refused_where_nothing_runs(program: Program, mode
     assert "--benchmark_frobnicate=1" in message
 
 
+@pytest.mark.parametrize("file", ["--journal=j.jsonl", "--benchmark_out=r.json"])
+def test_proof_alone_has_no_results_to_write(program: Program, file: str) -> None:
+    message = message_of(program.run(*SMALL, *RUN, "--verify=only", file))
+    assert "--verify only: times nothing" in message
+
+
 def test_options_given_twice_are_refused(program: Program) -> None:
     message = message_of(program.run(*SMALL_MODEL, "--n-heads=2", "--list"))
     assert "--n-heads" in message

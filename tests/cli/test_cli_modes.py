@@ -34,6 +34,7 @@ def test_verify_only_compares_and_times_nothing(program: Program) -> None:
     assert [line[0] for line in lines] == names
     assert all(float(line[1]) < 2e-5 and line[-1] == "proved" for line in lines)
     assert "samples/s" not in completed.stdout
+    assert "measured peak" not in completed.stderr
 
 
 def test_json_on_stdout_is_pure_and_the_same_as_in_the_file(
