@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <set>
 
+#include "model/file_testing.hpp"
 #include "model/proof_record.hpp"
 #include "model/safetensors.hpp"
 #include "model/train_step.hpp"
@@ -159,6 +160,23 @@ TEST_P(GoldenTrainingTest, WeightsAfterFiveStepsOfAdamW) {
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenTrainingTest, ::testing::ValuesIn(golden_points({Dtype::f64})),
                          point_name);
+
+TEST(GoldenFiles, WeightsAreWrittenAgainByteForByte) {
+  testing::ProofRecord proof({"Weights in and out",
+                              "model.safetensors read and written again, bytes that differ",
+                              "the file that transformers wrote", 0});
+  const testing::TemporaryFolder folder;
+  for (const std::string& name : golden_names()) {
+    const std::string original = testing::read_bytes(kGoldenFolder / name / "model.safetensors");
+    const Weights weights(kGoldenFolder / name);
+    save_weights(folder.path(), weights.config(), weights.read_all());
+    const std::string written = testing::read_bytes(folder.path() / "model.safetensors");
+    ASSERT_EQ(written.size(), original.size()) << name;
+    int64_t different = 0;
+    for (size_t i = 0; i < written.size(); ++i) different += written[i] != original[i];
+    proof.expect_none_wrong(std::ssize(original), different, name);
+  }
+}
 
 TEST(GoldenFiles, DifferWhereMistakesHide) {
   std::set<int64_t> groups, kv_heads, head_dims, seqs;

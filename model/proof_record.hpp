@@ -57,6 +57,11 @@ class ProofRecord {
     const LargestError error = tinyllama::largest_error(to_values(actual), to_values(expected));
     expect(error.relative, fmt::format("{}[{}]", name, error.index));
   }
+  /// Many comparisons at once, of which none may be wrong.
+  void expect_none_wrong(int64_t comparisons, int64_t wrong, const std::string& what) {
+    expect(static_cast<double>(wrong), what);
+    comparisons_ += comparisons - 1;
+  }
   /// Counts, their difference relative to the expected one.
   void expect_equal_counts(int64_t actual, int64_t expected, const std::string& name) {
     const auto difference = static_cast<double>(std::abs(actual - expected));
