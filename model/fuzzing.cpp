@@ -39,6 +39,7 @@ constexpr std::string_view kTokens[] = {"{",
                                         "\xc3\xa9",
                                         ",\"shape\":[2]",
                                         "__metadata__",
+                                        {"\0}", 2},
                                         "data_offsets"};
 constexpr std::string_view kNumbers[] = {"0",
                                          "1",
@@ -79,7 +80,7 @@ std::string Mutator::mutate(std::string text, const std::string& other) {
 void Mutator::mutate_once(std::string& text, const std::string& other) {
   const size_t at = below(text.size());
   const size_t length = below(one_in(4) ? text.size() : 9);
-  switch (below(9)) {
+  switch (below(10)) {
     case 0:
       if (!text.empty()) text[at] = static_cast<char>(text[at] ^ (1 << below(8)));
       break;
@@ -101,13 +102,25 @@ void Mutator::mutate_once(std::string& text, const std::string& other) {
     case 6:
       insert_token(text);
       break;
+    case 7:
+      remove_member(text);
+      break;
     default:
       replace_number(text);
   }
 }
 
 void Mutator::insert_token(std::string& text) {
-  text.insert(below(text.size()), kTokens[below(std::size(kTokens))]);
+  const size_t at = one_in(4) ? text.size() : below(text.size());
+  text.insert(at, kTokens[below(std::size(kTokens))]);
+}
+
+// What stands between two commas or opening braces, with the second.
+void Mutator::remove_member(std::string& text) {
+  const size_t before = text.find_first_of("{,", below(text.size()));
+  if (before == std::string::npos) return;
+  const size_t after = text.find(',', before + 1);
+  if (after != std::string::npos) text.erase(before + 1, after - before);
 }
 
 // The first number behind a random place: some other, or its neighbour, which damages least.

@@ -22,12 +22,14 @@ class Mutator {
   uint64_t number() { return random_() >> below(64); }
 
   /// One to four of: a bit flipped, a byte overwritten, a range removed, doubled or replaced by one
-  /// of `other`, a token of JSON inserted, a number replaced, the end cut off.
+  /// of `other`, a token of JSON inserted, a member of an object removed, a number replaced, the
+  /// end cut off.
   std::string mutate(std::string text, const std::string& other);
 
  private:
   void mutate_once(std::string& text, const std::string& other);
   void insert_token(std::string& text);
+  void remove_member(std::string& text);
   void replace_number(std::string& text);
 
   std::mt19937_64 random_;
