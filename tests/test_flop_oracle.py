@@ -8,9 +8,11 @@ import pytest
 pytest.importorskip("torch", reason="torch is not in this Python: the oracle needs it")
 pytest.importorskip("transformers", reason="requirements-oracle.txt is not installed")
 
+import torch
+
 from tinyllama_tools.compact_json import compact_json
 from tinyllama_tools.flop_grid import named_sizes, small_sizes
-from tinyllama_tools.flop_oracle import count_flops
+from tinyllama_tools.flop_oracle import ComponentCounter, count_flops, masked_pairs
 from tinyllama_tools.golden_compare import compare_file
 from tinyllama_tools.golden_values import GOLDEN_FOLDER
 from tinyllama_tools.oracle_checks import check_flops
@@ -51,8 +53,11 @@ def test_every_component_and_pass_is_there(document: dict[str, Any]) -> None:
         passes = {name: set(counts) for name, counts in entry["flops"].items()}
         assert passes == {
             **{name: {"forward", "backward"} for name in COMPONENTS},
+            "attention_scores": {"forward", "masked_forward"},
             "rotary_table": {"forward"},
+            "model_as_counted": {"forward"},
             "full_step": {"train"},
+            "full_step_as_counted": {"train"},
             "optimizer": {"update"},
         }
         assert all(type(n) is int for counts in entry["flops"].values() for n in counts.values())
@@ -66,6 +71,46 @@ def test_full_step_is_forward_and_backward_of_the_model(document: dict[str, Any]
         assert flops["model"]["forward"] == blocks + flops["loss"]["forward"]
 
 
+def test_what_was_counted_is_more_by_the_rotary_table(document: dict[str, Any]) -> None:
+    for entry in document["configurations"]:
+        flops = entry["flops"]
+        table = flops["rotary_table"]["forward"]
+        assert flops["model_as_counted"]["forward"] - table == flops["model"]["forward"]
+        assert flops["full_step_as_counted"]["train"] - table == flops["full_step"]["train"]
+        assert table > 0
+
+
+def test_masked_part_of_attention(document: dict[str, Any]) -> None:
+    for entry in document["configurations"]:
+        scores, seq = entry["flops"]["attention_scores"], entry["seq"]
+        assert 0 < scores["forward"] < entry["flops"]["attention"]["forward"]
+        hidden = int((torch.ones(seq, seq).tril() == 0).sum())
+        assert scores["masked_forward"] * seq * seq == scores["forward"] * hidden
+
+
+def test_batched_products_of_attention_by_hand(document: dict[str, Any]) -> None:
+    entry = next(e for e in document["configurations"] if e["name"] == "grid_02")
+    # 3 sequences, 2 heads of 16, 16 x 16 pairs: scores and probabilities x values, 2 each
+    assert entry["flops"]["attention_scores"] == {
+        "forward": 2 * 2 * 3 * 2 * 16 * 16 * 16,
+        "masked_forward": 2 * 2 * 3 * 2 * 120 * 16,
+    }
+
+
+def test_hidden_pairs_are_those_of_the_models_own_mask() -> None:
+    seen: list[torch.Tensor] = []
+    counter = ComponentCounter(small_sizes()["grid_03"], "cpu")
+    counter.model.model.layers[0].self_attn.register_forward_pre_hook(
+        lambda _module, _args, options: seen.append(options["attention_mask"]), with_kwargs=True
+    )
+    counter.run_model()
+    (mask,) = seen
+    batch, seq = counter.size["batch"], counter.size["seq"]
+    hidden, pairs = masked_pairs(counter.model, seq)
+    assert (mask != 0).sum().item() == batch * hidden == batch * seq * (seq - 1) // 2
+    assert mask.numel() == batch * pairs
+
+
 def test_no_product_went_uncounted(document: dict[str, Any]) -> None:
     names = [name.removeprefix("aten.") for name in document["uncounted_operators"]]
     assert "_softmax" in names
@@ -74,7 +119,7 @@ def test_no_product_went_uncounted(document: dict[str, Any]) -> None:
 
 def test_counted_anew_they_are_the_same() -> None:
     check = check_flops(every=4)
-    assert check.cases == 11 * 19
+    assert check.cases == 11 * 23
     assert check.held, check
 
 

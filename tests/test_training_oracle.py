@@ -1,6 +1,7 @@
 """training_tiny.json: the curves learn, the low-precision ones stay close, made anew they agree."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ pytest.importorskip("transformers", reason="requirements-oracle.txt is not insta
 
 import torch
 
+from tinyllama_tools import oracle_checks
 from tinyllama_tools import training_oracle as oracle
 from tinyllama_tools.compact_json import compact_json
 from tinyllama_tools.golden_compare import compare_file
 from tinyllama_tools.golden_values import GOLDEN_FOLDER
-from tinyllama_tools.oracle_checks import check_training
 
 FILE = GOLDEN_FOLDER / "training_tiny.json"
 
@@ -39,10 +40,24 @@ def test_every_curve_learns_the_batch(document: dict[str, Any]) -> None:
 
 
 def test_curves_differ_by_the_roundings_of_their_type(document: dict[str, Any]) -> None:
+    # Adam multiplies roundings: the f64 curve itself moves by 2.4e-5 when each initial weight is
+    # moved by about one rounding of float32, 6e-8 of it.
     exact = document["losses"]["f64"]
-    for name, tolerance in {"f32": 1e-6, "bf16": 0.05, "amp_bf16": 0.02, "amp_f16": 0.003}.items():
+    for name, tolerance in {"f32": 2e-4, "bf16": 0.1, "amp_bf16": 0.05, "amp_f16": 0.01}.items():
         apart = [abs(a - b) for a, b in zip(document["losses"][name], exact, strict=False)]
         assert 0 < max(apart) < tolerance, name
+
+
+def test_gradients_of_a_4096th_of_the_loss_need_the_scaler(document: dict[str, Any]) -> None:
+    steps = 6
+    scaled = document["losses"]["amp_f16_of_4096"][:steps]
+    curve = oracle.CURVES["amp_f16_of_4096"]
+    exact = oracle.losses(replace(curve, autocast=None), steps)
+    unscaled = oracle.losses(curve, steps, is_scaled=False)
+    assert max(abs(a - b) for a, b in zip(scaled, exact, strict=True)) < 0.003
+    assert unscaled[0] == pytest.approx(scaled[0], rel=1e-6)
+    # non-target logits have gradients of 1e-8 there, which float16 rounds to 0
+    assert unscaled[-1] - scaled[-1] > 0.3
 
 
 def test_start_is_what_our_initializer_draws(document: dict[str, Any]) -> None:
@@ -65,14 +80,14 @@ def test_checksum_tells_one_bit_in_one_weight() -> None:
 
 @pytest.mark.parametrize("curve", ["f64", "f32"])
 def test_first_steps_trained_anew_are_the_same(curve: str) -> None:
-    check = check_training(curve)
+    check = oracle_checks.check_training(curve, steps=10)
     assert check.cases == 10
     assert check.held, check
 
 
-@pytest.mark.parametrize("curve", ["bf16", "amp_bf16", "amp_f16"])
+@pytest.mark.parametrize("curve", ["bf16", "amp_bf16", "amp_f16", "amp_f16_of_4096"])
 def test_first_steps_in_low_precision(curve: str) -> None:
-    check = check_training(curve, steps=3)
+    check = oracle_checks.check_training(curve, steps=3)
     assert check.held, check
 
 
@@ -90,14 +105,18 @@ def test_changed_loss_is_found(
     assert "step 7" in verdict.text
 
 
-def test_other_initial_weights_widen_the_tolerance(
-    document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_other_initial_weights_fail(document: dict[str, Any], tmp_path: Path) -> None:
     changed = json.loads(json.dumps(document))
-    changed["losses"]["f64"][7] *= 1 + 1e-4
     changed["weights_checksum"] += 1
     path = tmp_path / FILE.name
     path.write_text(json.dumps(changed))
     verdict = compare_file(path, FILE)
-    assert verdict.held
-    assert "draws other initial weights" in verdict.text
+    assert not verdict.held
+    assert "weights_checksum" in verdict.text
+
+
+def test_check_of_other_initial_weights_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oracle_checks, "weights_checksum", lambda _model: 0)
+    check = oracle_checks.check_training("f32", steps=1)
+    assert not check.held
+    assert "weights_checksum" in check.where

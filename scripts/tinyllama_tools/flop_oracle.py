@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from transformers import LlamaForCausalLM
+from transformers.masking_utils import create_causal_mask
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from tinyllama_tools.compact_json import compact_json
@@ -29,11 +30,15 @@ DESCRIPTION = [
     "FLOPs of LlamaForCausalLM with eager attention, counted by torch.utils.flop_counter;",
     "a multiply-add is 2; backward is forward+backward less forward, both counted",
     "hidden-state inputs of a component require gradients; loss is LM head and cross-entropy",
+    "attention_scores.forward: the batched products (aten.bmm) among attention.forward, which are",
+    "scores and probabilities x values; masked_forward: the part of it whose pairs of positions",
+    "the model's own causal mask hides, the pairs counted in that mask",
+    "model_as_counted.forward and full_step_as_counted.train: what was counted for the whole model",
     "the model multiplies positions by rotary frequencies in each forward; our table is made once:",
-    "rotary_table is that module's own count, and model.forward and full_step.train are what was",
-    "counted for the whole model less rotary_table.forward",
-    "full_step.train is forward, backward and one AdamW(foreach=False) step under one counter;",
-    "optimizer.update is that step alone",
+    "rotary_table is that module's own count; model.forward = model_as_counted.forward less",
+    "rotary_table.forward, full_step.train = full_step_as_counted.train less the same",
+    "full_step_as_counted.train is forward, backward and one AdamW(foreach=False) step under one",
+    "counter; optimizer.update is that step alone",
     "uncounted_operators: all that ran and is not in the counter's registry, in any configuration",
 ]
 
@@ -129,17 +134,34 @@ class ComponentCounter:
             "model": self.run_model,
         }
 
-    def counted(self, work: Callable[[], object]) -> int:
-        """FLOPs of one call. The collector lies outside: it sees what the counter passes on."""
+    def counted_by_operator(self, work: Callable[[], object]) -> dict[str, int]:
+        """FLOPs of one call by operator, e.g. aten.bmm.
+
+        The collector lies outside: it sees what the counter passes on.
+        """
         with DispatchedOperators() as operators, FlopCounterMode(display=False) as counter:
             work()
         self.operators |= operators.uncounted()
-        return counter.get_total_flops()
+        counts = counter.get_flop_counts().get("Global", {})
+        return {str(packet): count for packet, count in counts.items()}
+
+    def counted(self, work: Callable[[], object]) -> int:
+        """FLOPs of one call."""
+        return sum(self.counted_by_operator(work).values())
 
     def passes(self, call: Callable[[], Outputs]) -> dict[str, int]:
         """Forward, and backward from gradients of ones."""
         forward = self.counted(call)
         return {"forward": forward, "backward": self.counted(lambda: backward(call())) - forward}
+
+    def attention_scores(self) -> dict[str, int]:
+        """The products of each query with each key and value, and what the mask hides of them."""
+        batched = self.counted_by_operator(self.components()["attention"])["aten.bmm"]
+        hidden, pairs = masked_pairs(self.model, self.size["seq"])
+        masked, remainder = divmod(batched * hidden, pairs)
+        if remainder:
+            raise RuntimeError(f"{batched} FLOPs are not a multiple of {pairs} pairs")
+        return {"forward": batched, "masked_forward": masked}
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """A whole training step."""
@@ -151,12 +173,34 @@ class ComponentCounter:
         """Every component and pass; see DESCRIPTION."""
         flops: Flops = {name: self.passes(call) for name, call in self.components().items()}
         table = self.counted(lambda: self.model.model.rotary_emb(*self.rotary_inputs))
-        flops["rotary_table"] = {"forward": table}
-        flops["model"]["forward"] -= table
         optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, foreach=False, fused=False)
-        flops["full_step"] = {"train": self.counted(lambda: self.step(optimizer)) - table}
-        flops["optimizer"] = {"update": self.counted(optimizer.step)}
-        return flops
+        train = self.counted(lambda: self.step(optimizer))
+        forward = flops["model"]["forward"]
+        flops["model"]["forward"] = forward - table
+        return flops | {
+            "attention_scores": self.attention_scores(),
+            "rotary_table": {"forward": table},
+            "model_as_counted": {"forward": forward},
+            "full_step": {"train": train - table},
+            "full_step_as_counted": {"train": train},
+            "optimizer": {"update": self.counted(optimizer.step)},
+        }
+
+
+def masked_pairs(model: LlamaForCausalLM, seq: int) -> tuple[int, int]:
+    """Pairs of a query and a key position that the model's mask hides, and all of them.
+
+    Counted in the mask that the model itself makes, so that no formula of ours is involved. It is
+    made on the CPU: on the meta device it would have no values.
+    """
+    mask = create_causal_mask(
+        config=model.config,
+        input_embeds=torch.empty(1, seq, 1),
+        attention_mask=None,
+        cache_position=torch.arange(seq),
+        past_key_values=None,
+    )
+    return int(torch.count_nonzero(mask)), mask.numel()
 
 
 def backward(outputs: Outputs) -> None:

@@ -7,7 +7,6 @@ order, so both sides start from the same bits and the curves may be compared ste
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,18 +34,25 @@ DESCRIPTION = [
     "losses before each update of LlamaForCausalLM, eager attention, that learns one fixed batch",
     "weights and tokens are TensorInitializer's draws from the seed; AdamW runs foreach=False",
     "bf16: parameters, gradients and moments bfloat16; amp_*: parameters float32, forward under",
-    "autocast, amp_f16 with GradScaler's defaults; f64: with our rotary tables",
+    "autocast, amp_f16* with GradScaler's defaults; f64: with our rotary tables",
+    "amp_f16_of_4096: the backward starts from loss / 4096, as one of so many micro-batches would;",
+    "its losses are undivided like the others",
     "weights_checksum: sum of (i + 1) x bits of weight i as bfloat16 read as int16, all matrices",
 ]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """How one dtype trains. `autocast`: the type of products, where it is another one."""
+    """How one dtype trains.
+
+    `autocast`: the type of products, where it is another one. `micro_batches`: the backward starts
+    from the loss divided by so many.
+    """
 
     steps: int
     parameters: torch.dtype
     autocast: torch.dtype | None = None
+    micro_batches: int = 1
 
     @property
     def digits(self) -> int:
@@ -70,6 +76,8 @@ CURVES: dict[str, Curve] = {
     "bf16": Curve(50, torch.bfloat16),
     "amp_bf16": Curve(50, torch.float32, torch.bfloat16),
     "amp_f16": Curve(50, torch.float32, torch.float16),
+    # tiny's own gradients survive in float16 as they are; of this loss they do so only if scaled
+    "amp_f16_of_4096": Curve(50, torch.float32, torch.float16, micro_batches=4096),
 }
 
 
@@ -106,19 +114,22 @@ def weights_checksum(model: LlamaForCausalLM) -> int:
     return int((bits * torch.arange(1, bits.numel() + 1)).sum())
 
 
-def losses(curve: Curve, steps: int | None = None) -> list[float]:
-    """The loss before each update, in nats a token; `steps`: fewer than the curve's own."""
+def losses(curve: Curve, steps: int | None = None, is_scaled: bool = True) -> list[float]:
+    """The loss before each update, in nats a token.
+
+    `steps`: fewer than the curve's own. `is_scaled`: False shows what float16 does without
+    GradScaler.
+    """
     model, tokens = tiny_start()
     cast_parameters(model, curve.parameters)
     if curve.parameters is torch.float64:
         make_portable(model, SEQ)
     options = ADAMW | {"betas": tuple(ADAMW["betas"])}
     optimizer = torch.optim.AdamW(model.parameters(), **options, foreach=False, fused=False)
-    scaler = torch.amp.GradScaler("cpu", enabled=curve.autocast is torch.float16)
+    scaler = torch.amp.GradScaler("cpu", enabled=is_scaled and curve.autocast is torch.float16)
     with curve.mode():
         return [
-            train_step(model, tokens, optimizer, scaler, curve.forward_mode)
-            for _ in range(steps or curve.steps)
+            train_step(model, tokens, optimizer, scaler, curve) for _ in range(steps or curve.steps)
         ]
 
 
@@ -127,13 +138,13 @@ def train_step(
     tokens: torch.Tensor,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
-    forward_mode: Callable[[], AbstractContextManager[object]],
+    curve: Curve,
 ) -> float:
     """One update; the loss before it. A scaler that is not enabled passes everything through."""
     optimizer.zero_grad(set_to_none=True)
-    with forward_mode():
+    with curve.forward_mode():
         loss = model(input_ids=tokens, labels=tokens).loss
-    scaler.scale(loss).backward()
+    scaler.scale(loss / curve.micro_batches).backward()
     scaler.step(optimizer)
     scaler.update()
     return loss.item()
