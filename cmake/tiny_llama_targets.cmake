@@ -53,13 +53,17 @@ function(tiny_llama_sanitized_test name)
     return()
   endif()
   cmake_parse_arguments(ARG "" "TESTS" "SOURCES" ${ARGN})
-  # The sources come first: of functions that both have, the linker takes the first, which is the one that is watched.
-  add_executable(${name} ${ARG_SOURCES} $<TARGET_OBJECTS:${ARG_TESTS}>)
+  # As objects, and before those of the tests: of functions that both have (a parser's templates), the linker takes the first, which is
+  # the one that is watched. CMake would list sources of the program itself behind them.
+  add_library(${name}_watched OBJECT ${ARG_SOURCES})
+  target_link_libraries(${name}_watched PRIVATE tiny_llama_build_settings tiny_llama_torch fmt::fmt-header-only
+    nlohmann_json::nlohmann_json)
+  add_executable(${name} $<TARGET_OBJECTS:${name}_watched> $<TARGET_OBJECTS:${ARG_TESTS}>)
   target_link_libraries(${name} PRIVATE tiny_llama_build_settings tiny_llama_torch fmt::fmt-header-only nlohmann_json::nlohmann_json
     GTest::gtest_main)
   if(NOT TINY_LLAMA_SANITIZERS)
-    # Optimised, and with a precompiled header of its own, it would take twice as long to compile, which is most of what it takes.
-    target_compile_options(${name} PRIVATE ${TINY_LLAMA_SANITIZE_FLAGS} -O0)
+    # Without a precompiled header of its own, which takes longer to make than it saves.
+    target_compile_options(${name}_watched PRIVATE ${TINY_LLAMA_SANITIZE_FLAGS} -O1)
     target_link_options(${name} PRIVATE -fsanitize=address,undefined)
   endif()
   add_test(NAME ${name} COMMAND ${name})

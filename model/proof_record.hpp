@@ -33,7 +33,8 @@ class ProofRecord {
                                 {"check", claim_.check},
                                 {"against", claim_.against},
                                 {"tolerance", claim_.tolerance},
-                                {"largest_error", fmt::format("{:.2g}", largest_error_)},
+                                // as text, since JSON has no infinity
+                                {"largest_error", fmt::format("{:.17g}", largest_error_)},
                                 {"worst", worst_},
                                 {"comparisons", comparisons_}};
     ::testing::Test::RecordProperty(fmt::format("proof_{}", result->test_property_count()),

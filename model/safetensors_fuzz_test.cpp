@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -48,7 +50,7 @@ int64_t bytes_of_element(std::string_view dtype) {
 
 // Every rule of the format and the agreement with an ordinary parser of JSON; what is broken, or
 // nothing.
-std::string broken_rule(const SafetensorsLayout& layout, const std::string& header,
+std::string broken_rule(const SafetensorsLayout& layout, std::string_view header,
                         int64_t available_bytes) {
   // An ordinary parser takes it for the end.
   if (header.find('\0') != std::string::npos) return "a zero byte";
@@ -90,6 +92,21 @@ std::string broken_message(const std::exception& error, const std::string& file)
   return is_printable ? "" : "is not printable";
 }
 
+// A text with nothing of its own behind it, not even a terminating zero, so that the sanitizer sees
+// a read of one byte too many.
+class ExactText {
+ public:
+  explicit ExactText(std::string_view text)
+      : bytes_(std::make_unique<char[]>(text.size())), size_(text.size()) {
+    std::ranges::copy(text, bytes_.get());
+  }
+  std::string_view text() const { return {bytes_.get(), size_}; }
+
+ private:
+  std::unique_ptr<char[]> bytes_;
+  size_t size_;
+};
+
 struct Outcomes {
   int64_t accepted = 0;
   int64_t refused = 0;
@@ -107,14 +124,22 @@ void note_outcome(Outcomes& outcomes, const std::string& text, const std::string
   }
 }
 
-// Reached only where no outcome broke a rule. These tests also stand in the program whose reader is
+// These tests also stand in the program whose reader is
 // watched by the sanitizers.
-void record_proof(const char* check, const Outcomes& outcomes) {
+void record_proof(const char* check, const Outcomes& outcomes, bool broke_a_rule) {
   const char* const watched_by = __asan_init != nullptr
                                      ? "the rules, under address and undefined-behaviour sanitizers"
                                      : "the rules of the format, checked anew";
   testing::ProofRecord proof({"Weights in and out", check, watched_by, 0});
-  proof.expect_none_wrong(outcomes.accepted + outcomes.refused, 0, check);
+  proof.expect_none_wrong(outcomes.accepted + outcomes.refused + broke_a_rule, broke_a_rule, check);
+}
+
+// Otherwise the sanitizers would not watch what the tests below call.
+TEST(SafetensorsFuzz, TheSanitizerSeesAByteReadBehindTheHeader) {
+  if (__asan_init == nullptr) GTEST_SKIP() << "only in the program built with sanitizers";
+  const ExactText header(R"({"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]})");
+  const std::string_view too_long(header.text().data(), header.text().size() + 1);
+  EXPECT_DEATH(parse_safetensors_header(too_long, 4, kFile), "heap-buffer-overflow");
 }
 
 TEST(SafetensorsFuzz, DamagedHeadersAreRefusedOrKeepEveryRule) {
@@ -140,17 +165,18 @@ TEST(SafetensorsFuzz, DamagedHeadersAreRefusedOrKeepEveryRule) {
       const int64_t header_bytes =
           parse_safetensors_header_length(file.substr(0, 8), file_bytes, kFile);
       if (header_bytes > file_bytes - 8) return std::string("length");
-      const std::string header = file.substr(8, static_cast<size_t>(header_bytes));
+      const ExactText copy(std::string_view(file).substr(8, static_cast<size_t>(header_bytes)));
+      const std::string_view header = copy.text();
       const int64_t available = file_bytes - 8 - header_bytes;
       return broken_rule(parse_safetensors_header(header, available, kFile), header, available);
     });
-    if (HasFatalFailure()) return;
+    if (HasFatalFailure()) break;
   }
   // Neither branch is idle.
   EXPECT_GT(outcomes.accepted, count / 100);
   EXPECT_GT(outcomes.refused, count / 2);
   record_proof("damaged safetensors headers neither refused by name nor keeping every rule",
-               outcomes);
+               outcomes, HasFatalFailure());
 }
 
 TEST(SafetensorsFuzz, DamagedFilesAreRefusedOrReadAsTheyAre) {
@@ -187,11 +213,12 @@ TEST(SafetensorsFuzz, DamagedFilesAreRefusedOrReadAsTheyAre) {
       }
       return "";
     });
-    if (HasFatalFailure()) return;
+    if (HasFatalFailure()) break;
   }
   EXPECT_GT(outcomes.accepted, count / 4);
   EXPECT_GT(outcomes.refused, count / 4);
-  record_proof("damaged safetensors files neither refused by name nor read as they are", outcomes);
+  record_proof("damaged safetensors files neither refused by name nor read as they are", outcomes,
+               HasFatalFailure());
 }
 
 TEST(SafetensorsFuzz, DamagedConfigsAreRefusedOrKeepTheModelsRules) {
@@ -208,10 +235,12 @@ TEST(SafetensorsFuzz, DamagedConfigsAreRefusedOrKeepTheModelsRules) {
       const ModelConfig config = read_checkpoint_config(path);
       return config == ModelConfig(config.dimensions()) ? "" : "dimensions";
     });
-    if (HasFatalFailure()) return;
+    if (HasFatalFailure()) break;
   }
   EXPECT_GT(outcomes.accepted, count / 100);
   EXPECT_GT(outcomes.refused, count / 2);
+  record_proof("damaged config.json neither refused by name nor a model's", outcomes,
+               HasFatalFailure());
 }
 
 }  // namespace
