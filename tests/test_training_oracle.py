@@ -1,14 +1,17 @@
 """training_tiny.json: the curves learn, the low-precision ones stay close, made anew they agree."""
+# ruff: noqa: E402 -- what may be absent is imported after a look whether it is there
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not in this Python: the oracle needs it")
-pytest.importorskip("transformers", reason="requirements-oracle.txt is not installed")
+from oracle_packages import require_oracle_packages
+
+require_oracle_packages()
 
 import torch
 
@@ -88,7 +91,16 @@ def test_first_steps_trained_anew_are_the_same(curve: str) -> None:
 @pytest.mark.parametrize("curve", ["bf16", "amp_bf16", "amp_f16", "amp_f16_of_4096"])
 def test_first_steps_in_low_precision(curve: str) -> None:
     check = oracle_checks.check_training(curve, steps=3)
+    assert check.name == f"first 3 losses of tiny, {curve}"
     assert check.held, check
+
+
+def test_every_curve_is_a_row_of_the_proofs() -> None:
+    rows = [check for check in oracle_checks.ALL_CHECKS if isinstance(check, partial)]
+    steps = dict(check.args for check in rows if check.func is oracle_checks.check_training)
+    assert set(steps) == set(oracle.CURVES)
+    assert steps["f64"] == steps["f32"] == 50
+    assert min(steps.values()) >= 10
 
 
 @pytest.mark.parametrize(("relative", "held"), [(1e-13, True), (1e-9, False)])
