@@ -1,18 +1,23 @@
 """scripts/golden --check: what it lets through, and that it names what it does not."""
+# ruff: noqa: E402 -- what may be absent is imported after a look whether it is there
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not in this Python: the oracle needs it")
-pytest.importorskip("transformers", reason="requirements-oracle.txt is not installed")
+from oracle_packages import require_oracle_packages
+
+require_oracle_packages()
 
 import torch
 from safetensors.torch import load_file, save_file
 
-from tinyllama_tools import golden
+from tinyllama_tools import golden, pinned_version
 from tinyllama_tools.golden_compare import compare_file
 from tinyllama_tools.golden_values import F32_FILE, F64_FILE, GOLDEN_FOLDER, WEIGHTS_FILE
 from tinyllama_tools.tensor_difference import largest_difference
@@ -42,6 +47,61 @@ def check(folder: Path) -> int:
 def test_untouched_copy_holds(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(copy) == 0
     assert capsys.readouterr().out.endswith("5 files hold, 0 do not\n")
+
+
+def test_written_again_the_bytes_are_the_same(
+    tmp_path: Path, project_root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, again = tmp_path / "first", tmp_path / "again"
+    assert golden.main([CASE, "--folder", str(first)]) == 0
+    # another process, whose hashes come in another order
+    command = [sys.executable, "-m", "tinyllama_tools.golden", CASE, "--folder", str(again)]
+    paths = {"PYTHONPATH": str(project_root / "scripts"), "PYTHONHASHSEED": "77"}
+    subprocess.run(command, env=os.environ | paths, check=True, capture_output=True, timeout=300)
+    names = sorted(path.name for path in (first / CASE).iterdir())
+    assert len(names) == 5
+    for name in names:
+        assert (first / CASE / name).read_bytes() == (again / CASE / name).read_bytes(), name
+    capsys.readouterr()
+    assert check(again) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:-1] == [f"ok     {CASE}/{name}: identical" for name in names]
+
+
+def test_progress_goes_to_standard_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    golden.main([CASE, "--folder", str(tmp_path)])
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"-- {CASE} (1 of 1)\n")
+    assert captured.out == f"{CASE}: written to {tmp_path}\n"
+
+
+def test_another_version_of_transformers_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pinned = pinned_version.pinned_version("transformers")
+    monkeypatch.setattr(pinned_version.transformers, "__version__", "4.99.0")
+    assert golden.main([CASE, "--folder", str(tmp_path)]) == 2
+    message = f"transformers 4.99.0 is not the pinned {pinned}"
+    assert f"error: {message}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_version_of_transformers_checks_with_a_warning(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(golden, "other_transformers", lambda: "transformers 4.99.0 is another")
+    assert check(copy) == 0
+    assert "warning: transformers 4.99.0 is another" in capsys.readouterr().err
+
+
+def test_pinned_version_is_that_of_the_requirements(tmp_path: Path) -> None:
+    path = tmp_path / "requirements.txt"
+    path.write_text("# transformers==1.0\ntransformers==4.57.1  # why\nsafetensors==0.8.0\n")
+    assert pinned_version.pinned_version("transformers", path) == "4.57.1"
+    with pytest.raises(RuntimeError, match="no line torch=="):
+        pinned_version.pinned_version("torch", path)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Writes the golden files, what LlamaForCausalLM answers, or checks them.
 
 They lie in fixtures/golden/, whose README says what each holds. Exit status: 0 written, or all the
-same; 1 some file differs by more than rounding; 2 bad option.
+same; 1 some file differs by more than rounding; 2 bad option, or another version of transformers
+than the pinned one, whose answers are not written (with --check only a warning).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from tinyllama_tools.flop_oracle import write_flops
 from tinyllama_tools.golden_cases import GOLDEN_CASES
 from tinyllama_tools.golden_compare import Verdict, compare_file, compare_folder
 from tinyllama_tools.golden_values import GOLDEN_FOLDER, write_case
+from tinyllama_tools.pinned_version import other_transformers
 from tinyllama_tools.training_oracle import write_training
 
 
@@ -33,10 +36,18 @@ PARTS: dict[str, Callable[[Path], None]] = {
 }
 
 
+def say(text: str) -> None:
+    """Progress and complaints; standard output is for the outcome."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def write(names: list[str], folder: Path) -> None:
     """Makes or replaces the named parts."""
-    for name in names:
+    for i, name in enumerate(names, start=1):
+        say(f"-- {name} ({i} of {len(names)})")
+        started = time.monotonic()
         PARTS[name](folder)
+        say(f"   {time.monotonic() - started:.0f} s")
 
 
 def compare(name: str, stored: Path, made: Path) -> list[Verdict]:
@@ -68,6 +79,11 @@ def main(arguments: list[str] | None = None) -> int:
         if name not in PARTS:
             parser.error(f"'{name}': must be one of {', '.join(PARTS)}")
     names = options.names or list(PARTS)
+    other_version = other_transformers()
+    if other_version:
+        say(f"{'warning' if options.check else 'error'}: {other_version}")
+        if not options.check:
+            return 2
     # sums in one order, whatever the machine's number of processors
     torch.set_num_threads(1)
     if options.check:
