@@ -1,12 +1,14 @@
 """The golden files: complete, small, made anew with the same values, and proved by other means."""
+# ruff: noqa: E402 -- what may be absent is imported after a look whether it is there
 
 import math
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not in this Python: the oracle needs it")
-pytest.importorskip("transformers", reason="requirements-oracle.txt is not installed")
+from oracle_packages import require_oracle_packages
+
+require_oracle_packages()
 
 import torch
 from safetensors.torch import load_file

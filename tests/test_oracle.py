@@ -1,9 +1,11 @@
 """The oracle: its float64 is float64, its rotary angles are the package's, its weights ours."""
+# ruff: noqa: E402 -- what may be absent is imported after a look whether it is there
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not in this Python: the oracle needs it")
-pytest.importorskip("transformers", reason="requirements-oracle.txt is not installed")
+from oracle_packages import require_oracle_packages
+
+require_oracle_packages()
 
 import torch
 

@@ -1,4 +1,5 @@
 """Weights go to and fro between transformers and the C++ reader without losing a bit."""
+# ruff: noqa: E402 -- what may be absent is imported after a look whether it is there
 
 import json
 import os
@@ -9,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not in this Python: transformers needs it")
-pytest.importorskip("transformers", reason="requirements-oracle.txt is not installed")
-pytest.importorskip("safetensors", reason="requirements-oracle.txt is not installed")
+from oracle_packages import require_oracle_packages
+
+require_oracle_packages()
 
 import torch
 from safetensors import SafetensorError
