@@ -33,9 +33,10 @@ class TrainingParityTest : public ::testing::Test {
     document_ = nlohmann::json::parse(file);
   }
 
-  Curve oracle(Dtype dtype) const {
-    return document_.at("losses").at(std::string(to_string(dtype))).get<Curve>();
+  Curve oracle(const std::string& name) const {
+    return document_.at("losses").at(name).get<Curve>();
   }
+  Curve oracle(Dtype dtype) const { return oracle(std::string(to_string(dtype))); }
 
   AdamWOptions adamw() const {
     const auto& options = document_.at("adamw");
@@ -46,9 +47,10 @@ class TrainingParityTest : public ::testing::Test {
             .weight_decay = options.at("weight_decay").get<double>()};
   }
 
-  // Losses before each update, from the oracle's weights and tokens.
-  Curve train(Dtype dtype, size_t steps, const Variant& variant,
-              const AdamWOptions& options) const {
+  // Losses before each update, from the oracle's weights and tokens. `micro_batches`: of so many
+  // the batch is one, which alone gives its gradients.
+  Curve train(Dtype dtype, size_t steps, const Variant& variant, const AdamWOptions& options,
+              int64_t micro_batches = 1) const {
     const auto sizes = load_problem_sizes(TINY_LLAMA_SOURCE_DIR "/fixtures/problem_sizes.json");
     const auto size = std::find_if(sizes.begin(), sizes.end(), [&](const ProblemSize& candidate) {
       return candidate.name == document_.at("size").get<std::string>();
@@ -64,7 +66,10 @@ class TrainingParityTest : public ::testing::Test {
     Curve losses;
     for (size_t i = 0; i < steps; ++i) {
       optimizer.clear_gradients();
-      losses.push_back(step.run({&tokens, 1}).item().toDouble());
+      const at::Tensor loss = step.forward(tokens, micro_batches);
+      step.backward(loss);
+      step.update();
+      losses.push_back(loss.item().toDouble() * static_cast<double>(micro_batches));
     }
     return losses;
   }
@@ -159,6 +164,21 @@ TEST_F(TrainingParityTest, NarrowTypesDecreaseTheLossAsTheOracleDoes) {
                       losses.back(), oracle(dtype).front(), oracle(dtype).at(kComparedSteps - 1)));
     }
   }
+}
+
+// The gradients of one in 4,096 micro-batches underflow in float16 unless the loss is scaled.
+TEST_F(TrainingParityTest, ScaledLossTrainsWhereFloat16WouldUnderflow) {
+  testing::ProofRecord proof(
+      {kSection,
+       "decrease of the loss of tiny at each of 50 steps, amp_f16, gradients "
+       "of loss / 4096",
+       "LlamaForCausalLM with torch.amp.GradScaler", kDecreaseTolerance});
+  constexpr int64_t micro_batches = 4096;
+  const Curve expected = oracle("amp_f16_of_4096");
+  const Curve losses = train(Dtype::amp_f16, kComparedSteps, Variant(), adamw(), micro_batches);
+  proof.expect(decrease_error(losses, expected),
+               fmt::format("from {} to {}, expected from {} to {}", losses.front(), losses.back(),
+                           expected.front(), expected.back()));
 }
 
 // The comparisons above must be able to fail.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools.deliberate_faults import FAULTS, Fault, FaultyBuild, failed_tests
+from tinyllama_tools.deliberate_faults import CONTROLS, FAULTS, Fault, FaultyBuild, failed_tests
 
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 
@@ -20,9 +20,9 @@ def test_fault_is_found(fault: Fault, build: FaultyBuild) -> None:
     assert build.outcome(fault).found
 
 
-def test_without_a_fault_the_same_tests_pass(build: FaultyBuild) -> None:
-    harmless = Fault("none", "model/rotary.cpp", (), FAULTS[0].program, FAULTS[0].found_by)
-    assert not build.outcome(harmless).found
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.program)
+def test_without_a_fault_nothing_fails(control: Fault, build: FaultyBuild) -> None:
+    assert build.outcome(control).failed == ()
 
 
 def test_stale_replacement_is_an_error(build: FaultyBuild) -> None:
@@ -31,8 +31,9 @@ def test_stale_replacement_is_an_error(build: FaultyBuild) -> None:
         build.outcome(stale)
 
 
-def test_crash_counts_as_failure(tmp_path: Path) -> None:
-    assert failed_tests(tmp_path / "missing.json") == ("crash before the report",)
+def test_program_without_report_finds_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="before it wrote its report"):
+        failed_tests(tmp_path / "missing.json")
 
 
 def test_report_that_ran_no_test_finds_nothing(tmp_path: Path) -> None:

@@ -39,21 +39,29 @@ TEST(FlopProof, ModelFlopsAreTheOraclesCount) {
   }
 }
 
+// Every size in float32; other types change only how products are called, so some sizes do.
+std::vector<GridPoint> sizes_to_run(Dtype dtype) {
+  const size_t stride = dtype == Dtype::f32 ? 1 : 6;
+  const auto grid = proof_grid();
+  std::vector<GridPoint> chosen;
+  for (size_t i = 0; i < grid.size(); i += stride) {
+    if (grid[i].is_small()) chosen.push_back(grid[i]);
+  }
+  return chosen;
+}
+
 class CountedFlopsTest : public ::testing::TestWithParam<Dtype> {};
 
 TEST_P(CountedFlopsTest, HardwareFlopsAreTheProfilersCount) {
   const Dtype dtype = GetParam();
+  const std::vector<GridPoint> grid = sizes_to_run(dtype);
   tinyllama::testing::ProofRecord proof(
       {kSection,
-       fmt::format("hardware_flops of every component, pass and variant, {}", to_string(dtype)),
+       fmt::format("hardware_flops of every component, pass and variant at {} sizes, {}",
+                   grid.size(), to_string(dtype)),
        "matrix products among Kineto's operator events", 0});
   const auto cpu = instruments::Device::select("cpu");
-  // Every point in float32; the types change only how products are called, so some do for the rest.
-  const size_t stride = dtype == Dtype::f32 ? 1 : 6;
-  const auto grid = proof_grid();
-  for (size_t i = 0; i < grid.size(); i += stride) {
-    const GridPoint& point = grid[i];
-    if (!point.is_small()) continue;
+  for (const GridPoint& point : grid) {
     for (const Variant& variant : Variant::all()) {
       const Workload workload{point.config, variant, dtype, point.batch, point.seq};
       for (const auto& component : all()) {
@@ -71,20 +79,48 @@ TEST_P(CountedFlopsTest, HardwareFlopsAreTheProfilersCount) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CountedFlopsTest,
-                         ::testing::Values(Dtype::f32, Dtype::bf16, Dtype::amp_bf16,
-                                           Dtype::amp_f16),
+INSTANTIATE_TEST_SUITE_P(All, CountedFlopsTest, ::testing::ValuesIn(benchmark_dtypes()),
                          [](const auto& dtype) { return std::string(to_string(dtype.param)); });
 
-TEST(FlopProof, WhereConventionsDifferBothFiguresAreGiven) {
+// The pairs that the causal mask hides were counted in the mask that the oracle itself makes.
+TEST(FlopProof, CausalFlopsAreTheOraclesWithoutWhatItsMaskHides) {
+  tinyllama::testing::ProofRecord proof({kSection,
+                                         "causal_flops of attention, block, model and step",
+                                         "torch.utils.flop_counter less its scores at the "
+                                         "positions that LlamaForCausalLM's mask hides",
+                                         0});
   for (const GridPoint& point : proof_grid()) {
     const Workload workload{point.config, Variant(), Dtype::f32, point.batch, point.seq};
-    const Cost cost = attention_cost(workload, Pass::forward);
-    // Scores and their product with V: 4 S^2 head_dim a head, of which S (S + 1) / 2 are unmasked.
-    const int64_t masked_pairs = point.seq * (point.seq - 1) / 2;
-    EXPECT_EQ(cost.model_flops - cost.causal_flops,
-              4 * point.batch * masked_pairs * point.config.hidden_dim())
-        << point.name;
+    const auto masked = point.flops.at("attention_scores").at("masked_forward").get<int64_t>();
+    const int64_t layers = point.config.n_layers();
+    const auto check = [&](const Cost& cost, int64_t all, int64_t hidden, const char* what) {
+      proof.expect_equal_counts(cost.causal_flops, all - hidden,
+                                fmt::format("{} at {}", what, point.name));
+    };
+    const auto counted = [&](const char* component, Pass pass) {
+      return point.counted(component, pass).value();
+    };
+    check(attention_cost(workload, Pass::forward), counted("attention", Pass::forward), masked,
+          "attention/forward");
+    check(attention_cost(workload, Pass::backward), counted("attention", Pass::backward),
+          2 * masked, "attention/backward");
+    check(block_cost(workload, Pass::forward), counted("block", Pass::forward), masked,
+          "block/forward");
+    check(model_cost(workload, Pass::forward), counted("model", Pass::forward), layers * masked,
+          "model/forward");
+    check(full_step_cost(workload), counted("full_step", Pass::train), 3 * layers * masked,
+          "full_step/train");
+  }
+}
+
+TEST(FlopProof, TheRotaryTableIsAllThatIsTakenOffTheOraclesCount) {
+  for (const GridPoint& point : proof_grid()) {
+    const auto& flops = point.flops;
+    const auto table = flops.at("rotary_table").at("forward").get<int64_t>();
+    EXPECT_EQ(flops.at("model_as_counted").at("forward").get<int64_t>() - table,
+              point.counted("model", Pass::forward));
+    EXPECT_EQ(flops.at("full_step_as_counted").at("train").get<int64_t>() - table,
+              point.counted("full_step", Pass::train));
   }
 }
 

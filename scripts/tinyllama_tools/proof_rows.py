@@ -36,11 +36,12 @@ class ProofRow:
 
 @dataclass(frozen=True)
 class ProgramProof:
-    """What one test program proved, and which of its tests failed."""
+    """What one test program proved, and which of its tests failed or were skipped."""
 
     program: str
     rows: tuple[ProofRow, ...]
     failed: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
 
 
 def row_of_check(check: Check) -> ProofRow:
@@ -74,13 +75,16 @@ def read_report(report: Path, program: str) -> ProgramProof:
     """Rows and failures of a GoogleTest report in JSON."""
     rows: list[ProofRow] = []
     failed: list[str] = []
+    skipped: list[str] = []
     for suite in json.loads(report.read_text())["testsuites"]:
         for test in suite["testsuite"]:
             keys = [key for key in test if key.startswith(PROPERTY_PREFIX)]
             rows += [row_of_property(test[key]) for key in keys]
             if "failures" in test:
                 failed.append(f"{suite['name']}.{test['name']}")
-    return ProgramProof(program, tuple(rows), tuple(failed))
+            if test.get("result") == "SKIPPED":
+                skipped.append(f"{suite['name']}.{test['name']}")
+    return ProgramProof(program, tuple(rows), tuple(failed), tuple(skipped))
 
 
 def run_proofs(program: TestProgram, scratch: Path) -> ProgramProof:
@@ -99,4 +103,8 @@ def run_proofs(program: TestProgram, scratch: Path) -> ProgramProof:
     if not report.exists():
         reason = f"ended with status {result.returncode} before it wrote its report"
         return ProgramProof(program.name, (), (reason,))
-    return read_report(report, program.name)
+    proof = read_report(report, program.name)
+    if result.returncode != 0 and not proof.failed:
+        reason = f"ended with status {result.returncode} although no test failed"
+        return ProgramProof(program.name, proof.rows, (reason,), proof.skipped)
+    return proof

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from tinyllama_tools.deliberate_faults import FAULTS, FaultOutcome, FaultyBuild
+from tinyllama_tools.deliberate_faults import CONTROLS, FAULTS, FaultOutcome, FaultyBuild
 from tinyllama_tools.oracle_checks import ALL_CHECKS
 from tinyllama_tools.proof_page import proof_page
 from tinyllama_tools.proof_rows import ProofRow, row_of_check, run_proofs
@@ -37,9 +38,15 @@ def prove_programs(build_folder: Path, scratch: Path) -> tuple[list[ProofRow], l
     failed: list[str] = []
     for program in gtest_programs(build_folder, None):
         proof = run_proofs(program, scratch)
-        say(f"{program.name}: {len(proof.rows)} proofs, {len(proof.failed)} failed tests")
+        counts = f"{len(proof.rows)} proofs, {len(proof.failed)} tests failed"
+        say(f"{program.name}: {counts}, {len(proof.skipped)} skipped")
         rows += proof.rows
         failed += [f"{program.name}: {name}" for name in proof.failed]
+    for section in SECTIONS:
+        if not any(row.section == section for row in rows):
+            failed.append(f"no test proved anything about: {section}")
+    if not any("sanitizers" in row.against for row in rows):
+        failed.append("weights_sanitized_test was not built: this compiler has no sanitizers")
     rows.sort(key=lambda row: SECTIONS.index(row.section) if row.section in SECTIONS else 99)
     return rows, failed
 
@@ -57,6 +64,10 @@ def prove_oracle() -> list[ProofRow]:
 def find_faults(build_folder: Path, scratch: Path) -> list[FaultOutcome]:
     """What the tests say to each deliberate fault."""
     build = FaultyBuild(PROJECT_ROOT, build_folder, scratch)
+    for control in CONTROLS:
+        failed = build.outcome(control).failed
+        if failed:
+            raise RuntimeError(f"without a fault {control.program} fails: {', '.join(failed)}")
     outcomes = []
     for fault in FAULTS:
         outcome = build.outcome(fault)
@@ -79,7 +90,16 @@ def processor_name() -> str:
     return platform.machine()
 
 
-def environment() -> dict[str, str]:
+def libtorch_version(build_folder: Path) -> str:
+    """Of the libtorch that the programs are linked to, which need not be this Python's torch."""
+    cache = (build_folder / "CMakeCache.txt").read_text()
+    folder = re.search(r"^Torch_DIR:[A-Z]+=(.*)$", cache, re.MULTILINE)
+    version_file = Path(folder.group(1) if folder else "") / "TorchConfigVersion.cmake"
+    found = re.search(r'PACKAGE_VERSION "([^"]+)"', version_file.read_text())
+    return found.group(1) if found else "unknown"
+
+
+def environment(build_folder: Path) -> dict[str, str]:
     """What the proofs ran on."""
     git = ["git", "-c", "safe.directory=*"]
     commit = run_text([*git, "rev-parse", "--short=12", "HEAD"]) or "unknown"
@@ -90,8 +110,8 @@ def environment() -> dict[str, str]:
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": f"{commit}{changed}",
         "processor": processor_name(),
-        "libtorch": torch.__version__,
-        "transformers": transformers.__version__,
+        "libtorch": libtorch_version(build_folder),
+        "oracle": f"torch {torch.__version__}, transformers {transformers.__version__}",
     }
 
 
@@ -120,7 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
         except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
             say(f"error: {error}")
             return 2
-    options.output.write_text(proof_page(environment(), rows, faults, failed))
+    options.output.write_text(proof_page(environment(options.build_folder), rows, faults, failed))
     not_held = [row for row in rows if not row.held]
     not_found = [outcome for outcome in faults if not outcome.found]
     print(
