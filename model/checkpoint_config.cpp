@@ -14,7 +14,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMostConfigBytes = 1'000'000;
 constexpr int kDeepestNesting = 32;
 // What LlamaConfig takes where a key is left out.
 constexpr double kDefaultNormEps = 1e-6;
@@ -225,32 +224,35 @@ ModelConfig read_checkpoint_config(const std::filesystem::path& file) {
   return ConfigReader(file).read();
 }
 
-std::string checkpoint_config_text(const ModelConfig& config, c10::ScalarType type) {
-  const Json json = {{"architectures", {"LlamaForCausalLM"}},
-                     {"attention_bias", false},
-                     {"attention_dropout", 0.0},
-                     {"bos_token_id", 1},
-                     {"dtype", python_name(type)},
-                     {"eos_token_id", 2},
-                     {"head_dim", config.head_dim()},
-                     {"hidden_act", "silu"},
-                     {"hidden_size", config.hidden_dim()},
-                     {"initializer_range", 0.02},
-                     {"intermediate_size", config.intermediate_dim()},
-                     {"max_position_embeddings", 2048},
-                     {"mlp_bias", false},
-                     {"model_type", "llama"},
-                     {"num_attention_heads", config.n_heads()},
-                     {"num_hidden_layers", config.n_layers()},
-                     {"num_key_value_heads", config.n_kv_heads()},
-                     {"pretraining_tp", 1},
-                     {"rms_norm_eps", config.norm_eps()},
-                     {"rope_scaling", nullptr},
-                     {"rope_theta", config.rope_theta()},
-                     {"tie_word_embeddings", false},
-                     {"transformers_version", "4.57.1"},
-                     {"use_cache", true},
-                     {"vocab_size", config.vocab_size()}};
+std::string checkpoint_config_text(const ModelConfig& config, c10::ScalarType type,
+                                   const std::string& original) {
+  Json json = {{"architectures", {"LlamaForCausalLM"}},
+               {"attention_bias", false},
+               {"attention_dropout", 0.0},
+               {"bos_token_id", 1},
+               {"dtype", python_name(type)},
+               {"eos_token_id", 2},
+               {"head_dim", config.head_dim()},
+               {"hidden_act", "silu"},
+               {"hidden_size", config.hidden_dim()},
+               {"initializer_range", 0.02},
+               {"intermediate_size", config.intermediate_dim()},
+               {"max_position_embeddings", 2048},
+               {"mlp_bias", false},
+               {"model_type", "llama"},
+               {"num_attention_heads", config.n_heads()},
+               {"num_hidden_layers", config.n_layers()},
+               {"num_key_value_heads", config.n_kv_heads()},
+               {"pretraining_tp", 1},
+               {"rms_norm_eps", config.norm_eps()},
+               {"rope_scaling", nullptr},
+               {"rope_theta", config.rope_theta()},
+               {"tie_word_embeddings", false},
+               {"use_cache", true},
+               {"vocab_size", config.vocab_size()}};
+  if (!original.empty()) json.update(Json::parse(original));
+  json.erase("torch_dtype");  // what older versions call dtype
+  json["dtype"] = python_name(type);
   return json.dump(2) + "\n";
 }
 

@@ -11,6 +11,9 @@
 
 namespace tinyllama {
 
+/// A config.json is a few kilobytes; a longer file is another one.
+inline constexpr int64_t kMostConfigBytes = 1'000'000;
+
 /// Reads a JSON file whose root is an object. Throws std::invalid_argument that names the file and
 /// the cause where it cannot be read, is longer than `most_bytes`, is not JSON, nests deeper than
 /// 32, or gives a key twice.
@@ -24,6 +27,9 @@ nlohmann::json read_json_object(const std::filesystem::path& file, int64_t most_
 ModelConfig read_checkpoint_config(const std::filesystem::path& file);
 
 /// The text of a config.json for weights of `type` that LlamaForCausalLM.from_pretrained loads.
-std::string checkpoint_config_text(const ModelConfig& config, c10::ScalarType type);
+/// `original`: the text of the file that the weights were read with, whose further keys (token ids,
+/// longest sequence, ...) are kept.
+std::string checkpoint_config_text(const ModelConfig& config, c10::ScalarType type,
+                                   const std::string& original = {});
 
 }  // namespace tinyllama

@@ -145,7 +145,9 @@ std::vector<ParameterShape> parameter_shapes(const ModelConfig& config) {
 }
 
 Weights::Weights(std::filesystem::path folder)
-    : folder_(std::move(folder)), config_(read_checkpoint_config(folder_ / kConfigFile)) {
+    : folder_(std::move(folder)),
+      config_(read_checkpoint_config(folder_ / kConfigFile)),
+      config_text_(read_text(folder_ / kConfigFile, kMostConfigBytes)) {
   open_files();
   check_fit();
 }
@@ -258,13 +260,18 @@ void Weights::copy_to(const NamedTensors& parameters,
 }
 
 void save_weights(const std::filesystem::path& folder, const ModelConfig& config,
-                  const NamedTensors& tensors, std::optional<c10::ScalarType> type) {
+                  const NamedTensors& tensors, std::optional<c10::ScalarType> type,
+                  const std::string& original_config) {
   std::map<std::string, Found> found;
   for (const auto& [name, tensor] : tensors)
     found[name] = {tensor.sizes().vec(), c10::isFloatingType(tensor.scalar_type())};
   check_parameters(config, found,
                    fmt::format("{} cannot be written: the tensors are not the model's",
                                (folder / kSingleFile).string()));
+  // Refused before anything is written, and one tensor at a time.
+  if (type) {
+    for (const auto& [name, tensor] : tensors) convert(tensor, *type, name, folder / kSingleFile);
+  }
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) {
@@ -272,8 +279,8 @@ void save_weights(const std::filesystem::path& folder, const ModelConfig& config
         fmt::format("{}: cannot be created: {}", folder.string(), error.message()));
   }
   write_safetensors(folder / kSingleFile, tensors, type);
-  const std::string text =
-      checkpoint_config_text(config, type.value_or(tensors.front().second.scalar_type()));
+  const std::string text = checkpoint_config_text(
+      config, type.value_or(tensors.front().second.scalar_type()), original_config);
   ReplacementFile file(folder / kConfigFile);
   file.write(text.data(), std::ssize(text));
   file.commit();

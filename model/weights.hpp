@@ -33,6 +33,8 @@ class Weights {
 
   const std::filesystem::path& folder() const { return folder_; }
   const ModelConfig& config() const { return config_; }
+  /// config.json as it is, for save_weights() to keep what a ModelConfig does not hold.
+  const std::string& config_text() const { return config_text_; }
   int64_t parameter_count() const;
   /// 16 hexadecimal digits that differ between weights of other values, types or names, however
   /// they are cut into shards. Reads every value; tells weights apart, but is no cryptographic
@@ -60,16 +62,19 @@ class Weights {
 
   std::filesystem::path folder_;
   ModelConfig config_;
+  std::string config_text_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, size_t> file_of_;
 };
 
 /// Writes config.json and model.safetensors into `folder`, which is created where it is missing;
 /// LlamaForCausalLM.from_pretrained loads it. `type`: what every tensor is converted to; its own
-/// where none is given. Throws std::invalid_argument that names the tensor where the tensors are
+/// where none is given. `original_config`: Weights::config_text() of weights that were read; its
+/// further keys are kept. Throws std::invalid_argument that names the tensor where the tensors are
 /// not the parameters of `config`, and std::runtime_error naming file and cause where a file cannot
 /// be written.
 void save_weights(const std::filesystem::path& folder, const ModelConfig& config,
-                  const NamedTensors& tensors, std::optional<c10::ScalarType> type = std::nullopt);
+                  const NamedTensors& tensors, std::optional<c10::ScalarType> type = std::nullopt,
+                  const std::string& original_config = {});
 
 }  // namespace tinyllama

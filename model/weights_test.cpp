@@ -162,6 +162,24 @@ TEST_F(WeightsTest, ListsEveryTensorThatDoesNotFit) {
                   "tensor 'model.layers.0.self_attn.query.weight' is not part of the model"});
 }
 
+TEST_F(WeightsTest, KeepsWhatElseTheConfigSays) {
+  save_weights(folder_, kConfig, parameters_of_type(ScalarType::Float), std::nullopt,
+               R"({"eos_token_id": [7, 9], "torch_dtype": "float64", "use_cache": false})");
+  const auto json = nlohmann::json::parse(Weights(folder_).config_text());
+  EXPECT_EQ(json.at("eos_token_id").dump(), "[7,9]");
+  EXPECT_EQ(json.at("use_cache"), false);
+  EXPECT_EQ(json.at("dtype"), "float32");
+  EXPECT_FALSE(json.contains("torch_dtype"));
+}
+
+TEST_F(WeightsTest, DoesNotWriteWhatItsTypeCannotHold) {
+  NamedTensors tensors = parameters_of_type(ScalarType::Float);
+  tensors[4].second = at::full({6, 12}, 70000.0, ScalarType::Float);
+  expect_error([&] { save_weights(folder_, kConfig, tensors, ScalarType::Half); },
+               {"tensor 'model.layers.0.self_attn.v_proj.weight'", "70000: too large for Half"});
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "model.safetensors"));
+}
+
 TEST_F(WeightsTest, ListsFiveProblemsAtMost) {
   put({parameters_of_type(ScalarType::Float).front(), {"other", at::zeros({1})}});
   expect_refused({"is missing", "; and 16 more"});

@@ -27,16 +27,27 @@ def project_root() -> Path:
     return PROJECT_ROOT
 
 
-@pytest.fixture(scope="session")
-def bench_program() -> Path:
-    """The built tiny_llama_bench. In CI its absence is a failure, elsewhere a reason to skip."""
-    program = PROJECT_ROOT / "build" / "benchmarks" / "tiny_llama_bench"
+def built_program(path: str) -> Path:
+    """A program below build/. In CI its absence is a failure, elsewhere a reason to skip."""
+    program = PROJECT_ROOT / "build" / path
     if not program.is_file():
         reason = f"{program.relative_to(PROJECT_ROOT)} is not built: run scripts/bench --setup-only"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
     return program
+
+
+@pytest.fixture(scope="session")
+def bench_program() -> Path:
+    """The built tiny_llama_bench."""
+    return built_program("benchmarks/tiny_llama_bench")
+
+
+@pytest.fixture(scope="session")
+def copy_program() -> Path:
+    """The built copy_weights."""
+    return built_program("model/copy_weights")
 
 
 class ScriptCheckout:

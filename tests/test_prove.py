@@ -75,8 +75,8 @@ def test_infinite_error_survives_the_report(tmp_path: Path) -> None:
 
 def test_check_becomes_a_row() -> None:
     check = Check("rotary", "untouched", 5, 4.0, 1.9, "position 3")
-    assert row_of_check(check) == ProofRow(
-        "The oracle itself", "rotary", "untouched", 5, 4.0, 1.9, "position 3"
+    assert row_of_check(check, "The oracle") == ProofRow(
+        "The oracle", "rotary", "untouched", 5, 4.0, 1.9, "position 3"
     )
 
 

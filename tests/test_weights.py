@@ -2,7 +2,6 @@
 # ruff: noqa: E402 -- what may be absent is imported after a look whether it is there
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -17,26 +16,20 @@ require_oracle_packages()
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save, save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
+
+from tinyllama_tools.weights_checks import (
+    DTYPES,
+    WEIGHTS_FILE,
+    check_round_trip,
+    different_bits,
+    small_model,
+)
 
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 GOLDEN_FOLDERS = sorted(path.parent for path in PROJECT_ROOT.glob("fixtures/golden/*/config.json"))
-WEIGHTS_FILE = "model.safetensors"
-DTYPES = ["float64", "float32", "float16", "bfloat16"]
-BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
 Copy = Callable[[Path, Path], None]
-
-
-@pytest.fixture(scope="session")
-def copy_program() -> Path:
-    program = PROJECT_ROOT / "build" / "model" / "copy_weights"
-    if not program.is_file():
-        reason = f"{program.relative_to(PROJECT_ROOT)} is not built: run scripts/bench --setup-only"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return program
 
 
 def run(program: Path, *arguments: Path | str) -> subprocess.CompletedProcess[str]:
@@ -55,27 +48,24 @@ def copy(copy_program: Path) -> Copy:
     return copied
 
 
-def small_model(dtype: str = "float32") -> LlamaForCausalLM:
-    torch.manual_seed(5)
-    config = LlamaConfig(
-        vocab_size=50,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        rms_norm_eps=1e-5,
-        rope_theta=5000.0,
-    )
-    return LlamaForCausalLM(config).to(getattr(torch, dtype)).eval()
-
-
 def assert_same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
     assert one.keys() == other.keys()
-    for name, tensor in one.items():
-        assert tensor.dtype == other[name].dtype, name
-        bits = BITS[tensor.element_size()]
-        assert torch.equal(tensor.view(bits), other[name].view(bits)), name
+    assert {name: different_bits(one[name], other[name]) for name in one} == dict.fromkeys(one, 0)
+
+
+def test_round_trip_is_a_proof_that_holds(copy_program: Path) -> None:
+    check = check_round_trip(copy_program)
+    assert check.cases > 1000
+    assert check.held, check
+
+
+def test_one_bit_is_found() -> None:
+    one = torch.ones(3)
+    other = one.clone()
+    other[1] = -1
+    assert different_bits(one, other) == 1
+    assert different_bits(torch.zeros(2), -torch.zeros(2)) == 2
+    assert different_bits(one, one.double()) == 3
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

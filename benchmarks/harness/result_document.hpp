@@ -11,7 +11,7 @@ namespace tinyllama::harness {
 using Json = nlohmann::ordered_json;
 
 /// Format of context and counters; results/schema.json describes it.
-inline constexpr int kSchemaVersion = 1;
+inline constexpr int kSchemaVersion = 2;
 
 struct CaseResult {
   std::string name;              ///< the plan's name of the case

@@ -192,7 +192,7 @@ FAULTS = (
 # The same with nothing changed, in every program that has to find a fault: has to find none.
 CONTROLS = tuple(
     Fault(f"none ({program})", source, (), program, "")
-    for program, source in dict((fault.program, fault.source) for fault in FAULTS).items()
+    for program, source in {fault.program: fault.source for fault in FAULTS}.items()
 )
 
 

@@ -19,11 +19,15 @@ import transformers
 
 from tinyllama_tools.deliberate_faults import CONTROLS, FAULTS, FaultOutcome, FaultyBuild
 from tinyllama_tools.oracle_checks import ALL_CHECKS
+from tinyllama_tools.pinned_version import other_transformers
 from tinyllama_tools.proof_page import proof_page
 from tinyllama_tools.proof_rows import ProofRow, row_of_check, run_proofs
 from tinyllama_tools.test_programs import gtest_programs
+from tinyllama_tools.weights_checks import check_round_trip
 
-SECTIONS = ("Values, gradients and updates", "Training", "FLOPs", "Memory", "Weights in and out")
+WEIGHTS_SECTION = "Weights in and out"
+ORACLE_SECTION = "The oracle itself"
+SECTIONS = ("Values, gradients and updates", "Training", "FLOPs", "Memory", WEIGHTS_SECTION)
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -51,11 +55,17 @@ def prove_programs(build_folder: Path, scratch: Path) -> tuple[list[ProofRow], l
     return rows, failed
 
 
+def prove_round_trip(build_folder: Path) -> ProofRow:
+    """Weights through transformers, C++ and transformers again."""
+    check = check_round_trip(build_folder / "model" / "copy_weights")
+    return row_of_check(check, WEIGHTS_SECTION)
+
+
 def prove_oracle() -> list[ProofRow]:
     """Rows of the oracle's own checks."""
     rows = []
     for check in ALL_CHECKS:
-        row = row_of_check(check())
+        row = row_of_check(check(), ORACLE_SECTION)
         say(f"oracle: {row.check}: largest error {row.largest_error:.2g}")
         rows.append(row)
     return rows
@@ -130,14 +140,19 @@ def parse_options(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """Writes the page and says in one line how it went."""
     options = parse_options(arguments)
+    other_version = other_transformers()
+    if other_version:
+        say(f"error: {other_version}")
+        return 2
     with tempfile.TemporaryDirectory(prefix="tiny_llama_prove_") as folder:
         try:
             rows, failed = prove_programs(options.build_folder, Path(folder))
+            rows.append(prove_round_trip(options.build_folder))
             rows += prove_oracle()
             faults = (
                 [] if options.without_faults else find_faults(options.build_folder, Path(folder))
             )
-        except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             say(f"error: {error}")
             return 2
     options.output.write_text(proof_page(environment(options.build_folder), rows, faults, failed))
