@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,6 +104,17 @@ def test_every_property_is_described(schema: Json) -> None:
 
 def test_unchanged_result_is_accepted(result: Json, validator: Draft202012Validator) -> None:
     assert validator.is_valid(result)
+
+
+def test_reference_results_are_of_this_schema(
+    project_root: Path, validator: Draft202012Validator
+) -> None:
+    paths = (project_root / "results" / "reference").glob("*.json")
+    references = [read_json(path.read_text(encoding="utf-8")) for path in paths]
+    of_the_suite = [reference for reference in references if "benchmarks" in reference]
+    assert of_the_suite
+    for reference in of_the_suite:
+        assert not list(validator.iter_errors(reference))
 
 
 @pytest.mark.parametrize("counter", [*EVERYWHERE, *OF_PRODUCTS])
