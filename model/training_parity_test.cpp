@@ -21,6 +21,8 @@ constexpr size_t kComparedSteps = 50;
 // left is rounding, which 50 steps of Adam multiply.
 constexpr double kFloat32Tolerance = 1e-3;
 constexpr double kFloat64Tolerance = 1e-9;
+// A batch learned by heart: a model that knows nothing has 6.9.
+constexpr double kLearnedLoss = 3;
 // Narrow products round differently in every library: the decrease over 50 steps is compared.
 constexpr double kDecreaseTolerance = 0.05;
 
@@ -133,7 +135,10 @@ TEST_F(TrainingParityTest, Float32FollowsTheOraclesCurveAndLearnsTheBatchByHeart
       proof.expect(std::abs(losses[i] - expected.at(i)),
                    fmt::format("loss of step {}: {}, expected {}", i + 1, losses[i], expected[i]));
     }
-    EXPECT_LT(*std::min_element(losses.begin(), losses.end()), 3.0) << variant.name();
+    testing::ProofRecord learned(
+        {kSection, fmt::format("lowest loss of tiny within 200 steps, f32, {}", variant.name()),
+         "learning by heart (nats a token)", kLearnedLoss});
+    learned.expect(*std::min_element(losses.begin(), losses.end()), variant.name());
   }
 }
 
