@@ -2,29 +2,27 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace tinyllama::testing {
 
-/// An empty folder for as long as it lives. Programs that run at once get different ones.
+/// An empty folder for as long as it lives.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    path_ = std::filesystem::path(::testing::TempDir()) /
-            (std::string(test->test_suite_name()) + "." + test->name() + "." +
-             std::to_string(::getpid()));
-    std::filesystem::remove_all(path_);
-    std::filesystem::create_directories(path_);
+    std::string pattern = ::testing::TempDir() + "tiny_llama_test_XXXXXX";
+    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    path_ = pattern;
   }
   ~TemporaryFolder() {
     std::error_code ignored;
@@ -33,6 +31,7 @@ class TemporaryFolder {
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
+  std::filesystem::path operator/(const char* name) const { return path_ / name; }
   const std::filesystem::path& path() const { return path_; }
   std::vector<std::string> entries() const {
     std::vector<std::string> names;

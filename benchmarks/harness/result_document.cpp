@@ -7,6 +7,8 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "model/file_io.hpp"
+
 namespace tinyllama::harness {
 
 std::string ResultDocument::text() const {
@@ -27,19 +29,18 @@ void write_file_atomically(const std::filesystem::path& file, const std::string&
   const bool in_place =
       std::filesystem::exists(status) &&
       (!std::filesystem::is_regular_file(status) || std::filesystem::is_symlink(file, unknown));
-  auto temporary = file;
-  if (!in_place) temporary += ".part";
+  if (!in_place) {
+    ReplacementFile replacement(file);
+    replacement.write(text.data(), std::ssize(text));
+    return replacement.commit();
+  }
   errno = 0;
-  std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
+  std::ofstream out(file, std::ios::binary | std::ios::trunc);
   out << text;
   out.close();
-  std::error_code renamed;
-  if (out && !in_place) std::filesystem::rename(temporary, file, renamed);
-  if (!out || renamed) {
-    const std::string reason = renamed ? renamed.message() : std::strerror(errno);
-    std::error_code ignored;
-    if (!in_place) std::filesystem::remove(temporary, ignored);
-    throw std::runtime_error(fmt::format("{}: cannot be written: {}", file.string(), reason));
+  if (!out) {
+    throw std::runtime_error(
+        fmt::format("{}: cannot be written: {}", file.string(), std::strerror(errno)));
   }
 }
 

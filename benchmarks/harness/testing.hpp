@@ -16,6 +16,7 @@
 #include "benchmarks/harness/layer_work.hpp"
 #include "benchmarks/harness/peak_book.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
+#include "model/file_testing.hpp"
 
 namespace tinyllama::harness::testing {
 
@@ -44,26 +45,7 @@ inline bool contains(const std::string& text, const std::string& part) {
 #define EXPECT_CONTAINS(text, part) \
   EXPECT_PRED2(::tinyllama::harness::testing::contains, std::string(text), std::string(part))
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "tiny_llama_test_XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::filesystem::path operator/(const char* name) const { return path_ / name; }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
+using ::tinyllama::testing::TemporaryFolder;
 
 inline ModelConfig small_config() {
   return ModelConfig({.vocab_size = 16,

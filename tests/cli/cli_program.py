@@ -25,6 +25,19 @@ SMALL_MODEL = [
     "--vocab-size=50",
 ]
 SMALL = [*SMALL_MODEL, "--batch=2", "--seq=8"]
+# in the order in which they are listed
+COMPONENTS = [
+    "embedding",
+    "rms_norm",
+    "rotary",
+    "attention",
+    "ffn",
+    "block",
+    "loss",
+    "model",
+    "optimizer",
+    "full_step",
+]
 RUN = ["--device=cpu", "--threads=1"]
 QUICK = ["--benchmark_min_time=1x", "--benchmark_repetitions=2"]
 AGGREGATES = ["mean", "median", "stddev", "cv"]

@@ -4,6 +4,7 @@ import re
 
 from cli_program import (
     AGGREGATES,
+    COMPONENTS,
     FinishedRun,
     Json,
     Program,
@@ -16,18 +17,6 @@ from cli_program import (
 from jsonschema import Draft202012Validator
 
 DTYPES = ["f32", "bf16", "amp_bf16", "f16", "amp_f16"]
-COMPONENTS = [
-    "embedding",
-    "rms_norm",
-    "rotary",
-    "attention",
-    "ffn",
-    "block",
-    "loss",
-    "model",
-    "optimizer",
-    "full_step",
-]
 # which vary in the smoke run
 SHARED_BY_ALL = ["size custom", "batch 2", "seq 8", "variant baseline"]
 
