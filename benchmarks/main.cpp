@@ -36,14 +36,14 @@ ExitCode run(int argc, const char* const* argv) {
   const std::string sizes_file = options->problem_sizes_file.empty() ? TINY_LLAMA_SOURCE_DIR
                                      "/fixtures/problem_sizes.json"
                                                                      : options->problem_sizes_file;
-  const harness::Plan plan =
-      harness::make_plan(*options, components, load_problem_sizes(sizes_file));
+  const auto device = instruments::Device::select(options->device);
+  const harness::Plan plan = harness::make_plan(
+      *options, components, load_problem_sizes(sizes_file), device_traits(device.torch().type()));
   if (options->list) {
     for (const auto& name : plan.peak_cases) std::cout << name << "\n";
     for (const auto& planned : plan.cases) std::cout << planned.name() << "\n";
     return ExitCode::ok;
   }
-  const auto device = instruments::Device::select(options->device);
   if (options->describe_device) {
     std::cout << harness::Json{{"device", harness::describe_device(device)}}.dump() << "\n";
     return ExitCode::ok;

@@ -1,48 +1,110 @@
 #include "model/adamw.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_addcdiv.h>
+#include <ATen/ops/_foreach_addcmul.h>
+#include <ATen/ops/_foreach_div.h>
+#include <ATen/ops/_foreach_lerp.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_sqrt.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <cmath>
 
+#include "model/kernels/adamw.hpp"
+
 namespace tinyllama {
 namespace {
 
+// In the parameter's own order of elements, so that all four can be walked side by side.
 NamedTensors zeros_like_each(const NamedTensors& parameters) {
   NamedTensors zeros;
   for (const auto& [name, parameter] : parameters) {
-    zeros.emplace_back(name, at::zeros_like(parameter, c10::MemoryFormat::Contiguous));
+    zeros.emplace_back(name, at::zeros_like(parameter.detach(), c10::MemoryFormat::Preserve));
   }
   return zeros;
 }
 
 }  // namespace
 
-AdamW::AdamW(NamedTensors parameters, const Variant& /*variant*/, const AdamWOptions& options)
+AdamW::AdamW(NamedTensors parameters, const Variant& variant, const AdamWOptions& options)
     : parameters_(std::move(parameters)),
       first_moments_(zeros_like_each(parameters_)),
       second_moments_(zeros_like_each(parameters_)),
-      options_(options) {}
+      options_(options),
+      foreach_(variant.has(Switch::foreach_adamw)),
+      fused_(variant.has(Switch::fused_adamw)) {}
 
 void AdamW::step() {
   const at::NoGradGuard no_grad;
   ++steps_done_;
-  const auto t = static_cast<double>(steps_done_);
-  const double correction1 = 1.0 - std::pow(options_.beta1, t);
-  const double correction2 = 1.0 - std::pow(options_.beta2, t);
-  const double step_size = options_.learning_rate / correction1;
+  const Lists lists = with_gradients();
+  if (lists.parameters.empty()) return;
+  if (fused_) {
+    step_fused(lists);
+  } else if (foreach_) {
+    step_by_lists(lists);
+  } else {
+    step_one_by_one(lists);
+  }
+}
+
+AdamW::Lists AdamW::with_gradients() const {
+  Lists lists;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    at::Tensor& parameter = parameters_[i].second;
-    const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined()) continue;
-    at::Tensor& m = first_moments_[i].second;
-    at::Tensor& v = second_moments_[i].second;
+    const at::Tensor& parameter = parameters_[i].second;
+    if (!parameter.grad().defined()) continue;
+    lists.parameters.push_back(parameter);
+    lists.gradients.push_back(parameter.grad());
+    lists.first_moments.push_back(first_moments_[i].second);
+    lists.second_moments.push_back(second_moments_[i].second);
+  }
+  return lists;
+}
+
+double AdamW::bias_correction(double beta) const {
+  return 1.0 - std::pow(beta, static_cast<double>(steps_done_));
+}
+
+void AdamW::step_one_by_one(const Lists& lists) const {
+  const double step_size = options_.learning_rate / bias_correction(options_.beta1);
+  const double root_correction2 = std::sqrt(bias_correction(options_.beta2));
+  for (size_t i = 0; i < lists.parameters.size(); ++i) {
+    const at::Tensor& parameter = lists.parameters[i];
+    const at::Tensor& gradient = lists.gradients[i];
+    const at::Tensor& m = lists.first_moments[i];
+    const at::Tensor& v = lists.second_moments[i];
     parameter.mul_(1.0 - options_.learning_rate * options_.weight_decay);
     m.lerp_(gradient, 1.0 - options_.beta1);
     v.mul_(options_.beta2).addcmul_(gradient, gradient, 1.0 - options_.beta2);
-    const at::Tensor denominator = v.sqrt().div_(std::sqrt(correction2)).add_(options_.eps);
+    const at::Tensor denominator = v.sqrt().div_(root_correction2).add_(options_.eps);
     parameter.addcdiv_(m, denominator, -step_size);
   }
+}
+
+// The same operations in the same order, each over all parameters.
+void AdamW::step_by_lists(const Lists& lists) const {
+  at::_foreach_mul_(lists.parameters, 1.0 - options_.learning_rate * options_.weight_decay);
+  at::_foreach_lerp_(lists.first_moments, lists.gradients, 1.0 - options_.beta1);
+  at::_foreach_mul_(lists.second_moments, options_.beta2);
+  at::_foreach_addcmul_(lists.second_moments, lists.gradients, lists.gradients,
+                        1.0 - options_.beta2);
+  std::vector<at::Tensor> denominators = at::_foreach_sqrt(lists.second_moments);
+  at::_foreach_div_(denominators, std::sqrt(bias_correction(options_.beta2)));
+  at::_foreach_add_(denominators, options_.eps);
+  at::_foreach_addcdiv_(lists.parameters, lists.first_moments, denominators,
+                        -options_.learning_rate / bias_correction(options_.beta1));
+}
+
+void AdamW::step_fused(const Lists& lists) const {
+  kernels::adamw_(lists.parameters, lists.gradients, lists.first_moments, lists.second_moments,
+                  {.learning_rate = options_.learning_rate,
+                   .beta1 = options_.beta1,
+                   .beta2 = options_.beta2,
+                   .eps = options_.eps,
+                   .weight_decay = options_.weight_decay,
+                   .step = steps_done_});
 }
 
 void AdamW::clear_gradients() {

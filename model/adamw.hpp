@@ -20,8 +20,8 @@ class AdamW {
  public:
   AdamW(NamedTensors parameters, const Variant& variant, const AdamWOptions& options = {});
 
-  /// One update of every parameter that has a gradient; moments are in the parameter's type.
-  /// Parameters are handled one by one with ordinary tensor operations, as
+  /// One update of every parameter that has a gradient; moments are in the parameter's type. The
+  /// baseline handles parameters one by one with ordinary tensor operations, as
   /// torch.optim.AdamW(foreach=False) does.
   void step();
   /// Sets every gradient to none, so that the next backward allocates it anew.
@@ -34,10 +34,26 @@ class AdamW {
   int64_t steps_done() const { return steps_done_; }
 
  private:
+  /// What an update needs of the parameters that have gradients, in lists.
+  struct Lists {
+    std::vector<at::Tensor> parameters;
+    std::vector<at::Tensor> gradients;
+    std::vector<at::Tensor> first_moments;
+    std::vector<at::Tensor> second_moments;
+  };
+  Lists with_gradients() const;
+  void step_one_by_one(const Lists& lists) const;
+  void step_by_lists(const Lists& lists) const;
+  void step_fused(const Lists& lists) const;
+  /// 1 - beta^t.
+  double bias_correction(double beta) const;
+
   NamedTensors parameters_;
   NamedTensors first_moments_;
   NamedTensors second_moments_;
   AdamWOptions options_;
+  bool foreach_;
+  bool fused_;
   int64_t steps_done_ = 0;
 };
 

@@ -1,10 +1,8 @@
-// Grouped-query attention with rotary embedding, materialised scores and a causal mask.
+// Grouped-query attention with rotary embedding and a causal mask.
 #pragma once
 
-#include "model/config.hpp"
-#include "model/parameters.hpp"
+#include "model/linear.hpp"
 #include "model/rotary.hpp"
-#include "model/variant.hpp"
 
 namespace tinyllama {
 
@@ -12,21 +10,25 @@ class Attention {
  public:
   Attention(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer);
 
-  /// hidden_states [B, S, D], mask from causal_mask(S) -> [B, S, D].
+  /// hidden_states [B, S, D], mask from attention_mask(S) -> [B, S, D].
   at::Tensor forward(const at::Tensor& hidden_states, const RotaryTable& rotary,
                      const at::Tensor& mask) const;
   NamedTensors parameters(const std::string& prefix) const;
 
  private:
+  /// q [B, S, H, head_dim], k and v [B, S, KV, head_dim] of hidden states, not yet rotated.
+  std::vector<at::Tensor> project(const at::Tensor& hidden_states) const;
+
   ModelConfig config_;
-  at::Tensor q_proj_;  // [D, D]
-  at::Tensor k_proj_;  // [KV x head_dim, D]
-  at::Tensor v_proj_;  // [KV x head_dim, D]
-  at::Tensor o_proj_;  // [D, D]
+  Variant variant_;
+  std::vector<Linear> qkv_;  // Q [D, D], K and V [KV x head_dim, D]: one for all, or one each
+  Linear o_proj_;            // [D, D]
 };
 
 /// What is added to the scores of one KV head: 0 where a query may look, -inf at later positions;
-/// [groups x S, S], the S x S mask once for each query head that shares the KV head.
-at::Tensor causal_mask(const ModelConfig& config, int64_t seq, Dtype dtype, c10::Device device);
+/// [groups x S, S], the S x S mask once for each query head that shares the KV head. Undefined
+/// where the variant's attention needs no mask in memory.
+at::Tensor attention_mask(const ModelConfig& config, const Variant& variant, int64_t seq,
+                          Dtype dtype, c10::Device device);
 
 }  // namespace tinyllama

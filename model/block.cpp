@@ -2,19 +2,31 @@
 
 #include <ATen/TensorOperators.h>
 
+#include "model/checkpoint.hpp"
+
 namespace tinyllama {
 
 Block::Block(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer)
-    : attention_norm_(config, initializer),
+    : attention_norm_(config, variant, initializer),
       attention_(config, variant, initializer),
-      feed_forward_norm_(config, initializer),
-      feed_forward_(config, variant, initializer) {}
+      feed_forward_norm_(config, variant, initializer),
+      feed_forward_(config, variant, initializer),
+      checkpoint_(variant.has(Switch::checkpoint)) {}
 
 at::Tensor Block::forward(const at::Tensor& hidden_states, const RotaryTable& rotary,
                           const at::Tensor& mask) const {
-  const at::Tensor attended =
-      hidden_states + attention_.forward(attention_norm_.forward(hidden_states), rotary, mask);
-  return attended + feed_forward_.forward(feed_forward_norm_.forward(attended));
+  if (!checkpoint_) return run(hidden_states, rotary, mask);
+  // Copies of tensor handles, so that the backward needs nothing else to be alive.
+  return checkpointed(
+      [block = *this, rotary, mask](const at::Tensor& x) { return block.run(x, rotary, mask); },
+      hidden_states);
+}
+
+at::Tensor Block::run(const at::Tensor& hidden_states, const RotaryTable& rotary,
+                      const at::Tensor& mask) const {
+  const auto [attended, normalized] = feed_forward_norm_.add_and_normalize(
+      hidden_states, attention_.forward(attention_norm_.forward(hidden_states), rotary, mask));
+  return attended + feed_forward_.forward(normalized);
 }
 
 NamedTensors Block::parameters(const std::string& prefix) const {

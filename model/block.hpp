@@ -18,10 +18,14 @@ class Block {
   NamedTensors parameters(const std::string& prefix) const;
 
  private:
+  at::Tensor run(const at::Tensor& hidden_states, const RotaryTable& rotary,
+                 const at::Tensor& mask) const;
+
   RmsNorm attention_norm_;
   Attention attention_;
   RmsNorm feed_forward_norm_;
   FeedForward feed_forward_;
+  bool checkpoint_;
 };
 
 }  // namespace tinyllama

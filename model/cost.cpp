@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "model/kernels/attention.hpp"
+
 namespace tinyllama {
 namespace {
 
@@ -36,14 +38,41 @@ Cost select(Pass pass, int64_t parameters, Halves halves) {
   return cost;
 }
 
-// Products of the model whose scores are `score_flops` of the total; backward computes two products
-// for each.
-Cost products(int64_t flops, int64_t score_flops, int64_t seq) {
+// Products of the model that every variant runs as they are.
+Cost products(int64_t flops) {
+  return {.model_flops = flops, .causal_flops = flops, .hardware_flops = flops};
+}
+
+// The two products of attention, q k^T and probabilities x v.
+Cost score_products(const Workload& workload) {
+  const ModelConfig& config = workload.config;
+  const int64_t S = workload.seq;
+  const int64_t pair_flops = 4 * workload.batch * config.n_heads() * config.head_dim();
   Cost cost;
-  cost.model_flops = flops;
-  cost.hardware_flops = flops;
+  cost.model_flops = pair_flops * S * S;
   // S (S + 1) / 2 of S^2 scores are not masked.
-  cost.causal_flops = flops - score_flops + score_flops / (2 * seq) * (seq + 1);
+  cost.causal_flops = pair_flops * (S * (S + 1) / 2);
+  if (workload.variant.has(Switch::fused_attention)) {
+    cost.hardware_flops = pair_flops * kernels::causal_attention_scores(S);
+    cost.opaque_flops = cost.hardware_flops;
+  } else if (workload.variant.has(Switch::sdpa)) {
+    // What a causal kernel computes at least; how much more a library's tiles cover is its own.
+    cost.hardware_flops = cost.causal_flops;
+    cost.opaque_flops = cost.hardware_flops;
+  } else {
+    cost.hardware_flops = cost.model_flops;
+  }
+  return cost;
+}
+
+// The four products of its backward; kernels that did not keep the scores compute them once more.
+Cost score_products_backward(const Workload& workload) {
+  const Cost forward = score_products(workload);
+  Cost cost = 2 * forward;
+  if (forward.opaque_flops > 0) {
+    cost.hardware_flops += forward.hardware_flops / 2;
+    cost.opaque_flops = cost.hardware_flops;
+  }
   return cost;
 }
 
@@ -53,11 +82,9 @@ Cost with(Cost cost, int64_t elementwise_flops, int64_t bytes) {
   return cost;
 }
 
-Cost twice_products(Cost cost) {
-  cost.model_flops *= 2;
-  cost.causal_flops *= 2;
-  cost.hardware_flops *= 2;
-  return cost;
+// The products of `again`, run but not asked for.
+Cost recomputed(const Cost& again) {
+  return {.hardware_flops = again.hardware_flops, .opaque_flops = again.opaque_flops};
 }
 
 }  // namespace
@@ -84,10 +111,15 @@ Cost& Cost::operator+=(const Cost& other) {
   model_flops += other.model_flops;
   causal_flops += other.causal_flops;
   hardware_flops += other.hardware_flops;
+  opaque_flops += other.opaque_flops;
   elementwise_flops += other.elementwise_flops;
   bytes += other.bytes;
   lookup_flops += other.lookup_flops;
   return *this;
+}
+
+int64_t Cost::useful_flops() const {
+  return std::min(model_flops, hardware_flops);
 }
 
 Cost operator+(Cost a, const Cost& b) {
@@ -97,7 +129,7 @@ Cost operator+(Cost a, const Cost& b) {
 Cost operator*(int64_t n, Cost cost) {
   return {n * cost.parameters,     n * cost.model_flops,       n * cost.causal_flops,
           n * cost.hardware_flops, n * cost.elementwise_flops, n * cost.bytes,
-          n * cost.lookup_flops};
+          n * cost.lookup_flops,   n * cost.opaque_flops};
 }
 
 Cost embedding_cost(const Workload& workload, Pass pass) {
@@ -147,8 +179,7 @@ Cost attention_cost(const Workload& workload, Pass pass) {
   const int64_t c = compute_bytes(workload.dtype);
   const int64_t weights = D * (2 * D + 2 * Kd);
   const int64_t scores = workload.batch * config.n_heads() * S * S;
-  const int64_t score_flops = 4 * scores * config.head_dim();
-  const Cost forward_products = products(2 * T * weights + score_flops, score_flops, S);
+  const Cost projections = products(2 * T * weights);
   // Saved for backward by the least of implementations: q, k, v, the context and one log-sum-exp a
   // score row.
   const int64_t saved =
@@ -157,10 +188,10 @@ Cost attention_cost(const Workload& workload, Pass pass) {
   // A score: mask, then maximum, difference, exp, sum, division; backward: product, sum,
   // difference, product. Scaling: 1 a q.
   return select(pass, weights,
-                {with(forward_products, rotary_flops + T * D + 6 * scores,
+                {with(projections + score_products(workload), rotary_flops + T * D + 6 * scores,
                       2 * T * D * e + weights * e + saved),
-                 with(twice_products(forward_products), rotary_flops + T * D + 4 * scores,
-                      3 * T * D * e + 2 * weights * e + saved)});
+                 with(2 * projections + score_products_backward(workload),
+                      rotary_flops + T * D + 4 * scores, 3 * T * D * e + 2 * weights * e + saved)});
 }
 
 Cost feed_forward_cost(const Workload& workload, Pass pass) {
@@ -169,22 +200,26 @@ Cost feed_forward_cost(const Workload& workload, Pass pass) {
   const int64_t T = workload.tokens();
   const int64_t e = storage_bytes(workload.dtype);
   const int64_t weights = 3 * D * F;
-  const Cost forward_products = products(2 * T * weights, 0, workload.seq);
+  const Cost forward_products = products(2 * T * weights);
   const int64_t saved = 2 * T * F * compute_bytes(workload.dtype);  // gate and up
   // silu: negation, exp, sum, division; then the product. Backward: two products, and silu' from a
   // recomputed sigmoid (8).
   return select(pass, weights,
                 {with(forward_products, 5 * T * F, 2 * T * D * e + weights * e + saved),
-                 with(twice_products(forward_products), 10 * T * F,
-                      3 * T * D * e + 2 * weights * e + saved)});
+                 with(2 * forward_products, 10 * T * F, 3 * T * D * e + 2 * weights * e + saved)});
 }
 
 Cost block_cost(const Workload& workload, Pass pass) {
   const int64_t elements = workload.tokens() * workload.config.hidden_dim();
   // A residual addition reads the stream once more; its backward adds the two branches' gradients.
   const Cost residual = with({}, elements, elements * storage_bytes(workload.dtype));
-  return 2 * rms_norm_cost(workload, pass) + attention_cost(workload, pass) +
-         feed_forward_cost(workload, pass) + 2 * select(pass, 0, {residual, residual});
+  Cost cost = 2 * rms_norm_cost(workload, pass) + attention_cost(workload, pass) +
+              feed_forward_cost(workload, pass) + 2 * select(pass, 0, {residual, residual});
+  if (workload.variant.has(Switch::checkpoint) && has_backward(pass)) {
+    cost += recomputed(attention_cost(workload, Pass::forward) +
+                       feed_forward_cost(workload, Pass::forward));
+  }
+  return cost;
 }
 
 Cost loss_cost(const Workload& workload, Pass pass) {
@@ -193,13 +228,18 @@ Cost loss_cost(const Workload& workload, Pass pass) {
   const int64_t T = workload.tokens();
   const int64_t e = storage_bytes(workload.dtype);
   const int64_t scored = workload.batch * (workload.seq - 1) * V;
-  const Cost forward_products = products(2 * T * D * V, 0, workload.seq);
+  Cost forward_products = products(2 * T * D * V);
+  Cost backward_products = 2 * forward_products;
+  if (workload.variant.has(Switch::fused_loss)) {
+    // Gradients are computed while a chunk's logits are at hand.
+    forward_products.hardware_flops *= 3;
+    backward_products.hardware_flops = 0;
+  }
   const int64_t inputs = T * D * e + V * D * e + T * (kTokenBytes + kStatisticBytes);
   // Maximum, difference, exp, sum, logarithm's difference; backward: exp, difference, product.
-  return select(
-      pass, V * D,
-      {with(forward_products, 5 * scored, inputs + kStatisticBytes),
-       with(twice_products(forward_products), 3 * scored, inputs + T * D * e + V * D * e)});
+  return select(pass, V * D,
+                {with(forward_products, 5 * scored, inputs + kStatisticBytes),
+                 with(backward_products, 3 * scored, inputs + T * D * e + V * D * e)});
 }
 
 Cost model_cost(const Workload& workload, Pass pass) {
@@ -207,7 +247,9 @@ Cost model_cost(const Workload& workload, Pass pass) {
                     workload.config.n_layers() * block_cost(workload, pass) +
                     rms_norm_cost(workload, pass);
   if (pass != Pass::forward) return body + loss_cost(workload, pass);
-  Cost head = loss_cost(workload, pass);
+  Workload with_logits = workload;
+  with_logits.variant = workload.variant.without(Switch::fused_loss);
+  Cost head = loss_cost(with_logits, pass);
   head.elementwise_flops = 0;
   const int64_t T = workload.tokens();
   const int64_t D = workload.config.hidden_dim();

@@ -45,6 +45,12 @@ struct Cost {
   /// The embedding look-up as if it were a product with one-hot rows, which the estimate of 6 FLOPs
   /// a parameter and token counts and nobody computes; in none of the figures above.
   int64_t lookup_flops = 0;
+  /// Those of hardware_flops inside operators whose products no profiler counts: attention kernels.
+  int64_t opaque_flops = 0;
+
+  /// What rates are made of: model_flops, or hardware_flops where the variant gets along with fewer
+  /// because it does not compute masked scores.
+  int64_t useful_flops() const;
 
   Cost& operator+=(const Cost& other);
 };

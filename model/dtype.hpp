@@ -3,6 +3,7 @@
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
 #include <string>
@@ -29,6 +30,15 @@ c10::ScalarType compute_type(Dtype dtype);
 bool uses_autocast(Dtype dtype);
 int64_t storage_bytes(Dtype dtype);
 int64_t compute_bytes(Dtype dtype);
+
+/// Operators of its scope take operands as they are, also under autocast.
+class WithoutAutocast {
+ public:
+  WithoutAutocast() : excluded_(c10::autocast_dispatch_keyset) {}
+
+ private:
+  c10::impl::ExcludeDispatchKeyGuard excluded_;
+};
 
 /// Runs its scope under autocast where the dtype asks for it; does nothing for the others. Weights
 /// cast inside the scope are kept until its end, as torch.autocast does.

@@ -2,8 +2,7 @@
 #pragma once
 
 #include "model/config.hpp"
-#include "model/parameters.hpp"
-#include "model/variant.hpp"
+#include "model/linear.hpp"
 
 namespace tinyllama {
 
@@ -16,9 +15,11 @@ class FeedForward {
   NamedTensors parameters(const std::string& prefix) const;
 
  private:
-  at::Tensor gate_proj_;  // [D_ff, D]
-  at::Tensor up_proj_;    // [D_ff, D]
-  at::Tensor down_proj_;  // [D, D_ff]
+  at::Tensor activation(const at::Tensor& hidden_states) const;
+
+  bool fused_swiglu_;
+  std::vector<Linear> gate_up_;  // gate and up, [D_ff, D] each: one for both, or one each
+  Linear down_;                  // [D, D_ff]
 };
 
 }  // namespace tinyllama

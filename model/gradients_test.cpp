@@ -19,8 +19,8 @@ class Gradients : public ::testing::Test {
   ModelConfig config = testing::small_config();
   TensorInitializer initializer{11, Dtype::f64, c10::kCPU};
   at::Tensor x = initializer.normal({B, S, config.hidden_dim()}).requires_grad_(true);
-  RotaryTable rotary{config, S, Dtype::f64, c10::kCPU};
-  at::Tensor mask = causal_mask(config, S, Dtype::f64, c10::kCPU);
+  RotaryTable rotary{config, Variant(), S, Dtype::f64, c10::kCPU};
+  at::Tensor mask = attention_mask(config, Variant(), S, Dtype::f64, c10::kCPU);
 
   // A random projection to a scalar, so that no element's gradient cancels.
   void check(const std::function<at::Tensor()>& layer, NamedTensors leaves) {
@@ -43,7 +43,7 @@ TEST_F(Gradients, Embedding) {
 }
 
 TEST_F(Gradients, RmsNorm) {
-  const RmsNorm layer(config, initializer);
+  const RmsNorm layer(config, Variant(), initializer);
   check([&] { return layer.forward(x); }, with_x(layer.parameters("")));
 }
 

@@ -142,7 +142,7 @@ TEST_F(Layers, EmbeddingLooksRowsUp) {
 }
 
 TEST_F(Layers, RmsNorm) {
-  const RmsNorm layer(config, initializer);
+  const RmsNorm layer(config, Variant(), initializer);
   enlarge(layer.parameters(""));
   expect_near(values(layer.forward(x)),
               rms_norm(values(x), values(layer.parameters("")[0].second), config.norm_eps()),
@@ -151,7 +151,7 @@ TEST_F(Layers, RmsNorm) {
 
 TEST_F(Layers, RmsNormOfNarrowTypesIsComputedInFloat32) {
   TensorInitializer narrow(7, Dtype::bf16, c10::kCPU);
-  const RmsNorm layer(config, narrow);
+  const RmsNorm layer(config, Variant(), narrow);
   // 300^2 x 12 would overflow nothing in bfloat16, but 256 + 1 is 256 there: a sum of squares in
   // bfloat16 loses small terms.
   at::Tensor row = narrow.normal({1, 1, D}, 0.01);
@@ -165,26 +165,27 @@ TEST_F(Layers, RmsNormOfNarrowTypesIsComputedInFloat32) {
 }
 
 TEST_F(Layers, RotaryRotatesHalvesByFloat32Angles) {
-  const RotaryTable table(config, S, Dtype::f64, c10::kCPU);
+  const RotaryTable table(config, Variant(), S, Dtype::f64, c10::kCPU);
   const at::Tensor heads = x.view({B, S, config.n_heads(), config.head_dim()});
   // Angles up to S have a float32 error of S x 6e-8.
   expect_near(values(table.rotate(heads)),
               rotate(values(x), config.n_heads(), config.head_dim(), config.rope_theta()), 2e-6);
-  EXPECT_ANY_THROW(RotaryTable(config, S - 1, Dtype::f64, c10::kCPU).rotate(heads));
+  EXPECT_ANY_THROW(RotaryTable(config, Variant(), S - 1, Dtype::f64, c10::kCPU).rotate(heads));
 }
 
 TEST_F(Layers, Attention) {
   const Attention layer(config, Variant(), initializer);
   enlarge(layer.parameters(""));
-  const RotaryTable table(config, S, Dtype::f64, c10::kCPU);
-  const at::Tensor y = layer.forward(x, table, causal_mask(config, S, Dtype::f64, c10::kCPU));
+  const RotaryTable table(config, Variant(), S, Dtype::f64, c10::kCPU);
+  const at::Tensor y =
+      layer.forward(x, table, attention_mask(config, Variant(), S, Dtype::f64, c10::kCPU));
   expect_near(values(y), attention(config, values(x), layer.parameters("")), 2e-5);
 }
 
 TEST_F(Layers, AttentionIsCausal) {
   const Attention layer(config, Variant(), initializer);
-  const RotaryTable table(config, S, Dtype::f64, c10::kCPU);
-  const at::Tensor mask = causal_mask(config, S, Dtype::f64, c10::kCPU);
+  const RotaryTable table(config, Variant(), S, Dtype::f64, c10::kCPU);
+  const at::Tensor mask = attention_mask(config, Variant(), S, Dtype::f64, c10::kCPU);
   const at::Tensor before = layer.forward(x, table, mask);
   at::Tensor changed = x.clone();
   changed.select(1, S - 1).fill_(3.0);
@@ -213,9 +214,10 @@ TEST_F(Layers, BlockIsNormsLayersAndResiduals) {
   };
   add(attention(config, rms_norm(stream, values(all[0].second), config.norm_eps()), part(1, 4)));
   add(feed_forward(config, rms_norm(stream, values(all[5].second), config.norm_eps()), part(6, 3)));
-  const RotaryTable table(config, S, Dtype::f64, c10::kCPU);
-  expect_near(values(block.forward(x, table, causal_mask(config, S, Dtype::f64, c10::kCPU))),
-              stream, 2e-4);
+  const RotaryTable table(config, Variant(), S, Dtype::f64, c10::kCPU);
+  expect_near(
+      values(block.forward(x, table, attention_mask(config, Variant(), S, Dtype::f64, c10::kCPU))),
+      stream, 2e-4);
 }
 
 TEST_F(Layers, LossIsTheMeanOverNextTokens) {

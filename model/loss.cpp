@@ -3,10 +3,11 @@
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/linear.h>
 #include <fmt/format.h>
 
 #include <stdexcept>
+
+#include "model/fused_loss.hpp"
 
 namespace tinyllama {
 
@@ -25,15 +26,22 @@ at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets) 
                                 /*weight=*/{}, at::Reduction::Mean, kIgnoredTarget);
 }
 
-LmHead::LmHead(const ModelConfig& config, TensorInitializer& initializer)
-    : weight_(initializer.normal_parameter({config.vocab_size(), config.hidden_dim()})) {}
+LmHead::LmHead(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer)
+    : projection_(config.hidden_dim(), {config.vocab_size()}, variant, initializer),
+      products_(variant),
+      fused_loss_(variant.has(Switch::fused_loss)) {}
 
 at::Tensor LmHead::forward(const at::Tensor& hidden_states) const {
-  return at::linear(hidden_states, weight_);
+  return projection_.forward(hidden_states);
+}
+
+at::Tensor LmHead::loss(const at::Tensor& hidden_states, const at::Tensor& targets) const {
+  if (fused_loss_) return fused_loss(hidden_states, projection_.weight(), targets, products_);
+  return next_token_loss(forward(hidden_states), targets);
 }
 
 NamedTensors LmHead::parameters(const std::string& prefix) const {
-  return {{prefix + "weight", weight_}};
+  return {{prefix + "weight", projection_.weight()}};
 }
 
 }  // namespace tinyllama

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "model/config.hpp"
-#include "model/parameters.hpp"
+#include "model/linear.hpp"
 
 namespace tinyllama {
 
@@ -21,14 +21,18 @@ at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets);
 /// Projection to the vocabulary, its weight not tied to the embedding's.
 class LmHead {
  public:
-  LmHead(const ModelConfig& config, TensorInitializer& initializer);
+  LmHead(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer);
 
   /// hidden_states [B, S, D] -> logits [B, S, V].
   at::Tensor forward(const at::Tensor& hidden_states) const;
+  /// hidden_states [B, S, D], targets [B, S] -> next_token_loss of the logits.
+  at::Tensor loss(const at::Tensor& hidden_states, const at::Tensor& targets) const;
   NamedTensors parameters(const std::string& prefix) const;
 
  private:
-  at::Tensor weight_;  // [V, D]
+  Linear projection_;  // [V, D]
+  Products products_;
+  bool fused_loss_;
 };
 
 }  // namespace tinyllama

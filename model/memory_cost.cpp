@@ -14,6 +14,7 @@ int64_t rotary_table_bytes(const Workload& workload) {
 }
 
 int64_t mask_bytes(const Workload& workload) {
+  if (workload.variant.has(Switch::sdpa) || workload.variant.has(Switch::fused_attention)) return 0;
   return workload.config.n_groups() * workload.seq * workload.seq * compute_bytes(workload.dtype);
 }
 
@@ -36,6 +37,24 @@ MemoryCost component(const Workload& workload, Pass pass, int64_t parameters, in
   }
   memory.temporary = replay.peak - memory.activations - memory.gradients;
   return memory;
+}
+
+void whole_loss_forward(MemoryReplay& r) {
+  if (r.fused_loss) {
+    r.fused_loss_forward();
+  } else {
+    r.head_forward();
+    r.cross_entropy_forward();
+  }
+}
+
+void whole_loss_backward(MemoryReplay& r) {
+  if (r.fused_loss) {
+    r.fused_loss_backward();
+  } else {
+    r.cross_entropy_backward();
+    r.head_backward();
+  }
 }
 
 int64_t hidden_bytes(const Workload& workload) {
@@ -72,11 +91,11 @@ MemoryCost rotary_memory(const Workload& workload, Pass pass) {
       workload, pass, 0, rotary_table_bytes(workload), bytes, bytes,
       [&](MemoryReplay& r) {
         r.keep(r.T * (r.D + r.Kd) * r.c);
-        r.touch(3 * r.T * r.D * r.c);
+        r.rotate_temporaries(r.D);
       },
       [&](MemoryReplay& r) {
         r.keep(bytes);
-        r.touch(3 * r.T * r.D * r.c);
+        r.rotate_temporaries(r.D);
       });
 }
 
@@ -120,15 +139,8 @@ MemoryCost block_memory(const Workload& workload, Pass pass) {
 MemoryCost loss_memory(const Workload& workload, Pass pass) {
   return component(
       workload, pass, loss_cost(workload, pass).parameters, workload.tokens() * kTokenBytes,
-      hidden_bytes(workload), 0,
-      [](MemoryReplay& r) {
-        r.head_forward();
-        r.cross_entropy_forward();
-      },
-      [](MemoryReplay& r) {
-        r.cross_entropy_backward();
-        r.head_backward();
-      });
+      hidden_bytes(workload), 0, [](MemoryReplay& r) { whole_loss_forward(r); },
+      [](MemoryReplay& r) { whole_loss_backward(r); });
 }
 
 MemoryCost model_memory(const Workload& workload, Pass pass) {
@@ -138,22 +150,26 @@ MemoryCost model_memory(const Workload& workload, Pass pass) {
     r.keep(stream);  // embedded tokens
     for (int64_t layer = 0; layer < layers; ++layer) {
       r.block_forward();
-      r.leave_stream();
+      if (!r.norm_saves_stream() && !r.checkpoint) r.drop(stream);  // the block's input
     }
     r.norm_forward();
-    r.leave_stream();
-    r.head_forward();
-    if (r.autocast) r.drop(stream);
-    if (pass != Pass::forward) r.cross_entropy_forward();
+    if (!r.norm_saves_stream()) r.drop(stream);
+    if (pass == Pass::forward) {
+      r.head_forward();
+    } else {
+      whole_loss_forward(r);
+    }
+    // What the head read: its product saved it, or a cast of it; the fused loss saved neither.
+    if (r.autocast || (r.fused_loss && pass != Pass::forward)) r.drop(stream);
   };
   const auto backward = [&](MemoryReplay& r) {
-    r.cross_entropy_backward();
-    r.head_backward();
-    if (!r.autocast) r.drop(stream);  // the final norm's output
+    whole_loss_backward(r);
+    if (!r.autocast && !r.fused_loss) r.drop(stream);  // the final norm's output
     r.norm_backward();
+    if (r.norm_saves_stream()) r.drop(stream);  // the last block's output
     for (int64_t layer = 0; layer < layers; ++layer) {
-      r.leave_saved_stream();  // the block's output
       r.block_backward();
+      if (r.norm_saves_stream() || r.checkpoint) r.drop(stream);  // the block's input
     }
     r.keep(workload.config.vocab_size() * stream / workload.tokens());
   };
@@ -169,7 +185,12 @@ MemoryCost optimizer_memory(const Workload& workload) {
   memory.weights = count_parameters(workload.config) * element;
   memory.gradients = memory.weights;
   memory.optimizer_state = 2 * memory.weights;
-  memory.temporary = largest_parameter(workload.config) * element;  // the update's denominator
+  // The update's denominators: one at a time, of all parameters, or none.
+  if (workload.variant.has(Switch::foreach_adamw)) {
+    memory.temporary = memory.weights;
+  } else if (!workload.variant.has(Switch::fused_adamw)) {
+    memory.temporary = largest_parameter(workload.config) * element;
+  }
   return memory;
 }
 

@@ -1,6 +1,6 @@
 // Peak memory of every component and of the step, predicted from sizes alone.
 //
-// The prediction replays the baseline's tensors: which are saved for backward, which live for a
+// The prediction replays the variant's tensors: which are saved for backward, which live for a
 // moment, when each is freed. What it adds up is what the allocator is asked for, to be compared
 // with the memory meter; scratch inside libraries is outside both.
 #pragma once

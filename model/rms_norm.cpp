@@ -5,18 +5,32 @@
 #include <ATen/ops/pow.h>
 #include <ATen/ops/rsqrt.h>
 
+#include "model/kernels/rms_norm.hpp"
+
 namespace tinyllama {
 
-RmsNorm::RmsNorm(const ModelConfig& config, TensorInitializer& initializer)
-    : weight_(initializer.ones_parameter({config.hidden_dim()})), eps_(config.norm_eps()) {}
+RmsNorm::RmsNorm(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer)
+    : weight_(initializer.ones_parameter({config.hidden_dim()})),
+      eps_(config.norm_eps()),
+      fused_(variant.has(Switch::fused_norm)) {}
 
 at::Tensor RmsNorm::forward(const at::Tensor& hidden_states) const {
+  if (fused_) return kernels::rms_norm(hidden_states, weight_, eps_);
   const auto input_type = hidden_states.scalar_type();
   const auto wide_type = c10::promoteTypes(input_type, c10::ScalarType::Float);
   const at::Tensor x = hidden_states.to(wide_type);
   const at::Tensor mean_square = x.pow(2).mean(-1, /*keepdim=*/true);
   const at::Tensor normalized = x * at::rsqrt(mean_square + eps_);
   return weight_ * normalized.to(input_type);
+}
+
+RmsNorm::Sum RmsNorm::add_and_normalize(const at::Tensor& stream, const at::Tensor& branch) const {
+  if (fused_) {
+    auto [sum, normalized] = kernels::add_rms_norm(stream, branch, weight_, eps_);
+    return {sum, normalized};
+  }
+  const at::Tensor sum = stream + branch;
+  return {sum, forward(sum)};
 }
 
 NamedTensors RmsNorm::parameters(const std::string& prefix) const {

@@ -3,22 +3,31 @@
 
 #include "model/config.hpp"
 #include "model/parameters.hpp"
+#include "model/variant.hpp"
 
 namespace tinyllama {
 
 class RmsNorm {
  public:
-  RmsNorm(const ModelConfig& config, TensorInitializer& initializer);
+  RmsNorm(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer);
 
   /// hidden_states [B, S, D] -> weight * x / sqrt(mean(x^2) + eps), same shape and type. Types
   /// narrower than float32 are normalised in float32 and rounded before the scale, as LlamaRMSNorm
   /// does.
   at::Tensor forward(const at::Tensor& hidden_states) const;
+  /// The sum of the residual stream and a branch (possibly of a narrower type), and that sum
+  /// normalised.
+  struct Sum {
+    at::Tensor stream;
+    at::Tensor normalized;
+  };
+  Sum add_and_normalize(const at::Tensor& stream, const at::Tensor& branch) const;
   NamedTensors parameters(const std::string& prefix) const;
 
  private:
   at::Tensor weight_;  // [D]
   double eps_;
+  bool fused_;
 };
 
 }  // namespace tinyllama

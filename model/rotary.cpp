@@ -9,6 +9,8 @@
 #include <ATen/ops/sin.h>
 #include <c10/util/Exception.h>
 
+#include "model/kernels/rotary.hpp"
+
 namespace tinyllama {
 namespace {
 
@@ -20,8 +22,9 @@ at::Tensor rotate_half(const at::Tensor& x) {
 
 }  // namespace
 
-RotaryTable::RotaryTable(const ModelConfig& config, int64_t max_seq, Dtype dtype,
-                         c10::Device device) {
+RotaryTable::RotaryTable(const ModelConfig& config, const Variant& variant, int64_t max_seq,
+                         Dtype dtype, c10::Device device)
+    : fused_(variant.has(Switch::fused_rotary)) {
   // Angles are float32, as LlamaForCausalLM has them whatever the type of its weights, but every
   // function is evaluated in float64 and then rounded: float32 functions differ in the last bit
   // between processors, and a float64 proof must hold on each.
@@ -46,6 +49,7 @@ at::Tensor RotaryTable::rotate(const at::Tensor& x) const {
   const int64_t seq = x.size(1);
   TORCH_CHECK_VALUE(seq <= cos_.size(0), "sequence length ", seq,
                     ": the rotary table was made for at most ", cos_.size(0), " positions");
+  if (fused_) return kernels::rotate(x, cos_, sin_);
   return x * cos_.narrow(0, 0, seq) + rotate_half(x) * sin_.narrow(0, 0, seq);
 }
 

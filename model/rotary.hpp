@@ -5,6 +5,7 @@
 
 #include "model/config.hpp"
 #include "model/dtype.hpp"
+#include "model/variant.hpp"
 
 namespace tinyllama {
 
@@ -14,7 +15,8 @@ class RotaryTable {
   /// Angles are position * theta^(-2i / head_dim) in float32, as in LlamaRotaryEmbedding (also for
   /// float64 models, so that every dtype rotates by the same angles); their cosines and sines are
   /// rounded to float32 and then to the type in which products run.
-  RotaryTable(const ModelConfig& config, int64_t max_seq, Dtype dtype, c10::Device device);
+  RotaryTable(const ModelConfig& config, const Variant& variant, int64_t max_seq, Dtype dtype,
+              c10::Device device);
 
   /// x [B, S, heads, head_dim] -> x * cos + rotate_half(x) * sin, same shape. S must not exceed
   /// max_seq.
@@ -23,6 +25,7 @@ class RotaryTable {
  private:
   at::Tensor cos_;  // [max_seq, 1, head_dim]
   at::Tensor sin_;  // [max_seq, 1, head_dim]
+  bool fused_;
 };
 
 }  // namespace tinyllama

@@ -19,26 +19,31 @@ std::vector<Block> make_blocks(const ModelConfig& config, const Variant& variant
 TinyLlama::TinyLlama(const ModelConfig& config, const Variant& variant, int64_t max_seq,
                      TensorInitializer& initializer)
     : config_(config),
+      variant_(variant),
       dtype_(initializer.dtype()),
       max_seq_(max_seq),
       embedding_(config, initializer),
       blocks_(make_blocks(config, variant, initializer)),
-      final_norm_(config, initializer),
-      lm_head_(config, initializer),
-      rotary_(config, max_seq, dtype_, initializer.device()),
-      mask_(causal_mask(config, max_seq, dtype_, initializer.device())) {}
+      final_norm_(config, variant, initializer),
+      lm_head_(config, variant, initializer),
+      rotary_(config, variant, max_seq, dtype_, initializer.device()),
+      mask_(attention_mask(config, variant, max_seq, dtype_, initializer.device())) {}
 
-at::Tensor TinyLlama::logits(const at::Tensor& tokens) const {
+at::Tensor TinyLlama::final_hidden_states(const at::Tensor& tokens) const {
   const int64_t seq = tokens.size(1);
   const at::Tensor mask =
-      seq == max_seq_ ? mask_ : causal_mask(config_, seq, dtype_, tokens.device());
+      seq == max_seq_ ? mask_ : attention_mask(config_, variant_, seq, dtype_, tokens.device());
   at::Tensor hidden_states = embedding_.forward(tokens);
   for (const Block& block : blocks_) hidden_states = block.forward(hidden_states, rotary_, mask);
-  return lm_head_.forward(final_norm_.forward(hidden_states));
+  return final_norm_.forward(hidden_states);
+}
+
+at::Tensor TinyLlama::logits(const at::Tensor& tokens) const {
+  return lm_head_.forward(final_hidden_states(tokens));
 }
 
 at::Tensor TinyLlama::loss(const at::Tensor& tokens, const at::Tensor& targets) const {
-  return next_token_loss(logits(tokens), targets);
+  return lm_head_.loss(final_hidden_states(tokens), targets);
 }
 
 NamedTensors TinyLlama::parameters() const {

@@ -27,7 +27,11 @@ class TinyLlama {
   Dtype dtype() const { return dtype_; }
 
  private:
+  /// tokens [B, S] -> what the LM head reads, [B, S, D].
+  at::Tensor final_hidden_states(const at::Tensor& tokens) const;
+
   ModelConfig config_;
+  Variant variant_;
   Dtype dtype_;
   int64_t max_seq_;
   Embedding embedding_;
@@ -35,7 +39,7 @@ class TinyLlama {
   RmsNorm final_norm_;
   LmHead lm_head_;
   RotaryTable rotary_;
-  at::Tensor mask_;  // for sequences of max_seq
+  at::Tensor mask_;  // for sequences of max_seq; undefined where no mask is needed
 };
 
 }  // namespace tinyllama

@@ -2,30 +2,80 @@
 // baseline.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace tinyllama {
 
-/// So far only the baseline exists, the empty set. A switch becomes a member here, a name in
-/// parse() and name(), and a branch in the layer that it changes; plan, names, gate and cost
-/// already carry the variant.
+/// One optimisation each; the order is that of a variant's name.
+enum class Switch : uint8_t {
+  qkv,              ///< one projection for Q, K and V
+  gate_up,          ///< one projection for gate and up
+  fused_swiglu,     ///< silu(gate) * up in one pass, forward and backward
+  sdpa,             ///< the library's scaled_dot_product_attention
+  fused_attention,  ///< our own causal attention in tiles, without a score matrix
+  fused_norm,       ///< RMSNorm in one pass, with the residual addition before it
+  fused_rotary,     ///< rotation in one pass
+  fused_loss,       ///< LM head and cross-entropy by chunks of tokens, no logits kept
+  foreach_adamw,    ///< AdamW by operators over lists of tensors
+  fused_adamw,      ///< AdamW in one pass over all parameters
+  checkpoint,       ///< a block's activations are computed again in the backward
+  onednn,           ///< CPU: float32 products through oneDNN
+  wide_products,    ///< CPU: bfloat16 and float16 products computed in float32, rounded once
+  graph,            ///< GPU: the step is captured once and replayed
+  layout,           ///< weights stored [in, out], the product's other operand order
+};
+
+std::string_view to_string(Switch option);
+/// What it does, in a few words, for --help and tables.
+std::string_view describe(Switch option);
+/// Every switch, in order.
+std::span<const Switch> all_switches();
+
 class Variant {
  public:
   /// The baseline.
   Variant() = default;
+  explicit Variant(std::initializer_list<Switch> switches);
 
-  /// "baseline". Throws std::invalid_argument naming the text and the known variants.
+  /// "baseline", switches joined by "+", the set "fused" among them, or "optimized" alone. Throws
+  /// std::invalid_argument naming the text and the known names, or why a combination is impossible.
   static Variant parse(std::string_view text);
+  /// The workshop's version 2: qkv+gate_up+fused_swiglu+sdpa+fused_adamw.
+  static Variant fused();
+  /// The set to be chosen for a workload; has no switch before optimized_for() (optimized.hpp).
+  static Variant unresolved_optimized();
 
-  /// The baseline, every switch alone and every named set: what a proof has to hold for.
-  static std::vector<Variant> all();
+  bool has(Switch option) const { return (bits_ & bit(option)) != 0; }
+  bool has_any(std::span<const Switch> options) const;
+  bool is_baseline() const { return bits_ == 0 && !optimized_; }
+  /// Named "optimized", whatever its switches are.
+  bool is_optimized() const { return optimized_; }
+  Variant with(Switch option) const;
+  Variant without(Switch option) const;
+  /// The same switches under the name "optimized".
+  Variant named_optimized() const;
+  std::vector<Switch> switches() const;
 
-  /// The spelling that parse() reads.
+  /// The spelling that parse() reads: "baseline", "fused", "optimized" or the switches.
   std::string name() const;
+  /// The switches joined by "+", also where name() is that of a set.
+  std::string switch_names() const;
+  /// Empty, or why the switches exclude each other.
+  std::string contradiction() const;
 
   auto operator<=>(const Variant&) const = default;
+
+ private:
+  static constexpr uint32_t bit(Switch option) {
+    return uint32_t{1} << static_cast<uint32_t>(option);
+  }
+
+  uint32_t bits_ = 0;
+  bool optimized_ = false;
 };
 
 }  // namespace tinyllama

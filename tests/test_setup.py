@@ -70,6 +70,18 @@ def test_header_is_found_under_any_usual_prefix(checkout: "ScriptCheckout") -> N
     assert checkout.run(check, {"CMAKE_PREFIX_PATH": paths}).returncode == 0
 
 
+def test_library_and_header_of_python_are_recognised(checkout: "ScriptCheckout") -> None:
+    checkout.stub("ldconfig", "printf '\tlibkept.so.4 (libc6,x86-64) => /lib/libkept.so.4'")
+    assert checkout.run("is_met library:libother.so.1,libkept.so.4").returncode == 0
+    assert checkout.run("is_met library:libkept.so").returncode == 1
+    checkout.stub("ldconfig", "exit 1")
+    assert checkout.run("is_met library:libkept.so.4").returncode == 1
+    checkout.stub("python3", f"echo '{checkout.root}'")
+    assert checkout.run("is_met python_header:Python.h").returncode == 1
+    (checkout.root / "Python.h").touch()
+    assert checkout.run("is_met python_header:Python.h").returncode == 0
+
+
 def test_failed_step_names_itself_its_last_lines_and_its_log(checkout: "ScriptCheckout") -> None:
     code = "boom() { echo 'No space left on device'; false; echo unreached; }"
     (checkout.root / "scripts/lib/build.sh").open("a").write(code + "\n")

@@ -11,8 +11,8 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   TensorInitializer initializer(request.seed, w.dtype, request.device);
   const Attention layer(w.config, w.variant, initializer);
   load_weights(request, layer.parameters(kFirstLayer + "self_attn."));
-  const RotaryTable rotary_table(w.config, w.seq, w.dtype, request.device);
-  const at::Tensor mask = causal_mask(w.config, w.seq, w.dtype, request.device);
+  const RotaryTable rotary_table(w.config, w.variant, w.seq, w.dtype, request.device);
+  const at::Tensor mask = attention_mask(w.config, w.variant, w.seq, w.dtype, request.device);
   const at::Tensor x = hidden_states(w, initializer);
   std::vector<at::Tensor> gradients;
   if (has_backward(request.pass))
@@ -30,7 +30,14 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component attention() {
-  return {"attention", kLayerPasses, attention_cost, attention_memory, build};
+  return {"attention",
+          kLayerPasses,
+          attention_cost,
+          attention_memory,
+          build,
+          {},
+          with_product_switches(
+              {Switch::qkv, Switch::sdpa, Switch::fused_attention, Switch::fused_rotary})};
 }
 
 }  // namespace tinyllama::components

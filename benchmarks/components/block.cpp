@@ -11,8 +11,8 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   TensorInitializer initializer(request.seed, w.dtype, request.device);
   const Block layer(w.config, w.variant, initializer);
   load_weights(request, layer.parameters(kFirstLayer));
-  const RotaryTable rotary_table(w.config, w.seq, w.dtype, request.device);
-  const at::Tensor mask = causal_mask(w.config, w.seq, w.dtype, request.device);
+  const RotaryTable rotary_table(w.config, w.variant, w.seq, w.dtype, request.device);
+  const at::Tensor mask = attention_mask(w.config, w.variant, w.seq, w.dtype, request.device);
   const at::Tensor x = hidden_states(w, initializer);
   std::vector<at::Tensor> gradients;
   if (has_backward(request.pass))
@@ -30,7 +30,13 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component block() {
-  return {"block", kLayerPasses, block_cost, block_memory, build};
+  return {"block",
+          kLayerPasses,
+          block_cost,
+          block_memory,
+          build,
+          {},
+          with_product_switches(kBlockSwitches)};
 }
 
 }  // namespace tinyllama::components

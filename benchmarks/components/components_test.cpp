@@ -12,6 +12,7 @@
 
 #include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/testing.hpp"
+#include "model/optimized.hpp"
 
 namespace tinyllama::components {
 namespace {
@@ -22,17 +23,37 @@ struct Point {
   std::string component;
   Pass pass;
   Dtype dtype;
+  Variant variant;
 };
 
 void PrintTo(const Point& point, std::ostream* out) {
-  *out << point.component << " " << to_string(point.pass) << " " << to_string(point.dtype);
+  *out << point.component << " " << to_string(point.pass) << " " << to_string(point.dtype) << " "
+       << point.variant.name();
+}
+
+// Variants that change something in the component and can run here.
+std::vector<Variant> variants_of(const harness::Component& component, Pass pass, Dtype dtype) {
+  std::vector<Variant> variants;
+  const auto planned = harness::testing::small_case(component, pass, dtype);
+  Workload workload = planned.workload;
+  for (const Variant& variant :
+       runnable_variants(workload.config, dtype, workload.batch, workload.seq, cpu_traits())) {
+    workload.variant = variant;
+    const bool changes = variant.is_baseline() || variant.has_any(component.switches);
+    const bool refused = component.refusal && !component.refusal(workload, pass).empty();
+    if (changes && !refused) variants.push_back(variant);
+  }
+  return variants;
 }
 
 std::vector<Point> points() {
   std::vector<Point> result;
   for (const auto& component : all()) {
     for (const Pass pass : component.passes) {
-      for (const Dtype dtype : benchmark_dtypes()) result.push_back({component.name, pass, dtype});
+      for (const Dtype dtype : benchmark_dtypes()) {
+        for (const Variant& variant : variants_of(component, pass, dtype))
+          result.push_back({component.name, pass, dtype, variant});
+      }
     }
   }
   return result;
@@ -45,6 +66,7 @@ class ComponentsTest : public ::testing::TestWithParam<Point> {
       if (component.name == GetParam().component) chosen = std::move(component);
     }
     planned = harness::testing::small_case(chosen, GetParam().pass, GetParam().dtype);
+    planned->workload.variant = GetParam().variant;
     item = chosen.build({planned->workload, planned->pass, kSeed, cpu.torch()});
   }
   instruments::Device cpu = instruments::Device::select("cpu");
@@ -86,8 +108,8 @@ TEST_P(ComponentsTest, RunsAgain) {
 INSTANTIATE_TEST_SUITE_P(All, ComponentsTest, ::testing::ValuesIn(points()),
                          [](const auto& instance) {
                            const Point& point = instance.param;
-                           return fmt::format("{}_{}_{}", point.component, to_string(point.pass),
-                                              to_string(point.dtype));
+                           return fmt::format("{}_{}_{}_{}", point.component, to_string(point.pass),
+                                              to_string(point.dtype), point.variant.name());
                          });
 
 TEST(ComponentListTest, NamesAreTheContracts) {

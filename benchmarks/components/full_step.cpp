@@ -48,6 +48,12 @@ class FullStepWork final : public harness::WorkItem {
   at::Tensor loss_;
 };
 
+std::vector<Switch> step_switches() {
+  std::vector<Switch> switches = with_product_switches(kModelSwitches);
+  switches.insert(switches.end(), {Switch::foreach_adamw, Switch::fused_adamw, Switch::graph});
+  return switches;
+}
+
 }  // namespace
 
 harness::Component full_step() {
@@ -57,7 +63,8 @@ harness::Component full_step() {
       [](const Workload& workload, Pass) { return full_step_cost(workload); },
       [](const Workload& workload, Pass) { return full_step_memory(workload); },
       [](const harness::BuildRequest& request) { return std::make_unique<FullStepWork>(request); },
-      refuse_without_next_token};
+      refuse_without_next_token,
+      step_switches()};
 }
 
 }  // namespace tinyllama::components

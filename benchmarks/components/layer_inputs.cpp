@@ -4,6 +4,16 @@
 
 namespace tinyllama::components {
 
+std::vector<Switch> with_product_switches(std::vector<Switch> switches) {
+  switches.insert(switches.end(), {Switch::onednn, Switch::wide_products, Switch::layout});
+  return switches;
+}
+
+std::string refuse_without_backward_of_its_own(const Workload& workload, Pass pass) {
+  if (pass != Pass::backward || !workload.variant.has(Switch::fused_loss)) return {};
+  return "fused_loss computes the LM head's gradients in the forward: time forward_backward";
+}
+
 void load_weights(const harness::BuildRequest& request, const NamedTensors& parameters) {
   if (request.weights != nullptr) request.weights->copy_to(parameters, request.weights_type);
 }

@@ -10,7 +10,7 @@ namespace {
 std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   const Workload& w = request.workload;
   TensorInitializer initializer(request.seed, w.dtype, request.device);
-  const LmHead head(w.config, initializer);
+  const LmHead head(w.config, w.variant, initializer);
   load_weights(request, head.parameters("lm_head."));
   const at::Tensor x = hidden_states(w, initializer);
   const at::Tensor targets =
@@ -19,20 +19,27 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
       harness::Layer{{{"hidden_states", x}},
                      head.parameters("lm_head."),
                      [=] {
-                       return NamedTensors{{"loss", next_token_loss(head.forward(x), targets)}};
+                       return NamedTensors{{"loss", head.loss(x, targets)}};
                      },
                      {}},
       request.pass, w.dtype, request.device.type());
 }
 
-std::string refusal(const Workload& workload, Pass /*pass*/) {
-  return refuse_without_next_token(workload, Pass::forward_loss);
+std::string refusal(const Workload& workload, Pass pass) {
+  const std::string reason = refuse_without_backward_of_its_own(workload, pass);
+  return reason.empty() ? refuse_without_next_token(workload, Pass::forward_loss) : reason;
 }
 
 }  // namespace
 
 harness::Component loss() {
-  return {"loss", kLayerPasses, loss_cost, loss_memory, build, refusal};
+  return {"loss",
+          kLayerPasses,
+          loss_cost,
+          loss_memory,
+          build,
+          refusal,
+          with_product_switches({Switch::fused_loss})};
 }
 
 }  // namespace tinyllama::components

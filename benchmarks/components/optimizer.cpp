@@ -38,13 +38,14 @@ class OptimizerWork final : public harness::WorkItem {
 }  // namespace
 
 harness::Component optimizer() {
-  return {"optimizer",
-          {Pass::update},
-          [](const Workload& workload, Pass) { return optimizer_cost(workload); },
-          [](const Workload& workload, Pass) { return optimizer_memory(workload); },
-          [](const harness::BuildRequest& request) {
-            return std::make_unique<OptimizerWork>(request);
-          }};
+  return {
+      "optimizer",
+      {Pass::update},
+      [](const Workload& workload, Pass) { return optimizer_cost(workload); },
+      [](const Workload& workload, Pass) { return optimizer_memory(workload); },
+      [](const harness::BuildRequest& request) { return std::make_unique<OptimizerWork>(request); },
+      {},
+      {Switch::foreach_adamw, Switch::fused_adamw, Switch::layout}};
 }
 
 }  // namespace tinyllama::components

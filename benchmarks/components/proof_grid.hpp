@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "model/config.hpp"
-#include "model/cost.hpp"
+#include "model/optimized.hpp"
 
 namespace tinyllama::components::testing {
 
@@ -52,6 +52,14 @@ inline std::vector<GridPoint> proof_grid() {
                     size("batch"), size("seq"), entry.at("flops")});
   }
   return grid;
+}
+
+/// Variants to prove at the point of this index in the grid: the baseline at each, the others at
+/// one in `stride`, for they change operators and not sizes.
+inline std::vector<Variant> variants_at(const GridPoint& point, size_t index, Dtype dtype,
+                                        size_t stride) {
+  if (index % stride != 0) return {Variant()};
+  return runnable_variants(point.config, dtype, point.batch, point.seq, cpu_traits());
 }
 
 }  // namespace tinyllama::components::testing

@@ -9,7 +9,7 @@ namespace {
 std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   const Workload& w = request.workload;
   TensorInitializer initializer(request.seed, w.dtype, request.device);
-  const RmsNorm layer(w.config, initializer);
+  const RmsNorm layer(w.config, w.variant, initializer);
   load_weights(request, layer.parameters(kFirstLayer + "input_layernorm."));
   const at::Tensor x = hidden_states(w, initializer);
   std::vector<at::Tensor> gradients;
@@ -28,7 +28,8 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component rms_norm() {
-  return {"rms_norm", kLayerPasses, rms_norm_cost, rms_norm_memory, build};
+  return {"rms_norm", kLayerPasses, rms_norm_cost,       rms_norm_memory,
+          build,      {},           {Switch::fused_norm}};
 }
 
 }  // namespace tinyllama::components

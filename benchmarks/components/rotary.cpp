@@ -11,7 +11,7 @@ namespace {
 std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   const Workload& w = request.workload;
   TensorInitializer initializer(request.seed, w.dtype, request.device);
-  const RotaryTable table(w.config, w.seq, w.dtype, request.device);
+  const RotaryTable table(w.config, w.variant, w.seq, w.dtype, request.device);
   const auto draw = [&](int64_t heads) {
     return initializer.normal({w.batch, w.seq, heads, w.config.head_dim()})
         .to(compute_type(w.dtype));
@@ -35,7 +35,7 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component rotary() {
-  return {"rotary", kLayerPasses, rotary_cost, rotary_memory, build};
+  return {"rotary", kLayerPasses, rotary_cost, rotary_memory, build, {}, {Switch::fused_rotary}};
 }
 
 }  // namespace tinyllama::components

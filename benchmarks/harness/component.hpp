@@ -52,6 +52,8 @@ struct Component {
   /// Why the component cannot run this pass of this workload; empty text, or no function, where it
   /// can.
   std::function<std::string(const Workload&, Pass)> refusal = {};
+  /// What a variant can change in it; a variant with none of these makes no case.
+  std::vector<Switch> switches = {};
 };
 
 }  // namespace tinyllama::harness

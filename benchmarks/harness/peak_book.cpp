@@ -65,8 +65,12 @@ double PeakBook::mfu_flops(const std::string& type) const {
 }
 
 double PeakBook::bandwidth(int64_t bytes) const {
-  const bool cached = bytes <= device_.description().last_level_cache_bytes;
-  return cached ? bandwidth_.cache.per_second : bandwidth_.memory.per_second;
+  // What stayed in the last-level cache since the last iteration saves a read and a write of it.
+  const auto total = static_cast<double>(bytes);
+  const auto cached =
+      static_cast<double>(std::min(bytes, 2 * device_.description().last_level_cache_bytes));
+  return total /
+         ((total - cached) / bandwidth_.memory.per_second + cached / bandwidth_.cache.per_second);
 }
 
 Json PeakBook::to_json() const {

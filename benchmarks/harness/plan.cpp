@@ -15,11 +15,13 @@ namespace {
 // with or without it.
 constexpr const char* kNameSuffix = "/manual_time";
 
+const std::vector<std::string> kDefaultVariants = {"baseline", "optimized"};
+
 class PlanBuilder {
  public:
   PlanBuilder(const Options& options, const std::vector<Component>& components,
-              const std::vector<ProblemSize>& sizes)
-      : options_(options), components_(components), sizes_(sizes) {
+              const std::vector<ProblemSize>& sizes, const DeviceTraits& traits)
+      : options_(options), components_(components), sizes_(sizes), traits_(traits) {
     if (options.custom_size) {
       sizes_.push_back({"custom", ModelConfig(*options.custom_size), 8, 128});
     }
@@ -45,8 +47,10 @@ class PlanBuilder {
       for (const int64_t seq : seqs) {
         for (const Dtype dtype : axes.dtypes) {
           for (const auto& variant : axes.variants) {
-            const Workload workload{problem.config, Variant::parse(variant), dtype, batch, seq};
+            Workload workload{problem.config, Variant::parse(variant), dtype, batch, seq};
             check_workload(workload);
+            workload.variant = resolved(workload.variant, workload, traits_);
+            if (makes_no_case(component, workload.variant)) continue;
             add_passes(component, problem.name, workload, axes.passes);
           }
         }
@@ -57,13 +61,31 @@ class PlanBuilder {
   std::vector<Case> take() { return std::move(cases_); }
 
  private:
+  // A switch that a component does not contain makes no extra case, unless the user named both.
+  bool makes_no_case(const Component& component, const Variant& variant) const {
+    const bool named = !options_.axes.variants.empty() && !options_.axes.components.empty();
+    return changes_nothing(component, variant) && !named;
+  }
+  static bool changes_nothing(const Component& component, const Variant& variant) {
+    return !variant.is_baseline() && !variant.has_any(component.switches);
+  }
+
+  std::string skip_reason(const Component& component, const Workload& workload, Pass pass) const {
+    if (changes_nothing(component, workload.variant)) {
+      return fmt::format("{} changes nothing in {}", workload.variant.switch_names(),
+                         component.name);
+    }
+    const std::string refused = refuse_variant(workload.variant, workload.dtype, traits_);
+    if (!refused.empty()) return refused;
+    return component.refusal ? component.refusal(workload, pass) : std::string();
+  }
+
   void add_passes(const Component& component, const std::string& size, const Workload& workload,
                   const std::vector<Pass>& passes) {
     for (const Pass pass : component.passes) {
       if (!passes.empty() && std::find(passes.begin(), passes.end(), pass) == passes.end())
         continue;
-      Case added{&component, pass, size, workload, ""};
-      if (component.refusal) added.skip_reason = component.refusal(workload, pass);
+      Case added{&component, pass, size, workload, skip_reason(component, workload, pass)};
       if (names_.insert(added.name()).second) cases_.push_back(std::move(added));
     }
   }
@@ -90,6 +112,7 @@ class PlanBuilder {
   const Options& options_;
   const std::vector<Component>& components_;
   std::vector<ProblemSize> sizes_;
+  DeviceTraits traits_;
   std::vector<Case> cases_;
   std::set<std::string> names_;
 };
@@ -100,11 +123,11 @@ bool in_default_grid(const std::string& component) {
          component == "full_step";
 }
 
-// Every component at `tiny` in f32 and bf16; batch x sequence for the components above; full_step
-// at `small`.
+// Baseline and optimized: every component at `tiny` in f32 and bf16; batch x sequence for the
+// components above; full_step at `small`.
 std::vector<Case> default_grid(PlanBuilder& builder, const std::vector<Component>& components) {
   AxisOptions axes;
-  axes.variants = {"baseline"};
+  axes.variants = kDefaultVariants;
   axes.dtypes = {Dtype::f32, Dtype::bf16};
   // Backward alone is forward_backward less forward; `model` has its loss in full_step.
   axes.passes = {Pass::forward, Pass::forward_backward, Pass::update, Pass::train};
@@ -123,7 +146,7 @@ std::vector<Case> default_grid(PlanBuilder& builder, const std::vector<Component
 std::vector<Case> chosen_cases(PlanBuilder& builder, const Options& options,
                                const std::vector<Component>& components) {
   AxisOptions axes = options.axes;
-  if (axes.variants.empty()) axes.variants = {"baseline"};
+  if (axes.variants.empty()) axes.variants = kDefaultVariants;
   if (axes.sizes.empty()) axes.sizes = {"tiny"};
   if (axes.dtypes.empty()) axes.dtypes = {Dtype::f32};
   for (const auto& name : axes.sizes) builder.size(name);
@@ -179,8 +202,8 @@ std::string product_type(Dtype dtype) {
 }
 
 Plan make_plan(const Options& options, const std::vector<Component>& components,
-               const std::vector<ProblemSize>& sizes) {
-  PlanBuilder builder(options, components, sizes);
+               const std::vector<ProblemSize>& sizes, const DeviceTraits& traits) {
+  PlanBuilder builder(options, components, sizes, traits);
   const NameFilter filter(options.filter);
   const auto& chosen = options.axes.components;
   const bool only_peaks = chosen == std::vector<std::string>{kPeakComponent};

@@ -6,6 +6,7 @@
 
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/options.hpp"
+#include "model/optimized.hpp"
 #include "model/problem_sizes.hpp"
 
 namespace tinyllama::harness {
@@ -24,8 +25,10 @@ struct Plan {
 
 /// Throws std::invalid_argument naming the value and the rule for an unknown size, an impossible
 /// workload, an invalid filter, or when nothing is left to run.
+/// `traits`: of the device that the cases are for; it says what `optimized` stands for in each, and
+/// which variants are refused.
 Plan make_plan(const Options& options, const std::vector<Component>& components,
-               const std::vector<ProblemSize>& sizes);
+               const std::vector<ProblemSize>& sizes, const DeviceTraits& traits);
 
 /// The name of a type of products: "f32" for f32, "bf16" for bf16 and amp_bf16.
 std::string product_type(Dtype dtype);

@@ -30,7 +30,7 @@ class PlanTest : public ::testing::Test {
       return workload.seq < 2 ? std::string("seq = 1: no next token") : std::string();
     };
   }
-  Plan plan() const { return make_plan(options, components, sizes); }
+  Plan plan() const { return make_plan(options, components, sizes, traits); }
   Names names() const {
     Names all;
     for (const Case& planned : plan().cases) all.push_back(planned.name());
@@ -44,6 +44,7 @@ class PlanTest : public ::testing::Test {
   std::vector<ProblemSize> sizes = {{"tiny", ModelConfig(), 8, 128},
                                     {"small", ModelConfig({.n_layers = 8}), 6, 256}};
   Options options;
+  DeviceTraits traits;
 };
 
 TEST_F(PlanTest, NamesSayEverythingInTheirOrder) {

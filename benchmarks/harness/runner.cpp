@@ -57,6 +57,8 @@ struct Runner::Session {
   double gate_seconds = 0;  // of the iteration that the gate looked at, where it was the case's own
   double last_seconds = 0;  // of one iteration
   int64_t last_iterations = 0;
+
+  void add_to_label(const std::string& text) { label += label.empty() ? text : "; " + text; }
 };
 
 Runner::Runner(const instruments::Device& device, PeakBook& peaks, const RunSettings& settings,
@@ -135,6 +137,10 @@ std::unique_ptr<Runner::Session> Runner::open(const Case& planned) {
   guarded(*session, [&] {
     session->skip = refuse(planned);
     if (!session->skip.empty()) return;
+    // The name of a set does not say what it is here.
+    const Variant& variant = planned.workload.variant;
+    if (variant.name() != variant.switch_names())
+      session->add_to_label(fmt::format("{} = {}", variant.name(), variant.switch_names()));
     session->foreign_bytes = instruments::MemoryMeter(device_).read().live_bytes;
     session->item = planned.component->build(
         {planned.workload, planned.pass, settings_.seed, device_.torch(), settings_.weights});
@@ -151,7 +157,7 @@ void Runner::pass_gate(const Case& planned, Session& session) {
   std::unique_ptr<WorkItem> smaller;
   WorkItem* item = session.item.get();
   if (batch != planned.workload.batch) {
-    session.label = fmt::format("verified at batch:{}", batch);
+    session.add_to_label(fmt::format("verified at batch:{}", batch));
     Workload workload = planned.workload;
     workload.batch = batch;
     smaller = planned.component->build(
@@ -199,15 +205,15 @@ void Runner::prepare_timing(Session& session) {
 // knows its operators.
 void Runner::check_counted_flops(Session& session) {
   const auto& profile = session.metering.profile;
-  const int64_t expected = session.planned->cost().hardware_flops;
+  const Cost cost = session.planned->cost();
+  const int64_t expected = cost.hardware_flops - cost.opaque_flops;
   if (!profile.unknown_operators.empty()) {
-    if (!session.label.empty()) session.label += "; ";
-    session.label +=
-        fmt::format("counted_flops leaves out: {}", fmt::join(profile.unknown_operators, ", "));
+    session.add_to_label(
+        fmt::format("counted_flops leaves out: {}", fmt::join(profile.unknown_operators, ", ")));
   } else if (profile.product_flops != expected) {
     session.failure =
         fmt::format("wrong FLOPs: hardware_flops by formula {}, counted by the profiler {}",
-                    expected, profile.product_flops);
+                    cost.hardware_flops, profile.product_flops + cost.opaque_flops);
   }
 }
 
@@ -264,7 +270,7 @@ void Runner::report(Session& session, double seconds, benchmark::State& state) {
 // one of the two is wrong.
 std::string Runner::check_against_peaks(const Case& planned, double seconds) {
   const std::string type = product_type(planned.workload.dtype);
-  const double rate = static_cast<double>(planned.cost().model_flops) / seconds;
+  const double rate = static_cast<double>(planned.cost().useful_flops()) / seconds;
   const AllocationLimit none(0);
   if (rate > peaks_.measured_flops(type)) peaks_.measure_flops_again(type);
   const double share = rate / peaks_.measured_flops(type);

@@ -185,13 +185,23 @@ std::string summary(const std::vector<Case>& cases, const std::vector<CaseResult
 }
 
 std::string closure_lines(const std::vector<MeasuredCase>& measured, const Closure& closure) {
-  const auto find = [&](const Case& step, const ClosurePart& part) -> const MeasuredCase* {
+  const auto find_workload = [&](const Workload& workload,
+                                 const ClosurePart& part) -> const MeasuredCase* {
     for (const auto& row : measured) {
       const Case& c = *row.planned;
-      if (c.component->name == part.component && c.pass == part.pass && c.workload == step.workload)
+      if (c.component->name == part.component && c.pass == part.pass && c.workload == workload)
         return &row;
     }
     return nullptr;
+  };
+  const auto find = [&](const Case& step, const ClosurePart& part) {
+    const MeasuredCase* row = find_workload(step.workload, part);
+    if (row) return row;
+    // A part that the variant leaves as it is was measured as the baseline.
+    Workload baseline = step.workload;
+    baseline.variant = Variant();
+    row = find_workload(baseline, part);
+    return row && !step.workload.variant.has_any(row->planned->component->switches) ? row : nullptr;
   };
   std::string text;
   std::vector<std::string> lacking;
@@ -215,10 +225,11 @@ std::string closure_lines(const std::vector<MeasuredCase>& measured, const Closu
       continue;
     }
     const Case& c = *step.planned;
-    text += fmt::format("closure  {} {} batch {} seq {}: {} = {} = {:.1f} % of {} {}\n", c.size,
-                        to_string(c.workload.dtype), c.workload.batch, c.workload.seq,
-                        fmt::join(terms, " + "), format_seconds(sum), 100 * sum / step.seconds,
-                        closure.whole, format_seconds(step.seconds));
+    text +=
+        fmt::format("closure  {} {} {} batch {} seq {}: {} = {} = {:.1f} % of {} {}\n",
+                    c.workload.variant.name(), c.size, to_string(c.workload.dtype),
+                    c.workload.batch, c.workload.seq, fmt::join(terms, " + "), format_seconds(sum),
+                    100 * sum / step.seconds, closure.whole, format_seconds(step.seconds));
   }
   if (text.empty() && !lacking.empty()) {
     text = fmt::format("closure  not computed: {} was measured at no point together with {}\n",

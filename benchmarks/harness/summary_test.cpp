@@ -176,8 +176,8 @@ TEST_F(SummaryTest, ClosureHasALineForEachCompletePoint) {
     add(planned(2, Pass::update, batch), 1);
     add(planned(3, Pass::train, batch), 4);
   }
-  EXPECT_CONTAINS(line_of("closure  custom f32 batch 2"), "100.0 %");
-  EXPECT_CONTAINS(line_of("closure  custom f32 batch 4"), "100.0 %");
+  EXPECT_CONTAINS(line_of("closure  baseline custom f32 batch 2"), "100.0 %");
+  EXPECT_CONTAINS(line_of("closure  baseline custom f32 batch 4"), "100.0 %");
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ TEST_F(WeightsOptionTest, MakesItsConfigTheSizeCustom) {
     EXPECT_EQ(options.custom_size, testing::small_config().dimensions());
     EXPECT_EQ(options.axes.sizes, std::vector<std::string>{"custom"});
     const std::vector<Component> components = {testing::linear_component()};
-    const Plan plan = make_plan(options, components, {});
+    const Plan plan = make_plan(options, components, {}, DeviceTraits());
     EXPECT_EQ(plan.cases.front().name(), "linear/forward/baseline/custom/f32/batch:8/seq:128");
     EXPECT_EQ(plan.cases.front().workload.config, testing::small_config());
   }

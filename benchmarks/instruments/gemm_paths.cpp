@@ -43,6 +43,10 @@ at::Tensor multiply_linear(const GemmOperands& operands) {
   return at::linear(operands.a, operands.b.t());
 }
 
+at::Tensor multiply_widened(const GemmOperands& operands) {
+  return operands.a.to(at::kFloat).mm(operands.b.to(at::kFloat)).to(operands.a.scalar_type());
+}
+
 /// oneDNN's inner product, which libtorch keeps for torch.compile and gives no C++ function for.
 std::optional<GemmPath> onednn_path() {
   const auto operation = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
@@ -62,6 +66,9 @@ std::vector<GemmPath> all_paths(const Device& device, c10::ScalarType type) {
   std::vector<GemmPath> paths{{"default BLAS", multiply_default}};
   if (type != at::kDouble) {
     if (auto path = onednn_path()) paths.push_back(*std::move(path));
+  }
+  if (c10::elementSize(type) < sizeof(float)) {
+    paths.push_back({"default BLAS in float32, rounded once", multiply_widened});
   }
   return paths;
 }

@@ -18,11 +18,33 @@ using torch::autograd::profiler::KinetoEvent;
 const std::set<std::string_view> kCountedProducts = {"aten::addmm", "aten::baddbmm", "aten::bmm",
                                                      "aten::mm"};
 
+// Attention kernels: their products are the caller's to know (Cost::opaque_flops), because no event
+// tells how many of the masked scores a kernel leaves out.
+const std::set<std::string_view> kOpaqueProducts = {
+    "aten::_scaled_dot_product_efficient_attention",
+    "aten::_scaled_dot_product_efficient_attention_backward",
+    "aten::_scaled_dot_product_flash_attention",
+    "aten::_scaled_dot_product_flash_attention_backward",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+    "tinyllama::causal_attention",
+    "tinyllama::causal_attention_backward"};
+
+// oneDNN's inner product of [m, k] and [n, k], for which Kineto has no formula.
+constexpr std::string_view kOnednnProduct = "mkldnn::_linear_pointwise";
+
 // Operators that compute no products themselves: views, copies, element by element, reductions,
 // look-ups; and those that only call other operators, which have events of their own.
 const std::set<std::string_view> kWithoutProducts = {
     "aten::_amp_foreach_non_finite_check_and_unscale_",
     "aten::_amp_update_scale_",
+    "aten::_foreach_add_",
+    "aten::_foreach_addcdiv_",
+    "aten::_foreach_addcmul_",
+    "aten::_foreach_div_",
+    "aten::_foreach_lerp_",
+    "aten::_foreach_mul_",
+    "aten::_foreach_sqrt",
     "aten::_local_scalar_dense",
     "aten::_log_softmax",
     "aten::_log_softmax_backward_data",
@@ -38,6 +60,7 @@ const std::set<std::string_view> kWithoutProducts = {
     "aten::as_strided",
     "aten::cat",
     "aten::clone",
+    "aten::contiguous",
     "aten::copy_",
     "aten::cross_entropy_loss",
     "aten::detach",
@@ -62,6 +85,7 @@ const std::set<std::string_view> kWithoutProducts = {
     "aten::mul",
     "aten::mul_",
     "aten::narrow",
+    "aten::ne",
     "aten::neg",
     "aten::nll_loss",
     "aten::nll_loss_backward",
@@ -75,12 +99,14 @@ const std::set<std::string_view> kWithoutProducts = {
     "aten::resolve_conj",
     "aten::result_type",
     "aten::rsqrt",
+    "aten::scaled_dot_product_attention",
     "aten::select",
     "aten::silu",
     "aten::silu_backward",
     "aten::slice",
     "aten::slice_backward",
     "aten::softmax",
+    "aten::split_with_sizes",
     "aten::sqrt",
     "aten::sub",
     "aten::sum",
@@ -89,13 +115,32 @@ const std::set<std::string_view> kWithoutProducts = {
     "aten::transpose",
     "aten::view",
     "aten::zero_",
-    "aten::zeros"};
+    "aten::zeros",
+    "tinyllama::adamw_",
+    "tinyllama::add_rms_norm",
+    "tinyllama::add_rms_norm_backward",
+    "tinyllama::cross_entropy_losses",
+    "tinyllama::cross_entropy_rows_",
+    "tinyllama::rms_norm",
+    "tinyllama::rms_norm_backward",
+    "tinyllama::rotate",
+    "tinyllama::rotate_backward",
+    "tinyllama::swiglu",
+    "tinyllama::swiglu_backward",
+    "tinyllama::swiglu_merged",
+    "tinyllama::swiglu_merged_backward"};
 
 // Operators are named <namespace>::<name>. Nodes of the autograd graph have no namespace, or the
 // engine's own.
 bool is_operator(std::string_view name) {
   return name.find("::") != std::string_view::npos && !name.starts_with("autograd::") &&
          !name.starts_with("torch::autograd::");
+}
+
+int64_t onednn_flops(const KinetoEvent& event) {
+  const auto shapes = event.shapes();
+  if (shapes.size() < 2 || shapes[0].size() != 2 || shapes[1].size() != 2) return 0;
+  return 2 * shapes[0][0] * shapes[0][1] * shapes[1][0];
 }
 
 // A product inside a product is the same one: autocast casts the operands of aten::bmm and calls
@@ -171,11 +216,14 @@ OperatorProfile profile_operators(const Device& device, const std::function<void
     const std::string name = event.name();
     if (kCountedProducts.contains(name)) {
       products.push_back(&event);
-    } else if (is_operator(name) && !kWithoutProducts.contains(name)) {
+    } else if (name == kOnednnProduct) {
+      profile.product_flops += onednn_flops(event);
+    } else if (is_operator(name) && !kWithoutProducts.contains(name) &&
+               !kOpaqueProducts.contains(name)) {
       unknown.insert(name);
     }
   }
-  profile.product_flops = sum_outermost(std::move(products));
+  profile.product_flops += sum_outermost(std::move(products));
   profile.unknown_operators.assign(unknown.begin(), unknown.end());
   return profile;
 }

@@ -73,8 +73,8 @@ FAULTS = (
     ),
     Fault(
         "scale of attention: 1 / head_dim instead of its root",
-        "model/attention.cpp",
-        (("std::sqrt(static_cast<double>(head_dim))", "static_cast<double>(head_dim)"),),
+        "model/attention_core.cpp",
+        (("std::sqrt(static_cast<double>(q.size(-1)))", "static_cast<double>(q.size(-1))"),),
         GOLDEN,
         "GoldenTest.LogitsLossAndEveryGradient",
     ),
@@ -87,15 +87,14 @@ FAULTS = (
     ),
     Fault(
         "K and V heads interleaved instead of repeated",
-        "model/attention.cpp",
+        "model/attention_core.cpp",
         (
             (
-                "q.mul_(scale).transpose(1, 2).reshape(",
-                "q.mul_(scale).unflatten(2, {-1, kv_heads}).permute({0, 3, 2, 1, 4}).reshape(",
+                "q.mul_(score_scale(q))\n          .transpose(1, 2)",
+                "q.mul_(score_scale(q)).unflatten(2, {-1, kv_heads}).permute({0, 3, 2, 1, 4})",
             ),
             (
-                ".view({batch, config_.n_heads(), seq, head_dim})\n"
-                "                                 .transpose(1, 2)",
+                ".view({batch, heads, seq, head_dim})\n      .transpose(1, 2)",
                 ".view({batch, kv_heads, -1, seq, head_dim}).permute({0, 3, 2, 1, 4})",
             ),
         ),
@@ -104,10 +103,24 @@ FAULTS = (
     ),
     Fault(
         "positions see their future: no mask",
-        "model/attention.cpp",
+        "model/attention_core.cpp",
         ((".add_(mask)", ""),),
         GOLDEN,
         "GoldenTest.LogitsLossAndEveryGradient",
+    ),
+    Fault(
+        "sdpa: positions see their future",
+        "model/attention_core.cpp",
+        (("/*is_causal=*/true", "/*is_causal=*/false"),),
+        GOLDEN,
+        "_sdpa_",
+    ),
+    Fault(
+        "fused_loss: gradient of the sum of the losses instead of their mean",
+        "model/fused_loss.cpp",
+        (("gradients[0] / saved[2]", "gradients[0]"),),
+        GOLDEN,
+        "_fused_loss_",
     ),
     Fault(
         "RMSNorm without eps",
@@ -121,8 +134,9 @@ FAULTS = (
         "model/adamw.cpp",
         (
             (
-                "const at::Tensor& gradient = parameter.grad();",
-                "const at::Tensor gradient = parameter.grad() + options_.weight_decay * parameter;",
+                "const at::Tensor& gradient = lists.gradients[i];",
+                "const at::Tensor gradient = "
+                "lists.gradients[i] + options_.weight_decay * parameter;",
             ),
             ("parameter.mul_(1.0 - options_.learning_rate * options_.weight_decay);", ""),
         ),
@@ -132,7 +146,7 @@ FAULTS = (
     Fault(
         "AdamW without bias correction of the second moment",
         "model/adamw.cpp",
-        ((".div_(std::sqrt(correction2))", ""),),
+        ((".div_(root_correction2)", ""),),
         GOLDEN,
         "GoldenTrainingTest.WeightsAfterFiveSteps",
     ),

@@ -1,54 +1,138 @@
-"""One peer process: times training steps of LlamaForCausalLM and prints their seconds as JSON.
+"""Training steps of LlamaForCausalLM in one of its forms, timed one by one.
 
-Same choices as our baseline: eager attention, no fused layers, AdamW in a plain loop, gradients set
-to none before each step outside the timed region, tokens drawn from the same vocabulary.
+The same work as our full_step: loss over the S - 1 next tokens, backward, AdamW; gradients are set
+to none before each step outside the timed region, tokens come from the same vocabulary.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import contextlib
+import gc
+import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import torch
+from torch.nn import functional
 
-from tinyllama_tools.oracle import build_model
+from tinyllama_tools.oracle import Size, build_model
+from tinyllama_tools.peer_forms import FOR_LOOP, HIGHEST, PeerForm
 
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+PARAMETERS = {"f32": torch.float32, "bf16": torch.bfloat16, "amp_bf16": torch.float32}
+AUTOCAST = {"amp_bf16": torch.bfloat16}
+# A product of true float32 is off by less; bfloat16 inside gives 3e-3, TF32 4e-4.
+LARGEST_FLOAT32_ERROR = 1e-5
+FEWEST_WARM_UP_STEPS = 3
+MOST_WARM_UP_STEPS = 30
+LONGEST_WARM_UP_SECONDS = 8.0
+# Settled: the last two steps were no faster than this share of the best before them.
+SETTLED = 0.97
 
 
-def time_steps(size: dict[str, int], dtype: str, batch: int, seq: int, steps: int) -> list[float]:
-    """Seconds of each step after the first, which warms up."""
-    model = build_model(size, DTYPES[dtype])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False, fused=False)
-    tokens = torch.randint(0, size["vocab_size"], (batch, seq))
-    seconds = []
-    for _ in range(steps + 1):
-        optimizer.zero_grad(set_to_none=True)
+def float32_product_error(inner: int = 1024) -> float:
+    """Largest difference of float32 products from float64, over the largest element.
+
+    Of a plain product and of a linear layer with its weight transposed, which may go different
+    ways.
+    """
+    generator = torch.Generator().manual_seed(1)
+    a = torch.randn(512, inner, generator=generator)
+    b = torch.randn(256, inner, generator=generator)
+    exact = a.double() @ b.double().T
+    products = (a @ b.T.contiguous(), functional.linear(a, b))
+    errors = [(p.double() - exact).abs().max() / exact.abs().max() for p in products]
+    return max(error.item() for error in errors)
+
+
+def choose_precision(wanted: str) -> tuple[str, float]:
+    """Sets the wanted float32 matmul precision, or `highest` where that is not true float32.
+
+    Returns the one that is set, and the error that the wanted one had.
+    """
+    torch.set_float32_matmul_precision(wanted)
+    error = float32_product_error()
+    if error <= LARGEST_FLOAT32_ERROR:
+        return wanted, error
+    torch.set_float32_matmul_precision(HIGHEST)
+    return HIGHEST, error
+
+
+@contextlib.contextmanager
+def all_processors(processors: set[int]) -> Iterator[None]:
+    """Lets the compilers that this thread starts run anywhere; OpenMP has pinned the thread."""
+    pinned = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, processors)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, pinned)
+
+
+class PeerStep:
+    """One model with its optimizer at one shape."""
+
+    def __init__(self, form: PeerForm, size: Size, dtype: str, batch: int, seq: int) -> None:
+        # Nothing of another shape may be left: dynamo would make its code work for both.
+        torch._dynamo.reset()
+        gc.collect()
+        self.autocast = AUTOCAST.get(dtype)
+        model = build_model(size, PARAMETERS[dtype])
+        model.set_attn_implementation(form.attention)
+        model.train()
+        self.forward: Callable[..., object] = model
+        if form.is_compiled:
+            self.forward = torch.compile(
+                model, dynamic=False, options=dict(form.inductor) if form.inductor else None
+            )
+        for_loop = {"foreach": False, "fused": False}
+        adamw = for_loop if form.adamw == FOR_LOOP else {"fused": True}
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, **adamw)
+        self.tokens = torch.randint(0, size["vocab_size"], (batch, seq))
+        self.loss = 0.0
+        # of the last step: by the clock, and of the thread that runs it
+        self.seconds = 0.0
+        self.cpu_seconds = 0.0
+
+    def _mode(self) -> AbstractContextManager[object]:
+        if self.autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast("cpu", self.autocast)
+
+    def step(self) -> float:
+        """Seconds of one step."""
+        self.optimizer.zero_grad(set_to_none=True)
+        cpu_start = time.thread_time()
         start = time.perf_counter()
-        loss = model(input_ids=tokens, labels=tokens).loss
+        with self._mode():
+            loss = self.forward(input_ids=self.tokens, labels=self.tokens).loss
         loss.backward()
-        optimizer.step()
-        seconds.append(time.perf_counter() - start)
-    return seconds[1:]
+        self.optimizer.step()
+        self.seconds = time.perf_counter() - start
+        self.cpu_seconds = time.thread_time() - cpu_start
+        self.loss = loss.item()
+        return self.seconds
+
+    def compile(self, processors: set[int]) -> float:
+        """Seconds of the first step, which compiles where the form says so."""
+        with all_processors(processors):
+            return self.step()
+
+    def warm_up(self, limit: float) -> list[float]:
+        """Seconds of steps until they settle; of one step where that takes more than `limit` / 3.
+
+        What was slow to warm up is slow enough to be timed as it is.
+        """
+        seconds: list[float] = []
+        while len(seconds) < MOST_WARM_UP_STEPS and sum(seconds) < LONGEST_WARM_UP_SECONDS:
+            seconds.append(self.step())
+            if seconds[0] > limit / 3 or is_settled(seconds):
+                break
+        return seconds
 
 
-def main() -> None:
-    """Reads one case from the command line and prints a list of seconds."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("size", help="dimensions as JSON")
-    parser.add_argument("dtype", choices=sorted(DTYPES))
-    parser.add_argument("batch", type=int)
-    parser.add_argument("seq", type=int)
-    parser.add_argument("steps", type=int)
-    arguments = parser.parse_args()
-    size = json.loads(arguments.size)
-    print(
-        json.dumps(
-            time_steps(size, arguments.dtype, arguments.batch, arguments.seq, arguments.steps)
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()
+def is_settled(seconds: list[float]) -> bool:
+    """Whether the steps have stopped becoming faster."""
+    if len(seconds) < FEWEST_WARM_UP_STEPS:
+        return False
+    return min(seconds[-2:]) >= SETTLED * min(seconds[:-2])

@@ -1,182 +1,173 @@
-"""Full training steps of our baseline and of LlamaForCausalLM, process by process in turn.
+"""Our full training step beside LlamaForCausalLM in its forms: measures, writes, prints.
 
-Machines drift by tens of percent within minutes, so the two take turns, and what counts is the
-median over turns of the ratio of neighbours. The peer is LlamaForCausalLM of the transformers
-package: eager attention, AdamW in a plain loop, no torch.compile.
+Exit status: 0 all cases measured, or skipped with a reason; 1 some case failed; 2 bad options;
+130 interrupted, with everything measured so far written.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import datetime
 import json
-import statistics
-import subprocess
 import sys
-import tempfile
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-PROJECT = Path(__file__).resolve().parents[2]
-PROGRAM = PROJECT / "build/benchmarks/tiny_llama_bench"
+from tinyllama_tools.peer_forms import FORMS, PeerForm
+from tinyllama_tools.peer_malloc import caching_malloc
+from tinyllama_tools.peer_process import PeerProcess, start_peer
+from tinyllama_tools.peer_tuning import tune
+from tinyllama_tools.peers_options import BadOptionError, Options, parse_options
+from tinyllama_tools.peers_page import peers_page
+from tinyllama_tools.peers_result import peers_document
+from tinyllama_tools.peers_sides import OurSide, PeerSide
+from tinyllama_tools.peers_turns import CaseRun, measure_case
+from tinyllama_tools.suite_run import PROJECT, SuiteCase, SuiteError, SuiteProgram
 
-
-@dataclass
-class Case:
-    """One row: a problem size at its own batch and sequence."""
-
-    size: str
-    dtype: str
-
-
-@dataclass
-class Row:
-    """Medians over turns of one case, in seconds a step; ratio = ours / peer of neighbours."""
-
-    size: str
-    dtype: str
-    batch: int
-    seq: int
-    ours_seconds: float
-    peer_seconds: float
-    ratio: float
-    ratios: list[float]
+Json = dict[str, Any]
+RESULTS = PROJECT / "results"
+# The quickest case there is: it says what our program runs on, and that it runs.
+QUICKEST = SuiteCase("tiny", "f32", 1, 16, component="rms_norm", pass_name="forward")
 
 
-class PeerError(Exception):
-    """One of the two programs failed; the message says which and shows its last words."""
+def say(text: str) -> None:
+    """Progress, a line at a time."""
+    print(text, file=sys.stderr, flush=True)
 
 
-def run(command: list[str]) -> str:
-    """Standard output of a command that must succeed."""
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    if finished.returncode != 0:
-        tail = "\n".join(finished.stderr.splitlines()[-5:])
-        raise PeerError(f"{Path(command[0]).name} ended with {finished.returncode}:\n{tail}")
-    return finished.stdout
+def our_program(options: Options) -> SuiteProgram:
+    """The peers run on the CPU, so ours does."""
+    threads = (f"--threads={options.threads}",) if options.threads else ()
+    return SuiteProgram(("--device=cpu", *threads))
 
 
-def ours(case: Case, steps: int) -> tuple[float, dict[str, object]]:
-    """Median seconds of our full_step, and the context of the result."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "ours.json"
-        run(
-            [
-                str(PROGRAM),
-                "--components=full_step",
-                f"--sizes={case.size}",
-                f"--dtypes={case.dtype}",
-                "--verify=off",
-                "--max-seconds-per-case=600",
-                "--benchmark_min_time=1x",
-                f"--benchmark_repetitions={steps}",
-                f"--benchmark_out={out}",
-            ]
+class Measurement:
+    """One run: its sides and what they have done so far."""
+
+    def __init__(self, options: Options, program: SuiteProgram, context: Json) -> None:
+        self.options = options
+        self.context = context
+        self.malloc = caching_malloc()
+        self.results: list[CaseRun] = []
+        limit = options.effort.max_seconds
+        self.ours = [OurSide(variant, program, limit) for variant in options.variants]
+        threads = context["threads"]
+        self.peers = [PeerSide(FORMS[name], self._start, threads, limit) for name in options.forms]
+
+    def _start(self, form: PeerForm) -> PeerProcess:
+        return start_peer(form, self.malloc)
+
+    def run(self) -> None:
+        """All cases; whatever interrupts, the results keep what was finished."""
+        begin = time.monotonic()
+        try:
+            for number, case in enumerate(self.options.cases, start=1):
+                spent = time.monotonic() - begin
+                name = f"{case.size} {case.dtype} {case.batch} x {case.seq}"
+                say(f"[{number}/{len(self.options.cases)}] {name}  ({spent:.0f} s so far)")
+                sides = [*self.ours, *self.peers]
+                measure_case(case, sides, self.options.effort, say, self.results.append)
+        finally:
+            for peer in self.peers:
+                peer.close()
+
+    def document(self) -> Json:
+        """The result file."""
+        return peers_document(
+            self.results,
+            self.ours,
+            self.peers,
+            self.context,
+            self.options.effort,
+            self.malloc.description,
         )
-        result = json.loads(out.read_text())
-    times = [
-        entry["real_time"] / 1000
-        for entry in result["benchmarks"]
-        if entry.get("run_type") == "iteration" and "samples_per_second" in entry
+
+    def failed(self) -> bool:
+        """Whether some side failed at some case."""
+        return any(run.failed for result in self.results for run in result.sides.values())
+
+
+def output_files(options: Options) -> list[tuple[Path, str]]:
+    """Where what goes: (file, "json" or "markdown")."""
+    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    folder = RESULTS / f"{now}_peers"
+    files = [
+        (options.out or folder / "peers.json", "json"),
+        (options.markdown or folder / "PEERS.md", "markdown"),
     ]
-    if not times:
-        raise PeerError(
-            f"full_step {case.size} {case.dtype} was not measured: {result['benchmarks']}"
-        )
-    return statistics.median(times), result["context"]
+    if options.publish:
+        files.append((RESULTS / "reference" / f"peers_{options.publish}.json", "json"))
+        files.append((RESULTS / "PEERS.md", "markdown"))
+    return files
 
 
-def peer(case: Case, size: dict[str, int], steps: int) -> float:
-    """Median seconds of a step of LlamaForCausalLM, in a process of its own."""
-    text = run(
-        [
-            sys.executable,
-            "-m",
-            "tinyllama_tools.peer_step",
-            json.dumps(size),
-            case.dtype,
-            str(size["batch"]),
-            str(size["seq"]),
-            str(steps),
-        ]
-    )
-    return statistics.median(json.loads(text.splitlines()[-1]))
+def write(document: Json, page: str, files: Sequence[tuple[Path, str]]) -> None:
+    """Writes each file whole."""
+    for path, kind in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = page if kind == "markdown" else json.dumps(document, indent=1) + "\n"
+        part = path.with_name(path.name + ".part")
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+        say(f"wrote {path}")
 
 
-def measure(
-    case: Case, size: dict[str, int], turns: int, steps: int
-) -> tuple[Row, dict[str, object]]:
-    """Both sides in turn, `turns` times; which goes first alternates."""
-    mine: list[float] = []
-    theirs: list[float] = []
-    context: dict[str, object] = {}
-    for turn in range(turns):
-        if turn % 2:
-            theirs.append(peer(case, size, steps))
-        seconds, context = ours(case, steps)
-        mine.append(seconds)
-        if not turn % 2:
-            theirs.append(peer(case, size, steps))
-        print(
-            f"  turn {turn + 1}/{turns}: {case.size} {case.dtype}: ours {mine[-1]:.3f} s, "
-            f"peer {theirs[-1]:.3f} s",
-            file=sys.stderr,
-        )
-    ratios = [m / t for m, t in zip(mine, theirs, strict=True)]
-    row = Row(
-        size=case.size,
-        dtype=case.dtype,
-        batch=size["batch"],
-        seq=size["seq"],
-        ours_seconds=statistics.median(mine),
-        peer_seconds=statistics.median(theirs),
-        ratio=statistics.median(ratios),
-        ratios=ratios,
-    )
-    return row, context
+def check_writable(files: Sequence[tuple[Path, str]]) -> None:
+    """Before anything is measured. Raises BadOptionError."""
+    for path, _ in files:
+        if path.is_dir():
+            raise BadOptionError(f"'{path}': must be a file, not a folder")
 
 
-def print_table(rows: list[Row]) -> None:
-    """One line a case; a ratio below 1 means that ours is faster."""
-    header = ("size", "dtype", "batch", "seq", "ours s", "peer s", "ratio")
-    print("{:<10} {:<6} {:>5} {:>5} {:>9} {:>9} {:>7}".format(*header))
-    for row in rows:
-        print(
-            f"{row.size:<10} {row.dtype:<6} {row.batch:>5} {row.seq:>5} {row.ours_seconds:>9.3f} "
-            f"{row.peer_seconds:>9.3f} {row.ratio:>7.3f}"
-        )
-
-
-def main() -> int:
-    """Measures the cases and writes table and JSON."""
-    parser = argparse.ArgumentParser(prog="scripts/peers", description=__doc__)
-    parser.add_argument("--sizes", default="tiny,small", help="names of problem sizes")
-    parser.add_argument("--dtypes", default="f32,bf16", help="f32, bf16")
-    parser.add_argument("--turns", type=int, default=5, help="how often each side runs")
-    parser.add_argument("--steps", type=int, default=5, help="timed steps a run")
-    parser.add_argument("--out", type=Path, help="write the rows as JSON")
-    arguments = parser.parse_args()
-    sizes = json.loads((PROJECT / "fixtures/problem_sizes.json").read_text())
-    rows: list[Row] = []
-    context: dict[str, object] = {}
+@contextlib.contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Ends at Ctrl-C; the value then says so."""
+    state = {"interrupted": False}
     try:
-        for name in arguments.sizes.split(","):
-            if name not in sizes:
-                parser.error(f"--sizes '{name}': must be one of {', '.join(sizes)}")
-            for dtype in arguments.dtypes.split(","):
-                row, context = measure(
-                    Case(name, dtype), sizes[name], arguments.turns, arguments.steps
-                )
-                rows.append(row)
-    except PeerError as error:
-        print(f"scripts/peers: {error}", file=sys.stderr)
+        yield lambda: state["interrupted"]
+    except KeyboardInterrupt:
+        state["interrupted"] = True
+        say("interrupted")
+
+
+def measure(options: Options) -> int:
+    """The whole run; its exit status."""
+    files = output_files(options)
+    check_writable(files)
+    program = our_program(options)
+    context = program.run([QUICKEST], 1).context
+    if options.tune:
+        for line in tune(options.cases[0], options.effort, context["threads"], say):
+            print(line)
+        return 0
+    measurement = Measurement(options, program, context)
+    with interruptible() as interrupted:
+        measurement.run()
+    if measurement.results:
+        document = measurement.document()
+        page = peers_page(document)
+        print(page, end="")
+        write(document, page, files)
+    if interrupted():
+        return 130
+    return 1 if measurement.failed() else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Reads the options and measures."""
+    try:
+        return measure(parse_options(arguments))
+    except BadOptionError as error:
+        say(f"scripts/peers: {error}")
+        return 2
+    except SuiteError as error:
+        say(f"scripts/peers: {error}")
         return 1
-    print_table(rows)
-    if arguments.out:
-        date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-        document = {"date": date, "context": context, "rows": [asdict(row) for row in rows]}
-        arguments.out.write_text(json.dumps(document, indent=2) + "\n")
-    return 0
+    except KeyboardInterrupt:
+        say("interrupted before anything was measured")
+        return 130
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ Json = Any
 Completed = subprocess.CompletedProcess[str]
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
+BASELINE = "--variants=baseline"
 # a model so small that a case takes well under a millisecond
 SMALL_MODEL = [
     "--hidden-dim=32",
@@ -23,6 +24,7 @@ SMALL_MODEL = [
     "--n-kv-heads=2",
     "--intermediate-dim=48",
     "--vocab-size=50",
+    BASELINE,
 ]
 SMALL = [*SMALL_MODEL, "--batch=2", "--seq=8"]
 # in the order in which they are listed

@@ -5,7 +5,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli_program import PROJECT_ROOT, QUICK, RUN, SMALL, FinishedRun, Json, Program, message_of
+from cli_program import (
+    BASELINE,
+    PROJECT_ROOT,
+    QUICK,
+    RUN,
+    SMALL,
+    FinishedRun,
+    Json,
+    Program,
+    message_of,
+)
 
 GOOD_SIZE = {
     "vocab_size": 50,
@@ -73,7 +83,9 @@ def test_folder_of_problem_sizes_is_refused(program: Program, tmp_path: Path) ->
 def test_own_problem_sizes_are_used(program: Program, tmp_path: Path) -> None:
     file = tmp_path / "sizes.json"
     file.write_text(json.dumps({"mine": GOOD_SIZE}), encoding="utf-8")
-    names = program.names(f"--problem-sizes={file}", "--sizes=mine", *FFN, "--passes=forward")
+    names = program.names(
+        f"--problem-sizes={file}", "--sizes=mine", *FFN, "--passes=forward", BASELINE
+    )
     assert names == ["ffn/forward/baseline/mine/f32/batch:2/seq:8"]
 
 

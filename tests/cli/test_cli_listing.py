@@ -5,10 +5,11 @@ import re
 import subprocess
 
 import pytest
-from cli_program import COMPONENTS, RUN, SMALL, TIMEOUT_S, Json, Program, read_json
+from cli_program import BASELINE, COMPONENTS, RUN, SMALL, TIMEOUT_S, Json, Program, read_json
 
 SIZES = ["tiny", "small", "medium", "large", "very_large"]
 ALL_SIZES = f"--sizes={','.join(SIZES)}"
+FORWARD = ["--components=ffn", "--passes=forward", BASELINE]
 MIB = 1 << 20
 
 
@@ -59,12 +60,12 @@ def test_google_benchmarks_own_listing_is_the_same(program: Program) -> None:
 
 
 def test_lists_are_single_comma_or_range(program: Program) -> None:
-    names = program.names("--components=ffn", "--passes=forward", "--batch=1,3", "--seq=4:16:*2")
+    names = program.names(*FORWARD, "--batch=1,3", "--seq=4:16:*2")
     points = [re.search(r"batch:(\d+)/seq:(\d+)$", name) for name in names]
     assert [point.groups() for point in points if point] == [
         (batch, seq) for batch in ("1", "3") for seq in ("4", "8", "16")
     ]
-    names = program.names("--components=ffn", "--passes=forward", "--seq=128:512:+128")
+    names = program.names(*FORWARD, "--seq=128:512:+128")
     assert [name.split("seq:")[1] for name in names] == ["128", "256", "384", "512"]
 
 
@@ -87,7 +88,7 @@ def test_seed_changes_no_name(program: Program) -> None:
 
 
 def test_each_size_has_its_own_batch_and_sequence(program: Program) -> None:
-    names = program.names("--components=full_step", ALL_SIZES)
+    names = program.names("--components=full_step", BASELINE, ALL_SIZES)
     assert [name.split("f32/")[1] for name in names] == [
         "batch:8/seq:128",
         "batch:8/seq:256",
@@ -101,7 +102,13 @@ def test_each_size_has_its_own_batch_and_sequence(program: Program) -> None:
 def test_dry_run_shows_costs_and_why_very_large_does_not_fit(
     program: Program, components: str
 ) -> None:
-    choice = [f"--components={components}", ALL_SIZES, "--memory-limit=24GiB", "--device=cpu"]
+    choice = [
+        f"--components={components}",
+        BASELINE,
+        ALL_SIZES,
+        "--memory-limit=24GiB",
+        "--device=cpu",
+    ]
     shown = program.run(*choice, "--dry-run")
     assert (shown.returncode, shown.stderr) == (0, "")
     lines = shown.stdout.splitlines()
@@ -118,7 +125,7 @@ def test_dry_run_shows_costs_and_why_very_large_does_not_fit(
 
 
 def test_dry_run_shows_the_workshops_parameter_counts(program: Program) -> None:
-    shown = program.run("--components=full_step", ALL_SIZES, "--dry-run", "--device=cpu")
+    shown = program.run("--components=full_step", BASELINE, ALL_SIZES, "--dry-run", "--device=cpu")
     rows = [line.split() for line in shown.stdout.splitlines() if "/baseline/" in line]
     assert [int(row[1]) for row in rows] == [
         2_873_600,

@@ -207,7 +207,7 @@ def test_closure_adds_up_the_parts_of_each_dtype(smoke_run: FinishedRun) -> None
     ]
     for line, dtype in zip(lines, dtypes, strict=True):
         pattern = (
-            rf"closure  custom {dtype} batch 2 seq 8: embedding {part} \+ 2 x block {part}"
+            rf"closure  baseline custom {dtype} batch 2 seq 8: embedding {part} \+ 2 x block {part}"
             rf" \+ rms_norm {part} \+ loss {part} \+ optimizer {part}"
             rf" = {part} = [\d.]+ % of full_step {part}"
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cli_program import (
+    BASELINE,
     PROJECT_ROOT,
     QUICK,
     RUN,
@@ -17,7 +18,7 @@ from cli_program import (
 from jsonschema import Draft202012Validator
 
 GOLDEN = PROJECT_ROOT / "fixtures" / "golden" / "gqa_groups_2"
-SHORT = ["--batch=2", "--seq=8"]
+SHORT = ["--batch=2", "--seq=8", BASELINE]
 DTYPES = "--dtypes=f32,bf16,f16,amp_bf16,amp_f16"
 PASSES_OF_ALL_COMPONENTS = 27
 
@@ -53,12 +54,12 @@ def test_every_component_is_proved_with_them(program: Program, folder: Path) -> 
 
 
 def test_they_are_the_size_custom(program: Program, folder: Path) -> None:
-    names = program.names(f"--weights={folder}")
+    names = program.names(f"--weights={folder}", BASELINE)
     cases = [name for name in names if not name.startswith("peak/")]
     assert len(cases) == PASSES_OF_ALL_COMPONENTS
     assert all("/baseline/custom/f32/batch:8/seq:128" in name for name in cases)
     same = ["--sizes=custom", "--hidden-dim=64", "--n-heads=4", "--vocab-size=37"]
-    assert program.names(f"--weights={folder}", *same) == names
+    assert program.names(f"--weights={folder}", BASELINE, *same) == names
     table = program.run(f"--weights={folder}", *RUN, "--components=full_step", "--dry-run")
     assert table.returncode == 0, table.stderr
     parameters = 2 * 37 * 64 + 64 + 2 * (2 * 64 + 2 * 64 * 64 + 2 * 32 * 64 + 3 * 19 * 64)

@@ -1,0 +1,120 @@
+#include "model/fused_loss.hpp"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+#include "model/kernels/cross_entropy.hpp"
+#include "model/linear.hpp"
+#include "model/loss.hpp"
+
+namespace tinyllama {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+c10::ScalarType at_least_float(c10::ScalarType type) {
+  return c10::promoteTypes(type, c10::ScalarType::Float);
+}
+
+// The chunks of one batch: each adds its losses, and its part of the gradients where they are
+// wanted. Gradients are those of the sum of the losses, of order 1, so that narrow types hold them.
+class ChunkedLoss {
+ public:
+  ChunkedLoss(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets,
+              const Products& products, bool with_gradients)
+      : x_(x), weight_(weight), targets_(targets), products_(products) {
+    const auto options = weight.options().dtype(at_least_float(weight.scalar_type()));
+    loss_sum = at::zeros({}, options);
+    if (with_gradients) {
+      input_gradient = at::empty_like(x);
+      weight_gradient = at::zeros(weight.sizes(), options);
+    }
+  }
+
+  void run() {
+    const int64_t tokens = x_.size(0);
+    const int64_t chunk = fused_loss_chunk(tokens, weight_.size(0));
+    for (int64_t first = 0; first < tokens; first += chunk)
+      add(first, std::min(chunk, tokens - first));
+  }
+
+  at::Tensor loss_sum;
+  at::Tensor input_gradient;   // [T, D]
+  at::Tensor weight_gradient;  // [V, D], at least float32
+
+ private:
+  void add(int64_t first, int64_t count) {
+    const at::Tensor x = x_.narrow(0, first, count);
+    const at::Tensor targets = targets_.narrow(0, first, count);
+    at::Tensor logits = products_.forward(x, weight_);
+    if (!input_gradient.defined()) {
+      loss_sum.add_(kernels::cross_entropy_losses(logits, targets, kIgnoredTarget).sum());
+      return;
+    }
+    loss_sum.add_(kernels::cross_entropy_rows_(logits, targets, kIgnoredTarget).sum());
+    input_gradient.narrow(0, first, count).copy_(products_.input_gradient(logits, weight_));
+    products_.add_weight_gradient(weight_gradient, logits, x);
+  }
+
+  at::Tensor x_;
+  at::Tensor weight_;
+  at::Tensor targets_;
+  Products products_;
+};
+
+class FusedLoss : public torch::autograd::Function<FusedLoss> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden_states,
+                            const at::Tensor& weight, const at::Tensor& targets,
+                            const Products& products, bool with_gradients) {
+    const auto type = product_type(hidden_states);
+    const WithoutAutocast as_they_are;
+    const at::Tensor flat = hidden_states.reshape({-1, hidden_states.size(-1)}).to(type);
+    const at::Tensor flat_targets = targets.reshape(-1);
+    ChunkedLoss chunks(flat, weight.to(type), flat_targets, products, with_gradients);
+    chunks.run();
+    const at::Tensor scored =
+        flat_targets.ne(kIgnoredTarget).sum().to(chunks.loss_sum.scalar_type());
+    if (with_gradients) {
+      context->save_for_backward({chunks.input_gradient, chunks.weight_gradient, scored});
+      context->saved_data["x_sizes"] = hidden_states.sizes();
+      context->saved_data["x_type"] = hidden_states.scalar_type();
+      context->saved_data["weight_type"] = weight.scalar_type();
+    }
+    return chunks.loss_sum / scored;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor scale = gradients[0] / saved[2];
+    return {(saved[0] * scale)
+                .to(context->saved_data["x_type"].toScalarType())
+                .view(context->saved_data["x_sizes"].toIntVector()),
+            (saved[1] * scale).to(context->saved_data["weight_type"].toScalarType()), at::Tensor(),
+            at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+int64_t fused_loss_chunk(int64_t tokens, int64_t vocab_size) {
+  constexpr int64_t logits = int64_t{1} << 19;
+  constexpr int64_t fewest = 256;
+  return std::min(tokens, std::max(fewest, logits / vocab_size / 64 * 64));
+}
+
+at::Tensor fused_loss(const at::Tensor& hidden_states, const at::Tensor& weight,
+                      const at::Tensor& targets, const Products& products) {
+  const bool recording =
+      at::GradMode::is_enabled() && (hidden_states.requires_grad() || weight.requires_grad());
+  return FusedLoss::apply(hidden_states, weight, targets, products, recording);
+}
+
+}  // namespace tinyllama

@@ -1,0 +1,173 @@
+#include "model/kernels/attention.hpp"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "model/kernels/cpu_launch.hpp"
+#include "model/kernels/cpu_threads.hpp"
+
+namespace tinyllama::kernels {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  check_on_cpu(q, "q");
+  TORCH_CHECK_VALUE(q.dim() == 4 && k.dim() == 4 && k.sizes() == v.sizes() &&
+                        q.size(0) == k.size(0) && q.size(1) == k.size(1) && q.size(3) == k.size(3),
+                    "causal_attention: q ", q.sizes(), ", k ", k.sizes(), ", v ", v.sizes(),
+                    ": must be [B, S, heads, head_dim] of one B, S and head_dim");
+  TORCH_CHECK_VALUE(k.size(2) > 0 && q.size(2) % k.size(2) == 0, "causal_attention: ", q.size(2),
+                    " query heads: must be a multiple of the ", k.size(2), " KV heads");
+  TORCH_CHECK_VALUE(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type(),
+                    "causal_attention: q, k and v must have one type");
+}
+
+at::Tensor with_dense_heads(const at::Tensor& x) {
+  return x.stride(-1) == 1 ? x : x.contiguous();
+}
+
+template <class T>
+HeadsView<const T> const_view(const at::Tensor& x) {
+  return {const_data<T>(x), x.stride(0), x.stride(1), x.stride(2)};
+}
+template <class T>
+HeadsView<T> view(const at::Tensor& x) {
+  return {data<T>(x), x.stride(0), x.stride(1), x.stride(2)};
+}
+
+int64_t thread_count(int64_t units) {
+  return std::min<int64_t>(units, at::get_num_threads());
+}
+
+// Units of (B, KV head, ...) over all threads, each with its scratch memory.
+template <class T, class Task>
+void run_units(int64_t units, int64_t scratch_elements, c10::ScalarType type,
+               void (*kernel)(const Task&, ComputeType<T>*, int64_t, int64_t), const Task& task) {
+  // From the tensors' allocator, so that peak memory tells the truth about scratch as well.
+  const int64_t threads = thread_count(units);
+  const at::Tensor scratch = uninitialized({threads, scratch_elements}, compute_type_of(type));
+  auto* elements = data<ComputeType<T>>(scratch);
+  at::parallel_for(0, units, 1, [&](int64_t begin, int64_t end) {
+    kernel(task, elements + at::get_thread_num() * scratch_elements, begin, end);
+  });
+}
+
+struct Forward {
+  at::Tensor out;
+  at::Tensor log_sum_exp;
+};
+
+Forward run_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
+  TINYLLAMA_RECORD_KERNEL("causal_attention");
+  const int64_t batch = q.size(0), seq = q.size(1), heads = q.size(2), head_dim = q.size(3);
+
+  Forward result{uninitialized({batch, seq, heads, head_dim}, q.scalar_type()),
+                 uninitialized({batch, heads, seq}, compute_type_of(q.scalar_type()))};
+  with_range_kernels(q.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
+    const AttentionRows<T> task{const_view<T>(q),
+                                const_view<T>(k),
+                                const_view<T>(v),
+                                data<T>(result.out),
+                                data<ComputeType<T>>(result.log_sum_exp),
+                                seq,
+                                heads,
+                                k.size(2),
+                                head_dim,
+                                scale};
+    run_units<T>(batch * k.size(2) * attention_query_parts(seq), kernels.attention_scratch(task),
+                 q.scalar_type(), kernels.attention, task);
+  });
+  return result;
+}
+
+struct Gradients {
+  at::Tensor q, k, v;
+};
+
+Gradients run_backward(const at::Tensor& out_gradient, const at::Tensor& q, const at::Tensor& k,
+                       const at::Tensor& v, const Forward& saved, double scale) {
+  TINYLLAMA_RECORD_KERNEL("causal_attention_backward");
+  const at::Tensor gradient = out_gradient.contiguous();
+  const Gradients result{uninitialized_as(q), uninitialized_as(k), uninitialized_as(v)};
+  with_range_kernels(q.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
+    const AttentionGradientRows<T> task{const_view<T>(q),
+                                        const_view<T>(k),
+                                        const_view<T>(v),
+                                        const_data<T>(saved.out),
+                                        const_data<T>(gradient),
+                                        const_data<ComputeType<T>>(saved.log_sum_exp),
+                                        view<T>(result.q),
+                                        view<T>(result.k),
+                                        view<T>(result.v),
+                                        q.size(1),
+                                        q.size(2),
+                                        k.size(2),
+                                        q.size(3),
+                                        scale};
+    run_units<T>(q.size(0) * k.size(2), kernels.attention_gradient_scratch(task), q.scalar_type(),
+                 kernels.attention_gradient, task);
+  });
+  return result;
+}
+
+class CausalAttention : public torch::autograd::Function<CausalAttention> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, double scale) {
+    const at::Tensor dense_q = with_dense_heads(q);
+    const at::Tensor dense_k = with_dense_heads(k);
+    const at::Tensor dense_v = with_dense_heads(v);
+    Forward result = run_forward(dense_q, dense_k, dense_v, scale);
+    context->save_for_backward({dense_q, dense_k, dense_v, result.out, result.log_sum_exp});
+    context->saved_data["scale"] = scale;
+    return result.out;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    Gradients result = run_backward(gradients[0], saved[0], saved[1], saved[2],
+                                    {saved[3], saved[4]}, context->saved_data["scale"].toDouble());
+    return {result.q, result.k, result.v, at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            double scale) {
+  check(q, k, v);
+  return CausalAttention::apply(q, k, v, scale);
+}
+
+AttentionScratch causal_attention_scratch(const AttentionShape& shape, c10::ScalarType type) {
+  AttentionScratch scratch{};
+  const auto bytes = [](int64_t units, int64_t elements, size_t element_bytes) {
+    return thread_count(units) * elements * static_cast<int64_t>(element_bytes);
+  };
+  with_range_kernels(type, [&]<class T>(const RangeKernelsOf<T>& kernels) {
+    AttentionRows<T> forward{};
+    AttentionGradientRows<T> backward{};
+    forward.seq = backward.seq = shape.seq;
+    forward.heads = backward.heads = shape.heads;
+    forward.kv_heads = backward.kv_heads = shape.kv_heads;
+    forward.head_dim = backward.head_dim = shape.head_dim;
+    const int64_t pairs = shape.batch * shape.kv_heads;
+    scratch.forward_bytes = bytes(pairs * attention_query_parts(shape.seq),
+                                  kernels.attention_scratch(forward), sizeof(ComputeType<T>));
+    scratch.backward_bytes =
+        bytes(pairs, kernels.attention_gradient_scratch(backward), sizeof(ComputeType<T>));
+  });
+  return scratch;
+}
+
+int64_t causal_attention_scores(int64_t seq) {
+  int64_t scores = 0;
+  for (int64_t first = 0; first < seq; first += kAttentionQueryTile) {
+    const int64_t rows = std::min(kAttentionQueryTile, seq - first);
+    scores += rows * (first + rows);
+  }
+  return scores;
+}
+
+}  // namespace tinyllama::kernels

@@ -1,0 +1,163 @@
+// Causal attention, forward: tiles of queries against blocks of keys, with the softmax's maximum
+// and sum carried from block to block (Milakov and Gimelshein, "Online normalizer calculation for
+// softmax", 2018; Dao et al., "FlashAttention", 2022).
+#include "model/kernels/cpu/attention_tiles.hpp"
+#include "model/kernels/cpu/exp.hpp"
+#include "model/kernels/cpu/table.hpp"
+
+namespace tinyllama::kernels::TINYLLAMA_ISA {
+namespace {
+
+// Keys of a block: its scores stay in the second-level cache.
+constexpr int64_t kKeyBlock = 256;
+
+template <class T>
+class ForwardUnit {
+  using C = ComputeType<T>;
+
+ public:
+  ForwardUnit(const AttentionRows<T>& task, C* scratch)
+      : t_(task), width_(round_up(task.head_dim, kTileColumns<C>)) {
+    Scratch<C> pieces(scratch);
+    const int64_t padded_seq = round_up(task.seq, kTileColumns<C>);
+    row_ = pieces.take(padded_seq * width_);
+    keys_ = pieces.take(width_ * padded_seq);
+    values_ = pieces.take(padded_seq * width_);
+    queries_ = pieces.take(kQueryTile * width_);
+    scores_ = pieces.take(kQueryTile * kKeyBlock);
+    context_ = pieces.take(kQueryTile * width_);
+    maxima_ = pieces.take(kQueryTile);
+    sums_ = pieces.take(kQueryTile);
+    size_ = pieces.taken();
+  }
+
+  int64_t scratch_size() const { return size_; }
+
+  /// The queries [first, last) of every head that shares a KV head.
+  void run(int64_t batch, int64_t kv_head, int64_t first, int64_t last) {
+    load_keys_and_values(batch, kv_head, last);
+    const int64_t group = t_.heads / t_.kv_heads;
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      for (int64_t q = first; q < last; q += kQueryTile) {
+        const int64_t rows = last - q < kQueryTile ? last - q : kQueryTile;
+        query_tile(batch, head, q, rows);
+      }
+    }
+  }
+
+ private:
+  void load_keys_and_values(int64_t batch, int64_t kv_head, int64_t count) {
+    const int64_t padded = round_up(count, kTileColumns<C>);
+    const T* k = t_.k.at(batch, 0, kv_head);
+    pack(k, t_.k.position_stride, count, t_.head_dim, row_, padded, width_, C{1});
+    transpose_to_panels(row_, padded, width_, keys_);
+    const T* v = t_.v.at(batch, 0, kv_head);
+    pack(v, t_.v.position_stride, count, t_.head_dim, values_, padded, width_, C{1});
+  }
+
+  void query_tile(int64_t batch, int64_t head, int64_t q, int64_t rows) {
+    pack(t_.q.at(batch, q, head), t_.q.position_stride, rows, t_.head_dim, queries_, kQueryTile,
+         width_, static_cast<C>(t_.scale));
+    const int64_t end = q + rows;  // keys that the last query sees
+    for (int64_t key = 0; key < end; key += kKeyBlock) {
+      const int64_t count = end - key < kKeyBlock ? end - key : kKeyBlock;
+      const int64_t columns = round_up(count, kTileColumns<C>);
+      tile_product<C>(kQueryTile, columns, width_, {queries_, width_, 1},
+                      RightOperand<C>::panels(keys_ + key * width_, width_), scores_, kKeyBlock,
+                      false);
+      for (int64_t row = 0; row < kQueryTile; ++row) {
+        const int64_t seen = q + row + 1 - key;
+        softmax_row(row, row < rows ? (seen < count ? seen : count) : 0, columns, key == 0);
+      }
+      tile_product<C>(kQueryTile, width_, columns, {scores_, kKeyBlock, 1},
+                      RightOperand<C>::rows(values_ + key * width_, width_), context_, width_,
+                      key > 0);
+    }
+    for (int64_t row = 0; row < rows; ++row) finish_row(batch, head, q + row, row);
+  }
+
+  // Scores become exp(score - largest so far); what earlier blocks left is brought to that scale.
+  void softmax_row(int64_t row, int64_t seen, int64_t columns, bool is_first) {
+    C* scores = scores_ + row * kKeyBlock;
+    // Whole vectors throughout: beyond the last visible key stands what becomes 0.
+    const int64_t whole = round_up(seen, kLanes<C>);
+    for (int64_t i = seen; i < whole; ++i) scores[i] = static_cast<C>(-__builtin_inf());
+    Vector<C> largest = broadcast<C>(is_first ? static_cast<C>(-__builtin_inf()) : maxima_[row]);
+    for (int64_t i = 0; i < whole; i += kLanes<C>) {
+      const Vector<C> value = load(scores + i);
+      largest = value > largest ? value : largest;
+    }
+    const C maximum = max_of_lanes<C>(largest);
+    Vector<C> sums{};
+    for (int64_t i = 0; i < whole; i += kLanes<C>) {
+      const Vector<C> e = vector_exp(load(scores + i) - broadcast<C>(maximum));
+      store(scores + i, e);
+      sums += e;
+    }
+    C sum = sum_of_lanes<C>(sums);
+    for (int64_t i = whole; i < columns; ++i) scores[i] = 0;
+    if (!is_first) {
+      const C shrink = maximum > maxima_[row] ? exp_of(maxima_[row] - maximum) : C{1};
+      sum += sums_[row] * shrink;
+      C* context = context_ + row * width_;
+      sweep<C>(width_, [&](int64_t i, auto lanes) {
+        store(context + i, load(context + i, lanes) * broadcast<C>(shrink), lanes);
+      });
+    }
+    maxima_[row] = maximum;
+    sums_[row] = sum;
+  }
+
+  static C exp_of(C value) { return vector_exp(broadcast<C>(value))[0]; }
+
+  void finish_row(int64_t batch, int64_t head, int64_t position, int64_t row) {
+    const C factor = C{1} / sums_[row];
+    const C* context = context_ + row * width_;
+    T* out = t_.out + ((batch * t_.seq + position) * t_.heads + head) * t_.head_dim;
+    sweep<T>(t_.head_dim, [&](int64_t i, auto lanes) {
+      store(out + i, load(context + i, lanes) * broadcast<T>(factor), lanes);
+    });
+    const C log_sum = static_cast<C>(__builtin_log(static_cast<double>(sums_[row])));
+    t_.log_sum_exp[(batch * t_.heads + head) * t_.seq + position] = maxima_[row] + log_sum;
+  }
+
+  const AttentionRows<T>& t_;
+  int64_t width_;  // head_dim, padded
+  int64_t size_;
+  C* row_;      // [seq, width]: keys before they are transposed
+  C* keys_;     // [width, seq], in panels of columns, in panels of columns
+  C* values_;   // [seq, width]
+  C* queries_;  // [query tile, width], scaled
+  C* scores_;   // [query tile, key block]
+  C* context_;  // [query tile, width]
+  C* maxima_;   // [query tile]
+  C* sums_;     // [query tile]
+};
+
+template <class T>
+int64_t attention_scratch(const AttentionRows<T>& task) {
+  return ForwardUnit<T>(task, nullptr).scratch_size();
+}
+
+template <class T>
+void attention(const AttentionRows<T>& task, ComputeType<T>* scratch, int64_t begin, int64_t end) {
+  ForwardUnit<T> unit(task, scratch);
+  const int64_t parts = attention_query_parts(task.seq);
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t first = i % parts * kAttentionQueryPart;
+    const int64_t last = first + kAttentionQueryPart;
+    const int64_t pair = i / parts;
+    unit.run(pair / task.kv_heads, pair % task.kv_heads, first, last < task.seq ? last : task.seq);
+  }
+}
+
+}  // namespace
+
+void enter_attention(RangeKernels& table) {
+  for_each_type(table, []<class T>(RangeKernelsOf<T>& kernels) {
+    kernels.attention = attention<T>;
+    kernels.attention_scratch = attention_scratch<T>;
+  });
+}
+
+}  // namespace tinyllama::kernels::TINYLLAMA_ISA

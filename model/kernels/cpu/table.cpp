@@ -1,0 +1,19 @@
+#include "model/kernels/cpu/table.hpp"
+
+namespace tinyllama::kernels::TINYLLAMA_ISA {
+
+RangeKernels make_table(const char* instruction_set) {
+  RangeKernels table{};
+  table.instruction_set = instruction_set;
+  enter_rms_norm(table);
+  enter_rotary(table);
+  enter_swiglu(table);
+  enter_cross_entropy(table);
+  enter_adamw(table);
+  enter_exp(table);
+  enter_attention(table);
+  enter_attention_gradient(table);
+  return table;
+}
+
+}  // namespace tinyllama::kernels::TINYLLAMA_ISA

@@ -1,0 +1,130 @@
+// The kernels on a GPU against those on the CPU, through the functions on tensors that both are
+// behind: forward, backward and update. Skipped where there is no GPU, or none for this build.
+#include <torch/csrc/autograd/autograd.h>
+
+#include "model/kernels/adamw.hpp"
+#include "model/kernels/cross_entropy.hpp"
+#include "model/kernels/gpu_launch.hpp"
+#include "model/kernels/kernel_testing.hpp"
+#include "model/kernels/rms_norm.hpp"
+#include "model/kernels/rotary.hpp"
+#include "model/kernels/swiglu.hpp"
+
+namespace tinyllama::kernels {
+namespace {
+
+using namespace testing;
+
+class GpuDevice : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!gpu_kernels()) GTEST_SKIP() << "this build has no kernels of ours for GPUs";
+    if (!has_gpu_kernels()) GTEST_SKIP() << "no GPU here runs the kernels of this build";
+  }
+};
+
+using Function = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
+
+at::Tensor on_gpu(const at::Tensor& tensor) {
+  return tensor.to(c10::Device(c10::DeviceType::CUDA));
+}
+
+/// Outputs of `function`, then gradients of all inputs where its outputs have gradients of 1/2.
+std::vector<at::Tensor> evaluated(const Function& function, std::vector<at::Tensor> inputs) {
+  for (at::Tensor& input : inputs) input = leaf(input);
+  std::vector<at::Tensor> results = function(inputs);
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& result : results) gradients.push_back(at::full_like(result, 0.5));
+  torch::autograd::backward(results, gradients);
+  for (const at::Tensor& input : inputs) results.push_back(input.grad());
+  return results;
+}
+
+void expect_like_cpu(const Function& function, const std::vector<at::Tensor>& inputs,
+                     const char* what) {
+  std::vector<at::Tensor> moved;
+  for (const at::Tensor& input : inputs) moved.push_back(on_gpu(input));
+  const auto expected = evaluated(function, inputs), actual = evaluated(function, moved);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    SCOPED_TRACE(i);
+    expect_close(actual[i].cpu(), expected[i].to(c10::ScalarType::Double), 16, what);
+  }
+}
+
+TEST_F(GpuDevice, FunctionsWithGradientsAreThoseOfTheCpu) {
+  for (const auto type : kTypes) {
+    for (const int64_t width : {64, 130}) {
+      const at::Tensor x = random({5, 77, width}, type), y = random({5, 77, width}, type);
+      const at::Tensor weight = random({width}, type);
+      expect_like_cpu([](const auto& in) { return std::vector{rms_norm(in[0], in[1], 1e-5)}; },
+                      {x, weight}, "rms_norm");
+      expect_like_cpu(
+          [](const auto& in) {
+            const auto [sum, norm] = add_rms_norm(in[0], in[1], in[2], 1e-5);
+            return std::vector{sum, norm};
+          },
+          {x, y, weight}, "add_rms_norm");
+      expect_like_cpu([](const auto& in) { return std::vector{swiglu(in[0], in[1])}; }, {x, y},
+                      "swiglu");
+      expect_like_cpu([](const auto& in) { return std::vector{swiglu_merged(in[0])}; }, {x},
+                      "swiglu_merged");
+    }
+    const at::Tensor cos = random({9, 1, 32}, type), sin = random({9, 1, 32}, type);
+    const auto turned = [&](const std::vector<at::Tensor>& in) {
+      const auto device = in[0].device();
+      return std::vector{rotate(in[0].transpose(1, 2), cos.to(device), sin.to(device))};
+    };
+    expect_like_cpu(turned, {random({2, 3, 7, 32}, type)}, "rotate");
+  }
+}
+
+TEST_F(GpuDevice, NarrowBranchOfAFloat32Residual) {
+  for (const auto type : {c10::ScalarType::BFloat16, c10::ScalarType::Half}) {
+    const at::Tensor residual = random({70, 64}, c10::ScalarType::Float);
+    expect_like_cpu(
+        [](const auto& in) {
+          const auto [sum, norm] = add_rms_norm(in[0], in[1], in[2], 1e-5);
+          return std::vector{sum, norm};
+        },
+        {residual, random({70, 64}, type), random({64}, c10::ScalarType::Float)}, "add_rms_norm");
+  }
+}
+
+TEST_F(GpuDevice, CrossEntropyIsThatOfTheCpu) {
+  for (const auto type : kTypes) {
+    const at::Tensor logits = random({33, 1000}, type) * 4;
+    const at::Tensor targets = at::arange(33) * 30;
+    targets[4] = -100;
+    at::Tensor expected = logits.clone(), actual = on_gpu(logits);
+    const at::Tensor losses = cross_entropy_losses(actual, on_gpu(targets), -100);
+    const at::Tensor cpu_losses = cross_entropy_rows_(expected, targets, -100);
+    cross_entropy_rows_(actual, on_gpu(targets), -100);
+    expect_close(losses.cpu(), cpu_losses.to(c10::ScalarType::Double), 16, "losses");
+    expect_close(actual.cpu(), expected.to(c10::ScalarType::Double), 16, "gradient");
+  }
+}
+
+TEST_F(GpuDevice, AdamWIsThatOfTheCpu) {
+  for (const auto type : kTypes) {
+    std::vector<at::Tensor> expected[4], actual[4];
+    for (const int64_t count : {3, 700, 100000}) {
+      for (int kind = 0; kind < 4; ++kind) {
+        const at::Tensor values = random({count}, type);
+        expected[kind].push_back(kind == 3 ? values.abs() : values);
+        actual[kind].push_back(on_gpu(expected[kind].back()));
+      }
+    }
+    const AdamWScalars scalars{1e-3, 0.9, 0.999, 1e-8, 0.01, 3};
+    adamw_(expected[0], expected[1], expected[2], expected[3], scalars);
+    adamw_(actual[0], actual[1], actual[2], actual[3], scalars);
+    for (const int kind : {0, 2, 3}) {
+      for (size_t i = 0; i < expected[kind].size(); ++i) {
+        expect_close(actual[kind][i].cpu(), expected[kind][i].to(c10::ScalarType::Double), 8,
+                     "updated");
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tinyllama::kernels

@@ -1,0 +1,191 @@
+// Elements of every type as the type in which kernels compute, several at once, and how the threads
+// of a block share them out and add them up. Conversions are integer operations of our own, so that
+// HIP, CUDA and the host agree to the bit, whatever each offers for narrow types.
+#pragma once
+
+#include <string.h>
+
+#include "model/kernels/gpu/platform.hpp"
+
+namespace tinyllama::kernels::TINYLLAMA_GPU_NAMESPACE {
+
+__device__ inline uint32_t bits_of(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+__device__ inline float float_of(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+__device__ inline float widened(float x) {
+  return x;
+}
+__device__ inline double widened(double x) {
+  return x;
+}
+__device__ inline float widened(Bfloat16 x) {
+  return float_of(static_cast<uint32_t>(x.bits) << 16);
+}
+__device__ inline float widened(Float16 x) {
+  constexpr uint32_t infinity = 0x7F800000;
+  const auto magnitude = static_cast<uint32_t>(x.bits & 0x7FFF);
+  // The exponent's bias moves by a product, which makes normal numbers of subnormal ones.
+  uint32_t bits = bits_of(float_of(magnitude << 13) * 0x1p112F);
+  if (magnitude >= 0x7C00) bits |= infinity;
+  return float_of(bits | static_cast<uint32_t>(x.bits & 0x8000) << 16);
+}
+
+/// `x` rounded to T, ties to even.
+template <class T>
+__device__ inline T narrowed(ComputeType<T> x) {
+  return x;
+}
+template <>
+__device__ inline Bfloat16 narrowed<Bfloat16>(float x) {
+  const uint32_t bits = bits_of(x);
+  if ((bits & 0x7FFFFFFF) > 0x7F800000) return {static_cast<uint16_t>(bits >> 16 | 0x40)};
+  return {static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)};
+}
+template <>
+__device__ inline Float16 narrowed<Float16>(float x) {
+  constexpr uint32_t infinity = 0x7F800000, overflow = 0x47800000, smallest_normal = 0x38800000;
+  constexpr uint32_t magic = 0x3F000000;  // its last bit is worth float16's smallest number
+  const uint32_t magnitude = bits_of(x) & 0x7FFFFFFF;
+  const uint32_t sign = bits_of(x) >> 16 & 0x8000;
+  uint32_t result = 0;
+  if (magnitude >= overflow) {
+    result = magnitude > infinity ? 0x7E00 : 0x7C00;
+  } else if (magnitude < smallest_normal) {
+    result = bits_of(float_of(magnitude) + float_of(magic)) - magic;
+  } else {
+    constexpr uint32_t rebias = 112U << 23;
+    result = (magnitude - rebias + 0xFFF + (magnitude >> 13 & 1)) >> 13;
+  }
+  return {static_cast<uint16_t>(sign | result)};
+}
+
+template <class T>
+__device__ inline ComputeType<T> rounded_as(ComputeType<T> x) {
+  return widened(narrowed<T>(x));
+}
+
+/// Elements that one access to memory moves.
+template <class T>
+inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));
+
+template <int N>
+struct Lanes {
+  static constexpr int count = N;
+};
+template <class T, int N>
+struct alignas(N * sizeof(T)) Pack {
+  T element[N];
+};
+template <class Compute, int N>
+struct Values {
+  Compute value[N];
+  __device__ Compute& operator[](int i) { return value[i]; }
+  __device__ const Compute& operator[](int i) const { return value[i]; }
+};
+
+template <class T, int N>
+__device__ inline Values<ComputeType<T>, N> load(const T* from, Lanes<N> /*lanes*/) {
+  const auto pack = *reinterpret_cast<const Pack<T, N>*>(from);
+  Values<ComputeType<T>, N> values;
+  for (int k = 0; k < N; ++k) values[k] = widened(pack.element[k]);
+  return values;
+}
+template <class T, class Compute, int N>
+__device__ inline void store(T* to, const Values<Compute, N>& values) {
+  Pack<T, N> pack;
+  for (int k = 0; k < N; ++k) pack.element[k] = narrowed<T>(values[k]);
+  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+}
+
+/// body(i, lanes) for all elements [0, count): N at once, and one by one behind the last N; this
+/// thread's share of them, `thread` of `threads`.
+template <int N, class Body>
+__device__ inline void sweep(int64_t count, int64_t thread, int64_t threads, Body body) {
+  const int64_t packed = count / N * N;
+  for (int64_t i = thread * N; i < packed; i += threads * N) body(i, Lanes<N>{});
+  if constexpr (N > 1) {
+    for (int64_t i = packed + thread; i < count; i += threads) body(i, Lanes<1>{});
+  }
+}
+/// Shared out over the threads of one block.
+template <int N, class Body>
+__device__ inline void sweep_by_block(int64_t count, Body body) {
+  sweep<N>(count, threadIdx.x, blockDim.x, body);
+}
+
+/// All values of the block's threads combined, in an order that depends on nothing but their
+/// number; every thread gets the answer. What a thread wrote to memory before, all may read after.
+template <class Compute, class Combine>
+__device__ inline Compute block_reduced(Compute value, Combine combine) {
+  __shared__ Compute shared[kLargestBlock];
+  shared[threadIdx.x] = value;
+  for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half)
+      shared[threadIdx.x] = combine(shared[threadIdx.x], shared[threadIdx.x + half]);
+  }
+  __syncthreads();
+  const Compute result = shared[0];
+  // The next reduction begins where a slower thread may still be reading.
+  __syncthreads();
+  return result;
+}
+template <class Compute>
+__device__ inline Compute block_sum(Compute value) {
+  return block_reduced(value, [](Compute a, Compute b) { return a + b; });
+}
+
+__device__ inline float exp_of(float x) {
+  return expf(x);
+}
+__device__ inline double exp_of(double x) {
+  return exp(x);
+}
+__device__ inline float root_of(float x) {
+  return sqrtf(x);
+}
+__device__ inline double root_of(double x) {
+  return sqrt(x);
+}
+
+// On the host from here on.
+
+/// Threads for `items` of them to have something to do.
+inline int block_size(int64_t items) {
+  int threads = kSmallestBlock;
+  while (threads < kLargestBlock && threads < items) threads *= 2;
+  return threads;
+}
+inline int64_t divided_up(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+/// Whether N elements at once may be read at each of the pointers.
+template <int N, class... T>
+bool are_aligned(const T*... pointers) {
+  return ((reinterpret_cast<uintptr_t>(pointers) % (N * sizeof(T)) == 0) && ...);
+}
+template <int N, class... Strides>
+bool are_multiples(Strides... strides) {
+  return ((strides % N == 0) && ...);
+}
+
+/// launcher(Lanes<N>) with as many lanes as T's packs have, or with one.
+template <class T, class Launcher>
+void with_lanes(bool in_packs, Launcher launcher) {
+  if (in_packs) {
+    launcher(Lanes<kPack<T>>{});
+  } else {
+    launcher(Lanes<1>{});
+  }
+}
+
+}  // namespace tinyllama::kernels::TINYLLAMA_GPU_NAMESPACE

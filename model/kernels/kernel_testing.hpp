@@ -1,0 +1,76 @@
+// Helpers of the tests of kernels: the same values in every type, and a float64 reference.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "model/testing.hpp"
+
+namespace tinyllama::kernels::testing {
+
+inline const std::vector<c10::ScalarType> kTypes = {c10::ScalarType::Double, c10::ScalarType::Float,
+                                                    c10::ScalarType::BFloat16,
+                                                    c10::ScalarType::Half};
+
+/// Largest relative error of one rounding to the type.
+inline double unit_roundoff(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Double:
+      return 0x1p-53;
+    case c10::ScalarType::Float:
+      return 0x1p-24;
+    case c10::ScalarType::BFloat16:
+      return 0x1p-8;
+    default:
+      return 0x1p-11;
+  }
+}
+
+/// Values from N(0, 1) as `type` holds them.
+inline at::Tensor random(at::IntArrayRef shape, c10::ScalarType type) {
+  return at::randn(shape, at::TensorOptions().dtype(c10::ScalarType::Double)).to(type);
+}
+
+/// The same values in float64, a leaf of its own.
+inline at::Tensor as_f64_leaf(const at::Tensor& tensor) {
+  return tensor.detach().to(c10::ScalarType::Double, false, /*copy=*/true).requires_grad_();
+}
+
+/// Every element of `actual` is within `units` roundings of its type, relative to the largest
+/// magnitude of `expected` (float64), or to `at_least` where that is more.
+inline void expect_close(const at::Tensor& actual, const at::Tensor& expected, double units,
+                         const char* what, double at_least = 0) {
+  ASSERT_TRUE(actual.defined()) << what;
+  ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
+  if (actual.numel() == 0) return;
+  const double largest = std::max(at_least, expected.abs().max().item<double>());
+  const double error =
+      (actual.detach().to(c10::ScalarType::Double) - expected.detach()).abs().max().item<double>();
+  EXPECT_LE(error, units * unit_roundoff(actual.scalar_type()) * largest)
+      << what << ", type " << c10::toString(actual.scalar_type()) << ", shape " << actual.sizes();
+}
+
+/// Bit for bit, NaN included.
+inline void expect_same_bits(const at::Tensor& a, const at::Tensor& b, const char* what) {
+  ASSERT_EQ(a.sizes(), b.sizes()) << what;
+  ASSERT_EQ(a.scalar_type(), b.scalar_type()) << what;
+  const at::Tensor first = a.detach().contiguous();
+  const at::Tensor second = b.detach().contiguous();
+  EXPECT_EQ(std::memcmp(first.const_data_ptr(), second.const_data_ptr(), first.nbytes()), 0)
+      << what;
+}
+
+inline bool all_nan(const at::Tensor& tensor) {
+  return tensor.isnan().all().item<bool>();
+}
+
+/// The same leaves, detached: gradients of several evaluations must not add up.
+inline at::Tensor leaf(const at::Tensor& tensor) {
+  return tensor.detach().requires_grad_();
+}
+
+}  // namespace tinyllama::kernels::testing

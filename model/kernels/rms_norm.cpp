@@ -1,0 +1,223 @@
+#include "model/kernels/rms_norm.hpp"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "model/kernels/cpu_launch.hpp"
+#include "model/kernels/cpu_threads.hpp"
+
+namespace tinyllama::kernels {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+void check_norm(const at::Tensor& x, const at::Tensor& weight, const char* name) {
+  check_device(x, name);
+  check_device(weight, "weight");
+  check_type(weight, "weight", x, name);
+  TORCH_CHECK_VALUE(x.dim() >= 1 && x.size(-1) > 0, name, " has shape ", x.sizes(),
+                    ": its last dimension must have at least one element");
+  TORCH_CHECK_VALUE(weight.dim() == 1 && weight.size(0) == x.size(-1), "weight has shape ",
+                    weight.sizes(), ": it must be [", x.size(-1), "], the last dimension of ",
+                    name);
+}
+
+/// body(mixed kernels, Branch{}) for a float32 residual with a narrower branch.
+template <class Body>
+void with_mixed_kernels(c10::ScalarType branch_type, Body body) {
+  if (branch_type == c10::ScalarType::BFloat16)
+    return body(range_kernels().f32_with_bf16, Bfloat16{});
+  return body(range_kernels().f32_with_f16, Float16{});
+}
+
+struct Normalized {
+  at::Tensor sum;  // of add_rms_norm
+  at::Tensor out;
+  at::Tensor inverse_rms;  // [rows]
+};
+
+at::Tensor empty_inverse_rms(const at::Tensor& x) {
+  return uninitialized({x.numel() / x.size(-1)}, compute_type_of(x.scalar_type()), x.device());
+}
+
+Normalized normalize(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  TINYLLAMA_RECORD_KERNEL("rms_norm");
+  Normalized result{{}, uninitialized_as(x), empty_inverse_rms(x)};
+  with_range_kernels(x.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
+    const RmsNormRows<T> rows{const_data<T>(x),    const_data<T>(weight),
+                              data<T>(result.out), data<ComputeType<T>>(result.inverse_rms),
+                              x.size(-1),          eps};
+    if (x.is_cuda()) {
+      return launch_on_gpu<GpuKernelsOf<T>>(x, [&](const auto& gpu, GpuStream stream) {
+        gpu.rms_norm(rows, result.inverse_rms.numel(), stream);
+      });
+    }
+    for_rows(result.inverse_rms.numel(), rows.width,
+             [&](int64_t begin, int64_t end) { kernels.rms_norm(rows, begin, end); });
+  });
+  return result;
+}
+
+Normalized add_and_normalize(const at::Tensor& residual, const at::Tensor& branch,
+                             const at::Tensor& weight, double eps) {
+  TINYLLAMA_RECORD_KERNEL("add_rms_norm");
+  Normalized result{uninitialized_as(residual), uninitialized_as(residual),
+                    empty_inverse_rms(residual)};
+  const auto launch = [&]<class T, class Branch>(const auto& kernels, T, Branch) {
+    const AddRmsNormRows<T, Branch> rows{
+        const_data<T>(residual), const_data<Branch>(branch),
+        const_data<T>(weight),   data<T>(result.sum),
+        data<T>(result.out),     data<ComputeType<T>>(result.inverse_rms),
+        residual.size(-1),       eps};
+    if (residual.is_cuda()) {
+      return launch_on_gpu<GpuNormKernels<T, Branch>>(
+          residual, [&](const auto& gpu, GpuStream stream) {
+            gpu.add_rms_norm(rows, result.inverse_rms.numel(), stream);
+          });
+    }
+    for_rows(result.inverse_rms.numel(), rows.width,
+             [&](int64_t begin, int64_t end) { kernels.add_rms_norm(rows, begin, end); });
+  };
+  if (branch.scalar_type() == residual.scalar_type()) {
+    with_range_kernels(residual.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
+      launch(kernels, T{}, T{});
+    });
+  } else {
+    with_mixed_kernels(branch.scalar_type(), [&](const auto& kernels, auto branch_element) {
+      launch(kernels, float{}, branch_element);
+    });
+  }
+  return result;
+}
+
+struct NormGradients {
+  at::Tensor x;
+  at::Tensor branch;  // x in the branch's type
+  at::Tensor weight;
+};
+
+/// `sum_gradient` may be undefined: nothing to add.
+NormGradients gradients(const at::Tensor& gradient, const at::Tensor& sum_gradient,
+                        const at::Tensor& x, const at::Tensor& weight,
+                        const at::Tensor& inverse_rms, c10::ScalarType branch_type) {
+  const auto type = x.scalar_type();
+  const bool mixed = branch_type != type;
+  const int64_t width = x.size(-1), rows = inverse_rms.numel();
+  const bool on_gpu = x.is_cuda();
+  const int64_t parts = on_gpu ? gpu_norm_parts(rows) : part_count(rows, width);
+  const at::Tensor partial = uninitialized({parts, width}, compute_type_of(type), x.device());
+  NormGradients result{uninitialized_as(x), {}, uninitialized_as(weight)};
+  result.branch = mixed ? uninitialized(x.sizes(), branch_type, x.device()) : result.x;
+  const auto launch = [&]<class T, class Branch>(const auto& kernels, T, Branch) {
+    using Compute = ComputeType<T>;
+    RmsNormGradientRows<T, Branch> all{
+        const_data<T>(gradient),
+        sum_gradient.defined() ? const_data<T>(sum_gradient) : nullptr,
+        const_data<T>(x),
+        const_data<T>(weight),
+        const_data<Compute>(inverse_rms),
+        data<T>(result.x),
+        mixed ? data<Branch>(result.branch) : nullptr,
+        data<Compute>(partial),
+        width};
+    if (on_gpu) {
+      return launch_on_gpu<GpuNormKernels<T, Branch>>(x, [&](const auto& gpu, GpuStream stream) {
+        gpu.rms_norm_gradient(all, data<T>(result.weight), rows, stream);
+      });
+    }
+    for_parts(parts, rows, [&](int64_t part, int64_t begin, int64_t end) {
+      auto of_part = all;
+      of_part.weight_gradient += part * width;
+      std::fill_n(of_part.weight_gradient, width, Compute{0});
+      kernels.rms_norm_gradient(of_part, begin, end);
+    });
+  };
+  with_range_kernels(type, [&]<class T>(const RangeKernelsOf<T>& kernels) {
+    if (!mixed) launch(kernels, T{}, T{});
+  });
+  if (mixed) {
+    with_mixed_kernels(branch_type, [&](const auto& kernels, auto branch_element) {
+      launch(kernels, float{}, branch_element);
+    });
+  }
+  if (on_gpu) return result;
+  with_range_kernels(type, [&]<class T>(const RangeKernelsOf<T>& kernels) {
+    kernels.sum_of_rows({const_data<ComputeType<T>>(partial), data<T>(result.weight), parts, width},
+                        0, width);
+  });
+  return result;
+}
+
+struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            double eps) {
+    const at::Tensor rows = x.contiguous();
+    const at::Tensor scale = weight.contiguous();
+    const Normalized result = normalize(rows, scale, eps);
+    ctx->save_for_backward({rows, scale, result.inverse_rms});
+    return result.out;
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& output_gradients) {
+    TINYLLAMA_RECORD_KERNEL("rms_norm_backward");
+    const variable_list saved = ctx->get_saved_variables();
+    NormGradients result = gradients(output_gradients[0].contiguous(), {}, saved[0], saved[1],
+                                     saved[2], saved[0].scalar_type());
+    return {result.x, result.weight, {}};
+  }
+};
+
+struct AddRmsNormFunction : torch::autograd::Function<AddRmsNormFunction> {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& residual,
+                               const at::Tensor& branch, const at::Tensor& weight, double eps) {
+    // What nobody differentiates must not become a tensor of zeros.
+    ctx->set_materialize_grads(false);
+    const at::Tensor scale = weight.contiguous();
+    const Normalized result =
+        add_and_normalize(residual.contiguous(), branch.contiguous(), scale, eps);
+    ctx->save_for_backward({result.sum, scale, result.inverse_rms});
+    ctx->saved_data["branch_type"] = static_cast<int64_t>(branch.scalar_type());
+    return {result.sum, result.out};
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& output_gradients) {
+    const at::Tensor& of_sum = output_gradients[0];
+    const auto branch_type = static_cast<c10::ScalarType>(ctx->saved_data["branch_type"].toInt());
+    if (!output_gradients[1].defined()) {
+      if (!of_sum.defined()) return {{}, {}, {}, {}};
+      return {of_sum, of_sum.to(branch_type), {}, {}};
+    }
+    TINYLLAMA_RECORD_KERNEL("add_rms_norm_backward");
+    const variable_list saved = ctx->get_saved_variables();
+    NormGradients result = gradients(output_gradients[1].contiguous(),
+                                     of_sum.defined() ? of_sum.contiguous() : at::Tensor(),
+                                     saved[0], saved[1], saved[2], branch_type);
+    return {result.x, result.branch, result.weight, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  check_norm(x, weight, "x");
+  return RmsNormFunction::apply(x, weight, eps);
+}
+
+std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& residual, const at::Tensor& branch,
+                                               const at::Tensor& weight, double eps) {
+  check_norm(residual, weight, "residual");
+  check_device(branch, "branch");
+  check_same_device(branch, "branch", residual, "residual");
+  TORCH_CHECK_VALUE(branch.sizes() == residual.sizes(), "branch has shape ", branch.sizes(),
+                    ": it must be ", residual.sizes(), ", as residual is");
+  const auto type = residual.scalar_type();
+  const auto branch_type = branch.scalar_type();
+  const bool narrow =
+      branch_type == c10::ScalarType::BFloat16 || branch_type == c10::ScalarType::Half;
+  TORCH_CHECK_VALUE(
+      branch_type == type || (narrow && type == c10::ScalarType::Float), "branch is ",
+      c10::toString(branch_type), " and residual ", c10::toString(type),
+      ": they must have one type, or branch be bfloat16 or float16 and residual float32");
+  const variable_list outputs = AddRmsNormFunction::apply(residual, branch, weight, eps);
+  return {outputs[0], outputs[1]};
+}
+
+}  // namespace tinyllama::kernels

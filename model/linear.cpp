@@ -1,0 +1,106 @@
+#include "model/linear.hpp"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/split_with_sizes.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <numeric>
+
+namespace tinyllama {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// y = x W^T for one buffer W whose row ranges are the parameters `parts`.
+class MergedLinear : public torch::autograd::Function<MergedLinear> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, at::TensorList parts,
+                            const at::Tensor& merged, const Products& products) {
+    const auto type = product_type(x);
+    const WithoutAutocast as_they_are;
+    const at::Tensor flat = x.reshape({-1, x.size(-1)}).to(type);
+    const at::Tensor weight = merged.to(type);
+    context->save_for_backward({flat, weight});
+    context->saved_data["onednn"] = products.uses_onednn();
+    context->saved_data["wide"] = products.is_wide();
+    context->saved_data["x_sizes"] = x.sizes();
+    context->saved_data["x_type"] = x.scalar_type();
+    context->saved_data["parameter_type"] = merged.scalar_type();
+    std::vector<int64_t> rows;
+    for (const at::Tensor& part : parts) rows.push_back(part.size(0));
+    context->saved_data["rows"] = rows;
+    std::vector<int64_t> sizes = x.sizes().vec();
+    sizes.back() = merged.size(0);
+    return products.forward(flat, weight).view(sizes);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& x = saved[0];
+    const at::Tensor& weight = saved[1];
+    const Products products(context->saved_data["onednn"].toBool(),
+                            context->saved_data["wide"].toBool());
+    const at::Tensor gradient = gradients[0].reshape({-1, weight.size(0)});
+    const auto rows = context->saved_data["rows"].toIntVector();
+    variable_list result;
+    if (context->needs_input_grad(0)) {
+      result.push_back(products.input_gradient(gradient, weight)
+                           .to(context->saved_data["x_type"].toScalarType())
+                           .view(context->saved_data["x_sizes"].toIntVector()));
+    } else {
+      result.emplace_back();
+    }
+    const at::Tensor weight_gradient =
+        products.weight_gradient(gradient, x, weight)
+            .to(context->saved_data["parameter_type"].toScalarType());
+    if (rows.size() == 1) {
+      result.push_back(weight_gradient);
+    } else {
+      for (const at::Tensor& part : weight_gradient.split_with_sizes(rows)) result.push_back(part);
+    }
+    result.emplace_back();  // merged
+    result.emplace_back();  // products
+    return result;
+  }
+};
+
+}  // namespace
+
+c10::ScalarType product_type(const at::Tensor& x) {
+  const auto device = x.device().type();
+  return at::autocast::is_autocast_enabled(device) ? at::autocast::get_autocast_dtype(device)
+                                                   : x.scalar_type();
+}
+
+Linear::Linear(int64_t in, at::IntArrayRef outs, const Variant& variant,
+               TensorInitializer& initializer)
+    : outs_(outs.vec()), products_(variant) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> drawn;
+  for (const int64_t out : outs) drawn.push_back(initializer.normal({out, in}, kInitialStd));
+  const int64_t rows = std::accumulate(outs_.begin(), outs_.end(), int64_t{0});
+  merged_ = variant.has(Switch::layout) ? at::empty({in, rows}, drawn.front().options()).t()
+                                        : at::empty({rows, in}, drawn.front().options());
+  int64_t first = 0;
+  for (const at::Tensor& weight : drawn) {
+    at::Tensor part = merged_.narrow(0, first, weight.size(0)).detach();
+    part.copy_(weight);
+    parts_.push_back(part.requires_grad_(true));
+    first += weight.size(0);
+  }
+}
+
+at::Tensor Linear::forward(const at::Tensor& x) const {
+  if (parts_.size() == 1 && products_.are_default()) return at::linear(x, parts_.front());
+  return MergedLinear::apply(x, at::TensorList(parts_), merged_, products_);
+}
+
+std::vector<at::Tensor> Linear::forward_parts(const at::Tensor& x) const {
+  return at::split_with_sizes(forward(x), outs_, -1);
+}
+
+}  // namespace tinyllama

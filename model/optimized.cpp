@@ -1,0 +1,111 @@
+#include "model/optimized.hpp"
+
+#include <fmt/format.h>
+
+#include "model/kernels/gpu_launch.hpp"
+#include "model/products.hpp"
+
+namespace tinyllama {
+namespace {
+
+bool is_narrow(Dtype dtype) {
+  return compute_bytes(dtype) < 4;
+}
+
+}  // namespace
+
+bool DeviceTraits::has_fast_products(Dtype dtype) const {
+  switch (compute_type(dtype)) {
+    case c10::ScalarType::BFloat16:
+      return fast_bf16_products;
+    case c10::ScalarType::Half:
+      return fast_f16_products;
+    default:
+      return true;
+  }
+}
+
+DeviceTraits device_traits(c10::DeviceType device) {
+  DeviceTraits traits;
+  traits.is_gpu = device != c10::DeviceType::CPU;
+  if (traits.is_gpu) {
+    traits.fast_bf16_products = traits.fast_f16_products = true;
+    traits.has_own_kernels = kernels::has_gpu_kernels();
+    return traits;
+  }
+  traits.has_onednn = has_onednn_product();
+#ifdef __x86_64__
+  traits.fast_bf16_products = __builtin_cpu_supports("avx512bf16");
+  traits.fast_f16_products = __builtin_cpu_supports("avx512fp16");
+  traits.fast_onednn_f32 =
+      traits.has_onednn && __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f");
+#endif
+  return traits;
+}
+
+std::string refuse_variant(const Variant& variant, Dtype dtype, const DeviceTraits& traits) {
+  const auto has = [&](Switch option) { return variant.has(option); };
+  if (has(Switch::graph) && !traits.is_gpu)
+    return "graph: only a GPU captures its work; this is a CPU";
+  if (has(Switch::graph)) return "graph: this build cannot capture a step";
+  if (has(Switch::onednn) && traits.is_gpu) return "onednn: a library for CPUs; this is a GPU";
+  if (has(Switch::onednn) && !traits.has_onednn)
+    return "onednn: this libtorch has no oneDNN product (mkldnn::_linear_pointwise)";
+  if (has(Switch::onednn) && dtype != Dtype::f32 && !has(Switch::wide_products)) {
+    return fmt::format("onednn: changes float32 products; those of {} go through oneDNN anyway",
+                       to_string(dtype));
+  }
+  if (has(Switch::wide_products) && traits.is_gpu)
+    return "wide_products: for CPUs without units for narrow products; this is a GPU";
+  if (has(Switch::wide_products) && !is_narrow(dtype)) {
+    return fmt::format("wide_products: {} products are not narrower than float32",
+                       to_string(dtype));
+  }
+  if (has(Switch::fused_attention) && traits.is_gpu)
+    return "fused_attention: our kernel is for CPUs; sdpa is the GPU's";
+  constexpr Switch own[] = {Switch::fused_swiglu, Switch::fused_attention, Switch::fused_norm,
+                            Switch::fused_rotary, Switch::fused_loss,      Switch::fused_adamw};
+  if (!traits.has_own_kernels) {
+    for (const Switch option : own) {
+      if (has(option))
+        return fmt::format("{}: this build has no kernel of ours for GPUs", to_string(option));
+    }
+  }
+  return {};
+}
+
+Variant optimized_variant(const ModelConfig& /*config*/, Dtype dtype, int64_t /*batch*/,
+                          int64_t /*seq*/, const DeviceTraits& traits) {
+  if (!traits.has_own_kernels) {
+    return Variant({Switch::qkv, Switch::gate_up, Switch::sdpa, Switch::foreach_adamw})
+        .named_optimized();
+  }
+  Variant best({Switch::qkv, Switch::gate_up, Switch::fused_swiglu, Switch::fused_norm,
+                Switch::fused_rotary, Switch::fused_loss, Switch::fused_adamw});
+  best = best.with(traits.is_gpu ? Switch::sdpa : Switch::fused_attention);
+  if (dtype == Dtype::f32 && traits.fast_onednn_f32) best = best.with(Switch::onednn);
+  if (!traits.has_fast_products(dtype)) {
+    best = best.with(Switch::wide_products);
+    if (traits.fast_onednn_f32) best = best.with(Switch::onednn);
+  }
+  return best.named_optimized();
+}
+
+Variant resolved(const Variant& variant, const Workload& workload, const DeviceTraits& traits) {
+  if (!variant.is_optimized()) return variant;
+  return optimized_variant(workload.config, workload.dtype, workload.batch, workload.seq, traits);
+}
+
+std::vector<Variant> runnable_variants(const ModelConfig& config, Dtype dtype, int64_t batch,
+                                       int64_t seq, const DeviceTraits& traits) {
+  std::vector<Variant> variants{Variant()};
+  for (const Switch option : all_switches()) variants.push_back(Variant({option}));
+  variants.push_back(Variant::fused());
+  variants.push_back(optimized_variant(config, dtype, batch, seq, traits));
+  std::erase_if(variants, [&](const Variant& variant) {
+    return !refuse_variant(variant, dtype, traits).empty();
+  });
+  return variants;
+}
+
+}  // namespace tinyllama

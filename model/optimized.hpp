@@ -1,0 +1,54 @@
+// Which variants a device can run, and the best of them for a workload.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/cost.hpp"
+
+namespace tinyllama {
+
+/// What the choice of an implementation depends on.
+struct DeviceTraits {
+  bool has_fast_products(Dtype dtype) const;
+
+  bool is_gpu = false;
+  /// Products of bfloat16, of float16, have units of their own; without them libraries compute them
+  /// at a twentieth of float32's rate (measured: README, "Measured here").
+  bool fast_bf16_products = false;
+  bool fast_f16_products = false;
+  /// oneDNN's float32 products are faster than those of the default BLAS: on AMD processors with
+  /// AVX-512, of which MKL leaves half unused (measured there: 185 against 400 GFLOP/s on two
+  /// cores).
+  bool fast_onednn_f32 = false;
+  bool has_onednn = false;
+  /// Fused kernels of our own were built for this device.
+  bool has_own_kernels = true;
+
+  auto operator<=>(const DeviceTraits&) const = default;
+};
+
+/// Of the device that this process computes on.
+DeviceTraits device_traits(c10::DeviceType device);
+
+inline DeviceTraits cpu_traits() {
+  return device_traits(c10::DeviceType::CPU);
+}
+
+/// Empty, or why the variant cannot run in this dtype on this device.
+std::string refuse_variant(const Variant& variant, Dtype dtype, const DeviceTraits& traits);
+
+/// The set of switches that is fastest for this workload, named "optimized". The rules, each with
+/// the measurement that supports it, are in optimized.cpp; results/ABLATION.md measures them.
+Variant optimized_variant(const ModelConfig& config, Dtype dtype, int64_t batch, int64_t seq,
+                          const DeviceTraits& traits);
+
+/// `variant` itself, or what "optimized" stands for here.
+Variant resolved(const Variant& variant, const Workload& workload, const DeviceTraits& traits);
+
+/// The baseline, every switch alone, the set "fused" and "optimized": what a proof has to hold for.
+/// Those that the device cannot run in this dtype are left out.
+std::vector<Variant> runnable_variants(const ModelConfig& config, Dtype dtype, int64_t batch,
+                                       int64_t seq, const DeviceTraits& traits);
+
+}  // namespace tinyllama

@@ -1,0 +1,43 @@
+// The matrix products of a linear layer, by the library and in the width that a variant chooses.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "model/variant.hpp"
+
+namespace tinyllama {
+
+/// How a variant multiplies. Operands and results are matrices of one type; a weight is [out, in].
+class Products {
+ public:
+  explicit Products(const Variant& variant);
+  Products(bool onednn, bool wide) : onednn_(onednn), wide_(wide) {}
+  bool uses_onednn() const { return onednn_; }
+  bool is_wide() const { return wide_; }
+
+  /// Whether products are the library's default, as at::linear calls them.
+  bool are_default() const { return !onednn_ && !wide_; }
+
+  /// x [T, in], weight [out, in] -> x W^T [T, out].
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& weight) const;
+  /// output_gradient [T, out], weight [out, in] -> G W [T, in].
+  at::Tensor input_gradient(const at::Tensor& output_gradient, const at::Tensor& weight) const;
+  /// output_gradient [T, out], x [T, in] -> G^T x [out, in], stored in the weight's order.
+  at::Tensor weight_gradient(const at::Tensor& output_gradient, const at::Tensor& x,
+                             const at::Tensor& weight) const;
+  /// Adds G^T x to `sum` [out, in], contiguous and at least float32.
+  void add_weight_gradient(at::Tensor& sum, const at::Tensor& output_gradient,
+                           const at::Tensor& x) const;
+
+ private:
+  /// a [m, k], b [n, k] -> a b^T [m, n].
+  at::Tensor multiply(const at::Tensor& a, const at::Tensor& b) const;
+
+  bool onednn_;
+  bool wide_;
+};
+
+/// Whether libtorch offers oneDNN's product to C++.
+bool has_onednn_product();
+
+}  // namespace tinyllama

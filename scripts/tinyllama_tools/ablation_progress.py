@@ -1,0 +1,55 @@
+"""Progress on standard error: lines, and on a terminal the step in hand with the time left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TextIO
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `2 h 5 min`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+class Progress:
+    """Counts steps of one kind at a time."""
+
+    def __init__(self, stream: TextIO = sys.stderr) -> None:
+        self.stream = stream
+        self.total = 0
+        self.done = 0
+        self.start = 0.0
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+        self._clear()
+        print(text, file=self.stream, flush=True)
+
+    def begin(self, total: int) -> None:
+        """From now on, `total` steps."""
+        self.total, self.done, self.start = total, 0, time.monotonic()
+
+    def step(self, text: str) -> None:
+        """A step begins. Only a terminal shows it; elsewhere every tenth of all steps does."""
+        left = ""
+        if self.done:
+            elapsed = time.monotonic() - self.start
+            left = f", {duration(elapsed / self.done * (self.total - self.done))} left"
+        message = f"[{self.done + 1}/{self.total}{left}] {text}"
+        if self.stream.isatty():
+            print(f"\r{message}\033[K", end="", file=self.stream, flush=True)
+        elif self.done % max(1, self.total // 10) == 0:
+            print(message, file=self.stream, flush=True)
+        self.done += 1
+
+    def end(self) -> None:
+        """No step is in hand any more."""
+        self._clear()
+
+    def _clear(self) -> None:
+        if self.stream.isatty():
+            print("\r\033[K", end="", file=self.stream, flush=True)

@@ -1,0 +1,97 @@
+"""A stand-in for tiny_llama_bench: what it measures of a variant is written here."""
+
+import io
+from collections.abc import Callable, Sequence
+
+from tinyllama_tools.ablation_measure import Effort, Measurement
+from tinyllama_tools.ablation_progress import Progress
+from tinyllama_tools.ablation_study import Point, Study
+from tinyllama_tools.ablation_variants import Spelling, SpellingBook, planned_rows
+from tinyllama_tools.suite_run import CaseRun, SuiteCase, SuiteError, SuiteResult
+
+POINT = Point("tiny", "f32", 8, 128)
+OTHER = Point("tiny", "bf16", 8, 128)
+OPTIMIZED_IS = "qkv+sdpa"
+CONTEXT = {
+    "git_commit": "0123456789abcdef",
+    "git_dirty": False,
+    "device": {"name": "AMD EPYC", "architecture": "x86-64 AVX2", "backend": "cpu"},
+    "num_cpus": 2,
+    "threads": 2,
+    "torch_version": "2.13.0",
+    "peaks": {"measured": {"f32": {"flops_per_second": 2e11}}, "mfu_is_against": "measured"},
+}
+# Seconds of a step.
+TIMES = {"baseline": 0.1, "qkv": 0.08, "sdpa": 0.09, "fused": 0.06, "optimized": 0.05}
+PEAKS = {"baseline": 100.0, "fused": 80.0, "optimized": 50.0, "checkpoint": 40.0}
+
+
+class StandIn:
+    """Skips `graph`, refuses sdpa+fused_attention, and dies of what `crashes` names."""
+
+    def __init__(self, times: dict[str, float] | None = None) -> None:
+        self.times = TIMES | (times or {})
+        self.crashes: set[str] = set()
+        self.wrong: set[str] = set()
+        self.interrupt_after = 10**9
+        self.calls: list[tuple[list[str], bool]] = []
+        self.steps: list[tuple[str, int]] = []
+
+    def run(
+        self,
+        cases: Sequence[SuiteCase],
+        repetitions: int,
+        *,
+        verify: bool = False,
+        more: Sequence[str] = (),
+    ) -> SuiteResult:
+        del more
+        if len(self.calls) >= self.interrupt_after:
+            raise KeyboardInterrupt
+        self.calls.append(([case.name for case in cases], verify))
+        if not verify:
+            self.steps += [(case.name, repetitions) for case in cases]
+        if any(case.variant in self.crashes for case in cases):
+            raise SuiteError("tiny_llama_bench ended with -11: AMD EPYC\n0 cases are in /tmp/x")
+        runs = tuple(self.case_run(case, repetitions, verify) for case in cases)
+        return SuiteResult(CONTEXT, runs)
+
+    def case_run(self, case: SuiteCase, repetitions: int, verify: bool) -> CaseRun:
+        if "graph" in case.variant:
+            return CaseRun(case.name, (), {}, skipped="graph: only a GPU captures its work")
+        if case.variant in self.wrong:
+            return CaseRun(case.name, (), {}, failed="wrong result: loss differs by 0.5")
+        # a machine that drifts, by as much for all that runs within a turn
+        seconds = self.times.get(case.variant, 0.095) * (1 + 0.01 * (len(self.calls) % 3))
+        peak = PEAKS.get(case.variant, 90.0) * case.batch / 8
+        counters = {
+            "model_flops": 1e10,
+            "TFLOPS": 1e10 / seconds / 1e12,
+            "MFU_percent": 100 * 1e10 / seconds / 2e11,
+            "peak_memory_MiB": peak * case.seq / 128,
+            "operators": 4050.0,
+            "allocations": 907.0,
+        }
+        if verify:
+            counters["max_rel_error"] = 1e-6
+        label = f"verified; optimized = {OPTIMIZED_IS}" if case.variant == "optimized" else ""
+        return CaseRun(case.name, (seconds,) * repetitions, counters, label)
+
+
+def ask(variant: str) -> Spelling:
+    """The stand-in's --list."""
+    if variant == "sdpa+fused_attention":
+        return Spelling("", "sdpa and fused_attention exclude each other")
+    return Spelling(variant)
+
+
+def measurement(
+    program: StandIn, effort: Effort, asked: Callable[[str], Spelling] = ask
+) -> Measurement:
+    """With the stand-in, and nothing on the terminal."""
+    return Measurement(program, SpellingBook(asked), effort, Progress(io.StringIO()))
+
+
+def study(*switches: str, combinations: tuple[str, ...] = ()) -> Study:
+    """Empty, with these rows."""
+    return Study(planned_rows(switches or ("qkv", "sdpa", "graph"), combinations))

@@ -1,0 +1,97 @@
+"""Options of scripts/peers: which cases they choose, and what is refused."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tinyllama_tools.peers import main
+from tinyllama_tools.peers_options import BadOptionError, parse_options
+from tinyllama_tools.peers_sides import step_flops
+from tinyllama_tools.peers_turns import Effort
+from tinyllama_tools.suite_run import SuiteCase, SuiteError, SuiteProgram
+
+
+def listed_full_steps(program: Path) -> set[str]:
+    listed = subprocess.run([program, "--list"], capture_output=True, text=True, check=True)
+    return {n for n in listed.stdout.split() if n.startswith("full_step/train/baseline/")}
+
+
+def test_default_cases_are_the_default_grid_and_autocast(bench_program: Path) -> None:
+    names = {case.name for case in parse_options([]).cases}
+    grid = listed_full_steps(bench_program)
+    assert {name for name in names if "/amp_" not in name} == grid
+    assert names - grid == {
+        "full_step/train/baseline/tiny/amp_bf16/batch:8/seq:128",
+        "full_step/train/baseline/small/amp_bf16/batch:8/seq:256",
+    }
+
+
+def test_axes_choose_cases_and_the_smallest_comes_first() -> None:
+    options = parse_options(["--sizes=tiny", "--dtypes=bf16,f32", "--batch=8,4", "--seq=64"])
+    assert [(c.dtype, c.batch, c.seq) for c in options.cases] == [
+        ("f32", 4, 64),
+        ("f32", 8, 64),
+        ("bf16", 4, 64),
+        ("bf16", 8, 64),
+    ]
+
+
+def test_other_options() -> None:
+    options = parse_options(
+        ["--peers=sdpa", "--variant=qkv+sdpa", "--turns=3", "--steps=2", "--max-seconds-per-case=5"]
+    )
+    assert (options.forms, options.variants) == (("sdpa",), ("qkv+sdpa",))
+    assert options.effort == Effort(3, 2, 5.0)
+    assert parse_options(["--quick"]).cases == (SuiteCase("tiny", "f32", 4, 64),)
+
+
+def test_size_without_a_grid_has_its_own_shape() -> None:
+    (case,) = parse_options(["--sizes=medium", "--dtypes=f32"]).cases
+    assert (case.batch, case.seq) == (16, 512)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sizes=huge"], "--sizes 'huge': must be one of tiny, small"),
+        (["--dtypes=f16"], "--dtypes 'f16': must be one of f32, bf16, amp_bf16"),
+        (["--peers=jax"], "--peers 'jax': must be one of eager, sdpa, compile_default"),
+        (["--batch=0"], "--batch '0': must be a positive integer"),
+        (["--seq=1"], "--seq '1': must be at least 2"),
+        (["--turns=two"], "--turns 'two': must be a positive integer"),
+        (["--threads=-1"], "--threads '-1': must be a positive integer"),
+        (["--variant=../x"], "--variant '../x': must be a name"),
+        (["--max-seconds-per-case=inf"], "--max-seconds-per-case 'inf': must be a positive"),
+        (["--publish=../x"], "--publish '../x': must be letters"),
+        (["--out=."], "'.': must be a file"),
+    ],
+)
+def test_bad_option_is_named_with_what_is_allowed(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"scripts/peers: {message}")
+    assert said.count("\n") == 1
+
+
+def test_bad_option_error_is_raised_before_anything_runs() -> None:
+    with pytest.raises(BadOptionError):
+        parse_options(["--steps=0"])
+
+
+def test_program_that_does_not_run_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise SuiteError("tiny_llama_bench cannot be started: absent")
+
+    monkeypatch.setattr(SuiteProgram, "run", refuse)
+    assert main(["--quick"]) == 1
+    assert "tiny_llama_bench cannot be started" in capsys.readouterr().err
+
+
+def test_flops_are_those_of_our_program() -> None:
+    # model_flops that tiny_llama_bench reports
+    assert step_flops(SuiteCase("tiny", "f32", 8, 128)) == 17678991360

@@ -1,0 +1,146 @@
+"""The result file of scripts/peers and its page, from played sides; and that the schema has it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tinyllama_tools import peers
+from tinyllama_tools.peer_forms import FORMS
+from tinyllama_tools.peer_process import PeerError
+from tinyllama_tools.peers_page import peers_page
+from tinyllama_tools.suite_run import SuiteError, SuiteResult, read_case
+
+Json = dict[str, Any]
+SPEEDS = {"peer:eager": 0.2, "peer:sdpa": 0.1}
+
+
+class PlayedProcess:
+    """Answers as a peer's process does; a bf16 step takes a minute, a build of small fails."""
+
+    is_running = True
+
+    def __init__(self, variant: str) -> None:
+        self.seconds = SPEEDS[variant]
+        self.request: Json = {}
+        self.built: Json = {}
+
+    def send(self, do: str, **what: Any) -> None:  # noqa: ANN401 -- as the real one
+        self.request = {"do": do, **what}
+
+    def receive(self) -> Json:
+        do = self.request["do"]
+        if do == "hello":
+            versions = {"torch": "2", "transformers": "4", "python": "3", "threads": 2}
+            precision = {"float32_matmul_precision": "highest", "float32_product_error": 4e-7}
+            return {**versions, **precision, "preloaded": []}
+        if do == "build":
+            self.built = self.request
+            if self.request["size"]["hidden_dim"] > 256:
+                raise PeerError("peer:x: the compiler is absent")
+        seconds = 60.0 if self.built["dtype"] == "bf16" else self.seconds
+        times = [seconds] * self.request.get("steps", 1)
+        return {"seconds": times, "cpu_seconds": times}
+
+    def ask(self, do: str, **what: Any) -> Json:  # noqa: ANN401
+        self.send(do, **what)
+        return self.receive()
+
+    def close(self) -> None:
+        pass
+
+
+class PlayedProgram:
+    """Answers from a real result's context and entries: 0.1 s a step."""
+
+    def __init__(self, context: Json, entry: Json) -> None:
+        self.context = context
+        self.entry = entry
+
+    def run(self, cases: Any, repetitions: int, *, verify: bool = False, more: Any = ()) -> Any:  # noqa: ANN401, ARG002
+        (case,) = cases
+        if case.variant == "nonsense":
+            raise SuiteError("tiny_llama_bench: --variants: variant 'nonsense': must be baseline")
+        name = f"{case.name}/manual_time"
+        entries = [
+            {**self.entry, "name": name, "run_name": name, "real_time": 100.0, "time_unit": "ms"}
+            | {"repetition_index": i}
+            for i in range(repetitions)
+        ]
+        if verify:
+            entries = [e | {"max_rel_error": 1e-6} for e in entries]
+        return SuiteResult(self.context, (read_case(case.name, entries),))
+
+
+@pytest.fixture
+def played(project_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Makes scripts/peers measure played sides and write into the folder that is returned."""
+    reference = project_root / "results" / "reference" / "tiny_f32_2core_epyc_zen3.json"
+    document = json.loads(reference.read_text(encoding="utf-8"))
+    step = next(e for e in document["benchmarks"] if e["name"].startswith("full_step/"))
+    del step["max_rel_error"]
+    program = PlayedProgram(document["context"], step)
+    monkeypatch.setattr(peers, "our_program", lambda _: program)
+    monkeypatch.setattr(peers, "start_peer", lambda form, _: PlayedProcess(form.variant))
+    monkeypatch.setattr(peers, "RESULTS", tmp_path)
+    return tmp_path
+
+
+AXES = ["--dtypes=f32,bf16", "--batch=8", "--seq=128", "--peers=eager,sdpa", "--turns=6"]
+
+
+def test_result_has_every_case_and_is_of_the_schema(played: Path, project_root: Path) -> None:
+    schema = json.loads((project_root / "results/schema.json").read_text(encoding="utf-8"))
+    assert peers.main([*AXES, "--variant=baseline,nonsense", "--publish=here"]) == 1
+    (folder,) = played.glob("*_peers")
+    document = json.loads((folder / "peers.json").read_text(encoding="utf-8"))
+    validator = Draft202012Validator(schema)
+    assert [error.message for error in validator.iter_errors(document)] == []
+    names = {entry["run_name"].removesuffix("/manual_time") for entry in document["benchmarks"]}
+    assert len(names) == 2 * 2 * 4  # sizes, dtypes, sides
+    assert "full_step/train/peer:sdpa/tiny/f32/batch:8/seq:128" in names
+    (ratio,) = (
+        row
+        for row in document["context"]["peers"]["ratios"]
+        if row["peer"] == "peer:eager" and "/tiny/f32/" in row["case"]
+    )
+    assert (ratio["median"], ratio["turns"]) == (pytest.approx(2.0), 6)
+    published = played / "reference" / "peers_here.json"
+    assert json.loads(published.read_text(encoding="utf-8")) == document
+    assert (played / "PEERS.md").read_text() == (folder / "PEERS.md").read_text()
+
+
+def test_page_has_ratios_times_and_every_reason(
+    played: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [f"--out={played / 'o.json'}", f"--markdown={played / 'o.md'}"]
+    assert peers.main([*AXES, "--variant=baseline,nonsense", *files]) == 1
+    page = capsys.readouterr().out
+    assert page == (played / "o.md").read_text(encoding="utf-8")
+    assert "| tiny | f32 | 8 | 128 | 2.00 (2.00 to 2.00) | 1.00 (1.00 to 1.00) |" in page
+    assert "| tiny | f32 | 8 | 128 | 100 | failed [1] | 200 | 100 |" in page
+    assert "must be baseline" in page
+    assert "| tiny | bf16 | 8 | 128 | 100 | failed [1] | skipped [" in page
+    assert "skipped: a step took 60.0 s, more than --max-seconds-per-case 10" in page
+    assert "failed: peer:x: the compiler is absent" in page
+    assert "96.9 % at 6 turns" in page
+    for form in ("eager", "sdpa"):
+        assert f"| peer:{form} | {FORMS[form].attention} | no | highest, error 4.0e-07" in page
+    assert not list(played.glob("*_peers"))
+
+
+def test_interrupt_writes_what_was_measured(played: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = PlayedProcess.receive
+
+    def receive(self: PlayedProcess) -> Json:
+        if self.request.get("dtype") == "bf16":
+            raise KeyboardInterrupt
+        return measured(self)
+
+    monkeypatch.setattr(PlayedProcess, "receive", receive)
+    assert peers.main([*AXES, "--sizes=tiny", "--variant=baseline", f"--out={played / 'o'}"]) == 130
+    document = json.loads((played / "o").read_text(encoding="utf-8"))
+    assert len([e for e in document["benchmarks"] if "/f32/" in e["name"]]) == 3 * 6 * 3
+    assert peers_page(document).count("| tiny | f32 |") == 2
