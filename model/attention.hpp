@@ -21,8 +21,8 @@ class Attention {
 
   ModelConfig config_;
   Variant variant_;
-  std::vector<Linear> qkv_;  // Q [D, D], K and V [KV x head_dim, D]: one for all, or one each
-  Linear o_proj_;            // [D, D]
+  Linear qkv_;     // Q [D, D], K and V [KV x head_dim, D]
+  Linear o_proj_;  // [D, D]
 };
 
 /// What is added to the scores of one KV head: 0 where a query may look, -inf at later positions;

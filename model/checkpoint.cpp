@@ -1,6 +1,5 @@
 #include "model/checkpoint.hpp"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -8,53 +7,22 @@
 
 #include <utility>
 
+#include "model/dtype.hpp"
+
 namespace tinyllama {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The state of autocast, which the backward does not inherit from the forward.
-class AutocastState {
- public:
-  explicit AutocastState(c10::DeviceType device)
-      : device_(device),
-        enabled_(at::autocast::is_autocast_enabled(device)),
-        type_(at::autocast::get_autocast_dtype(device)) {}
-  void apply() const {
-    at::autocast::set_autocast_enabled(device_, enabled_);
-    at::autocast::set_autocast_dtype(device_, type_);
-  }
-
- private:
-  c10::DeviceType device_;
-  bool enabled_;
-  at::ScalarType type_;
-};
-
-class AutocastRestored {
- public:
-  AutocastRestored(const AutocastState& state, c10::DeviceType device) : previous_(device) {
-    state.apply();
-    at::autocast::increment_nesting();
-  }
-  ~AutocastRestored() {
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    previous_.apply();
-  }
-  AutocastRestored(const AutocastRestored&) = delete;
-  AutocastRestored& operator=(const AutocastRestored&) = delete;
-
- private:
-  AutocastState previous_;
-};
-
-// What a graph node can keep: the layer, as a value of libtorch's own.
+// What a graph node can keep: the layer as a value of libtorch's own, and the state of autocast,
+// which the backward does not inherit from the forward.
 struct Recipe : torch::CustomClassHolder {
-  Recipe(std::function<at::Tensor(const at::Tensor&)> layer_, const AutocastState& autocast_)
+  Recipe(std::function<at::Tensor(const at::Tensor&)> layer_,
+         std::optional<c10::ScalarType> autocast_)
       : layer(std::move(layer_)), autocast(autocast_) {}
   std::function<at::Tensor(const at::Tensor&)> layer;
-  AutocastState autocast;
+  std::optional<c10::ScalarType> autocast;
 };
 
 class Checkpoint : public torch::autograd::Function<Checkpoint> {
@@ -75,7 +43,7 @@ class Checkpoint : public torch::autograd::Function<Checkpoint> {
     at::Tensor output;
     {
       const at::AutoGradMode recording(true);
-      const AutocastRestored autocast(recipe->autocast, x.device().type());
+      const AutocastScope autocast(recipe->autocast, x.device().type());
       output = recipe->layer(x);
     }
     torch::autograd::backward({output}, {gradients[0]});
@@ -91,7 +59,7 @@ at::Tensor checkpointed(std::function<at::Tensor(const at::Tensor&)> layer, cons
                     "checkpoint: the layer's input must require gradients, or its backward is "
                     "never called");
   const auto recipe =
-      c10::make_intrusive<Recipe>(std::move(layer), AutocastState(x.device().type()));
+      c10::make_intrusive<Recipe>(std::move(layer), autocast_type(x.device().type()));
   return Checkpoint::apply(x, recipe);
 }
 

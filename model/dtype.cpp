@@ -67,21 +67,31 @@ int64_t compute_bytes(Dtype dtype) {
   return static_cast<int64_t>(c10::elementSize(compute_type(dtype)));
 }
 
+std::optional<c10::ScalarType> autocast_type(c10::DeviceType device) {
+  if (!at::autocast::is_autocast_enabled(device)) return std::nullopt;
+  return at::autocast::get_autocast_dtype(device);
+}
+
 AutocastScope::AutocastScope(Dtype dtype, c10::DeviceType device)
-    : active_(uses_autocast(dtype)), device_(device) {
+    : AutocastScope(uses_autocast(dtype) ? std::optional(compute_type(dtype)) : std::nullopt,
+                    device) {}
+
+AutocastScope::AutocastScope(std::optional<c10::ScalarType> type, c10::DeviceType device)
+    : device_(device), previous_(autocast_type(device)), active_(type != previous_) {
   if (!active_) return;
-  previous_enabled_ = at::autocast::is_autocast_enabled(device_);
-  previous_type_ = at::autocast::get_autocast_dtype(device_);
-  at::autocast::set_autocast_enabled(device_, true);
-  at::autocast::set_autocast_dtype(device_, compute_type(dtype));
+  set(type);
   at::autocast::increment_nesting();
 }
 
 AutocastScope::~AutocastScope() {
   if (!active_) return;
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-  at::autocast::set_autocast_enabled(device_, previous_enabled_);
-  at::autocast::set_autocast_dtype(device_, previous_type_);
+  set(previous_);
+}
+
+void AutocastScope::set(std::optional<c10::ScalarType> type) const {
+  at::autocast::set_autocast_enabled(device_, type.has_value());
+  if (type) at::autocast::set_autocast_dtype(device_, *type);
 }
 
 }  // namespace tinyllama

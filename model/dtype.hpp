@@ -6,6 +6,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,20 +41,26 @@ class WithoutAutocast {
   c10::impl::ExcludeDispatchKeyGuard excluded_;
 };
 
-/// Runs its scope under autocast where the dtype asks for it; does nothing for the others. Weights
-/// cast inside the scope are kept until its end, as torch.autocast does.
+/// Type of products that autocast asks for on this device, here and now; nothing where it is off.
+std::optional<c10::ScalarType> autocast_type(c10::DeviceType device);
+
+/// Runs its scope under autocast where the dtype asks for it, and without it for the others.
+/// Weights cast inside the scope are kept until its end, as torch.autocast does.
 class AutocastScope {
  public:
   AutocastScope(Dtype dtype, c10::DeviceType device);
+  /// With what autocast_type() gave elsewhere.
+  AutocastScope(std::optional<c10::ScalarType> type, c10::DeviceType device);
   ~AutocastScope();
   AutocastScope(const AutocastScope&) = delete;
   AutocastScope& operator=(const AutocastScope&) = delete;
 
  private:
-  bool active_;
+  void set(std::optional<c10::ScalarType> type) const;
+
   c10::DeviceType device_;
-  bool previous_enabled_ = false;
-  c10::ScalarType previous_type_ = c10::ScalarType::Undefined;
+  std::optional<c10::ScalarType> previous_;
+  bool active_;
 };
 
 }  // namespace tinyllama

@@ -6,39 +6,18 @@
 #include "model/kernels/swiglu.hpp"
 
 namespace tinyllama {
-namespace {
-
-std::vector<Linear> make_gate_up(const ModelConfig& config, const Variant& variant,
-                                 TensorInitializer& initializer) {
-  const int64_t D = config.hidden_dim();
-  const int64_t F = config.intermediate_dim();
-  std::vector<Linear> projections;
-  if (variant.has(Switch::gate_up)) {
-    projections.emplace_back(D, at::IntArrayRef({F, F}), variant, initializer);
-  } else {
-    projections.emplace_back(D, at::IntArrayRef({F}), variant, initializer);
-    projections.emplace_back(D, at::IntArrayRef({F}), variant, initializer);
-  }
-  return projections;
-}
-
-}  // namespace
-
 FeedForward::FeedForward(const ModelConfig& config, const Variant& variant,
                          TensorInitializer& initializer)
-    : fused_swiglu_(variant.has(Switch::fused_swiglu)),
-      gate_up_(make_gate_up(config, variant, initializer)),
-      down_(config.intermediate_dim(), {config.hidden_dim()}, variant, initializer) {}
+    : merged_(variant.has(Switch::gate_up)),
+      fused_swiglu_(variant.has(Switch::fused_swiglu)),
+      gate_up_(config.hidden_dim(), {config.intermediate_dim(), config.intermediate_dim()}, merged_,
+               variant, initializer),
+      down_(config.intermediate_dim(), config.hidden_dim(), variant, initializer) {}
 
 // silu(gate) * up, [B, S, D_ff]
 at::Tensor FeedForward::activation(const at::Tensor& hidden_states) const {
-  const bool merged = gate_up_.size() == 1;
-  if (merged && fused_swiglu_) {
-    return kernels::swiglu_merged(gate_up_.front().forward(hidden_states));
-  }
-  const auto parts = merged ? gate_up_.front().forward_parts(hidden_states)
-                            : std::vector{gate_up_.front().forward(hidden_states),
-                                          gate_up_.back().forward(hidden_states)};
+  if (merged_ && fused_swiglu_) return kernels::swiglu_merged(gate_up_.forward(hidden_states));
+  const auto parts = gate_up_.forward_parts(hidden_states);
   return fused_swiglu_ ? kernels::swiglu(parts[0], parts[1]) : at::silu(parts[0]) * parts[1];
 }
 
@@ -47,9 +26,8 @@ at::Tensor FeedForward::forward(const at::Tensor& hidden_states) const {
 }
 
 NamedTensors FeedForward::parameters(const std::string& prefix) const {
-  const bool merged = gate_up_.size() == 1;
-  return {{prefix + "gate_proj.weight", gate_up_.front().weight()},
-          {prefix + "up_proj.weight", merged ? gate_up_[0].weight(1) : gate_up_[1].weight()},
+  return {{prefix + "gate_proj.weight", gate_up_.weight(0)},
+          {prefix + "up_proj.weight", gate_up_.weight(1)},
           {prefix + "down_proj.weight", down_.weight()}};
 }
 

@@ -17,9 +17,10 @@ class FeedForward {
  private:
   at::Tensor activation(const at::Tensor& hidden_states) const;
 
+  bool merged_;
   bool fused_swiglu_;
-  std::vector<Linear> gate_up_;  // gate and up, [D_ff, D] each: one for both, or one each
-  Linear down_;                  // [D, D_ff]
+  Linear gate_up_;  // gate and up, [D_ff, D] each
+  Linear down_;     // [D, D_ff]
 };
 
 }  // namespace tinyllama

@@ -155,6 +155,15 @@ TEST_P(GoldenTest, LogitsLossAndEveryGradient) {
 INSTANTIATE_TEST_SUITE_P(All, GoldenTest,
                          ::testing::ValuesIn(golden_points({Dtype::f64, Dtype::f32})), point_name);
 
+// Adam makes a step of full size of any gradient but 0: what is left of rounding would decide.
+std::vector<GoldenPoint> training_points() {
+  std::vector<GoldenPoint> points = golden_points({Dtype::f64});
+  std::erase_if(points, [](const GoldenPoint& point) {
+    return point.name == "seq_1" && leaves_rounding_of_zero(point.variant);
+  });
+  return points;
+}
+
 class GoldenTrainingTest : public ::testing::TestWithParam<GoldenPoint> {};
 
 TEST_P(GoldenTrainingTest, WeightsAfterFiveStepsOfAdamW) {
@@ -166,9 +175,6 @@ TEST_P(GoldenTrainingTest, WeightsAfterFiveStepsOfAdamW) {
                                           variant.name(), to_string(dtype), name),
                               "torch.optim.AdamW with weight decay 0.1 on LlamaForCausalLM",
                               golden_tolerance(dtype)});
-  if (name == "seq_1" && leaves_rounding_of_zero(variant)) {
-    GTEST_SKIP() << "Adam makes a step of full size of any gradient but 0";
-  }
   model.train(kTrainedSteps);
   for (const auto& [parameter, tensor] : model.parameters()) {
     proof.expect_equal_values(tensor, expected.read(kTrainedPrefix + parameter),
@@ -176,7 +182,7 @@ TEST_P(GoldenTrainingTest, WeightsAfterFiveStepsOfAdamW) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GoldenTrainingTest, ::testing::ValuesIn(golden_points({Dtype::f64})),
+INSTANTIATE_TEST_SUITE_P(All, GoldenTrainingTest, ::testing::ValuesIn(training_points()),
                          point_name);
 
 TEST(GoldenFiles, WeightsAreWrittenAgainByteForByte) {

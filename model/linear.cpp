@@ -1,6 +1,5 @@
 #include "model/linear.hpp"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
@@ -16,25 +15,25 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // y = x W^T for one buffer W whose row ranges are the parameters `parts`.
-class MergedLinear : public torch::autograd::Function<MergedLinear> {
+class LinearFunction : public torch::autograd::Function<LinearFunction> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, at::TensorList parts,
-                            const at::Tensor& merged, const Products& products) {
+                            const at::Tensor& rows, const Products& products) {
     const auto type = product_type(x);
     const WithoutAutocast as_they_are;
     const at::Tensor flat = x.reshape({-1, x.size(-1)}).to(type);
-    const at::Tensor weight = merged.to(type);
+    const at::Tensor weight = rows.to(type);
     context->save_for_backward({flat, weight});
     context->saved_data["onednn"] = products.uses_onednn();
     context->saved_data["wide"] = products.is_wide();
     context->saved_data["x_sizes"] = x.sizes();
     context->saved_data["x_type"] = x.scalar_type();
-    context->saved_data["parameter_type"] = merged.scalar_type();
-    std::vector<int64_t> rows;
-    for (const at::Tensor& part : parts) rows.push_back(part.size(0));
-    context->saved_data["rows"] = rows;
+    context->saved_data["parameter_type"] = rows.scalar_type();
+    std::vector<int64_t> outs;
+    for (const at::Tensor& part : parts) outs.push_back(part.size(0));
+    context->saved_data["outs"] = outs;
     std::vector<int64_t> sizes = x.sizes().vec();
-    sizes.back() = merged.size(0);
+    sizes.back() = rows.size(0);
     return products.forward(flat, weight).view(sizes);
   }
 
@@ -45,7 +44,7 @@ class MergedLinear : public torch::autograd::Function<MergedLinear> {
     const Products products(context->saved_data["onednn"].toBool(),
                             context->saved_data["wide"].toBool());
     const at::Tensor gradient = gradients[0].reshape({-1, weight.size(0)});
-    const auto rows = context->saved_data["rows"].toIntVector();
+    const auto outs = context->saved_data["outs"].toIntVector();
     variable_list result;
     if (context->needs_input_grad(0)) {
       result.push_back(products.input_gradient(gradient, weight)
@@ -57,12 +56,12 @@ class MergedLinear : public torch::autograd::Function<MergedLinear> {
     const at::Tensor weight_gradient =
         products.weight_gradient(gradient, x, weight)
             .to(context->saved_data["parameter_type"].toScalarType());
-    if (rows.size() == 1) {
+    if (outs.size() == 1) {
       result.push_back(weight_gradient);
     } else {
-      for (const at::Tensor& part : weight_gradient.split_with_sizes(rows)) result.push_back(part);
+      for (const at::Tensor& part : weight_gradient.split_with_sizes(outs)) result.push_back(part);
     }
-    result.emplace_back();  // merged
+    result.emplace_back();  // rows
     result.emplace_back();  // products
     return result;
   }
@@ -71,36 +70,55 @@ class MergedLinear : public torch::autograd::Function<MergedLinear> {
 }  // namespace
 
 c10::ScalarType product_type(const at::Tensor& x) {
-  const auto device = x.device().type();
-  return at::autocast::is_autocast_enabled(device) ? at::autocast::get_autocast_dtype(device)
-                                                   : x.scalar_type();
+  return autocast_type(x.device().type()).value_or(x.scalar_type());
 }
 
-Linear::Linear(int64_t in, at::IntArrayRef outs, const Variant& variant,
+Linear::Linear(int64_t in, int64_t out, const Variant& variant, TensorInitializer& initializer)
+    : Linear(in, {out}, /*merged=*/false, variant, initializer) {}
+
+Linear::Linear(int64_t in, at::IntArrayRef outs, bool merged, const Variant& variant,
                TensorInitializer& initializer)
     : outs_(outs.vec()), products_(variant) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> drawn;
   for (const int64_t out : outs) drawn.push_back(initializer.normal({out, in}, kInitialStd));
-  const int64_t rows = std::accumulate(outs_.begin(), outs_.end(), int64_t{0});
-  merged_ = variant.has(Switch::layout) ? at::empty({in, rows}, drawn.front().options()).t()
-                                        : at::empty({rows, in}, drawn.front().options());
+  const auto options = drawn.front().options();
+  const auto add_buffer = [&](int64_t rows) {
+    buffers_.push_back({variant.has(Switch::layout) ? at::empty({in, rows}, options).t()
+                                                    : at::empty({rows, in}, options),
+                        {}});
+  };
+  if (merged) add_buffer(std::accumulate(outs_.begin(), outs_.end(), int64_t{0}));
   int64_t first = 0;
   for (const at::Tensor& weight : drawn) {
-    at::Tensor part = merged_.narrow(0, first, weight.size(0)).detach();
+    if (!merged) {
+      add_buffer(weight.size(0));
+      first = 0;
+    }
+    at::Tensor part = buffers_.back().rows.narrow(0, first, weight.size(0)).detach();
     part.copy_(weight);
     parts_.push_back(part.requires_grad_(true));
+    buffers_.back().parts.push_back(parts_.back());
     first += weight.size(0);
   }
 }
 
+at::Tensor Linear::multiply(const at::Tensor& x, const Buffer& buffer) const {
+  if (buffer.parts.size() == 1 && products_.are_default())
+    return at::linear(x, buffer.parts.front());
+  return LinearFunction::apply(x, at::TensorList(buffer.parts), buffer.rows, products_);
+}
+
 at::Tensor Linear::forward(const at::Tensor& x) const {
-  if (parts_.size() == 1 && products_.are_default()) return at::linear(x, parts_.front());
-  return MergedLinear::apply(x, at::TensorList(parts_), merged_, products_);
+  TORCH_INTERNAL_ASSERT(buffers_.size() == 1, "one product for weights that are not merged");
+  return multiply(x, buffers_.front());
 }
 
 std::vector<at::Tensor> Linear::forward_parts(const at::Tensor& x) const {
-  return at::split_with_sizes(forward(x), outs_, -1);
+  if (buffers_.size() == 1) return at::split_with_sizes(forward(x), outs_, -1);
+  std::vector<at::Tensor> outputs;
+  for (const Buffer& buffer : buffers_) outputs.push_back(multiply(x, buffer));
+  return outputs;
 }
 
 }  // namespace tinyllama

@@ -13,24 +13,34 @@ namespace tinyllama {
 /// The type in which products of `x` run: what autocast says where it is on, else x's own.
 c10::ScalarType product_type(const at::Tensor& x);
 
-/// One weight, or several whose rows lie side by side in one buffer, so that a single product
-/// serves them. Each part stays a parameter of its own with its own gradient: names, optimizer and
-/// files do not see that they are neighbours.
+/// One weight, or several for the same input. Merged ones lie side by side in one buffer, so that a
+/// single product serves them; yet each stays a parameter of its own with its own gradient: names,
+/// optimizer and files do not see that they are neighbours.
 class Linear {
  public:
-  /// `outs`: rows of each part; drawn in this order. More than one: merged.
-  Linear(int64_t in, at::IntArrayRef outs, const Variant& variant, TensorInitializer& initializer);
+  /// A single weight, [out, in].
+  Linear(int64_t in, int64_t out, const Variant& variant, TensorInitializer& initializer);
+  /// `outs`: rows of each part; drawn in this order.
+  Linear(int64_t in, at::IntArrayRef outs, bool merged, const Variant& variant,
+         TensorInitializer& initializer);
 
-  /// x [.., in] -> [.., sum of outs].
+  /// x [.., in] -> [.., sum of outs]; for a single weight or merged ones.
   at::Tensor forward(const at::Tensor& x) const;
-  /// The same, split into its parts: views of one tensor.
+  /// x [.., in] -> [.., out] of each part; of merged ones views of one tensor.
   std::vector<at::Tensor> forward_parts(const at::Tensor& x) const;
 
   /// Weight of a part, [out, in].
   const at::Tensor& weight(size_t part = 0) const { return parts_.at(part); }
 
  private:
-  at::Tensor merged_;  // [sum of outs, in]; its rows are the parts
+  /// What one product multiplies by: the rows of one part or more.
+  struct Buffer {
+    at::Tensor rows;                // [sum of the parts' outs, in]
+    std::vector<at::Tensor> parts;  // views of it
+  };
+  at::Tensor multiply(const at::Tensor& x, const Buffer& buffer) const;
+
+  std::vector<Buffer> buffers_;
   std::vector<at::Tensor> parts_;
   std::vector<int64_t> outs_;
   Products products_;

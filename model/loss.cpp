@@ -27,7 +27,7 @@ at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets) 
 }
 
 LmHead::LmHead(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer)
-    : projection_(config.hidden_dim(), {config.vocab_size()}, variant, initializer),
+    : projection_(config.hidden_dim(), config.vocab_size(), variant, initializer),
       products_(variant),
       fused_loss_(variant.has(Switch::fused_loss)) {}
 

@@ -13,17 +13,6 @@ std::optional<c10::OperatorHandle> onednn_product() {
   return c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
 }
 
-// a [m, k], b [n, k] -> a b^T. Called by name and with boxed arguments, because its C++ signature
-// differs between versions.
-at::Tensor multiply_by_onednn(const at::Tensor& a, const at::Tensor& b) {
-  static const auto operation = onednn_product();
-  TORCH_CHECK(operation, "onednn: this libtorch has no mkldnn::_linear_pointwise");
-  torch::jit::Stack stack;
-  torch::jit::push(stack, a, b, c10::IValue(), "none", c10::List<std::optional<at::Scalar>>(), "");
-  operation->callBoxed(stack);
-  return torch::jit::pop(stack).toTensor();
-}
-
 bool is_narrow(const at::Tensor& tensor) {
   return tensor.element_size() < 4;
 }
@@ -36,6 +25,16 @@ at::Tensor widened(const at::Tensor& tensor) {
 
 bool has_onednn_product() {
   return onednn_product().has_value();
+}
+
+// Called by name and with boxed arguments, because its C++ signature differs between versions.
+at::Tensor multiply_by_onednn(const at::Tensor& a, const at::Tensor& b) {
+  static const auto operation = onednn_product();
+  TORCH_CHECK(operation, "onednn: this libtorch has no mkldnn::_linear_pointwise");
+  torch::jit::Stack stack;
+  torch::jit::push(stack, a, b, c10::IValue(), "none", c10::List<std::optional<at::Scalar>>(), "");
+  operation->callBoxed(stack);
+  return torch::jit::pop(stack).toTensor();
 }
 
 Products::Products(const Variant& variant)

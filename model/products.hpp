@@ -40,4 +40,8 @@ class Products {
 /// Whether libtorch offers oneDNN's product to C++.
 bool has_onednn_product();
 
+/// a [m, k], b [n, k] of one type, not float64 -> a b^T [m, n] by that product. Throws where
+/// libtorch has none.
+at::Tensor multiply_by_onednn(const at::Tensor& a, const at::Tensor& b);
+
 }  // namespace tinyllama

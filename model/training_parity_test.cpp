@@ -108,7 +108,7 @@ class TrainingParityTest : public ::testing::Test {
                                   .to(c10::ScalarType::BFloat16)
                                   .view(c10::ScalarType::Short)
                                   .to(c10::ScalarType::Long)
-                                  .view(-1);
+                                  .reshape(-1);
       const at::Tensor factors = at::arange(first, first + bits.numel(), bits.options());
       checksum += (bits * factors).sum().item<int64_t>();
       first += bits.numel();

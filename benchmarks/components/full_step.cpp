@@ -63,7 +63,7 @@ harness::Component full_step() {
       [](const Workload& workload, Pass) { return full_step_cost(workload); },
       [](const Workload& workload, Pass) { return full_step_memory(workload); },
       [](const harness::BuildRequest& request) { return std::make_unique<FullStepWork>(request); },
-      refuse_without_next_token,
+      refuse_loss,
       step_switches()};
 }
 

@@ -9,11 +9,6 @@ std::vector<Switch> with_product_switches(std::vector<Switch> switches) {
   return switches;
 }
 
-std::string refuse_without_backward_of_its_own(const Workload& workload, Pass pass) {
-  if (pass != Pass::backward || !workload.variant.has(Switch::fused_loss)) return {};
-  return "fused_loss computes the LM head's gradients in the forward: time forward_backward";
-}
-
 void load_weights(const harness::BuildRequest& request, const NamedTensors& parameters) {
   if (request.weights != nullptr) request.weights->copy_to(parameters, request.weights_type);
 }
@@ -32,10 +27,14 @@ c10::ScalarType product_output_type(const Workload& workload) {
   return compute_type(workload.dtype);
 }
 
-std::string refuse_without_next_token(const Workload& workload, Pass pass) {
-  if (workload.seq >= 2 || pass == Pass::forward) return {};
-  return fmt::format("seq = {}: the next-token loss needs at least 2 tokens a sample",
-                     workload.seq);
+std::string refuse_loss(const Workload& workload, Pass pass) {
+  if (workload.seq < 2 && pass != Pass::forward) {
+    return fmt::format("seq = {}: the next-token loss needs at least 2 tokens a sample",
+                       workload.seq);
+  }
+  if (pass == Pass::backward && workload.variant.has(Switch::fused_loss))
+    return "fused_loss computes the LM head's gradients in the forward: time forward_backward";
+  return {};
 }
 
 }  // namespace tinyllama::components

@@ -20,10 +20,11 @@ inline const std::vector<Switch> kBlockSwitches = {
     Switch::qkv,          Switch::gate_up,         Switch::fused_swiglu,
     Switch::sdpa,         Switch::fused_attention, Switch::fused_norm,
     Switch::fused_rotary, Switch::checkpoint};
-inline const std::vector<Switch> kModelSwitches = {
-    Switch::qkv,          Switch::gate_up,         Switch::fused_swiglu,
-    Switch::sdpa,         Switch::fused_attention, Switch::fused_norm,
-    Switch::fused_rotary, Switch::fused_loss,      Switch::checkpoint};
+inline const std::vector<Switch> kModelSwitches = [] {
+  std::vector<Switch> switches = kBlockSwitches;
+  switches.push_back(Switch::fused_loss);
+  return switches;
+}();
 
 /// These, and the switches of every component with linear layers.
 std::vector<Switch> with_product_switches(std::vector<Switch> switches);
@@ -45,10 +46,8 @@ at::Tensor output_gradient(at::IntArrayRef shape, c10::ScalarType type,
 /// Type of what the last product of a layer returns.
 c10::ScalarType product_output_type(const Workload& workload);
 
-/// Refuses to time a backward alone that the variant's forward has done already.
-std::string refuse_without_backward_of_its_own(const Workload& workload, Pass pass);
-
-/// Refuses sequences of one token for passes that need the loss.
-std::string refuse_without_next_token(const Workload& workload, Pass pass);
+/// Refuses sequences of one token for passes that need the loss, and a backward alone of a loss
+/// whose forward has done it already.
+std::string refuse_loss(const Workload& workload, Pass pass);
 
 }  // namespace tinyllama::components

@@ -25,9 +25,9 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
       request.pass, w.dtype, request.device.type());
 }
 
+// Its forward is the loss as well.
 std::string refusal(const Workload& workload, Pass pass) {
-  const std::string reason = refuse_without_backward_of_its_own(workload, pass);
-  return reason.empty() ? refuse_without_next_token(workload, Pass::forward_loss) : reason;
+  return refuse_loss(workload, pass == Pass::forward ? Pass::forward_loss : pass);
 }
 
 }  // namespace

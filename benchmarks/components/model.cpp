@@ -25,11 +25,6 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
       request.pass, w.dtype, request.device.type());
 }
 
-std::string refusal(const Workload& workload, Pass pass) {
-  const std::string reason = refuse_without_backward_of_its_own(workload, pass);
-  return reason.empty() ? refuse_without_next_token(workload, pass) : reason;
-}
-
 }  // namespace
 
 harness::Component model() {
@@ -38,7 +33,7 @@ harness::Component model() {
           model_cost,
           model_memory,
           build,
-          refusal,
+          refuse_loss,
           with_product_switches(kModelSwitches)};
 }
 

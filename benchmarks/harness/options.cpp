@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <limits>
+#include <ranges>
 #include <stdexcept>
 
 #include "benchmarks/harness/list_grammar.hpp"
@@ -21,8 +22,9 @@ constexpr const char* kDescription =
     "Measures the components of a LLaMA training step.\n\n"
     "With no axis option (components, passes, variants, sizes, dtypes, batch, seq) the default "
     "grid runs. As soon as one is\n"
-    "given, the others take: all components, all passes, baseline, tiny, f32, and each size's own "
-    "batch and sequence.\n"
+    "given, the others take: all components, all passes, baseline and optimized, tiny, f32, and "
+    "each "
+    "size's own batch and sequence.\n"
     "--weights counts as --sizes custom.\n"
     "Numbers are lists: 8 or 4,8,16 or 64:512:*2 or 128:1024:+128.";
 constexpr const char* kFooter =
@@ -78,7 +80,13 @@ void add_axis_options(CLI::App& app, RawOptions& raw) {
   app.add_option("--passes", raw.passes,
                  "forward, backward, forward_backward, forward_loss, update, train")
       ->group(group);
-  app.add_option("--variants", raw.variants, "baseline")->group(group);
+  app.add_option("--variants", raw.variants,
+                 fmt::format("baseline, fused, optimized, or switches joined by '+': {}",
+                             fmt::join(all_switches() | std::views::transform([](Switch option) {
+                                         return to_string(option);
+                                       }),
+                                       ", ")))
+      ->group(group);
   app.add_option("--sizes", raw.sizes, "names of problem sizes, or custom")->group(group);
   app.add_option("--dtypes", raw.dtypes, "f32, bf16, f16, amp_bf16, amp_f16")->group(group);
   app.add_option("--batch", raw.batches, "samples in a step (default: the size's own)")

@@ -1,8 +1,6 @@
 #include "benchmarks/instruments/gemm_paths.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
@@ -13,6 +11,8 @@
 #include <optional>
 #include <stdexcept>
 #include <utility>
+
+#include "model/products.hpp"
 
 namespace tinyllama::instruments {
 namespace {
@@ -43,32 +43,26 @@ at::Tensor multiply_linear(const GemmOperands& operands) {
   return at::linear(operands.a, operands.b.t());
 }
 
-at::Tensor multiply_widened(const GemmOperands& operands) {
-  return operands.a.to(at::kFloat).mm(operands.b.to(at::kFloat)).to(operands.a.scalar_type());
-}
-
-/// oneDNN's inner product, which libtorch keeps for torch.compile and gives no C++ function for.
-std::optional<GemmPath> onednn_path() {
-  const auto operation = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
-  if (!operation) return std::nullopt;
-  // Called by name and with boxed arguments, because its C++ signature differs between versions.
-  return GemmPath{"oneDNN", [operation = *operation](const GemmOperands& operands) {
-                    torch::jit::Stack stack;
-                    torch::jit::push(stack, operands.a, operands.b.t(), c10::IValue(), "none",
-                                     c10::List<std::optional<at::Scalar>>(), "");
-                    operation.callBoxed(stack);
-                    return torch::jit::pop(stack).toTensor();
-                  }};
+/// Narrow operands, multiplied in float32 as the model's switch wide_products does.
+GemmPath widened_path(const std::string& library, bool onednn) {
+  return {library + " in float32, rounded once",
+          [products = Products(onednn, /*wide=*/true)](const GemmOperands& operands) {
+            return products.forward(operands.a, operands.b.t());
+          }};
 }
 
 std::vector<GemmPath> all_paths(const Device& device, c10::ScalarType type) {
   if (device.is_gpu()) return {{"at::mm", multiply_default}, {"at::linear", multiply_linear}};
+  const bool has_onednn = has_onednn_product() && type != at::kDouble;
   std::vector<GemmPath> paths{{"default BLAS", multiply_default}};
-  if (type != at::kDouble) {
-    if (auto path = onednn_path()) paths.push_back(*std::move(path));
+  if (has_onednn) {
+    paths.push_back({"oneDNN", [](const GemmOperands& operands) {
+                       return multiply_by_onednn(operands.a, operands.b.t());
+                     }});
   }
   if (c10::elementSize(type) < sizeof(float)) {
-    paths.push_back({"default BLAS in float32, rounded once", multiply_widened});
+    paths.push_back(widened_path("default BLAS", /*onednn=*/false));
+    if (has_onednn) paths.push_back(widened_path("oneDNN", /*onednn=*/true));
   }
   return paths;
 }

@@ -9,8 +9,6 @@
 namespace tinyllama::kernel_benchmark {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
 constexpr kernels::AdamWScalars kScalars = {.learning_rate = 1e-4,
                                             .beta1 = 0.9,
                                             .beta2 = 0.999,

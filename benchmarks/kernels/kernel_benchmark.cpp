@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -15,6 +14,7 @@
 #include "benchmarks/instruments/thread_pinning.hpp"
 #include "benchmarks/kernels/kernel_cases.hpp"
 #include "benchmarks/kernels/turns.hpp"
+#include "model/file_io.hpp"
 #include "model/kernels/cpu/instruction_sets.hpp"
 
 namespace tinyllama::kernel_benchmark {
@@ -110,8 +110,9 @@ std::vector<Row> measure(const instruments::Device& device, const Options& optio
   return rows;
 }
 
-void write(const std::string& file, const instruments::Device& device,
-           const std::optional<instruments::Bandwidth>& bandwidth, const std::vector<Row>& rows) {
+std::string document_of(const instruments::Device& device,
+                        const std::optional<instruments::Bandwidth>& bandwidth,
+                        const std::vector<Row>& rows) {
   json document = json::object();
   document["device"] = device.description().name;
   document["torch"] = instruments::torch_version();
@@ -125,12 +126,13 @@ void write(const std::string& file, const instruments::Device& device,
   }
   document["rows"] = json::array();
   for (const Row& row : rows) document["rows"].push_back(as_json(row));
-  std::ofstream stream(file);
-  stream << document.dump(2) << '\n';
-  if (!stream) throw std::runtime_error(fmt::format("{}: cannot be written", file));
+  return document.dump(2) + "\n";
 }
 
 void run(const Options& options) {
+  // Before minutes are spent: a path that cannot be written to must not cost them.
+  std::optional<ReplacementFile> file;
+  if (!options.json_file.empty()) file.emplace(options.json_file);
   const auto device = instruments::Device::select("cpu");
   std::optional<instruments::Bandwidth> bandwidth;
   if (!options.quick) bandwidth = instruments::measure_bandwidth(device);
@@ -149,11 +151,16 @@ void run(const Options& options) {
       "/triad", "share of peak");
   at::manual_seed(1);
   const auto rows = measure(device, options, bandwidth);
-  if (!options.json_file.empty()) write(options.json_file, device, bandwidth, rows);
+  if (!file) return;
+  const std::string document = document_of(device, bandwidth, rows);
+  file->write(document.data(), static_cast<int64_t>(document.size()));
+  file->commit();
 }
 
 }  // namespace
 }  // namespace tinyllama::kernel_benchmark
+
+constexpr int kBadInput = 2;
 
 int main(int argc, char** argv) {
   tinyllama::instruments::pin_openmp_threads(argv);
@@ -164,12 +171,16 @@ int main(int argc, char** argv) {
   app.add_option("--filter", options.filter,
                  "only cases whose kernel/pass/size/dtype contains this");
   app.add_option("--json", options.json_file, "also write the table to this file");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kBadInput;
+  }
   try {
     tinyllama::kernel_benchmark::run(options);
   } catch (const std::exception& error) {
     fmt::print(stderr, "kernel_benchmark: {}\n", error.what());
-    return 1;
+    return kBadInput;
   }
   return 0;
 }

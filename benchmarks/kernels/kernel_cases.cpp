@@ -14,17 +14,6 @@ namespace tinyllama::kernel_benchmark {
 namespace {
 
 constexpr double kEps = 1e-5;
-using Tensors = std::vector<at::Tensor>;
-
-at::Tensor random(at::IntArrayRef shape, c10::ScalarType type) {
-  return at::randn(shape, at::TensorOptions().dtype(c10::ScalarType::Float)).to(type);
-}
-
-/// A differentiable function of leaves, and the gradients its backward starts from.
-struct Function {
-  std::string name;
-  std::function<Tensors(const Tensors& leaves)> forward;
-};
 
 struct Work {
   Tensors leaves, output_gradients, outputs, gradients;
@@ -38,7 +27,12 @@ struct Work {
   void backward() { gradients = torch::autograd::grad(outputs, leaves, output_gradients); }
 };
 
-/// The forward and the backward of each function, over leaves with the given values.
+}  // namespace
+
+at::Tensor random(at::IntArrayRef shape, c10::ScalarType type) {
+  return at::randn(shape, at::TensorOptions().dtype(c10::ScalarType::Float)).to(type);
+}
+
 std::vector<KernelCase> both_passes(const KernelCase& about, int64_t forward_bytes,
                                     int64_t backward_bytes, const Tensors& values,
                                     const Tensors& output_gradients,
@@ -62,6 +56,8 @@ std::vector<KernelCase> both_passes(const KernelCase& about, int64_t forward_byt
   }
   return {forward, backward};
 }
+
+namespace {
 
 // model/rms_norm.cpp's baseline.
 at::Tensor composed_norm(const at::Tensor& hidden, const at::Tensor& weight) {
@@ -184,8 +180,8 @@ std::vector<KernelCase> cases_of(const Shape& shape, c10::ScalarType type) {
   about.size = shape.name;
   about.dtype = type == c10::ScalarType::BFloat16 ? "bf16" : "f32";
   std::vector<KernelCase> all;
-  for (const auto& make :
-       {norm_cases, add_norm_cases, rotary_cases, swiglu_cases, merged_swiglu_cases}) {
+  for (const auto& make : {norm_cases, add_norm_cases, rotary_cases, attention_cases, swiglu_cases,
+                           merged_swiglu_cases}) {
     for (KernelCase& one : make(about, shape, type)) all.push_back(std::move(one));
   }
   all.push_back(cross_entropy_case(about, shape, type));

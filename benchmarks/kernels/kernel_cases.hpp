@@ -35,7 +35,26 @@ struct KernelCase {
 /// Every kernel at one shape, in float32 or bfloat16.
 std::vector<KernelCase> cases_of(const Shape& shape, c10::ScalarType type);
 
-/// Internal: the part of cases_of that has a file of its own.
+// --- internal: what the files of cases share ---
+
+using Tensors = std::vector<at::Tensor>;
+
+/// A differentiable function of leaves.
+struct Function {
+  std::string name;
+  std::function<Tensors(const Tensors& leaves)> forward;
+};
+
+at::Tensor random(at::IntArrayRef shape, c10::ScalarType type);
+
+/// The forward and the backward of each function, over leaves with the given values; a backward
+/// starts from `output_gradients`.
+std::vector<KernelCase> both_passes(const KernelCase& about, int64_t forward_bytes,
+                                    int64_t backward_bytes, const Tensors& values,
+                                    const Tensors& output_gradients,
+                                    const std::vector<Function>& functions);
+
+std::vector<KernelCase> attention_cases(KernelCase about, const Shape& shape, c10::ScalarType type);
 KernelCase adamw_case(const Shape& shape, c10::ScalarType type);
 
 }  // namespace tinyllama::kernel_benchmark

@@ -24,6 +24,7 @@ EVERYWHERE = [
     "hardware_flops",
     "counted_flops",
     "lookup_flops",
+    "opaque_flops",
     "elementwise_flops",
     "bytes",
     "flop_per_byte",
