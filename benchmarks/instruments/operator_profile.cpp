@@ -87,6 +87,7 @@ const std::set<std::string_view> kWithoutProducts = {
     "aten::narrow",
     "aten::ne",
     "aten::neg",
+    "aten::new_empty_strided",
     "aten::nll_loss",
     "aten::nll_loss_backward",
     "aten::nll_loss_forward",
