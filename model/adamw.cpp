@@ -1,5 +1,6 @@
 #include "model/adamw.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_addcdiv.h>
@@ -8,6 +9,9 @@
 #include <ATen/ops/_foreach_lerp.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_sqrt.h>
+#include <ATen/ops/_foreach_sub.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <cmath>
@@ -34,13 +38,29 @@ AdamW::AdamW(NamedTensors parameters, const Variant& variant, const AdamWOptions
       second_moments_(zeros_like_each(parameters_)),
       options_(options),
       foreach_(variant.has(Switch::foreach_adamw)),
-      fused_(variant.has(Switch::fused_adamw)) {}
+      fused_(variant.has(Switch::fused_adamw)) {
+  if (!variant.has(Switch::graph)) return;
+  device_steps_ = at::zeros(
+      {}, parameters_.front().second.options().dtype(c10::ScalarType::Double).requires_grad(false));
+}
+
+void AdamW::set_steps_done(int64_t steps) {
+  steps_done_ = steps;
+  if (device_steps_.defined()) device_steps_.fill_(static_cast<double>(steps));
+}
+
+at::Tensor AdamW::count_on_device() {
+  const at::Tensor steps = device_steps_.add_(1);
+  const at::Tensor second_scale = (1.0 - at::pow(options_.beta2, steps)).rsqrt_();
+  const at::Tensor step_size = options_.learning_rate / (1.0 - at::pow(options_.beta1, steps));
+  return at::stack({second_scale, step_size});
+}
 
 void AdamW::step() {
   const at::NoGradGuard no_grad;
   ++steps_done_;
   const Lists lists = with_gradients();
-  if (lists.parameters.empty()) return;
+  if (lists.parameters.empty()) return set_steps_done(steps_done_);
   if (fused_) {
     step_fused(lists);
   } else if (foreach_) {
@@ -67,9 +87,13 @@ double AdamW::bias_correction(double beta) const {
   return 1.0 - std::pow(beta, static_cast<double>(steps_done_));
 }
 
-void AdamW::step_one_by_one(const Lists& lists) const {
+void AdamW::step_one_by_one(const Lists& lists) {
   const double step_size = options_.learning_rate / bias_correction(options_.beta1);
   const double root_correction2 = std::sqrt(bias_correction(options_.beta2));
+  at::Tensor corrections;
+  // In the parameters' type: lists of another one are handled tensor by tensor.
+  if (device_steps_.defined())
+    corrections = count_on_device().to(lists.parameters.front().scalar_type());
   for (size_t i = 0; i < lists.parameters.size(); ++i) {
     const at::Tensor& parameter = lists.parameters[i];
     const at::Tensor& gradient = lists.gradients[i];
@@ -78,33 +102,48 @@ void AdamW::step_one_by_one(const Lists& lists) const {
     parameter.mul_(1.0 - options_.learning_rate * options_.weight_decay);
     m.lerp_(gradient, 1.0 - options_.beta1);
     v.mul_(options_.beta2).addcmul_(gradient, gradient, 1.0 - options_.beta2);
-    const at::Tensor denominator = v.sqrt().div_(root_correction2).add_(options_.eps);
-    parameter.addcdiv_(m, denominator, -step_size);
+    if (corrections.defined()) {
+      const at::Tensor denominator = v.sqrt().mul_(corrections[0]).add_(options_.eps);
+      parameter.sub_(m.div(denominator).mul_(corrections[1]));
+    } else {
+      const at::Tensor denominator = v.sqrt().div_(root_correction2).add_(options_.eps);
+      parameter.addcdiv_(m, denominator, -step_size);
+    }
   }
 }
 
 // The same operations in the same order, each over all parameters.
-void AdamW::step_by_lists(const Lists& lists) const {
+void AdamW::step_by_lists(const Lists& lists) {
   at::_foreach_mul_(lists.parameters, 1.0 - options_.learning_rate * options_.weight_decay);
   at::_foreach_lerp_(lists.first_moments, lists.gradients, 1.0 - options_.beta1);
   at::_foreach_mul_(lists.second_moments, options_.beta2);
   at::_foreach_addcmul_(lists.second_moments, lists.gradients, lists.gradients,
                         1.0 - options_.beta2);
   std::vector<at::Tensor> denominators = at::_foreach_sqrt(lists.second_moments);
+  if (device_steps_.defined()) {
+    const at::Tensor corrections = count_on_device().to(lists.parameters.front().scalar_type());
+    at::_foreach_mul_(denominators, corrections[0]);
+    at::_foreach_add_(denominators, options_.eps);
+    std::vector<at::Tensor> changes = at::_foreach_div(lists.first_moments, denominators);
+    at::_foreach_mul_(changes, corrections[1]);
+    at::_foreach_sub_(lists.parameters, changes);
+    return;
+  }
   at::_foreach_div_(denominators, std::sqrt(bias_correction(options_.beta2)));
   at::_foreach_add_(denominators, options_.eps);
   at::_foreach_addcdiv_(lists.parameters, lists.first_moments, denominators,
                         -options_.learning_rate / bias_correction(options_.beta1));
 }
 
-void AdamW::step_fused(const Lists& lists) const {
+void AdamW::step_fused(const Lists& lists) {
   kernels::adamw_(lists.parameters, lists.gradients, lists.first_moments, lists.second_moments,
                   {.learning_rate = options_.learning_rate,
                    .beta1 = options_.beta1,
                    .beta2 = options_.beta2,
                    .eps = options_.eps,
                    .weight_decay = options_.weight_decay,
-                   .step = steps_done_});
+                   .step = steps_done_},
+                  device_steps_.defined() ? count_on_device() : at::Tensor());
 }
 
 void AdamW::clear_gradients() {

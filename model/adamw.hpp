@@ -32,6 +32,12 @@ class AdamW {
   const NamedTensors& first_moments() const { return first_moments_; }
   const NamedTensors& second_moments() const { return second_moments_; }
   int64_t steps_done() const { return steps_done_; }
+  /// As if so many steps had been done, for whoever puts an earlier state back.
+  void set_steps_done(int64_t steps);
+  /// Whether a captured step() counts on when it is replayed: of variants with Switch::graph.
+  bool counts_on_device() const { return device_steps_.defined(); }
+  /// A captured step() was replayed: what it changes on the device has changed.
+  void note_replayed_step() { ++steps_done_; }
 
  private:
   /// What an update needs of the parameters that have gradients, in lists.
@@ -42,11 +48,14 @@ class AdamW {
     std::vector<at::Tensor> second_moments;
   };
   Lists with_gradients() const;
-  void step_one_by_one(const Lists& lists) const;
-  void step_by_lists(const Lists& lists) const;
-  void step_fused(const Lists& lists) const;
+  void step_one_by_one(const Lists& lists);
+  void step_by_lists(const Lists& lists);
+  void step_fused(const Lists& lists);
   /// 1 - beta^t.
   double bias_correction(double beta) const;
+  /// Counts the step on the device. Returns 1 / sqrt(1 - beta2^t) and learning_rate / (1 -
+  /// beta1^t), float64 [2].
+  at::Tensor count_on_device();
 
   NamedTensors parameters_;
   NamedTensors first_moments_;
@@ -55,6 +64,8 @@ class AdamW {
   bool foreach_;
   bool fused_;
   int64_t steps_done_ = 0;
+  // With Switch::graph: a number of the host would be the same in every replay.
+  at::Tensor device_steps_;  // float64 []
 };
 
 }  // namespace tinyllama

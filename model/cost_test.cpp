@@ -110,6 +110,25 @@ TEST(MemoryCost, GrowsWithBatchAndSequence) {
   EXPECT_GT(full_step_memory(longer).activations, 2 * full_step_memory(kTiny).activations);
 }
 
+// Work done again must not be mistaken for masked scores that are computed after all.
+TEST(Cost, UsefulFlopsLeaveOutMaskedScoresAndNothingElse) {
+  Workload workload = kTiny;
+  workload.seq = 512;
+  const auto useful = [&](std::initializer_list<Switch> switches, Pass pass) {
+    workload.variant = Variant(switches);
+    return model_cost(workload, pass).useful_flops;
+  };
+  for (const Pass pass : {Pass::forward_loss, Pass::forward_backward}) {
+    const int64_t all = useful({}, pass), causal = useful({Switch::sdpa}, pass);
+    EXPECT_EQ(all, model_cost(workload, pass).model_flops);
+    EXPECT_EQ(causal, model_cost(workload, pass).causal_flops);
+    EXPECT_LT(causal, all);
+    EXPECT_EQ(useful({Switch::checkpoint}, pass), all);
+    EXPECT_EQ(useful({Switch::sdpa, Switch::checkpoint}, pass), causal);
+    EXPECT_EQ(useful({Switch::sdpa, Switch::fused_loss}, pass), causal);
+  }
+}
+
 // PaLM's estimate (Chowdhery et al., appendix B): 6 N + 12 L H Q T FLOPs a token of a training
 // step, N all parameters, Q head_dim, T the sequence length. It counts the look-up as a product.
 TEST(FullStepCost, WithTheLookUpItIsPalmsEstimateLessTheNorms) {

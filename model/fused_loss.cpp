@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -33,7 +34,8 @@ class ChunkedLoss {
     loss_sum = at::zeros({}, options);
     if (with_gradients) {
       input_gradient = at::empty_like(x);
-      weight_gradient = at::zeros(weight.sizes(), options);
+      // In the weight's own order, so that it need not be copied when it is stored.
+      weight_gradient = at::zeros_like(weight, options, c10::MemoryFormat::Preserve);
     }
   }
 
@@ -93,7 +95,10 @@ class FusedLoss : public torch::autograd::Function<FusedLoss> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const at::Tensor scale = gradients[0] / saved[2];
-    return {(saved[0] * scale)
+    // A GPU would round the scale to a narrow operand's type first; a CPU multiplies in float32.
+    const at::Tensor input_gradient =
+        saved[0].is_cuda() ? saved[0].to(at_least_float(saved[0].scalar_type())) : saved[0];
+    return {(input_gradient * scale)
                 .to(context->saved_data["x_type"].toScalarType())
                 .view(context->saved_data["x_sizes"].toIntVector()),
             (saved[1] * scale).to(context->saved_data["weight_type"].toScalarType()), at::Tensor(),

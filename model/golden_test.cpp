@@ -99,8 +99,7 @@ std::vector<GoldenPoint> golden_points(const std::vector<Dtype>& dtypes) {
   std::vector<GoldenPoint> points;
   for (const std::string& name : golden_names()) {
     for (const Dtype dtype : dtypes) {
-      const ModelConfig config = Weights(kGoldenFolder / name).config();
-      for (const Variant& variant : runnable_variants(config, dtype, 1, 1, cpu_traits()))
+      for (const Variant& variant : runnable_variants(dtype, cpu_traits()))
         points.push_back({name, dtype, variant});
     }
   }

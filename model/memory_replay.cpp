@@ -45,6 +45,7 @@ MemoryReplay::MemoryReplay(const Workload& workload)
       fused_loss(workload.variant.has(Switch::fused_loss)),
       checkpoint(workload.variant.has(Switch::checkpoint)),
       wide(workload.variant.has(Switch::wide_products)),
+      onednn(workload.variant.has(Switch::onednn)),
       own_product(is_own_product(workload.variant)) {}
 
 // --- linear layers ---
@@ -265,7 +266,11 @@ void MemoryReplay::fused_loss_forward() {
   int64_t temporary = chunk * V * c + chunk * D * c;
   if (autocast) temporary += (T * D + V * D) * c;
   if (wide) temporary += (chunk * D + V * D + chunk * V) * w;
-  if (c < w && !wide) temporary += V * D * c;
+  if (c < w && !wide) {
+    temporary += V * D * c;
+  } else if (onednn) {
+    temporary += V * D * w;
+  }
   touch(temporary);
   keep(2 * w);
 }

@@ -74,6 +74,7 @@ class MemoryReplay {
   const bool qkv, gate_up, fused_swiglu, tiled_attention, fused_norm, fused_rotary, fused_loss,
       checkpoint;
   const bool wide;         // products widen their operands
+  const bool onednn;       // products in float32 through oneDNN
   const bool own_product;  // every linear layer is our own function, not at::linear
 
  private:

@@ -4,6 +4,7 @@
 
 #include "model/kernels/gpu_launch.hpp"
 #include "model/products.hpp"
+#include "model/step_graph.hpp"
 
 namespace tinyllama {
 namespace {
@@ -31,6 +32,7 @@ DeviceTraits device_traits(c10::DeviceType device) {
   if (traits.is_gpu) {
     traits.fast_bf16_products = traits.fast_f16_products = true;
     traits.has_own_kernels = kernels::has_gpu_kernels();
+    traits.has_graphs = can_capture(device);
     return traits;
   }
   traits.has_onednn = has_onednn_product();
@@ -47,7 +49,15 @@ std::string refuse_variant(const Variant& variant, Dtype dtype, const DeviceTrai
   const auto has = [&](Switch option) { return variant.has(option); };
   if (has(Switch::graph) && !traits.is_gpu)
     return "graph: only a GPU captures its work; this is a CPU";
-  if (has(Switch::graph)) return "graph: this build cannot capture a step";
+  if (has(Switch::graph) && !traits.has_graphs)
+    return "graph: this libtorch cannot capture work of this device";
+  if (has(Switch::graph) && dtype == Dtype::amp_f16)
+    return "graph: the loss scaling of amp_f16 looks at the gradients from the host in every step";
+  if (has(Switch::graph) && storage_bytes(dtype) < 4 && !has(Switch::fused_adamw)) {
+    return fmt::format(
+        "graph: with parameters in {} it needs fused_adamw, whose corrections stay in float64",
+        to_string(dtype));
+  }
   if (has(Switch::onednn) && traits.is_gpu) return "onednn: a library for CPUs; this is a GPU";
   if (has(Switch::onednn) && !traits.has_onednn)
     return "onednn: this libtorch has no oneDNN product (mkldnn::_linear_pointwise)";
@@ -74,8 +84,7 @@ std::string refuse_variant(const Variant& variant, Dtype dtype, const DeviceTrai
   return {};
 }
 
-Variant optimized_variant(const ModelConfig& /*config*/, Dtype dtype, int64_t /*batch*/,
-                          int64_t /*seq*/, const DeviceTraits& traits) {
+Variant optimized_variant(Dtype dtype, const DeviceTraits& traits) {
   if (!traits.has_own_kernels) {
     return Variant({Switch::qkv, Switch::gate_up, Switch::sdpa, Switch::foreach_adamw})
         .named_optimized();
@@ -91,17 +100,15 @@ Variant optimized_variant(const ModelConfig& /*config*/, Dtype dtype, int64_t /*
   return best.named_optimized();
 }
 
-Variant resolved(const Variant& variant, const Workload& workload, const DeviceTraits& traits) {
-  if (!variant.is_optimized()) return variant;
-  return optimized_variant(workload.config, workload.dtype, workload.batch, workload.seq, traits);
+Variant resolved(const Variant& variant, Dtype dtype, const DeviceTraits& traits) {
+  return variant.is_optimized() ? optimized_variant(dtype, traits) : variant;
 }
 
-std::vector<Variant> runnable_variants(const ModelConfig& config, Dtype dtype, int64_t batch,
-                                       int64_t seq, const DeviceTraits& traits) {
+std::vector<Variant> runnable_variants(Dtype dtype, const DeviceTraits& traits) {
   std::vector<Variant> variants{Variant()};
   for (const Switch option : all_switches()) variants.push_back(Variant({option}));
   variants.push_back(Variant::fused());
-  variants.push_back(optimized_variant(config, dtype, batch, seq, traits));
+  variants.push_back(optimized_variant(dtype, traits));
   std::erase_if(variants, [&](const Variant& variant) {
     return !refuse_variant(variant, dtype, traits).empty();
   });

@@ -1,10 +1,13 @@
-// Which variants a device can run, and the best of them for a workload.
+// Which variants a device can run, and the best of them.
 #pragma once
+
+#include <c10/core/Device.h>
 
 #include <string>
 #include <vector>
 
-#include "model/cost.hpp"
+#include "model/dtype.hpp"
+#include "model/variant.hpp"
 
 namespace tinyllama {
 
@@ -14,7 +17,7 @@ struct DeviceTraits {
 
   bool is_gpu = false;
   /// Products of bfloat16, of float16, have units of their own; without them libraries compute them
-  /// at a twentieth of float32's rate (measured: README, "Measured here").
+  /// far more slowly than float32's (a step of `tiny`: README, "Measured here").
   bool fast_bf16_products = false;
   bool fast_f16_products = false;
   /// oneDNN's float32 products are faster than those of the default BLAS: on AMD processors with
@@ -22,6 +25,8 @@ struct DeviceTraits {
   /// cores).
   bool fast_onednn_f32 = false;
   bool has_onednn = false;
+  /// libtorch can capture work of this device and replay it.
+  bool has_graphs = false;
   /// Fused kernels of our own were built for this device.
   bool has_own_kernels = true;
 
@@ -38,17 +43,15 @@ inline DeviceTraits cpu_traits() {
 /// Empty, or why the variant cannot run in this dtype on this device.
 std::string refuse_variant(const Variant& variant, Dtype dtype, const DeviceTraits& traits);
 
-/// The set of switches that is fastest for this workload, named "optimized". The rules, each with
-/// the measurement that supports it, are in optimized.cpp; results/ABLATION.md measures them.
-Variant optimized_variant(const ModelConfig& config, Dtype dtype, int64_t batch, int64_t seq,
-                          const DeviceTraits& traits);
+/// The set of switches that is fastest on this device in this dtype, named "optimized". The rules,
+/// each with the measurement behind it, are in optimized.cpp.
+Variant optimized_variant(Dtype dtype, const DeviceTraits& traits);
 
 /// `variant` itself, or what "optimized" stands for here.
-Variant resolved(const Variant& variant, const Workload& workload, const DeviceTraits& traits);
+Variant resolved(const Variant& variant, Dtype dtype, const DeviceTraits& traits);
 
 /// The baseline, every switch alone, the set "fused" and "optimized": what a proof has to hold for.
 /// Those that the device cannot run in this dtype are left out.
-std::vector<Variant> runnable_variants(const ModelConfig& config, Dtype dtype, int64_t batch,
-                                       int64_t seq, const DeviceTraits& traits);
+std::vector<Variant> runnable_variants(Dtype dtype, const DeviceTraits& traits);
 
 }  // namespace tinyllama

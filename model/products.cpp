@@ -64,7 +64,10 @@ at::Tensor Products::weight_gradient(const at::Tensor& output_gradient, const at
 
 void Products::add_weight_gradient(at::Tensor& sum, const at::Tensor& output_gradient,
                                    const at::Tensor& x) const {
-  if (sum.scalar_type() != x.scalar_type() && !wide_) {
+  const bool narrow = sum.scalar_type() != x.scalar_type();
+  if (onednn_ && (wide_ || !narrow)) {
+    sum.add_(multiply(widened(output_gradient).t(), widened(x).t()));
+  } else if (narrow && !wide_) {
     // Narrow products are added up wider than they are stored.
     sum.add_(multiply(output_gradient.t(), x.t()));
   } else {

@@ -25,7 +25,7 @@ class Products {
   /// output_gradient [T, out], x [T, in] -> G^T x [out, in], stored in the weight's order.
   at::Tensor weight_gradient(const at::Tensor& output_gradient, const at::Tensor& x,
                              const at::Tensor& weight) const;
-  /// Adds G^T x to `sum` [out, in], contiguous and at least float32.
+  /// Adds G^T x to `sum` [out, in], dense and at least float32.
   void add_weight_gradient(at::Tensor& sum, const at::Tensor& output_gradient,
                            const at::Tensor& x) const;
 

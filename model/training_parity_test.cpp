@@ -126,8 +126,7 @@ class TrainingParityTest : public ::testing::Test {
 };
 
 TEST_F(TrainingParityTest, Float32FollowsTheOraclesCurve) {
-  for (const Variant& variant :
-       runnable_variants(ModelConfig(), Dtype::f32, 8, 128, cpu_traits())) {
+  for (const Variant& variant : runnable_variants(Dtype::f32, cpu_traits())) {
     testing::ProofRecord proof(
         {kSection, fmt::format("first 50 losses of tiny, f32, {}", variant.name()),
          "LlamaForCausalLM and torch.optim.AdamW, float32 (nats a token)", kFloat32Tolerance});
@@ -141,7 +140,7 @@ TEST_F(TrainingParityTest, Float32FollowsTheOraclesCurve) {
 }
 
 TEST_F(TrainingParityTest, LearnsTheBatchByHeart) {
-  const Variant optimized = optimized_variant(ModelConfig(), Dtype::f32, 8, 128, cpu_traits());
+  const Variant optimized = optimized_variant(Dtype::f32, cpu_traits());
   for (const Variant& variant : {Variant(), optimized}) {
     const Curve losses = train(Dtype::f32, 200, variant, adamw());
     testing::ProofRecord learned(
@@ -166,7 +165,7 @@ TEST_F(TrainingParityTest, Float64FollowsTheOraclesCurve) {
 // Of the other variants, the gate compares every gradient in these types; a curve of each would
 // take minutes where products in narrow types are slow.
 TEST_F(TrainingParityTest, NarrowTypesDecreaseTheLossAsTheOracleDoes) {
-  const Variant optimized = optimized_variant(ModelConfig(), Dtype::bf16, 8, 128, cpu_traits());
+  const Variant optimized = optimized_variant(Dtype::bf16, cpu_traits());
   for (const Variant& variant : {Variant(), optimized}) {
     testing::ProofRecord proof(
         {kSection,
@@ -219,8 +218,7 @@ class DeterminismTest : public TrainingParityTest {};
 // Two runs from the same seed, on the same number of threads: the same bits.
 TEST_F(DeterminismTest, TwoRunsOfAVariantAreBitIdentical) {
   constexpr size_t steps = 5;
-  for (const Variant& variant :
-       runnable_variants(ModelConfig(), Dtype::f32, 8, 128, cpu_traits())) {
+  for (const Variant& variant : runnable_variants(Dtype::f32, cpu_traits())) {
     testing::ProofRecord proof(
         {kSection,
          fmt::format("losses of 5 steps of tiny that differ between two runs, f32, {}",

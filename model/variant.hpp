@@ -46,7 +46,7 @@ class Variant {
   static Variant parse(std::string_view text);
   /// The workshop's version 2: qkv+gate_up+fused_swiglu+sdpa+fused_adamw.
   static Variant fused();
-  /// The set to be chosen for a workload; has no switch before optimized_for() (optimized.hpp).
+  /// The set to be chosen for a workload; has no switch before resolved() (optimized.hpp).
   static Variant unresolved_optimized();
 
   bool has(Switch option) const { return (bits_ & bit(option)) != 0; }

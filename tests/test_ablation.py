@@ -73,7 +73,7 @@ def test_terminal_shows_main_tables_and_rule(whole: Study) -> None:
     text = terminal_text(whole)
     assert "**" not in text
     assert "optimized without qkv" in text
-    assert "Held at all" in text
+    assert "Held (test points): nowhere shown slower" in text
     assert "Memory over" not in text
 
 
@@ -155,6 +155,9 @@ def test_script_answers_without_a_set_up(
     assert "--" not in [line[:2] for line in said.stderr.splitlines()]
 
 
+MACHINE = {"device": {"name": "a processor"}, "threads": 2}
+
+
 def peers_file(path: Path, *names: tuple[str, float], **peers: object) -> Path:
     entries = [
         {"run_name": f"{name}/manual_time", "run_type": "iteration"}
@@ -163,7 +166,7 @@ def peers_file(path: Path, *names: tuple[str, float], **peers: object) -> Path:
     ]
     skipped = {"run_name": step("peer:compile_default"), "run_type": "iteration"}
     entries.append(skipped | {"skipped": True, "skip_message": "too slow"})
-    context = {"date": "today", "peers": peers}
+    context = {"date": "today", "peers": peers, **MACHINE}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"context": context, "benchmarks": entries}))
     return path
@@ -198,17 +201,19 @@ def test_compiled_rows(whole: Study, tmp_path: Path) -> None:
     assert any("skipped: too slow" in line for line in lines)
 
 
-def test_newest_peers_passes_over_other_formats(tmp_path: Path) -> None:
-    assert newest_peers(tmp_path) is None
+def test_newest_peers_is_of_this_machine_and_format(tmp_path: Path) -> None:
+    assert newest_peers(MACHINE, tmp_path) is None
     reference = tmp_path / "results/reference/peers_old.json"
     reference.parent.mkdir(parents=True)
     reference.write_text('{"rows": []}')
-    assert newest_peers(tmp_path) is None
+    assert newest_peers(MACHINE, tmp_path) is None
     with pytest.raises(PeersError, match="peers_old"):
         compile_rows(reference, study().main)
     older = peers_file(tmp_path / "results/20260101T000000Z_peers/peers.json")
     newer = peers_file(tmp_path / "results/20260102T000000Z_peers/peers.json")
-    assert newest_peers(tmp_path) == newer != older
+    assert newest_peers(MACHINE, tmp_path) == newer != older
+    assert newest_peers(MACHINE | {"threads": 64}, tmp_path) is None
+    assert newest_peers({"device": {"name": "another"}, "threads": 2}, tmp_path) is None
 
 
 def test_bad_peers_file_is_found_before_measuring(

@@ -103,12 +103,12 @@ def test_a_crash_costs_only_the_variant_that_crashes() -> None:
     assert made.main.get("qkv", POINT).counter("max_rel_error") == 1e-6
 
 
-def test_slow_cells_get_three_turns_of_a_step() -> None:
+def test_slow_cells_get_five_turns_of_a_step() -> None:
     program = StandIn({"baseline": 5.0})
     made = run(program)
     assert {steps for names, steps in program.steps if "/baseline/" in names} == {1}
     assert {steps for names, steps in program.steps if "/qkv/" in names} == {5}
-    assert sorted(made.main.get("baseline", POINT).turns) == [0, 1, 2]
+    assert sorted(made.main.get("baseline", POINT).turns) == [0, 1, 2, 3, 4]
     assert sorted(made.main.get("qkv", POINT).turns) == [0, 1, 2, 3, 4, 5]
 
 

@@ -82,7 +82,7 @@ def test_no_difference_is_marked() -> None:
     assert ratio_text(row.ratio).startswith("~ 1.00 (")
     assert ratio_text(None) == "-"
     few = row_at(table(cell("baseline", [1.0, 1.0]), cell("qkv", [0.5, 0.5])), QKV, POINT)
-    assert ratio_text(few.ratio) == "2.00 (2.00 to 2.00 at 50 %)"
+    assert ratio_text(few.ratio) == "~ 2.00 (2.00 to 2.00 at 50 %)"
 
 
 def test_removed_row_is_compared_with_optimized() -> None:
@@ -124,7 +124,7 @@ def test_too_few_turns_break_no_rule_and_hold_none() -> None:
     rule = rule_of([1.0, 1.0, 1.0], [0.9, 0.9, 0.9])
     assert not rule.held
     assert rule.broken == []
-    assert [c.row for c in rule.unclear] == ["qkv"]
+    assert "qkv" in [c.row for c in rule.undecided]
 
 
 def test_rule_without_a_number_is_not_held() -> None:

@@ -53,8 +53,12 @@ def test_every_kernel_stands_beside_the_library(kernel_benchmark: Path, tmp_path
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--unknown"], ["--quick", "--json", "/nowhere/kernels.json"]],
-    ids=["option", "file"],
+    [
+        ["--unknown"],
+        ["--quick", "--json", "/nowhere/kernels.json"],
+        ["--quick", "--filter", "lu_decomposition"],
+    ],
+    ids=["option", "file", "filter"],
 )
 def test_what_cannot_be_done_exits_with_2(kernel_benchmark: Path, arguments: list[str]) -> None:
     completed = run(kernel_benchmark, *arguments)

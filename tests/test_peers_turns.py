@@ -35,6 +35,9 @@ class PlayedSide:
         assert case == CASE
         self._call("start")
 
+    def wait_until_built(self) -> None:
+        self._call("wait_until_built")
+
     def get_ready(self, case: SuiteCase) -> float:
         assert case == CASE
         self._call("get_ready")
@@ -52,19 +55,15 @@ def measure(sides: list[PlayedSide], effort: Effort) -> CaseRun:
     return results[0]
 
 
-def test_all_start_before_any_gets_ready_and_turns_rotate() -> None:
+def test_all_are_built_before_any_gets_ready_and_turns_rotate() -> None:
     calls: Calls = []
     sides = [PlayedSide(name, 0.1, calls) for name in "abc"]
     result = measure(sides, Effort(3, 2, 10.0))
-    assert [call[:2] for call in calls[:6]] == [
-        ("a", "start"),
-        ("b", "start"),
-        ("c", "start"),
-        ("a", "get_ready"),
-        ("b", "get_ready"),
-        ("c", "get_ready"),
+    preparations = ("start", "wait_until_built", "get_ready")
+    assert [call[:2] for call in calls[:9]] == [
+        (name, what) for what in preparations for name in "abc"
     ]
-    assert "".join(call[0] for call in calls[6:]) == "abcbcacab"
+    assert "".join(call[0] for call in calls[9:]) == "abcbcacab"
     assert result.sides["a"].turns == [[0.1, 0.1]] * 3
 
 
@@ -91,7 +90,7 @@ def test_ratio_is_over_the_turns_that_both_had() -> None:
     assert (ratio.turns, round(ratio.median)) == (2, 40)
 
 
-@pytest.mark.parametrize("method", ["start", "get_ready", "time 1"])
+@pytest.mark.parametrize("method", ["start", "wait_until_built", "get_ready", "time 1"])
 def test_who_fails_or_is_skipped_is_out_with_the_reason_and_the_others_go_on(method: str) -> None:
     calls: Calls = []
     sides = [

@@ -51,10 +51,18 @@ def test_interval_holds_the_true_median_as_often_as_it_says(count: int) -> None:
     assert statistics.mean(held) == pytest.approx(interval.confidence, abs=0.015)
 
 
-def test_text_has_the_digits_asked_for() -> None:
-    ratio = ratio_of_turns([1.0, 1.2, 1.1], [1.0, 1.0, 1.0])
-    assert ratio.text() == "1.10 (1.00 to 1.20)"
-    assert ratio.text(3) == "1.100 (1.000 to 1.200)"
+def test_text_names_a_confidence_below_95_percent() -> None:
+    few = ratio_of_turns([1.0, 1.2, 1.1], [1.0, 1.0, 1.0])
+    assert few.text() == "1.10 (1.00 to 1.20 at 75 %)"
+    assert ratio_of_turns([1.1] * 6, [1.0] * 6).text() == "1.10 (1.10 to 1.10)"
+    assert ratio_of_turns([1.1], [1.0]).text() == "1.10"
+
+
+def test_ratio_comes_back_from_json() -> None:
+    for turns in (1, 7):
+        ratio = ratio_of_turns([1.0 + i for i in range(turns)], [1.0] * turns)
+        assert Ratio.from_json(json.loads(json.dumps(ratio.as_json()))) == ratio
+    assert Ratio.from_json(None) is None
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,7 @@ std::vector<Variant> variants_of(const harness::Component& component, Pass pass,
   std::vector<Variant> variants;
   const auto planned = harness::testing::small_case(component, pass, dtype);
   Workload workload = planned.workload;
-  for (const Variant& variant :
-       runnable_variants(workload.config, dtype, workload.batch, workload.seq, cpu_traits())) {
+  for (const Variant& variant : runnable_variants(dtype, cpu_traits())) {
     workload.variant = variant;
     const bool changes = variant.is_baseline() || variant.has_any(component.switches);
     const bool refused = component.refusal && !component.refusal(workload, pass).empty();

@@ -67,7 +67,7 @@ TEST_P(CountedFlopsTest, HardwareFlopsAreTheProfilersCount) {
   const auto cpu = instruments::Device::select("cpu");
   for (size_t i = 0; i < grid.size(); ++i) {
     const GridPoint& point = grid[i];
-    for (const Variant& variant : testing::variants_at(point, i, dtype, kVariantStride)) {
+    for (const Variant& variant : testing::variants_at(i, dtype, kVariantStride)) {
       const Workload workload{point.config, variant, dtype, point.batch, point.seq};
       for (const auto& component : all()) {
         for (const Pass pass : component.passes) {

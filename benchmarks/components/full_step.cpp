@@ -1,7 +1,7 @@
 #include "benchmarks/components/components.hpp"
 #include "benchmarks/components/layer_inputs.hpp"
 #include "benchmarks/components/optimizer_state.hpp"
-#include "model/train_step.hpp"
+#include "model/step_graph.hpp"
 
 namespace tinyllama::components {
 namespace {
@@ -23,13 +23,16 @@ class FullStepWork final : public harness::WorkItem {
         step_(model_, optimizer_) {
     load_weights(request, model_.parameters());
     set_mid_training_state(optimizer_, initializer_);
+    if (request.workload.variant.has(Switch::graph)) graph_.emplace(step_, optimizer_, batch_);
   }
 
   void prepare() override {
+    // A replayed step writes gradients and loss where the captured one did.
+    if (graph_) return;
     optimizer_.clear_gradients();
     loss_.reset();
   }
-  void run() override { loss_ = step_.run({&batch_, 1}); }
+  void run() override { loss_ = graph_ ? graph_->run() : step_.run({&batch_, 1}); }
 
   NamedTensors results() const override {
     NamedTensors all = optimizer_results(optimizer_);
@@ -45,6 +48,7 @@ class FullStepWork final : public harness::WorkItem {
   AdamW optimizer_;
   TokenBatch batch_;
   TrainStep step_;
+  std::optional<StepGraph> graph_;
   at::Tensor loss_;
 };
 

@@ -42,7 +42,7 @@ class MemoryProofTest : public ::testing::TestWithParam<Dtype> {
     for (size_t i = 0; i < grid.size(); ++i) {
       const GridPoint& point = grid[i];
       if (!point.is_small()) continue;
-      for (const Variant& variant : testing::variants_at(point, i, GetParam(), kVariantStride)) {
+      for (const Variant& variant : testing::variants_at(i, GetParam(), kVariantStride)) {
         check(Workload{point.config, variant, GetParam(), point.batch, point.seq},
               fmt::format("{} at {}", variant.name(), point.name));
       }

@@ -1,3 +1,5 @@
+#include <ATen/ops/empty_like.h>
+
 #include "benchmarks/components/components.hpp"
 #include "benchmarks/components/layer_inputs.hpp"
 #include "benchmarks/components/optimizer_state.hpp"
@@ -18,11 +20,16 @@ class OptimizerWork final : public harness::WorkItem {
       : initializer_(request.seed, request.workload.dtype, request.device),
         optimizer_(TinyLlama(request.workload.config, request.workload.variant, 1, initializer_)
                        .parameters(),
-                   request.workload.variant, {.learning_rate = kLearningRate}) {
+                   // What is not captured counts its steps on the host.
+                   request.workload.variant.without(Switch::graph),
+                   {.learning_rate = kLearningRate}) {
     load_weights(request, optimizer_.parameters());
     set_mid_training_state(optimizer_, initializer_);
     for (const auto& [name, parameter] : optimizer_.parameters()) {
-      parameter.mutable_grad() = initializer_.normal(parameter.sizes(), kGradientStd);
+      // In the parameter's own order of elements, as a backward leaves it.
+      parameter.mutable_grad() = at::empty_like(parameter, parameter.options().requires_grad(false),
+                                                c10::MemoryFormat::Preserve)
+                                     .copy_(initializer_.normal(parameter.sizes(), kGradientStd));
     }
   }
 

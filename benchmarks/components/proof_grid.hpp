@@ -56,10 +56,9 @@ inline std::vector<GridPoint> proof_grid() {
 
 /// Variants to prove at the point of this index in the grid: the baseline at each, the others at
 /// one in `stride`, for they change operators and not sizes.
-inline std::vector<Variant> variants_at(const GridPoint& point, size_t index, Dtype dtype,
-                                        size_t stride) {
+inline std::vector<Variant> variants_at(size_t index, Dtype dtype, size_t stride) {
   if (index % stride != 0) return {Variant()};
-  return runnable_variants(point.config, dtype, point.batch, point.seq, cpu_traits());
+  return runnable_variants(dtype, cpu_traits());
 }
 
 }  // namespace tinyllama::components::testing

@@ -15,12 +15,12 @@ Counters rate_counters(const Case& planned, double seconds, const PeakBook& peak
   counters["GB_per_second"] = bytes / seconds * 1e-9;
   double shortest = bytes / bandwidth;
   if (cost.model_flops > 0) {
-    const double rate = static_cast<double>(cost.useful_flops()) / seconds;
+    const double rate = static_cast<double>(cost.useful_flops) / seconds;
     counters["TFLOPS"] = rate * 1e-12;
     counters["MFU_percent"] = 100.0 * rate / peaks.mfu_flops(type);
     counters["peak_percent"] = 100.0 * rate / peaks.measured_flops(type);
     shortest =
-        std::max(shortest, static_cast<double>(cost.useful_flops()) / peaks.measured_flops(type));
+        std::max(shortest, static_cast<double>(cost.useful_flops) / peaks.measured_flops(type));
   }
   // The roofline allows whichever of products and traffic takes longer at its peak.
   counters["roof_percent"] = 100.0 * shortest / seconds;

@@ -28,7 +28,7 @@ class CountersTest : public ::testing::Test {
 };
 
 TEST_F(CountersTest, RatesByHand) {
-  set_cost({.model_flops = 2'000'000'000, .hardware_flops = 9'000'000'000, .bytes = 1000});
+  set_cost({.model_flops = 2'000'000'000, .bytes = 1000, .useful_flops = 2'000'000'000});
   const Counters counters = rate_counters(planned, 0.002, peaks);
   EXPECT_DOUBLE_EQ(counters.at("samples_per_second"), 3000);
   EXPECT_DOUBLE_EQ(counters.at("tokens_per_second"), 12000);
@@ -40,7 +40,7 @@ TEST_F(CountersTest, RatesByHand) {
 }
 
 TEST_F(CountersTest, MfuIsAgainstTheDatasheetWhereItKnowsTheType) {
-  set_cost({.model_flops = 2'000'000'000, .hardware_flops = 2'000'000'000, .bytes = 1000});
+  set_cost({.model_flops = 2'000'000'000, .bytes = 1000, .useful_flops = 2'000'000'000});
   instruments::DatasheetPeaks datasheet;
   datasheet.flops = {{"bf16", 10e12}};
   peaks.set_datasheet(datasheet);
@@ -51,14 +51,14 @@ TEST_F(CountersTest, MfuIsAgainstTheDatasheetWhereItKnowsTheType) {
 }
 
 TEST_F(CountersTest, RatesCountNoProductsThatTheVariantLeavesOut) {
-  set_cost({.model_flops = 2'000'000'000, .hardware_flops = 1'000'000'000, .bytes = 1000});
+  set_cost({.model_flops = 2'000'000'000, .bytes = 1000, .useful_flops = 1'000'000'000});
   EXPECT_DOUBLE_EQ(rate_counters(planned, 0.002, peaks).at("TFLOPS"), 0.5);
   EXPECT_DOUBLE_EQ(rate_counters(planned, 0.002, peaks).at("peak_percent"), 12.5);
 }
 
 TEST_F(CountersTest, RoofOfACaseBoundByProducts) {
   // 1 ms of products, far less of traffic.
-  set_cost({.model_flops = 4'000'000'000, .hardware_flops = 4'000'000'000, .bytes = 1000});
+  set_cost({.model_flops = 4'000'000'000, .bytes = 1000, .useful_flops = 4'000'000'000});
   EXPECT_DOUBLE_EQ(rate_counters(planned, 0.002, peaks).at("roof_percent"), 50.0);
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "model/fused_loss.hpp"
+
 namespace tinyllama::harness {
 namespace {
 
@@ -126,6 +128,13 @@ std::vector<instruments::GemmShape> product_shapes(const std::vector<Case>& case
       shapes.insert({tokens, out, D});
     }
     shapes.insert({tokens, D, config.intermediate_dim()});
+    const Variant& variant = planned.workload.variant;
+    if (variant.has(Switch::qkv)) shapes.insert({tokens, D + 2 * config.kv_dim(), D});
+    if (variant.has(Switch::gate_up)) shapes.insert({tokens, 2 * config.intermediate_dim(), D});
+    if (variant.has(Switch::fused_loss)) {
+      const int64_t chunk = fused_loss_chunk(tokens, config.vocab_size());
+      shapes.insert({chunk, config.vocab_size(), D});
+    }
   }
   return {shapes.begin(), shapes.end()};
 }

@@ -49,7 +49,7 @@ class PlanBuilder {
           for (const auto& variant : axes.variants) {
             Workload workload{problem.config, Variant::parse(variant), dtype, batch, seq};
             check_workload(workload);
-            workload.variant = resolved(workload.variant, workload, traits_);
+            workload.variant = resolved(workload.variant, workload.dtype, traits_);
             if (makes_no_case(component, workload.variant)) continue;
             add_passes(component, problem.name, workload, axes.passes);
           }

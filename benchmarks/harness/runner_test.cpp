@@ -209,7 +209,8 @@ TEST_F(RunnerTest, ACaseFarAboveThePeakIsAnErrorOnceThePeakWasMeasuredAgain) {
     return Cost{.model_flops = claimed,
                 .hardware_flops = claimed,
                 .bytes = 8,
-                .opaque_flops = claimed - testing::linear_cost(w, pass).hardware_flops};
+                .opaque_flops = claimed - testing::linear_cost(w, pass).hardware_flops,
+                .useful_flops = claimed};
   };
   run({testing::small_case(boaster, Pass::forward)});
   EXPECT_CONTAINS(failure(0), "% of the measured f32 peak: the time or the FLOP count is wrong");

@@ -68,7 +68,12 @@ inline Cost linear_cost(const Workload& w, Pass pass) {
   const int64_t D = w.config.hidden_dim();
   const int64_t products = pass == Pass::forward ? 1 : pass == Pass::backward ? 2 : 3;
   const int64_t flops = products * 2 * w.tokens() * D * D;
-  return {D * D, flops, flops, flops, 0, products * (2 * w.tokens() * D + D * D)};
+  return {.parameters = D * D,
+          .model_flops = flops,
+          .causal_flops = flops,
+          .hardware_flops = flops,
+          .bytes = products * (2 * w.tokens() * D + D * D),
+          .useful_flops = flops};
 }
 
 inline MemoryCost linear_memory(const Workload& w, Pass) {

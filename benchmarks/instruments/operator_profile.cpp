@@ -21,6 +21,8 @@ const std::set<std::string_view> kCountedProducts = {"aten::addmm", "aten::baddb
 // Attention kernels: their products are the caller's to know (Cost::opaque_flops), because no event
 // tells how many of the masked scores a kernel leaves out.
 const std::set<std::string_view> kOpaqueProducts = {
+    "aten::_scaled_dot_product_cudnn_attention",
+    "aten::_scaled_dot_product_cudnn_attention_backward",
     "aten::_scaled_dot_product_efficient_attention",
     "aten::_scaled_dot_product_efficient_attention_backward",
     "aten::_scaled_dot_product_flash_attention",
@@ -117,6 +119,7 @@ const std::set<std::string_view> kWithoutProducts = {
     "aten::view",
     "aten::zero_",
     "aten::zeros",
+    "aten::zeros_like",
     "tinyllama::adamw_",
     "tinyllama::add_rms_norm",
     "tinyllama::add_rms_norm_backward",

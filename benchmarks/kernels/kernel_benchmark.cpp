@@ -151,6 +151,10 @@ void run(const Options& options) {
       "/triad", "share of peak");
   at::manual_seed(1);
   const auto rows = measure(device, options, bandwidth);
+  if (rows.empty()) {
+    throw std::invalid_argument(
+        fmt::format("--filter '{}': no case's kernel/pass/size/dtype contains it", options.filter));
+  }
   if (!file) return;
   const std::string document = document_of(device, bandwidth, rows);
   file->write(document.data(), static_cast<int64_t>(document.size()));

@@ -46,6 +46,14 @@ at::Tensor laid_out_as(const at::Tensor& parameter, const at::Tensor& gradient, 
       .copy_(gradient);
 }
 
+void check_corrections(const at::Tensor& corrections, const at::Tensor& parameter) {
+  check_same_device(corrections, "corrections", parameter, "the first parameter");
+  TORCH_CHECK_VALUE(corrections.scalar_type() == c10::ScalarType::Double &&
+                        corrections.is_contiguous() && corrections.sizes() == at::IntArrayRef({2}),
+                    "corrections is ", c10::toString(corrections.scalar_type()), " of shape ",
+                    corrections.sizes(), ": it must be float64 of shape [2], contiguous");
+}
+
 /// What one update works on, and where in the elements of all tensors each tensor begins.
 struct Work {
   std::vector<at::Tensor> parameters, gradients, first_moments, second_moments;
@@ -70,21 +78,24 @@ Work work_of(at::TensorList parameters, at::TensorList gradients, at::TensorList
 }
 
 template <class T>
-std::vector<AdamWElements<T>> elements_of(const Work& work, const AdamWScalars& s) {
+std::vector<AdamWElements<T>> elements_of(const Work& work, const AdamWScalars& s,
+                                          const at::Tensor& corrections) {
   const auto t = static_cast<double>(s.step);
   std::vector<AdamWElements<T>> elements;
   for (size_t i = 0; i < work.parameters.size(); ++i) {
-    elements.push_back({.parameter = data<T>(work.parameters[i]),
-                        .gradient = const_data<T>(work.gradients[i]),
-                        .first_moment = data<T>(work.first_moments[i]),
-                        .second_moment = data<T>(work.second_moments[i]),
-                        .decay = 1.0 - s.learning_rate * s.weight_decay,
-                        .first_weight = 1.0 - s.beta1,
-                        .second_decay = s.beta2,
-                        .second_weight = 1.0 - s.beta2,
-                        .second_scale = 1.0 / std::sqrt(1.0 - std::pow(s.beta2, t)),
-                        .step_size = s.learning_rate / (1.0 - std::pow(s.beta1, t)),
-                        .eps = s.eps});
+    elements.push_back(
+        {.parameter = data<T>(work.parameters[i]),
+         .gradient = const_data<T>(work.gradients[i]),
+         .first_moment = data<T>(work.first_moments[i]),
+         .second_moment = data<T>(work.second_moments[i]),
+         .decay = 1.0 - s.learning_rate * s.weight_decay,
+         .first_weight = 1.0 - s.beta1,
+         .second_decay = s.beta2,
+         .second_weight = 1.0 - s.beta2,
+         .second_scale = 1.0 / std::sqrt(1.0 - std::pow(s.beta2, t)),
+         .step_size = s.learning_rate / (1.0 - std::pow(s.beta1, t)),
+         .eps = s.eps,
+         .corrections = corrections.defined() ? const_data<double>(corrections) : nullptr});
   }
   return elements;
 }
@@ -101,7 +112,8 @@ void run_on_gpu(const Work& work, const std::vector<AdamWElements<T>>& elements)
 }  // namespace
 
 void adamw_(at::TensorList parameters, at::TensorList gradients, at::TensorList first_moments,
-            at::TensorList second_moments, const AdamWScalars& scalars) {
+            at::TensorList second_moments, const AdamWScalars& scalars,
+            const at::Tensor& corrections) {
   TINYLLAMA_RECORD_KERNEL("adamw_");
   const size_t count = parameters.size();
   TORCH_CHECK_VALUE(
@@ -111,8 +123,9 @@ void adamw_(at::TensorList parameters, at::TensorList gradients, at::TensorList 
   TORCH_CHECK_VALUE(scalars.step >= 1, "step ", scalars.step, ": updates are counted from 1");
   const Work work = work_of(parameters, gradients, first_moments, second_moments);
   if (work.parameters.empty()) return;
+  if (corrections.defined()) check_corrections(corrections, work.parameters[0]);
   with_range_kernels(parameters[0].scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
-    const std::vector<AdamWElements<T>> elements = elements_of<T>(work, scalars);
+    const std::vector<AdamWElements<T>> elements = elements_of<T>(work, scalars, corrections);
     if (work.parameters[0].is_cuda()) return run_on_gpu(work, elements);
     at::parallel_for(0, work.begins.back(), kElementsPerThread, [&](int64_t begin, int64_t end) {
       const auto after = std::ranges::upper_bound(work.begins, begin);

@@ -152,6 +152,26 @@ TEST(AdamWKernel, TwoRunsAreTheSameBitForBit) {
     expect_same_bits(first.parameters[i], second.parameters[i], "parameter");
 }
 
+TEST(AdamWKernel, ReadsItsCorrectionsWhereTheyAreGiven) {
+  for (const auto type : kTypes) {
+    State expected = random_state(type), actual;
+    for (size_t i = 0; i < expected.parameters.size(); ++i)
+      actual.add(expected.parameters[i].clone(), expected.gradients[i]);
+    const AdamWScalars s = scalars(3);
+    const at::Tensor corrections = at::tensor({1.0 / std::sqrt(1.0 - std::pow(s.beta2, 3.0)),
+                                               s.learning_rate / (1.0 - std::pow(s.beta1, 3.0))},
+                                              kF64);
+    expected.step(s);
+    adamw_(actual.parameters, actual.gradients, actual.first_moments, actual.second_moments,
+           scalars(1000), corrections);
+    for (size_t i = 0; i < expected.parameters.size(); ++i)
+      expect_same_bits(actual.parameters[i], expected.parameters[i], "parameter");
+    EXPECT_THROW(adamw_(actual.parameters, actual.gradients, actual.first_moments,
+                        actual.second_moments, s, corrections.to(kF32)),
+                 c10::ValueError);
+  }
+}
+
 TEST(AdamWKernel, ErrorsNameValueAndRuleAndChangeNothing) {
   State state;
   state.add(random({5}, kF32), random({5}, kF32));

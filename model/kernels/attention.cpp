@@ -19,8 +19,8 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
                     ": must be [B, S, heads, head_dim] of one B, S and head_dim");
   TORCH_CHECK_VALUE(k.size(2) > 0 && q.size(2) % k.size(2) == 0, "causal_attention: ", q.size(2),
                     " query heads: must be a multiple of the ", k.size(2), " KV heads");
-  TORCH_CHECK_VALUE(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type(),
-                    "causal_attention: q, k and v must have one type");
+  check_type(k, "k", q, "q");
+  check_type(v, "v", q, "q");
 }
 
 at::Tensor with_dense_heads(const at::Tensor& x) {

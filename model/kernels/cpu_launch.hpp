@@ -1,5 +1,4 @@
-// From tensors to range kernels: element types, raw pointers, and the division of rows over
-// threads. Internal to the kernels.
+// From tensors to range kernels: element types, checks and raw pointers. Internal to the kernels.
 #pragma once
 
 #include <ATen/EmptyTensor.h>

@@ -45,7 +45,7 @@ def complain(text: object) -> int:
 
 def add_compiled(study: Study, options: argparse.Namespace) -> None:
     """torch.compile's rows from a result of scripts/peers; one that will not do is noted."""
-    path = options.peers or newest_peers()
+    path = options.peers or newest_peers(study.context)
     if path is None:
         return
     try:
@@ -99,10 +99,11 @@ def measure(study: Study, options: argparse.Namespace, folder: Path) -> int:
     return status
 
 
-def show(study: Study, options: argparse.Namespace, files: Sequence[Path]) -> None:
-    """The tables on the terminal, and where everything is."""
+def show(study: Study, options: argparse.Namespace, files: Sequence[Path], status: int) -> None:
+    """The tables on the terminal, and where everything is. Only a whole run is published."""
     print(terminal_text(study))
-    published = publish(study, RESULTS, options.publish) if options.publish else []
+    is_whole = status in {0, FAILED}
+    published = publish(study, RESULTS, options.publish) if options.publish and is_whole else []
     for path in (*files, *published):
         print(path)
 
@@ -116,10 +117,10 @@ def rewrite(options: argparse.Namespace) -> int:
         folder = options.output or options.source.parent
         folder.mkdir(parents=True, exist_ok=True)
         write_study(study, folder)
-        show(study, options, (folder,))
+        show(study, options, (folder,), 0)
     except (OSError, ValueError) as error:
         return complain(error)
-    return FAILED if study.failures else 0
+    return FAILED if study.has_failed else 0
 
 
 def refusal(options: argparse.Namespace) -> str:
@@ -150,10 +151,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         study = start_study(options, command)
         status = measure(study, options, folder)
-        show(study, options, (folder,))
+        show(study, options, (folder,), status)
     except OSError as error:
         return complain(error)
-    return status or (FAILED if study.failures else 0)
+    return status or (FAILED if study.has_failed else 0)
 
 
 if __name__ == "__main__":

@@ -23,10 +23,11 @@ from tinyllama_tools.ablation_impact import (
     in_quadrant,
 )
 from tinyllama_tools.ablation_layout import NOTHING, aligned, mebibytes, milliseconds, number, times
-from tinyllama_tools.ablation_peers import HOW_TO, ratio_from_json
+from tinyllama_tools.ablation_peers import HOW_TO
 from tinyllama_tools.ablation_reference import COMPILE, MEMORY_EXERCISE
 from tinyllama_tools.ablation_rows import memory_ratio, ratio_text
 from tinyllama_tools.ablation_study import BASELINE, FUSED, OPTIMIZED, Study
+from tinyllama_tools.ratio_statistics import Ratio
 
 LONG_BATCH = 1
 
@@ -156,9 +157,9 @@ def compile_lines(study: Study) -> list[str]:
             row["point"],
             milliseconds(row["seconds"]),
             number(row["samples_per_second"]),
-            ratio_text(ratio_from_json(row["speedup"])),
+            ratio_text(Ratio.from_json(row["speedup"])),
             row["against"],
-            ratio_text(ratio_from_json(row["over_optimized"])),
+            ratio_text(Ratio.from_json(row["over_optimized"])),
             row["note"],
         )
         for row in study.peers

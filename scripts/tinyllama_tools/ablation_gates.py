@@ -11,15 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tinyllama_tools.ablation_reference import THROUGHPUT_GATE
-from tinyllama_tools.ablation_rows import Row, is_decisive, plain_ratio
+from tinyllama_tools.ablation_rows import Row, is_decisive
 from tinyllama_tools.ablation_study import GateRun, Study
+from tinyllama_tools.peer_process import placed_threads
 from tinyllama_tools.proof_rows import read_report
 
-PROJECT = Path(__file__).resolve().parents[2]
 PARITY = "training parity"
 DETERMINISM = "determinism"
+NARROW_PARITY = "training parity of narrow types"
 # Name, and the tests of golden_test that decide it.
-TESTS = ((PARITY, "TrainingParityTest.Float32*"), (DETERMINISM, "Determinism*"))
+TESTS = (
+    (PARITY, "TrainingParityTest.Float32*"),
+    (NARROW_PARITY, "TrainingParityTest.NarrowTypes*"),
+    (DETERMINISM, "Determinism*"),
+)
 PROGRAM = "model/golden_test"
 TIMEOUT_S = 7200
 HELD, NOT_HELD, UNKNOWN = "held", "**not held**", "not shown"
@@ -47,7 +52,7 @@ def run_tests(build_folder: Path, name: str, pattern: str) -> GateRun:
         try:
             status = subprocess.run(
                 command,
-                env=os.environ | {"GTEST_COLOR": "no"},
+                env=placed_threads(os.environ) | {"GTEST_COLOR": "no"},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=TIMEOUT_S,
@@ -89,7 +94,9 @@ def gate_of_tests(study: Study, name: str, title: str) -> Gate:
 
 def accuracy_gate(study: Study, rows: Sequence[Row]) -> Gate:
     """The training parity test, and every case's comparison with the float64 baseline."""
-    gate = gate_of_tests(study, PARITY, "No degradation in model accuracy")
+    is_float32 = all(row.cell.point.dtype == "f32" for row in rows)
+    name = PARITY if is_float32 else NARROW_PARITY
+    gate = gate_of_tests(study, name, "No degradation in model accuracy")
     errors = [e for row in rows if (e := row.cell.counter("max_rel_error")) is not None]
     worst = f"; largest error against float64 {max(errors):.1e}" if errors else ""
     failed = [row.cell.note for row in rows if row.cell.failure]
@@ -113,7 +120,7 @@ def throughput_gate(row: Row) -> Gate:
     ratio = row.ratio
     if ratio is None:
         return Gate(name, "not measured", row.cell.note)
-    text = f"{plain_ratio(ratio)} times the baseline's"
+    text = f"{ratio.text()} times the baseline's"
     if ratio.interval is None or not is_decisive(ratio):
         return Gate(name, UNKNOWN, f"{text}; fewer than five turns decide nothing")
     if ratio.interval.low > THROUGHPUT_GATE:

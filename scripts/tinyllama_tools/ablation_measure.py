@@ -15,7 +15,8 @@ from tinyllama_tools.ablation_study import OPTIMIZED, Cell, Json, Kind, Point, R
 from tinyllama_tools.ablation_variants import SpellingBook, resolved_switches, without
 from tinyllama_tools.suite_run import CaseRun, SuiteCase, SuiteError, SuiteResult
 
-FEWEST_TURNS = 3
+# fewer decide nothing
+FEWEST_TURNS = 5
 Block = tuple[Table, Point]
 
 
@@ -158,6 +159,7 @@ class Measurement:
             return self._run([cell], repetitions, verify=verify)[0].seconds
         except SuiteError as error:
             cell.failure = in_a_line(error)
+            cell.turns.clear()
             return ()
 
     def _run(self, cells: Sequence[Cell], repetitions: int, *, verify: bool) -> list[CaseRun]:

@@ -130,7 +130,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--slow-seconds",
         type=seconds,
         default=2.0,
-        help="slower steps get 3 turns of 1 (default: 2)",
+        help="slower steps get 5 turns of 1 (default: 2)",
     )
     parts = list_of(PARTS, "part")
     add("--only", type=parts, default=PARTS, help=f"only these parts of {', '.join(PARTS)}")

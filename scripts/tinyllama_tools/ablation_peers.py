@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tinyllama_tools.ablation_study import BASELINE, OPTIMIZED, Json, Point, Table
-from tinyllama_tools.ratio_statistics import Interval, Ratio, ratio_of_turns
+from tinyllama_tools.ratio_statistics import ratio_of_turns
 from tinyllama_tools.suite_run import UNITS
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -26,7 +25,7 @@ class PeerTimes:
     """What the file holds, by case name. `ratios`: of a peer's time over ours, by ours and peer."""
 
     path: Path
-    date: str
+    context: Json
     seconds: dict[str, list[float]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     ratios: dict[tuple[str, str], list[float]] = field(default_factory=dict)
@@ -43,6 +42,15 @@ class PeerTimes:
             self.seconds.setdefault(name, []).append(seconds)
 
     @property
+    def date(self) -> str:
+        """When it was measured."""
+        return str(self.context.get("date", ""))
+
+    def is_of(self, context: Json) -> bool:
+        """Whether the same processor, with as many threads, measured it."""
+        return machine_of(self.context) == machine_of(context)
+
+    @property
     def compiled(self) -> list[str]:
         """`peer:compile_tuned` and the like."""
         names = [name.split("/") for name in (*self.seconds, *self.reasons)]
@@ -50,12 +58,17 @@ class PeerTimes:
         return [variant for variant in variants if variant.startswith(COMPILED)]
 
 
+def machine_of(context: Json) -> tuple[object, object]:
+    """What times depend on most."""
+    return context.get("device", {}).get("name"), context.get("threads")
+
+
 def read_times(path: Path) -> PeerTimes:
     """PeersError where the file cannot be read or is of another kind."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         context = document["context"]
-        found = PeerTimes(path, str(context.get("date", "")))
+        found = PeerTimes(path, context)
         for entry in document["benchmarks"]:
             found.add(entry)
         for ratio in context.get("peers", {}).get("ratios", []):
@@ -65,17 +78,18 @@ def read_times(path: Path) -> PeerTimes:
     return found
 
 
-def newest_peers(project: Path = PROJECT) -> Path | None:
-    """The newest run's file, else a reference result; None where none is in the suite's format."""
+def newest_peers(context: Json, project: Path = PROJECT) -> Path | None:
+    """The newest run's file of the machine that `context` is of, else a reference result of it;
+    None where there is none in the suite's format."""
     results = project / "results"
     # names of runs begin with the time
     runs = sorted(results.glob("*_peers/peers.json"), reverse=True)
     for path in (*runs, *sorted(results.glob("reference/peers_*.json"))):
         try:
-            read_times(path)
+            if read_times(path).is_of(context):
+                return path
         except PeersError:
             continue
-        return path
     return None
 
 
@@ -119,14 +133,3 @@ def compile_row(times: PeerTimes, variant: str, point: Point, main: Table) -> Js
         "note": times.reasons.get(name, ""),
         "source": f"{times.path.parent.name}/{times.path.name}, {times.date}",
     }
-
-
-def ratio_from_json(found: Mapping[str, object] | None) -> Ratio | None:
-    """What Ratio.as_json() made."""
-    if found is None:
-        return None
-    values = dict(found)
-    interval = values["interval"]
-    values["interval"] = Interval(**interval) if isinstance(interval, dict) else None
-    values["of_each_turn"] = tuple(values["of_each_turn"])  # type: ignore[arg-type]
-    return Ratio(**values)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinyllama_tools.ablation_study import BASELINE, OPTIMIZED, Cell, Kind, Point, RowName, Table
-from tinyllama_tools.ratio_statistics import WANTED_CONFIDENCE, Ratio, ratio_of_turns
+from tinyllama_tools.ratio_statistics import Ratio, ratio_of_turns
 
 TERA = 1e12
 NO_DIFFERENCE = "~"
@@ -25,9 +25,9 @@ def ratio_of_cells(above: Cell | None, below: Cell | None) -> Ratio | None:
 
 
 def shows_difference(ratio: Ratio) -> bool:
-    """Whether its interval leaves 1 out; a single turn shows nothing."""
+    """Whether its interval leaves 1 out; too few turns show nothing."""
     interval = ratio.interval
-    return interval is not None and not interval.low <= 1 <= interval.high
+    return interval is not None and is_decisive(ratio) and not interval.low <= 1 <= interval.high
 
 
 def is_decisive(ratio: Ratio) -> bool:
@@ -35,20 +35,12 @@ def is_decisive(ratio: Ratio) -> bool:
     return ratio.interval is not None and ratio.interval.confidence >= DECISIVE_CONFIDENCE
 
 
-def plain_ratio(ratio: Ratio) -> str:
-    """`1.23 (1.20 to 1.26)`, with the interval's confidence where it is below 95 %."""
-    text = ratio.text()
-    if ratio.interval is None or ratio.interval.confidence >= WANTED_CONFIDENCE:
-        return text
-    return f"{text[:-1]} at {100 * ratio.interval.confidence:.0f} %)"
-
-
 def ratio_text(ratio: Ratio | None) -> str:
     """The same, `~` before it where no difference was shown; `-` where there is none."""
     if ratio is None:
         return "-"
     mark = "" if shows_difference(ratio) else f"{NO_DIFFERENCE} "
-    return f"{mark}{plain_ratio(ratio)}"
+    return f"{mark}{ratio.text()}"
 
 
 @dataclass(frozen=True)

@@ -38,18 +38,30 @@ class Rule:
         return [c for c in self.comparisons if c.is_slower and is_decisive(c.slowdown)]
 
     @property
-    def unclear(self) -> list[Comparison]:
-        """Where it looks slower, but in too few turns to say so."""
-        return [c for c in self.comparisons if c.is_slower and not is_decisive(c.slowdown)]
+    def undecided(self) -> list[Comparison]:
+        """Whose turns were too few to show a difference, whichever way they point."""
+        return [c for c in self.comparisons if not is_decisive(c.slowdown)]
 
     @property
     def held(self) -> bool:
-        """Something was compared, and nothing is faster than `optimized`."""
-        return bool(self.comparisons) and not self.broken and not self.unclear
+        """Everything was compared in enough turns, and nothing shown to be faster."""
+        compared = bool(self.comparisons) and not self.unmeasured
+        return compared and not self.broken and not self.undecided
+
+    @property
+    def expected_false(self) -> float:
+        """How many comparisons would look broken by chance if all were ties."""
+        intervals = [c.slowdown.interval for c in self.comparisons]
+        return sum((1 - found.confidence) / 2 for found in intervals if found is not None)
 
     def closest(self) -> Comparison | None:
         """The comparison with the largest slowdown."""
         return max(self.comparisons, key=lambda found: found.slowdown.median, default=None)
+
+    def widest(self) -> float:
+        """The largest slowdown that no comparison excludes."""
+        ends = [c.slowdown.interval.high for c in self.comparisons if c.slowdown.interval]
+        return max(ends, default=float("nan"))
 
 
 def check_rule(table: Table, rows: Sequence[RowName]) -> Rule:

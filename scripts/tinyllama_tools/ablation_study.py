@@ -205,6 +205,11 @@ class Study:
         """Wrong results of any table."""
         return [cell for table in self.tables.values() for cell in table.failures()]
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a result was wrong, or a test of a quality gate failed."""
+        return bool(self.failures) or any(gate.failed for gate in self.gates)
+
     def rows_of(self, *kinds: Kind) -> list[RowName]:
         """The rows of these kinds, in order."""
         return [row for row in self.rows if row.kind in kinds]

@@ -16,7 +16,7 @@ from tinyllama_tools.ablation_layout import (
     times,
 )
 from tinyllama_tools.ablation_reference import expected_of
-from tinyllama_tools.ablation_rows import NO_DIFFERENCE, Row, plain_ratio, rows_at
+from tinyllama_tools.ablation_rows import NO_DIFFERENCE, Row, rows_at
 from tinyllama_tools.ablation_rule import Rule, check_rule
 from tinyllama_tools.ablation_study import OPTIMIZED, Kind, Point, RowName, Study, Table
 from tinyllama_tools.ablation_variants import resolved_switches
@@ -110,23 +110,34 @@ def main_lines(study: Study, *, is_brief: bool = False) -> list[str]:
 
 def rule_lines(rule: Rule, what: str) -> list[str]:
     """Held or not, where not, and how close it came."""
-    slower = [*rule.broken, *rule.unclear]
     if not rule.comparisons:
         lines = [f"**Not measured** ({what}): no two of the compared rows ran in the same turn."]
     elif rule.held:
-        lines = [f"**Held** at all {len(rule.comparisons)} comparisons ({what})."]
+        lines = [
+            f"**Held** ({what}): nowhere shown slower, in {len(rule.comparisons)} comparisons, of "
+            f"which {rule.expected_false:.1f} would look slower by chance if all were ties; no "
+            f"slowdown above {rule.widest():.2f} is left open."
+        ]
+    elif not rule.broken:
+        lines = [
+            f"**Not shown** ({what}): {len(rule.undecided)} of {len(rule.comparisons)} comparisons "
+            "had too few turns; none of the others is slower."
+        ]
     else:
-        verdict = "Not held" if rule.broken else "Unclear, too few turns,"
-        lines = [f"**{verdict}** at {len(slower)} of {len(rule.comparisons)} comparisons ({what}):"]
+        slower = rule.broken
+        lines = [
+            f"**Not held** ({what}) at {len(slower)} of {len(rule.comparisons)} comparisons, of "
+            f"which {rule.expected_false:.1f} would look so by chance if all were ties:"
+        ]
         table = (
-            (found.point.title, found.row, plain_ratio(found.slowdown))
+            (found.point.title, found.row, found.slowdown.text())
             for found in sorted(slower, key=lambda found: -found.slowdown.median)[:MOST_SHOWN]
         )
         lines += ["", *aligned(("case", "is faster", "optimized takes, x its time"), table)]
     closest = rule.closest()
     if closest and rule.held:
         where = f"{closest.row} at {closest.point.title}"
-        taken = plain_ratio(closest.slowdown)
+        taken = closest.slowdown.text()
         lines.append(f"Closest: {where}, optimized takes {taken} of its time.")
     if rule.unmeasured:
         lines += ["", "Without a number:", "", *(f"- {text}" for text in rule.unmeasured)]

@@ -26,6 +26,13 @@ class PeerError(Exception):
     """A peer did not do what was asked; the message names it and has its last words."""
 
 
+def placed_threads(inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment, with OpenMP's threads pinned unless it places them."""
+    if any(name in inherited for name in PLACING):
+        return dict(inherited)
+    return {**inherited, "OMP_PROC_BIND": "true"}
+
+
 def peer_environment(
     form: PeerForm, malloc: CachingMalloc, inherited: Mapping[str, str]
 ) -> dict[str, str]:
@@ -36,11 +43,9 @@ def peer_environment(
             "TORCHINDUCTOR_CACHE_DIR", str(PROJECT / ".deps" / "torchinductor")
         ),
     }
-    if not any(name in inherited for name in PLACING):
-        added["OMP_PROC_BIND"] = "true"
     if form.malloc:
         added |= malloc.environment
-    return {**inherited, **added}
+    return placed_threads(inherited) | added
 
 
 class PeerProcess:

@@ -31,7 +31,6 @@ from tinyllama_tools.peer_forms import PeerForm  # noqa: E402
 from tinyllama_tools.peer_step import PeerStep, choose_precision  # noqa: E402
 
 Json = dict[str, Any]
-QUICK_STEP_SECONDS = 1.0
 
 
 def preloaded() -> list[str]:
@@ -83,9 +82,8 @@ class PeerServer:
 
     def time(self, request: Json) -> Json:
         step = self._step()
-        if step.seconds < QUICK_STEP_SECONDS:
-            # memory and caches were the others' meanwhile; a process of ours warms up as well
-            step.step()
+        # memory and caches were the others' meanwhile; a process of ours warms up as well
+        step.step()
         times = [(step.step(), step.cpu_seconds) for _ in range(request["steps"])]
         wall, cpu = zip(*times, strict=True)
         return {"seconds": wall, "cpu_seconds": cpu, "loss": step.loss}

@@ -1,20 +1,19 @@
-"""Our full training step beside LlamaForCausalLM in its forms: measures, writes, prints.
-
-Exit status: 0 all cases measured, or skipped with a reason; 1 some case failed; 2 bad options;
-130 interrupted, with everything measured so far written.
-"""
+"""Our full training step beside LlamaForCausalLM in its forms: measures, writes, prints."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import json
+import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tinyllama_tools.ablation_files import changed_files
 from tinyllama_tools.peer_forms import FORMS, PeerForm
 from tinyllama_tools.peer_malloc import caching_malloc
 from tinyllama_tools.peer_process import PeerProcess, start_peer
@@ -59,8 +58,8 @@ class Measurement:
     def _start(self, form: PeerForm) -> PeerProcess:
         return start_peer(form, self.malloc)
 
-    def run(self) -> None:
-        """All cases; whatever interrupts, the results keep what was finished."""
+    def run(self, save: Callable[[], None]) -> None:
+        """All cases; `save` after each."""
         begin = time.monotonic()
         try:
             for number, case in enumerate(self.options.cases, start=1):
@@ -69,6 +68,7 @@ class Measurement:
                 say(f"[{number}/{len(self.options.cases)}] {name}  ({spent:.0f} s so far)")
                 sides = [*self.ours, *self.peers]
                 measure_case(case, sides, self.options.effort, say, self.results.append)
+                save()
         finally:
             for peer in self.peers:
                 peer.close()
@@ -93,25 +93,27 @@ def output_files(options: Options) -> list[tuple[Path, str]]:
     """Where what goes: (file, "json" or "markdown")."""
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     folder = RESULTS / f"{now}_peers"
-    files = [
+    return [
         (options.out or folder / "peers.json", "json"),
         (options.markdown or folder / "PEERS.md", "markdown"),
     ]
-    if options.publish:
-        files.append((RESULTS / "reference" / f"peers_{options.publish}.json", "json"))
-        files.append((RESULTS / "PEERS.md", "markdown"))
-    return files
+
+
+def published_files(machine: str) -> list[tuple[Path, str]]:
+    """Those of --publish."""
+    return [
+        (RESULTS / "reference" / f"peers_{machine}.json", "json"),
+        (RESULTS / "PEERS.md", "markdown"),
+    ]
 
 
 def write(document: Json, page: str, files: Sequence[tuple[Path, str]]) -> None:
     """Writes each file whole."""
     for path, kind in files:
-        path.parent.mkdir(parents=True, exist_ok=True)
         text = page if kind == "markdown" else json.dumps(document, indent=1) + "\n"
         part = path.with_name(path.name + ".part")
         part.write_text(text, encoding="utf-8")
         part.replace(path)
-        say(f"wrote {path}")
 
 
 def check_writable(files: Sequence[tuple[Path, str]]) -> None:
@@ -119,12 +121,27 @@ def check_writable(files: Sequence[tuple[Path, str]]) -> None:
     for path, _ in files:
         if path.is_dir():
             raise BadOptionError(f"'{path}': must be a file, not a folder")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
+        except OSError as error:
+            raise BadOptionError(f"'{path}': cannot be written: {error}") from error
+
+
+def check_publishable(options: Options) -> None:
+    """What is published has to be of a commit. Raises BadOptionError."""
+    changed = changed_files(PROJECT) if options.publish else ""
+    if changed:
+        raise BadOptionError(f"--publish: commit first, these files are changed:\n{changed}")
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Ends at Ctrl-C; the value then says so."""
+    """Ends at Ctrl-C, or when the process is asked to end; the value then says so."""
     state = {"interrupted": False}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     try:
         yield lambda: state["interrupted"]
     except KeyboardInterrupt:
@@ -136,6 +153,7 @@ def measure(options: Options) -> int:
     """The whole run; its exit status."""
     files = output_files(options)
     check_writable(files)
+    check_publishable(options)
     program = our_program(options)
     context = program.run([QUICKEST], 1).context
     if options.tune:
@@ -143,13 +161,24 @@ def measure(options: Options) -> int:
             print(line)
         return 0
     measurement = Measurement(options, program, context)
-    with interruptible() as interrupted:
-        measurement.run()
-    if measurement.results:
+
+    def save() -> str:
         document = measurement.document()
         page = peers_page(document)
-        print(page, end="")
         write(document, page, files)
+        return page
+
+    with interruptible() as interrupted:
+        measurement.run(save)
+    if measurement.results:
+        page = save()
+        if options.publish and not interrupted():
+            published = published_files(options.publish)
+            write(measurement.document(), page, published)
+            files += published
+        for path, _ in files:
+            say(f"wrote {path}")
+        print(page, end="")
     if interrupted():
         return 130
     return 1 if measurement.failed() else 0
@@ -162,9 +191,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadOptionError as error:
         say(f"scripts/peers: {error}")
         return 2
-    except SuiteError as error:
+    except (SuiteError, OSError) as error:
         say(f"scripts/peers: {error}")
-        return 1
+        return 2
     except KeyboardInterrupt:
         say("interrupted before anything was measured")
         return 130

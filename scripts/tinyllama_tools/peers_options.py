@@ -17,7 +17,7 @@ VARIANTS = ("baseline", "optimized")
 # full_step in the default grid of tiny_llama_bench (DEFAULT_GRID_OF[size]: batches, sequences), and
 # the points that autocast adds.
 GRIDS = {"tiny": ((4, 8, 16), (64, 128, 256, 512)), "small": ((8,), (256,))}
-AUTOCAST_GRIDS = {"tiny": ((8,), (128,)), "small": ((8,), (256,))}
+AUTOCAST_GRIDS = {"tiny": ((8, 16), (128, 256)), "small": ((8,), (256,))}
 # what is slow without support by the processor comes last
 ORDER_OF_DTYPES = ("f32", "amp_bf16", "bf16")
 
@@ -25,6 +25,11 @@ DESCRIPTION = """
 Training steps of LlamaForCausalLM in Python (eager, scaled_dot_product_attention, torch.compile as
 it is and tuned) beside full_step of tiny_llama_bench: the same cases, threads and loss, in turn.
 Without an axis option, all full_step cases of the default grid and some under autocast.
+"""
+EPILOG = """
+Exit status: 0 all cases measured, or skipped with a reason; 1 some case failed; 2 bad options, the
+set-up failed, or files that cannot be written; 130 interrupted, with everything measured so far
+written.
 """
 
 
@@ -115,7 +120,7 @@ def choose_cases(
 
 def parser() -> argparse.ArgumentParser:
     """Every option, as --help shows it."""
-    result = argparse.ArgumentParser(prog="scripts/peers", description=DESCRIPTION)
+    result = argparse.ArgumentParser(prog="scripts/peers", description=DESCRIPTION, epilog=EPILOG)
     add = result.add_argument
     add("--sizes", default="tiny,small", help="names of problem sizes (default: tiny,small)")
     add("--dtypes", default=",".join(DTYPES), help=f"default: {','.join(DTYPES)}")
@@ -155,6 +160,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     turns, steps = positive_number("--turns", given.turns), positive_number("--steps", given.steps)
     if given.quick:
         cases, turns, steps = (SuiteCase("tiny", "f32", 4, 64),), 2, 2
+    if given.publish and (given.quick or given.tune):
+        raise BadOptionError("--publish: a smoke test or a choice of settings is not published")
     if given.publish and not re.fullmatch(r"[a-z0-9_]+", given.publish):
         raise BadOptionError(f"--publish '{given.publish}': must be letters a-z, digits and _")
     limit = positive_seconds("--max-seconds-per-case", given.max_seconds_per_case)

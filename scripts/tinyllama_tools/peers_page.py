@@ -9,6 +9,7 @@ from typing import Any
 
 from tinyllama_tools.peer_forms import PREFIX
 from tinyllama_tools.proof_page import table
+from tinyllama_tools.ratio_statistics import Ratio
 from tinyllama_tools.suite_run import UNITS
 
 Json = dict[str, Any]
@@ -76,11 +77,8 @@ def milliseconds(cell: Cell | None, notes: Notes) -> str:
 
 def ratio_text(row: Json | None) -> str:
     """`1.23 (1.20 to 1.26)`."""
-    if row is None:
-        return ""
-    interval = row["interval"]
-    spread = f" ({interval['low']:.2f} to {interval['high']:.2f})" if interval else ""
-    return f"{row['median']:.2f}{spread}"
+    ratio = Ratio.from_json(row)
+    return ratio.text() if ratio else ""
 
 
 def time_lines(rows: Rows, variants: Sequence[str], notes: Notes) -> list[str]:

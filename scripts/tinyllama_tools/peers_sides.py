@@ -61,7 +61,10 @@ class OurSide:
         return list(run.seconds)
 
     def start(self, case: SuiteCase) -> None:
-        """Nothing: it would disturb the others."""
+        """Nothing: it has been built."""
+
+    def wait_until_built(self) -> None:
+        """Nothing to wait for."""
 
     def get_ready(self, case: SuiteCase) -> float:
         return min(self._run(case, 1, verify=True))
@@ -91,7 +94,7 @@ class PeerSide:
         # of each size and dtype, the case with most FLOPs so far and what its step took
         self._known: dict[tuple[str, str], tuple[SuiteCase, float]] = {}
 
-    def _running(self) -> PeerProcess:
+    def _started(self) -> PeerProcess:
         if self._process is None or not self._process.is_running:
             self.close()
             self._process = self._start(self.form)
@@ -117,17 +120,26 @@ class PeerSide:
         size = problem_sizes()[case.size]
         shape = {"dtype": case.dtype, "batch": case.batch, "seq": case.seq}
         try:
-            self._running().send("build", size=size, **shape)
+            self._started().send("build", size=size, **shape)
         except PeerError as error:
             raise SideError(str(error)) from error
 
-    def get_ready(self, case: SuiteCase) -> float:
+    def _answer(self, do: Callable[[PeerProcess], Json]) -> Json:
+        # never of a process started anew, which would have nothing to answer
+        if self._process is None:
+            raise SideError(f"{self.variant}: its process was not started")
         try:
-            process = self._running()
-            process.receive()
-            seconds = min(process.ask("warm_up", limit=self._max_seconds)["seconds"])
+            return do(self._process)
         except PeerError as error:
             raise SideError(str(error)) from error
+
+    def wait_until_built(self) -> None:
+        self._answer(lambda process: process.receive())
+
+    def get_ready(self, case: SuiteCase) -> float:
+        limit_s = self._max_seconds
+        answer = self._answer(lambda process: process.ask("warm_up", limit=limit_s))
+        seconds = min(answer["seconds"])
         key = (case.size, case.dtype)
         if key not in self._known or step_flops(self._known[key][0]) < step_flops(case):
             self._known[key] = (case, seconds)
@@ -137,10 +149,7 @@ class PeerSide:
         return seconds
 
     def time(self, case: SuiteCase, steps: int) -> list[float]:
-        try:
-            answer = self._running().ask("time", steps=steps)
-        except PeerError as error:
-            raise SideError(str(error)) from error
+        answer = self._answer(lambda process: process.ask("time", steps=steps))
         self.cpu_seconds.setdefault(case.name, []).extend(answer["cpu_seconds"])
         return answer["seconds"]
 

@@ -28,7 +28,10 @@ class Side(Protocol):
     variant: str
 
     def start(self, case: SuiteCase) -> None:
-        """Begins to get ready, without waiting."""
+        """Begins to build the case, without waiting."""
+
+    def wait_until_built(self) -> None:
+        """Until then it may keep every processor busy; from then on only when it is asked."""
 
     def get_ready(self, case: SuiteCase) -> float:
         """Warms up; seconds of a step, as far as they are known then."""
@@ -115,6 +118,9 @@ class Turns:
     def _start(self, side: Side) -> None:
         side.start(self._case)
 
+    def _wait_until_built(self, side: Side) -> None:
+        side.wait_until_built()
+
     def _get_ready(self, side: Side) -> None:
         seconds = side.get_ready(self._case)
         self._efforts[side.variant] = self._effort.for_step_of(seconds)
@@ -124,9 +130,10 @@ class Turns:
         self.result.sides[side.variant].turns.append(side.time(self._case, steps))
 
     def prepare(self) -> None:
-        """Starts all sides at once, then warms them up one by one; who cannot go on is out."""
-        started = [side for side in self._sides if self._attempt(side, self._start)]
-        self._sides = [side for side in started if self._attempt(side, self._get_ready)]
+        """Builds all sides at once and, when all are built, warms them up one by one, since what
+        a step takes then decides over its turns. Who cannot go on is out."""
+        for prepare in (self._start, self._wait_until_built, self._get_ready):
+            self._sides = [side for side in self._sides if self._attempt(side, prepare)]
 
     def take(self, turn: int) -> None:
         """Each side that has time for this turn once; who begins moves on by one each turn."""

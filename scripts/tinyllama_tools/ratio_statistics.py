@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
+from typing import Any
 
 WANTED_CONFIDENCE = 0.95
 
@@ -38,12 +39,21 @@ class Ratio:
         """Plain values for a result file."""
         return asdict(self)
 
-    def text(self, digits: int = 2) -> str:
-        """`1.23 (1.20 to 1.26)`, or `1.23` alone."""
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any] | None) -> Ratio | None:
+        """What as_json() made, or a mapping that has more beside it; None of None."""
+        if found is None:
+            return None
+        interval = Interval(**found["interval"]) if found["interval"] else None
+        return cls(found["median"], interval, found["turns"], tuple(found["of_each_turn"]))
+
+    def text(self) -> str:
+        """`1.23 (1.20 to 1.26)`, `1.23 (1.10 to 1.40 at 75 %)` below 95 %, or `1.23` alone."""
         if self.interval is None:
-            return f"{self.median:.{digits}f}"
-        low, high = self.interval.low, self.interval.high
-        return f"{self.median:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+            return f"{self.median:.2f}"
+        low, high, confidence = astuple(self.interval)
+        sure = "" if confidence >= WANTED_CONFIDENCE else f" at {100 * confidence:.0f} %"
+        return f"{self.median:.2f} ({low:.2f} to {high:.2f}{sure})"
 
 
 def _confidence(count: int, left_out: int) -> float:

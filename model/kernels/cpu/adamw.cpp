@@ -11,8 +11,8 @@ void adamw(const AdamWElements<T>& a, int64_t begin, int64_t end) {
   const auto first_weight = static_cast<Compute>(a.first_weight);
   const auto second_decay = static_cast<Compute>(a.second_decay);
   const auto second_weight = static_cast<Compute>(a.second_weight);
-  const auto second_scale = static_cast<Compute>(a.second_scale);
-  const auto step_size = static_cast<Compute>(a.step_size);
+  const auto second_scale = static_cast<Compute>(a.corrections ? a.corrections[0] : a.second_scale);
+  const auto step_size = static_cast<Compute>(a.corrections ? a.corrections[1] : a.step_size);
   const auto eps = static_cast<Compute>(a.eps);
   T* parameters = a.parameter + begin;
   const T* gradients = a.gradient + begin;

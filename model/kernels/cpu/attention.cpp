@@ -125,7 +125,7 @@ class ForwardUnit {
   int64_t width_;  // head_dim, padded
   int64_t size_;
   C* row_;      // [seq, width]: keys before they are transposed
-  C* keys_;     // [width, seq], in panels of columns, in panels of columns
+  C* keys_;     // [width, seq], in panels of columns
   C* values_;   // [seq, width]
   C* queries_;  // [query tile, width], scaled
   C* scores_;   // [query tile, key block]

@@ -127,6 +127,8 @@ struct AdamWElements {
   T* first_moment;
   T* second_moment;
   double decay, first_weight, second_decay, second_weight, second_scale, step_size, eps;
+  /// second_scale and step_size where the kernel runs, read when it does; null: the two above.
+  const double* corrections = nullptr;
 };
 
 /// A tensor [batch, positions, heads, head_dim], contiguous in the last dimension.
@@ -135,7 +137,8 @@ struct HeadsView {
   T* data;
   int64_t batch_stride, position_stride, head_stride;
 
-  T* at(int64_t batch, int64_t position, int64_t head) const {
+  // Never a function of its own, which files of all instruction sets would share.
+  [[gnu::always_inline]] T* at(int64_t batch, int64_t position, int64_t head) const {
     return data + batch * batch_stride + position * position_stride + head * head_stride;
   }
 };
@@ -144,7 +147,7 @@ struct HeadsView {
 /// that order, and loads its keys and values once.
 inline constexpr int64_t kAttentionQueryPart = 256;
 inline constexpr int64_t kAttentionQueryTile = 32;
-inline constexpr int64_t attention_query_parts(int64_t seq) {
+[[gnu::always_inline]] inline constexpr int64_t attention_query_parts(int64_t seq) {
   return (seq + kAttentionQueryPart - 1) / kAttentionQueryPart;
 }
 

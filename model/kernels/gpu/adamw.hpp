@@ -6,7 +6,7 @@
 namespace tinyllama::kernels::TINYLLAMA_GPU_NAMESPACE {
 
 /// As many as fit into the 4 KiB that a launch may carry.
-inline constexpr int kTensorsOfALaunch = 40;
+inline constexpr int kTensorsOfALaunch = 36;
 
 template <class T>
 struct AdamWTensors {
@@ -23,8 +23,8 @@ __global__ void adamw_tensors(AdamWTensors<T> all) {
   const auto first_weight = static_cast<Compute>(a.first_weight);
   const auto second_decay = static_cast<Compute>(a.second_decay);
   const auto second_weight = static_cast<Compute>(a.second_weight);
-  const auto second_scale = static_cast<Compute>(a.second_scale);
-  const auto step_size = static_cast<Compute>(a.step_size);
+  const auto second_scale = static_cast<Compute>(a.corrections ? a.corrections[0] : a.second_scale);
+  const auto step_size = static_cast<Compute>(a.corrections ? a.corrections[1] : a.step_size);
   const auto eps = static_cast<Compute>(a.eps);
   const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t threads = int64_t{gridDim.x} * blockDim.x;

@@ -141,6 +141,7 @@ TEST(EmulatedGpu, AdamWIsThatOfTheCpu) {
         while (counts.size() < 43) counts.push_back(static_cast<int64_t>(counts.size()));
         std::vector<at::Tensor> actual, expected;
         std::vector<AdamWElements<T>> elements;
+        static constexpr double corrections[] = {2.0, 0.01};
         for (const int64_t count : counts) {
           const at::Tensor p = random({count}, type), g = random({count}, type);
           const at::Tensor m = random({count}, type), v = random({count}, type).abs();
@@ -153,6 +154,11 @@ TEST(EmulatedGpu, AdamWIsThatOfTheCpu) {
           of_cpu.first_moment = data<T>(expected[expected.size() - 2]);
           of_cpu.second_moment = data<T>(expected.back());
           cpu.adamw(of_cpu, 0, count);
+          // Every other one reads them when it runs.
+          if (elements.size() % 2 == 0) {
+            elements.back().corrections = corrections;
+            elements.back().second_scale = elements.back().step_size = 1e6;
+          }
         }
         gpu.adamw(elements.data(), counts.data(), static_cast<int64_t>(counts.size()), nullptr);
         for (size_t i = 0; i < counts.size(); ++i) {

@@ -1,0 +1,93 @@
+// The rules of optimized.cpp on devices that are described, not present.
+#include "model/optimized.hpp"
+
+#include <gtest/gtest.h>
+
+namespace tinyllama {
+namespace {
+
+// A CPU with AVX-512 but without units for narrow products.
+DeviceTraits plain_cpu() {
+  DeviceTraits traits;
+  traits.has_onednn = true;
+  return traits;
+}
+
+DeviceTraits gpu() {
+  DeviceTraits traits;
+  traits.is_gpu = traits.fast_bf16_products = traits.fast_f16_products = traits.has_graphs = true;
+  return traits;
+}
+
+std::string refusal(Switch option, Dtype dtype, const DeviceTraits& traits) {
+  return refuse_variant(Variant({option}), dtype, traits);
+}
+
+TEST(RefuseVariant, NamesWhatTheDeviceLacks) {
+  EXPECT_EQ(refusal(Switch::graph, Dtype::f32, plain_cpu()),
+            "graph: only a GPU captures its work; this is a CPU");
+  EXPECT_EQ(refusal(Switch::onednn, Dtype::f32, gpu()),
+            "onednn: a library for CPUs; this is a GPU");
+  EXPECT_TRUE(refusal(Switch::wide_products, Dtype::bf16, gpu()).starts_with("wide_products: "));
+  EXPECT_TRUE(refusal(Switch::fused_attention, Dtype::bf16, gpu()).starts_with("fused_attention"));
+  DeviceTraits without = gpu();
+  without.has_own_kernels = without.has_graphs = false;
+  EXPECT_EQ(refusal(Switch::fused_norm, Dtype::f32, without),
+            "fused_norm: this build has no kernel of ours for GPUs");
+  EXPECT_EQ(refusal(Switch::graph, Dtype::f32, without),
+            "graph: this libtorch cannot capture work of this device");
+  without.is_gpu = false;
+  without.has_own_kernels = true;
+  EXPECT_TRUE(refusal(Switch::onednn, Dtype::f32, without).starts_with("onednn: this libtorch"));
+}
+
+TEST(RefuseVariant, NamesWhatTheTypeExcludes) {
+  EXPECT_TRUE(refusal(Switch::graph, Dtype::amp_f16, gpu()).starts_with("graph: the loss scaling"));
+  EXPECT_EQ(refusal(Switch::graph, Dtype::amp_bf16, gpu()), "");
+  EXPECT_TRUE(refusal(Switch::graph, Dtype::bf16, gpu()).starts_with("graph: with parameters in"));
+  const Variant fused({Switch::graph, Switch::fused_adamw});
+  EXPECT_EQ(refuse_variant(fused, Dtype::bf16, gpu()), "");
+  EXPECT_TRUE(refusal(Switch::onednn, Dtype::bf16, plain_cpu()).starts_with("onednn: changes"));
+  EXPECT_TRUE(refusal(Switch::wide_products, Dtype::f32, plain_cpu())
+                  .starts_with("wide_products: f32 products are not narrower"));
+  EXPECT_EQ(refusal(Switch::wide_products, Dtype::amp_bf16, plain_cpu()), "");
+  const Variant both({Switch::onednn, Switch::wide_products});
+  EXPECT_EQ(refuse_variant(both, Dtype::bf16, plain_cpu()), "");
+}
+
+TEST(OptimizedVariant, RunsWhereverItIsChosen) {
+  DeviceTraits no_kernels = gpu(), amd = plain_cpu(), fast = plain_cpu();
+  no_kernels.has_own_kernels = false;
+  amd.fast_onednn_f32 = true;
+  fast.fast_bf16_products = fast.fast_f16_products = true;
+  for (const DeviceTraits& traits : {plain_cpu(), amd, fast, gpu(), no_kernels}) {
+    for (const Dtype dtype : benchmark_dtypes()) {
+      const Variant best = optimized_variant(dtype, traits);
+      EXPECT_EQ(best.name(), "optimized");
+      EXPECT_EQ(best.contradiction(), "");
+      EXPECT_EQ(refuse_variant(best, dtype, traits), "") << best.switch_names();
+    }
+  }
+}
+
+TEST(OptimizedVariant, MultipliesWhereTheUnitsAre) {
+  DeviceTraits amd = plain_cpu(), fast = plain_cpu();
+  amd.fast_onednn_f32 = true;
+  fast.fast_bf16_products = true;
+  EXPECT_TRUE(optimized_variant(Dtype::bf16, plain_cpu()).has(Switch::wide_products));
+  EXPECT_FALSE(optimized_variant(Dtype::bf16, fast).has(Switch::wide_products));
+  EXPECT_FALSE(optimized_variant(Dtype::f32, plain_cpu()).has(Switch::onednn));
+  EXPECT_TRUE(optimized_variant(Dtype::f32, amd).has(Switch::onednn));
+  EXPECT_TRUE(optimized_variant(Dtype::amp_bf16, amd).has(Switch::onednn));
+}
+
+TEST(RunnableVariants, AreEachSwitchAloneAndTheSetsOnce) {
+  const auto variants = runnable_variants(Dtype::f32, gpu());
+  EXPECT_TRUE(variants.front().is_baseline());
+  EXPECT_EQ(variants.back().name(), "optimized");
+  // All but onednn, wide_products and fused_attention; the baseline and two sets beside them.
+  EXPECT_EQ(variants.size(), all_switches().size() - 3 + 3);
+}
+
+}  // namespace
+}  // namespace tinyllama
