@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "benchmarks/components/components.hpp"
+#include "benchmarks/components/proof_grid.hpp"
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/testing.hpp"
 
@@ -38,6 +39,7 @@ double measured_peak(const instruments::Device& device, const harness::Component
 }
 
 TEST_P(PredictedMemoryTest, IsNearTheMeasuredPeak) {
+  const testing::WithoutOnednn without_its_scratch;
   const auto cpu = instruments::Device::select("cpu");
   // A quarter of tiny: with these shapes there are 0.5 to 4 tokens for each hidden dimension, as in
   // the default grid.

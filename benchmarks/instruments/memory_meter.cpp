@@ -60,7 +60,7 @@ std::string memory_source(const Device& device) {
            "512; workspaces of the math libraries are included where they come from it";
   }
   return "the suite's caching allocator for CPU tensors: bytes asked for by live tensors, to the "
-         "byte; scratch memory inside the math libraries (BLAS, oneDNN) is outside it";
+         "byte; scratch memory of oneDNN is in it, that of BLAS is not";
 }
 
 void release_cached_memory(const Device& device) {

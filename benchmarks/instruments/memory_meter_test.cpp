@@ -37,7 +37,7 @@ TEST(MemoryMeterTest, ReleasesCachedMemory) {
 }
 
 TEST(MemoryMeterTest, SourceSaysWhatIsLeftOut) {
-  EXPECT_NE(memory_source(Device::select("cpu")).find("scratch memory inside the math libraries"),
+  EXPECT_NE(memory_source(Device::select("cpu")).find("scratch memory of oneDNN is in it"),
             std::string::npos);
 }
 

@@ -27,7 +27,8 @@ NOTES = """\
   taken off.
 - float64 means float64 throughout: the oracle's own requests for float32 (norms, softmax, loss) are
   answered in float64. Rotary tables are float32 on both sides, as the world's models have them.
-- Bytes are those of live tensors on a CPU; scratch memory inside libraries is in neither count.
+- Bytes are those of live tensors on a CPU; scratch memory inside libraries is in neither count
+  (peaks are read with oneDNN off).
 """
 
 
