@@ -82,7 +82,7 @@ def test_result_can_be_read_again(whole: Study, tmp_path: Path) -> None:
     again = read_study(tmp_path / "ablation.json")
     assert ablation_page(again) == ablation_page(whole)
     assert json.dumps(again.as_json()) == json.dumps(whole.as_json())
-    assert list(tmp_path.glob("*.new")) == []
+    assert list(tmp_path.glob("*.part")) == []
 
 
 def test_published_files(whole: Study, tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tinyllama_tools import peers
-from tinyllama_tools.peer_forms import FORMS
+from tinyllama_tools.peer_forms import FORMS, PeerForm
 from tinyllama_tools.peer_process import PeerError
 from tinyllama_tools.peers_page import peers_page
-from tinyllama_tools.suite_run import SuiteError, SuiteResult, read_case
+from tinyllama_tools.peers_sides import PeerSide
+from tinyllama_tools.peers_turns import SideError
+from tinyllama_tools.suite_run import SuiteCase, SuiteError, SuiteResult, read_case
 
 Json = dict[str, Any]
 SPEEDS = {"peer:eager": 0.2, "peer:sdpa": 0.1}
@@ -145,3 +147,41 @@ def test_interrupt_writes_what_was_measured(played: Path, monkeypatch: pytest.Mo
     document = json.loads((played / "o").read_text(encoding="utf-8"))
     assert len([e for e in document["benchmarks"] if "/f32/" in e["name"]]) == 3 * 6 * 3
     assert peers_page(document).count("| tiny | f32 |") == 2
+
+
+def test_what_is_published_has_to_be_of_a_commit(
+    played: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(peers, "changed_files", lambda _: " M model/cost.cpp")
+    assert peers.main([*AXES, "--publish=here"]) == 2
+    assert "--publish: commit first, these files are changed:\n M model/cost.cpp" in (
+        capsys.readouterr().err
+    )
+    assert not (played / "PEERS.md").exists()
+
+
+class KilledProcess(PlayedProcess):
+    """Dies while it builds."""
+
+    is_running = False
+
+    def receive(self) -> Json:
+        if self.request["do"] == "hello":
+            return super().receive()
+        raise PeerError("peer:eager: its process ended with -9: it said nothing")
+
+
+def test_a_peer_that_dies_while_it_builds_is_not_waited_for() -> None:
+    started: list[PeerForm] = []
+
+    def start(form: PeerForm) -> KilledProcess:
+        started.append(form)
+        return KilledProcess(form.variant)
+
+    side = PeerSide(FORMS["eager"], start, 2, 10.0)
+    case = SuiteCase("tiny", "f32", 8, 128)
+    side.start(case)
+    for what in (side.wait_until_built, lambda: side.get_ready(case), lambda: side.time(case, 1)):
+        with pytest.raises(SideError, match="ended with -9"):
+            what()
+    assert len(started) == 1

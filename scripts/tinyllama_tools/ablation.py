@@ -10,13 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.ablation_files import (
-    changed_files,
-    make_folder,
-    publish,
-    read_study,
-    write_study,
-)
+from tinyllama_tools.ablation_files import RESULT, publish, read_study, write_study
 from tinyllama_tools.ablation_measure import Measurement
 from tinyllama_tools.ablation_options import (
     effort_of,
@@ -29,9 +23,9 @@ from tinyllama_tools.ablation_progress import Progress, duration
 from tinyllama_tools.ablation_run import run_study
 from tinyllama_tools.ablation_study import Study
 from tinyllama_tools.ablation_variants import SpellingBook, ask_program, planned_rows
+from tinyllama_tools.result_files import RESULTS, changed_files, run_folder
 from tinyllama_tools.suite_run import PROJECT, SuiteError, SuiteProgram
 
-RESULTS = PROJECT / "results"
 # Long sequences are worth waiting for: memory needs one iteration only.
 MOST_MEMORY_SECONDS = 120.0
 FAILED, BAD, INTERRUPTED = 1, 2, 130
@@ -114,7 +108,9 @@ def rewrite(options: argparse.Namespace) -> int:
         study = read_study(options.source)
         if options.peers:
             add_compiled(study, options)
-        folder = options.output or options.source.parent
+        # a published result has its page elsewhere
+        is_run = options.source.name == RESULT
+        folder = options.output or (options.source.parent if is_run else run_folder("ablation"))
         folder.mkdir(parents=True, exist_ok=True)
         write_study(study, folder)
         show(study, options, (folder,), 0)
@@ -147,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.source:
         return rewrite(options)
     try:
-        folder = options.output or make_folder(RESULTS)
+        folder = options.output or run_folder("ablation", RESULTS)
         folder.mkdir(parents=True, exist_ok=True)
         study = start_study(options, command)
         status = measure(study, options, folder)

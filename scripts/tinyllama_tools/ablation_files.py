@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
 import json
-import subprocess
 from pathlib import Path
 
 from tinyllama_tools.ablation_page import ablation_page
 from tinyllama_tools.ablation_study import Study
 from tinyllama_tools.compact_json import compact_json
+from tinyllama_tools.result_files import write_whole
 
 RESULT = "ablation.json"
 PAGE = "ABLATION.md"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Never half a file, whatever happens meanwhile."""
-    new = path.with_suffix(path.suffix + ".new")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)
 
 
 def result_text(study: Study) -> str:
@@ -41,25 +33,9 @@ def read_study(path: Path) -> Study:
         raise ValueError(f"{path}: no result of scripts/ablation: {error}") from error
 
 
-def make_folder(results: Path) -> Path:
-    """results/<UTC time>_ablation, new."""
-    now = datetime.datetime.now(datetime.timezone.utc)
-    folder = results / f"{now.strftime('%Y%m%dT%H%M%SZ')}_ablation"
-    folder.mkdir(parents=True)
-    return folder
-
-
 def publish(study: Study, results: Path, machine: str) -> list[Path]:
     """The tracked copies."""
     page, result = results / PAGE, results / "reference" / f"ablation_{machine}.json"
     write_whole(result, result_text(study))
     write_whole(page, ablation_page(study))
     return [page, result]
-
-
-def changed_files(project: Path) -> str:
-    """Tracked files that differ from the commit, results apart."""
-    git = ["git", "-c", "safe.directory=*", "status", "--porcelain", "--untracked-files=no"]
-    command = [*git, "--", ":!results"]
-    found = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
-    return found.stdout.strip()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import signal
 import sys
@@ -13,20 +12,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.ablation_files import changed_files
 from tinyllama_tools.peer_forms import FORMS, PeerForm
 from tinyllama_tools.peer_malloc import caching_malloc
 from tinyllama_tools.peer_process import PeerProcess, start_peer
 from tinyllama_tools.peer_tuning import tune
 from tinyllama_tools.peers_options import BadOptionError, Options, parse_options
 from tinyllama_tools.peers_page import peers_page
-from tinyllama_tools.peers_result import peers_document
+from tinyllama_tools.peers_result import merged, peers_document
 from tinyllama_tools.peers_sides import OurSide, PeerSide
 from tinyllama_tools.peers_turns import CaseRun, measure_case
+from tinyllama_tools.result_files import RESULTS, changed_files, run_folder, write_whole
 from tinyllama_tools.suite_run import PROJECT, SuiteCase, SuiteError, SuiteProgram
 
 Json = dict[str, Any]
-RESULTS = PROJECT / "results"
 # The quickest case there is: it says what our program runs on, and that it runs.
 QUICKEST = SuiteCase("tiny", "f32", 1, 16, component="rms_norm", pass_name="forward")
 
@@ -82,6 +80,7 @@ class Measurement:
             self.context,
             self.options.effort,
             self.malloc.description,
+            self.options.cases,
         )
 
     def failed(self) -> bool:
@@ -91,8 +90,7 @@ class Measurement:
 
 def output_files(options: Options) -> list[tuple[Path, str]]:
     """Where what goes: (file, "json" or "markdown")."""
-    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    folder = RESULTS / f"{now}_peers"
+    folder = run_folder("peers", RESULTS)
     return [
         (options.out or folder / "peers.json", "json"),
         (options.markdown or folder / "PEERS.md", "markdown"),
@@ -110,10 +108,7 @@ def published_files(machine: str) -> list[tuple[Path, str]]:
 def write(document: Json, page: str, files: Sequence[tuple[Path, str]]) -> None:
     """Writes each file whole."""
     for path, kind in files:
-        text = page if kind == "markdown" else json.dumps(document, indent=1) + "\n"
-        part = path.with_name(path.name + ".part")
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        write_whole(path, page if kind == "markdown" else json.dumps(document, indent=1) + "\n")
 
 
 def check_writable(files: Sequence[tuple[Path, str]]) -> None:
@@ -147,6 +142,25 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     except KeyboardInterrupt:
         state["interrupted"] = True
         say("interrupted")
+
+
+def rewrite(options: Options) -> int:
+    """--from: one result of earlier ones. What they lack of the cases asked for is said in it."""
+    files = output_files(options)
+    if options.publish:
+        files += published_files(options.publish)
+    check_writable(files)
+    try:
+        documents = [json.loads(path.read_text(encoding="utf-8")) for path in options.sources]
+        document = merged(documents, options.cases)
+        page = peers_page(document)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadOptionError(f"--from: no results of scripts/peers that fit: {error}") from error
+    write(document, page, files)
+    for path, _ in files:
+        say(f"wrote {path}")
+    print(page, end="")
+    return 0
 
 
 def measure(options: Options) -> int:
@@ -187,7 +201,8 @@ def measure(options: Options) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Reads the options and measures."""
     try:
-        return measure(parse_options(arguments))
+        options = parse_options(arguments)
+        return rewrite(options) if options.sources else measure(options)
     except BadOptionError as error:
         say(f"scripts/peers: {error}")
         return 2

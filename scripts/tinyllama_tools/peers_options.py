@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,7 @@ class Options:
     out: Path | None
     markdown: Path | None
     publish: str | None
+    sources: tuple[Path, ...] = ()
 
 
 def names(option: str, text: str, allowed: Sequence[str]) -> list[str]:
@@ -143,6 +145,15 @@ def parser() -> argparse.ArgumentParser:
     add("--out", type=Path, metavar="FILE", help="JSON (default: results/<time>_peers/peers.json)")
     add("--markdown", type=Path, metavar="FILE", help="tables (default: PEERS.md beside it)")
     add(
+        "--from",
+        type=Path,
+        dest="sources",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write the tables of earlier results anew, as one; may be given several times",
+    )
+    add(
         "--publish",
         metavar="MACHINE",
         help="also write results/PEERS.md and results/reference/peers_MACHINE.json",
@@ -175,4 +186,19 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         out=given.out,
         markdown=given.markdown,
         publish=given.publish,
+        sources=tuple(given.sources),
     )
+
+
+def main() -> int:
+    """Only says whether the options will do."""
+    try:
+        parse_options()
+    except BadOptionError as error:
+        print(f"scripts/peers: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

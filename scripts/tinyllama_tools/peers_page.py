@@ -166,6 +166,8 @@ def peers_page(document: Json) -> str:
     for variant in reversed(ours):
         lines += ratio_lines(rows, variant, peers, about["ratios"])
     lines += time_lines(rows, variants, notes)
+    if about.get("not_measured"):
+        lines += [f"Not measured: {', '.join(about['not_measured'])}.", ""]
     if notes.lines():
         lines += ["Reasons:", "", *notes.lines(), ""]
     return "\n".join(lines + form_lines(about["forms"])).rstrip() + "\n"

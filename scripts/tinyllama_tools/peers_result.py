@@ -7,6 +7,7 @@ from typing import Any
 
 from tinyllama_tools.peers_sides import OurSide, PeerSide, of_variant, step_flops
 from tinyllama_tools.peers_turns import CaseRun, Effort, SideRun
+from tinyllama_tools.suite_run import SuiteCase
 
 Json = dict[str, Any]
 
@@ -109,8 +110,10 @@ def peers_document(
     context: Json,
     effort: Effort,
     malloc: str,
+    planned: Sequence[SuiteCase],
 ) -> Json:
-    """The whole file. `context`: that of any process of ours; `malloc`: the tuned peers' one."""
+    """The whole file. `context`: that of any process of ours; `malloc`: the tuned peers' one;
+    `planned`: all cases that were asked for."""
     contexts = [context, *(c for side in ours for c in side.contexts)]
     settings = {
         side.variant: {**side.form.as_json(), "malloc": malloc if side.form.malloc else "glibc"}
@@ -123,6 +126,7 @@ def peers_document(
         "steps": effort.steps,
         "max_seconds_per_case": effort.max_seconds,
         "commits": sorted({c["git_commit"] for c in contexts}),
+        "not_measured": not_measured(planned, [result.case for result in results]),
         "ratios": ratios(results, [s.variant for s in ours], [s.variant for s in peers]),
     }
     sides = len(ours) + len(peers)
@@ -137,3 +141,58 @@ def peers_document(
         "context": {**context, "verify": "off", "git_dirty": changed, "peers": about},
         "benchmarks": entries,
     }
+
+
+def not_measured(planned: Sequence[SuiteCase], measured: Sequence[SuiteCase]) -> list[str]:
+    """`small bf16 8 x 256`: what an interruption left out, or a choice of cases."""
+    points = {(case.size, case.dtype, case.batch, case.seq) for case in measured}
+    return [
+        f"{case.size} {case.dtype} {case.batch} x {case.seq}"
+        for case in planned
+        if (case.size, case.dtype, case.batch, case.seq) not in points
+    ]
+
+
+# What has to be the same in parts of one result.
+SAME = ("device", "threads", "torch_version", "num_cpus")
+
+
+def merged(documents: Sequence[Json], planned: Sequence[SuiteCase]) -> Json:
+    """One result of several runs on one machine, the first one's context on top; a case that two
+    have is the first one's. Raises ValueError where the machine or the effort differs."""
+    first, *others = documents
+    context, about = first["context"], dict(first["context"]["peers"])
+    benchmarks = list(first["benchmarks"])
+    for other in others:
+        also = other["context"]
+        for key in SAME:
+            if also[key] != context[key]:
+                raise ValueError(f"{key} is {also[key]}, and {context[key]} in the first file")
+        for key in ("turns", "steps", "max_seconds_per_case"):
+            if also["peers"][key] != about[key]:
+                raise ValueError(f"{key} is {also['peers'][key]}, and {about[key]} in the first")
+        known = {point_of(entry) for entry in benchmarks}
+        benchmarks += [entry for entry in other["benchmarks"] if point_of(entry) not in known]
+        about["ratios"] = about["ratios"] + [
+            ratio for ratio in also["peers"]["ratios"] if point_of_name(ratio["case"]) not in known
+        ]
+        about["commits"] = sorted({*about["commits"], *also["peers"]["commits"]})
+        about["forms"] = also["peers"]["forms"] | about["forms"]
+    measured = {point_of(entry) for entry in benchmarks}
+    cases = [case for case in planned if point_of_name(case.name) in measured]
+    about["not_measured"] = not_measured(planned, cases)
+    dirty = any(document["context"]["git_dirty"] for document in documents)
+    return {
+        "context": {**context, "git_dirty": dirty, "peers": about},
+        "benchmarks": benchmarks,
+    }
+
+
+def point_of_name(name: str) -> tuple[str, ...]:
+    """Size, dtype, batch and sequence of a case's name."""
+    return tuple(name.removesuffix("/manual_time").split("/")[3:7])
+
+
+def point_of(entry: Json) -> tuple[str, ...]:
+    """Those of an entry."""
+    return point_of_name(entry["run_name"])
