@@ -94,8 +94,8 @@ Variant optimized_variant(Dtype dtype, const DeviceTraits& traits) {
   Variant best({Switch::qkv, Switch::gate_up, Switch::fused_swiglu, Switch::fused_norm,
                 Switch::fused_rotary, Switch::fused_loss, Switch::fused_adamw});
   // On two cores with AVX-512, forward and backward of tiny, batch 4 and 16: at S = 64, 128, 512 in
-  // 0.88 to 0.95, 0.79 to 0.85, 0.49 to 0.50 of the time that products with a score matrix take, and
-  // always in less than sdpa; in bf16 in 0.84 to 0.87, 0.73 to 0.74, 0.42.
+  // 0.88 to 0.95, 0.79 to 0.85, 0.49 to 0.50 of the time that products with a score matrix take,
+  // and always in less than sdpa; in bf16 in 0.84 to 0.87, 0.73 to 0.74, 0.42.
   best = best.with(traits.is_gpu ? Switch::sdpa : Switch::fused_attention);
   // oneDNN where the default BLAS leaves half of the processor unused, and float32 where bf16 and
   // f16 have no units: README, "Measured here".

@@ -185,3 +185,42 @@ def test_a_peer_that_dies_while_it_builds_is_not_waited_for() -> None:
         with pytest.raises(SideError, match="ended with -9"):
             what()
     assert len(started) == 1
+
+
+def test_results_of_parts_become_one(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [played / "f32.json", played / "bf16.json"]
+    for part in parts:
+        axes = [f"--dtypes={part.stem}", "--sizes=tiny", "--batch=8", "--seq=128"]
+        peers.main([*axes, "--peers=eager,sdpa", f"--out={part}"])
+    sources = [f"--from={part}" for part in parts]
+    whole = played / "whole.json"
+    assert peers.main([*sources, "--batch=8", "--seq=128", f"--out={whole}"]) == 0
+    document, first, second = (
+        json.loads(path.read_text(encoding="utf-8")) for path in (whole, *parts)
+    )
+    assert document["benchmarks"] == first["benchmarks"] + second["benchmarks"]
+    assert document["context"]["peers"]["not_measured"] == [
+        f"{size} {dtype} 8 x 128"
+        for dtype, size in (
+            ("f32", "small"),
+            ("amp_bf16", "tiny"),
+            ("amp_bf16", "small"),
+            ("bf16", "small"),
+        )
+    ]
+    assert "Not measured: small f32 8 x 128, tiny amp_bf16" in capsys.readouterr().out
+    twice = peers.main([f"--from={parts[0]}", f"--from={parts[0]}", f"--out={whole}"])
+    assert twice == 0
+    assert json.loads(whole.read_text(encoding="utf-8"))["benchmarks"] == first["benchmarks"]
+
+
+def test_results_of_two_machines_are_not_mixed(
+    played: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, there = played / "here.json", played / "there.json"
+    peers.main([*AXES, "--sizes=tiny", f"--out={here}"])
+    document = json.loads(here.read_text(encoding="utf-8"))
+    document["context"]["threads"] = 64
+    there.write_text(json.dumps(document), encoding="utf-8")
+    assert peers.main([f"--from={here}", f"--from={there}"]) == 2
+    assert "threads is 64, and 2 in the first file" in capsys.readouterr().err

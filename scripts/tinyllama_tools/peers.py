@@ -166,7 +166,8 @@ def rewrite(options: Options) -> int:
 def measure(options: Options) -> int:
     """The whole run; its exit status."""
     files = output_files(options)
-    check_writable(files)
+    published = published_files(options.publish) if options.publish else []
+    check_writable([*files, *published])
     check_publishable(options)
     program = our_program(options)
     context = program.run([QUICKEST], 1).context
@@ -186,8 +187,7 @@ def measure(options: Options) -> int:
         measurement.run(save)
     if measurement.results:
         page = save()
-        if options.publish and not interrupted():
-            published = published_files(options.publish)
+        if published and not interrupted():
             write(measurement.document(), page, published)
             files += published
         for path, _ in files:
