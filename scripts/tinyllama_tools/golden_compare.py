@@ -15,11 +15,13 @@ from tinyllama_tools.tensor_difference import worst_difference_of_files
 TOLERANCES = {F64_FILE: 1e-12, F32_FILE: 1e-5}
 
 # Relative to a loss. Seen between the instruction sets AVX2 and SSE: 4e-14, 8e-6 (at step 187),
-# 8e-3, 1.5e-2, 2e-3, 2e-3. Weights are drawn in float64, alike on every processor, so another
-# weights_checksum is a failure and no reason for wider tolerances.
+# 8e-3, 1.5e-2, 2e-3, 2e-3; between an AMD processor with AVX2 and an Intel one with AVX-512, whose
+# BLAS adds up in another order: 5e-14, 4e-5 (at step 13, where the loss falls fastest). Weights are
+# drawn in float64, alike on every processor, so another weights_checksum is a failure and no reason
+# for wider tolerances.
 CURVE_TOLERANCES = {
     "f64": 1e-12,
-    "f32": 2e-5,
+    "f32": 1e-4,
     "bf16": 3e-2,
     "amp_bf16": 3e-2,
     "amp_f16": 1e-2,
