@@ -44,7 +44,7 @@ NamedTensors Attention::parameters(const std::string& prefix) const {
 
 at::Tensor attention_mask(const ModelConfig& config, const Variant& variant, int64_t seq,
                           Dtype dtype, c10::Device device) {
-  if (variant.has(Switch::sdpa) || variant.has(Switch::fused_attention)) return {};
+  if (!has_score_matrix(variant)) return {};
   const auto options = at::TensorOptions().dtype(compute_type(dtype)).device(device);
   const at::Tensor mask =
       at::full({seq, seq}, -std::numeric_limits<double>::infinity(), options).triu(1);

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "model/dtype.hpp"
 #include "model/kernels/attention.hpp"
 
 namespace tinyllama {
@@ -16,6 +17,10 @@ double score_scale(const at::Tensor& q) {
 }
 
 }  // namespace
+
+bool has_score_matrix(const Variant& variant) {
+  return !variant.has(Switch::sdpa) && !variant.has(Switch::fused_attention);
+}
 
 // G = query heads a KV head; head h uses KV head h / G, so the heads of one KV head lie side by
 // side and their queries can be stacked to [G x S, head_dim]: K and V are multiplied as they are,
@@ -36,7 +41,7 @@ at::Tensor materialized_attention(at::Tensor q, at::Tensor k, at::Tensor v,
   v = v.transpose(1, 2).reshape({batch * kv_heads, seq, head_dim});        // [B KV, S, hd]
 
   at::Tensor scores = at::bmm(q, k).add_(mask);  // [B KV, G S, S]
-  const auto wide_type = c10::promoteTypes(scores.scalar_type(), c10::ScalarType::Float);
+  const auto wide_type = at_least_float(scores.scalar_type());
   scores = at::softmax(scores, -1, wide_type).to(v.scalar_type());
 
   return at::bmm(scores, v)  // [B KV, G S, hd]

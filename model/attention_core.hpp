@@ -7,7 +7,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "model/variant.hpp"
+
 namespace tinyllama {
+
+/// Whether the variant's attention keeps its scores in memory, and needs a mask for them.
+bool has_score_matrix(const Variant& variant);
 
 /// softmax(q k^T / sqrt(head_dim) + mask) v with the scores in memory; the baseline. `mask`: see
 /// attention_mask().

@@ -18,7 +18,6 @@ constexpr std::array<std::string_view, 6> kPassNames = {
 
 // Bytes of one value that float32 statistics (norm factors, log-sum-exp) take, whatever the dtype.
 constexpr int64_t kStatisticBytes = 4;
-constexpr int64_t kTokenBytes = 8;
 
 // How often a pass runs the forward and the backward half.
 bool runs_forward(Pass pass) {

@@ -33,6 +33,9 @@ struct Workload {
   auto operator<=>(const Workload&) const = default;
 };
 
+/// Bytes of a token, an int64.
+inline constexpr int64_t kTokenBytes = 8;
+
 struct Cost {
   int64_t parameters = 0;
   int64_t model_flops = 0;     ///< matrix products of the model, scores in full

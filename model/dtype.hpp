@@ -26,6 +26,10 @@ std::vector<Dtype> benchmark_dtypes();
 
 /// Type of parameters, gradients and moments.
 c10::ScalarType storage_type(Dtype dtype);
+/// The type itself, or float32 for narrower ones: what sums and statistics are computed in.
+inline c10::ScalarType at_least_float(c10::ScalarType type) {
+  return c10::promoteTypes(type, c10::ScalarType::Float);
+}
 /// Type in which matrix products run.
 c10::ScalarType compute_type(Dtype dtype);
 bool uses_autocast(Dtype dtype);

@@ -19,10 +19,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-c10::ScalarType at_least_float(c10::ScalarType type) {
-  return c10::promoteTypes(type, c10::ScalarType::Float);
-}
-
 // The chunks of one batch: each adds its losses, and its part of the gradients where they are
 // wanted. Gradients are those of the sum of the losses, of order 1, so that narrow types hold them.
 class ChunkedLoss {

@@ -21,7 +21,7 @@ at::Tensor next_token_targets(const at::Tensor& tokens) {
 }
 
 at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets) {
-  const auto wide_type = c10::promoteTypes(logits.scalar_type(), c10::ScalarType::Float);
+  const auto wide_type = at_least_float(logits.scalar_type());
   return at::cross_entropy_loss(logits.view({-1, logits.size(-1)}).to(wide_type), targets.view(-1),
                                 /*weight=*/{}, at::Reduction::Mean, kIgnoredTarget);
 }

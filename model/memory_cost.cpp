@@ -2,19 +2,18 @@
 
 #include <algorithm>
 
+#include "model/attention_core.hpp"
 #include "model/memory_replay.hpp"
 
 namespace tinyllama {
 namespace {
-
-constexpr int64_t kTokenBytes = 8;
 
 int64_t rotary_table_bytes(const Workload& workload) {
   return 2 * workload.seq * workload.config.head_dim() * compute_bytes(workload.dtype);
 }
 
 int64_t mask_bytes(const Workload& workload) {
-  if (workload.variant.has(Switch::sdpa) || workload.variant.has(Switch::fused_attention)) return 0;
+  if (!has_score_matrix(workload.variant)) return 0;
   return workload.config.n_groups() * workload.seq * workload.seq * compute_bytes(workload.dtype);
 }
 

@@ -1,13 +1,10 @@
 #include "model/memory_replay.hpp"
 
+#include "model/attention_core.hpp"
 #include "model/fused_loss.hpp"
 
 namespace tinyllama {
 namespace {
-
-bool is_own_product(const Variant& variant) {
-  return variant.has(Switch::onednn) || variant.has(Switch::wide_products);
-}
 
 kernels::AttentionScratch attention_scratch(const Workload& workload) {
   if (!workload.variant.has(Switch::fused_attention)) return {};
@@ -38,15 +35,14 @@ MemoryReplay::MemoryReplay(const Workload& workload)
       qkv(workload.variant.has(Switch::qkv)),
       gate_up(workload.variant.has(Switch::gate_up)),
       fused_swiglu(workload.variant.has(Switch::fused_swiglu)),
-      tiled_attention(workload.variant.has(Switch::sdpa) ||
-                      workload.variant.has(Switch::fused_attention)),
+      tiled_attention(!has_score_matrix(workload.variant)),
       fused_norm(workload.variant.has(Switch::fused_norm)),
       fused_rotary(workload.variant.has(Switch::fused_rotary)),
       fused_loss(workload.variant.has(Switch::fused_loss)),
       checkpoint(workload.variant.has(Switch::checkpoint)),
       wide(workload.variant.has(Switch::wide_products)),
       onednn(workload.variant.has(Switch::onednn)),
-      own_product(is_own_product(workload.variant)) {}
+      own_product(!Products(workload.variant).are_default()) {}
 
 // --- linear layers ---
 

@@ -5,6 +5,8 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
 
+#include "model/dtype.hpp"
+
 namespace tinyllama {
 namespace {
 
@@ -18,7 +20,7 @@ bool is_narrow(const at::Tensor& tensor) {
 }
 
 at::Tensor widened(const at::Tensor& tensor) {
-  return tensor.to(c10::promoteTypes(tensor.scalar_type(), c10::ScalarType::Float));
+  return tensor.to(at_least_float(tensor.scalar_type()));
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ RmsNorm::RmsNorm(const ModelConfig& config, const Variant& variant, TensorInitia
 at::Tensor RmsNorm::forward(const at::Tensor& hidden_states) const {
   if (fused_) return kernels::rms_norm(hidden_states, weight_, eps_);
   const auto input_type = hidden_states.scalar_type();
-  const auto wide_type = c10::promoteTypes(input_type, c10::ScalarType::Float);
+  const auto wide_type = at_least_float(input_type);
   const at::Tensor x = hidden_states.to(wide_type);
   const at::Tensor mean_square = x.pow(2).mean(-1, /*keepdim=*/true);
   const at::Tensor normalized = x * at::rsqrt(mean_square + eps_);

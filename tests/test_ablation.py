@@ -10,7 +10,6 @@ from ablation_stand_in import OTHER, POINT, StandIn, measurement, study
 from tinyllama_tools import ablation
 from tinyllama_tools.ablation_figures import compile_lines
 from tinyllama_tools.ablation_files import publish, read_study, write_study
-from tinyllama_tools.ablation_layout import aligned
 from tinyllama_tools.ablation_measure import Effort
 from tinyllama_tools.ablation_options import parse_options
 from tinyllama_tools.ablation_page import ablation_page, terminal_text
@@ -18,6 +17,7 @@ from tinyllama_tools.ablation_peers import PeersError, compile_rows, newest_peer
 from tinyllama_tools.ablation_reference import SWITCHES
 from tinyllama_tools.ablation_run import run_study
 from tinyllama_tools.ablation_study import GateRun, Study
+from tinyllama_tools.markdown_table import markdown_table
 from tinyllama_tools.suite_run import PROGRAM
 
 SECTIONS = (
@@ -107,12 +107,12 @@ def test_tables_anew_from_a_result(
 
 
 def test_aligned_table() -> None:
-    lines = aligned(("a", "note"), [("1", "x|y\nz"), ("22", "w" * 60)])
+    lines = markdown_table(("a", "note"), [("1", "x|y\nz"), ("22", "w" * 60)])
     assert lines[0] == "| a   | note   |"
     assert lines[2] == "| 1   | x\\|y z |"
     assert lines[3] == f"| 22  | {'w' * 60} |"
     with pytest.raises(ValueError, match="1 cells under 2"):
-        aligned(("a", "b"), [("1",)])
+        markdown_table(("a", "b"), [("1",)])
 
 
 @pytest.mark.parametrize(

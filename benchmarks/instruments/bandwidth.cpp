@@ -130,4 +130,14 @@ Bandwidth measure_bandwidth(const Device& device) {
   return {measure_memory(device), measure_cache(device)};
 }
 
+double median_triad_rate(const Device& cpu, int64_t bytes, int64_t repetitions) {
+  const Arrays arrays(cpu, bytes);
+  const Triad triad = triad_with_ordinary_stores();
+  std::vector<double> seconds = time_iterations(
+      cpu, repetitions, [] {}, [&] { run_on_cpu(triad, arrays, 1); });
+  const auto middle = seconds.begin() + static_cast<int64_t>(seconds.size() / 2);
+  std::ranges::nth_element(seconds, middle);
+  return static_cast<double>(arrays.bytes()) / *middle;
+}
+
 }  // namespace tinyllama::instruments

@@ -39,6 +39,10 @@ struct Bandwidth {
   MeasuredPeak cache;
 };
 Bandwidth measure_bandwidth(const Device& device);
+/// Bytes per second of that triad on a CPU with ordinary stores, over arrays of `bytes` together
+/// that the pass before left where they are: what a kernel with this working set can hope for.
+/// Median of `repetitions`.
+double median_triad_rate(const Device& cpu, int64_t bytes, int64_t repetitions);
 
 /// One row of fixtures/device_peaks.json: dense figures of one logical device.
 struct DatasheetPeaks {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -28,8 +29,8 @@ struct Options {
   std::string json_file;
 };
 
-const std::vector<Shape> kShapes = {{"tiny", 8, 128, 256, 4, 8, 4, 512, 1000},
-                                    {"small", 8, 256, 512, 8, 8, 4, 1104, 1000}};
+// The first is quick.
+constexpr std::string_view kSizes[] = {"tiny", "small"};
 
 struct Row {
   KernelCase about;
@@ -88,15 +89,21 @@ std::vector<Row> measure(const instruments::Device& device, const Options& optio
                          const std::optional<instruments::Bandwidth>& bandwidth) {
   const int64_t rounds = options.quick ? 1 : 21;
   std::vector<Row> rows;
-  for (const Shape& shape : kShapes) {
-    if (options.quick && shape.name != "tiny") continue;
-    for (const auto type : {c10::ScalarType::Float, c10::ScalarType::BFloat16}) {
-      for (KernelCase& one : cases_of(shape, type)) {
+  for (const ProblemSize& size :
+       load_problem_sizes(TINY_LLAMA_SOURCE_DIR "/fixtures/problem_sizes.json")) {
+    const bool wanted = options.quick ? size.name == kSizes[0]
+                                      : std::ranges::find(kSizes, size.name) != std::end(kSizes);
+    if (!wanted) continue;
+    for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+      for (KernelCase& one : cases_of(size, dtype)) {
         const std::string name =
             fmt::format("{}/{}/{}/{}", one.kernel, one.pass, one.size, one.dtype);
         if (name.find(options.filter) == std::string::npos) continue;
-        Row row{
-            one, take_turns(device, one, rounds), triad_rate(device, one.bytes, rounds), {}, {}};
+        Row row{one,
+                take_turns(device, one, rounds),
+                instruments::median_triad_rate(device, one.bytes, 5 * rounds),
+                {},
+                {}};
         if (bandwidth) {
           const bool cached = one.bytes <= device.description().last_level_cache_bytes;
           row.peak = cached ? "cache" : "memory";

@@ -7,8 +7,8 @@
 
 #include "model/kernels/cross_entropy.hpp"
 #include "model/kernels/rms_norm.hpp"
-#include "model/kernels/rotary.hpp"
 #include "model/kernels/swiglu.hpp"
+#include "model/rotary.hpp"
 
 namespace tinyllama::kernel_benchmark {
 namespace {
@@ -29,8 +29,9 @@ struct Work {
 
 }  // namespace
 
-at::Tensor random(at::IntArrayRef shape, c10::ScalarType type) {
-  return at::randn(shape, at::TensorOptions().dtype(c10::ScalarType::Float)).to(type);
+at::Tensor random(at::IntArrayRef shape, Dtype dtype) {
+  return at::randn(shape, at::TensorOptions().dtype(c10::ScalarType::Float))
+      .to(storage_type(dtype));
 }
 
 std::vector<KernelCase> both_passes(const KernelCase& about, int64_t forward_bytes,
@@ -66,12 +67,12 @@ at::Tensor composed_norm(const at::Tensor& hidden, const at::Tensor& weight) {
   return weight * normalized.to(hidden.scalar_type());
 }
 
-std::vector<KernelCase> norm_cases(KernelCase about, const Shape& s, c10::ScalarType type) {
+std::vector<KernelCase> norm_cases(KernelCase about, const ProblemSize& size, Dtype dtype) {
   about.kernel = "rms_norm";
-  const at::Tensor x = random({s.batch, s.seq, s.hidden_dim}, type);
-  const at::Tensor weight = at::ones({s.hidden_dim}, type);
+  const at::Tensor x = random({size.batch, size.seq, size.config.hidden_dim()}, dtype);
+  const at::Tensor weight = at::ones({size.config.hidden_dim()}, storage_type(dtype));
   const auto bytes = static_cast<int64_t>(x.nbytes());
-  const at::Tensor gradient = random(x.sizes(), type);
+  const at::Tensor gradient = random(x.sizes(), dtype);
   return both_passes(
       about, 2 * bytes, 3 * bytes, {x, weight}, {gradient},
       {{"own", [](const Tensors& in) { return Tensors{kernels::rms_norm(in[0], in[1], kEps)}; }},
@@ -80,13 +81,13 @@ std::vector<KernelCase> norm_cases(KernelCase about, const Shape& s, c10::Scalar
        {"composed", [](const Tensors& in) { return Tensors{composed_norm(in[0], in[1])}; }}});
 }
 
-std::vector<KernelCase> add_norm_cases(KernelCase about, const Shape& s, c10::ScalarType type) {
+std::vector<KernelCase> add_norm_cases(KernelCase about, const ProblemSize& size, Dtype dtype) {
   about.kernel = "add_rms_norm";
-  const at::Tensor x = random({s.batch, s.seq, s.hidden_dim}, type);
-  const at::Tensor weight = at::ones({s.hidden_dim}, type);
+  const at::Tensor x = random({size.batch, size.seq, size.config.hidden_dim()}, dtype);
+  const at::Tensor weight = at::ones({size.config.hidden_dim()}, storage_type(dtype));
   const auto bytes = static_cast<int64_t>(x.nbytes());
-  const Tensors gradients = {random(x.sizes(), type), random(x.sizes(), type)};
-  return both_passes(about, 4 * bytes, 4 * bytes, {x, random(x.sizes(), type), weight}, gradients,
+  const Tensors gradients = {random(x.sizes(), dtype), random(x.sizes(), dtype)};
+  return both_passes(about, 4 * bytes, 4 * bytes, {x, random(x.sizes(), dtype), weight}, gradients,
                      {{"own",
                        [](const Tensors& in) {
                          const auto [sum, norm] = kernels::add_rms_norm(in[0], in[1], in[2], kEps);
@@ -103,44 +104,39 @@ std::vector<KernelCase> add_norm_cases(KernelCase about, const Shape& s, c10::Sc
                        }}});
 }
 
-// model/rotary.cpp's baseline.
-at::Tensor composed_rotation(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
-  const int64_t half = x.size(-1) / 2;
-  return x * cos + at::cat({x.narrow(-1, half, half).neg(), x.narrow(-1, 0, half)}, -1) * sin;
-}
-
-std::vector<KernelCase> rotary_cases(KernelCase about, const Shape& s, c10::ScalarType type) {
+std::vector<KernelCase> rotary_cases(KernelCase about, const ProblemSize& size, Dtype dtype) {
   about.kernel = "rotate";
-  const at::Tensor x = random({s.batch, s.seq, s.n_heads, s.head_dim()}, type);
-  const at::Tensor half = random({s.seq, 1, s.head_dim() / 2}, c10::ScalarType::Float);
-  const at::Tensor angles = at::cat({half, half}, -1);
-  const at::Tensor cos = angles.cos().to(type), sin = angles.sin().to(type);
+  const ModelConfig& config = size.config;
+  const at::Tensor x = random({size.batch, size.seq, config.n_heads(), config.head_dim()}, dtype);
   const auto bytes = static_cast<int64_t>(2 * x.nbytes());
-  const at::Tensor gradient = random(x.sizes(), type);
+  const auto rotation = [&](const Variant& variant) {
+    const RotaryTable table(config, variant, size.seq, dtype, c10::kCPU);
+    return [table](const Tensors& in) { return Tensors{table.rotate(in[0])}; };
+  };
   return both_passes(
-      about, bytes, bytes, {x}, {gradient},
-      {{"own", [cos, sin](const Tensors& in) { return Tensors{kernels::rotate(in[0], cos, sin)}; }},
-       {"composed",
-        [cos, sin](const Tensors& in) { return Tensors{composed_rotation(in[0], cos, sin)}; }}});
+      about, bytes, bytes, {x}, {random(x.sizes(), dtype)},
+      {{"own", rotation(Variant({Switch::fused_rotary}))}, {"composed", rotation(Variant())}});
 }
 
-std::vector<KernelCase> swiglu_cases(KernelCase about, const Shape& s, c10::ScalarType type) {
+std::vector<KernelCase> swiglu_cases(KernelCase about, const ProblemSize& size, Dtype dtype) {
   about.kernel = "swiglu";
-  const at::Tensor gate = random({s.tokens(), s.intermediate_dim}, type);
-  const at::Tensor up = random(gate.sizes(), type);
+  const at::Tensor gate = random({size.batch * size.seq, size.config.intermediate_dim()}, dtype);
+  const at::Tensor up = random(gate.sizes(), dtype);
   const auto bytes = static_cast<int64_t>(gate.nbytes());
-  const at::Tensor gradient = random(gate.sizes(), type);
+  const at::Tensor gradient = random(gate.sizes(), dtype);
   return both_passes(
       about, 3 * bytes, 5 * bytes, {gate, up}, {gradient},
       {{"own", [](const Tensors& in) { return Tensors{kernels::swiglu(in[0], in[1])}; }},
        {"at::silu *", [](const Tensors& in) { return Tensors{at::silu(in[0]) * in[1]}; }}});
 }
 
-std::vector<KernelCase> merged_swiglu_cases(KernelCase about, const Shape& s,
-                                            c10::ScalarType type) {
+std::vector<KernelCase> merged_swiglu_cases(KernelCase about, const ProblemSize& size,
+                                            Dtype dtype) {
   about.kernel = "swiglu_merged";
-  const at::Tensor gate_up = random({s.tokens(), 2 * s.intermediate_dim}, type);
-  const at::Tensor gradient = random({s.tokens(), s.intermediate_dim}, type);
+  const at::Tensor gate_up =
+      random({size.batch * size.seq, 2 * size.config.intermediate_dim()}, dtype);
+  const at::Tensor gradient =
+      random({size.batch * size.seq, size.config.intermediate_dim()}, dtype);
   const auto bytes = static_cast<int64_t>(gradient.nbytes());
   return both_passes(
       about, 3 * bytes, 5 * bytes, {gate_up}, {gradient},
@@ -152,11 +148,12 @@ std::vector<KernelCase> merged_swiglu_cases(KernelCase about, const Shape& s,
 }
 
 /// Loss and gradient together, as training needs them.
-KernelCase cross_entropy_case(KernelCase about, const Shape& s, c10::ScalarType type) {
+KernelCase cross_entropy_case(KernelCase about, const ProblemSize& size, Dtype dtype) {
   about.kernel = "cross_entropy";
   about.pass = "forward_backward";
-  const at::Tensor logits = random({s.tokens(), s.vocab_size}, type);
-  const at::Tensor targets = at::randint(s.vocab_size, {s.tokens()}, at::kLong);
+  const int64_t tokens = size.batch * size.seq, vocab_size = size.config.vocab_size();
+  const at::Tensor logits = random({tokens, vocab_size}, dtype);
+  const at::Tensor targets = at::randint(vocab_size, {tokens}, at::kLong);
   about.bytes = static_cast<int64_t>(2 * logits.nbytes());
   const at::Tensor overwritten = logits.clone();
   about.contenders.push_back({"own", [=] { overwritten.copy_(logits); },
@@ -175,18 +172,17 @@ KernelCase cross_entropy_case(KernelCase about, const Shape& s, c10::ScalarType 
 
 }  // namespace
 
-std::vector<KernelCase> cases_of(const Shape& shape, c10::ScalarType type) {
+std::vector<KernelCase> cases_of(const ProblemSize& size, Dtype dtype) {
   KernelCase about;
-  about.size = shape.name;
-  about.dtype = type == c10::ScalarType::BFloat16 ? "bf16" : "f32";
+  about.size = size.name;
+  about.dtype = to_string(dtype);
   std::vector<KernelCase> all;
   for (const auto& make : {norm_cases, add_norm_cases, rotary_cases, attention_cases, swiglu_cases,
                            merged_swiglu_cases}) {
-    for (KernelCase& one : make(about, shape, type)) all.push_back(std::move(one));
+    for (KernelCase& one : make(about, size, dtype)) all.push_back(std::move(one));
   }
-  all.push_back(cross_entropy_case(about, shape, type));
-  all.push_back(adamw_case(shape, type));
-  all.back().dtype = about.dtype;
+  all.push_back(cross_entropy_case(about, size, dtype));
+  all.push_back(adamw_case(about, size, dtype));
   return all;
 }
 

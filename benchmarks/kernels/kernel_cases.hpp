@@ -9,15 +9,10 @@
 #include <string>
 #include <vector>
 
-namespace tinyllama::kernel_benchmark {
+#include "model/dtype.hpp"
+#include "model/problem_sizes.hpp"
 
-/// Of a problem size: B and S, and the model's dimensions.
-struct Shape {
-  std::string name;
-  int64_t batch, seq, hidden_dim, n_layers, n_heads, n_kv_heads, intermediate_dim, vocab_size;
-  int64_t tokens() const { return batch * seq; }
-  int64_t head_dim() const { return hidden_dim / n_heads; }
-};
+namespace tinyllama::kernel_benchmark {
 
 /// One way of doing a case's work. `prepare` runs before each `run`, untimed.
 struct Contender {
@@ -32,8 +27,8 @@ struct KernelCase {
   std::vector<Contender> contenders;  ///< ours first
 };
 
-/// Every kernel at one shape, in float32 or bfloat16.
-std::vector<KernelCase> cases_of(const Shape& shape, c10::ScalarType type);
+/// Every kernel at the batch, sequence and dimensions of a size, its tensors in one dtype.
+std::vector<KernelCase> cases_of(const ProblemSize& size, Dtype dtype);
 
 // --- internal: what the files of cases share ---
 
@@ -45,7 +40,7 @@ struct Function {
   std::function<Tensors(const Tensors& leaves)> forward;
 };
 
-at::Tensor random(at::IntArrayRef shape, c10::ScalarType type);
+at::Tensor random(at::IntArrayRef shape, Dtype dtype);
 
 /// The forward and the backward of each function, over leaves with the given values; a backward
 /// starts from `output_gradients`.
@@ -54,7 +49,7 @@ std::vector<KernelCase> both_passes(const KernelCase& about, int64_t forward_byt
                                     const Tensors& output_gradients,
                                     const std::vector<Function>& functions);
 
-std::vector<KernelCase> attention_cases(KernelCase about, const Shape& shape, c10::ScalarType type);
-KernelCase adamw_case(const Shape& shape, c10::ScalarType type);
+std::vector<KernelCase> attention_cases(KernelCase about, const ProblemSize& size, Dtype dtype);
+KernelCase adamw_case(KernelCase about, const ProblemSize& size, Dtype dtype);
 
 }  // namespace tinyllama::kernel_benchmark

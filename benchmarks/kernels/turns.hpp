@@ -1,5 +1,4 @@
-// Times the contenders of a case by turns, and the bandwidth that the machine has for as many
-// bytes.
+// Times the contenders of a case by turns.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +17,5 @@ struct Timing {
 /// One for each contender. In every round each has its turn, in random order.
 std::vector<Timing> take_turns(const instruments::Device& device, const KernelCase& one,
                                int64_t rounds);
-
-/// Bytes per second of a triad (2 reads, 1 write, ordinary stores) over arrays of `bytes` together,
-/// that the pass before left where they are: what a kernel with this working set can hope for.
-double triad_rate(const instruments::Device& device, int64_t bytes, int64_t rounds);
 
 }  // namespace tinyllama::kernel_benchmark

@@ -80,6 +80,7 @@ Work work_of(at::TensorList parameters, at::TensorList gradients, at::TensorList
 template <class T>
 std::vector<AdamWElements<T>> elements_of(const Work& work, const AdamWScalars& s,
                                           const at::Tensor& corrections) {
+  using Compute = ComputeType<T>;
   const auto t = static_cast<double>(s.step);
   std::vector<AdamWElements<T>> elements;
   for (size_t i = 0; i < work.parameters.size(); ++i) {
@@ -88,13 +89,13 @@ std::vector<AdamWElements<T>> elements_of(const Work& work, const AdamWScalars& 
          .gradient = const_data<T>(work.gradients[i]),
          .first_moment = data<T>(work.first_moments[i]),
          .second_moment = data<T>(work.second_moments[i]),
-         .decay = 1.0 - s.learning_rate * s.weight_decay,
-         .first_weight = 1.0 - s.beta1,
-         .second_decay = s.beta2,
-         .second_weight = 1.0 - s.beta2,
-         .second_scale = 1.0 / std::sqrt(1.0 - std::pow(s.beta2, t)),
-         .step_size = s.learning_rate / (1.0 - std::pow(s.beta1, t)),
-         .eps = s.eps,
+         .decay = static_cast<Compute>(1.0 - s.learning_rate * s.weight_decay),
+         .first_weight = static_cast<Compute>(1.0 - s.beta1),
+         .second_decay = static_cast<Compute>(s.beta2),
+         .second_weight = static_cast<Compute>(1.0 - s.beta2),
+         .second_scale = static_cast<Compute>(1.0 / std::sqrt(1.0 - std::pow(s.beta2, t))),
+         .step_size = static_cast<Compute>(s.learning_rate / (1.0 - std::pow(s.beta1, t))),
+         .eps = static_cast<Compute>(s.eps),
          .corrections = corrections.defined() ? const_data<double>(corrections) : nullptr});
   }
   return elements;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "model/kernels/cpu/range_kernels.hpp"
 #include "model/testing.hpp"
 
 namespace tinyllama::kernels::testing {
@@ -52,6 +53,12 @@ inline void expect_close(const at::Tensor& actual, const at::Tensor& expected, d
       (actual.detach().to(c10::ScalarType::Double) - expected.detach()).abs().max().item<double>();
   EXPECT_LE(error, units * unit_roundoff(actual.scalar_type()) * largest)
       << what << ", type " << c10::toString(actual.scalar_type()) << ", shape " << actual.sizes();
+}
+
+/// One update with ordinary numbers.
+template <class T>
+AdamWElements<T> adamw_elements(T* parameter, const T* gradient, T* first, T* second) {
+  return {parameter, gradient, first, second, 0.99F, 0.1F, 0.999F, 0.001F, 2.0F, 0.01F, 1e-8F};
 }
 
 /// Bit for bit, NaN included.

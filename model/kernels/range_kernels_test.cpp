@@ -101,9 +101,8 @@ TEST(RangeKernels, ElementwiseKernelsAgreeBetweenInstructionSets) {
                      0, kRows);
       agreement.check(out.view(-1).narrow(0, 0, kRows * even), width, 2, "rotary");
       const at::Tensor p = a.clone(), m = b.clone(), v = c.abs();
-      kernels.adamw({data<T>(p), const_data<T>(b), data<T>(m), data<T>(v), 0.99, 0.1, 0.999, 0.001,
-                     2.0, 0.01, 1e-8},
-                    1, p.numel());
+      kernels.adamw(adamw_elements(data<T>(p), const_data<T>(b), data<T>(m), data<T>(v)), 1,
+                    p.numel());
       agreement.check(p, width, 4, "parameter");
       agreement.check(v, width, 2, "second moment");
     }

@@ -22,11 +22,12 @@ from tinyllama_tools.ablation_impact import (
     impacts,
     in_quadrant,
 )
-from tinyllama_tools.ablation_layout import NOTHING, aligned, mebibytes, milliseconds, number, times
+from tinyllama_tools.ablation_layout import NOTHING, mebibytes, milliseconds, number, times
 from tinyllama_tools.ablation_peers import HOW_TO
 from tinyllama_tools.ablation_reference import COMPILE, MEMORY_EXERCISE
 from tinyllama_tools.ablation_rows import memory_ratio, ratio_text
 from tinyllama_tools.ablation_study import BASELINE, FUSED, OPTIMIZED, Study
+from tinyllama_tools.markdown_table import markdown_table
 from tinyllama_tools.ratio_statistics import Ratio
 
 LONG_BATCH = 1
@@ -47,7 +48,7 @@ def series_table(series: Sequence[Series]) -> list[str]:
             for length, value in one.cells.items()
             if isinstance(value, str)
         ]
-    return [*aligned(header, lines), "", *reasons, *([""] if reasons else [])]
+    return [*markdown_table(header, lines), "", *reasons, *([""] if reasons else [])]
 
 
 def exercise_table(study: Study) -> list[str]:
@@ -64,7 +65,7 @@ def exercise_table(study: Study) -> list[str]:
             texts = [name, str(point.seq), str(point.batch), mebibytes(peak), more]
             lines.append([*texts, times(memory_ratio(cell, first)), cell.note])
     header = ["variant", "Seq Length", "Batch Size", "Peak Memory (MiB)", "Memory Increase (MiB)"]
-    return aligned([*header, "Scaling Factor", "note"], lines) if lines else []
+    return markdown_table([*header, "Scaling Factor", "note"], lines) if lines else []
 
 
 def memory_lines(study: Study) -> list[str]:
@@ -143,7 +144,7 @@ def impact_lines(study: Study) -> list[str]:
         ]
         header = ("Bottleneck Category", "switch", "Optimization Difficulty", "Expected Speedup")
         header += ("measured", "memory x", "impact", "Priority Rank", "note")
-        lines += [f"### {dtype}", "", *aligned(header, table), "", *quadrant_lines(found)]
+        lines += [f"### {dtype}", "", *markdown_table(header, table), "", *quadrant_lines(found)]
     return lines
 
 
@@ -168,7 +169,7 @@ def compile_lines(study: Study) -> list[str]:
         missing = f"no result of torch.compile at these points: {HOW_TO}"
         table = [("torch.compile", "all", *[NOTHING] * 5, missing)]
     header = ("variant", "case", "ms", "samples/s", "speedup", "over", "its time / optimized's")
-    lines += [*aligned((*header, "note"), table), ""]
+    lines += [*markdown_table((*header, "note"), table), ""]
     sources = sorted({row["source"] for row in study.peers})
     if sources:
         lines += [f"From {', '.join(sources)}, where both took turns.", ""]

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable
 
 from tinyllama_tools.ablation_gates import gates_of
-from tinyllama_tools.ablation_layout import aligned, count, mebibytes, milliseconds, number, times
+from tinyllama_tools.ablation_layout import count, mebibytes, milliseconds, number, times
 from tinyllama_tools.ablation_reference import BATCH_SCALING, MIXED_PRECISION, expected_of
 from tinyllama_tools.ablation_rows import Row, memory_ratio, ratio_of_cells, ratio_text, row_at
 from tinyllama_tools.ablation_study import (
@@ -21,6 +21,7 @@ from tinyllama_tools.ablation_study import (
     Table,
 )
 from tinyllama_tools.ablation_tables import launches_heading
+from tinyllama_tools.markdown_table import markdown_table
 
 VERSIONS = (
     RowName(BASELINE, Kind.baseline),
@@ -43,7 +44,7 @@ def metrics_table(study: Study, point: Point, rows: list[Row]) -> list[str]:
     header = [f"{point.dtype}, {point.shape}", *(version_title(row) for row in rows)]
     lines = [[name, *(figure(row) for row in rows)] for name, figure in figures]
     lines.append(["Speedup that the workshop expects", *(expected_of(r.row.name) for r in rows)])
-    return aligned(header, lines)
+    return markdown_table(header, lines)
 
 
 def version_title(row: Row) -> str:
@@ -58,7 +59,9 @@ def gates_table(study: Study, point: Point, rows: list[Row]) -> list[str]:
         for row in rows
         for gate in gates_of(study, row)
     ]
-    return aligned((f"gate at {point.dtype}, {point.shape}", "of", "verdict", "evidence"), lines)
+    return markdown_table(
+        (f"gate at {point.dtype}, {point.shape}", "of", "verdict", "evidence"), lines
+    )
 
 
 def success_lines(study: Study) -> list[str]:
@@ -103,7 +106,14 @@ def type_lines(study: Study) -> list[str]:
     header = ["B x S", "variant", "dtype", "ms", "samples/s", "speedup over f32"]
     header += ["over baseline", "peak MiB", "memory x f32", "note"]
     text = f"The workshop expects {MIXED_PRECISION}."
-    return ["## Mixed precision", "", *textwrap.wrap(text, 100), "", *aligned(header, lines), ""]
+    return [
+        "## Mixed precision",
+        "",
+        *textwrap.wrap(text, 100),
+        "",
+        *markdown_table(header, lines),
+        "",
+    ]
 
 
 def batch_lines(study: Study) -> list[str]:
@@ -128,4 +138,4 @@ def batch_lines(study: Study) -> list[str]:
     header = ["batch", "variant", "ms", "samples/s", f"samples/s x batch {smallest.batch}"]
     header += ["speedup over baseline", "peak MiB", "note"]
     text = f"{smallest.size} {smallest.dtype}, sequence {smallest.seq}. The workshop expects "
-    return ["## Batch size", "", f"{text}{BATCH_SCALING}.", "", *aligned(header, lines), ""]
+    return ["## Batch size", "", f"{text}{BATCH_SCALING}.", "", *markdown_table(header, lines), ""]

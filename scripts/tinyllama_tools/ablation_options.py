@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from tinyllama_tools.ablation_growth import FIT_FROM
 from tinyllama_tools.ablation_measure import Effort
 from tinyllama_tools.ablation_reference import MEMORY_EXERCISE, SWITCHES
 from tinyllama_tools.ablation_study import FUSED, OPTIMIZED, Point
+from tinyllama_tools.option_values import list_of, machine, positive, seconds
 from tinyllama_tools.suite_run import PROJECT, problem_sizes
 
 DTYPES = ("f32", "bf16", "f16", "amp_bf16", "amp_f16")
@@ -41,20 +41,6 @@ class Plan:
     attention_points: tuple[Point, ...]
 
 
-def list_of(allowed: Sequence[str], what: str) -> Callable[[str], tuple[str, ...]]:
-    """A parser of comma-separated names that says what is allowed."""
-
-    def parse(text: str) -> tuple[str, ...]:
-        names = tuple(dict.fromkeys(name for name in text.split(",") if name))
-        for name in names or ("",):
-            if name not in allowed:
-                message = f"{what} '{name}': must be one of {', '.join(allowed)}"
-                raise argparse.ArgumentTypeError(message)
-        return names
-
-    return parse
-
-
 def shapes(text: str) -> tuple[tuple[int, int], ...]:
     """`8x128,16x256`: batch and sequence."""
     found = []
@@ -75,31 +61,6 @@ def combinations(text: str) -> tuple[str, ...]:
                 message = f"switch '{switch}' of '{name}': must be one of {', '.join(SWITCHES)}"
                 raise argparse.ArgumentTypeError(message)
     return names
-
-
-def positive(text: str) -> int:
-    """A whole number of 1 or more."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}': must be a whole number of 1 or more")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    """A positive number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}': must be a positive number of seconds")
-    return value
-
-
-def machine(text: str) -> str:
-    """A part of a file name."""
-    if not re.fullmatch(r"[a-z0-9_]+", text):
-        raise argparse.ArgumentTypeError(f"'{text}': must be letters a-z, digits and _")
-    return text
 
 
 def make_parser() -> argparse.ArgumentParser:

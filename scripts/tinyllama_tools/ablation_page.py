@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tinyllama_tools.ablation_figures import compile_lines, impact_lines, memory_lines
-from tinyllama_tools.ablation_layout import aligned, cell
 from tinyllama_tools.ablation_metrics import batch_lines, success_lines, type_lines
 from tinyllama_tools.ablation_study import Study
 from tinyllama_tools.ablation_tables import grid_lines, main_lines, rule_section
+from tinyllama_tools.markdown_table import cell, markdown_table
 
 INTRODUCTION = """\
 Every optimisation alone, all together, and removed again from the best set: the workshop's tables
@@ -65,7 +65,7 @@ def note_lines(study: Study) -> list[str]:
 def ablation_page(study: Study) -> str:
     """The page."""
     lines = ["# Ablation", "", INTRODUCTION, "", *note_lines(study)]
-    lines += [*aligned(("", ""), environment(study).items()), ""]
+    lines += [*markdown_table(("", ""), environment(study).items()), ""]
     lines += [*rule_section(study), *main_lines(study), *impact_lines(study)]
     lines += [*success_lines(study), *type_lines(study), *batch_lines(study)]
     lines += [*memory_lines(study), *compile_lines(study), *grid_lines(study)]

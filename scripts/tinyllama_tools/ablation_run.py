@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from tinyllama_tools.ablation_options import (
 )
 from tinyllama_tools.ablation_study import Kind, Point, RowName, Study
 from tinyllama_tools.ablation_variants import removed_rows
-from tinyllama_tools.suite_run import SuiteError, SuiteProgram, last_words
+from tinyllama_tools.suite_run import SuiteError, SuiteProgram
 
 Save = Callable[[], None]
 
@@ -37,14 +36,11 @@ def plan_main(study: Study, measurement: Measurement, options: argparse.Namespac
 
 def grid_points(program: SuiteProgram) -> list[Point]:
     """The default grid of the program, as --list names it without any axis."""
-    command = [str(program.program), "--list"]
-    try:
-        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        words = last_words(getattr(error, "stderr", "") or str(error))
-        raise SuiteError(f"{program.program.name} --list: {words}") from error
+    names, refusal = program.list_cases()
+    if refusal:
+        raise SuiteError(refusal)
     points: list[Point] = []
-    for name in listed.split():
+    for name in names:
         parts = name.split("/")
         if len(parts) == 7 and parts[0] != "peak":
             batch, seq = (int(part.partition(":")[2]) for part in parts[5:])

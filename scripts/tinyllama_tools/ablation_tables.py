@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 
 from tinyllama_tools.ablation_layout import (
     NOTHING,
-    aligned,
     count,
     error,
     mebibytes,
@@ -20,6 +19,7 @@ from tinyllama_tools.ablation_rows import NO_DIFFERENCE, Row, rows_at
 from tinyllama_tools.ablation_rule import Rule, check_rule
 from tinyllama_tools.ablation_study import OPTIMIZED, Kind, Point, RowName, Study, Table
 from tinyllama_tools.ablation_variants import resolved_switches
+from tinyllama_tools.markdown_table import markdown_table
 
 MOST_SHOWN = 20
 NOT_BRIEF = ("workshop", "samples/s", "allocations")
@@ -72,7 +72,7 @@ def variant_table(
     """One line a row, skipped ones with their reason."""
     lines = [row_cells(study, row, ratio_heading) for row in rows]
     header = [name for name in lines[0] if name not in left_out]
-    return aligned(header, [[line[name] for name in header] for line in lines])
+    return markdown_table(header, [[line[name] for name in header] for line in lines])
 
 
 def optimized_is(table: Table, point: Point) -> str:
@@ -133,7 +133,7 @@ def rule_lines(rule: Rule, what: str) -> list[str]:
             (found.point.title, found.row, found.slowdown.text())
             for found in sorted(slower, key=lambda found: -found.slowdown.median)[:MOST_SHOWN]
         )
-        lines += ["", *aligned(("case", "is faster", "optimized takes, x its time"), table)]
+        lines += ["", *markdown_table(("case", "is faster", "optimized takes, x its time"), table)]
     closest = rule.closest()
     if closest and rule.held:
         where = f"{closest.row} at {closest.point.title}"
@@ -189,4 +189,4 @@ def grid_lines(study: Study) -> list[str]:
         "memory x",
         "note",
     )
-    return ["## The default grid", "", *aligned(header, lines), ""]
+    return ["## The default grid", "", *markdown_table(header, lines), ""]

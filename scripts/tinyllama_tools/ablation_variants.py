@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +16,7 @@ from tinyllama_tools.ablation_study import (
     Table,
     removed_row,
 )
-from tinyllama_tools.suite_run import REFUSED_OPTIONS, SuiteError, SuiteProgram, last_words
+from tinyllama_tools.suite_run import SuiteProgram
 
 RESOLVED = re.compile(rf"\b{OPTIMIZED} = ([a-z0-9_+]+)")
 
@@ -32,24 +31,8 @@ class Spelling:
 
 def ask_program(program: SuiteProgram, variant: str) -> Spelling:
     """What --list makes of a variant. SuiteError where the program cannot even do that."""
-    options = ["--list", "--components=full_step", f"--variants={variant}"]
-    try:
-        finished = subprocess.run(
-            [str(program.program), *options],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except OSError as error:
-        raise SuiteError(f"{program.program.name} cannot be started: {error}") from error
-    if finished.returncode == REFUSED_OPTIONS:
-        words = last_words(finished.stderr).splitlines()
-        return Spelling("", words[-1] if words else "refused without a word")
-    listed = finished.stdout.split("/")
-    if finished.returncode != 0 or len(listed) < 3:
-        raise SuiteError(f"{program.program.name} --list: {last_words(finished.stderr)}")
-    return Spelling(listed[2])
+    names, refusal = program.list_cases(["--components=full_step", f"--variants={variant}"])
+    return Spelling("", refusal) if refusal else Spelling(names[0].split("/")[2])
 
 
 @dataclass

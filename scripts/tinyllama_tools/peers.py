@@ -16,7 +16,7 @@ from tinyllama_tools.peer_forms import FORMS, PeerForm
 from tinyllama_tools.peer_malloc import caching_malloc
 from tinyllama_tools.peer_process import PeerProcess, start_peer
 from tinyllama_tools.peer_tuning import tune
-from tinyllama_tools.peers_options import BadOptionError, Options, parse_options
+from tinyllama_tools.peers_options import Options, parse_options
 from tinyllama_tools.peers_page import peers_page
 from tinyllama_tools.peers_result import merged, peers_document
 from tinyllama_tools.peers_sides import OurSide, PeerSide
@@ -38,6 +38,10 @@ def our_program(options: Options) -> SuiteProgram:
     """The peers run on the CPU, so ours does."""
     threads = (f"--threads={options.threads}",) if options.threads else ()
     return SuiteProgram(("--device=cpu", *threads))
+
+
+class BadOptionError(Exception):
+    """What the options ask for cannot be done; the message names value and rule."""
 
 
 class Measurement:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tinyllama_tools.option_values import list_of, machine, positive, positive_list, seconds
 from tinyllama_tools.peer_forms import DTYPES, FORMS
 from tinyllama_tools.peers_sides import step_flops
 from tinyllama_tools.peers_turns import Effort
@@ -34,10 +34,6 @@ written.
 """
 
 
-class BadOptionError(Exception):
-    """The message names the option, its value and what is allowed."""
-
-
 @dataclass(frozen=True)
 class Options:
     """What was asked for, checked."""
@@ -54,45 +50,14 @@ class Options:
     sources: tuple[Path, ...] = ()
 
 
-def names(option: str, text: str, allowed: Sequence[str]) -> list[str]:
-    """A list of names, each of them allowed."""
-    chosen = [name.strip() for name in text.split(",")]
-    for name in chosen:
-        if name not in allowed:
-            raise BadOptionError(f"{option} '{name}': must be one of {', '.join(allowed)}")
-    return list(dict.fromkeys(chosen))
-
-
-def variant_names(text: str) -> list[str]:
+def variants(text: str) -> tuple[str, ...]:
     """Names of our variants, which the program itself knows."""
-    chosen = [name.strip() for name in text.split(",")]
+    chosen = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in chosen:
         if not re.fullmatch(r"[a-z0-9_]+(\+[a-z0-9_]+)*", name):
-            raise BadOptionError(f"--variant '{name}': must be a name such as baseline or qkv+sdpa")
-    return list(dict.fromkeys(chosen))
-
-
-def positive_numbers(option: str, text: str) -> list[int]:
-    """A list of positive integers."""
-    return [positive_number(option, item.strip()) for item in text.split(",")]
-
-
-def positive_number(option: str, text: str) -> int:
-    """A positive integer."""
-    if not text.isdecimal() or int(text) < 1:
-        raise BadOptionError(f"{option} '{text}': must be a positive integer")
-    return int(text)
-
-
-def positive_seconds(option: str, text: str) -> float:
-    """A positive, finite number of seconds."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise BadOptionError(f"{option} '{text}': must be a positive number of seconds")
-    return value
+            message = f"'{name}': must be a name such as baseline or qkv+sdpa"
+            raise argparse.ArgumentTypeError(message)
+    return chosen
 
 
 def default_grid(size: str, dtype: str, own: Mapping[str, int]) -> tuple[list[int], list[int]]:
@@ -103,20 +68,19 @@ def default_grid(size: str, dtype: str, own: Mapping[str, int]) -> tuple[list[in
 
 
 def choose_cases(
-    sizes: Sequence[str], dtypes: Sequence[str], batch: str | None, seq: str | None
+    sizes: Sequence[str],
+    dtypes: Sequence[str],
+    batch: Sequence[int] | None,
+    seq: Sequence[int] | None,
 ) -> tuple[SuiteCase, ...]:
     """The cases in the order in which they run: the smallest first, since it says how long the
     others will take."""
-    cases = []
+    cases: list[SuiteCase] = []
     for dtype in sorted(dtypes, key=ORDER_OF_DTYPES.index):
         for size in sizes:
             batches, seqs = default_grid(size, dtype, problem_sizes()[size])
-            batches = positive_numbers("--batch", batch) if batch else batches
-            seqs = positive_numbers("--seq", seq) if seq else seqs
-            grid = [SuiteCase(size, dtype, b, s) for b in batches for s in seqs]
+            grid = [SuiteCase(size, dtype, b, s) for b in batch or batches for s in seq or seqs]
             cases += sorted(grid, key=step_flops)
-    if min(case.seq for case in cases) < 2:
-        raise BadOptionError(f"--seq '{seq}': must be at least 2, for there to be a next token")
     return tuple(dict.fromkeys(cases))
 
 
@@ -124,22 +88,40 @@ def parser() -> argparse.ArgumentParser:
     """Every option, as --help shows it."""
     result = argparse.ArgumentParser(prog="scripts/peers", description=DESCRIPTION, epilog=EPILOG)
     add = result.add_argument
-    add("--sizes", default="tiny,small", help="names of problem sizes (default: tiny,small)")
-    add("--dtypes", default=",".join(DTYPES), help=f"default: {','.join(DTYPES)}")
-    add("--batch", help="samples in a step, e.g. 4,8 (default: those of the default grid)")
-    add("--seq", help="tokens in a sample, e.g. 64,128 (default: those of the default grid)")
-    add("--peers", default=",".join(FORMS), help=f"default: {','.join(FORMS)}")
-    add("--variant", default=",".join(VARIANTS), help=f"of ours (default: {','.join(VARIANTS)})")
-    add("--turns", default="6", help="how often each side runs (default: 6, enough for 95 %%)")
-    add("--steps", default="3", help="timed steps of a turn (default: 3)")
+    sizes, forms = list_of(tuple(problem_sizes()), "size"), list_of(tuple(FORMS), "peer")
+    sizes_help = "names of problem sizes (default: tiny,small)"
+    add("--sizes", type=sizes, default=("tiny", "small"), help=sizes_help)
+    dtypes = list_of(DTYPES, "dtype")
+    add("--dtypes", type=dtypes, default=DTYPES, help=f"default: {','.join(DTYPES)}")
+    add(
+        "--batch",
+        type=positive_list,
+        help="samples in a step, e.g. 4,8 (default: those of the default grid)",
+    )
+    add(
+        "--seq",
+        type=positive_list,
+        help="tokens in a sample, e.g. 64,128 (default: those of the default grid)",
+    )
+    add("--peers", type=forms, default=tuple(FORMS), help=f"default: {','.join(FORMS)}")
+    ours_help = f"of ours (default: {','.join(VARIANTS)})"
+    add("--variant", type=variants, default=VARIANTS, help=ours_help)
+    turns_help = "how often each side runs (default: 6, enough for 95 %%)"
+    add("--turns", type=positive, default=6, help=turns_help)
+    add("--steps", type=positive, default=3, help="timed steps of a turn (default: 3)")
     add(
         "--max-seconds-per-case",
-        default="10",
+        type=seconds,
+        default=10.0,
         metavar="S",
         help="of timed steps of a side (default: 10); slow steps get fewer of them, and a case "
         "with a step above it is skipped",
     )
-    add("--threads", help="CPU threads of every side (default: tiny_llama_bench's own choice)")
+    add(
+        "--threads",
+        type=positive,
+        help="CPU threads of every side (default: tiny_llama_bench's own choice)",
+    )
     add("--quick", action="store_true", help="a smoke test: tiny f32 4 x 64, 2 turns of 2 steps")
     add("--tune", action="store_true", help="compare settings of torch.compile at the first case")
     add("--out", type=Path, metavar="FILE", help="JSON (default: results/<time>_peers/peers.json)")
@@ -155,6 +137,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add(
         "--publish",
+        type=machine,
         metavar="MACHINE",
         help="also write results/PEERS.md and results/reference/peers_MACHINE.json",
     )
@@ -162,26 +145,23 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
-    """Checked options. Raises BadOptionError, or SystemExit for what argparse itself refuses."""
-    given = parser().parse_args(arguments)
-    sizes = names("--sizes", given.sizes, list(problem_sizes()))
-    dtypes = names("--dtypes", given.dtypes, DTYPES)
-    forms = names("--peers", given.peers, list(FORMS))
-    cases = choose_cases(sizes, dtypes, given.batch, given.seq)
-    turns, steps = positive_number("--turns", given.turns), positive_number("--steps", given.steps)
+    """Checked options. A bad one ends the program with status 2."""
+    options = parser()
+    given = options.parse_args(arguments)
+    cases = choose_cases(given.sizes, given.dtypes, given.batch, given.seq)
+    if min(case.seq for case in cases) < 2:
+        options.error("--seq '1': must be at least 2, for there to be a next token")
+    if given.publish and (given.quick or given.tune):
+        options.error("--publish: a smoke test or a choice of settings is not published")
+    turns, steps = given.turns, given.steps
     if given.quick:
         cases, turns, steps = (SuiteCase("tiny", "f32", 4, 64),), 2, 2
-    if given.publish and (given.quick or given.tune):
-        raise BadOptionError("--publish: a smoke test or a choice of settings is not published")
-    if given.publish and not re.fullmatch(r"[a-z0-9_]+", given.publish):
-        raise BadOptionError(f"--publish '{given.publish}': must be letters a-z, digits and _")
-    limit = positive_seconds("--max-seconds-per-case", given.max_seconds_per_case)
     return Options(
         cases=cases,
-        forms=tuple(forms),
-        variants=tuple(variant_names(given.variant)),
-        effort=Effort(turns, steps, limit),
-        threads=positive_number("--threads", given.threads) if given.threads else None,
+        forms=given.peers,
+        variants=given.variant,
+        effort=Effort(turns, steps, given.max_seconds_per_case),
+        threads=given.threads,
         tune=given.tune,
         out=given.out,
         markdown=given.markdown,
@@ -190,15 +170,5 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     )
 
 
-def main() -> int:
-    """Only says whether the options will do."""
-    try:
-        parse_options()
-    except BadOptionError as error:
-        print(f"scripts/peers: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    parse_options()

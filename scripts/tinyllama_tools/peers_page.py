@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tinyllama_tools.markdown_table import markdown_table
 from tinyllama_tools.peer_forms import PREFIX
-from tinyllama_tools.proof_page import table
 from tinyllama_tools.ratio_statistics import Ratio
 from tinyllama_tools.suite_run import UNITS
 
@@ -88,7 +88,14 @@ def time_lines(rows: Rows, variants: Sequence[str], notes: Notes) -> list[str]:
         (*point, *(milliseconds(of.get(variant), notes) for variant in variants))
         for point, of in rows.items()
     )
-    return ["## Time of a step", "", "Median over all steps, in ms.", "", *table(header, cells), ""]
+    return [
+        "## Time of a step",
+        "",
+        "Median over all steps, in ms.",
+        "",
+        *markdown_table(header, cells),
+        "",
+    ]
 
 
 def ratio_lines(rows: Rows, ours: str, peers: Sequence[str], found: Iterable[Json]) -> list[str]:
@@ -103,7 +110,7 @@ def ratio_lines(rows: Rows, ours: str, peers: Sequence[str], found: Iterable[Jso
         "The peer's time over ours: above 1, ours is faster. Median over turns, with its interval."
     )
     header = ("size", "dtype", "batch", "seq", *peers)
-    return [f"## Peers against `{ours}`", "", text, "", *table(header, cells), ""]
+    return [f"## Peers against `{ours}`", "", text, "", *markdown_table(header, cells), ""]
 
 
 def confidence_text(found: Iterable[Json]) -> str:
@@ -151,7 +158,7 @@ def form_lines(forms: dict[str, Json]) -> list[str]:
         inductor = ", ".join(f"{key}={value}" for key, value in form["inductor"].items())
         compiled = f"dynamic=False {inductor}".strip() if form["is_compiled"] else "no"
         cells.append((name, form["attention"], compiled, precision, form["adamw"], form["malloc"]))
-    return ["## Settings of the peers", "", *table(header, cells), ""]
+    return ["## Settings of the peers", "", *markdown_table(header, cells), ""]
 
 
 def peers_page(document: Json) -> str:
@@ -162,7 +169,13 @@ def peers_page(document: Json) -> str:
     peers = [variant for variant in variants if variant.startswith(PREFIX)]
     about = document["context"]["peers"]
     notes = Notes()
-    lines = ["# Peers", "", INTRODUCTION, *table(("", ""), circumstances(document).items()), ""]
+    lines = [
+        "# Peers",
+        "",
+        INTRODUCTION,
+        *markdown_table(("", ""), circumstances(document).items()),
+        "",
+    ]
     for variant in reversed(ours):
         lines += ratio_lines(rows, variant, peers, about["ratios"])
     lines += time_lines(rows, variants, notes)

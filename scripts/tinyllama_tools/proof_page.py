@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tinyllama_tools.deliberate_faults import FaultOutcome
+from tinyllama_tools.markdown_table import markdown_table
 from tinyllama_tools.proof_rows import ProofRow
 
 INTRODUCTION = """\
@@ -37,17 +38,6 @@ def number(value: float) -> str:
     return "0" if value == 0 else f"{value:.2g}"
 
 
-def cell(text: str) -> str:
-    """Text that cannot end a table's cell."""
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a table."""
-    lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
-    return lines + [f"| {' | '.join(cell(text) for text in row)} |" for row in rows]
-
-
 def section_lines(section: str, rows: Iterable[ProofRow]) -> list[str]:
     """One heading and its table."""
     header = ("what", "against", "comparisons", "tolerance", "largest error", "held")
@@ -62,7 +52,7 @@ def section_lines(section: str, rows: Iterable[ProofRow]) -> list[str]:
         )
         for row in rows
     )
-    return [f"## {section}", "", *table(header, cells), ""]
+    return [f"## {section}", "", *markdown_table(header, cells), ""]
 
 
 def fault_lines(outcomes: Iterable[FaultOutcome]) -> list[str]:
@@ -78,7 +68,7 @@ def fault_lines(outcomes: Iterable[FaultOutcome]) -> list[str]:
         for outcome in outcomes
     )
     text = "Each was put into a copy of the source and linked into the tests, which have to fail."
-    return ["## Broken on purpose", "", text, "", *table(header, cells), ""]
+    return ["## Broken on purpose", "", text, "", *markdown_table(header, cells), ""]
 
 
 def proof_page(
@@ -94,7 +84,7 @@ def proof_page(
     summary = f"**{held} of {len(rows)} proofs held, over {comparisons:,} comparisons"
     summary += f"; {found} of {len(faults)} deliberate faults were found.**" if faults else ".**"
     lines = ["# Proof", "", INTRODUCTION, summary, ""]
-    lines += [*table(("", ""), environment.items()), ""]
+    lines += [*markdown_table(("", ""), environment.items()), ""]
     if failed:
         lines += ["Tests that failed:", "", *(f"- `{name}`" for name in failed), ""]
     for section in dict.fromkeys(row.section for row in rows):

@@ -185,6 +185,32 @@ class SuiteProgram:
         self._peaks[key] = document["context"]
         return read_result(document, [case.name for case in cases])
 
+    def list_cases(self, options: Sequence[str] = ()) -> tuple[list[str], str]:
+        """What --list names, and no refusal; or nothing, and why the program refuses the options.
+
+        Raises SuiteError where it does neither.
+        """
+        finished = self._start([*options, "--list"])
+        words = last_words(finished.stderr)
+        if finished.returncode == REFUSED_OPTIONS:
+            return [], words.splitlines()[-1] if words else "refused without a word"
+        if finished.returncode != 0 or not finished.stdout.strip():
+            raise SuiteError(f"{self.program.name} --list: {words}")
+        return finished.stdout.split(), ""
+
+    def _start(self, options: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                [str(self.program), *options],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                env=None if self.environment is None else dict(self.environment),
+            )
+        except OSError as error:
+            raise SuiteError(f"{self.program.name} cannot be started: {error}") from error
+
     def _result(self, options: list[str], folder: Path, key: tuple[str, ...], verify: bool) -> Json:
         known = self._peaks.get(key)
         if known:
@@ -206,17 +232,7 @@ class SuiteProgram:
         return self._execute(options, folder / "new.json")
 
     def _execute(self, options: list[str], out: Path) -> Json:
-        try:
-            finished = subprocess.run(
-                [str(self.program), *options, f"--benchmark_out={out}"],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
-                env=None if self.environment is None else dict(self.environment),
-            )
-        except OSError as error:
-            raise SuiteError(f"{self.program.name} cannot be started: {error}") from error
+        finished = self._start([*options, f"--benchmark_out={out}"])
         if finished.returncode in {0, 1} and out.is_file():
             return json.loads(out.read_text(encoding="utf-8"))
         words = last_words(finished.stderr) or "it said nothing"

@@ -5,15 +5,13 @@ namespace tinyllama::kernels::TINYLLAMA_ISA {
 namespace {
 
 template <class T>
-void adamw(const AdamWElements<T>& a, int64_t begin, int64_t end) {
+void adamw(const AdamWElements<T>& elements, int64_t begin, int64_t end) {
   using Compute = ComputeType<T>;
-  const auto decay = static_cast<Compute>(a.decay);
-  const auto first_weight = static_cast<Compute>(a.first_weight);
-  const auto second_decay = static_cast<Compute>(a.second_decay);
-  const auto second_weight = static_cast<Compute>(a.second_weight);
-  const auto second_scale = static_cast<Compute>(a.corrections ? a.corrections[0] : a.second_scale);
-  const auto step_size = static_cast<Compute>(a.corrections ? a.corrections[1] : a.step_size);
-  const auto eps = static_cast<Compute>(a.eps);
+  // A copy, which no store below can change: its numbers stay in registers.
+  const AdamWElements<T> a = elements;
+  const Compute second_scale =
+      a.corrections ? static_cast<Compute>(a.corrections[0]) : a.second_scale;
+  const Compute step_size = a.corrections ? static_cast<Compute>(a.corrections[1]) : a.step_size;
   T* parameters = a.parameter + begin;
   const T* gradients = a.gradient + begin;
   T* first_moments = a.first_moment + begin;
@@ -21,13 +19,13 @@ void adamw(const AdamWElements<T>& a, int64_t begin, int64_t end) {
   sweep_pairs<T>(end - begin, [&](int64_t i, auto lanes) {
     const auto gradient = load(gradients + i, lanes);
     auto m = load(first_moments + i, lanes);
-    m += first_weight * (gradient - m);
+    m += a.first_weight * (gradient - m);
     const auto v =
-        load(second_moments + i, lanes) * second_decay + gradient * gradient * second_weight;
+        load(second_moments + i, lanes) * a.second_decay + gradient * gradient * a.second_weight;
     store(first_moments + i, m, lanes);
     store(second_moments + i, v, lanes);
-    const auto change = m / (vector_sqrt(v) * second_scale + eps);
-    store(parameters + i, load(parameters + i, lanes) * decay - step_size * change, lanes);
+    const auto change = m / (vector_sqrt(v) * second_scale + a.eps);
+    store(parameters + i, load(parameters + i, lanes) * a.decay - step_size * change, lanes);
   });
 }
 

@@ -126,7 +126,7 @@ struct AdamWElements {
   const T* gradient;
   T* first_moment;
   T* second_moment;
-  double decay, first_weight, second_decay, second_weight, second_scale, step_size, eps;
+  ComputeType<T> decay, first_weight, second_decay, second_weight, second_scale, step_size, eps;
   /// second_scale and step_size where the kernel runs, read when it does; null: the two above.
   const double* corrections = nullptr;
 };

@@ -18,14 +18,10 @@ static_assert(sizeof(AdamWTensors<float>) <= 4000);
 template <int N, class T>
 __global__ void adamw_tensors(AdamWTensors<T> all) {
   using Compute = ComputeType<T>;
-  const AdamWElements<T>& a = all.tensor[blockIdx.y];
-  const auto decay = static_cast<Compute>(a.decay);
-  const auto first_weight = static_cast<Compute>(a.first_weight);
-  const auto second_decay = static_cast<Compute>(a.second_decay);
-  const auto second_weight = static_cast<Compute>(a.second_weight);
-  const auto second_scale = static_cast<Compute>(a.corrections ? a.corrections[0] : a.second_scale);
-  const auto step_size = static_cast<Compute>(a.corrections ? a.corrections[1] : a.step_size);
-  const auto eps = static_cast<Compute>(a.eps);
+  const AdamWElements<T> a = all.tensor[blockIdx.y];
+  const Compute second_scale =
+      a.corrections ? static_cast<Compute>(a.corrections[0]) : a.second_scale;
+  const Compute step_size = a.corrections ? static_cast<Compute>(a.corrections[1]) : a.step_size;
   const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t threads = int64_t{gridDim.x} * blockDim.x;
   sweep<N>(all.elements[blockIdx.y], thread, threads, [&](int64_t i, auto lanes) {
@@ -34,10 +30,10 @@ __global__ void adamw_tensors(AdamWTensors<T> all) {
     auto m = load(a.first_moment + i, lanes);
     auto v = load(a.second_moment + i, lanes);
     for (int k = 0; k < lanes.count; ++k) {
-      m[k] += first_weight * (g[k] - m[k]);
-      v[k] = v[k] * second_decay + g[k] * g[k] * second_weight;
-      const Compute change = m[k] / (root_of(v[k]) * second_scale + eps);
-      p[k] = p[k] * decay - step_size * change;
+      m[k] += a.first_weight * (g[k] - m[k]);
+      v[k] = v[k] * a.second_decay + g[k] * g[k] * a.second_weight;
+      const Compute change = m[k] / (root_of(v[k]) * second_scale + a.eps);
+      p[k] = p[k] * a.decay - step_size * change;
     }
     store(a.first_moment + i, m);
     store(a.second_moment + i, v);

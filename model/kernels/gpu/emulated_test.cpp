@@ -141,13 +141,13 @@ TEST(EmulatedGpu, AdamWIsThatOfTheCpu) {
         while (counts.size() < 43) counts.push_back(static_cast<int64_t>(counts.size()));
         std::vector<at::Tensor> actual, expected;
         std::vector<AdamWElements<T>> elements;
-        static constexpr double corrections[] = {2.0, 0.01};
+        // As doubles, what adamw_elements() has.
+        static constexpr double corrections[] = {2.0F, 0.01F};
         for (const int64_t count : counts) {
           const at::Tensor p = random({count}, type), g = random({count}, type);
           const at::Tensor m = random({count}, type), v = random({count}, type).abs();
           actual.insert(actual.end(), {p, m, v, g});
-          elements.push_back({data<T>(p), const_data<T>(g), data<T>(m), data<T>(v), 0.99, 0.1,
-                              0.999, 0.001, 2.0, 0.01, 1e-8});
+          elements.push_back(adamw_elements(data<T>(p), const_data<T>(g), data<T>(m), data<T>(v)));
           auto of_cpu = elements.back();
           for (const auto& tensor : {p, m, v}) expected.push_back(tensor.clone());
           of_cpu.parameter = data<T>(expected[expected.size() - 3]);

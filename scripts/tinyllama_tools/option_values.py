@@ -1,0 +1,51 @@
+"""What argparse makes of an option's text; a value that will not do is named with what will."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+
+
+def list_of(allowed: Sequence[str], what: str) -> Callable[[str], tuple[str, ...]]:
+    """A parser of comma-separated names that says what is allowed."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(name for name in text.split(",") if name))
+        for name in names or ("",):
+            if name not in allowed:
+                message = f"{what} '{name}': must be one of {', '.join(allowed)}"
+                raise argparse.ArgumentTypeError(message)
+        return names
+
+    return parse
+
+
+def positive(text: str) -> int:
+    """A whole number of 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}': must be a whole number of 1 or more")
+    return int(text)
+
+
+def positive_list(text: str) -> tuple[int, ...]:
+    """`4,8`."""
+    return tuple(dict.fromkeys(positive(item.strip()) for item in text.split(",")))
+
+
+def seconds(text: str) -> float:
+    """A positive number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}': must be a positive number of seconds")
+    return value
+
+
+def machine(text: str) -> str:
+    """A part of a file name."""
+    if not re.fullmatch(r"[a-z0-9_]+", text):
+        raise argparse.ArgumentTypeError(f"'{text}': must be letters a-z, digits and _")
+    return text
