@@ -10,9 +10,9 @@
 #include "benchmarks/components/components.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"
-#include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/harness/suite.hpp"
 #include "benchmarks/harness/weights_option.hpp"
+#include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/thread_pinning.hpp"
@@ -21,7 +21,7 @@
 namespace tinyllama {
 namespace {
 
-using harness::ExitCode;
+using console::ExitCode;
 
 ExitCode run(int argc, const char* const* argv) {
   const std::vector<harness::Component> components = components::all();
@@ -45,7 +45,7 @@ ExitCode run(int argc, const char* const* argv) {
     return ExitCode::ok;
   }
   if (options->describe_device) {
-    std::cout << harness::Json{{"device", harness::describe_device(device)}}.dump() << "\n";
+    std::cout << harness::Json{{"device", instruments::describe_device(device)}}.dump() << "\n";
     return ExitCode::ok;
   }
   if (options->dry_run) {
@@ -63,7 +63,7 @@ ExitCode run(int argc, const char* const* argv) {
 
 // The one place where errors become exit codes.
 int main(int argc, char** argv) {
-  using tinyllama::harness::ExitCode;
+  using tinyllama::console::ExitCode;
   tinyllama::instruments::pin_openmp_threads(argv);
   try {
     return static_cast<int>(tinyllama::run(argc, argv));

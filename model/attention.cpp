@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "model/attention_core.hpp"
+#include "model/component_range.hpp"
 
 namespace tinyllama {
 Attention::Attention(const ModelConfig& config, const Variant& variant,
@@ -17,6 +18,7 @@ Attention::Attention(const ModelConfig& config, const Variant& variant,
       o_proj_(config.hidden_dim(), config.hidden_dim(), variant, initializer) {}
 
 std::vector<at::Tensor> Attention::project(const at::Tensor& hidden_states) const {
+  const ComponentRange range("attention/qkv_proj");
   std::vector<at::Tensor> heads = qkv_.forward_parts(hidden_states);
   for (at::Tensor& x : heads) x = x.view({x.size(0), x.size(1), -1, config_.head_dim()});
   return heads;
@@ -32,7 +34,12 @@ at::Tensor Attention::forward(const at::Tensor& hidden_states, const RotaryTable
   const auto core = variant_.has(Switch::fused_attention) ? fused_attention
                     : variant_.has(Switch::sdpa)          ? library_attention
                                                           : materialized_attention;
-  return o_proj_.forward(core(std::move(q), std::move(k), std::move(v), mask));
+  const at::Tensor attended = [&] {
+    const ComponentRange range("attention/core");
+    return core(std::move(q), std::move(k), std::move(v), mask);
+  }();
+  const ComponentRange range("attention/o_proj");
+  return o_proj_.forward(attended);
 }
 
 NamedTensors Attention::parameters(const std::string& prefix) const {

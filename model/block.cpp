@@ -1,8 +1,7 @@
 #include "model/block.hpp"
 
-#include <ATen/TensorOperators.h>
-
 #include "model/checkpoint.hpp"
+#include "model/residual.hpp"
 
 namespace tinyllama {
 
@@ -26,7 +25,7 @@ at::Tensor Block::run(const at::Tensor& hidden_states, const RotaryTable& rotary
                       const at::Tensor& mask) const {
   const auto [attended, normalized] = feed_forward_norm_.add_and_normalize(
       hidden_states, attention_.forward(attention_norm_.forward(hidden_states), rotary, mask));
-  return attended + feed_forward_.forward(normalized);
+  return add_residual(attended, feed_forward_.forward(normalized));
 }
 
 NamedTensors Block::parameters(const std::string& prefix) const {

@@ -55,6 +55,19 @@ c10::ScalarType storage_type(Dtype dtype) {
 c10::ScalarType compute_type(Dtype dtype) {
   return row(dtype).compute;
 }
+std::string product_type_name(Dtype dtype) {
+  switch (compute_type(dtype)) {
+    case c10::ScalarType::Double:
+      return "f64";
+    case c10::ScalarType::BFloat16:
+      return "bf16";
+    case c10::ScalarType::Half:
+      return "f16";
+    default:
+      return "f32";
+  }
+}
+
 bool uses_autocast(Dtype dtype) {
   return row(dtype).storage != row(dtype).compute;
 }

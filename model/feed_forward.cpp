@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/silu.h>
 
+#include "model/component_range.hpp"
 #include "model/kernels/swiglu.hpp"
 
 namespace tinyllama {
@@ -16,13 +17,21 @@ FeedForward::FeedForward(const ModelConfig& config, const Variant& variant,
 
 // silu(gate) * up, [B, S, D_ff]
 at::Tensor FeedForward::activation(const at::Tensor& hidden_states) const {
-  if (merged_ && fused_swiglu_) return kernels::swiglu_merged(gate_up_.forward(hidden_states));
-  const auto parts = gate_up_.forward_parts(hidden_states);
+  const bool in_one = merged_ && fused_swiglu_;
+  const std::vector<at::Tensor> parts = [&] {
+    const ComponentRange range("ffn/gate_up_proj");
+    return in_one ? std::vector<at::Tensor>{gate_up_.forward(hidden_states)}
+                  : gate_up_.forward_parts(hidden_states);
+  }();
+  const ComponentRange range("ffn/swiglu");
+  if (in_one) return kernels::swiglu_merged(parts[0]);
   return fused_swiglu_ ? kernels::swiglu(parts[0], parts[1]) : at::silu(parts[0]) * parts[1];
 }
 
 at::Tensor FeedForward::forward(const at::Tensor& hidden_states) const {
-  return down_.forward(activation(hidden_states));
+  const at::Tensor active = activation(hidden_states);
+  const ComponentRange range("ffn/down_proj");
+  return down_.forward(active);
 }
 
 NamedTensors FeedForward::parameters(const std::string& prefix) const {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <stdexcept>
 #include <utility>
 
@@ -142,6 +143,29 @@ void ReplacementFile::commit() {
   const auto folder = path_.has_parent_path() ? path_.parent_path() : std::filesystem::path(".");
   const FileDescriptor directory(::open(folder.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
   if (directory.number() >= 0) static_cast<void>(::fsync(directory.number()));
+}
+
+void write_file_atomically(const std::filesystem::path& file, const std::string& text) {
+  std::error_code unknown;
+  const auto status = std::filesystem::status(file, unknown);
+  // A pipe or a device (/dev/stdout) must not be replaced by a file of its name, nor a link by what
+  // it points to.
+  const bool in_place =
+      std::filesystem::exists(status) &&
+      (!std::filesystem::is_regular_file(status) || std::filesystem::is_symlink(file, unknown));
+  if (!in_place) {
+    ReplacementFile replacement(file);
+    replacement.write(text.data(), std::ssize(text));
+    return replacement.commit();
+  }
+  errno = 0;
+  std::ofstream out(file, std::ios::binary | std::ios::trunc);
+  out << text;
+  out.close();
+  if (!out) {
+    throw std::runtime_error(
+        fmt::format("{}: cannot be written: {}", file.string(), std::strerror(errno)));
+  }
 }
 
 }  // namespace tinyllama

@@ -69,4 +69,8 @@ class ReplacementFile {
   bool committed_ = false;
 };
 
+/// Writes the text through a ReplacementFile; pipes, devices and links are written to in place.
+/// Throws std::runtime_error as it does.
+void write_file_atomically(const std::filesystem::path& file, const std::string& text);
+
 }  // namespace tinyllama

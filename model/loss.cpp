@@ -7,6 +7,7 @@
 
 #include <stdexcept>
 
+#include "model/component_range.hpp"
 #include "model/fused_loss.hpp"
 
 namespace tinyllama {
@@ -32,12 +33,18 @@ LmHead::LmHead(const ModelConfig& config, const Variant& variant, TensorInitiali
       fused_loss_(variant.has(Switch::fused_loss)) {}
 
 at::Tensor LmHead::forward(const at::Tensor& hidden_states) const {
+  const ComponentRange range("loss/lm_head");
   return projection_.forward(hidden_states);
 }
 
 at::Tensor LmHead::loss(const at::Tensor& hidden_states, const at::Tensor& targets) const {
-  if (fused_loss_) return fused_loss(hidden_states, projection_.weight(), targets, products_);
-  return next_token_loss(forward(hidden_states), targets);
+  if (fused_loss_) {
+    const ComponentRange range("loss/fused");
+    return fused_loss(hidden_states, projection_.weight(), targets, products_);
+  }
+  const at::Tensor logits = forward(hidden_states);
+  const ComponentRange range("loss/cross_entropy");
+  return next_token_loss(logits, targets);
 }
 
 NamedTensors LmHead::parameters(const std::string& prefix) const {

@@ -5,7 +5,9 @@
 #include <ATen/ops/pow.h>
 #include <ATen/ops/rsqrt.h>
 
+#include "model/component_range.hpp"
 #include "model/kernels/rms_norm.hpp"
+#include "model/residual.hpp"
 
 namespace tinyllama {
 
@@ -15,6 +17,7 @@ RmsNorm::RmsNorm(const ModelConfig& config, const Variant& variant, TensorInitia
       fused_(variant.has(Switch::fused_norm)) {}
 
 at::Tensor RmsNorm::forward(const at::Tensor& hidden_states) const {
+  const ComponentRange range("rms_norm");
   if (fused_) return kernels::rms_norm(hidden_states, weight_, eps_);
   const auto input_type = hidden_states.scalar_type();
   const auto wide_type = at_least_float(input_type);
@@ -26,10 +29,11 @@ at::Tensor RmsNorm::forward(const at::Tensor& hidden_states) const {
 
 RmsNorm::Sum RmsNorm::add_and_normalize(const at::Tensor& stream, const at::Tensor& branch) const {
   if (fused_) {
+    const ComponentRange range("rms_norm");
     auto [sum, normalized] = kernels::add_rms_norm(stream, branch, weight_, eps_);
     return {sum, normalized};
   }
-  const at::Tensor sum = stream + branch;
+  const at::Tensor sum = add_residual(stream, branch);
   return {sum, forward(sum)};
 }
 

@@ -9,6 +9,7 @@
 #include <ATen/ops/sin.h>
 #include <c10/util/Exception.h>
 
+#include "model/component_range.hpp"
 #include "model/kernels/rotary.hpp"
 
 namespace tinyllama {
@@ -46,6 +47,7 @@ RotaryTable::RotaryTable(const ModelConfig& config, const Variant& variant, int6
 }
 
 at::Tensor RotaryTable::rotate(const at::Tensor& x) const {
+  const ComponentRange range("attention/rotary");
   const int64_t seq = x.size(1);
   TORCH_CHECK_VALUE(seq <= cos_.size(0), "sequence length ", seq,
                     ": the rotary table was made for at most ", cos_.size(0), " positions");

@@ -24,6 +24,17 @@ inline ModelConfig small_config() {
                       .intermediate_dim = 7});
 }
 
+/// The message of the exception of this type that `f` throws, or "no error".
+template <typename Exception, typename F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const Exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
 /// Values of a float64 tensor, row by row.
 inline std::vector<double> values(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.detach().contiguous().view(-1);

@@ -4,6 +4,8 @@
 
 #include <stdexcept>
 
+#include "model/component_range.hpp"
+
 namespace tinyllama {
 
 TokenBatch random_token_batch(const ModelConfig& config, int64_t batch, int64_t seq,
@@ -32,6 +34,7 @@ void TrainStep::backward(const at::Tensor& loss) const {
 }
 
 bool TrainStep::update() {
+  const ComponentRange range("optimizer");
   if (scaler_) return scaler_->unscale_and_step(optimizer_);
   optimizer_.step();
   return true;

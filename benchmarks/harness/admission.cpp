@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "benchmarks/harness/list_grammar.hpp"
+#include "benchmarks/console/option_grammar.hpp"
 
 namespace tinyllama::harness {
 
@@ -15,8 +15,8 @@ MemoryBudget memory_budget(const instruments::Device& device, int64_t limit_byte
 std::string refuse_for_memory(const Case& planned, const MemoryBudget& budget) {
   const int64_t predicted = planned.memory().peak();
   if (predicted <= budget.bytes) return {};
-  return fmt::format("predicted peak memory {} exceeds {} ({})", format_bytes(predicted),
-                     format_bytes(budget.bytes), budget.source);
+  return fmt::format("predicted peak memory {} exceeds {} ({})", console::format_bytes(predicted),
+                     console::format_bytes(budget.bytes), budget.source);
 }
 
 std::string refuse_for_time(const Case& planned, const ProductRate& rate, double max_seconds) {
@@ -26,7 +26,8 @@ std::string refuse_for_time(const Case& planned, const ProductRate& rate, double
   return fmt::format(
       "{} iterations need at least {:.1f} s at {}FLOP/s ({}), more than --max-seconds-per-case "
       "{:g}",
-      kFewestIterations, seconds, format_count(rate.flops_per_second), rate.source, max_seconds);
+      kFewestIterations, seconds, console::format_count(rate.flops_per_second), rate.source,
+      max_seconds);
 }
 
 }  // namespace tinyllama::harness

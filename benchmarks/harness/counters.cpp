@@ -6,7 +6,7 @@ namespace tinyllama::harness {
 
 Counters rate_counters(const Case& planned, double seconds, const PeakBook& peaks) {
   const Cost cost = planned.cost();
-  const std::string type = product_type(planned.workload.dtype);
+  const std::string type = product_type_name(planned.workload.dtype);
   const auto bytes = static_cast<double>(cost.bytes);
   const double bandwidth = peaks.bandwidth(cost.bytes);
   Counters counters;

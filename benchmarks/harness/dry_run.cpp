@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
+#include "benchmarks/console/option_grammar.hpp"
+#include "benchmarks/console/text_table.hpp"
 #include "benchmarks/harness/admission.hpp"
-#include "benchmarks/harness/list_grammar.hpp"
 #include "benchmarks/harness/suite.hpp"
-#include "benchmarks/harness/text_table.hpp"
 
 namespace tinyllama::harness {
 
@@ -16,16 +16,17 @@ std::string dry_run_table(const Options& options, const Plan& plan,
     std::string fits = planned.skip_reason;
     if (fits.empty()) fits = refuse_for_memory(planned, budget);
     rows.push_back({planned.name(), fmt::format("{}", cost.parameters),
-                    format_count(static_cast<double>(cost.model_flops)),
-                    format_count(static_cast<double>(cost.elementwise_flops)),
-                    format_bytes(cost.bytes), format_bytes(planned.memory().peak()),
+                    console::format_count(static_cast<double>(cost.model_flops)),
+                    console::format_count(static_cast<double>(cost.elementwise_flops)),
+                    console::format_bytes(cost.bytes),
+                    console::format_bytes(planned.memory().peak()),
                     fits.empty() ? "yes" : "no: " + fits});
   }
-  return format_table(
+  return console::format_table(
              {"case", "parameters", "model FLOPs", "elementwise", "bytes", "peak memory", "fits"},
              rows) +
-         fmt::format("{} cases; memory budget {} ({})\n", rows.size(), format_bytes(budget.bytes),
-                     budget.source);
+         fmt::format("{} cases; memory budget {} ({})\n", rows.size(),
+                     console::format_bytes(budget.bytes), budget.source);
 }
 
 }  // namespace tinyllama::harness

@@ -5,14 +5,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <iostream>
-#include <limits>
 #include <ranges>
 #include <stdexcept>
 
-#include "benchmarks/harness/list_grammar.hpp"
+#include "benchmarks/console/integer_option.hpp"
+#include "benchmarks/console/option_grammar.hpp"
 #include "model/variant.hpp"
 
 namespace tinyllama::harness {
@@ -34,26 +33,10 @@ constexpr const char* kFooter =
     "Exit status: 0 all measured, or skipped with a reason; 1 some case failed; 2 bad options or "
     "files; 130 interrupted.";
 
-// CLI11 lets integers beyond 64 bits saturate, and negative ones wrap where the target is unsigned.
-template <typename Integer>
-CLI::Validator integer() {
-  return CLI::Validator(
-      [](std::string& text) -> std::string {
-        Integer value{};
-        const char* const end = text.data() + text.size();
-        const auto [rest, error] = std::from_chars(text.data(), end, value);
-        if (error == std::errc{} && rest == end) return {};
-        return fmt::format("'{}' must be an integer from {} to {}", text,
-                           std::numeric_limits<Integer>::min(),
-                           std::numeric_limits<Integer>::max());
-      },
-      "");
-}
-
 // Runs `parse` on each name; its error gets the option's name in front.
 template <typename Parse>
 void parse_each(const char* option, const std::string& text, Parse parse) {
-  for (const auto& name : parse_names(option, text)) {
+  for (const auto& name : console::parse_names(option, text)) {
     try {
       parse(name);
     } catch (const std::invalid_argument& error) {
@@ -97,7 +80,7 @@ void add_axis_options(CLI::App& app, RawOptions& raw) {
 void add_custom_size_options(CLI::App& app, RawOptions& raw, Options& options) {
   for (const auto& [name, size] : kSizeOptions) {
     app.add_option(name, raw.custom.*size)
-        ->check(integer<int64_t>())
+        ->check(console::integer<int64_t>())
         ->group("Size `custom`")
         ->capture_default_str();
   }
@@ -112,9 +95,9 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
       ->capture_default_str();
   app.add_option("--problem-sizes", options.problem_sizes_file, "JSON file of named sizes");
   app.add_option("--threads", options.threads, "CPU threads (default: libtorch's own choice)")
-      ->check(integer<int>());
+      ->check(console::integer<int>());
   app.add_option("--seed", options.seed, "seed of weights and inputs")
-      ->check(integer<uint64_t>())
+      ->check(console::integer<uint64_t>())
       ->capture_default_str();
   app.add_option(
          "--verify", raw.verify,
@@ -185,7 +168,7 @@ AxisOptions read_axes(const CLI::App& app, const RawOptions& raw,
                       const std::vector<std::string>& component_names) {
   const auto given = [&](const char* option) { return app.count(option) > 0; };
   AxisOptions axes;
-  if (given("--components")) axes.components = parse_names("--components", raw.components);
+  if (given("--components")) axes.components = console::parse_names("--components", raw.components);
   for (const auto& name : axes.components) {
     if (std::find(component_names.begin(), component_names.end(), name) == component_names.end()) {
       throw std::invalid_argument(
@@ -197,12 +180,12 @@ AxisOptions read_axes(const CLI::App& app, const RawOptions& raw,
                [&](const auto& name) { axes.passes.push_back(parse_pass(name)); });
   }
   if (given("--variants")) {
-    axes.variants = parse_names("--variants", raw.variants);
+    axes.variants = console::parse_names("--variants", raw.variants);
     parse_each("--variants", raw.variants, [](const auto& name) { Variant::parse(name); });
   }
-  if (given("--sizes")) axes.sizes = parse_names("--sizes", raw.sizes);
+  if (given("--sizes")) axes.sizes = console::parse_names("--sizes", raw.sizes);
   if (given("--dtypes")) {
-    for (const auto& name : parse_names("--dtypes", raw.dtypes)) {
+    for (const auto& name : console::parse_names("--dtypes", raw.dtypes)) {
       std::vector<std::string> names;
       for (const Dtype dtype : benchmark_dtypes()) names.emplace_back(to_string(dtype));
       if (std::find(names.begin(), names.end(), name) == names.end()) {
@@ -211,8 +194,8 @@ AxisOptions read_axes(const CLI::App& app, const RawOptions& raw,
       axes.dtypes.push_back(parse_dtype(name));
     }
   }
-  if (given("--batch")) axes.batches = parse_numbers("--batch", raw.batches);
-  if (given("--seq")) axes.seqs = parse_numbers("--seq", raw.seqs);
+  if (given("--batch")) axes.batches = console::parse_numbers("--batch", raw.batches);
+  if (given("--seq")) axes.seqs = console::parse_numbers("--seq", raw.seqs);
   return axes;
 }
 
@@ -231,7 +214,7 @@ void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
   }
   options.verify = static_cast<Verify>(verify - verify_names.begin());
   if (app.count("--memory-limit") > 0)
-    options.memory_limit_bytes = parse_memory_size("--memory-limit", raw.memory_limit);
+    options.memory_limit_bytes = console::parse_memory_size("--memory-limit", raw.memory_limit);
   if (options.threads && (*options.threads < 1 || *options.threads > 4096)) {
     throw std::invalid_argument(
         fmt::format("--threads {}: must be between 1 and 4096", *options.threads));

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "model/fused_loss.hpp"
-
 namespace tinyllama::harness {
 namespace {
 
@@ -67,12 +65,7 @@ double PeakBook::mfu_flops(const std::string& type) const {
 }
 
 double PeakBook::bandwidth(int64_t bytes) const {
-  // What stayed in the last-level cache since the last iteration saves a read and a write of it.
-  const auto total = static_cast<double>(bytes);
-  const auto cached =
-      static_cast<double>(std::min(bytes, 2 * device_.description().last_level_cache_bytes));
-  return total /
-         ((total - cached) / bandwidth_.memory.per_second + cached / bandwidth_.cache.per_second);
+  return instruments::attainable_bandwidth(bandwidth_, device_.description(), bytes);
 }
 
 Json PeakBook::to_json() const {
@@ -120,21 +113,7 @@ bool PeakBook::has(const std::vector<std::string>& types) const {
 std::vector<instruments::GemmShape> product_shapes(const std::vector<Case>& cases) {
   std::set<instruments::GemmShape> shapes;
   for (const Case& planned : cases) {
-    if (planned.cost().model_flops == 0) continue;
-    const ModelConfig& config = planned.workload.config;
-    const int64_t tokens = planned.workload.tokens();
-    const int64_t D = config.hidden_dim();
-    for (const int64_t out : {D, config.kv_dim(), config.intermediate_dim(), config.vocab_size()}) {
-      shapes.insert({tokens, out, D});
-    }
-    shapes.insert({tokens, D, config.intermediate_dim()});
-    const Variant& variant = planned.workload.variant;
-    if (variant.has(Switch::qkv)) shapes.insert({tokens, D + 2 * config.kv_dim(), D});
-    if (variant.has(Switch::gate_up)) shapes.insert({tokens, 2 * config.intermediate_dim(), D});
-    if (variant.has(Switch::fused_loss)) {
-      const int64_t chunk = fused_loss_chunk(tokens, config.vocab_size());
-      shapes.insert({chunk, config.vocab_size(), D});
-    }
+    if (planned.cost().model_flops > 0) shapes.merge(instruments::product_shapes(planned.workload));
   }
   return {shapes.begin(), shapes.end()};
 }

@@ -34,8 +34,7 @@ class PeakBook {
   }
   /// The datasheet's figure where one is known, else the measured one: what MFU is against.
   double mfu_flops(const std::string& type) const;
-  /// The best that `bytes` of traffic can see, over and over: the last-level cache's bandwidth for
-  /// as much as fits into it, read and written, memory's for the rest. `bytes` > 0.
+  /// What `bytes` of traffic can see: instruments::attainable_bandwidth.
   double bandwidth(int64_t bytes) const;
   const instruments::Bandwidth& bandwidths() const { return bandwidth_; }
 

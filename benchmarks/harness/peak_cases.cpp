@@ -2,7 +2,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include "benchmarks/harness/interrupt.hpp"
+#include "benchmarks/console/interrupt.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -11,7 +11,7 @@ constexpr double kGiga = 1e9;
 const std::string kGemmPrefix = "peak/gemm/";
 
 void run_peak_case(const std::string& name, PeakBook& peaks, benchmark::State& state) {
-  if (interrupted()) return state.SkipWithMessage("interrupted");
+  if (console::interrupted()) return state.SkipWithMessage("interrupted");
   const bool products = name.starts_with(kGemmPrefix);
   instruments::MeasuredPeak measured;
   while (state.KeepRunningBatch(state.max_iterations)) {

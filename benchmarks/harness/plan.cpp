@@ -188,19 +188,6 @@ void add_unique(std::vector<std::string>& names, const std::string& name) {
 
 }  // namespace
 
-std::string product_type(Dtype dtype) {
-  switch (compute_type(dtype)) {
-    case c10::ScalarType::Double:
-      return "f64";
-    case c10::ScalarType::BFloat16:
-      return "bf16";
-    case c10::ScalarType::Half:
-      return "f16";
-    default:
-      return "f32";
-  }
-}
-
 Plan make_plan(const Options& options, const std::vector<Component>& components,
                const std::vector<ProblemSize>& sizes, const DeviceTraits& traits) {
   PlanBuilder builder(options, components, sizes, traits);
@@ -213,11 +200,11 @@ Plan make_plan(const Options& options, const std::vector<Component>& components,
   std::vector<Case> all = options.axes.any() ? chosen_cases(builder, options, components)
                                              : default_grid(builder, components);
   std::vector<std::string> peak_types;
-  for (const Case& planned : all) add_unique(peak_types, product_type(planned.workload.dtype));
+  for (const Case& planned : all) add_unique(peak_types, product_type_name(planned.workload.dtype));
   if (only_peaks) {
     const std::vector<Dtype> f32_and_bf16 = {Dtype::f32, Dtype::bf16};
     for (const Dtype dtype : options.axes.dtypes.empty() ? f32_and_bf16 : options.axes.dtypes) {
-      add_unique(peak_types, product_type(dtype));
+      add_unique(peak_types, product_type_name(dtype));
     }
   }
 
@@ -232,7 +219,7 @@ Plan make_plan(const Options& options, const std::vector<Component>& components,
     if (filter.keeps(planned.name())) plan.cases.push_back(std::move(planned));
   }
   for (const Case& planned : plan.cases)
-    add_unique(plan.product_types, product_type(planned.workload.dtype));
+    add_unique(plan.product_types, product_type_name(planned.workload.dtype));
   for (const auto& name : plan.peak_cases) {
     if (name.starts_with("peak/gemm/")) add_unique(plan.product_types, name.substr(10));
   }

@@ -30,7 +30,4 @@ struct Plan {
 Plan make_plan(const Options& options, const std::vector<Component>& components,
                const std::vector<ProblemSize>& sizes, const DeviceTraits& traits);
 
-/// The name of a type of products: "f32" for f32, "bf16" for bf16 and amp_bf16.
-std::string product_type(Dtype dtype);
-
 }  // namespace tinyllama::harness

@@ -168,12 +168,12 @@ TEST_F(PlanTest, Peaks) {
 }
 
 TEST_F(PlanTest, ProductTypes) {
-  EXPECT_EQ(product_type(Dtype::f64), "f64");
-  EXPECT_EQ(product_type(Dtype::f32), "f32");
-  EXPECT_EQ(product_type(Dtype::bf16), "bf16");
-  EXPECT_EQ(product_type(Dtype::amp_bf16), "bf16");
-  EXPECT_EQ(product_type(Dtype::f16), "f16");
-  EXPECT_EQ(product_type(Dtype::amp_f16), "f16");
+  EXPECT_EQ(product_type_name(Dtype::f64), "f64");
+  EXPECT_EQ(product_type_name(Dtype::f32), "f32");
+  EXPECT_EQ(product_type_name(Dtype::bf16), "bf16");
+  EXPECT_EQ(product_type_name(Dtype::amp_bf16), "bf16");
+  EXPECT_EQ(product_type_name(Dtype::f16), "f16");
+  EXPECT_EQ(product_type_name(Dtype::amp_f16), "f16");
 }
 
 class PlanFilterTest : public PlanTest {

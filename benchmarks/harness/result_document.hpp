@@ -1,7 +1,6 @@
 // The result file: Google Benchmark's own JSON with our context, written whole or not at all.
 #pragma once
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -24,9 +23,5 @@ struct ResultDocument {
   std::vector<CaseResult> results;
   std::string text() const;
 };
-
-/// Writes to a neighbour file and renames it. Throws std::runtime_error that names the file and the
-/// system's reason.
-void write_file_atomically(const std::filesystem::path& file, const std::string& text);
 
 }  // namespace tinyllama::harness

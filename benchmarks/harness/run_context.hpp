@@ -8,9 +8,6 @@
 
 namespace tinyllama::harness {
 
-/// {name, architecture, backend, memory_bytes, ...}.
-Json describe_device(const instruments::Device& device);
-
 /// Google Benchmark's context with ours; peaks are added when they have been measured. `weights`:
 /// null where they are drawn from the seed.
 Json run_context(const Options& options, const instruments::Device& device, const Weights* weights);

@@ -8,8 +8,8 @@
 #include <new>
 #include <numeric>
 
-#include "benchmarks/harness/interrupt.hpp"
-#include "benchmarks/harness/list_grammar.hpp"
+#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 
 namespace tinyllama::harness {
@@ -41,7 +41,8 @@ double seconds_since(Clock::time_point start) {
 // computed in float32 are thirty times as fast on some processors.
 std::string reached_key(const Case& planned) {
   return fmt::format("{}/{}/{}/{}", planned.component->name, to_string(planned.pass),
-                     planned.workload.variant.switch_names(), product_type(planned.workload.dtype));
+                     planned.workload.variant.switch_names(),
+                     product_type_name(planned.workload.dtype));
 }
 
 }  // namespace
@@ -108,7 +109,7 @@ std::string Runner::refuse(const Case& planned) const {
   if (settings_.verify != Verify::off && !gate_.batch_for(planned, budget.bytes)) {
     return fmt::format(
         "cannot be verified: its float64 reference does not fit beside it into {} ({})",
-        format_bytes(budget.bytes), budget.source);
+        console::format_bytes(budget.bytes), budget.source);
   }
   // A proof alone needs no peaks, and only as long as its float64 reference, which the gate limits.
   if (settings_.verify == Verify::only) return {};
@@ -119,7 +120,7 @@ ProductRate Runner::expected_rate(const Case& planned) const {
   const auto known = reached_.find(reached_key(planned));
   if (known != reached_.end())
     return {known->second, "the best that other cases of this component and variant reached"};
-  const std::string type = product_type(planned.workload.dtype);
+  const std::string type = product_type_name(planned.workload.dtype);
   return {peaks_.measured_flops(type), fmt::format("the measured {} peak", type)};
 }
 
@@ -230,7 +231,7 @@ void Runner::check_counted_flops(Session& session) {
 }
 
 void Runner::run(const Case& planned, benchmark::State& state) {
-  if (interrupted()) return state.SkipWithMessage("interrupted");
+  if (console::interrupted()) return state.SkipWithMessage("interrupted");
   const bool first_call = !session_ || session_->planned != &planned;
   if (first_call) session_ = open(planned);
   Session& session = *session_;
@@ -281,7 +282,7 @@ void Runner::report(Session& session, double seconds, benchmark::State& state) {
 // No row may claim more than its denominator: above a peak, the peak is measured again, and then
 // one of the two is wrong.
 std::string Runner::check_against_peaks(const Case& planned, double seconds) {
-  const std::string type = product_type(planned.workload.dtype);
+  const std::string type = product_type_name(planned.workload.dtype);
   const double rate = static_cast<double>(planned.cost().useful_flops) / seconds;
   const AllocationLimit none(0);
   if (rate > peaks_.measured_flops(type)) peaks_.measure_flops_again(type);

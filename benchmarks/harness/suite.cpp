@@ -8,10 +8,10 @@
 #include <optional>
 #include <stdexcept>
 
+#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/harness/admission.hpp"
-#include "benchmarks/harness/interrupt.hpp"
 #include "benchmarks/harness/journal.hpp"
-#include "benchmarks/harness/list_grammar.hpp"
 #include "benchmarks/harness/peak_cases.hpp"
 #include "benchmarks/harness/progress.hpp"
 #include "benchmarks/harness/reporter.hpp"
@@ -64,7 +64,7 @@ class SuiteRun {
         instruments::find_datasheet_peaks(device_peaks_file(), device.description()));
   }
 
-  ExitCode run() {
+  console::ExitCode run() {
     if (options_.resume) take_over_journal();
     check_writable(options_.out_file);
     const std::vector<std::pair<std::string, double>> work = work_left();
@@ -166,11 +166,11 @@ class SuiteRun {
     for (const auto& type : plan_.product_types) {
       const auto& peak = peaks_.measured(type);
       progress.say(fmt::format("measured peak {}: {}FLOP/s ({})", type,
-                               format_count(peak.per_second), peak.source));
+                               console::format_count(peak.per_second), peak.source));
     }
     progress.say(fmt::format("measured bandwidth: memory {}B/s, last-level cache {}B/s",
-                             format_count(peaks_.bandwidths().memory.per_second),
-                             format_count(peaks_.bandwidths().cache.per_second)));
+                             console::format_count(peaks_.bandwidths().memory.per_second),
+                             console::format_count(peaks_.bandwidths().cache.per_second)));
   }
 
   void open_journal() {
@@ -206,17 +206,17 @@ class SuiteRun {
       } catch (const std::exception& error) {
         // Throwing through Google Benchmark would lose what was measured; end the run instead.
         write_fault_ = error.what();
-        request_interrupt();
+        console::request_interrupt();
       }
     }
     progress.finish(result);
     document_.results.push_back(std::move(result));
   }
 
-  ExitCode verify_all(Runner& runner) {
+  console::ExitCode verify_all(Runner& runner) {
     bool failed = false;
     for (const Case& planned : plan_.cases) {
-      if (interrupted()) return ExitCode::interrupted;
+      if (console::interrupted()) return console::ExitCode::interrupted;
       const auto verdict = runner.verify(planned);
       failed = failed || !verdict.failure.empty();
       const std::string outcome = !verdict.failure.empty() ? "FAILED: " + verdict.failure
@@ -225,7 +225,7 @@ class SuiteRun {
       fmt::print("{:<70} {:>9.2e} of {:g} allowed  {}\n", planned.name(), verdict.max_rel_error,
                  tolerance(planned.workload.dtype), outcome);
     }
-    return failed ? ExitCode::case_failed : ExitCode::ok;
+    return failed ? console::ExitCode::failed : console::ExitCode::ok;
   }
 
   // Results in the plan's order, whether they were measured now or came from the journal.
@@ -239,7 +239,7 @@ class SuiteRun {
                      [&](const auto& a, const auto& b) { return position(a) < position(b); });
   }
 
-  ExitCode finish() {
+  console::ExitCode finish() {
     document_.context["peaks"] = peaks_.to_json();
     sort_results();
     const std::string text = document_.text();
@@ -250,18 +250,18 @@ class SuiteRun {
     }
     if (!options_.out_file.empty()) write_file_atomically(options_.out_file, text);
     if (!write_fault_.empty()) throw std::runtime_error(write_fault_);
-    if (interrupted()) {
+    if (console::interrupted()) {
       fmt::print(stderr, "interrupted: {} of {} cases done{}\n", document_.results.size(),
                  plan_.cases.size() + plan_.peak_cases.size(),
                  options_.journal_file.empty()
                      ? ""
                      : "; continue with --resume --journal " + options_.journal_file);
-      return ExitCode::interrupted;
+      return console::ExitCode::interrupted;
     }
     const bool failed = std::any_of(
         document_.results.begin(), document_.results.end(),
         [](const auto& result) { return result.entries.front().contains("error_occurred"); });
-    return failed ? ExitCode::case_failed : ExitCode::ok;
+    return failed ? console::ExitCode::failed : console::ExitCode::ok;
   }
 
   const Options& options_;
@@ -293,9 +293,10 @@ void initialize_benchmark(const Options& options) {
         fmt::format("{}: is not a flag of Google Benchmark, or has an invalid value", pointers[1]));
 }
 
-ExitCode run_suite(const Options& options, const Plan& plan, const instruments::Device& device,
-                   const Closure& closure, const Weights* weights) {
-  install_interrupt_handler();
+console::ExitCode run_suite(const Options& options, const Plan& plan,
+                            const instruments::Device& device, const Closure& closure,
+                            const Weights* weights) {
+  console::install_interrupt_handler();
   return SuiteRun(options, plan, device, closure, weights).run();
 }
 

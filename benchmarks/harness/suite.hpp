@@ -2,14 +2,13 @@
 // and the summary.
 #pragma once
 
+#include "benchmarks/console/exit_code.hpp"
 #include "benchmarks/harness/closure.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"
 #include "benchmarks/instruments/device.hpp"
 
 namespace tinyllama::harness {
-
-enum class ExitCode { ok = 0, case_failed = 1, bad_input = 2, interrupted = 130 };
 
 /// Hands the --benchmark_* flags that are Google Benchmark's own to it. Throws
 /// std::invalid_argument naming a flag that it refuses.
@@ -19,8 +18,9 @@ void initialize_benchmark(const Options& options);
 /// are null, such as are drawn from the seed. Throws std::invalid_argument for bad options or
 /// files, and std::runtime_error when a result cannot be written; what was measured until then is
 /// in the journal.
-ExitCode run_suite(const Options& options, const Plan& plan, const instruments::Device& device,
-                   const Closure& closure, const Weights* weights = nullptr);
+console::ExitCode run_suite(const Options& options, const Plan& plan,
+                            const instruments::Device& device, const Closure& closure,
+                            const Weights* weights = nullptr);
 
 /// The table of --dry-run: costs and predicted memory of every case, and whether it fits. Allocates
 /// no tensor.

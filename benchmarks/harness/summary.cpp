@@ -8,7 +8,7 @@
 #include <functional>
 #include <map>
 
-#include "benchmarks/harness/text_table.hpp"
+#include "benchmarks/console/text_table.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -105,7 +105,7 @@ std::string component_table(const std::string& component,
     cells.push_back(std::move(line));
   }
   return fmt::format("{}  ({})\n{}\n", component, fmt::join(shared, ", "),
-                     format_table(header, cells));
+                     console::format_table(header, cells));
 }
 
 std::string peak_lines(const std::vector<CaseResult>& results) {

@@ -17,8 +17,11 @@
 #include "benchmarks/harness/peak_book.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "model/file_testing.hpp"
+#include "model/testing.hpp"
 
 namespace tinyllama::harness::testing {
+
+using tinyllama::testing::error_of;
 
 // The allocator that counts must be there before the first tensor.
 class AllocatorEnvironment : public ::testing::Environment {
@@ -27,17 +30,6 @@ class AllocatorEnvironment : public ::testing::Environment {
 };
 inline ::testing::Environment* const kAllocatorEnvironment =
     ::testing::AddGlobalTestEnvironment(new AllocatorEnvironment);
-
-/// The message of the exception of this type that `f` throws, or "no error".
-template <typename Exception, typename F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Exception& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;

@@ -140,4 +140,13 @@ double median_triad_rate(const Device& cpu, int64_t bytes, int64_t repetitions) 
   return static_cast<double>(arrays.bytes()) / *middle;
 }
 
+double attainable_bandwidth(const Bandwidth& bandwidth, const DeviceDescription& device,
+                            int64_t bytes) {
+  // What stayed in the last-level cache since the last iteration saves a read and a write of it.
+  const auto total = static_cast<double>(bytes);
+  const auto cached = static_cast<double>(std::min(bytes, 2 * device.last_level_cache_bytes));
+  return total /
+         ((total - cached) / bandwidth.memory.per_second + cached / bandwidth.cache.per_second);
+}
+
 }  // namespace tinyllama::instruments

@@ -14,6 +14,8 @@
 #include <sstream>
 #include <string_view>
 
+#include "benchmarks/instruments/memory_meter.hpp"
+
 namespace tinyllama::instruments {
 namespace {
 
@@ -121,6 +123,26 @@ std::map<std::string, std::string> system_settings(const Device& device) {
     settings["deterministic_cudnn"] = at::globalContext().deterministicCuDNN() ? "true" : "false";
   }
   return settings;
+}
+
+nlohmann::ordered_json describe_device(const Device& device) {
+  const DeviceDescription& d = device.description();
+  return {{"name", d.name},
+          {"architecture", d.architecture},
+          {"backend", to_string(device.backend())},
+          {"memory_bytes", d.memory_bytes},
+          {"multiprocessors", d.multiprocessors},
+          {"last_level_cache_bytes", d.last_level_cache_bytes},
+          {"runtime_version", d.runtime_version},
+          {"driver_version", d.driver_version}};
+}
+
+nlohmann::ordered_json machine_context(const Device& device) {
+  const SourceVersion version = source_version();
+  return {{"git_commit", version.commit},       {"git_dirty", version.dirty},
+          {"device", describe_device(device)},  {"torch_version", torch_version()},
+          {"threads", at::get_num_threads()},   {"memory_source", memory_source(device)},
+          {"settings", system_settings(device)}};
 }
 
 }  // namespace tinyllama::instruments

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "benchmarks/instruments/device.hpp"
@@ -19,5 +20,11 @@ std::string torch_version();
 /// Clock governor, turbo, transparent huge pages, OMP and MKL environment, determinism; key ->
 /// value, absent readings absent.
 std::map<std::string, std::string> system_settings(const Device& device);
+
+/// {name, architecture, backend, memory_bytes, ...}.
+nlohmann::ordered_json describe_device(const Device& device);
+/// What the results of every program carry: git_commit, git_dirty, device, torch_version, threads,
+/// memory_source, settings.
+nlohmann::ordered_json machine_context(const Device& device);
 
 }  // namespace tinyllama::instruments

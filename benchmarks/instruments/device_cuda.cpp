@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <array>
 #include <stdexcept>
 #include <string>
 
@@ -64,6 +65,13 @@ DeviceDescription describe(int index) {
   check(cudaDriverGetVersion(&version), "cudaDriverGetVersion");
   description.driver_version = version_text(version);
   return description;
+}
+
+std::string pci_bus_id(int index) {
+  std::array<char, 32> text{};
+  check(cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), index),
+        "cudaDeviceGetPCIBusId");
+  return text.data();
 }
 
 Memory memory(int index) {

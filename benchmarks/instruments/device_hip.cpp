@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <hip/hip_runtime_api.h>
 
+#include <array>
 #include <stdexcept>
 #include <string>
 
@@ -76,6 +77,13 @@ DeviceDescription describe(int index) {
   check(hipDriverGetVersion(&version), "hipDriverGetVersion");
   description.driver_version = version_text(version);
   return description;
+}
+
+std::string pci_bus_id(int index) {
+  std::array<char, 32> text{};
+  check(hipDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), index),
+        "hipDeviceGetPCIBusId");
+  return text.data();
 }
 
 Memory memory(int index) {

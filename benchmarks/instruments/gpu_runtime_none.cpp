@@ -17,6 +17,10 @@ DeviceDescription describe(int) {
   throw std::logic_error("this build has no GPU runtime to describe a device with");
 }
 
+std::string pci_bus_id(int) {
+  throw std::logic_error("this build has no GPU runtime to ask for a bus address");
+}
+
 Memory memory(int) {
   throw std::logic_error("this build has no GPU runtime to ask for memory");
 }

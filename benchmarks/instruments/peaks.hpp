@@ -6,10 +6,12 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "benchmarks/instruments/device.hpp"
+#include "model/cost.hpp"
 
 namespace tinyllama::instruments {
 
@@ -19,6 +21,9 @@ struct GemmShape {
   int64_t flops() const { return 2 * m * n * k; }
   auto operator<=>(const GemmShape&) const = default;
 };
+
+/// Shapes of the matrix products that a training step of this workload runs.
+std::set<GemmShape> product_shapes(const Workload& workload);
 
 struct MeasuredPeak {
   double per_second = 0;  ///< FLOP/s or bytes/s
@@ -39,6 +44,10 @@ struct Bandwidth {
   MeasuredPeak cache;
 };
 Bandwidth measure_bandwidth(const Device& device);
+/// Bytes per second that `bytes` of traffic can see at best, over and over: the last-level cache's
+/// bandwidth for as much as fits into it, read and written, memory's for the rest. `bytes` > 0.
+double attainable_bandwidth(const Bandwidth& bandwidth, const DeviceDescription& device,
+                            int64_t bytes);
 /// Bytes per second of that triad on a CPU with ordinary stores, over arrays of `bytes` together
 /// that the pass before left where they are: what a kernel with this working set can hope for.
 /// Median of `repetitions`.

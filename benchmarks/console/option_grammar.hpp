@@ -1,0 +1,28 @@
+// How users write lists of numbers and amounts of memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tinyllama::console {
+
+/// "8", "4,8,16", "64:512:*2" (first:last:factor), "128:1024:+128" (first:last:increment), and any
+/// of these joined by commas. Order is kept, repetitions are dropped. Throws std::invalid_argument
+/// naming the option, the text and the rule.
+std::vector<int64_t> parse_numbers(std::string_view option, std::string_view text);
+
+/// "a,b,c" -> the parts, none of them empty. Throws std::invalid_argument as above.
+std::vector<std::string> parse_names(std::string_view option, std::string_view text);
+
+/// "8GiB", "512 MiB", "1.5GB", "1048576" -> bytes (GiB = 2^30, GB = 10^9). Throws
+/// std::invalid_argument as above.
+int64_t parse_memory_size(std::string_view option, std::string_view text);
+
+/// 1536 -> "1.50 KiB", with the unit that leaves 1 to 1023.
+std::string format_bytes(int64_t bytes);
+/// 1536 -> "1.54 K", in thousands: k, M, G, T, P.
+std::string format_count(double value);
+
+}  // namespace tinyllama::console

@@ -1,0 +1,95 @@
+#include "benchmarks/instruments/system_sampler.hpp"
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+namespace tinyllama::instruments {
+namespace {
+
+/// A look may cost one part in so many of the time from one to the next.
+constexpr int kPausePerCost = 100;
+
+/// Processor time that the calling thread has used.
+std::chrono::nanoseconds thread_time() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+void add(ReadingStatistics& statistics, double value) {
+  if (statistics.samples == 0) statistics.minimum = statistics.maximum = value;
+  statistics.minimum = std::min(statistics.minimum, value);
+  statistics.maximum = std::max(statistics.maximum, value);
+  ++statistics.samples;
+  statistics.mean += (value - statistics.mean) / static_cast<double>(statistics.samples);
+}
+
+}  // namespace
+
+SystemSampler::SystemSampler(std::unique_ptr<SystemReader> reader,
+                             std::chrono::milliseconds interval)
+    : reader_(std::move(reader)), interval_(interval) {
+  if (interval_.count() <= 0) {
+    throw std::invalid_argument(
+        fmt::format("sampling interval = {} ms: must be positive", interval_.count()));
+  }
+  samples_.source = reader_->source();
+  samples_.interval_seconds = std::chrono::duration<double>(interval_).count();
+  thread_ = std::thread(&SystemSampler::watch, this);
+}
+
+SystemSampler::SystemSampler(const Device& device, std::chrono::milliseconds interval)
+    : SystemSampler(system_reader(device), interval) {}
+
+SystemSampler::~SystemSampler() {
+  stop();
+}
+
+SystemSamples SystemSampler::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  return samples_;
+}
+
+void SystemSampler::watch() {
+  // An exception may not leave the thread, and a run is worth more than its samples.
+  try {
+    std::chrono::nanoseconds pause = interval_;
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, pause, [this] { return stopping_; })) {
+      lock.unlock();
+      const auto before = thread_time();
+      look();
+      pause =
+          std::max<std::chrono::nanoseconds>(interval_, kPausePerCost * (thread_time() - before));
+      lock.lock();
+    }
+    if (looks_ == 0) look();
+  } catch (const std::exception& error) {
+    samples_.source += fmt::format(" (ended: {})", error.what());
+  }
+}
+
+void SystemSampler::look() {
+  const SystemReading reading = reader_->read();
+  ++looks_;
+  const std::pair<const char*, std::optional<double>> values[] = {
+      {"utilization_percent", reading.utilization_percent},
+      {"clock_MHz", reading.clock_MHz},
+      {"temperature_celsius", reading.temperature_celsius},
+      {"power_watts", reading.power_watts}};
+  for (const auto& [name, value] : values) {
+    if (value) add(samples_.readings[name], *value);
+  }
+}
+
+}  // namespace tinyllama::instruments

@@ -1,0 +1,236 @@
+#include "benchmarks/training/flops_analysis.hpp"
+
+#include <algorithm>
+
+#include "benchmarks/training/component_costs.hpp"
+
+namespace tinyllama::training {
+namespace {
+
+constexpr double kSecondsForPeak = 3.0;
+
+double ratio(double a, double b) {
+  return b > 0 ? a / b : 0.0;
+}
+
+// The datasheet's figure where one is known, as the suite's MFU has it.
+instruments::MeasuredPeak device_peak(const Denominators& d) {
+  if (d.datasheet && d.datasheet->flops.contains(d.product_type))
+    return {d.datasheet->flops.at(d.product_type), "datasheet: " + d.datasheet->source};
+  return {d.measured_flops.per_second, "measured: " + d.measured_flops.source};
+}
+
+instruments::MeasuredPeak device_bandwidth(const Denominators& d) {
+  if (d.datasheet && d.datasheet->memory_bandwidth > 0)
+    return {d.datasheet->memory_bandwidth, "datasheet: " + d.datasheet->source};
+  return {d.bandwidth.memory.per_second, "measured: " + d.bandwidth.memory.source};
+}
+
+// A component's time is that of everything below its path.
+ComponentSeconds seconds_below(const std::map<std::string, ComponentSeconds>& components,
+                               const std::string& path) {
+  ComponentSeconds sum;
+  for (const auto& [name, seconds] : components) {
+    if (name != path && !name.starts_with(path + "/")) continue;
+    sum.forward += seconds.forward;
+    sum.backward += seconds.backward;
+  }
+  return sum;
+}
+
+Json or_null(int64_t value) {
+  return value > 0 ? Json(value) : Json(nullptr);
+}
+
+// `flops` and `bytes` of one point of the roofline, done in `seconds`.
+Json roofline_point(const std::string& name, double flops, int64_t bytes, double seconds,
+                    const Denominators& d) {
+  const double intensity = ratio(flops, static_cast<double>(bytes));
+  const double bandwidth = instruments::attainable_bandwidth(d.bandwidth, d.device, bytes);
+  const double by_memory = intensity * bandwidth;
+  const double attainable = std::min(d.measured_flops.per_second, by_memory);
+  const double achieved = ratio(flops, seconds);
+  return {{"name", name},
+          {"arithmetic_intensity_flops_per_byte", intensity},
+          {"achieved_flops_per_sec", achieved},
+          {"attainable_flops_per_sec", attainable},
+          {"percent_of_attainable", 100.0 * ratio(achieved, attainable)},
+          {"bound", by_memory < d.measured_flops.per_second ? "memory" : "compute"}};
+}
+
+class Analysis {
+ public:
+  Analysis(const Workload& workload, const FlopsMeasurement& measurement, const Denominators& d)
+      : workload_(workload),
+        m_(measurement),
+        d_(d),
+        cost_(measurement.micro_batches * model_cost(workload, Pass::forward_backward) +
+              optimizer_cost(workload)),
+        costs_(component_costs(workload, measurement.micro_batches)) {
+    cost_.parameters = count_parameters(workload.config);
+    for (const auto& [name, seconds] : m_.components) profiled_seconds_ += seconds.total();
+  }
+
+  Json flops_profile() const {
+    const auto model = static_cast<double>(cost_.model_flops);
+    const double achieved = achieved_flops();
+    const auto peak = device_peak(d_);
+    const double mfu = 100.0 * ratio(achieved, peak.per_second);
+    const double samples = static_cast<double>(m_.micro_batches * workload_.batch);
+    return {{"step", m_.step},
+            {"flops_analysis",
+             {{"avg_flops_per_step", cost_.model_flops},
+              {"flops_per_parameter", model / static_cast<double>(cost_.parameters)},
+              {"model_flops", cost_.model_flops},
+              {"causal_flops", cost_.causal_flops},
+              {"hardware_flops", cost_.hardware_flops}}},
+            {"performance_metrics",
+             {{"flops_per_sec", achieved},
+              {"throughput_samples_per_sec", ratio(samples, m_.step_seconds)}}},
+            {"efficiency_metrics",
+             {{"mfu_percent", mfu},
+              {"achieved_flops_per_sec", achieved},
+              {"device_peak_flops", peak.per_second},
+              {"device_peak_source", peak.source},
+              {"efficiency_ratio", mfu / 100.0},
+              {"measured_peak_flops", d_.measured_flops.per_second},
+              {"measured_peak_percent", 100.0 * ratio(achieved, d_.measured_flops.per_second)},
+              {"classification", classify_mfu(mfu)}}},
+            {"components", components()}};
+  }
+
+  Json computational_intensity() const {
+    const double intensity = ratio(static_cast<double>(cost_.useful_flops), bytes());
+    const double used = ratio(bytes(), m_.step_seconds);
+    const auto bandwidth = device_bandwidth(d_);
+    return {{"arithmetic_intensity_flops_per_byte", intensity},
+            {"memory_traffic_bytes_per_step", cost_.bytes},
+            {"memory_bandwidth_used_gb_per_sec", used * 1e-9},
+            {"memory_bandwidth_utilization_percent", 100.0 * ratio(used, bandwidth.per_second)},
+            {"device_memory_bandwidth_gb_per_sec", bandwidth.per_second * 1e-9},
+            {"device_memory_bandwidth_source", bandwidth.source},
+            {"memory_bound_vs_compute_bound", classify_intensity(intensity)},
+            {"roofline_metrics",
+             {{"peak_flops", d_.measured_flops.per_second},
+              {"peak_memory_bandwidth", d_.bandwidth.memory.per_second},
+              {"achieved_bandwidth", used}}}};
+  }
+
+  Json roofline_data() const {
+    Json points = Json::array();
+    points.push_back(roofline_point("step", static_cast<double>(cost_.useful_flops), cost_.bytes,
+                                    m_.step_seconds, d_));
+    for (const ComponentCost& cost : costs_) {
+      const double seconds = seconds_below(m_.components, cost.name).total();
+      const auto flops = static_cast<double>(intensity_flops(cost));
+      if (cost.bytes == 0 || seconds <= 0 || flops == 0) continue;
+      points.push_back(roofline_point(cost.name, flops, cost.bytes, seconds, d_));
+    }
+    const double bandwidth = d_.bandwidth.memory.per_second;
+    return {{"peak_flops", d_.measured_flops.per_second},
+            {"peak_memory_bandwidth", bandwidth},
+            {"cache_bandwidth", d_.bandwidth.cache.per_second},
+            {"ridge_point_flops_per_byte", ratio(d_.measured_flops.per_second, bandwidth)},
+            {"points", points}};
+  }
+
+ private:
+  double bytes() const { return static_cast<double>(cost_.bytes); }
+  double achieved_flops() const {
+    return ratio(static_cast<double>(cost_.useful_flops), m_.step_seconds);
+  }
+
+  // Components without products are described by what else they compute.
+  static int64_t intensity_flops(const ComponentCost& cost) {
+    const int64_t products = cost.forward_flops + cost.backward_flops;
+    return products > 0 ? products : cost.elementwise_flops;
+  }
+
+  Json component(const ComponentCost& cost) const {
+    const ComponentSeconds seconds = seconds_below(m_.components, cost.name);
+    const auto flops = static_cast<double>(cost.forward_flops + cost.backward_flops);
+    return {{"name", cost.name},
+            {"parameters", cost.parameters},
+            {"forward_flops", cost.forward_flops},
+            {"backward_flops", cost.backward_flops},
+            {"elementwise_flops", or_null(cost.elementwise_flops)},
+            {"bytes", or_null(cost.bytes)},
+            {"forward_seconds", seconds.forward},
+            {"backward_seconds", seconds.backward},
+            {"percent", 100.0 * ratio(seconds.total(), profiled_seconds_)},
+            {"flops_per_sec", ratio(flops, seconds.total())},
+            {"arithmetic_intensity_flops_per_byte",
+             cost.bytes > 0 ? Json(ratio(static_cast<double>(intensity_flops(cost)),
+                                         static_cast<double>(cost.bytes)))
+                            : Json(nullptr)}};
+  }
+
+  // What the formulas do not know of: time alone.
+  Json rest(const std::string& name, double forward, double backward) const {
+    return {{"name", name},
+            {"parameters", 0},
+            {"forward_flops", 0},
+            {"backward_flops", 0},
+            {"elementwise_flops", nullptr},
+            {"bytes", nullptr},
+            {"forward_seconds", forward},
+            {"backward_seconds", backward},
+            {"percent", 100.0 * ratio(forward + backward, profiled_seconds_)},
+            {"flops_per_sec", 0.0},
+            {"arithmetic_intensity_flops_per_byte", nullptr}};
+  }
+
+  Json components() const {
+    Json list = Json::array();
+    const auto is_known = [&](const std::string& name) {
+      return std::any_of(costs_.begin(), costs_.end(),
+                         [&](const ComponentCost& cost) { return cost.name == name; });
+    };
+    for (const ComponentCost& cost : costs_) list.push_back(component(cost));
+    list.push_back(rest("attention/softmax", m_.softmax_seconds, 0));
+    for (const auto& [name, seconds] : m_.components) {
+      if (!is_known(name)) list.push_back(rest(name, seconds.forward, seconds.backward));
+    }
+    return list;
+  }
+
+  const Workload& workload_;
+  const FlopsMeasurement& m_;
+  const Denominators& d_;
+  Cost cost_;
+  std::vector<ComponentCost> costs_;
+  double profiled_seconds_ = 0;
+};
+
+}  // namespace
+
+Denominators measure_denominators(const instruments::Device& device, const Workload& workload,
+                                  const std::filesystem::path& device_peaks) {
+  const std::string type = product_type_name(workload.dtype);
+  const auto shapes = instruments::product_shapes(workload);
+  return {
+      instruments::measure_gemm_peak(device, type, {shapes.begin(), shapes.end()}, kSecondsForPeak),
+      instruments::measure_bandwidth(device),
+      instruments::find_datasheet_peaks(device_peaks, device.description()), type,
+      device.description()};
+}
+
+FlopsAnalysis analyze_flops(const Workload& workload, const FlopsMeasurement& measurement,
+                            const Denominators& denominators) {
+  const Analysis analysis(workload, measurement, denominators);
+  return {analysis.flops_profile(), analysis.computational_intensity(), analysis.roofline_data()};
+}
+
+std::string classify_mfu(double mfu_percent) {
+  if (mfu_percent < 20) return "severely underutilized (kernel overhead dominant)";
+  if (mfu_percent < 40) return "memory-bound workload";
+  if (mfu_percent <= 60) return "mixed workload with optimization opportunities";
+  return "well-optimized compute-bound workload";
+}
+
+std::string classify_intensity(double flop_per_byte) {
+  if (flop_per_byte < 10) return "memory-bound";
+  return flop_per_byte > 100 ? "compute-bound" : "mixed";
+}
+
+}  // namespace tinyllama::training

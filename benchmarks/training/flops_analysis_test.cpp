@@ -1,0 +1,122 @@
+#include "benchmarks/training/flops_analysis.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "benchmarks/training/component_costs.hpp"
+
+namespace tinyllama::training {
+namespace {
+
+const Workload kTiny{ModelConfig(), Variant(), Dtype::f32, 8, 128};
+
+Denominators made_up() {
+  Denominators d;
+  d.measured_flops = {100e9, "made up"};
+  d.bandwidth = {{20e9, "made up"}, {50e9, "made up"}};
+  d.product_type = "f32";
+  d.device.last_level_cache_bytes = 1 << 20;
+  return d;
+}
+
+TEST(ComponentCostsTest, ComponentsAddUpToTheModel) {
+  int64_t flops = 0;
+  int64_t parameters = 0;
+  for (const ComponentCost& cost : component_costs(kTiny, 1)) {
+    if (cost.name.find('/') != std::string::npos) continue;  // parts of the others
+    flops += cost.forward_flops + cost.backward_flops;
+    parameters += cost.parameters;
+  }
+  EXPECT_EQ(flops, model_cost(kTiny, Pass::forward_backward).model_flops);
+  EXPECT_EQ(parameters, 2873600);
+}
+
+TEST(ComponentCostsTest, PartsAddUpToTheirComponent) {
+  for (const char* component : {"attention", "ffn", "loss"}) {
+    int64_t whole = 0;
+    int64_t parts = 0;
+    for (const ComponentCost& cost : component_costs(kTiny, 1)) {
+      const int64_t flops = cost.forward_flops + cost.backward_flops;
+      if (cost.name == component) whole = flops;
+      if (cost.name.starts_with(std::string(component) + "/")) parts += flops;
+    }
+    EXPECT_GT(whole, 0) << component;
+    EXPECT_EQ(whole, parts) << component;
+  }
+}
+
+TEST(ComponentCostsTest, MicroBatchesMultiplyWorkButNotParametersOrUpdates) {
+  const auto one = component_costs(kTiny, 1);
+  const auto three = component_costs(kTiny, 3);
+  for (size_t i = 0; i < one.size(); ++i) {
+    const int64_t factor = one[i].name == "optimizer" ? 1 : 3;
+    EXPECT_EQ(three[i].forward_flops, factor * one[i].forward_flops) << one[i].name;
+    EXPECT_EQ(three[i].bytes, factor * one[i].bytes) << one[i].name;
+    EXPECT_EQ(three[i].parameters, one[i].parameters) << one[i].name;
+  }
+}
+
+FlopsMeasurement half_a_second() {
+  return {
+      10,
+      0.5,
+      1,
+      {{"attention/core", {0.1, 0.2}}, {"ffn/down_proj", {0.05, 0.05}}, {"residual", {0.01, 0.0}}},
+      0.07};
+}
+
+TEST(FlopsAnalysisTest, RatesAreFlopsOverTimeOverPeak) {
+  const auto analysis = analyze_flops(kTiny, half_a_second(), made_up());
+  const Json& profile = analysis.flops_profile;
+  const auto flops = static_cast<double>(model_cost(kTiny, Pass::forward_backward).model_flops);
+  EXPECT_DOUBLE_EQ(profile.at("performance_metrics").at("flops_per_sec"), flops / 0.5);
+  EXPECT_DOUBLE_EQ(profile.at("performance_metrics").at("throughput_samples_per_sec"), 16);
+  const Json& efficiency = profile.at("efficiency_metrics");
+  EXPECT_DOUBLE_EQ(efficiency.at("mfu_percent"), 100 * flops / 0.5 / 100e9);
+  EXPECT_NEAR(efficiency.at("efficiency_ratio").get<double>(), flops / 0.5 / 100e9, 1e-12);
+  EXPECT_NEAR(profile.at("flops_analysis").at("flops_per_parameter").get<double>(), flops / 2873600,
+              1e-6);
+  EXPECT_EQ(efficiency.at("device_peak_source"), "measured: made up");
+}
+
+TEST(FlopsAnalysisTest, ADatasheetsPeakComesBeforeTheMeasuredOne) {
+  Denominators d = made_up();
+  d.datasheet = {{"a device", {{"f32", 400e9}}, 40e9, 0, "its page"}};
+  const auto analysis = analyze_flops(kTiny, half_a_second(), d);
+  const Json& efficiency = analysis.flops_profile.at("efficiency_metrics");
+  EXPECT_DOUBLE_EQ(efficiency.at("device_peak_flops"), 400e9);
+  EXPECT_DOUBLE_EQ(efficiency.at("measured_peak_flops"), 100e9);
+  EXPECT_DOUBLE_EQ(analysis.computational_intensity.at("device_memory_bandwidth_gb_per_sec"), 40);
+  // The roofline stays that of what can be reached.
+  EXPECT_DOUBLE_EQ(analysis.roofline_data.at("peak_flops"), 100e9);
+}
+
+TEST(FlopsAnalysisTest, ComponentsHaveTheTimeOfTheirParts) {
+  const auto analysis = analyze_flops(kTiny, half_a_second(), made_up());
+  std::set<std::string> names;
+  for (const Json& component : analysis.flops_profile.at("components")) {
+    const std::string name = component.at("name");
+    EXPECT_TRUE(names.insert(name).second) << name << " is there twice";
+    if (name == "attention") {
+      EXPECT_DOUBLE_EQ(component.at("forward_seconds"), 0.1);
+      EXPECT_NEAR(component.at("percent").get<double>(), 100 * 0.3 / 0.41, 1e-9);
+    }
+    if (name == "attention/softmax") EXPECT_DOUBLE_EQ(component.at("forward_seconds"), 0.07);
+  }
+  EXPECT_TRUE(names.contains("residual"));
+}
+
+TEST(FlopsAnalysisTest, WordsFollowTheNumbers) {
+  EXPECT_EQ(classify_mfu(19.9), "severely underutilized (kernel overhead dominant)");
+  EXPECT_EQ(classify_mfu(20), "memory-bound workload");
+  EXPECT_EQ(classify_mfu(40), "mixed workload with optimization opportunities");
+  EXPECT_EQ(classify_mfu(60.1), "well-optimized compute-bound workload");
+  EXPECT_EQ(classify_intensity(9.9), "memory-bound");
+  EXPECT_EQ(classify_intensity(10), "mixed");
+  EXPECT_EQ(classify_intensity(100), "mixed");
+  EXPECT_EQ(classify_intensity(101), "compute-bound");
+}
+
+}  // namespace
+}  // namespace tinyllama::training

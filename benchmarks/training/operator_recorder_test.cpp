@@ -1,0 +1,134 @@
+#include "benchmarks/training/operator_recorder.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+
+#include "benchmarks/training/model_state.hpp"
+#include "benchmarks/training/testing.hpp"
+#include "benchmarks/training/token_data.hpp"
+#include "benchmarks/training/trainer.hpp"
+#include "model/file_testing.hpp"
+
+namespace tinyllama::training {
+namespace {
+
+using testing::small_options;
+using ::tinyllama::testing::TemporaryFolder;
+
+struct Recorded {
+  Json operators;
+  Json trace;
+  std::vector<std::string> files;
+};
+
+Recorded record(const TrainOptions& options) {
+  const auto device = instruments::Device::select("cpu");
+  const TemporaryFolder folder;
+  ModelState state(options, device.torch());
+  const auto data =
+      synthetic_data(ModelConfig(options.dimensions),
+                     {options.batch_size, options.seq_len, options.seed, device.torch()});
+  OperatorRecorder recorder(options, device, folder.path());
+  Trainer trainer(options, device, state, *data, {&recorder, {}});
+  trainer.run();
+  Recorded recorded{recorder.to_json(), nullptr, recorder.finish()};
+  std::ifstream stream(folder.path() / "trace_step_5_6.json");
+  recorded.trace = Json::parse(stream);
+  return recorded;
+}
+
+class OperatorRecorderTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { recorded = std::make_unique<Recorded>(record(small_options())); }
+  static void TearDownTestSuite() { recorded.reset(); }
+  static const Json& operators() { return recorded->operators; }
+  static int64_t calls(const std::string& name) {
+    int64_t sum = 0;
+    for (const Json& row : operators().at("table"))
+      if (row.at("name") == name) sum += row.at("calls").get<int64_t>();
+    return sum;
+  }
+  inline static std::unique_ptr<Recorded> recorded;
+};
+
+TEST_F(OperatorRecorderTest, CountsTheProjectionsOfTheModel) {
+  // Q, K, V, O, gate, up and down in each of two blocks, and the LM head.
+  EXPECT_DOUBLE_EQ(operators().at("linear_projections_per_step"), 2 * 7 + 1);
+  EXPECT_EQ(operators().at("steps"), 2);
+  EXPECT_EQ(operators().at("first_step"), 5);
+  EXPECT_EQ(operators().at("last_step"), 6);
+  // Each projection has two products more in backward; scores and values are batched products.
+  EXPECT_EQ(calls("aten::mm"), 2 * 3 * (2 * 7 + 1));
+  EXPECT_EQ(calls("aten::bmm"), 2 * 3 * 2 * 2);
+}
+
+TEST_F(OperatorRecorderTest, EveryPartOfTheModelHasForwardAndBackwardTime) {
+  std::map<std::string, Json> components;
+  double percent = 0;
+  for (const Json& component : operators().at("components")) {
+    components[component.at("name")] = component;
+    percent += component.at("percent").get<double>();
+  }
+  EXPECT_NEAR(percent, 100, 1e-6);
+  for (const char* name : {"embedding", "rms_norm", "attention/qkv_proj", "attention/rotary",
+                           "attention/core", "attention/o_proj", "ffn/gate_up_proj", "ffn/swiglu",
+                           "ffn/down_proj", "loss/lm_head", "loss/cross_entropy"}) {
+    ASSERT_TRUE(components.contains(name)) << name;
+    EXPECT_GT(components[name].at("forward_seconds"), 0) << name;
+    EXPECT_GT(components[name].at("backward_seconds"), 0) << name;
+  }
+  EXPECT_GT(components["optimizer"].at("forward_seconds"), 0);
+  for (const auto& [name, component] : components) EXPECT_NE(name.find("ProfilerStep"), 0U);
+  EXPECT_FALSE(components.contains("forward"));
+  EXPECT_FALSE(components.contains("backward"));
+  // What is left without a name is the engine's own work.
+  EXPECT_LT(components["other"].at("percent"), 30);
+}
+
+TEST_F(OperatorRecorderTest, OwnTimesAddUpToSharesOfAHundred) {
+  double share = 0;
+  for (const Json& row : operators().at("table")) {
+    share += row.at("share_percent").get<double>();
+    EXPECT_GE(row.at("cpu_self_seconds"), 0) << row.dump();
+    EXPECT_LE(row.at("cpu_self_seconds"), row.at("cpu_total_seconds")) << row.dump();
+    EXPECT_TRUE(row.at("device_self_seconds").is_null());
+  }
+  EXPECT_NEAR(share, 100, 1e-6);
+  const double overhead = operators().at("launch_overhead_percent");
+  EXPECT_GT(overhead, 0);
+  EXPECT_LT(overhead, 100);
+}
+
+TEST_F(OperatorRecorderTest, RowsHaveShapesStacksAndMemory) {
+  bool found = false;
+  for (const Json& row : operators().at("table")) {
+    if (row.at("name") != "aten::_softmax") continue;
+    found = true;
+    EXPECT_NE(row.at("input_shapes").get<std::string>().find("[4, 16, 8]"), std::string::npos);
+    const auto stack = row.at("stack").get<std::vector<std::string>>();
+    EXPECT_NE(std::find(stack.begin(), stack.end(), "attention/core"), stack.end());
+    // [B KV, G S, S] float32 in each call
+    EXPECT_EQ(row.at("self_memory_bytes"), row.at("calls").get<int64_t>() * 4 * 16 * 8 * 4);
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST_F(OperatorRecorderTest, TheTraceHoldsBothStepsInTheOrderOfTime) {
+  std::map<std::string, double> begins;
+  for (const Json& event : recorded->trace.at("traceEvents")) {
+    const std::string name = event.value("name", "");
+    if (name.starts_with("ProfilerStep#")) begins[name] = event.at("ts").get<double>();
+  }
+  ASSERT_EQ(begins.size(), 2U);
+  EXPECT_LT(begins.at("ProfilerStep#5"), begins.at("ProfilerStep#6"));
+  EXPECT_TRUE(recorded->trace.contains("schemaVersion"));
+  ASSERT_EQ(recorded->files.size(), 2U);
+  EXPECT_EQ(recorded->files[0], "trace_step_5_6.json");
+  EXPECT_TRUE(recorded->files[1].ends_with(".pt.trace.json"));
+}
+
+}  // namespace
+}  // namespace tinyllama::training

@@ -1,0 +1,33 @@
+// One Chrome trace of many recordings, written as they come: memory holds one of them at a time.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "model/file_io.hpp"
+
+namespace tinyllama::training {
+
+class TraceFile {
+ public:
+  /// Throws std::runtime_error naming path and cause, as all the others do.
+  explicit TraceFile(const std::filesystem::path& path);
+
+  /// Appends the events of a trace that Kineto saved. Its times must count from the same moment as
+  /// those before, which Kineto's do within a process.
+  void append(const std::filesystem::path& trace);
+  /// Puts the file in its place.
+  void finish();
+
+ private:
+  void write(const std::string& text);
+
+  ReplacementFile file_;
+  std::optional<int64_t> base_nanoseconds_;
+  std::string closing_;  ///< what of the first trace comes after its events
+  bool has_events_ = false;
+};
+
+}  // namespace tinyllama::training

@@ -1,0 +1,209 @@
+#include "benchmarks/training/train_console.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "benchmarks/console/text_table.hpp"
+
+namespace tinyllama::training {
+namespace {
+
+constexpr const char* kRule = "==========================================\n";
+// PyTorch's habitual "MB".
+constexpr double kMebibyte = 1048576.0;
+
+double mebibytes(double bytes) {
+  return bytes / kMebibyte;
+}
+
+std::string titled(const std::string& title) {
+  return fmt::format("{}{}\n{}", kRule, title, kRule);
+}
+
+// 2873600 -> "2,873,600".
+std::string with_commas(int64_t value) {
+  return value < 1000 ? std::to_string(value)
+                      : fmt::format("{},{:03}", with_commas(value / 1000), value % 1000);
+}
+
+std::string seconds_text(const Json& seconds) {
+  return seconds.is_null() ? "unknown" : fmt::format("{:.4f} seconds", seconds.get<double>());
+}
+
+std::string percent_text(const Json& percent) {
+  return percent.is_null() ? "unknown" : fmt::format("{:+.1f} %", percent.get<double>());
+}
+
+std::string profiling_lines(const TrainOptions& options) {
+  std::string text;
+  const auto line = [&](const char* what, const StepRange& steps) {
+    if (!steps.empty())
+      text += fmt::format("{} enabled: Steps {}-{}\n", what, steps.first, steps.last);
+  };
+  line("Profiling", options.operator_steps());
+  line("Memory Profiling", options.memory_steps());
+  line("FLOPS profiling", options.flops_steps());
+  if (!text.empty())
+    text += fmt::format("Profile data will be saved to: {}/\n", options.profile_folder);
+  return text;
+}
+
+}  // namespace
+
+std::string banner(const TrainOptions& options, const instruments::Device& device,
+                   const std::string& data) {
+  const ModelDimensions& d = options.dimensions;
+  const int64_t parameters = count_parameters(ModelConfig(d));
+  const auto& description = device.description();
+  std::string text =
+      titled(fmt::format("Tiny LLaMA - libtorch C++, variant {}{}", options.variant.name(),
+                         options.any_profiler() ? " (Profiling Enabled)" : ""));
+  text += fmt::format(
+      "Configuration:\n  Batch Size: {}\n  Sequence Length: {}\n  Number of Steps: {}\n"
+      "  Gradient Accumulation Steps: {}\n  Learning Rate: {:g}\n  Precision: {}\n  Data: {}\n"
+      "  Seed: {}{}\n  Hidden Dim: {}\n  Num Layers: {}\n  Num Heads: {}\n"
+      "  Num KV Heads: {}\n  Intermediate Dim: {}\n  Vocab Size: {}\n\n",
+      options.batch_size, options.seq_len, options.num_steps, options.gradient_accumulation_steps,
+      options.learning_rate, to_string(options.dtype), data, options.seed,
+      options.deterministic ? " (deterministic)" : "", d.hidden_dim, d.n_layers, d.n_heads,
+      d.n_kv_heads, d.intermediate_dim, d.vocab_size);
+  const auto bytes = static_cast<double>(parameters * storage_bytes(options.dtype));
+  text += fmt::format("Model Configuration:\n  Total Parameters: {}\n  Model Size: {:.1f} MB\n\n",
+                      with_commas(parameters), mebibytes(bytes));
+  text += fmt::format("Using device: {}\n{}: {} ({}), {:.1f} GB\n",
+                      instruments::to_string(device.backend()), device.is_gpu() ? "GPU" : "CPU",
+                      description.name, description.architecture,
+                      static_cast<double>(description.memory_bytes) * 1e-9);
+  return text + profiling_lines(options);
+}
+
+std::string step_line(const StepRecord& step, int64_t num_steps) {
+  std::string text = fmt::format(
+      "Step {}/{}: Loss = {:.4f}, Time = {:.4f} seconds, Memory = {:.0f} MB", step.step, num_steps,
+      step.loss, step.times.total(), mebibytes(static_cast<double>(step.peak_memory_bytes)));
+  if (step.profiled != Profiled::no) text += " [PROFILING]";
+  if (step.evaluation_loss)
+    text +=
+        fmt::format("\nEvaluation after step {}: Loss = {:.4f}", step.step, *step.evaluation_loss);
+  return text + "\n";
+}
+
+std::string performance_summary_text(const Json& document) {
+  const Json& s = document.at("summary");
+  std::string text = fmt::format("\n{}", titled("Performance Summary:"));
+  text += fmt::format("Average time per step: {} (first step, not in any average: {})\n",
+                      seconds_text(s.at("average_step_seconds")),
+                      seconds_text(s.at("first_step_seconds")));
+  if (!s.at("samples_per_second").is_null()) {
+    const auto samples = s.at("samples_per_second").get<double>();
+    text += fmt::format("Training speed: {:.1f} samples/sec\n", samples);
+    text += fmt::format("Throughput: {:.1f} samples/sec, {:.0f} tokens/sec\n", samples,
+                        s.at("tokens_per_second").get<double>());
+  }
+  text += fmt::format("Peak memory usage: {:.0f} MB\n",
+                      mebibytes(s.at("peak_memory_bytes").get<double>()));
+  for (const char* phase : {"forward", "backward", "optimizer"}) {
+    text += fmt::format("Avg time per {}: {}\n", phase,
+                        seconds_text(s.at(fmt::format("average_{}_seconds", phase))));
+  }
+  text += "Breakdown of a step:";
+  const char* separator = " ";
+  for (const auto& [phase, share] : s.at("breakdown").items()) {
+    if (share.at("percent").is_null()) continue;
+    text += fmt::format("{}{} {:.1f} %", separator, phase, share.at("percent").get<double>());
+    separator = ", ";
+  }
+  text += "\n";
+  if (!s.at("operator_profiling_overhead_percent").is_null() ||
+      !s.at("memory_profiling_overhead_percent").is_null()) {
+    text += fmt::format("Profiling overhead: operators {}, memory {} of a step\n",
+                        percent_text(s.at("operator_profiling_overhead_percent")),
+                        percent_text(s.at("memory_profiling_overhead_percent")));
+  }
+  for (const auto& [name, reading] : document.at("device_sampling").at("readings").items()) {
+    text += fmt::format("Device {}: minimum {:.1f}, mean {:.1f}, maximum {:.1f}\n", name,
+                        reading.at("minimum").get<double>(), reading.at("mean").get<double>(),
+                        reading.at("maximum").get<double>());
+  }
+  return text + kRule;
+}
+
+std::string memory_summary_text(const Json& memory) {
+  if (memory.is_null()) return {};
+  const auto size = [&](const char* key) { return mebibytes(memory.at(key).get<double>()); };
+  std::string text = titled("Memory Analysis Summary:");
+  text += fmt::format(
+      "Peak Memory Usage: {:.1f} MB (in {}: {}, {})\nAverage Memory Usage: {:.1f} MB\n"
+      "Memory at Forward Pass: {:.1f} MB\nMemory at Backward Pass: {:.1f} MB\n"
+      "Memory at Optimizer Step: {:.1f} MB\nNumber of Allocations: {:.0f} per step\n",
+      size("peak_bytes"), memory.at("peak_phase").get<std::string>(),
+      memory.at("peak_component").get<std::string>(), memory.at("peak_operator").get<std::string>(),
+      size("average_bytes"), size("forward_peak_bytes"), size("backward_peak_bytes"),
+      size("optimizer_peak_bytes"), memory.at("allocations_per_step").get<double>());
+  if (!memory.at("largest_tensors").empty()) {
+    const Json& largest = memory.at("largest_tensors").front();
+    text += fmt::format("Largest Tensor: {:.1f} MB ({})\n",
+                        mebibytes(largest.at("bytes").get<double>()),
+                        largest.at("name").get<std::string>());
+  }
+  text += "At the peak:";
+  for (const auto& [part, bytes] : memory.at("breakdown_at_peak").items())
+    text += fmt::format(" {} {:.1f} MB;", part, mebibytes(bytes.get<double>()));
+  text.back() = '\n';
+  return text + kRule;
+}
+
+std::string operator_summary_text(const Json& operators, size_t rows) {
+  if (operators.is_null()) return {};
+  const bool gpu = operators.at("device_time") == "gpu";
+  std::vector<std::vector<std::string>> cells;
+  for (const Json& row : operators.at("table")) {
+    if (cells.size() == rows) break;
+    const auto milliseconds = [&](const char* key) {
+      return row.at(key).is_null() ? std::string("-")
+                                   : fmt::format("{:.3f}", row.at(key).get<double>() * 1e3);
+    };
+    cells.push_back({row.at("name").get<std::string>(),
+                     std::to_string(row.at("calls").get<int64_t>()),
+                     milliseconds("cpu_self_seconds"), milliseconds("cpu_total_seconds"),
+                     milliseconds("device_self_seconds"),
+                     fmt::format("{:.1f}", row.at("share_percent").get<double>()),
+                     fmt::format("{:.1f}", mebibytes(row.at("self_memory_bytes").get<double>()))});
+  }
+  return fmt::format("Top Operations by own time ({}), {} steps:\n{}", gpu ? "GPU" : "CPU",
+                     operators.at("steps").get<int64_t>(),
+                     console::format_table({"Operation", "Calls", "CPU ms", "CPU total ms",
+                                            "GPU ms", "Share %", "Memory MB"},
+                                           cells));
+}
+
+std::string flops_summary_text(const Json& flops) {
+  if (flops.is_null()) return {};
+  const Json& efficiency = flops.at("flops_profile").at("efficiency_metrics");
+  const Json& intensity = flops.at("computational_intensity");
+  return fmt::format(
+      "{}Model FLOPS Utilization: {:.1f} % ({})\nAchieved FLOPS/sec: {:.3e} of {:.3e} ({})\n"
+      "Of the measured peak: {:.1f} %\nArithmetic Intensity: {:.2f} FLOPS/byte ({})\n"
+      "Memory Bandwidth Used: {:.1f} GB/s, {:.1f} % of {:.1f} GB/s\n{}",
+      titled("FLOPS Analysis:"), efficiency.at("mfu_percent").get<double>(),
+      efficiency.at("classification").get<std::string>(),
+      efficiency.at("achieved_flops_per_sec").get<double>(),
+      efficiency.at("device_peak_flops").get<double>(),
+      efficiency.at("device_peak_source").get<std::string>(),
+      efficiency.at("measured_peak_percent").get<double>(),
+      intensity.at("arithmetic_intensity_flops_per_byte").get<double>(),
+      intensity.at("memory_bound_vs_compute_bound").get<std::string>(),
+      intensity.at("memory_bandwidth_used_gb_per_sec").get<double>(),
+      intensity.at("memory_bandwidth_utilization_percent").get<double>(),
+      intensity.at("device_memory_bandwidth_gb_per_sec").get<double>(), kRule);
+}
+
+std::string files_text(const std::string& folder, const std::vector<std::string>& files) {
+  if (files.empty()) return {};
+  std::string text = "Profile files generated:\n";
+  for (const auto& file : files) text += fmt::format("  - {}/{}\n", folder, file);
+  return text;
+}
+
+}  // namespace tinyllama::training

@@ -1,0 +1,73 @@
+// The command line of tiny_llama_train, read and checked as far as text can be.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "model/config.hpp"
+#include "model/cost.hpp"
+
+namespace tinyllama::training {
+
+/// First and last step of a stretch, both included; steps count from 1.
+struct StepRange {
+  int64_t first = 0;
+  int64_t last = -1;
+  bool contains(int64_t step) const { return step >= first && step <= last; }
+  bool empty() const { return last < first; }
+  int64_t count() const { return empty() ? 0 : last - first + 1; }
+};
+
+struct TrainOptions {
+  std::string size = "tiny";  ///< "custom" where a dimension was given that it has not
+  ModelDimensions dimensions;
+  std::string weights_folder;  ///< empty: weights are drawn from the seed
+  int64_t batch_size = 8;      ///< samples of a micro-batch
+  int64_t seq_len = 128;
+  int64_t num_steps = 50;
+  int64_t gradient_accumulation_steps = 1;
+  double learning_rate = 1e-4;
+  Dtype dtype = Dtype::f32;
+  Variant variant;
+  std::string device = "auto";
+  std::optional<int> threads;
+  uint64_t seed = 42;
+  bool deterministic = false;
+  std::string data_file;  ///< empty: synthetic tokens
+  int64_t log_interval = 1;
+  int64_t eval_interval = 0;  ///< 0: no evaluation
+  int64_t eval_iters = 10;
+  std::string output_folder;  ///< --output-dir; empty: no files but a profiler's
+  std::string profile_folder = "profiles";
+  std::string save_weights_folder;
+  bool validate_setup = false;
+  bool profile_pytorch = false;
+  bool profile_memory = false;
+  bool profile_operators = false;
+  bool profile_stacks = false;
+  bool profile_flops = false;
+  bool emit_ranges = false;
+  int64_t profile_steps = 5;
+  int64_t flops_profile_step = 10;
+
+  bool any_profiler() const { return profile_pytorch || profile_memory || profile_flops; }
+  /// Where the files go: --profile-dir with a profiler, else --output-dir, else nowhere.
+  std::filesystem::path folder() const;
+  /// Of the operator profiler, of the memory profiler, of the FLOPS profiler; empty where it is
+  /// off.
+  StepRange operator_steps() const;
+  StepRange memory_steps() const;
+  StepRange flops_steps() const;
+  /// Of one micro-batch.
+  Workload workload() const;
+};
+
+/// Reads the command line. Prints help and returns nothing for --help; throws
+/// std::invalid_argument, whose message names the option, its value and what is allowed, for
+/// anything else that cannot be run.
+std::optional<TrainOptions> parse_train_options(int argc, const char* const* argv,
+                                                const std::filesystem::path& problem_sizes);
+
+}  // namespace tinyllama::training

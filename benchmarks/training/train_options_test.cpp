@@ -1,0 +1,126 @@
+#include "benchmarks/training/train_options.hpp"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <vector>
+
+#include "model/testing.hpp"
+
+namespace tinyllama::training {
+namespace {
+
+using ::tinyllama::testing::error_of;
+
+TrainOptions parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "tiny_llama_train");
+  return *parse_train_options(static_cast<int>(arguments.size()), arguments.data(),
+                              TINY_LLAMA_SOURCE_DIR "/fixtures/problem_sizes.json");
+}
+
+std::string refusal(std::vector<const char*> arguments) {
+  return error_of<std::invalid_argument>([&] { parse(std::move(arguments)); });
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(TrainOptionsTest, DefaultsAreTheWorkshopsTinyModel) {
+  const TrainOptions options = parse({});
+  EXPECT_EQ(options.dimensions, ModelDimensions{});
+  EXPECT_EQ(options.batch_size, 8);
+  EXPECT_EQ(options.seq_len, 128);
+  EXPECT_EQ(options.num_steps, 50);
+  EXPECT_DOUBLE_EQ(options.learning_rate, 1e-4);
+  EXPECT_EQ(options.dtype, Dtype::f32);
+  EXPECT_TRUE(options.variant.is_baseline());
+  EXPECT_TRUE(options.folder().empty());
+}
+
+TEST(TrainOptionsTest, ASizeGivesBatchAndSequenceUnlessTheyAreSaid) {
+  const TrainOptions medium = parse({"--size", "medium"});
+  EXPECT_EQ(medium.dimensions.hidden_dim, 1024);
+  EXPECT_EQ(medium.batch_size, 16);
+  EXPECT_EQ(medium.seq_len, 512);
+  const TrainOptions shorter = parse({"--size", "medium", "--seq-len", "64"});
+  EXPECT_EQ(shorter.batch_size, 16);
+  EXPECT_EQ(shorter.seq_len, 64);
+  EXPECT_EQ(shorter.size, "medium");
+}
+
+TEST(TrainOptionsTest, AnotherDimensionMakesTheSizeCustom) {
+  const TrainOptions options = parse({"--num-layers", "2", "--num-heads=4"});
+  EXPECT_EQ(options.dimensions.n_layers, 2);
+  EXPECT_EQ(options.dimensions.n_heads, 4);
+  EXPECT_EQ(options.size, "custom");
+}
+
+TEST(TrainOptionsTest, ProfilersTakeTheStepsThatTheReferenceNames) {
+  const TrainOptions options = parse({"--num-steps=20", "--enable-pytorch-profiler"});
+  EXPECT_EQ(options.operator_steps().first, 5);
+  EXPECT_EQ(options.operator_steps().last, 10);
+  EXPECT_TRUE(options.memory_steps().empty());
+  EXPECT_TRUE(options.flops_steps().empty());
+  EXPECT_EQ(options.folder(), "profiles");
+  const TrainOptions two =
+      parse({"--num-steps=20", "--enable-pytorch-profiler", "--profile-steps=2"});
+  EXPECT_EQ(two.operator_steps().last, 7);
+  const TrainOptions few = parse({"--num-steps=3", "--enable-pytorch-profiler"});
+  EXPECT_EQ(few.operator_steps().first, 3);
+  EXPECT_EQ(few.operator_steps().last, 3);
+}
+
+TEST(TrainOptionsTest, TheMemoryProfilerKeepsOutOfTheOthersSteps) {
+  const auto memory_steps = [](std::vector<const char*> more) {
+    more.push_back("--profile-memory");
+    const StepRange steps = parse(std::move(more)).memory_steps();
+    return std::pair(steps.first, steps.last);
+  };
+  EXPECT_EQ(memory_steps({}), std::pair<int64_t>(2, 4));
+  EXPECT_EQ(memory_steps({"--enable-pytorch-profiler"}), std::pair<int64_t>(2, 4));
+  EXPECT_EQ(memory_steps({"--enable-deepspeed-flops", "--flops-profile-step=3"}),
+            std::pair<int64_t>(2, 2));
+  EXPECT_EQ(memory_steps({"--num-steps=1"}), std::pair<int64_t>(1, 1));
+  EXPECT_EQ(memory_steps({"--num-steps=2", "--enable-pytorch-profiler"}), std::pair<int64_t>(1, 1));
+  EXPECT_TRUE(contains(refusal({"--num-steps=1", "--enable-pytorch-profiler", "--profile-memory"}),
+                       "raise --num-steps"));
+}
+
+TEST(TrainOptionsTest, MixedPrecisionIsAnAutocastDtype) {
+  EXPECT_EQ(parse({"--use-amp"}).dtype, Dtype::amp_bf16);
+  EXPECT_EQ(parse({"--use-amp", "--dtype=amp_f16"}).dtype, Dtype::amp_f16);
+  EXPECT_TRUE(contains(refusal({"--use-amp", "--dtype=bf16"}), "--use-amp with --dtype bf16"));
+}
+
+TEST(TrainOptionsTest, EvaluationIsOffUnlessThereIsData) {
+  EXPECT_EQ(parse({}).eval_interval, 0);
+  EXPECT_EQ(parse({"--data=some.txt"}).eval_interval, 100);
+  EXPECT_EQ(parse({"--data=some.txt", "--eval-interval=0"}).eval_interval, 0);
+}
+
+TEST(TrainOptionsTest, BadValuesAreNamedWithTheRule) {
+  const std::pair<std::vector<const char*>, const char*> cases[] = {
+      {{"--batch-size=0"}, "'0' must be 1 or more"},
+      {{"--seq-len=1"}, "'1' must be 2 or more"},
+      {{"--num-steps=99999999999999999999"}, "must be an integer"},
+      {{"--learning-rate=0"}, "--learning-rate 0: must be a positive number"},
+      {{"--learning-rate=nan"}, "--learning-rate nan"},
+      {{"--size=huge"}, "--size 'huge': must be one of tiny, small"},
+      {{"--dtype=f64"}, "--dtype 'f64': must be one of"},
+      {{"--variant=faster"}, "--variant: "},
+      {{"--n-heads=7"}, "7"},
+      {{"--vocab-size=100", "--data=x"}, "--vocab-size 100: must be 256 or more"},
+      {{"--profile-operators"}, "add --enable-pytorch-profiler"},
+      {{"--enable-pytorch-profiler", "--profile-dir="}, "--profile-dir"},
+      {{"--threads=0"}, "--threads 0: must be 1 or more"},
+      {{"--weights=/nonexistent", "--size=tiny"}, "must be left out with --weights"},
+      {{"--batchsize=3"}, "known options: "}};
+  for (const auto& [arguments, expected] : cases) {
+    const std::string message = refusal(arguments);
+    EXPECT_TRUE(contains(message, expected)) << arguments.front() << " said: " << message;
+  }
+}
+
+}  // namespace
+}  // namespace tinyllama::training

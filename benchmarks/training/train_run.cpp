@@ -1,0 +1,299 @@
+#include "benchmarks/training/train_run.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <iostream>
+
+#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/option_grammar.hpp"
+#include "benchmarks/instruments/context.hpp"
+#include "benchmarks/instruments/system_sampler.hpp"
+#include "benchmarks/training/flops_analysis.hpp"
+#include "benchmarks/training/memory_analysis.hpp"
+#include "benchmarks/training/memory_state.hpp"
+#include "benchmarks/training/memory_timeline.hpp"
+#include "benchmarks/training/range_emitter.hpp"
+#include "benchmarks/training/result_folder.hpp"
+#include "benchmarks/training/tensorboard_events.hpp"
+#include "benchmarks/training/train_console.hpp"
+#include "benchmarks/training/trainer.hpp"
+#include "model/memory_cost.hpp"
+#include "model/weights.hpp"
+
+namespace tinyllama::training {
+namespace {
+
+using console::ExitCode;
+
+constexpr size_t kOperatorsShown = 10;
+
+Json configuration_json(const TrainOptions& options, const std::string& data) {
+  const ModelDimensions& d = options.dimensions;
+  return {{"size", options.size},
+          {"batch_size", options.batch_size},
+          {"seq_len", options.seq_len},
+          {"num_steps", options.num_steps},
+          {"gradient_accumulation_steps", options.gradient_accumulation_steps},
+          {"learning_rate", options.learning_rate},
+          {"dtype", to_string(options.dtype)},
+          {"variant", options.variant.name()},
+          {"switches", options.variant.switch_names()},
+          {"seed", options.seed},
+          {"deterministic", options.deterministic},
+          {"data", data},
+          {"vocab_size", d.vocab_size},
+          {"hidden_dim", d.hidden_dim},
+          {"n_layers", d.n_layers},
+          {"n_heads", d.n_heads},
+          {"n_kv_heads", d.n_kv_heads},
+          {"intermediate_dim", d.intermediate_dim}};
+}
+
+Json model_json(const TrainOptions& options) {
+  const Workload workload = options.workload();
+  const Cost passes = model_cost(workload, Pass::forward_backward);
+  const int64_t parameters = count_parameters(workload.config);
+  const int64_t micro_batches = options.gradient_accumulation_steps;
+  return {{"total_parameters", parameters},
+          {"model_size_bytes", parameters * storage_bytes(options.dtype)},
+          {"flops_per_step", micro_batches * passes.model_flops},
+          {"causal_flops_per_step", micro_batches * passes.causal_flops},
+          {"bytes_per_step", micro_batches * passes.bytes + optimizer_cost(workload).bytes},
+          {"predicted_peak_memory_bytes", full_step_memory(workload).peak()}};
+}
+
+Json sampling_json(const instruments::SystemSamples& samples) {
+  Json readings = Json::object();
+  for (const auto& [name, r] : samples.readings) {
+    readings[name] = {
+        {"minimum", r.minimum}, {"mean", r.mean}, {"maximum", r.maximum}, {"samples", r.samples}};
+  }
+  return {{"interval_seconds", samples.interval_seconds},
+          {"source", samples.source},
+          {"readings", readings}};
+}
+
+std::string utc_now() {
+  const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
+                     fmt::gmtime(std::chrono::system_clock::to_time_t(now)));
+}
+
+class TrainRun {
+ public:
+  TrainRun(const TrainOptions& options, const instruments::Device& device,
+           const TrainRunPaths& paths)
+      : options_(options),
+        device_(device),
+        paths_(paths),
+        profiles_("--profile-dir", options.any_profiler() ? options.profile_folder : ""),
+        output_("--output-dir", options.output_folder),
+        data_(open_data()) {
+    if (options.profile_pytorch || options.profile_flops)
+      operators_.emplace(options, device, profiles_.path());
+    if (options.profile_pytorch) events_.emplace(profiles_.path());
+  }
+
+  ExitCode run(const std::vector<std::string>& command) {
+    refuse_for_memory();
+    document_ = {{"schema_version", 1},
+                 {"program", "tiny_llama_train"},
+                 {"command", command},
+                 {"started", utc_now()},
+                 {"context", instruments::machine_context(device_)},
+                 {"configuration", configuration_json(options_, data_->name())},
+                 {"model", model_json(options_)}};
+    std::cout << banner(options_, device_, data_->name()) << "\nInitializing model and optimizer..."
+              << std::endl;
+    ModelState state(options_, device_.torch());
+    attempts_.attempt([&] { train(state); });
+    summarize_run();
+    print_summary();
+    write_files(state);
+    attempts_.rethrow();
+    if (!steps_.empty() && !std::isfinite(steps_.back().loss)) return ExitCode::failed;
+    return console::interrupted() ? ExitCode::interrupted : ExitCode::ok;
+  }
+
+ private:
+  // Said before the first allocation, and not in the words of an allocator.
+  void refuse_for_memory() const {
+    const int64_t predicted = full_step_memory(options_.workload()).peak();
+    const int64_t free = device_.free_memory_bytes();
+    if (predicted <= free) return;
+    throw std::invalid_argument(fmt::format(
+        "--batch-size {} --seq-len {}: a step needs {} of memory, and {} is free on {}; lower one "
+        "of them, or use --variant optimized, checkpoint or a narrower --dtype",
+        options_.batch_size, options_.seq_len, console::format_bytes(predicted),
+        console::format_bytes(free), device_.description().name));
+  }
+
+  std::unique_ptr<TokenData> open_data() const {
+    const ModelConfig config(options_.dimensions);
+    const BatchOptions batch{options_.batch_size, options_.seq_len, options_.seed, device_.torch()};
+    if (options_.data_file.empty()) return synthetic_data(config, batch);
+    try {
+      return text_file_data(options_.data_file, config, batch);
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(fmt::format("--data: {}", error.what()));
+    }
+  }
+
+  void train(ModelState& state) {
+    Profilers profilers;
+    if (operators_) profilers.operators = &*operators_;
+    std::optional<RangeEmitter> ranges;
+    if (options_.emit_ranges) ranges.emplace();
+    profilers.phase_ranges = options_.emit_ranges;
+    profilers.keep_memory = [&](MemoryRecording recording) { recording_ = std::move(recording); };
+    Trainer trainer(options_, device_, state, *data_, profilers);
+    trainer.on_step([&](const StepRecord& step) { keep_step(step); });
+    instruments::SystemSampler sampler(device_);
+    std::cout << "\nStarting training..." << std::endl;
+    attempts_.attempt([&] { trainer.run(); });
+    document_["device_sampling"] = sampling_json(sampler.stop());
+  }
+
+  void keep_step(const StepRecord& step) {
+    steps_.push_back(step);
+    const bool last = step.step == options_.num_steps || !std::isfinite(step.loss);
+    if (step.step % options_.log_interval == 0 || step.step == 1 || last)
+      std::cout << step_line(step, options_.num_steps) << std::flush;
+    write_event(step);
+    if (!std::isfinite(step.loss)) {
+      fmt::print(stderr,
+                 "tiny_llama_train: step {}: the loss is {}: training stopped; lower "
+                 "--learning-rate {:g}, or use a wider --dtype\n",
+                 step.step, step.loss, options_.learning_rate);
+    }
+  }
+
+  void write_event(const StepRecord& step) {
+    if (!events_) return;
+    const auto samples =
+        static_cast<double>(options_.batch_size * options_.gradient_accumulation_steps);
+    try {
+      events_->write({.step = step.step,
+                      .loss = step.loss,
+                      .evaluation_loss = step.evaluation_loss,
+                      .step_time_seconds = step.times.total(),
+                      .samples_per_second = samples / step.times.total(),
+                      .peak_memory_MiB = static_cast<double>(step.peak_memory_bytes) / 1048576.0});
+    } catch (...) {
+      // A full disk ends the curves, not the training.
+      attempts_.attempt([] { throw; });
+      events_.reset();
+    }
+  }
+
+  void summarize_run() {
+    const int64_t samples = options_.batch_size * options_.gradient_accumulation_steps;
+    const bool whole = options_.variant.has(Switch::graph);
+    document_["steps"] = steps_json(steps_, whole);
+    document_["summary"] = summarize(steps_, samples, samples * options_.seq_len, whole);
+    document_["summary"]["interrupted"] = console::interrupted();
+    document_["operators"] = operators_ ? operators_->to_json() : Json(nullptr);
+    document_["memory"] = nullptr;
+    document_["flops"] = nullptr;
+    if (!document_.contains("device_sampling"))
+      document_["device_sampling"] = {{"readings", Json::object()}};
+    if (recording_)
+      document_["memory"] = analyze_memory(*recording_, options_.workload(), resident_before_);
+    attempts_.attempt([&] { analyze_flops_of_step(); });
+  }
+
+  void analyze_flops_of_step() {
+    const OperatorStatistics* statistics = operators_ ? operators_->flops_statistics() : nullptr;
+    if (statistics == nullptr || console::interrupted()) return;
+    std::cout << "\nMeasuring the peaks of this device..." << std::endl;
+    const Workload workload = options_.workload();
+    const Json& summary = document_.at("summary");
+    const Json& plain = summary.at("plain_average_step_seconds");
+    const FlopsMeasurement measurement{
+        options_.flops_steps().first,
+        (plain.is_null() ? summary.at("average_step_seconds") : plain).get<double>(),
+        options_.gradient_accumulation_steps, statistics->component_seconds(),
+        statistics->softmax_seconds()};
+    const FlopsAnalysis analysis = analyze_flops(
+        workload, measurement, measure_denominators(device_, workload, paths_.device_peaks));
+    document_["flops"] = {{"flops_profile", analysis.flops_profile},
+                          {"computational_intensity", analysis.computational_intensity},
+                          {"roofline_data", analysis.roofline_data}};
+  }
+
+  void print_summary() const {
+    std::cout << performance_summary_text(document_) << memory_summary_text(document_.at("memory"))
+              << operator_summary_text(document_.at("operators"), kOperatorsShown)
+              << flops_summary_text(document_.at("flops")) << std::flush;
+  }
+
+  void write_profiles() {
+    attempts_.attempt([&] {
+      if (!operators_) return;
+      for (const auto& name : operators_->finish()) profiles_.add(name);
+    });
+    attempts_.attempt([&] {
+      if (events_) profiles_.add(events_->path().filename().string());
+    });
+    attempts_.attempt([&] {
+      if (!recording_) return;
+      profiles_.write("memory_timeline.json", memory_timeline_json(*recording_));
+      profiles_.write("memory_timeline.svg", memory_timeline_svg(*recording_));
+    });
+    const Json& flops = document_.at("flops");
+    for (const char* part : {"flops_profile", "computational_intensity", "roofline_data"}) {
+      attempts_.attempt([&] {
+        if (!flops.is_null())
+          profiles_.write(fmt::format("flops_analysis/{}.json", part), flops.at(part).dump(2));
+      });
+    }
+  }
+
+  void write_files(ModelState& state) {
+    if (profiles_.exists()) write_profiles();
+    for (ResultFolder* folder : {&profiles_, &output_}) {
+      attempts_.attempt([&] {
+        if (!folder->exists()) return;
+        document_["files"] = folder->files();
+        document_["files"].push_back("performance_summary.json");
+        folder->write("performance_summary.json",
+                      document_.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+      });
+    }
+    attempts_.attempt([&] {
+      if (options_.save_weights_folder.empty()) return;
+      save_weights(options_.save_weights_folder, ModelConfig(options_.dimensions),
+                   state.model.parameters());
+    });
+    if (options_.any_profiler()) std::cout << "\nProfiling complete!\n";
+    std::cout << files_text(profiles_.path().string(), profiles_.files())
+              << files_text(output_.path().string(), output_.files()) << std::flush;
+  }
+
+  const TrainOptions& options_;
+  instruments::Device device_;
+  const TrainRunPaths& paths_;
+  ResultFolder profiles_;
+  ResultFolder output_;
+  std::unique_ptr<TokenData> data_;
+  std::optional<OperatorRecorder> operators_;
+  std::optional<TensorboardEvents> events_;
+  std::optional<MemoryRecording> recording_;
+  std::optional<int64_t> resident_before_ = resident_set_bytes();
+  std::vector<StepRecord> steps_;
+  WriteAttempts attempts_;
+  Json document_;
+};
+
+}  // namespace
+
+ExitCode run_training(const TrainOptions& options, const instruments::Device& device,
+                      const std::vector<std::string>& command, const TrainRunPaths& paths) {
+  console::install_interrupt_handler();
+  return TrainRun(options, device, paths).run(command);
+}
+
+}  // namespace tinyllama::training

@@ -1,0 +1,142 @@
+#include "benchmarks/training/validate_setup.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "benchmarks/instruments/context.hpp"
+#include "model/memory_cost.hpp"
+
+namespace tinyllama::training {
+namespace {
+
+namespace fs = std::filesystem;
+using instruments::Device;
+using instruments::DeviceDescription;
+
+Workload tiny_workload() {
+  return {.config = ModelConfig(), .variant = {}, .batch = 2, .seq = 16};
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+class ValidateSetupTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::path(::testing::TempDir()) / "validate_setup_test" / test->name();
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  const fs::path& folder() const { return folder_; }
+
+ private:
+  fs::path folder_;
+};
+
+TEST_F(ValidateSetupTest, AWorkingSetUpHasOneLineForEachThing) {
+  const Device cpu = Device::select("cpu");
+  const auto lines = validate_setup(cpu, tiny_workload(), folder());
+  ASSERT_EQ(lines.size(), 6u);
+  EXPECT_TRUE(usable(lines));
+  EXPECT_EQ(lines[0].what, "device");
+  EXPECT_TRUE(contains(lines[0].detail, cpu.description().name)) << lines[0].detail;
+  EXPECT_EQ(lines[1].what, "libtorch");
+  EXPECT_EQ(lines[1].status, SetupStatus::ok);
+  EXPECT_TRUE(contains(lines[1].detail, instruments::torch_version())) << lines[1].detail;
+  EXPECT_TRUE(contains(lines[1].detail, "computes on cpu")) << lines[1].detail;
+  EXPECT_EQ(lines[2].what, "memory");
+  EXPECT_TRUE(lines[3].what.ends_with(" runtime")) << lines[3].what;
+  EXPECT_EQ(lines[4].what, "threads");
+  EXPECT_EQ(lines[5].what, "output");
+  for (const SetupLine& line : lines) {
+    EXPECT_EQ(to_text(line).find('\n'), std::string::npos) << to_text(line);
+  }
+}
+
+TEST_F(ValidateSetupTest, ADeviceThatCouldNotBeSelectedFailsWithItsReason) {
+  const auto lines = validate_setup("device \"cuda:9\": no such device", tiny_workload(), folder());
+  ASSERT_EQ(lines.size(), 6u);
+  EXPECT_FALSE(usable(lines));
+  EXPECT_EQ(to_text(lines[0]), "failed   device: device \"cuda:9\": no such device");
+  EXPECT_EQ(lines[1].status, SetupStatus::ok) << "libtorch itself computes on the CPU";
+  EXPECT_EQ(lines[2].status, SetupStatus::warning);
+  EXPECT_EQ(lines[5].status, SetupStatus::ok);
+}
+
+TEST_F(ValidateSetupTest, MemoryIsHeldAgainstWhatTheRunNeeds) {
+  DeviceDescription device;
+  device.memory_bytes = int64_t{64} << 30;
+  const Workload workload = tiny_workload();
+  const int64_t needed = full_step_memory(workload).peak();
+  EXPECT_EQ(check_memory(device, 2 * needed, workload).status, SetupStatus::ok);
+  EXPECT_EQ(check_memory(device, needed + needed / 20, workload).status, SetupStatus::warning);
+  EXPECT_EQ(check_memory(device, needed, workload).status, SetupStatus::warning);
+  const SetupLine short_of = check_memory(device, needed - 1, workload);
+  EXPECT_EQ(short_of.status, SetupStatus::failed);
+  EXPECT_TRUE(contains(short_of.detail, "of 64.00 GiB; batch 2 x seq 16")) << short_of.detail;
+  EXPECT_TRUE(contains(short_of.detail, "--batch-size")) << short_of.detail;
+}
+
+TEST_F(ValidateSetupTest, TheGpuRuntimeSaysWhatItSees) {
+  const SelectedDevice cpu = Device::select("cpu");
+  const SelectedDevice none = std::string("no such device");
+  EXPECT_EQ(check_gpu_runtime(cpu, "", 0).status, SetupStatus::ok);
+  EXPECT_EQ(check_gpu_runtime(none, "", 0).status, SetupStatus::warning);
+  const SetupLine without = check_gpu_runtime(cpu, "HIP", 0);
+  EXPECT_EQ(to_text(without), "warning  HIP runtime: sees 0 devices; only the CPU can be used");
+  const SetupLine with = check_gpu_runtime(cpu, "HIP", 2);
+  EXPECT_TRUE(contains(with.detail, "sees 2 devices")) << with.detail;
+  if (!Device::select("auto").is_gpu()) {
+    EXPECT_EQ(with.status, SetupStatus::warning);
+    EXPECT_TRUE(contains(with.detail, "built for the CPU")) << with.detail;
+  }
+}
+
+TEST_F(ValidateSetupTest, ThreadsAreHeldAgainstTheProcessors) {
+  EXPECT_EQ(check_threads(true, 8, 8).status, SetupStatus::ok);
+  EXPECT_EQ(check_threads(true, 4, 8).status, SetupStatus::ok) << "one a core of two processors";
+  EXPECT_EQ(check_threads(true, 3, 8).status, SetupStatus::warning);
+  EXPECT_EQ(check_threads(true, 9, 8).status, SetupStatus::warning);
+  EXPECT_EQ(check_threads(false, 8, 8).status, SetupStatus::warning);
+  EXPECT_EQ(check_threads(true, 1, 1).detail, "1 OpenMP thread for 1 usable processor");
+}
+
+TEST_F(ValidateSetupTest, TheOutputFolderIsLeftAsItWas) {
+  std::ofstream(folder() / "kept.txt") << "kept";
+  EXPECT_EQ(check_output_folder(folder()).status, SetupStatus::ok);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder()), {}), 1);
+  // Folders that the run would have to make are made for the trial only.
+  const SetupLine line = check_output_folder(folder() / "new" / "newer");
+  EXPECT_EQ(line.status, SetupStatus::ok) << line.detail;
+  EXPECT_FALSE(fs::exists(folder() / "new"));
+  EXPECT_EQ(check_output_folder("").detail, "no files will be written");
+}
+
+TEST_F(ValidateSetupTest, AnOutputFolderThatCannotBeFails) {
+  std::ofstream(folder() / "file") << "not a folder";
+  for (const fs::path& path : {folder() / "file", folder() / "file" / "below"}) {
+    const SetupLine line = check_output_folder(path);
+    EXPECT_EQ(line.status, SetupStatus::failed);
+    EXPECT_TRUE(contains(line.detail, (folder() / "file").string())) << line.detail;
+    EXPECT_TRUE(contains(line.detail, "--output-dir")) << line.detail;
+  }
+  EXPECT_TRUE(fs::is_regular_file(folder() / "file"));
+}
+
+TEST_F(ValidateSetupTest, AnOutputFolderThatIsNotOursFails) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root writes everywhere";
+  fs::permissions(folder(), fs::perms::owner_read | fs::perms::owner_exec);
+  EXPECT_EQ(check_output_folder(folder()).status, SetupStatus::failed);
+  EXPECT_EQ(check_output_folder(folder() / "new").status, SetupStatus::failed);
+  fs::permissions(folder(), fs::perms::owner_all);
+}
+
+}  // namespace
+}  // namespace tinyllama::training

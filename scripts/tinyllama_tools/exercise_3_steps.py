@@ -1,0 +1,238 @@
+"""Exercise 3, steps 1 to 4: the profile, operators, FLOPS efficiency and memory."""
+
+from __future__ import annotations
+
+import re
+
+from tinyllama_tools.ablation_progress import duration
+from tinyllama_tools.exercise_1_rules import COPIES, PRODUCTS
+from tinyllama_tools.exercise_3_runs import DETAILED, TOP, AnalysedRun, Findings
+from tinyllama_tools.markdown_table import cell
+from tinyllama_tools.profile_page import REPORT
+from tinyllama_tools.profile_text import shown
+from tinyllama_tools.roofline_position import ON_THE_ROOF_PERCENT, POSITIONS, roofline_position
+from tinyllama_tools.suite_run import Json
+from tinyllama_tools.worksheet import (
+    NOT_MEASURED,
+    Figure,
+    Verdict,
+    megabytes,
+    number,
+    percent,
+    record,
+    table,
+    tick,
+)
+from tinyllama_tools.worksheet_rules import above, below, share_of, within
+
+# First that matches names the target; the operators are named as PyTorch and its kernels are.
+TARGETS = (
+    (PRODUCTS, "fewer, larger products: qkv, gate_up; narrower types"),
+    (re.compile("softmax", re.IGNORECASE), "attention in tiles: sdpa, fused_attention"),
+    (re.compile(r"addcdiv|addcmul|lerp|adam|::sqrt", re.IGNORECASE), "optimizer: fused_adamw"),
+    (re.compile("silu", re.IGNORECASE), "SwiGLU in one pass: fused_swiglu"),
+    (re.compile(r"rsqrt|::pow|::mean|norm", re.IGNORECASE), "RMSNorm in one pass: fused_norm"),
+    (COPIES, "copies: layout, fused_rotary"),
+    (re.compile(r"nll|loss|embedding", re.IGNORECASE), "embedding and loss: fused_loss"),
+)
+OTHER_TARGET = "element-wise work: fusion, torch.compile"
+
+
+def target_of(name: str) -> str:
+    """What makes an operator cheaper or rarer."""
+    return next((text for pattern, text in TARGETS if pattern.search(name)), OTHER_TARGET)
+
+
+def step_1(findings: Findings) -> list[str]:
+    """Runtime, place and warnings."""
+    notes = [f"{run['name']}: {note}" for run in findings.log["runs"] for note in run["notes"]]
+    log = f"{findings.analysis.name}/profile_runs.json"
+    warnings = cell("; ".join(notes)) if notes else "none"
+    return [
+        "## Step 1: comprehensive profiling run",
+        "",
+        f"`{findings.analysis.command}`",
+        "",
+        *record(
+            [
+                (
+                    "Overall runtime",
+                    f"{findings.log['total_seconds']:.1f} seconds "
+                    f"({duration(findings.log['total_seconds'])})",
+                    f"{log}: total_seconds",
+                ),
+                ("Profile data location", f"`{shown(findings.analysis.folder)}`", log),
+                (
+                    "Reports",
+                    f"`{findings.analysis.name}/{REPORT}`, of the operators alone "
+                    f"`{DETAILED}/{REPORT}`",
+                    log,
+                ),
+                ("Any errors or warnings", warnings, f"{log}: runs[].notes"),
+            ]
+        ),
+    ]
+
+
+def operator_rows(operators: Json) -> list[tuple[str, ...]]:
+    """Top ten; the GPU's column says so where there is none."""
+    host = sum(row["cpu_self_seconds"] for row in operators["table"])
+    has_gpu = operators["device_time"] == "gpu"
+    rows = []
+    for rank, row in enumerate(operators["table"][:TOP], start=1):
+        cpu = percent(share_of(row["cpu_self_seconds"], host))
+        device = percent(row["share_percent"]) if has_gpu else "no GPU"
+        count = number(row["calls"] / operators["steps"])
+        rows.append((str(rank), row["name"], device, cpu, count, target_of(row["name"])))
+    return rows
+
+
+def step_2(run: AnalysedRun) -> list[str]:
+    """The operators that take most of the time."""
+    products = run.figure("operators.matrix_product_percent")
+    projections = run.figure("operators.linear_projections_per_step")
+    launches = run.figure("operators.launch_overhead_percent")
+    definition = run.value("operators.launch_overhead_definition")
+    header = (
+        "Rank",
+        "Operation Name",
+        "GPU Time (%)",
+        "CPU Time (%)",
+        "Count (a step)",
+        "Optimization Target",
+    )
+    return [
+        "## Step 2: operator-level bottleneck analysis",
+        "",
+        *table(
+            header, operator_rows((run.summary or {})["operators"]), run.figure("operators.table")
+        ),
+        "Pattern analysis:",
+        "",
+        *record(
+            [
+                ("Time in matrix multiplications", percent(products.value), products),
+                ("Separate linear projections a step", number(projections.value), projections),
+                (
+                    "Overhead of kernel launches vs. computation",
+                    f"{percent(launches.value)} ({cell(str(definition))})",
+                    launches,
+                ),
+            ]
+        ),
+    ]
+
+
+def mfu_of(run: AnalysedRun) -> Figure:
+    """Against the datasheet, or the measured peak where there is none."""
+    keys = ("mfu_percent", "measured_peak_percent")
+    found = [run.figure(f"flops.flops_profile.efficiency_metrics.{key}") for key in keys]
+    return next((figure for figure in found if figure.is_measured), found[0])
+
+
+def step_3(run: AnalysedRun) -> list[str]:
+    """Efficiency and its class."""
+    base = "flops.flops_profile"
+    mfu = mfu_of(run)
+    achieved = run.figure(f"{base}.performance_metrics.flops_per_sec")
+    peak = run.figure(f"{base}.efficiency_metrics.device_peak_flops")
+    per_parameter = run.figure(f"{base}.flops_analysis.flops_per_parameter")
+    speed = run.figure(f"{base}.performance_metrics.throughput_samples_per_sec")
+    classes = (
+        ("< 20% MFU: Severely underutilized (kernel overhead dominant)", below(mfu.value, 20)),
+        ("20-40% MFU: Memory-bound workload", within(mfu.value, 20, 40)),
+        (
+            "40-60% MFU: Mixed workload with optimization opportunities",
+            within(mfu.value, 40, 60),
+        ),
+        ("> 60% MFU: Well-optimized compute-bound workload", at_least(mfu.value, 60)),
+    )
+    rate = f"{achieved.value:.3e} FLOP/s" if achieved.is_measured else NOT_MEASURED
+    top = f"{peak.value:.3e} FLOP/s" if peak.is_measured else NOT_MEASURED
+    return [
+        "## Step 3: FLOPS efficiency analysis",
+        "",
+        *record(
+            [
+                ("Model FLOPS Utilization (MFU)", percent(mfu.value), mfu),
+                ("Achieved FLOPS per second", rate, achieved),
+                ("Peak device FLOPS", top, peak),
+                ("FLOPS per parameter", number(per_parameter.value, "a step"), per_parameter),
+                ("Overall throughput", number(speed.value, "samples/sec"), speed),
+            ]
+        ),
+        "Efficiency classification:",
+        "",
+        *(tick(label, verdict, mfu) for label, verdict in classes),
+        "",
+        "These classes go by MFU alone; what binds the step is decided by the roofline in step 4.",
+        "",
+    ]
+
+
+def at_least(value: float | None, limit: float) -> Verdict:
+    """Holds at the limit too, so that neighbouring ranges leave no gap."""
+    if value == limit:
+        return Verdict(True, f"{percent(value)}; rule: from {percent(limit)}")
+    return above(value, limit)
+
+
+def bound_ticks(run: AnalysedRun) -> list[str]:
+    """Memory-bound, compute-bound or mixed, by the arithmetic intensity."""
+    figure = run.figure("flops.computational_intensity.arithmetic_intensity_flops_per_byte")
+    rows = (
+        ("Memory-bound", below(figure.value, 10, "FLOP/byte")),
+        ("Compute-bound", above(figure.value, 100, "FLOP/byte")),
+        ("Mixed", mixed(figure.value)),
+    )
+    return [tick(label, verdict, figure) for label, verdict in rows]
+
+
+def mixed(intensity: float | None) -> Verdict:
+    """From 10 to 100, both included."""
+    if intensity is None:
+        return Verdict(False, f"{NOT_MEASURED}; rule: from 10 to 100 FLOP/byte")
+    text = f"{number(intensity, 'FLOP/byte')}; rule: from 10 to 100 FLOP/byte"
+    return Verdict(10 <= intensity <= 100, text)
+
+
+def position_ticks(run: AnalysedRun) -> list[str]:
+    """One of three places under the roofline."""
+    found = roofline_position((run.summary or {}).get("flops"))
+    rule = (
+        f"rule: on the roofline from {ON_THE_ROOF_PERCENT:.0f} % of what it allows, else the "
+        "side of the ridge"
+    )
+    reason = f"{found.reason}; {rule}" if found else f"{NOT_MEASURED}; {rule}"
+    holds = {position: found is not None and found.position == position for position in POSITIONS}
+    where = run.figure("flops.roofline_data.points")
+    return [tick(label, Verdict(holds[label], reason), where) for label in POSITIONS]
+
+
+def step_4(run: AnalysedRun) -> list[str]:
+    """Memory: intensity, bandwidth, peak, and the roofline."""
+    base = "flops.computational_intensity"
+    intensity = run.figure(f"{base}.arithmetic_intensity_flops_per_byte")
+    used = run.figure(f"{base}.memory_bandwidth_used_gb_per_sec")
+    part = run.figure(f"{base}.memory_bandwidth_utilization_percent")
+    peak = run.figure("summary.peak_memory_bytes")
+    return [
+        "## Step 4: memory bottleneck assessment",
+        "",
+        *record(
+            [
+                ("Arithmetic Intensity", number(intensity.value, "FLOPS/byte"), intensity),
+                ("Memory Bandwidth Used", number(used.value, "GB/s"), used),
+                ("Memory Bandwidth Utilization", percent(part.value), part),
+                ("Peak Memory Usage", megabytes(peak.value), peak),
+            ]
+        ),
+        "Primary bottleneck:",
+        "",
+        *bound_ticks(run),
+        "",
+        "Roofline model position:",
+        "",
+        *position_ticks(run),
+        "",
+    ]

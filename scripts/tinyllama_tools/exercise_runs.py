@@ -1,0 +1,139 @@
+"""The training runs of an exercise: carried out in turn, kept as files, read as figures."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tinyllama_tools.profile_files import SUMMARY
+from tinyllama_tools.suite_run import Json
+from tinyllama_tools.training_run import TrainingError, TrainingProgram, command_line
+from tinyllama_tools.worksheet import Figure
+
+# Parts of the summary that are files of their own, which a reader of the worksheet opens.
+FLOPS_FILES = ("flops_profile", "computational_intensity", "roofline_data")
+INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of tiny_llama_train: `name` is its folder, `options` are the worksheet's."""
+
+    name: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """What a run left behind. `summary`: None where nothing was measured, for this `reason`.
+
+    `link`: the folder as the worksheet refers to it.
+    """
+
+    name: str
+    command: str
+    summary: Json | None = None
+    exit_status: int = 0
+    reason: str = ""
+    folder: Path = field(default_factory=Path)
+    link: str = ""
+
+    def source(self, key: str) -> str:
+        """`plain/performance_summary.json: summary.samples_per_second`."""
+        file, rest = SUMMARY, key
+        for name in FLOPS_FILES:
+            prefix = f"flops.{name}."
+            if key.startswith(prefix):
+                file, rest = f"flops_analysis/{name}.json", key.removeprefix(prefix)
+        return f"{self.name}/{file}: {rest}"
+
+    def figure(self, key: str) -> Figure:
+        """The value at a dotted key; no value where a part of it is absent or null."""
+        value = self.summary
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        return Figure(value, self.source(key))
+
+    def value(self, key: str) -> float | None:
+        """The value alone."""
+        return self.figure(key).value
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every planned step was made and the loss stayed finite."""
+        wanted, done = self.value("configuration.num_steps"), self.value("summary.steps_completed")
+        return self.exit_status == 0 and done is not None and done == wanted
+
+
+def plain_steps(run: MeasuredRun) -> list[Json]:
+    """Steps that no profiler touched, without the first."""
+    steps = (run.summary or {}).get("steps") or []
+    return [step for step in steps if step["step"] > 1 and not step["profiled"]]
+
+
+def median_step_seconds(run: MeasuredRun) -> tuple[float | None, str]:
+    """Median time of the plain steps and which key it is from; of all steps where none is plain."""
+    times = [step["time_seconds"] for step in plain_steps(run)]
+    if times:
+        return statistics.median(times), run.source(f"steps ({len(times)} plain ones, median)")
+    key = "summary.median_step_seconds"
+    return run.value(key), run.source(key)
+
+
+def samples_per_second(run: MeasuredRun) -> tuple[float | None, str]:
+    """Batch size over the median time of a plain step, and where from."""
+    seconds, source = median_step_seconds(run)
+    batch = run.value("configuration.batch_size")
+    micro = run.value("configuration.gradient_accumulation_steps") or 1
+    return (batch * micro / seconds if seconds and batch else None), source
+
+
+def _measure(
+    planned: PlannedRun, program: TrainingProgram, folder: Path, page_folder: Path
+) -> MeasuredRun:
+    command = command_line(planned.options)
+    target = folder / planned.name
+    link = Path(os.path.relpath(target, page_folder)).as_posix()
+    try:
+        run = program.run(planned.options, target, log=folder / f"{planned.name}.log")
+    except TrainingError as error:
+        return MeasuredRun(planned.name, command, reason=str(error), exit_status=1)
+    reason = "" if run.summary else f"no {SUMMARY} was written"
+    return MeasuredRun(planned.name, command, run.summary, run.exit_status, reason, target, link)
+
+
+def measure_all(
+    planned: Sequence[PlannedRun],
+    program: TrainingProgram,
+    folder: Path,
+    page_folder: Path,
+    say: Callable[[str], None],
+) -> dict[str, MeasuredRun]:
+    """Every run in turn, by name. What fails keeps its reason; Ctrl-C leaves the rest unmeasured.
+
+    `page_folder`: of the worksheet, which links to the runs' files. Raises OSError where the
+    folder cannot be made.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    runs: dict[str, MeasuredRun] = {}
+    for number, run in enumerate(planned, start=1):
+        command = command_line(run.options)
+        say(f"run {number} of {len(planned)}: {command}")
+        try:
+            runs[run.name] = _measure(run, program, folder, page_folder)
+        except KeyboardInterrupt:
+            for left in planned[number - 1 :]:
+                command = command_line(left.options)
+                runs[left.name] = MeasuredRun(left.name, command, reason=INTERRUPTED)
+            return runs
+        if runs[run.name].reason:
+            say(f"   not measured: {runs[run.name].reason}")
+    return runs
+
+
+def was_interrupted(runs: dict[str, MeasuredRun]) -> bool:
+    """Whether Ctrl-C ended the measuring."""
+    return any(run.reason == INTERRUPTED for run in runs.values())

@@ -1,0 +1,117 @@
+"""The longest sequence that a training step fits into memory with, or into a time limit.
+
+From the suite's own formulas: memory and time grow with the sequence, so the range is narrowed by
+asking about several lengths at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tinyllama_tools.size_predictions import Prediction, Predictor, Question
+
+# What tiny_llama_bench accepts at most.
+LONGEST = 2**20
+LENGTHS_A_QUESTION = 16
+# An allocator's rounding, a BLAS's scratch memory and the program itself need room of their own.
+CONFIRMED_SHARE = 0.9
+
+Ask = Callable[[Sequence[int]], list[Prediction]]
+
+
+@dataclass(frozen=True)
+class ModelQuestion(Question):
+    """A question about a model given by its dimensions: `model` are options (--n-layers=2)."""
+
+    model: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> list[str]:
+        """Of tiny_llama_bench."""
+        return [*super().options, *self.model]
+
+
+@dataclass(frozen=True)
+class Target:
+    """The lengths found. `fitting`: the longest that fits; `confirmable`: the longest that is safe
+    to run, at most CONFIRMED_SHARE of that memory and within the time; None where none is."""
+
+    fitting: Prediction | None
+    confirmable: Prediction | None
+    confirmable_seconds: float | None
+    held_back_by: str
+
+
+def longest_accepted(
+    ask: Ask, accept: Callable[[Prediction], bool], first: int
+) -> Prediction | None:
+    """The longest accepted sequence, to the token; None where even length 2 is not.
+
+    `accept` must hold up to some length and not beyond it. `first`: where to begin looking.
+    """
+    lengths = sorted({2, *(min(first * 2**i, LONGEST) for i in range(LENGTHS_A_QUESTION))})
+    best, refused = None, LONGEST + 1
+    while lengths:
+        for found in sorted(ask(lengths), key=lambda prediction: prediction.seq):
+            if not accept(found):
+                refused = found.seq
+                break
+            best = found
+        if best is None:
+            return None
+        lengths = between(best.seq, refused)
+    return best
+
+
+def between(accepted: int, refused: int) -> list[int]:
+    """Up to LENGTHS_A_QUESTION lengths that divide the open range; empty where it is empty."""
+    width = refused - accepted
+    parts = min(LENGTHS_A_QUESTION + 1, width)
+    return sorted({accepted + width * i // parts for i in range(1, parts)} - {accepted, refused})
+
+
+def time_factor(long: Prediction, known: Prediction) -> float:
+    """How many times longer than a known step: the fastest growing of its FLOPs, bytes and memory.
+
+    Long sequences spend their time in the scores, which count in memory more than in FLOPs.
+    """
+    return max(
+        long.step_flops / known.step_flops,
+        long.step_bytes / known.step_bytes,
+        long.peak_memory_bytes / known.peak_memory_bytes,
+    )
+
+
+def find_target(
+    predictor: Predictor,
+    question: Question,
+    known: tuple[Prediction, float],
+    most_seconds: float,
+) -> Target:
+    """What fits and what can be confirmed by one step. `known`: a step and its measured seconds."""
+    reference, seconds = known
+
+    def ask(lengths: Sequence[int]) -> list[Prediction]:
+        fields = {**question.__dict__, "seq": tuple(lengths)}
+        return predictor(type(question)(**fields))
+
+    def predicted_seconds(found: Prediction) -> float:
+        return seconds * time_factor(found, reference)
+
+    fitting = longest_accepted(ask, lambda found: found.fits, reference.seq)
+    if fitting is None:
+        return Target(None, None, None, "not even two tokens fit")
+    room = CONFIRMED_SHARE * fitting.peak_memory_bytes
+
+    def is_safe(found: Prediction) -> bool:
+        return found.fits and found.peak_memory_bytes <= room
+
+    safe = longest_accepted(ask, is_safe, reference.seq)
+    in_time = longest_accepted(
+        ask, lambda p: is_safe(p) and predicted_seconds(p) <= most_seconds, reference.seq
+    )
+    if in_time is None:
+        return Target(fitting, None, None, "not even two tokens fit into the time")
+    held_back = "memory" if safe and in_time.seq == safe.seq else "time"
+    return Target(fitting, in_time, predicted_seconds(in_time), held_back)

@@ -1,0 +1,169 @@
+"""The performance study: trains each problem size that fits and compares them."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tinyllama_tools.ablation_progress import Progress
+from tinyllama_tools.result_files import write_whole
+from tinyllama_tools.size_predictions import Predictor, Question, predict
+from tinyllama_tools.study_earlier import earlier_rate, with_earlier
+from tinyllama_tools.study_options import parse_options
+from tinyllama_tools.study_page import banner, comparison, ending, next_steps, study_page
+from tinyllama_tools.study_plan import Settings, SizePlan, plan_sizes, plan_table, plan_with_rate
+from tinyllama_tools.study_run import (
+    SizeResult,
+    run_size,
+    study_folder,
+)
+from tinyllama_tools.suite_run import SuiteError, problem_sizes
+from tinyllama_tools.training_run import TrainingError, TrainingProgram
+
+FAILED, BAD, INTERRUPTED = 1, 2, 130
+Say = Callable[[str], None]
+
+
+def say_line(text: str) -> None:
+    """To standard output at once, also into a pipe."""
+    print(text, flush=True)
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """The part of the options that all sizes share."""
+    return Settings(
+        options.dtype,
+        options.variant,
+        options.num_steps,
+        60 * options.max_minutes,
+        options.enable_profilers,
+    )
+
+
+def fixed_plans(
+    sizes: Sequence[str], settings: Settings, device: str, predictor: Predictor
+) -> list[SizePlan]:
+    """Without any run: whether each size fits; no times."""
+    question = Question(tuple(sizes), settings.dtype, (settings.variant,), device=device)
+    found = {prediction.size: prediction for prediction in predictor(question)}
+    return [SizePlan(found[s], settings.num_steps, refusal=found[s].refusal) for s in sizes]
+
+
+def dry_run_text(settings: Settings, plans: Sequence[SizePlan], results: Path) -> str:
+    """What would be run, at the rates of earlier studies where there are any."""
+    with_rates = [
+        plan_with_rate(settings, plan.prediction, earlier_rate(results, settings, plan.prediction))
+        for plan in plans
+    ]
+    rates = dict.fromkeys(plan.rate.source for plan in with_rates if plan.rate)
+    sources = [f"Expected from {source}." for source in rates] or [
+        "Nothing was run with these settings so far, so no time is expected."
+    ]
+    return "\n".join([*plan_table(with_rates), "", *sources])
+
+
+def run_sizes(
+    program: TrainingProgram,
+    settings: Settings,
+    plans: Sequence[SizePlan],
+    results: Path,
+    say: Say = say_line,
+) -> list[SizeResult]:
+    """Runs what the plans do not refuse, in order; stops at an interruption.
+
+    Raises OSError where a folder cannot be written.
+    """
+    found: list[SizeResult] = []
+    for plan in plans:
+        if plan.refusal:
+            found.append(SizeResult(plan.size, refusal=plan.refusal))
+            continue
+        if plan.failure:
+            found.append(SizeResult(plan.size, failure=plan.failure))
+            continue
+        folder = study_folder(results, plan.size)
+        folder.mkdir(parents=True)
+        say(banner(settings, plan, problem_sizes()[plan.size], folder))
+        result = run_size(program, settings, plan, folder, Progress())
+        found.append(result)
+        say(ending(plan, result))
+        if result.is_interrupted:
+            break
+    started = {result.size for result in found}
+    return found + [
+        SizeResult(plan.size, refusal=plan.refusal or "interrupted before its turn")
+        for plan in plans
+        if plan.size not in started
+    ]
+
+
+def write_page(
+    settings: Settings, found: Sequence[SizeResult], results: Path, command: str
+) -> Path:
+    """The comparison as Markdown."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    page = results / f"performance_study_{now.strftime('%Y%m%d_%H%M%S')}.md"
+    results.mkdir(parents=True, exist_ok=True)
+    write_whole(page, study_page(settings, found, command))
+    return page
+
+
+def exit_status(found: Sequence[SizeResult]) -> int:
+    """130 where it was interrupted, 1 where a run failed."""
+    if any(result.is_interrupted for result in found):
+        return INTERRUPTED
+    return FAILED if any(result.failure for result in found) else 0
+
+
+def study(
+    options: argparse.Namespace,
+    program: TrainingProgram,
+    command: str,
+    predictor: Predictor = predict,
+) -> int:
+    """Plans, runs, compares; the exit status."""
+    settings = settings_of(options)
+    plans = fixed_plans(options.sizes, settings, options.device, predictor)
+    if options.dry_run:
+        say_line(dry_run_text(settings, plans, options.results))
+        return 0
+    options.results.mkdir(parents=True, exist_ok=True)
+    say_line(f"Sampling the rate of each size that fits ({settings.dtype}, {settings.variant})...")
+    plans = plan_sizes(program, settings, [plan.prediction for plan in plans])
+    say_line("\n".join(plan_table(plans)) + "\n")
+    found = run_sizes(program, settings, plans, options.results)
+    everything = with_earlier(found, options.results)
+    page = write_page(settings, everything, options.results, command)
+    say_line("\n".join(["", *comparison(everything), ""]))
+    say_line(next_steps(settings, everything, page))
+    return exit_status(found)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status; 2 with one line where the study cannot be made at all."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = parse_options(given)
+    programs = options.build_folder / "benchmarks"
+    program = TrainingProgram(programs / "tiny_llama_train", (f"--device={options.device}",))
+    suite = programs / "tiny_llama_bench"
+    command = shlex.join(["scripts/study", *given])
+    try:
+        return study(options, program, command, lambda question: predict(question, suite))
+    except KeyboardInterrupt:
+        # during the samples: nothing was measured yet
+        print("scripts/study: interrupted before the first size", file=sys.stderr)
+        return INTERRUPTED
+    except TrainingError as error:
+        print(f"scripts/study: {error}", file=sys.stderr)
+        return error.exit_status
+    except (SuiteError, OSError) as error:
+        print(f"scripts/study: {error}", file=sys.stderr)
+        return BAD
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""Options of scripts/study."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from tinyllama_tools.option_values import list_of, positive
+from tinyllama_tools.result_files import RESULTS
+from tinyllama_tools.suite_run import PROJECT, problem_sizes
+
+EPILOG = """\
+Each size goes to results/performance_results_SIZE_TIME/: config.json, training_output.log,
+performance_summary.json and, with --enable-profilers, pytorch_profiles/. A size that does not fit
+in memory or would take longer than --max-minutes is said beforehand and not attempted.
+Ctrl-C keeps the sizes that are done and writes the tables from them.
+
+Exit status: 0 all measured, or left out with a reason; 1 some run failed; 2 bad option, the set-up
+failed, or files that cannot be written; 130 interrupted."""
+DTYPES = ("f32", "bf16", "f16", "amp_bf16", "amp_f16")
+
+
+def minutes(text: str) -> float:
+    """A positive number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}': must be a positive number of minutes")
+    return value
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """All options."""
+    names = tuple(problem_sizes())
+    parser = argparse.ArgumentParser(
+        prog="scripts/study",
+        description="The performance study: trains each problem size and compares them.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("sizes", nargs="+", type=list_of(names, "size"), metavar="SIZE", help=", ".join(names))
+    add("--enable-profilers", action="store_true", help="operators, memory and FLOPS as well")
+    add("--num-steps", type=positive, default=50, help="of each size (default: 50)")
+    add("--max-minutes", type=minutes, default=15.0, help="of each size (default: 15)")
+    add("--device", default="auto", help="auto, cpu, cuda[:N] or hip[:N] (default: auto)")
+    add("--dtype", type=str, choices=DTYPES, default="f32", help="default: f32")
+    add("--variant", default="baseline", help="baseline, fused, optimized or switches joined by +")
+    add("--dry-run", action="store_true", help="say what would be run, and run nothing")
+    add("--results", type=Path, default=RESULTS, help="folder of the folders (default: results)")
+    add("--build-folder", type=Path, default=PROJECT / "build", help="default: build")
+    return parser
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """`sizes` is a tuple without repetition; a bad value ends the program with status 2."""
+    options = make_parser().parse_args(arguments)
+    options.sizes = tuple(dict.fromkeys(name for names in options.sizes for name in names))
+    return options
+
+
+if __name__ == "__main__":
+    parse_options()

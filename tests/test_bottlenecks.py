@@ -1,0 +1,187 @@
+"""The judgement of bottlenecks must follow from the measurements."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+
+from ablation_stand_in import CONTEXT, POINT
+from tinyllama_tools.ablation_evidence import Evidence, find_evidence, read_evidence
+from tinyllama_tools.ablation_study import Cell, Kind, RowName, Study
+from tinyllama_tools.bottlenecks import CATEGORIES, Bottleneck, amdahl, rank_bottlenecks
+from tinyllama_tools.ratio_statistics import ratio_of_turns
+from training_stand_in import made_up_summary
+
+QKV, ATTENTION, SWIGLU, LAUNCH, FRAGMENTATION, SOFTMAX = (category.name for category in CATEGORIES)
+
+
+def evidence(**speedups: float) -> Evidence:
+    ratios = {name: ratio_of_turns([value] * 6, [1.0] * 6) for name, value in speedups.items()}
+    return Evidence(Path("ablation.json"), POINT, ratios)
+
+
+def by_name(found: list[Bottleneck]) -> dict[str, Bottleneck]:
+    return {bottleneck.category: bottleneck for bottleneck in found}
+
+
+def with_component(summary: dict, name: str, percent: float) -> dict:
+    """The same profile where that component takes `percent`."""
+    changed = copy.deepcopy(summary)
+    for row in changed["operators"]["components"]:
+        if row["name"] == name:
+            row["percent"] = percent
+    return changed
+
+
+def test_amdahl() -> None:
+    assert amdahl(0.5, 2) == pytest.approx(4 / 3)
+    assert amdahl(0.0, 100) == 1
+    assert amdahl(1.0, 3) == pytest.approx(3)
+    for share, factor in ((1.1, 2), (-0.1, 2), (0.5, 0)):
+        with pytest.raises(ValueError, match="must be"):
+            amdahl(share, factor)
+
+
+def test_every_category_once_and_in_order() -> None:
+    found = rank_bottlenecks(made_up_summary())
+    assert sorted(b.category for b in found) == sorted(c.name for c in CATEGORIES)
+    assert [b.priority for b in found] == [1, 2, 3, 4, 5, 6]
+    quadrants = [b.quadrant for b in found]
+    assert quadrants == sorted(quadrants)
+
+
+def test_shares_are_those_of_the_profile() -> None:
+    summary = made_up_summary()
+    found = by_name(rank_bottlenecks(summary))
+    percents = {row["name"]: row["percent"] for row in summary["operators"]["components"]}
+    assert found[QKV].share_percent == percents["attention/qkv_proj"]
+    assert found[ATTENTION].share_percent == percents["attention/core"]
+    both = percents["ffn/gate_up_proj"] + percents["ffn/swiglu"]
+    assert found[SWIGLU].share_percent == pytest.approx(both)
+    assert found[LAUNCH].share_percent == summary["operators"]["launch_overhead_percent"]
+    assert found[SOFTMAX].share_percent == summary["operators"]["softmax_percent"]
+
+
+def test_expected_speedups_by_hand() -> None:
+    summary = made_up_summary({"operators.launch_overhead_percent": 50.0})
+    summary = with_component(summary, "attention/qkv_proj", 40.0)
+    summary = with_component(summary, "attention/core", 20.0)
+    found = by_name(rank_bottlenecks(summary))
+    # half of the time is launches, of which one of three is left
+    assert found[QKV].factor == pytest.approx(1 / (0.5 + 0.5 / 3))
+    assert found[QKV].expected_speedup == pytest.approx(1 / (0.6 + 0.4 * (0.5 + 0.5 / 3)))
+    assert found[QKV].upper_bound == pytest.approx(1 / 0.6)
+    # of 128 x 128 scores the mask leaves 128 x 129 / 2
+    assert found[ATTENTION].factor == pytest.approx(256 / 129)
+    assert found[ATTENTION].expected_speedup == pytest.approx(1 / (0.8 + 0.2 * 129 / 256))
+
+
+def test_a_larger_share_moves_a_category_up() -> None:
+    small, large = (
+        by_name(rank_bottlenecks(with_component(made_up_summary(), "attention/core", share)))
+        for share in (1.0, 60.0)
+    )
+    assert small[ATTENTION].quadrant == 4
+    assert large[ATTENTION].quadrant == 2
+    assert large[ATTENTION].priority < small[ATTENTION].priority
+
+
+def test_a_measured_speedup_decides() -> None:
+    summary = made_up_summary()
+    assert by_name(rank_bottlenecks(summary))[QKV].quadrant == 3
+    found = by_name(rank_bottlenecks(summary, evidence(qkv=1.15)))[QKV]
+    assert (found.measured_speedup, found.quadrant, found.priority) == (1.15, 1, 1)
+
+
+def test_the_best_of_several_switches_counts() -> None:
+    found = by_name(rank_bottlenecks(made_up_summary(), evidence(sdpa=1.02, fused_attention=1.08)))
+    assert found[ATTENTION].measured is not None
+    assert found[ATTENTION].measured.switch == "fused_attention"
+    assert found[ATTENTION].measured_speedup == pytest.approx(1.08)
+
+
+def test_what_is_beyond_the_bound_is_not_the_categorys_doing() -> None:
+    found = by_name(rank_bottlenecks(made_up_summary(), evidence(sdpa=1.5)))[SOFTMAX]
+    assert found.measured_speedup == pytest.approx(1.5)
+    assert found.best_known_speedup == found.upper_bound
+    assert found.upper_bound is not None
+    assert found.upper_bound < 1.1
+
+
+def test_a_switch_that_is_on_brings_nothing_more() -> None:
+    found = by_name(rank_bottlenecks(made_up_summary(variant="qkv")))
+    assert found[QKV].expected_speedup == 1
+    assert "on in this profile" in found[QKV].factor_reason
+    assert found[SWIGLU].expected_speedup > 1
+
+
+def test_allocation_time_is_found_by_operator() -> None:
+    summary = made_up_summary()
+    assert by_name(rank_bottlenecks(summary))[FRAGMENTATION].share_percent == 0
+    summary["operators"]["table"][0]["name"] = "aten::empty_strided"
+    share = summary["operators"]["table"][0]["share_percent"]
+    found = by_name(rank_bottlenecks(summary))[FRAGMENTATION]
+    assert found.share_percent == pytest.approx(share)
+    assert "4.0 % of the memory held" in found.share_definition
+
+
+def test_on_a_gpu_a_graph_replaces_all_launches() -> None:
+    found = by_name(rank_bottlenecks(made_up_summary(gpu=True)))[LAUNCH]
+    assert found.factor == made_up_summary(gpu=True)["operators"]["kernels_per_step"]
+
+
+def test_without_a_profiler_nothing_is_claimed() -> None:
+    found = rank_bottlenecks(made_up_summary(profilers=()))
+    assert len(found) == len(CATEGORIES)
+    for bottleneck in found:
+        assert bottleneck.share_percent is None
+        assert bottleneck.expected_speedup is None
+        assert bottleneck.quadrant is None
+
+
+def ablation_of(context: dict, seconds: dict[str, float]) -> str:
+    study = Study([RowName("baseline", Kind.baseline), RowName("qkv", Kind.single)])
+    study.context = context
+    for row, time in seconds.items():
+        turns = {turn: time * (1 + turn / 100) for turn in range(6)}
+        study.main.add(Cell(row, POINT, variant=row, turns=turns))
+    return json.dumps(study.as_json())
+
+
+def write_ablation(results: Path, context: dict, qkv: float, name: str = "a") -> Path:
+    path = results / f"reference/ablation_{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(ablation_of(context, {"baseline": 0.1, "qkv": qkv}))
+    return path
+
+
+def test_an_ablation_of_this_device_is_found(tmp_path: Path) -> None:
+    summary = made_up_summary({"context": CONTEXT})
+    assert find_evidence(summary, tmp_path) is None
+    path = write_ablation(tmp_path, CONTEXT, 0.08)
+    other = CONTEXT | {"device": CONTEXT["device"] | {"name": "another"}}
+    write_ablation(tmp_path, other, 0.01, "other")
+    (tmp_path / "reference/ablation_broken.json").write_text("{")
+    found = find_evidence(summary, tmp_path)
+    assert found is not None
+    assert found.file == path
+    assert found.speedups["qkv"].median == pytest.approx(1.25)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"context.device.name": "another"}, "another device"),
+        ({"context.threads": 64}, "another device"),
+        ({"configuration.variant": "fused"}, "the profile is of fused"),
+        ({"configuration.seq_len": 64}, "no turn at .*sequence 64"),
+        ({"configuration.gradient_accumulation_steps": 2}, "micro-batch"),
+    ],
+)
+def test_an_ablation_of_something_else(tmp_path: Path, changes: dict, words: str) -> None:
+    path = write_ablation(tmp_path, CONTEXT, 0.08)
+    summary = made_up_summary({"context": CONTEXT} | changes)
+    with pytest.raises(ValueError, match=words):
+        read_evidence(path, summary)
+    assert find_evidence(summary, tmp_path) is None

@@ -1,0 +1,338 @@
+"""Exercise 3's worksheet: each answer follows from its measurement, whichever way that is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from exercise_3_stand_in import (
+    ABLATION,
+    answer,
+    changed,
+    evidence_with_compile,
+    made_up_evidence,
+    made_up_findings,
+    page,
+    row,
+    ticked,
+)
+from study_stand_in import GIB, PlayedPredictor
+from tinyllama_tools.exercise_3 import make_sheet, run_exercise_3
+from tinyllama_tools.exercise_3_numbers import compile_speedup
+from tinyllama_tools.exercise_3_runs import ANALYSIS, Findings
+from tinyllama_tools.exercise_options import parse_options
+from tinyllama_tools.suite_run import PROJECT
+from tinyllama_tools.worksheet import unanswered
+from training_stand_in import PlayedProgram
+
+EFFICIENCY = "flops.flops_profile.efficiency_metrics"
+INTENSITY = "flops.computational_intensity.arithmetic_intensity_flops_per_byte"
+PEAK = "summary.peak_memory_bytes"
+QKV, CORE = "attention/qkv_proj", "attention/core"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Findings:
+    return made_up_findings(tmp_path_factory.mktemp("exercise_3"))
+
+
+def test_no_place_is_left_to_fill_in(base: Findings) -> None:
+    sheet = make_sheet(base)
+    assert unanswered(sheet.page) == []
+    assert sheet.exit_status == 0
+    for step in range(1, 8):
+        assert f"\n## Step {step}: " in sheet.page
+    assert len([x for x in sheet.page.split("\n") if x.startswith("| ") and "aten::" in x]) >= 10
+
+
+def test_without_figures_of_the_profilers_the_page_says_so(base: Findings) -> None:
+    found = changed(
+        base,
+        {f"{EFFICIENCY}.mfu_percent": None, f"{EFFICIENCY}.measured_peak_percent": None},
+        sizes={
+            "tiny": {
+                f"{EFFICIENCY}.mfu_percent": None,
+                f"{EFFICIENCY}.measured_peak_percent": None,
+                "memory": None,
+            }
+        },
+    )
+    text = page(found)
+    assert unanswered(text) == []
+    assert not ticked(text, "< 20% MFU")
+    assert "not measured" in answer(text, "3. Which size achieves best")
+
+
+def test_runtime_place_and_warnings_are_those_of_the_runs(base: Findings) -> None:
+    log = {"total_seconds": 61.5, "runs": [{"name": "flops", "notes": ["warning: hot"]}]}
+    text = page(replace(base, log=log))
+    assert "61.5 seconds" in text and "flops: warning: hot" in text
+    assert "hot" not in page(base)
+
+
+def test_the_top_ten_follow_the_table(base: Findings) -> None:
+    operators = json.loads(json.dumps((base.analysis.summary or {})["operators"]))
+    assert row(page(base), "1 ")[1] == "aten::mm"
+    operators["table"].reverse()
+    text = page(changed(base, {"operators.table": operators["table"]}))
+    assert row(text, "1 ")[1] == operators["table"][0]["name"] != "aten::mm"
+
+
+def test_a_gpus_share_stands_in_its_column(tmp_path: Path) -> None:
+    text = page(made_up_findings(tmp_path, gpu=True))
+    assert row(text, "1 ")[2].endswith("%")
+    assert "Kernel count per step" in text
+
+
+def test_pattern_analysis(base: Findings) -> None:
+    changes = {
+        "operators.matrix_product_percent": 41.5,
+        "operators.linear_projections_per_step": 17,
+        "operators.launch_overhead_percent": 23.25,
+    }
+    text = page(changed(base, changes))
+    assert row(text, "Time in matrix")[1] == "41.5 %"
+    assert row(text, "Separate linear")[1] == "17"
+    assert row(text, "Overhead of kernel")[1].startswith("23.2 %")
+
+
+@pytest.mark.parametrize(
+    ("mfu", "label"),
+    [
+        (5.0, "< 20% MFU"),
+        (20.0, "20-40% MFU"),
+        (39.9, "20-40% MFU"),
+        (40.0, "40-60% MFU"),
+        (60.0, "> 60% MFU"),
+        (83.0, "> 60% MFU"),
+    ],
+)
+def test_one_efficiency_class_holds(base: Findings, mfu: float, label: str) -> None:
+    text = page(changed(base, {f"{EFFICIENCY}.mfu_percent": mfu}))
+    labels = ("< 20% MFU", "20-40% MFU", "40-60% MFU", "> 60% MFU")
+    assert [name for name in labels if ticked(text, name)] == [label]
+
+
+@pytest.mark.parametrize(
+    ("intensity", "label"),
+    [(9.9, "Memory-bound —"), (10.0, "Mixed —"), (100.0, "Mixed —"), (101.0, "Compute-bound —")],
+)
+def test_primary_bottleneck(base: Findings, intensity: float, label: str) -> None:
+    text = page(changed(base, {INTENSITY: intensity}))
+    labels = ("Memory-bound —", "Compute-bound —", "Mixed —")
+    assert [name for name in labels if ticked(text, name)] == [label]
+
+
+@pytest.mark.parametrize(
+    ("percent", "bound", "label"),
+    [
+        (30.0, "memory", "Below roofline"),
+        (90.0, "memory", "On roofline"),
+        (30.0, "compute", "Below compute"),
+    ],
+)
+def test_roofline_position(base: Findings, percent: float, bound: str, label: str) -> None:
+    point = "flops.roofline_data.points.0"
+    changes = {f"{point}.percent_of_attainable": percent, f"{point}.bound": bound}
+    text = page(changed(base, changes))
+    labels = ("Below roofline", "On roofline", "Below compute")
+    assert [name for name in labels if ticked(text, name)] == [label]
+
+
+def test_the_bottleneck_table_and_matrix_follow_shares_and_speedups(base: Findings) -> None:
+    low = page(changed(base, {"components": {CORE: 10.0}}))
+    high = page(changed(base, {"components": {CORE: 60.0}}))
+    assert row(low, "Attention computation")[1] == "10.0 %"
+    assert row(high, "Attention computation")[1] == "60.0 %"
+    matrix = "High Impact, High Effort (Priority 2):\n\n- "
+    assert f"{matrix}Attention computation" in high
+    assert f"{matrix}none" in low
+    assert row(high, "Attention computation")[5] == "1"
+    assert row(low, "Attention computation")[5] != "1"
+
+
+def test_a_measured_speedup_stands_in_the_table_and_decides(base: Findings) -> None:
+    fast = page(changed(base, evidence=made_up_evidence(ABLATION, qkv=1.15)))
+    slow = page(changed(base, evidence=made_up_evidence(ABLATION, qkv=0.97)))
+    assert "1.15 with qkv" in row(fast, "QKV projections")[4]
+    assert "0.97 with qkv" in row(slow, "QKV projections")[4]
+    assert "High Impact, Low Effort (Priority 1):\n\n- QKV projections (1.15x" in fast
+    assert ticked(fast, "**QKV Fusion**") and not ticked(slow, "**QKV Fusion**")
+
+
+def test_swiglu_fusion_is_planned_where_it_pays(base: Findings) -> None:
+    shares = {"ffn/gate_up_proj": 2.0, "ffn/swiglu": 0.1}
+    assert not ticked(page(changed(base, {"components": shares})), "**SwiGLU Fusion**")
+    assert ticked(page(changed(base, {"components": {"ffn/swiglu": 30.0}})), "**SwiGLU Fusion**")
+
+
+def test_flash_attention_is_planned_for_time_or_for_memory(base: Findings) -> None:
+    small = {"components": {CORE: 1.0}}
+    assert not ticked(page(changed(base, small)), "**Flash Attention**")
+    assert ticked(page(changed(base, {"components": {CORE: 30.0}})), "**Flash Attention**")
+    saves = changed(base, small, {"version_2_long": {PEAK: 10 << 20}})
+    assert ticked(page(saves), "**Flash Attention**")
+
+
+def test_compile_and_layout_need_an_ablation(base: Findings, tmp_path: Path) -> None:
+    text = page(base)
+    assert not ticked(text, "**Torch Compile**") and not ticked(text, "**Memory Layout**")
+    slow, fast = (evidence_with_compile(tmp_path, speed) for speed in (0.9, 3.0))
+    assert not ticked(page(changed(base, evidence=slow)), "**Torch Compile**")
+    assert ticked(page(changed(base, evidence=fast)), "**Torch Compile**")
+    layout = made_up_evidence(slow.file, layout=1.2)
+    assert ticked(page(changed(base, evidence=layout)), "**Memory Layout**")
+
+
+def test_compile_speedup_is_the_best_at_that_shape() -> None:
+    assert compile_speedup(made_up_evidence(ABLATION, qkv=1.0)) == pytest.approx(1.1328, abs=1e-4)
+    assert compile_speedup(None) is None
+
+
+def test_mixed_precision_is_planned_where_it_pays(base: Findings) -> None:
+    for seconds, expected in ((0.05, True), (0.9, False)):
+        found = changed(base, runs={"mixed_precision": {"step_seconds": seconds}})
+        assert ticked(page(found), "**Mixed Precision**") is expected
+
+
+def test_expected_overall_speedup_follows_shares_and_runs(base: Findings) -> None:
+    question = "What is the expected overall speedup for Version 2?"
+    small = {"components": {QKV: 0.0, CORE: 0.0, "ffn/gate_up_proj": 0.0, "ffn/swiglu": 0.0}}
+    assert answer(page(changed(base, small)), question).startswith("Answer: 1.00x by Amdahl")
+    half = changed(base, {"components": {**small["components"], CORE: 50.0}})
+    # half of the step becomes 2 * 128 / 129 times as fast
+    expected = 1 / (1 - 0.5 + 0.5 * 129 / 256)
+    assert answer(page(half), question).startswith(f"Answer: {expected:.2f}x by Amdahl")
+    runs = {"baseline": {"step_seconds": 0.3}, "version_2": {"step_seconds": 0.1}}
+    assert "3.00x measured" in answer(page(changed(base, runs=runs)), question)
+
+
+def test_targets_follow_from_now(base: Findings) -> None:
+    text = page(base)
+    now, target = (float(cell.split()[0]) for cell in row(text, "Training throughput")[1:3])
+    assert (
+        target
+        > now
+        == pytest.approx(base.runs["baseline"].value("summary.samples_per_second"), rel=1e-3)
+    )
+    scores = "memory.breakdown_at_peak.attention_scores"
+    changes = changed(base, {scores: 10 << 20}, {"baseline": {PEAK: 100 << 20}})
+    assert row(page(changes), "Peak memory usage ")[0:1] == ["Peak memory usage"]
+    assert "| 100.0 MB" in page(changes) and "| 90.0 MB" in page(changes)
+    calls = changed(base, {"operators.operator_calls_per_step": 1000})
+    assert row(page(calls), "Operator count per step")[1:3] == ["1,000", "964"]
+    mfu = changed(base, {f"{EFFICIENCY}.mfu_percent": 10.0})
+    assert row(page(mfu), "Model FLOPS Utilization")[1] == "10.0 %"
+
+
+@pytest.mark.parametrize(
+    ("label", "good", "bad"),
+    [
+        (
+            "Batch size 8, sequence length 128",
+            {"version_2": {"step_seconds": 0.01}},
+            {"version_2": {"step_seconds": 9.0}},
+        ),
+        (
+            "Batch size 16, sequence length 256",
+            {"version_2_scaling": {"step_seconds": 0.01}},
+            {"version_2_scaling": {"step_seconds": 99.0}},
+        ),
+        (
+            "Memory scaling with sequence",
+            {"version_2_long": {PEAK: 1 << 20}},
+            {"version_2_long": {PEAK: 1 << 40}},
+        ),
+        (
+            "Numerical accuracy validation",
+            {"version_2": {"summary.final_loss": 6.6}},
+            {"version_2": {"summary.final_loss": 6.8}},
+        ),
+        (
+            "No degradation in model",
+            {"version_2": {"summary.final_loss": 6.6}},
+            {"version_2": {"summary.final_loss": 6.8}},
+        ),
+        (
+            "Deterministic execution",
+            {"deterministic_2": {}},
+            {"deterministic_2": {"steps.3.loss": 6.000001}},
+        ),
+        (
+            "Memory usage reduced or stable",
+            {"version_2": {PEAK: 1 << 20}},
+            {"version_2": {PEAK: 1 << 30}},
+        ),
+        (
+            "Throughput improved by >30%",
+            {"version_2": {"step_seconds": 0.01}},
+            {"version_2": {"step_seconds": 0.24}},
+        ),
+    ],
+)
+def test_validation_and_gates(
+    base: Findings,
+    label: str,
+    good: Mapping[str, Mapping[str, object]],
+    bad: Mapping[str, Mapping[str, object]],
+) -> None:
+    assert ticked(page(changed(base, runs=good)), label)
+    assert not ticked(page(changed(base, runs=bad)), label)
+
+
+def test_criteria_fall_with_what_they_rest_on(base: Findings) -> None:
+    good = {"version_2_long": {PEAK: 1 << 20}}
+    assert ticked(page(changed(base, runs=good)), "Ready to begin Version 2")
+    table = (base.analysis.summary or {})["operators"]["table"][:9]
+    few = page(changed(base, {"operators.table": table}, good))
+    assert not ticked(few, "Comprehensive bottleneck analysis")
+    assert not ticked(few, "Ready to begin Version 2")
+    none = page(changed(base, {"operators.softmax_percent": None}, good))
+    assert not ticked(none, "Performance bottlenecks quantified")
+    assert not ticked(none, "Optimization roadmap created")
+    bad = page(changed(base, {"memory.breakdown_at_peak.attention_scores": None}, good))
+    assert not ticked(bad, "Success metrics defined")
+    assert not ticked(page(base), "Implementation plan validated")
+
+
+def test_a_run_that_fails_makes_no_answers(tmp_path: Path) -> None:
+    options = parse_options(["3", f"--output={tmp_path}/e.md", "--max-minutes=100"])
+    program = PlayedProgram(refuses={"--dtype=amp_bf16": "no bf16 here"})
+    sheet = run_exercise_3(options, program, PlayedPredictor(GIB))
+    assert sheet.exit_status == 1
+    assert "mixed_precision: tiny_llama_train: no bf16 here" in sheet.page
+    assert "## Analysis questions" not in sheet.page
+
+
+@pytest.mark.parametrize("after", [6, 18])
+def test_ctrl_c_says_what_is_missing(tmp_path: Path, after: int) -> None:
+    options = parse_options(["3", f"--output={tmp_path}/e.md", "--max-minutes=100"])
+    program = PlayedProgram(interrupt_after=after)
+    sheet = run_exercise_3(options, program, PlayedPredictor(2 * GIB))
+    assert sheet.exit_status == 130
+    assert "interrupted" in sheet.page
+    assert (tmp_path / "exercise_3" / ANALYSIS / "performance_summary_report.md").is_file()
+    assert "bottleneck_analysis" in sheet.page
+
+
+def test_the_page_names_no_place_outside(tmp_path: Path) -> None:
+    options = parse_options(["3", f"--output={tmp_path}/e.md", "--max-minutes=100"])
+    sheet = run_exercise_3(options, PlayedProgram(), PlayedPredictor(2 * GIB))
+    assert str(PROJECT) not in sheet.page
+    detailed = tmp_path / "exercise_3" / "detailed_analysis" / "performance_summary_report.md"
+    assert "aten::mm" in detailed.read_text()
+
+
+@pytest.mark.parametrize("more", [["--quick"], ["--batch-size=2"], ["--size=small"]])
+def test_other_options_leave_no_place_either(tmp_path: Path, more: list[str]) -> None:
+    options = parse_options(["3", f"--output={tmp_path}/e.md", "--max-minutes=100", *more])
+    program = PlayedProgram()
+    sheet = run_exercise_3(options, program, PlayedPredictor(2 * GIB))
+    assert unanswered(sheet.page) == []
+    assert "samples/s; rule: 5 %" in answer(sheet.page, "1. How does batch size affect")
+    sizes = {o for call in program.calls for o in call if o.startswith("--size=")}
+    assert "--size=medium" not in sizes

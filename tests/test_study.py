@@ -1,0 +1,314 @@
+"""scripts/study on a made-up machine: its plan, its files, its tables."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from study_stand_in import GIB, PlayedPredictor
+from tinyllama_tools.size_predictions import Question
+from tinyllama_tools.study import main, study
+from tinyllama_tools.study_options import parse_options
+from tinyllama_tools.study_page import short_count
+from tinyllama_tools.study_plan import Rate, Settings, plan_sizes, sample_batch
+from tinyllama_tools.study_run import last_step_line
+from training_figures import Figures
+from training_stand_in import PlayedProgram
+
+# The workshop's own lines (walkthrough, chapter 6.3, step 4).
+SHELL_LOOPS = """\
+echo "=== Throughput Comparison ==="
+for dir in performance_results_*/; do
+    size=$(basename "$dir" | cut -d'_' -f3)
+    throughput=$(grep "Throughput:" "$dir/training_output.log" | tail -1 | awk '{print $2, $3}')
+    echo "$size: $throughput"
+done
+
+# Compare memory usage
+echo ""
+echo "=== Memory Usage Comparison ==="
+for dir in performance_results_*/; do
+    size=$(basename "$dir" | cut -d'_' -f3)
+    memory=$(grep "Peak memory usage:" "$dir/training_output.log" | tail -1 | awk '{print $4, $5}')
+    echo "$size: $memory"
+done
+"""
+
+
+def run_study(
+    results: Path,
+    *arguments: str,
+    program: PlayedProgram | None = None,
+    predictor: PlayedPredictor | None = None,
+) -> int:
+    options = parse_options([*arguments, f"--results={results}"])
+    return study(
+        options, program or PlayedProgram(), "scripts/study", predictor or PlayedPredictor()
+    )
+
+
+def folders(results: Path) -> list[Path]:
+    return sorted(results.glob("performance_results_*"))
+
+
+def page(results: Path) -> str:
+    (path,) = results.glob("performance_study_*.md")
+    return path.read_text()
+
+
+def test_each_size_gets_its_files(tmp_path: Path) -> None:
+    assert run_study(tmp_path, "tiny", "small") == 0
+    small, tiny = folders(tmp_path)
+    assert small.name.startswith("performance_results_small_20")
+    assert len(tiny.name.removeprefix("performance_results_tiny_")) == len("20251014_123456")
+    for folder in (small, tiny):
+        summary = json.loads((folder / "performance_summary.json").read_text())
+        config = json.loads((folder / "config.json").read_text())
+        assert config["parameters"] == summary["model"]["total_parameters"]
+        assert config["batch_size"] == summary["configuration"]["batch_size"]
+        assert config["seq_len"] == summary["configuration"]["seq_len"]
+        seconds = summary["summary"]["average_step_seconds"]
+        assert config["measured"]["average_step_seconds"] == seconds
+        assert config["expected"]["step_seconds"] == pytest.approx(seconds, rel=0.3)
+        assert len(summary["steps"]) == config["num_steps"] == 50
+
+
+def test_the_workshops_shell_loops_find_the_figures(tmp_path: Path) -> None:
+    run_study(tmp_path, "tiny", "medium", "--max-minutes=1e6")
+    said = subprocess.run(
+        ["bash", "-c", SHELL_LOOPS], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert said.stderr == ""
+    expected = ["=== Throughput Comparison ==="]
+    found = [json.loads((f / "performance_summary.json").read_text()) for f in folders(tmp_path)]
+    names = [f"{s['configuration']['size']}" for s in found]
+    expected += [
+        f"{n}: {s['summary']['samples_per_second']:.1f} samples/sec"
+        for n, s in zip(names, found, strict=True)
+    ]
+    expected += ["", "=== Memory Usage Comparison ==="]
+    expected += [
+        f"{n}: {s['summary']['peak_memory_bytes'] / 2**20:.1f} MB"
+        for n, s in zip(names, found, strict=True)
+    ]
+    assert said.stdout.splitlines() == expected
+
+
+def test_the_banner_and_the_ending(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_study(tmp_path, "tiny")
+    said = capsys.readouterr().out
+    for line in (
+        "Problem Size: TINY",
+        "  Hidden Dimension:    256",
+        "  Number of Layers:    4",
+        "  Sequence Length:     128",
+        "  Batch Size:          8",
+        "  Training Steps:      50",
+        "  Est. Parameters:     2,873,600 (~2.9M)",
+        "  Profilers Enabled:   false",
+        "Starting V1 Baseline training...",
+        "PERFORMANCE STUDY COMPLETE",
+    ):
+        assert f"{line}\n" in said, line
+    assert f"Output Directory: {folders(tmp_path)[0]}\n" in said
+    summary = json.loads((folders(tmp_path)[0] / "performance_summary.json").read_text())
+    speed = summary["summary"]["samples_per_second"]
+    assert f"\nThroughput: {speed:.1f} samples/sec\n" in said
+    assert "s/iter measured" in said and "expected (" in said
+    assert said.index("Next steps:") > said.index("PERFORMANCE STUDY COMPLETE")
+
+
+def test_what_does_not_fit_is_said_and_not_attempted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = PlayedProgram()
+    predictor = PlayedPredictor(free_bytes=GIB)
+    assert run_study(tmp_path, "tiny", "large", program=program, predictor=predictor) == 0
+    said = capsys.readouterr().out
+    assert said.index("no: predicted peak memory") < said.index("Problem Size: TINY")
+    assert "- large: not attempted: predicted peak memory" in page(tmp_path)
+    assert not [call for call in program.calls if "--size=large" in call]
+    assert [f.name.split("_")[2] for f in folders(tmp_path)] == ["tiny"]
+
+
+def test_what_takes_too_long_is_said_and_not_attempted(tmp_path: Path) -> None:
+    program = PlayedProgram()
+    assert run_study(tmp_path, "tiny", "small", "--max-minutes=0.5", program=program) == 0
+    assert "- small: not attempted: 50 steps would take" in page(tmp_path)
+    assert "more than --max-minutes 0.5" in page(tmp_path)
+    whole = [call for call in program.calls if "--num-steps=50" in call]
+    assert ["--size=tiny" in call for call in whole] == [True]
+    # with time enough it runs
+    assert run_study(tmp_path / "b", "small", "--max-minutes=60") == 0
+    assert "not attempted" not in page(tmp_path / "b")
+
+
+def test_fewer_steps_take_less_time(tmp_path: Path) -> None:
+    assert run_study(tmp_path, "small", "--max-minutes=0.5", "--num-steps=2") == 0
+    assert "not attempted" not in page(tmp_path)
+
+
+def test_nothing_is_measured_where_nothing_fits(tmp_path: Path) -> None:
+    program = PlayedProgram()
+    assert run_study(tmp_path, "large", program=program, predictor=PlayedPredictor(1)) == 0
+    assert program.calls == []
+    assert "No size was measured." in page(tmp_path)
+
+
+def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
+    # three samples, then tiny, then Ctrl-C in small
+    program = PlayedProgram(interrupt_after=4)
+    sizes = ("tiny", "small", "medium", "--max-minutes=1e6")
+    status = run_study(tmp_path, *sizes, program=program, predictor=PlayedPredictor(64 * GIB))
+    assert status == 130
+    text = page(tmp_path)
+    assert "| tiny " in text
+    assert "- small: interrupted after 0 of 50 steps" in text
+    assert "- medium: not attempted: interrupted before its turn" in text
+
+
+def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+    class FailingSmall(PlayedProgram):
+        def run(self, options: Sequence[str], folder: Path, log: Path | None = None):  # noqa: ANN202
+            run = super().run(options, folder, log)
+            is_bad = "--size=small" in options and "--num-steps=50" in options
+            return replace(run, exit_status=1) if is_bad else run
+
+    assert run_study(tmp_path, "small", "tiny", program=FailingSmall()) == 1
+    assert "- small: ended with 1: Peak memory usage" in page(tmp_path)
+    assert "| tiny " in page(tmp_path)
+
+
+def test_profilers_write_into_their_folder(tmp_path: Path) -> None:
+    program = PlayedProgram()
+    assert run_study(tmp_path, "tiny", "--enable-profilers", program=program) == 0
+    (folder,) = folders(tmp_path)
+    names = {path.name for path in (folder / "pytorch_profiles").iterdir()}
+    assert {"trace_step_5_10.json", "memory_timeline.json", "flops_analysis"} <= names
+    assert json.loads((folder / "performance_summary.json").read_text())["operators"]
+    assert f"--output-dir={folder}" in program.calls[-1]
+    assert "--enable-pytorch-profiler" not in program.calls[0]
+    assert json.loads((folder / "config.json").read_text())["profilers_enabled"] is True
+
+
+def test_the_comparison_has_every_size_and_its_growth(tmp_path: Path) -> None:
+    run_study(tmp_path, "small", "tiny")
+    text = page(tmp_path)
+    tiny, small = Figures(size="tiny"), Figures(8, 256, "small")
+    assert f"{tiny.parameters:,}" in text and f"{small.parameters:,}" in text
+    assert text.index("| tiny ") < text.index("| small ")
+    growth = next(line for line in text.splitlines() if "tiny -> small" in line)
+    assert f"{small.parameters / tiny.parameters:.3g}x" in growth
+    assert f"{small.flops / tiny.flops:.3g}x" in growth
+
+
+def test_earlier_sizes_join_the_table_where_the_settings_agree(tmp_path: Path) -> None:
+    run_study(tmp_path, "tiny")
+    next(tmp_path.glob("performance_study_*")).unlink()
+    run_study(tmp_path, "small")
+    text = page(tmp_path)
+    assert "| tiny " in text and "From earlier studies" in text
+    next(tmp_path.glob("performance_study_*")).unlink()
+    run_study(tmp_path, "medium", "--variant=sdpa", "--max-minutes=1e6")
+    assert "| tiny " not in page(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"context.threads": 64}, {"context.device.name": "Another CPU"}]
+)
+def test_earlier_sizes_of_another_machine_stay_out(
+    tmp_path: Path, changes: Mapping[str, object]
+) -> None:
+    run_study(tmp_path, "tiny", program=PlayedProgram(changes=changes))
+    next(tmp_path.glob("performance_study_*")).unlink()
+    run_study(tmp_path, "small")
+    assert "| tiny " not in page(tmp_path)
+
+
+def test_a_dry_run_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = PlayedProgram()
+    assert run_study(tmp_path / "new", "tiny", "--dry-run", program=program) == 0
+    assert program.calls == [] and not (tmp_path / "new").exists()
+    assert "2,873,600" in capsys.readouterr().out
+
+
+def test_a_dry_run_expects_the_rate_of_earlier_studies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_study(tmp_path, "tiny", "small")
+    rate = (
+        Figures(8, 256, "small").flops
+        / json.loads((folders(tmp_path)[0] / "performance_summary.json").read_text())["summary"][
+            "average_step_seconds"
+        ]
+    )
+    capsys.readouterr()
+    roomy = PlayedPredictor(64 * GIB)
+    assert run_study(tmp_path, "small", "medium", "--dry-run", predictor=roomy) == 0
+    said = capsys.readouterr().out
+    assert f"Expected from {rate / 1e9:,.1f} GFLOP/s attained in performance_results_small" in said
+    assert "on Made-up CPU" in said
+    assert "more than --max-minutes 15" in next(x for x in said.split("\n") if "| medium" in x)
+    assert run_study(tmp_path, "small", "--dry-run", "--dtype=bf16") == 0
+    assert "no time is expected" in capsys.readouterr().out
+
+
+def test_a_sample_that_fails_leaves_the_other_sizes(tmp_path: Path) -> None:
+    program = PlayedProgram(refuses={"--size=small": "out of memory"})
+    assert run_study(tmp_path, "tiny", "small", program=program) == 1
+    text = page(tmp_path)
+    assert "- small: its sample failed: tiny_llama_train: out of memory" in text
+    assert "| tiny " in text
+
+
+def test_expected_time_follows_the_rate_of_the_sample() -> None:
+    settings = Settings(max_seconds=1e9)
+    predictions = PlayedPredictor(1e15)(Question(("small",)))
+    slow = PlayedProgram(changes={"summary.average_step_seconds": 2.0})
+    fast = PlayedProgram(changes={"summary.average_step_seconds": 0.5})
+    (a,), (b,) = (plan_sizes(p, settings, predictions) for p in (slow, fast))
+    assert a.step_seconds == pytest.approx(4 * b.step_seconds)
+    assert a.total_seconds == pytest.approx(50 * a.step_seconds)
+
+
+def test_a_long_sample_takes_a_quarter_of_the_batch() -> None:
+    (medium,) = PlayedPredictor(1e15)(Question(("medium",)))
+    assert sample_batch(medium, Rate(1e15, "")) == 16
+    assert sample_batch(medium, Rate(1e9, "")) == 4
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [(2873600, "~2.9M"), (167224320, "~167M"), (1300203520, "~1.3B"), (10691284992, "~10.7B")],
+)
+def test_parameters_in_the_workshops_words(parameters: int, text: str) -> None:
+    assert short_count(parameters) == text
+
+
+def test_the_newest_whole_line_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert last_step_line(log) == ""
+    log.write_text("Step 1/9: Loss = 6\nStep 2/9: Loss = 5\nStep 3/")
+    assert last_step_line(log) == "Step 2/9: Loss = 5"
+
+
+def test_a_folder_that_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("tinyllama_tools.study.predict", lambda q, _: PlayedPredictor()(q))
+    assert main(["tiny", f"--results={tmp_path / 'file' / 'below'}"]) == 2
+    assert str(tmp_path / "file") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bad", [["tony"], ["tiny", "--num-steps=0"], ["tiny", "--max-minutes=x"]])
+def test_bad_options_are_named(bad: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_options(bad)
+    assert ended.value.code == 2
+    assert bad[-1].rpartition("=")[2] in capsys.readouterr().err

@@ -1,0 +1,144 @@
+"""Parts of the worksheets, their rules at the limits, and the search for what is left blank."""
+
+import pytest
+
+from tinyllama_tools.worksheet import (
+    Figure,
+    Verdict,
+    boxes,
+    megabytes,
+    milliseconds,
+    number,
+    question,
+    record,
+    table,
+    tick,
+    unanswered,
+)
+from tinyllama_tools.worksheet_rules import (
+    above,
+    all_hold,
+    below,
+    expected,
+    is_largest,
+    largest,
+    ratio,
+    share_of,
+    within,
+)
+
+PEAK = Figure(3 * 2**20, "plain/performance_summary.json: summary.peak_memory_bytes")
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("- Peak memory: _____ MB", "_____"),
+        ("| a | b |\n|---|---|\n| 1 |  |", "| 1 |  |"),
+        ("| a | b |\n|---|---|\n|  | 1 |", "|  | 1 |"),
+        ("- [ ] Attention dominates", "Attention"),
+        ("- [x] Attention dominates", "Attention"),
+        ("- [ ] Attention dominates — yes: 1 %", "Attention"),
+        ("- [x] Attention dominates — no: 1 %", "Attention"),
+        ("- [ ] Attention dominates — no: ", "Attention"),
+        ("Linear [ ] or not", "Linear"),
+        ("**What is the peak?**\n\nnext paragraph", "peak"),
+        ("**What is the peak?**\n\nAnswer: ", "peak"),
+        ("**What is the peak?**", "peak"),
+    ],
+)
+def test_what_is_left_blank_is_found(place: str, text: str) -> None:
+    found = unanswered(f"# Page\n\n{place}\n")
+    assert len(found) == 1
+    assert text in found[0]
+
+
+def test_a_page_of_the_parts_has_nothing_left_blank() -> None:
+    page = "\n".join(
+        [
+            *question("How much?", "3 MB", PEAK),
+            *boxes("Is it much?", [tick("yes, it is", above(3, 2), PEAK), tick("no", above(3, 4))]),
+            *record([("Peak", megabytes(PEAK.value), PEAK)]),
+            *table(("a", "b"), [("1", "a|b")], PEAK),
+            *question("What lies where?", "`components[attention/core]`, `table[]`"),
+            "```",
+            "_____ [ ]?",
+            "```",
+        ]
+    )
+    assert unanswered(page) == []
+
+
+def test_a_tick_says_number_rule_file_and_key() -> None:
+    assert tick("Big", above(63.25, 50), PEAK) == (
+        "- [x] Big — yes: 63.25 %; rule: above 50 % "
+        "(plain/performance_summary.json: summary.peak_memory_bytes)"
+    )
+    assert tick("Big", above(None, 50)) == "- [ ] Big — no: not measured; rule: above 50 %"
+
+
+def test_sources_are_grouped_by_file() -> None:
+    line = question("How?", "so", "a.json: x", "b.json: z", "a.json: y", "a.json: x")[2]
+    assert line == "Answer: so (a.json: x, y; b.json: z)"
+
+
+def test_an_empty_answer_is_an_error() -> None:
+    with pytest.raises(ValueError, match="How much"):
+        question("How much?", " ")
+
+
+def test_units() -> None:
+    assert megabytes(36.8 * 2**20) == "36.8 MB"
+    assert megabytes(1000) == "1,000 bytes"
+    assert megabytes(0) == "0.0 MB"
+    assert milliseconds(0.0928) == "92.8 ms"
+    assert milliseconds(1.5) == "1,500 ms"
+    assert number(2873600) == "2,873,600"
+    assert number(0.123456, "GB") == "0.1235 GB"
+    assert {megabytes(None), milliseconds(None), number(None)} == {"not measured"}
+
+
+def test_rules_at_their_limits() -> None:
+    assert [above(v, 50).holds for v in (49.9, 50, 50.1)] == [False, False, True]
+    assert [below(v, 70).holds for v in (69.9, 70, None)] == [True, False, False]
+    assert [within(v, 20, 40).holds for v in (19.9, 20, 39.9, 40, None)] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert within(60, 60, float("inf")).reason == "60 %; rule: from 60 %"
+    assert within(1, float("-inf"), 2, "x").reason == "1 x; rule: below 2 x"
+
+
+def test_expected_says_on_which_side() -> None:
+    assert expected(60, 50, 100, "samples/sec") == "in the range"
+    assert expected(25, 50, 100, "x") == "below the range, by a factor of 2 (25 x)"
+    assert expected(300, 50, 100, "x") == "above the range, by a factor of 3 (300 x)"
+    assert expected(0, 50, 100, "x") == "below the range (0 x)"
+    assert expected(None, 50, 100, "x") == "not measured"
+
+
+def test_the_largest_wins_alone() -> None:
+    shares = {"a": 10.0, "b": 30.0, "c": None}
+    assert largest(shares) == "b"
+    assert largest({"a": None}) is None
+    held = [is_largest(shares, name, "share").holds for name in shares]
+    assert held == [False, True, False]
+    assert is_largest(shares, "a", "share").reason == (
+        "10 % against 30 % of b; rule: the largest share wins"
+    )
+
+
+def test_ratios_of_nothing() -> None:
+    assert share_of(1, 4) == 25
+    assert ratio(3, 2) == 1.5
+    assert [share_of(None, 4), share_of(1, 0), ratio(1, None), ratio(1, 0)] == [None] * 4
+
+
+def test_all_hold() -> None:
+    yes, no = Verdict(True, ""), Verdict(False, "")
+    assert all_hold([yes, yes], "runs").holds
+    assert not all_hold([yes, no], "runs").holds
+    assert all_hold([yes, no], "runs").reason == "1 of 2 runs; rule: all of them"
