@@ -35,6 +35,12 @@ std::string error_of(F&& f) {
   return "no error";
 }
 
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+#define EXPECT_CONTAINS(text, part) \
+  EXPECT_PRED2(::tinyllama::testing::contains, std::string(text), std::string(part))
+
 /// Values of a float64 tensor, row by row.
 inline std::vector<double> values(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.detach().contiguous().view(-1);

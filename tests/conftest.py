@@ -45,6 +45,12 @@ def bench_program() -> Path:
 
 
 @pytest.fixture(scope="session")
+def train_program() -> Path:
+    """The built tiny_llama_train."""
+    return built_program("benchmarks/tiny_llama_train")
+
+
+@pytest.fixture(scope="session")
 def copy_program() -> Path:
     """The built copy_weights."""
     return built_program("model/copy_weights")

@@ -199,6 +199,13 @@ def test_mixed_precision_is_planned_where_it_pays(base: Findings) -> None:
         assert ticked(page(found), "**Mixed Precision**") is expected
 
 
+def test_memory_alone_is_no_reason_for_a_slower_step(base: Findings) -> None:
+    for seconds, expected in ((0.9, False), (0.2428, True)):
+        run = {"step_seconds": seconds, PEAK: 1 << 20}
+        text = page(changed(base, runs={"mixed_precision": run}))
+        assert ticked(text, "**Mixed Precision**") is expected
+
+
 def test_expected_overall_speedup_follows_shares_and_runs(base: Findings) -> None:
     question = "What is the expected overall speedup for Version 2?"
     small = {"components": {QKV: 0.0, CORE: 0.0, "ffn/gate_up_proj": 0.0, "ffn/swiglu": 0.0}}

@@ -30,7 +30,7 @@ def test_reads_what_was_written(tmp_path: Path, profilers: tuple[str, ...], gpu:
 
 def test_a_captured_step_has_no_phases(tmp_path: Path) -> None:
     changes = {f"summary.average_{phase}_seconds": None for phase in ("forward", "backward")}
-    changes |= {"summary.breakdown": None, "steps.0.forward_seconds": None}
+    changes |= {"summary.breakdown.forward.percent": None, "steps.0.forward_seconds": None}
     read_profile(write_profile(tmp_path, made_up_summary(changes)))
 
 
@@ -78,6 +78,13 @@ def test_a_missing_key(tmp_path: Path) -> None:
     del summary["memory"]["peak_bytes"]
     (tmp_path / "performance_summary.json").write_text(json.dumps(summary))
     assert "memory: 'peak_bytes' is missing" in refusal(tmp_path)
+
+
+def test_an_unknown_key(tmp_path: Path) -> None:
+    summary = made_up_summary()
+    summary["memory"]["peak_MiB"] = 5
+    (tmp_path / "performance_summary.json").write_text(json.dumps(summary))
+    assert 'memory: "peak_MiB" is no key of it' in refusal(tmp_path)
 
 
 def test_a_list(tmp_path: Path) -> None:

@@ -63,6 +63,9 @@ def test_agrees_with_the_package_on_every_single_change() -> None:
         verdicts.add(CHECK.problem(document) is None)
         document = changed(summary, path, None, drop=True)
         assert (CHECK.problem(document) is None) == PACKAGE.is_valid(document), path
+        if isinstance(path[-1], str):
+            document = changed(summary, (*path[:-1], "unheard_of"), 1, drop=False)
+            assert (CHECK.problem(document) is None) == PACKAGE.is_valid(document), path
     assert verdicts == {True, False}
 
 

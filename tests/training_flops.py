@@ -68,6 +68,7 @@ def flops_part(figures: Figures) -> Json:
     points = [roofline_point("step", intensity, achieved)] + [
         roofline_point(c["name"], c["arithmetic_intensity_flops_per_byte"], c["flops_per_sec"])
         for c in components
+        if c["forward_flops"] > 0
     ]
     return {
         "flops_profile": {

@@ -207,13 +207,13 @@ def operator_seconds(figures: Figures) -> dict[str, float]:
 
 
 def by_shape(row: Json, shapes: Sequence[str]) -> list[Json]:
-    """As many rows as shapes; the first shape takes most."""
+    """As many rows as shapes; the first shape takes most, and what is counted stays whole."""
     parts = [1.0] if len(shapes) == 1 else [0.75, 0.25]
     sums = ("calls", "cpu_self_seconds", "cpu_total_seconds", "share_percent", "self_memory_bytes")
     on_gpu = row["device_self_seconds"] is not None
     sums += ("device_self_seconds", "device_total_seconds") if on_gpu else ()
     return [
-        row | {"input_shapes": shape} | {key: row[key] * part for key in sums}
+        row | {"input_shapes": shape} | {key: type(row[key])(row[key] * part) for key in sums}
         for shape, part in zip(shapes, parts, strict=True)
     ]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyllama_tools.training_run import TrainingError, TrainingRun
-from training_figures import Figures
+from training_figures import SETS, Figures
 from training_flops import flops_part
 from training_parts import memory_part, operators_part, steps_part, summary_part
 
@@ -75,7 +75,7 @@ def made_up_summary(
             "learning_rate": 1e-4,
             "dtype": dtype,
             "variant": variant,
-            "switches": [] if variant == "baseline" else variant.split("+"),
+            "switches": "+".join(SETS.get(variant) or (variant,)),
             "seed": 42,
             "deterministic": False,
             "data": "synthetic",
@@ -85,7 +85,7 @@ def made_up_summary(
             "total_parameters": figures.parameters,
             "model_size_bytes": 4 * figures.parameters,
             "flops_per_step": figures.flops,
-            "causal_flops_per_step": 0.9 * figures.flops,
+            "causal_flops_per_step": int(0.9 * figures.flops),
             "bytes_per_step": figures.bytes,
             "predicted_peak_memory_bytes": figures.peak_bytes,
         },
@@ -116,12 +116,20 @@ def made_up_context(gpu: bool) -> Json:
         "architecture": "x86-64",
         "backend": "cpu",
         "memory_bytes": 8 << 30,
+        "multiprocessors": 2,
+        "last_level_cache_bytes": 32 << 20,
+        "runtime_version": "",
+        "driver_version": "",
     }
     card = {
         "name": "Made-up GPU",
         "architecture": "gfx942",
         "backend": "hip",
         "memory_bytes": 64 << 30,
+        "multiprocessors": 110,
+        "last_level_cache_bytes": 0,
+        "runtime_version": "6.4",
+        "driver_version": "6.12",
     }
     return {
         "git_commit": "0123456789abcdef",

@@ -21,7 +21,8 @@
 
 namespace tinyllama::harness::testing {
 
-using tinyllama::testing::error_of;
+using ::tinyllama::testing::contains;
+using ::tinyllama::testing::error_of;
 
 // The allocator that counts must be there before the first tensor.
 class AllocatorEnvironment : public ::testing::Environment {
@@ -30,12 +31,6 @@ class AllocatorEnvironment : public ::testing::Environment {
 };
 inline ::testing::Environment* const kAllocatorEnvironment =
     ::testing::AddGlobalTestEnvironment(new AllocatorEnvironment);
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-#define EXPECT_CONTAINS(text, part) \
-  EXPECT_PRED2(::tinyllama::harness::testing::contains, std::string(text), std::string(part))
 
 using ::tinyllama::testing::TemporaryFolder;
 

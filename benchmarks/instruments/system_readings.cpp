@@ -24,9 +24,7 @@ class NothingToRead : public SystemReader {
 
 std::unique_ptr<SystemReader> system_reader(const Device& device, const SystemSources& sources) {
   if (!device.is_gpu()) {
-    // The count was taken when the device was selected: since then OpenMP may have given the
-    // calling thread a single processor.
-    return cpu_reader(sources, device.description().multiprocessors, processors_of_process());
+    return cpu_reader(sources, processors_of_process());
   }
   try {
     const int index = device.torch().index();

@@ -44,14 +44,15 @@ struct GpuIdentity {
   int index = 0;           ///< serves where the bus id is empty
 };
 
-/// Logical processors that any thread of this process may run on, by number.
+/// Logical processors that this process may use, by number: those of all its threads and of
+/// OpenMP's places. The calling thread's alone would not do, since OpenMP may have bound it to one
+/// of them.
 std::vector<int> processors_of_process();
 
-/// Utilization is this process's share of `usable_processors`, clock the mean of `processors`,
+/// Utilization is this process's share of `processors`, clock their mean,
 /// temperature that of the hottest package, power the sum of the packages' (RAPL; where the
 /// kernel lets us read it). Utilization and power are means since the reading before.
-std::unique_ptr<SystemReader> cpu_reader(const SystemSources& sources, int usable_processors,
-                                         std::vector<int> processors);
+std::unique_ptr<SystemReader> cpu_reader(const SystemSources& sources, std::vector<int> processors);
 /// NVIDIA's management library. Throws std::runtime_error with the cause where it cannot be loaded
 /// or does not know the card.
 std::unique_ptr<SystemReader> nvml_reader(const SystemSources& sources, const GpuIdentity& gpu);

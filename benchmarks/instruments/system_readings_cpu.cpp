@@ -1,6 +1,7 @@
 // Readings of the processor, from the kernel's files.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <omp.h>
 #include <sched.h>
 #include <sys/resource.h>
 
@@ -214,8 +215,8 @@ class PackagePower {
 
 class CpuReader : public SystemReader {
  public:
-  CpuReader(const SystemSources& sources, int usable_processors, std::vector<int> processors)
-      : usable_processors_(usable_processors),
+  CpuReader(const SystemSources& sources, std::vector<int> processors)
+      : usable_processors_(std::max<double>(1, static_cast<double>(processors.size()))),
         clock_(sources, std::move(processors)),
         temperature_(sources.sys),
         power_(sources.sys),
@@ -246,7 +247,7 @@ class CpuReader : public SystemReader {
   }
 
  private:
-  int usable_processors_;
+  double usable_processors_;
   ProcessorClock clock_;
   PackageTemperature temperature_;
   PackagePower power_;
@@ -269,12 +270,17 @@ std::vector<int> processors_of_process() {
       if (CPU_ISSET(processor, &set)) found.insert(processor);
     }
   }
+  for (int place = 0; place < ::omp_get_num_places(); ++place) {
+    std::vector<int> processors(static_cast<size_t>(::omp_get_place_num_procs(place)));
+    ::omp_get_place_proc_ids(place, processors.data());
+    found.insert(processors.begin(), processors.end());
+  }
   return {found.begin(), found.end()};
 }
 
-std::unique_ptr<SystemReader> cpu_reader(const SystemSources& sources, int usable_processors,
+std::unique_ptr<SystemReader> cpu_reader(const SystemSources& sources,
                                          std::vector<int> processors) {
-  return std::make_unique<CpuReader>(sources, usable_processors, std::move(processors));
+  return std::make_unique<CpuReader>(sources, std::move(processors));
 }
 
 }  // namespace tinyllama::instruments

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -64,7 +65,7 @@ class CpuReaderTest : public ::testing::Test {
     write(folder / "max_energy_range_uj", "10000000");
   }
   std::unique_ptr<SystemReader> reader(const std::vector<int>& processors = {0}) const {
-    return cpu_reader(sources_, static_cast<int>(processors.size()), processors);
+    return cpu_reader(sources_, processors);
   }
   /// Joules between two readings, and that they were turned into power by the time between them.
   void expect_energy(SystemReader& from, const std::function<void()>& change, double joules) {
@@ -88,7 +89,7 @@ class CpuReaderTest : public ::testing::Test {
 
 TEST_F(CpuReaderTest, UtilizationIsTheShareOfTheUsableProcessors) {
   for (const int usable : {1, 4}) {
-    const auto from = cpu_reader(sources_, usable, {0});
+    const auto from = reader(std::vector<int>(static_cast<size_t>(usable)));
     from->read();
     const auto start = Clock::now();
     const double used = process_seconds();
@@ -234,8 +235,24 @@ TEST(ProcessorsOfProcessTest, AThreadBoundToOneProcessorHidesNoneOfTheOthers) {
   EXPECT_EQ(seen_by_bound_thread, all);
 }
 
+TEST(ProcessorsOfProcessTest, WhatOpenMpBindsThreadsToCounts) {
+  // In a process that begins with bound threads, as thread_pinning makes it do.
+  const std::vector<int> all = processors_of_process();
+  const char* variable = "TINY_LLAMA_TEST_EXPECTED_PROCESSORS";
+  if (const char* expected = std::getenv(variable)) {
+    EXPECT_EQ(std::to_string(all.size()), expected);
+    return;
+  }
+  if (all.size() < 2) GTEST_SKIP() << "needs two processors";
+  const std::string command =
+      "OMP_PROC_BIND=true " + std::string(variable) + "=" + std::to_string(all.size()) + " '" +
+      fs::read_symlink("/proc/self/exe").string() +
+      "' --gtest_filter=ProcessorsOfProcessTest.WhatOpenMpBindsThreadsToCounts > /dev/null";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
 TEST(CpuReaderCostTest, ALookCostsLessThanOnePercentOfTheDefaultInterval) {
-  const auto from = cpu_reader({}, 1, processors_of_process());
+  const auto from = cpu_reader({}, processors_of_process());
   constexpr int looks = 50;
   const double before = process_seconds();
   for (int look = 0; look < looks; ++look) from->read();

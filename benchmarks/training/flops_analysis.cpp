@@ -55,6 +55,7 @@ Json roofline_point(const std::string& name, double flops, int64_t bytes, double
           {"achieved_flops_per_sec", achieved},
           {"attainable_flops_per_sec", attainable},
           {"percent_of_attainable", 100.0 * ratio(achieved, attainable)},
+          {"attainable_bandwidth", bandwidth},
           {"bound", by_memory < d.measured_flops.per_second ? "memory" : "compute"}};
 }
 

@@ -102,7 +102,9 @@ TEST(FlopsAnalysisTest, ComponentsHaveTheTimeOfTheirParts) {
       EXPECT_DOUBLE_EQ(component.at("forward_seconds"), 0.1);
       EXPECT_NEAR(component.at("percent").get<double>(), 100 * 0.3 / 0.41, 1e-9);
     }
-    if (name == "attention/softmax") EXPECT_DOUBLE_EQ(component.at("forward_seconds"), 0.07);
+    if (name == "attention/softmax") {
+      EXPECT_DOUBLE_EQ(component.at("forward_seconds"), 0.07);
+    }
   }
   EXPECT_TRUE(names.contains("residual"));
 }

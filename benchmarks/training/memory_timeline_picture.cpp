@@ -27,6 +27,7 @@ constexpr double kFontSize = 13;
 // Mean width of a letter of a sans-serif font, in font sizes; a little too much rather than too
 // little.
 constexpr double kLetterWidth = 0.58;
+constexpr double kBoldLetterWidth = 0.66;
 
 struct PhaseStyle {
   Phase phase;
@@ -46,8 +47,8 @@ const PhaseStyle& style_of(Phase phase) {
   return *std::ranges::find(kStyles, phase, &PhaseStyle::phase);
 }
 
-double text_width(std::string_view text, double font_size = kFontSize) {
-  return static_cast<double>(text.size()) * kLetterWidth * font_size;
+double text_width(std::string_view text, double letter_width = kLetterWidth) {
+  return static_cast<double>(text.size()) * letter_width * kFontSize;
 }
 
 /// A step of 1, 2 or 5 times a power of ten that cuts `range` into at most `most` parts.
@@ -170,7 +171,7 @@ void Picture::draw_steps() {
     add(R"(<path d="M{0:.2f} {1} V{2} H{3:.2f} V{1}" class="bracket"/>)", from, kTop - 24,
         kTop - 30, to);
     const double middle = (from + to) / 2;
-    const double half = text_width(label) / 2;
+    const double half = text_width(label, kBoldLetterWidth) / 2;
     if (2 * half > to - from || middle - half < free_from) continue;
     add_text(middle, kTop - 36, "middle", label, R"(font-weight="bold")");
     free_from = middle + half;
@@ -221,7 +222,7 @@ void Picture::draw_peak() {
   add(R"(<line x1="{}" y1="{:.1f}" x2="{}" y2="{:.1f}" class="level"/>)", kLeft, at_y, kRight,
       at_y);
   add(R"(<circle cx="{:.1f}" cy="{:.1f}" r="5" class="peak"/>)", at_x, at_y);
-  const double half = text_width(text) / 2;
+  const double half = text_width(text, kBoldLetterWidth) / 2;
   const double middle = std::clamp(at_x, kLeft + half + 8, kRight - half - 8);
   // A box behind it: the edges of phases would cross the letters.
   add(R"(<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="22" class="box"/>)", middle - half - 4,

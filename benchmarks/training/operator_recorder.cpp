@@ -68,20 +68,27 @@ void OperatorRecorder::end_step() {
   if (flops_steps_.contains(step_)) flops_statistics_.add(events);
   if (!operator_steps_.contains(step_)) return;
   statistics_.add(events);
-  append_to_trace(*result);
   last_recorded_ = step_;
+  append_to_trace(*result);
 }
 
 void OperatorRecorder::append_to_trace(torch::autograd::profiler::ProfilerResult& result) {
   const auto part = folder_ / fmt::format(".trace_step_{}.json", step_);
-  result.save(part.string());
+  const auto discard_part = [&] {
+    std::error_code absent;
+    std::filesystem::remove(part, absent);
+    // Kineto fills this one first, and leaves it behind where the disk is full.
+    std::filesystem::remove(part.string() + ".tmp", absent);
+  };
   try {
+    result.save(part.string());
     trace_->append(part);
   } catch (...) {
-    std::filesystem::remove(part);
+    discard_part();
+    trace_.reset();  // what it holds so far must not become a file
     throw;
   }
-  std::filesystem::remove(part);
+  discard_part();
 }
 
 std::vector<std::string> OperatorRecorder::finish() {

@@ -116,6 +116,17 @@ TEST_F(OperatorRecorderTest, RowsHaveShapesStacksAndMemory) {
   EXPECT_TRUE(found);
 }
 
+TEST_F(OperatorRecorderTest, EachArrowFromForwardToBackwardHasItsOwnNumber) {
+  std::map<int64_t, std::map<std::string, int>> ends;
+  for (const Json& event : recorded->trace.at("traceEvents")) {
+    if (event.value("cat", "") == "fwdbwd")
+      ++ends[event.at("id").get<int64_t>()][event.at("ph").get<std::string>()];
+  }
+  ASSERT_FALSE(ends.empty());
+  for (const auto& [id, count] : ends)
+    EXPECT_EQ(count, (std::map<std::string, int>{{"f", 1}, {"s", 1}})) << "arrow " << id;
+}
+
 TEST_F(OperatorRecorderTest, TheTraceHoldsBothStepsInTheOrderOfTime) {
   std::map<std::string, double> begins;
   for (const Json& event : recorded->trace.at("traceEvents")) {

@@ -1,5 +1,6 @@
 #include "benchmarks/training/token_data.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -25,6 +25,8 @@ class TraceFile {
   void write(const std::string& text);
 
   ReplacementFile file_;
+  std::string name_;
+  int64_t arrows_ = 0;  ///< highest number of an arrow so far
   std::optional<int64_t> base_nanoseconds_;
   std::string closing_;  ///< what of the first trace comes after its events
   bool has_events_ = false;

@@ -98,7 +98,8 @@ std::string performance_summary_text(const Json& document) {
   if (!s.at("samples_per_second").is_null()) {
     const auto samples = s.at("samples_per_second").get<double>();
     text += fmt::format("Training speed: {:.1f} samples/sec\n", samples);
-    text += fmt::format("Throughput: {:.1f} samples/sec, {:.0f} tokens/sec\n", samples,
+    // The second and third words are what the workshop's loops print.
+    text += fmt::format("Throughput: {:.1f} samples/sec ({:.0f} tokens/sec)\n", samples,
                         s.at("tokens_per_second").get<double>());
   }
   text += fmt::format("Peak memory usage: {:.0f} MB\n",
@@ -130,8 +131,11 @@ std::string performance_summary_text(const Json& document) {
 }
 
 std::string memory_summary_text(const Json& memory) {
-  if (memory.is_null()) return {};
-  const auto size = [&](const char* key) { return mebibytes(memory.at(key).get<double>()); };
+  // Nothing was allocated where a step is one launch.
+  if (memory.is_null() || memory.at("peak_phase").is_null()) return {};
+  const auto size = [&](const char* key) {
+    return memory.at(key).is_null() ? 0.0 : mebibytes(memory.at(key).get<double>());
+  };
   std::string text = titled("Memory Analysis Summary:");
   text += fmt::format(
       "Peak Memory Usage: {:.1f} MB (in {}: {}, {})\nAverage Memory Usage: {:.1f} MB\n"

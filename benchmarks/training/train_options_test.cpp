@@ -10,6 +10,7 @@
 namespace tinyllama::training {
 namespace {
 
+using ::tinyllama::testing::contains;
 using ::tinyllama::testing::error_of;
 
 TrainOptions parse(std::vector<const char*> arguments) {
@@ -20,10 +21,6 @@ TrainOptions parse(std::vector<const char*> arguments) {
 
 std::string refusal(std::vector<const char*> arguments) {
   return error_of<std::invalid_argument>([&] { parse(std::move(arguments)); });
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST(TrainOptionsTest, DefaultsAreTheWorkshopsTinyModel) {
@@ -71,18 +68,19 @@ TEST(TrainOptionsTest, ProfilersTakeTheStepsThatTheReferenceNames) {
   EXPECT_EQ(few.operator_steps().last, 3);
 }
 
+using Steps = std::pair<int64_t, int64_t>;
+
 TEST(TrainOptionsTest, TheMemoryProfilerKeepsOutOfTheOthersSteps) {
   const auto memory_steps = [](std::vector<const char*> more) {
     more.push_back("--profile-memory");
     const StepRange steps = parse(std::move(more)).memory_steps();
-    return std::pair(steps.first, steps.last);
+    return Steps{steps.first, steps.last};
   };
-  EXPECT_EQ(memory_steps({}), std::pair<int64_t>(2, 4));
-  EXPECT_EQ(memory_steps({"--enable-pytorch-profiler"}), std::pair<int64_t>(2, 4));
-  EXPECT_EQ(memory_steps({"--enable-deepspeed-flops", "--flops-profile-step=3"}),
-            std::pair<int64_t>(2, 2));
-  EXPECT_EQ(memory_steps({"--num-steps=1"}), std::pair<int64_t>(1, 1));
-  EXPECT_EQ(memory_steps({"--num-steps=2", "--enable-pytorch-profiler"}), std::pair<int64_t>(1, 1));
+  EXPECT_EQ(memory_steps({}), (Steps{2, 4}));
+  EXPECT_EQ(memory_steps({"--enable-pytorch-profiler"}), (Steps{2, 4}));
+  EXPECT_EQ(memory_steps({"--enable-deepspeed-flops", "--flops-profile-step=3"}), (Steps{2, 2}));
+  EXPECT_EQ(memory_steps({"--num-steps=1"}), (Steps{1, 1}));
+  EXPECT_EQ(memory_steps({"--num-steps=2", "--enable-pytorch-profiler"}), (Steps{1, 1}));
   EXPECT_TRUE(contains(refusal({"--num-steps=1", "--enable-pytorch-profiler", "--profile-memory"}),
                        "raise --num-steps"));
 }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <iostream>
+#include <limits>
 
 #include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/console/option_grammar.hpp"
@@ -91,14 +92,15 @@ class TrainRun {
         paths_(paths),
         profiles_("--profile-dir", options.any_profiler() ? options.profile_folder : ""),
         output_("--output-dir", options.output_folder),
+        weights_("--save-weights", options.save_weights_folder),
         data_(open_data()) {
+    refuse_for_memory();
     if (options.profile_pytorch || options.profile_flops)
       operators_.emplace(options, device, profiles_.path());
     if (options.profile_pytorch) events_.emplace(profiles_.path());
   }
 
   ExitCode run(const std::vector<std::string>& command) {
-    refuse_for_memory();
     document_ = {{"schema_version", 1},
                  {"program", "tiny_llama_train"},
                  {"command", command},
@@ -119,16 +121,19 @@ class TrainRun {
   }
 
  private:
-  // Said before the first allocation, and not in the words of an allocator.
+  // Said before the first allocation and the first file, and not in the words of an allocator.
   void refuse_for_memory() const {
-    const int64_t predicted = full_step_memory(options_.workload()).peak();
+    int64_t predicted = full_step_memory(options_.workload()).peak();
+    // Beyond 64 bits the formulas' products wrap around.
+    if (predicted < 0) predicted = std::numeric_limits<int64_t>::max();
     const int64_t free = device_.free_memory_bytes();
     if (predicted <= free) return;
     throw std::invalid_argument(fmt::format(
-        "--batch-size {} --seq-len {}: a step needs {} of memory, and {} is free on {}; lower one "
-        "of them, or use --variant optimized, checkpoint or a narrower --dtype",
-        options_.batch_size, options_.seq_len, console::format_bytes(predicted),
-        console::format_bytes(free), device_.description().name));
+        "--batch-size {} --seq-len {}: a step of {} parameters needs {} of memory, and {} is free "
+        "on {}; lower one of them, take a smaller model, or use --variant optimized, checkpoint "
+        "or a narrower --dtype",
+        options_.batch_size, options_.seq_len, count_parameters(ModelConfig(options_.dimensions)),
+        console::format_bytes(predicted), console::format_bytes(free), device_.description().name));
   }
 
   std::unique_ptr<TokenData> open_data() const {
@@ -241,7 +246,8 @@ class TrainRun {
     attempts_.attempt([&] {
       if (!recording_) return;
       profiles_.write("memory_timeline.json", memory_timeline_json(*recording_));
-      profiles_.write("memory_timeline.svg", memory_timeline_svg(*recording_));
+      if (!recording_->events.empty())
+        profiles_.write("memory_timeline.svg", memory_timeline_svg(*recording_));
     });
     const Json& flops = document_.at("flops");
     for (const char* part : {"flops_profile", "computational_intensity", "roofline_data"}) {
@@ -264,9 +270,8 @@ class TrainRun {
       });
     }
     attempts_.attempt([&] {
-      if (options_.save_weights_folder.empty()) return;
-      save_weights(options_.save_weights_folder, ModelConfig(options_.dimensions),
-                   state.model.parameters());
+      if (weights_.exists())
+        save_weights(weights_.path(), ModelConfig(options_.dimensions), state.model.parameters());
     });
     if (options_.any_profiler()) std::cout << "\nProfiling complete!\n";
     std::cout << files_text(profiles_.path().string(), profiles_.files())
@@ -278,6 +283,7 @@ class TrainRun {
   const TrainRunPaths& paths_;
   ResultFolder profiles_;
   ResultFolder output_;
+  ResultFolder weights_;
   std::unique_ptr<TokenData> data_;
   std::optional<OperatorRecorder> operators_;
   std::optional<TensorboardEvents> events_;

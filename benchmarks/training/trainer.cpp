@@ -114,6 +114,8 @@ bool Trainer::report_pending() {
     Pending& pending = pending_[i];
     pending.record.times = times[i];
     pending.record.loss = pending.loss.item<double>();
+    // The sign of a NaN says nothing, and would be printed.
+    if (std::isnan(pending.record.loss)) pending.record.loss = std::abs(pending.record.loss);
     finite = std::isfinite(pending.record.loss);
     report_(pending.record);
   }

@@ -32,7 +32,7 @@ from tinyllama_tools.worksheet import (
 from tinyllama_tools.worksheet_rules import ratio
 
 # What an optimization has to bring to be in the plan: time, or memory.
-WORTHWHILE_SPEEDUP, WORTHWHILE_MEMORY = 1.02, 0.95
+WORTHWHILE_SPEEDUP, WORTHWHILE_MEMORY, NOT_SLOWER = 1.02, 0.95, 0.98
 WORKSHEET_QUADRANTS = {
     1: "High Impact, Low Effort (Priority 1)",
     2: "High Impact, High Effort (Priority 2)",
@@ -114,11 +114,13 @@ def worthwhile(
 ) -> Verdict:
     """Time or memory; `memory` is a peak over that of the baseline."""
     rule = f"rule: from {WORTHWHILE_SPEEDUP}x"
-    saves = memory is not None and memory <= WORTHWHILE_MEMORY
+    # memory bought with time is another trade than the worksheet's plan is about
+    not_slower = speedup is None or speedup >= NOT_SLOWER
+    saves = memory is not None and memory <= WORTHWHILE_MEMORY and not_slower
     text = f"{times(speedup)} {what}"
     if memory is not None:
         text += f", peak memory {memory:.2f}x"
-        rule += f", or a peak of {WORTHWHILE_MEMORY:g}x or less"
+        rule += f", or a peak of {WORTHWHILE_MEMORY:g}x or less at {NOT_SLOWER}x or more"
     return Verdict((speedup or 0) >= WORTHWHILE_SPEEDUP or saves, f"{text}; {rule}")
 
 

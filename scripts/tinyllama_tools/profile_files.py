@@ -1,6 +1,6 @@
 """Reads what tiny_llama_train wrote into a folder, and checks it before anybody computes with it.
 
-docs/training_files.md says what the keys mean, profile_schema.json of which type they are.
+docs/training_files.md says what the keys mean, results/training_schema.json of which type they are.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from tinyllama_tools.schema_check import SchemaCheck
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.suite_run import PROJECT, Json
 
 SUMMARY = "performance_summary.json"
-SCHEMA = Path(__file__).with_name("profile_schema.json")
+SCHEMA = PROJECT / "results/training_schema.json"
 SCHEMA_VERSION = 1
 
 

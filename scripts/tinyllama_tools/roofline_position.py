@@ -33,7 +33,9 @@ def roofline_position(flops: Json | None) -> RooflinePosition | None:
     if not step or step.get("percent_of_attainable") is None or step.get("bound") is None:
         return None
     intensity, percent = step["arithmetic_intensity_flops_per_byte"], step["percent_of_attainable"]
-    ridge = roofline.get("ridge_point_flops_per_byte")
+    # the ridge of the bandwidth that this working set sees, which may be a cache's
+    bandwidth, peak = step.get("attainable_bandwidth"), roofline.get("peak_flops")
+    ridge = peak / bandwidth if bandwidth and peak else None
     where = f"{intensity:.1f} FLOP/byte" + (f" against a ridge at {ridge:.1f}" if ridge else "")
     reach = f"{percent:.1f} % of what the roofline allows there"
     if percent >= ON_THE_ROOF_PERCENT:

@@ -120,10 +120,13 @@ class SchemaCheck:
         return self._first(known, lambda name: rule[name], key)
 
     def _additionalProperties(  # noqa: N802
-        self, value: object, rule: Mapping[str, Any], key: str, schema: Mapping[str, Any]
+        self, value: object, rule: Mapping[str, Any] | bool, key: str, schema: Mapping[str, Any]
     ) -> Problem | None:
         named = schema.get("properties", {})
         others = {name: e for name, e in _entries(value) if name not in named}
+        if isinstance(rule, bool):
+            allowed = rule or not others
+            return None if allowed else Problem(key, f"{_shown(min(others))} is no key of it")
         return self._first(others, lambda _: rule, key)
 
     def _first(self, entries: Mapping[str, object], rule: Any, key: str) -> Problem | None:  # noqa: ANN401

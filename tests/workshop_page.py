@@ -1,0 +1,86 @@
+"""docs/workshop.md as data: its tables, commands and snippets."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from conftest import PROJECT_ROOT
+
+PROGRAM = "build/benchmarks/tiny_llama_train"
+OPTION_TABLE = ("where", "options of `tiny_llama_train`", "to know")
+COMMAND_TABLE = ("where", "in the text", "here", "to know")
+FILE_TABLE = ("file in the text", "here", "written with", "keys")
+FOLDER_TABLE = ("folder in the text", "here", "written with")
+LINE_TABLE = ("in the text", "here", "with")
+FIGURE_TABLE = ("what", "in the text", "exact", "where")
+SIZE_TABLE = ("size", "in the text", "parameters")
+# What a cell under `here` may say instead of a command.
+AS_IT_IS = ("as it is", "as they are")
+WITHOUT_COMMAND = ("none", "as on any machine")
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table under its heading; cells as they are written, without the escape of `|`."""
+
+    section: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def page_text() -> str:
+    """The whole page."""
+    return (PROJECT_ROOT / "docs/workshop.md").read_text(encoding="utf-8")
+
+
+def code(cell: str) -> list[str]:
+    """What stands in backquotes."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def _cells(line: str) -> tuple[str, ...]:
+    parts = re.split(r"(?<!\\)\|", line.strip().strip("|"))
+    return tuple(part.strip().replace("\\|", "|") for part in parts)
+
+
+@cache
+def tables() -> tuple[Table, ...]:
+    """In the page's order. A row of another width than its header is an error."""
+    found: list[Table] = []
+    section, block = "", []
+    for line in [*re.sub(r"```.*?```", "", page_text(), flags=re.DOTALL).split("\n"), ""]:
+        if line.startswith("## "):
+            section = line[3:]
+        if line.startswith("|"):
+            block.append(_cells(line))
+        elif block:
+            header, _, *rows = block
+            wrong = [row for row in rows if len(row) != len(header)]
+            assert not wrong, f"cells missing or too many: {wrong}"
+            found.append(Table(section, header, tuple(rows)))
+            block = []
+    return tuple(found)
+
+
+def rows(header: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Of all tables with this header."""
+    return [row for table in tables() if table.header == header for row in table.rows]
+
+
+def _of_row(row: tuple[str, ...]) -> list[str]:
+    _, text, here, _ = row
+    return code(text) if here == AS_IT_IS[0] else code(here)
+
+
+def commands() -> list[str]:
+    """Everything that a reader is told to type, once each, in the page's order."""
+    typed = [f"{PROGRAM} {' '.join(code(row[1]))}" for row in rows(OPTION_TABLE)]
+    typed += [command for row in rows(COMMAND_TABLE) for command in _of_row(row)]
+    return list(dict.fromkeys(command.removesuffix(" &") for command in typed))
+
+
+def snippets() -> list[str]:
+    """The shell texts of the page."""
+    return re.findall(r"```bash\n(.*?)```", page_text(), flags=re.DOTALL)
