@@ -54,6 +54,7 @@ def roofline_point(name: str, intensity: float, achieved: float) -> Json:
         "achieved_flops_per_sec": achieved,
         "attainable_flops_per_sec": attainable,
         "percent_of_attainable": 100 * achieved / attainable if attainable else None,
+        "attainable_bandwidth": PEAK_BANDWIDTH,
         "bound": "compute" if attainable >= PEAK_FLOPS else "memory",
     }
 

@@ -82,7 +82,7 @@ DeviceDescription describe_cpu() {
   description.name = host_machine::processor_name();
   description.architecture = cpu_architecture();
   description.memory_bytes = host_machine::memory().total_bytes;
-  description.multiprocessors = host_machine::usable_processors();
+  description.multiprocessors = static_cast<int>(host_machine::usable_processors().size());
   description.last_level_cache_bytes = host_machine::last_level_cache_bytes();
   return description;
 }

@@ -1,6 +1,7 @@
 #include "benchmarks/instruments/host_machine.hpp"
 
 #include <fmt/format.h>
+#include <omp.h>
 #include <sched.h>
 #include <sys/utsname.h>
 
@@ -9,6 +10,7 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 
 namespace tinyllama::instruments::host_machine {
@@ -73,12 +75,6 @@ void tighten_upwards(ControlGroupMemory& result, const fs::path& mount, const fs
   }
 }
 
-bool may_run_on(int processor) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) != 0 || CPU_ISSET(processor, &set);
-}
-
 struct Cache {
   int64_t level = 0;
   int64_t bytes = 0;
@@ -115,16 +111,31 @@ std::string processor_name() {
   return std::string(machine.machine) + " processor";
 }
 
-int usable_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+std::vector<int> usable_processors() {
+  std::set<int> found;
+  std::error_code unknown;
+  for (const auto& thread : fs::directory_iterator("/proc/self/task", unknown)) {
+    const std::string name = thread.path().filename().string();
+    pid_t number = 0;
+    std::from_chars(name.data(), name.data() + name.size(), number);
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (::sched_getaffinity(number, sizeof set, &set) != 0) continue;
+    for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+      if (CPU_ISSET(processor, &set)) found.insert(processor);
+    }
+  }
+  for (int place = 0; place < ::omp_get_num_places(); ++place) {
+    std::vector<int> processors(static_cast<size_t>(::omp_get_place_num_procs(place)));
+    ::omp_get_place_proc_ids(place, processors.data());
+    found.insert(processors.begin(), processors.end());
+  }
+  return {found.begin(), found.end()};
 }
 
 int64_t last_level_cache_bytes() {
   std::map<std::string, int64_t> distinct;
-  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
-    if (!may_run_on(processor)) continue;
+  for (const int processor : usable_processors()) {
     const Cache cache = last_level_cache_of(processor);
     if (cache.bytes > 0) distinct[cache.shared_by] = cache.bytes;
   }

@@ -5,14 +5,17 @@
 #include <filesystem>
 #include <limits>
 #include <string>
+#include <vector>
 
 namespace tinyllama::instruments::host_machine {
 
 /// "model name" of /proc/cpuinfo; where the kernel gives none (Arm), the machine type and
 /// "processor".
 std::string processor_name();
-/// Logical processors that this process may run on.
-int usable_processors();
+/// Logical processors that this process may use, by number: those of all its threads and of
+/// OpenMP's places. The calling thread's alone would not do, since OpenMP may have bound it to one
+/// of them.
+std::vector<int> usable_processors();
 /// Sum of the last-level caches that those processors share; 0 where the kernel does not say.
 int64_t last_level_cache_bytes();
 

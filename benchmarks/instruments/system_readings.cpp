@@ -1,3 +1,4 @@
+#include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/system_readings.hpp"
 
 #include <fmt/format.h>
@@ -24,7 +25,7 @@ class NothingToRead : public SystemReader {
 
 std::unique_ptr<SystemReader> system_reader(const Device& device, const SystemSources& sources) {
   if (!device.is_gpu()) {
-    return cpu_reader(sources, processors_of_process());
+    return cpu_reader(sources, host_machine::usable_processors());
   }
   try {
     const int index = device.torch().index();

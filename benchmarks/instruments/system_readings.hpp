@@ -44,11 +44,6 @@ struct GpuIdentity {
   int index = 0;           ///< serves where the bus id is empty
 };
 
-/// Logical processors that this process may use, by number: those of all its threads and of
-/// OpenMP's places. The calling thread's alone would not do, since OpenMP may have bound it to one
-/// of them.
-std::vector<int> processors_of_process();
-
 /// Utilization is this process's share of `processors`, clock their mean,
 /// temperature that of the hottest package, power the sum of the packages' (RAPL; where the
 /// kernel lets us read it). Utilization and power are means since the reading before.

@@ -1,8 +1,6 @@
 // Readings of the processor, from the kernel's files.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <omp.h>
-#include <sched.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -257,26 +255,6 @@ class CpuReader : public SystemReader {
 
 }  // namespace
 
-std::vector<int> processors_of_process() {
-  std::set<int> found;
-  for (const fs::path& thread : entries("/proc/self/task")) {
-    const std::string name = thread.filename().string();
-    pid_t number = 0;
-    std::from_chars(name.data(), name.data() + name.size(), number);
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (::sched_getaffinity(number, sizeof set, &set) != 0) continue;
-    for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
-      if (CPU_ISSET(processor, &set)) found.insert(processor);
-    }
-  }
-  for (int place = 0; place < ::omp_get_num_places(); ++place) {
-    std::vector<int> processors(static_cast<size_t>(::omp_get_place_num_procs(place)));
-    ::omp_get_place_proc_ids(place, processors.data());
-    found.insert(processors.begin(), processors.end());
-  }
-  return {found.begin(), found.end()};
-}
 
 std::unique_ptr<SystemReader> cpu_reader(const SystemSources& sources,
                                          std::vector<int> processors) {

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/system_readings.hpp"
 
 namespace tinyllama::instruments {
@@ -221,7 +222,7 @@ TEST_F(CpuReaderTest, ACounterThatCannotBeFollowedIsAbsent) {
 }
 
 TEST(ProcessorsOfProcessTest, AThreadBoundToOneProcessorHidesNoneOfTheOthers) {
-  const std::vector<int> all = processors_of_process();
+  const std::vector<int> all = host_machine::usable_processors();
   ASSERT_FALSE(all.empty());
   EXPECT_TRUE(std::ranges::is_sorted(all));
   std::vector<int> seen_by_bound_thread;
@@ -230,14 +231,14 @@ TEST(ProcessorsOfProcessTest, AThreadBoundToOneProcessorHidesNoneOfTheOthers) {
     CPU_ZERO(&one);
     CPU_SET(all.front(), &one);
     ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
-    seen_by_bound_thread = processors_of_process();
+    seen_by_bound_thread = host_machine::usable_processors();
   }).join();
   EXPECT_EQ(seen_by_bound_thread, all);
 }
 
 TEST(ProcessorsOfProcessTest, WhatOpenMpBindsThreadsToCounts) {
   // In a process that begins with bound threads, as thread_pinning makes it do.
-  const std::vector<int> all = processors_of_process();
+  const std::vector<int> all = host_machine::usable_processors();
   const char* variable = "TINY_LLAMA_TEST_EXPECTED_PROCESSORS";
   if (const char* expected = std::getenv(variable)) {
     EXPECT_EQ(std::to_string(all.size()), expected);
@@ -252,7 +253,7 @@ TEST(ProcessorsOfProcessTest, WhatOpenMpBindsThreadsToCounts) {
 }
 
 TEST(CpuReaderCostTest, ALookCostsLessThanOnePercentOfTheDefaultInterval) {
-  const auto from = cpu_reader({}, processors_of_process());
+  const auto from = cpu_reader({}, host_machine::usable_processors());
   constexpr int looks = 50;
   const double before = process_seconds();
   for (int look = 0; look < looks; ++look) from->read();

@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/gpu_runtime.hpp"
 #include "benchmarks/instruments/system_readings.hpp"
@@ -200,7 +201,7 @@ std::vector<SetupLine> validate_setup(const SelectedDevice& device, const Worklo
           check_memory_of(device, workload),
           check_gpu_runtime(device, runtime::name(), runtime::device_count()),
           check_threads(at::hasOpenMP(), at::get_num_threads(),
-                        static_cast<int>(instruments::processors_of_process().size())),
+                        static_cast<int>(instruments::host_machine::usable_processors().size())),
           check_output_folder(output_folder)};
 }
 
