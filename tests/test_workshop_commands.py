@@ -5,44 +5,51 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import socket
 import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from conftest import built_program
 from tinyllama_tools.suite_run import Json
 from workshop_page import (
-    AS_IT_IS,
-    COMMAND_TABLE,
-    FIGURE_TABLE,
     FILE_TABLE,
     FOLDER_TABLE,
     LINE_TABLE,
-    OPTION_TABLE,
     PROGRAM,
-    SIZE_TABLE,
-    WITHOUT_COMMAND,
     code,
     commands,
     rows,
     snippets,
-    tables,
+    value_at,
 )
 from workshop_place import WorkshopPlaces, needs
 
-DOCUMENTS = (
-    "Walkthrough",
-    "Exercise 1, its own sheet",
-    "Exercise 3, its own sheet: bottlenecks",
-    "Short walkthrough",
-    "Component benchmark and profiling summary",
-)
 # These would install packages, or take minutes: that the script knows them is all that is checked.
 NOT_RUN = {"scripts/bench --setup-only": "--setup-only", "scripts/ablation": "scripts/ablation"}
 PROFILERS = ("--enable-pytorch-profiler", "--profile-memory", "--enable-deepspeed-flops")
 SERVERS = [command for command in commands() if command.startswith("tensorboard")]
-RUN = [command for command in commands() if command not in (*SERVERS, *NOT_RUN)]
+# Each measures the device's peaks, which takes seconds, and more: with --long only.
+LONG = ("scripts/bench", "scripts/exercise 2", "scripts/exercise 3")
+LONG_PROFILES = ("./bottleneck_retry", "./top_operations", "./version2_analysis")
+
+
+def run_parameter(command: str) -> ParameterSet:
+    """The command, marked where it takes long."""
+    is_long = command.startswith(LONG) or command.endswith(LONG_PROFILES)
+    return pytest.param(command, marks=[pytest.mark.long] if is_long else [], id=command)
+
+
+SERVER_TIMEOUT_S = 40.0
+RUN = [run_parameter(c) for c in commands() if c not in (*SERVERS, *NOT_RUN)]
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +57,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> WorkshopPlaces:
     built_program("benchmarks/tiny_llama_train")
     built_program("benchmarks/tiny_llama_bench")
     return WorkshopPlaces(tmp_path_factory.mktemp("workshop"))
-
-
-def value_at(data: Json, path: str) -> Json:
-    """`a.b[name].c`: a key may be followed by the name of a list's entry. KeyError where absent."""
-    for key, name in re.findall(r"([\w]+)(?:\[((?:[^\[\]]|\[[^\]]*\])+)\])?\.?", path):
-        data = data[key]
-        if name:
-            data = next(entry for entry in data if entry["name"] == name)
-    return data
 
 
 def files_of(command: str) -> list[tuple[str, list[str]]]:
@@ -170,65 +168,55 @@ def test_the_snippet_runs_as_it_is(text: str, places: WorkshopPlaces) -> None:
         assert "not available" not in done.stdout
 
 
-def test_every_document_has_its_commands() -> None:
-    sections = {
-        table.section for table in tables() if table.header in (OPTION_TABLE, COMMAND_TABLE)
-    }
-    assert sections == set(DOCUMENTS)
-    assert len(snippets()) == 3
+@contextmanager
+def tensorboard_of(folder: Path, command: str) -> Iterator[str]:
+    """The address of a server started by this command, at a port that is free."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = shlex.split(re.sub(r" --port \d+", "", command))
+    start = [sys.executable, "-m", "tensorboard.main", *words[1:], f"--port={port}"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([*start, "--host=127.0.0.1"], cwd=folder, **quiet) as server:
+        try:
+            yield f"http://127.0.0.1:{port}/data/plugin"
+        finally:
+            server.terminate()
 
 
-@pytest.mark.parametrize("row", rows(COMMAND_TABLE), ids=lambda row: f"{row[0]} {row[1]}"[:60])
-def test_each_row_says_what_to_type_or_why_nothing(row: tuple[str, ...]) -> None:
-    _, text, here, _ = row
-    if here == AS_IT_IS[0]:
-        assert code(text)
-    elif here.startswith(AS_IT_IS[1]):
-        assert "#snippets-of-the-text" in here
-    else:
-        assert code(here) or here in WITHOUT_COMMAND
+def answer(address: str, is_complete: Callable[[Json], bool]) -> Json:
+    """The first complete answer of a server that may still be starting; the last one it gave."""
+    found: Json = None
+    end = time.monotonic() + SERVER_TIMEOUT_S
+    while time.monotonic() < end:
+        with suppress(OSError), urllib.request.urlopen(address, timeout=10) as reply:
+            found = json.load(reply)
+            if is_complete(found):
+                break
+        time.sleep(0.3)
+    return found
 
 
-def shown(value: Json) -> str:
-    """Bytes, counts and texts as the page writes them, by the size of the figure."""
-    return value if isinstance(value, str) else f"{value:,}"
+@pytest.mark.parametrize("command", SERVERS)
+def test_tensorboard_finds_curves_and_trace_in_the_folder(
+    command: str, places: WorkshopPlaces
+) -> None:
+    for other in needs(command):
+        assert places.run(other).returncode == 0
+    folder = places.home(command)
+    logs = next(word for word in re.split("[ =]", command) if word.startswith("./"))
+    curves = EventAccumulator(str(folder / logs))
+    curves.Reload()
+    assert {"loss", "step_time_seconds", "peak_memory_MiB"} <= set(curves.Tags()["scalars"])
+    assert len(list((folder / logs).glob("*.pt.trace.json"))) == 1
 
 
-@pytest.fixture(scope="module")
-def tiny_summary(tmp_path_factory: pytest.TempPathFactory) -> Json:
-    """The default size as it is: the page's figures are of this run."""
-    program = built_program("benchmarks/tiny_llama_train")
-    folder = tmp_path_factory.mktemp("tiny")
-    options = ["--num-steps=10", "--threads=1", "--device=cpu", *PROFILERS]
-    command = [str(program), *options, f"--profile-dir={folder}"]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    return json.loads((folder / "performance_summary.json").read_text(encoding="utf-8"))
-
-
-def measured_figures() -> list[tuple[str, ...]]:
-    """Rows whose exact figure is a key of performance_summary.json on any device."""
-    keys = ("model.", "memory.", "operators.steps", "flops.")
-    return [row for row in rows(FIGURE_TABLE) if code(row[3]) and code(row[3])[0].startswith(keys)]
-
-
-@pytest.mark.parametrize("row", measured_figures(), ids=lambda row: row[0])
-def test_the_exact_figures(row: tuple[str, ...], tiny_summary: Json) -> None:
-    _, _, exact, where = row
-    value = value_at(tiny_summary, code(where)[0])
-    if exact.endswith(" MB"):
-        assert f"{value / 2**20:.1f} MB" == exact
-    elif exact.endswith("M"):
-        assert f"{value / 1e6:,.1f}M" == exact
-    elif exact.endswith("B"):
-        assert f"{value / 1e9:.1f}B" == exact
-    else:
-        assert shown(value) == exact
-
-
-def test_the_parameters_of_the_sizes(bench_program: Path) -> None:
-    sizes = {size: count.replace(",", "") for size, _, count in rows(SIZE_TABLE)}
-    options = ["--dry-run", "--components=full_step", "--variants=baseline", "--dtypes=f32"]
-    command = [str(bench_program), *options, f"--sizes={','.join(sizes)}"]
-    table = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    for size, count in sizes.items():
-        assert re.search(rf"/{size}/\S+ +{count} ", table), size
+def test_the_tensorboard_command_serves_curves_and_profile(places: WorkshopPlaces) -> None:
+    command = SERVERS[0]
+    for other in needs(command):
+        assert places.run(other).returncode == 0
+    with tensorboard_of(places.home(command), command) as address:
+        tags = answer(f"{address}/scalars/tags", lambda found: bool(found))
+        runs = answer(f"{address}/pytorch_profiler/runs", lambda found: bool(found["runs"]))
+    assert "loss" in tags["."]
+    assert len(runs["runs"]) == 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from conftest import PROJECT_ROOT
+from tinyllama_tools.suite_run import Json
 
 PROGRAM = "build/benchmarks/tiny_llama_train"
 OPTION_TABLE = ("where", "options of `tiny_llama_train`", "to know")
@@ -84,3 +85,12 @@ def commands() -> list[str]:
 def snippets() -> list[str]:
     """The shell texts of the page."""
     return re.findall(r"```bash\n(.*?)```", page_text(), flags=re.DOTALL)
+
+
+def value_at(data: Json, path: str) -> Json:
+    """`a.b[name].c`: a key may be followed by the name of a list's entry. KeyError where absent."""
+    for key, name in re.findall(r"([\w]+)(?:\[((?:[^\[\]]|\[[^\]]*\])+)\])?\.?", path):
+        data = data[key]
+        if name:
+            data = next(entry for entry in data if entry["name"] == name)
+    return data

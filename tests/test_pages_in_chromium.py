@@ -1,0 +1,119 @@
+"""The trace and the memory picture of tiny_llama_train, opened in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from chromium import Chromium, Page, chromium, served
+from conftest import built_program
+from tinyllama_tools.suite_run import Json
+
+__all__ = ["chromium"]
+OPTIONS = [
+    "--device=cpu",
+    "--threads=1",
+    "--hidden-dim=32",
+    "--n-layers=1",
+    "--n-heads=2",
+    "--n-kv-heads=1",
+    "--intermediate-dim=48",
+    "--vocab-size=64",
+    "--batch-size=2",
+    "--seq-len=8",
+    "--num-steps=8",
+    "--enable-pytorch-profiler",
+    "--profile-steps=3",
+    "--profile-memory",
+]
+TRACE = "trace_step_5_8.json"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run's files and the page that draws its trace."""
+    program = built_program("benchmarks/tiny_llama_train")
+    folder = tmp_path_factory.mktemp("site")
+    command = [str(program), *OPTIONS, f"--profile-dir={folder}"]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    shutil.copy(Path(__file__).with_name("trace_viewer.html"), folder)
+    return folder
+
+
+def counts_of(page: Page) -> Json:
+    found = re.search(r'<pre id="counts">(.*?)</pre>', page.document)
+    assert found, page
+    return json.loads(found[1])
+
+
+def show_trace(browser: Chromium, folder: Path, name: str) -> Page:
+    with served(folder) as address:
+        return browser.open(f"{address}/trace_viewer.html?trace={name}")
+
+
+def test_the_trace_opens_without_an_error(site: Path, chromium: Chromium) -> None:
+    page = show_trace(chromium, site, TRACE)
+    assert page.console == []
+    counts = counts_of(page)
+    events = json.loads((site / TRACE).read_text(encoding="utf-8"))["traceEvents"]
+    complete = [event for event in events if event["ph"] == "X"]
+    assert counts["events"] == len(events)
+    assert counts["complete"] == counts["drawn"] == len(complete) > 0
+    assert counts["negative"] == 0
+    assert counts["rows"] == len({(event["pid"], event["tid"]) for event in complete})
+    # operators lie in the ranges of components, and those in steps; none ends outside its range
+    assert counts["overlapping"] == 0
+    assert counts["nested"] > 0.9 * len(complete)
+    assert page.document.count("<rect ") == len(complete)
+
+
+def test_a_damaged_trace_is_an_error(site: Path, chromium: Chromium) -> None:
+    whole = (site / TRACE).read_bytes()
+    (site / "half.json").write_bytes(whole[: len(whole) // 2])
+    assert show_trace(chromium, site, "half.json").console
+
+
+def test_an_event_that_ends_before_it_begins_is_counted(site: Path, chromium: Chromium) -> None:
+    trace = json.loads((site / TRACE).read_text(encoding="utf-8"))
+    next(event for event in trace["traceEvents"] if event["ph"] == "X")["dur"] = -1
+    (site / "negative.json").write_text(json.dumps(trace), encoding="utf-8")
+    assert counts_of(show_trace(chromium, site, "negative.json"))["negative"] == 1
+
+
+# Of every two texts of the picture, whether their boxes meet.
+MEASURE = """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><body><script>
+fetch("memory_timeline.svg").then((answer) => answer.text()).then((text) => {
+  document.body.innerHTML = text;
+  const texts = [...document.querySelectorAll("text")].filter((node) => node.textContent.trim());
+  const boxes = texts.map((node) => node.getBoundingClientRect());
+  const frame = document.querySelector("svg").getBoundingClientRect();
+  const inside = (box) => box.left >= frame.left && box.right <= frame.right &&
+    box.top >= frame.top && box.bottom <= frame.bottom;
+  const meets = (a, b) => a.left < b.right && b.left < a.right &&
+    a.top < b.bottom && b.top < a.bottom;
+  const pairs = [];
+  texts.forEach((one, i) => texts.slice(i + 1).forEach((other, j) => {
+    if (meets(boxes[i], boxes[i + 1 + j])) pairs.push([one.textContent, other.textContent]);
+  }));
+  const cut = texts.filter((_, i) => !inside(boxes[i])).map((node) => node.textContent);
+  const result = document.body.appendChild(document.createElement("pre"));
+  result.id = "counts";
+  result.textContent = JSON.stringify({texts: texts.length, pairs, cut});
+});
+</script>"""
+
+
+def test_no_text_of_the_memory_picture_meets_another(site: Path, chromium: Chromium) -> None:
+    (site / "measure.html").write_text(MEASURE, encoding="utf-8")
+    with served(site) as address:
+        page = chromium.open(f"{address}/measure.html")
+    assert page.console == []
+    found = counts_of(page)
+    assert found["texts"] > 10
+    assert found["pairs"] == []
+    assert found["cut"] == []

@@ -1,0 +1,73 @@
+"""docs/rocprofv3.md: the ranges it names, and the programs that read a profiler's files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from conftest import PROJECT_ROOT, built_program
+
+PAGE = (PROJECT_ROOT / "docs/rocprofv3.md").read_text(encoding="utf-8")
+OPTIONS = (
+    "--device=cpu --threads=1 --hidden-dim=32 --n-layers=1 --n-heads=2 --n-kv-heads=1 "
+    "--intermediate-dim=48 --vocab-size=64 --batch-size=2 --seq-len=8 --num-steps=8 "
+    "--eval-interval=6 --eval-iters=1 --enable-pytorch-profiler --profile-steps=3 --emit-ranges"
+)
+
+
+def test_the_ranges_are_those_of_the_program(tmp_path: Path) -> None:
+    program = built_program("benchmarks/tiny_llama_train")
+    command = [str(program), *OPTIONS.split(), f"--profile-dir={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if "without roctx, NVTX and ITT" in done.stderr:
+        pytest.skip("this libtorch has no ranges to emit")
+    assert done.returncode == 0, done.stderr
+    trace = json.loads((tmp_path / "trace_step_5_8.json").read_text(encoding="utf-8"))
+    ranges = [e for e in trace["traceEvents"] if e.get("cat") == "user_annotation"]
+    names = {e["name"] for e in ranges if not e["name"].startswith("ProfilerStep#")}
+    table = PAGE.split("| ranges | around |")[1].split("\n\n")[0]
+    assert names == set(re.findall(r"`([^`]+)`", table))
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, quoting=csv.QUOTE_NONNUMERIC).writerows([header, *rows])
+
+
+@pytest.fixture
+def rocprof(tmp_path: Path) -> Path:
+    """Files as rocprofv3 writes them: four steps of 100 ns, two kernels of 30 ns in each."""
+    folder = tmp_path / "rocprof"
+    folder.mkdir()
+    steps = [0, 100, 200, 300]
+    kernels = [(f"gemm_{n}", s + 40 * n, s + 40 * n + 30) for s in steps for n in range(2)]
+    stats = [("gemm_0", 4, 120, 30.0, 40.0), ("gemm_1", 4, 180, 45.0, 60.0)]
+    columns = ("Name", "Calls", "TotalDurationNs", "AverageNs", "Percentage")
+    write_csv(folder / "tiny_kernel_stats.csv", columns, stats)
+    columns = ("Kernel_Name", "Start_Timestamp", "End_Timestamp")
+    write_csv(folder / "tiny_kernel_trace.csv", columns, kernels)
+    marks = [(name, s, s + 5) for s in steps for name in ("data_loading", "forward")]
+    columns = ("Function", "Start_Timestamp", "End_Timestamp")
+    write_csv(folder / "tiny_marker_api_trace.csv", columns, marks)
+    return tmp_path
+
+
+def test_the_programs_read_the_files(rocprof: Path) -> None:
+    said = []
+    for text in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL):
+        command = [sys.executable, "-c", text]
+        done = subprocess.run(command, cwd=rocprof, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        said += done.stdout.splitlines()
+    assert [line.split() for line in said[:2]] == [
+        ["60.0", "%", "4", "calls", "gemm_1"],
+        ["40.0", "%", "4", "calls", "gemm_0"],
+    ]
+    assert said[2:] == ["2 kernels a step, GPU busy 60 % of the time"]
