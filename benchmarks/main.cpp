@@ -45,7 +45,8 @@ ExitCode run(int argc, const char* const* argv) {
     return ExitCode::ok;
   }
   if (options->describe_device) {
-    std::cout << nlohmann::ordered_json{{"device", instruments::describe_device(device)}}.dump() << "\n";
+    std::cout << nlohmann::ordered_json{{"device", instruments::describe_device(device)}}.dump()
+              << "\n";
     return ExitCode::ok;
   }
   if (options->dry_run) {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PROJECT_ROOT = Path(__file__).resolve().parents[1]
+from built_programs import PROJECT_ROOT, built_program
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,17 +25,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def project_root() -> Path:
     return PROJECT_ROOT
-
-
-def built_program(path: str) -> Path:
-    """A program below build/. In CI its absence is a failure, elsewhere a reason to skip."""
-    program = PROJECT_ROOT / "build" / path
-    if not program.is_file():
-        reason = f"{program.relative_to(PROJECT_ROOT)} is not built: run scripts/bench --setup-only"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return program
 
 
 @pytest.fixture(scope="session")

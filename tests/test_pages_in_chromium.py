@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from built_programs import built_program
 from chromium import Chromium, Page, chromium, served
-from conftest import built_program
 from tinyllama_tools.suite_run import Json
 
 __all__ = ["chromium"]

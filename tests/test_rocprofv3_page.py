@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import PROJECT_ROOT, built_program
+from built_programs import PROJECT_ROOT, built_program
 
 PAGE = (PROJECT_ROOT / "docs/rocprofv3.md").read_text(encoding="utf-8")
 OPTIONS = (

@@ -16,7 +16,7 @@ from torch_tb_profiler import io
 from torch_tb_profiler.profiler import RunLoader
 from torch_tb_profiler.run import RunProfile
 
-from conftest import built_program
+from built_programs import built_program
 
 STEPS = 11
 FIRST_PROFILED, LAST_PROFILED = 5, 10

@@ -18,7 +18,7 @@ import pytest
 from _pytest.mark import ParameterSet
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from conftest import built_program
+from built_programs import built_program
 from tinyllama_tools.suite_run import Json
 from workshop_page import (
     FILE_TABLE,
@@ -97,10 +97,10 @@ def check_folder(script: str, folder: Path) -> None:
                 assert list(folder.glob(pattern)), f"{folder}/{pattern}"
 
 
-def check_study(command: str, folder: Path) -> None:
+def check_study(command: str, folder: Path, output: str) -> None:
     size = command.split()[1]
     made = list((folder / "results").glob(f"performance_results_{size}_*"))
-    assert len(made) == 1, made
+    assert len(made) == 1, f"{made}\n{output}"
     check_folder("scripts/study", made[0])
     if "--enable-profilers" in command:
         check_folder("scripts/study --enable-profilers", made[0] / "pytorch_profiles")
@@ -133,7 +133,7 @@ def test_the_command_does_what_the_page_says(command: str, places: WorkshopPlace
     elif PROGRAM in command:
         check_training(command, folder, done.stdout)
     elif command.startswith("scripts/study") and "--dry-run" not in command:
-        check_study(command, folder)
+        check_study(command, folder, done.stdout)
     elif command.startswith("scripts/profile"):
         check_profile(command, folder, done.stdout)
     elif command.startswith("scripts/exercise"):

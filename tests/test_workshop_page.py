@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import built_program
+from built_programs import built_program
 from tinyllama_tools.suite_run import Json
 from workshop_page import (
     AS_IT_IS,

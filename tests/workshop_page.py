@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from conftest import PROJECT_ROOT
+from built_programs import PROJECT_ROOT
 from tinyllama_tools.suite_run import Json
 
 PROGRAM = "build/benchmarks/tiny_llama_train"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -10,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conftest import PROJECT_ROOT
+from built_programs import PROJECT_ROOT
+from tinyllama_tools.suite_run import Json, problem_sizes
 from workshop_page import commands
 
 SMALL_MODEL = {
@@ -31,8 +33,9 @@ BENCH_SMALL = (
     *("--benchmark_min_time=1x", "--benchmark_repetitions=1"),
 )
 TIMEOUT_S = 300.0
-# From a small model's rate a study expects hours for the sizes that it stands for.
+# On a busy machine a step of the small model may take any time.
 NO_LIMIT = "--max-minutes 1e6"
+SIZES = "build/benchmarks/small_sizes.json"
 
 
 def small_options(arguments: Sequence[str]) -> list[str]:
@@ -57,15 +60,21 @@ def small_options(arguments: Sequence[str]) -> list[str]:
     return small
 
 
-def small_bench_options(arguments: Sequence[str]) -> list[str]:
-    """Options of tiny_llama_bench for a case of under a millisecond.
+def small_sizes() -> Json:
+    """A file of problem sizes as --problem-sizes wants it: every name, the small model's shape."""
+    shape = {name[2:].replace("-", "_"): int(value) for name, value in SMALL_MODEL.items()}
+    return {
+        size: {**shape, "batch": values["batch"], "seq": values["seq"] // DIVISORS["--seq-len"]}
+        for size, values in problem_sizes().items()
+    }
 
-    Predictions are of the sizes as named, all of which fit: the small ones that run do.
-    """
-    if "--dry-run" in arguments:
-        return [*arguments, "--memory-limit=1TiB"]
+
+def small_bench_options(arguments: Sequence[str]) -> list[str]:
+    """Options of tiny_llama_bench for predictions of small sizes, or cases of a millisecond."""
     if "--describe-device" in arguments:
         return list(arguments)
+    if "--dry-run" in arguments:
+        return [*arguments, f"--problem-sizes={SIZES}"]
     model = [f"{name}={value}" for name, value in SMALL_MODEL.items()]
     return [*arguments, *model, *BENCH_SMALL]
 
@@ -93,6 +102,7 @@ def furnish(folder: Path) -> None:
     programs = folder / "build/benchmarks"
     _small_program(programs / "tiny_llama_train", built / "tiny_llama_train", "small_options")
     _small_program(programs / "tiny_llama_bench", built / "tiny_llama_bench", "small_bench_options")
+    (folder / SIZES).write_text(json.dumps(small_sizes()), encoding="utf-8")
     module = f"#!/bin/bash\nexec {sys.executable} -m tinyllama_tools"
     place = f'--build-folder "{folder}/build"'
     _script(folder / "scripts/profile", f'{module}.profile "$@" {place}\n')

@@ -1,5 +1,5 @@
-#include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/system_readings.hpp"
+#include "benchmarks/instruments/host_machine.hpp"
 
 #include <fmt/format.h>
 

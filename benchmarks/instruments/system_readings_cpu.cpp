@@ -255,7 +255,6 @@ class CpuReader : public SystemReader {
 
 }  // namespace
 
-
 std::unique_ptr<SystemReader> cpu_reader(const SystemSources& sources,
                                          std::vector<int> processors) {
   return std::make_unique<CpuReader>(sources, std::move(processors));

@@ -86,19 +86,20 @@ Json summarize(const std::vector<StepRecord>& steps, int64_t samples, int64_t to
   const auto rate = [&](int64_t count) {
     return average > 0 ? Json(static_cast<double>(count) / average) : Json(nullptr);
   };
-  Json summary = {{"steps_completed", steps.size()},
-                  {"first_step_seconds", steps.empty() ? 0.0 : steps.front().times.total()},
-                  {"steps_averaged", totals.size()},
-                  {"average_step_seconds", average},
-                  {"median_step_seconds", median(totals)},
-                  {"stddev_step_seconds", deviation(totals)},
-                  {"samples_per_second", rate(samples)},
-                  {"tokens_per_second", rate(tokens)},
-                  {"peak_memory_bytes", peak},
-                  {"final_loss", steps.empty() ? Json(nullptr) : number(steps.back().loss)}};
+  Json summary = {
+      {"steps_completed", steps.size()},
+      {"first_step_seconds", steps.empty() ? Json(nullptr) : Json(steps.front().times.total())},
+      {"steps_averaged", totals.size()},
+      {"average_step_seconds", mean_or_null(totals)},
+      {"median_step_seconds", totals.empty() ? Json(nullptr) : Json(median(totals))},
+      {"stddev_step_seconds", totals.empty() ? Json(nullptr) : Json(deviation(totals))},
+      {"samples_per_second", rate(samples)},
+      {"tokens_per_second", rate(tokens)},
+      {"peak_memory_bytes", peak},
+      {"final_loss", steps.empty() ? Json(nullptr) : number(steps.back().loss)}};
   Json breakdown;
   for (const Phase phase : kPhases) {
-    const bool unknown = whole_steps && is_part_of_launch(phase);
+    const bool unknown = chosen.empty() || (whole_steps && is_part_of_launch(phase));
     const double seconds = mean_of_phase(chosen, phase);
     breakdown[to_string(phase)] = {
         {"seconds", unknown ? Json(nullptr) : Json(seconds)},

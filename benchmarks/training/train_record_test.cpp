@@ -42,6 +42,8 @@ TEST(TrainRecordTest, NoStepsGiveNoRates) {
   EXPECT_EQ(summary.at("steps_completed"), 0);
   EXPECT_TRUE(summary.at("samples_per_second").is_null());
   EXPECT_TRUE(summary.at("final_loss").is_null());
+  EXPECT_TRUE(summary.at("average_step_seconds").is_null());
+  EXPECT_TRUE(summary.at("first_step_seconds").is_null());
 }
 
 TEST(TrainRecordTest, OverheadComparesMediansOfStepsWithoutTheirEvaluation) {

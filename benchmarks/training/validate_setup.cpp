@@ -12,9 +12,9 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/gpu_runtime.hpp"
+#include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/system_readings.hpp"
 #include "model/file_io.hpp"
 #include "model/memory_cost.hpp"
