@@ -1,13 +1,11 @@
 // tiny_llama_bench: options -> plan -> run.
 #include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
-#include <fmt/format.h>
 
-#include <exception>
 #include <iostream>
 #include <optional>
 
 #include "benchmarks/components/components.hpp"
+#include "benchmarks/console/command_line.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"
 #include "benchmarks/harness/suite.hpp"
@@ -62,17 +60,8 @@ ExitCode run(int argc, const char* const* argv) {
 }  // namespace
 }  // namespace tinyllama
 
-// The one place where errors become exit codes.
 int main(int argc, char** argv) {
-  using tinyllama::console::ExitCode;
   tinyllama::instruments::pin_openmp_threads(argv);
-  try {
-    return static_cast<int>(tinyllama::run(argc, argv));
-  } catch (const c10::Error& error) {
-    fmt::print(stderr, "tiny_llama_bench: {}\n", error.what_without_backtrace());
-    return static_cast<int>(ExitCode::bad_input);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "tiny_llama_bench: {}\n", error.what());
-    return static_cast<int>(ExitCode::bad_input);
-  }
+  return tinyllama::console::run_program("tiny_llama_bench",
+                                         [&] { return tinyllama::run(argc, argv); });
 }

@@ -171,5 +171,15 @@ def test_pattern_reaches_both_kinds_of_program(tmp_path: Path) -> None:
     (program,) = test_programs.gtest_programs(tmp_path, "rotary")
     assert program.command[-1] == "--gtest_filter=*rotary*"
     assert program.environment["OMP_NUM_THREADS"] == "1"
-    command = test_programs.pytest_program(tmp_path, "rotary", is_long=True).command
-    assert command[-3:] == ("-k", "rotary", "--long")
+    (program,) = test_programs.pytest_programs(tmp_path, "rotary", is_long=True)
+    assert program.command[-3:] == ("-k", "rotary", "--long")
+
+
+def test_each_folder_of_python_tests_is_a_program_and_no_test_runs_twice(tmp_path: Path) -> None:
+    for name in ("cli", "training"):
+        (tmp_path / "tests" / name).mkdir(parents=True)
+        (tmp_path / "tests" / name / "conftest.py").touch()
+    rest, cli, training = test_programs.pytest_programs(tmp_path, None, is_long=False)
+    assert rest.command[-3:] == ("tests", "--ignore=tests/cli", "--ignore=tests/training")
+    assert cli.command[-1] == "tests/cli"
+    assert training.command[-1] == "tests/training"

@@ -6,11 +6,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
-#include <iostream>
 #include <ranges>
 #include <stdexcept>
 
-#include "benchmarks/console/integer_option.hpp"
+#include "benchmarks/console/command_line.hpp"
+#include "benchmarks/console/number_options.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "model/variant.hpp"
 
@@ -78,7 +78,7 @@ void add_axis_options(CLI::App& app, RawOptions& raw) {
 }
 
 void add_custom_size_options(CLI::App& app, RawOptions& raw, Options& options) {
-  for (const auto& [name, size] : kSizeOptions) {
+  for (const auto& [name, size] : console::kSizeOptions) {
     app.add_option(name, raw.custom.*size)
         ->check(console::integer<int64_t>())
         ->group("Size `custom`")
@@ -107,6 +107,7 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
                  "skip cases predicted to need more, e.g. 8GiB (default: what is free)");
   app.add_option("--max-seconds-per-case", options.max_seconds_per_case,
                  "skip cases predicted to need longer; fewer repetitions where time runs out")
+      ->check(console::number())
       ->capture_default_str();
   app.add_flag("--cold-cache", options.cold_cache,
                "overwrite the last-level cache before each iteration");
@@ -200,7 +201,7 @@ AxisOptions read_axes(const CLI::App& app, const RawOptions& raw,
 }
 
 void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
-  for (const SizeOption& option : kSizeOptions) {
+  for (const console::SizeOption& option : console::kSizeOptions) {
     if (app.count(option.name) == 0) continue;
     options.custom_size = raw.custom;
     options.given_sizes.push_back(option);
@@ -257,23 +258,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
   add_run_options(app, raw, options);
 
   std::vector<std::string> arguments;
-  for (int i = argc - 1; i > 0; --i) {  // CLI11 reads a vector from its end
+  for (int i = 1; i < argc; ++i) {
     if (!take_benchmark_flag(argv[i], options)) arguments.emplace_back(argv[i]);
   }
-  std::reverse(options.benchmark_arguments.begin(), options.benchmark_arguments.end());
-  try {
-    app.parse(arguments);
-  } catch (const CLI::CallForHelp&) {
-    std::cout << app.help();
+  if (!console::parse_command_line(app, std::move(arguments), ", --benchmark_*"))
     return std::nullopt;
-  } catch (const CLI::ExtrasError& error) {
-    std::vector<std::string> names;
-    for (const CLI::Option* option : app.get_options()) names.push_back(option->get_name());
-    throw std::invalid_argument(
-        fmt::format("{}; known options: {}, --benchmark_*", error.what(), fmt::join(names, ", ")));
-  } catch (const CLI::ParseError& error) {
-    throw std::invalid_argument(error.what());
-  }
   options.axes = read_axes(app, raw, component_names);
   read_values(app, raw, options);
   return options;

@@ -6,25 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/console/size_options.hpp"
 #include "model/config.hpp"
 #include "model/cost.hpp"
 
 namespace tinyllama::harness {
 
 enum class Verify { before, only, off };
-
-/// An option that states one of the dimensions of size `custom`.
-struct SizeOption {
-  const char* name;
-  int64_t ModelDimensions::*size;
-};
-inline constexpr SizeOption kSizeOptions[] = {
-    {"--hidden-dim", &ModelDimensions::hidden_dim},
-    {"--n-layers", &ModelDimensions::n_layers},
-    {"--n-heads", &ModelDimensions::n_heads},
-    {"--n-kv-heads", &ModelDimensions::n_kv_heads},
-    {"--intermediate-dim", &ModelDimensions::intermediate_dim},
-    {"--vocab-size", &ModelDimensions::vocab_size}};
 
 /// The axes a user named; an empty one was left out.
 struct AxisOptions {
@@ -43,8 +31,8 @@ struct Options {
   std::string device = "auto";
   std::string problem_sizes_file;              ///< empty: the project's own
   std::optional<ModelDimensions> custom_size;  ///< size `custom`, when one of its options was given
-  std::vector<SizeOption> given_sizes;         ///< those options
-  std::string weights_folder;                  ///< empty: weights are drawn from the seed
+  std::vector<console::SizeOption> given_sizes;  ///< those options
+  std::string weights_folder;                    ///< empty: weights are drawn from the seed
   std::optional<int> threads;
   uint64_t seed = 42;
   Verify verify = Verify::before;

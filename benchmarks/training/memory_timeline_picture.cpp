@@ -223,10 +223,10 @@ void Picture::draw_peak() {
       at_y);
   add(R"(<circle cx="{:.1f}" cy="{:.1f}" r="5" class="peak"/>)", at_x, at_y);
   const double half = text_width(text, kBoldLetterWidth) / 2;
-  const double middle = std::clamp(at_x, kLeft + half + 8, kRight - half - 8);
+  const double middle = std::clamp(at_x, kLeft + half + 16, kRight - half - 16);
   // A box behind it: the edges of phases would cross the letters.
-  add(R"(<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="22" class="box"/>)", middle - half - 4,
-      at_y - 34, 2 * half + 8);
+  add(R"(<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="22" class="box"/>)", middle - half - 12,
+      at_y - 34, 2 * half + 24);
   add_text(middle, at_y - 18, "middle", text, R"(font-weight="bold")");
 }
 

@@ -1,14 +1,12 @@
 // tiny_llama_train: options -> train.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <exception>
 #include <iostream>
 
-#include "benchmarks/console/exit_code.hpp"
+#include "benchmarks/console/command_line.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/thread_pinning.hpp"
@@ -66,17 +64,8 @@ ExitCode run(int argc, const char* const* argv) {
 }  // namespace
 }  // namespace tinyllama
 
-// The one place where errors become exit codes.
 int main(int argc, char** argv) {
-  using tinyllama::console::ExitCode;
   tinyllama::instruments::pin_openmp_threads(argv);
-  try {
-    return static_cast<int>(tinyllama::run(argc, argv));
-  } catch (const c10::Error& error) {
-    fmt::print(stderr, "tiny_llama_train: {}\n", error.what_without_backtrace());
-    return static_cast<int>(ExitCode::bad_input);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "tiny_llama_train: {}\n", error.what());
-    return static_cast<int>(ExitCode::bad_input);
-  }
+  return tinyllama::console::run_program("tiny_llama_train",
+                                         [&] { return tinyllama::run(argc, argv); });
 }

@@ -6,11 +6,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <iostream>
 #include <stdexcept>
 #include <vector>
 
-#include "benchmarks/console/integer_option.hpp"
+#include "benchmarks/console/command_line.hpp"
+#include "benchmarks/console/number_options.hpp"
+#include "benchmarks/console/size_options.hpp"
 #include "model/problem_sizes.hpp"
 #include "model/weights.hpp"
 
@@ -85,6 +86,7 @@ CLI::Validator at_least(int64_t smallest) {
 
 void add_training_options(CLI::App& app, TrainOptions& options, RawOptions& raw) {
   app.add_option("--learning-rate", options.learning_rate, "of AdamW")
+      ->check(console::number())
       ->group("Training")
       ->capture_default_str();
   app.add_option("--data", options.data_file,
@@ -194,14 +196,7 @@ void apply_size(const CLI::App& app, TrainOptions& options, const std::filesyste
   }
   const ModelDimensions given = options.dimensions;
   options.dimensions = found->config.dimensions();
-  const std::pair<const char*, int64_t ModelDimensions::*> dimensions[] = {
-      {"--hidden-dim", &ModelDimensions::hidden_dim},
-      {"--n-layers", &ModelDimensions::n_layers},
-      {"--n-heads", &ModelDimensions::n_heads},
-      {"--n-kv-heads", &ModelDimensions::n_kv_heads},
-      {"--intermediate-dim", &ModelDimensions::intermediate_dim},
-      {"--vocab-size", &ModelDimensions::vocab_size}};
-  for (const auto& [name, dimension] : dimensions) {
+  for (const auto& [name, dimension] : console::kSizeOptions) {
     if (app.count(name) > 0) options.dimensions.*dimension = given.*dimension;
   }
   if (options.dimensions != found->config.dimensions()) options.size = "custom";
@@ -211,8 +206,9 @@ void apply_size(const CLI::App& app, TrainOptions& options, const std::filesyste
 
 void apply_weights(const CLI::App& app, TrainOptions& options) {
   if (options.weights_folder.empty()) return;
-  for (const char* name : {"--size", "--hidden-dim", "--n-layers", "--n-heads", "--n-kv-heads",
-                           "--intermediate-dim", "--vocab-size"}) {
+  std::vector<const char*> names = {"--size"};
+  for (const auto& option : console::kSizeOptions) names.push_back(option.name);
+  for (const char* name : names) {
     if (app.count(name) == 0) continue;
     throw std::invalid_argument(fmt::format(
         "{}: must be left out with --weights {}, whose config.json gives the dimensions", name,
@@ -307,19 +303,7 @@ std::optional<TrainOptions> parse_train_options(int argc, const char* const* arg
   }
   add_training_options(app, options, raw);
   add_profiler_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::cout << app.help();
-    return std::nullopt;
-  } catch (const CLI::ExtrasError& error) {
-    std::vector<std::string> names;
-    for (const CLI::Option* option : app.get_options()) names.push_back(option->get_name());
-    throw std::invalid_argument(
-        fmt::format("{}; known options: {}", error.what(), fmt::join(names, ", ")));
-  } catch (const CLI::ParseError& error) {
-    throw std::invalid_argument(error.what());
-  }
+  if (!console::parse_command_line(app, {argv + 1, argv + argc})) return std::nullopt;
   options.dtype = chosen_dtype(app, raw);
   options.variant = parse_named("--variant", raw.variant, Variant::parse);
   apply_size(app, options, problem_sizes);

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.option_values import list_of, positive
+from tinyllama_tools.option_values import list_of, minutes, positive
 from tinyllama_tools.result_files import RESULTS
 from tinyllama_tools.suite_run import PROJECT, problem_sizes
 
@@ -45,17 +45,6 @@ def exercise(text: str) -> int:
         allowed = ", ".join(map(str, EXERCISES))
         raise argparse.ArgumentTypeError(f"exercise '{text}': must be one of {allowed}")
     return int(text)
-
-
-def minutes(text: str) -> float:
-    """A positive number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}': must be a positive number of minutes")
-    return value
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -33,15 +33,24 @@ def positive_list(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(positive(item.strip()) for item in text.split(",")))
 
 
-def seconds(text: str) -> float:
-    """A positive number."""
+def _positive_number(text: str, unit: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}': must be a positive number of seconds")
+        raise argparse.ArgumentTypeError(f"'{text}': must be a positive number of {unit}")
     return value
+
+
+def seconds(text: str) -> float:
+    """A positive number."""
+    return _positive_number(text, "seconds")
+
+
+def minutes(text: str) -> float:
+    """A positive number."""
+    return _positive_number(text, "minutes")
 
 
 def machine(text: str) -> str:

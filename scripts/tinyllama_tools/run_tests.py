@@ -16,7 +16,7 @@ from tinyllama_tools.test_programs import (
     Outcome,
     TestProgram,
     gtest_programs,
-    pytest_program,
+    pytest_programs,
     report_path,
     run_program,
 )
@@ -79,7 +79,7 @@ def run_all(programs: list[TestProgram], timeout_s: float) -> list[Outcome]:
 def find_programs(options: argparse.Namespace) -> list[TestProgram]:
     """The Python tests first, since they take longest, then each build folder's programs."""
     programs = (
-        [] if options.no_pytest else [pytest_program(PROJECT_ROOT, options.pattern, options.long)]
+        [] if options.no_pytest else pytest_programs(PROJECT_ROOT, options.pattern, options.long)
     )
     for build_folder in options.build_folder:
         found = gtest_programs(build_folder, options.pattern)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.option_values import list_of, positive
+from tinyllama_tools.option_values import list_of, minutes, positive
 from tinyllama_tools.result_files import RESULTS
 from tinyllama_tools.suite_run import PROJECT, problem_sizes
 
@@ -19,17 +19,6 @@ Ctrl-C keeps the sizes that are done and writes the tables from them.
 Exit status: 0 all measured, or left out with a reason; 1 some run failed; 2 bad option, the set-up
 failed, or files that cannot be written; 130 interrupted."""
 DTYPES = ("f32", "bf16", "f16", "amp_bf16", "amp_f16")
-
-
-def minutes(text: str) -> float:
-    """A positive number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}': must be a positive number of minutes")
-    return value
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -81,14 +81,25 @@ def gtest_environment(build_folder: Path) -> dict[str, str]:
     return environment
 
 
-def pytest_program(project_root: Path, pattern: str | None, is_long: bool) -> TestProgram:
-    """The Python tests, as one program."""
-    command = [sys.executable, "-m", "pytest", "-q", "tests"]
-    if pattern:
-        command += ["-k", pattern]
-    if is_long:
-        command.append("--long")
-    return TestProgram("pytest tests", tuple(command), "--junitxml=", project_root)
+def pytest_programs(project_root: Path, pattern: str | None, is_long: bool) -> list[TestProgram]:
+    """The Python tests: those directly under tests/, then each folder below as one of its own.
+
+    Two programs run at once, and each has its own time limit.
+    """
+    tests = project_root / "tests"
+    folders = sorted(path.parent.name for path in tests.glob("*/conftest.py"))
+    parts = [("tests", [f"--ignore=tests/{name}" for name in folders])]
+    parts += [(f"tests/{name}", []) for name in folders]
+    more = (["-k", pattern] if pattern else []) + (["--long"] if is_long else [])
+    return [
+        TestProgram(
+            f"pytest {part}",
+            (sys.executable, "-m", "pytest", "-q", part, *ignored, *more),
+            "--junitxml=",
+            project_root,
+        )
+        for part, ignored in parts
+    ]
 
 
 def count_outcome(report: Path, exit_status: int | None, may_be_empty: bool) -> TestCounts:

@@ -18,7 +18,7 @@ BAD_OPTIONS = {
     ("--seq-len=1",): ["--seq-len: '1' must be 2 or more"],
     ("--learning-rate=-1",): ["--learning-rate -1: must be a positive number"],
     ("--learning-rate=nan",): ["--learning-rate nan: must be a positive number"],
-    ("--learning-rate=fast",): ["--learning-rate = fast"],
+    ("--learning-rate=fast",): ["--learning-rate", "'fast' must be a number"],
     ("--seed=-1",): ["--seed: '-1' must be an integer from 0"],
     ("--threads=0",): ["--threads 0: must be 1 or more"],
     ("--size=huge",): ["--size 'huge': must be one of tiny, small, medium, large, very_large"],

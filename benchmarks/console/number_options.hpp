@@ -1,10 +1,11 @@
-// A check of integer options that names the value and the rule.
+// Checks of options that are numbers: what is refused is named with the rule.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <cstdlib>
 #include <limits>
 #include <string>
 
@@ -23,6 +24,18 @@ CLI::Validator integer() {
         return fmt::format("'{}' must be an integer from {} to {}", text,
                            std::numeric_limits<Integer>::min(),
                            std::numeric_limits<Integer>::max());
+      },
+      "");
+}
+
+/// A number with all of its text; CLI11's own words for others do not say what is allowed.
+inline CLI::Validator number() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        char* rest = nullptr;
+        std::strtod(text.c_str(), &rest);
+        if (!text.empty() && *rest == '\0') return {};
+        return fmt::format("'{}' must be a number", text);
       },
       "");
 }

@@ -1,0 +1,23 @@
+// The options that state a model's dimensions, the same in both programs.
+#pragma once
+
+#include <cstdint>
+
+#include "model/config.hpp"
+
+namespace tinyllama::console {
+
+struct SizeOption {
+  const char* name;
+  int64_t ModelDimensions::*size;
+};
+
+inline constexpr SizeOption kSizeOptions[] = {
+    {"--hidden-dim", &ModelDimensions::hidden_dim},
+    {"--n-layers", &ModelDimensions::n_layers},
+    {"--n-heads", &ModelDimensions::n_heads},
+    {"--n-kv-heads", &ModelDimensions::n_kv_heads},
+    {"--intermediate-dim", &ModelDimensions::intermediate_dim},
+    {"--vocab-size", &ModelDimensions::vocab_size}};
+
+}  // namespace tinyllama::console
