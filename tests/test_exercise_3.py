@@ -24,6 +24,7 @@ from study_stand_in import GIB, PlayedPredictor
 from tinyllama_tools.exercise_3 import make_sheet, run_exercise_3
 from tinyllama_tools.exercise_3_numbers import compile_speedup
 from tinyllama_tools.exercise_3_runs import ANALYSIS, Findings
+from tinyllama_tools.exercise_3_steps import operator_rows
 from tinyllama_tools.exercise_options import parse_options
 from tinyllama_tools.suite_run import PROJECT
 from tinyllama_tools.worksheet import unanswered
@@ -77,9 +78,10 @@ def test_runtime_place_and_warnings_are_those_of_the_runs(base: Findings) -> Non
 def test_the_top_ten_follow_the_table(base: Findings) -> None:
     operators = json.loads(json.dumps((base.analysis.summary or {})["operators"]))
     assert row(page(base), "1 ")[1] == "aten::mm"
-    operators["table"].reverse()
-    text = page(changed(base, {"operators.table": operators["table"]}))
-    assert row(text, "1 ")[1] == operators["table"][0]["name"] != "aten::mm"
+    rows = operators["table"]
+    rows[0]["share_percent"], rows[-1]["share_percent"] = 0.0, rows[0]["share_percent"]
+    text = page(changed(base, {"operators.table": rows}))
+    assert row(text, "1 ")[1] == rows[-1]["name"] != "aten::mm"
 
 
 def test_a_gpus_share_stands_in_its_column(tmp_path: Path) -> None:
@@ -343,3 +345,23 @@ def test_other_options_leave_no_place_either(tmp_path: Path, more: list[str]) ->
     assert "samples/s; rule: 5 %" in answer(sheet.page, "1. How does batch size affect")
     sizes = {o for call in program.calls for o in call if o.startswith("--size=")}
     assert "--size=medium" not in sizes
+
+
+def test_top_operators_are_names_and_not_shapes() -> None:
+    row = {
+        "calls": 4,
+        "cpu_self_seconds": 1.0,
+        "cpu_total_seconds": 1.0,
+        "device_self_seconds": None,
+        "share_percent": 25.0,
+    }
+    table = [
+        row | {"name": "aten::mm", "input_shapes": "[[1, 2], [2, 3]]"},
+        row | {"name": "aten::bmm", "input_shapes": "[[1, 2, 2]]", "share_percent": 40.0},
+        row | {"name": "aten::mm", "input_shapes": "[[7, 8], [8, 9]]"},
+    ]
+    rows = operator_rows({"steps": 2, "device_time": "cpu", "table": table})
+    assert [(r[1], r[2], r[4]) for r in rows] == [
+        ("aten::mm", "no GPU", "4"),
+        ("aten::bmm", "no GPU", "2"),
+    ]

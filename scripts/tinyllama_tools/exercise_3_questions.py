@@ -22,6 +22,7 @@ from tinyllama_tools.exercise_3_plan import (
 )
 from tinyllama_tools.exercise_3_runs import VERSION_2, Findings
 from tinyllama_tools.exercise_3_validation import target_rows, validation
+from tinyllama_tools.profile_tables import operator_shares
 from tinyllama_tools.worksheet import (
     NOT_MEASURED,
     Verdict,
@@ -184,7 +185,7 @@ def questions(findings: Findings) -> list[str]:
 def criteria(findings: Findings) -> list[str]:
     """Deliverables and success criteria."""
     known = sum(b.share_percent is not None for b in findings.ranking)
-    top = (findings.analysis.summary or {})["operators"]["table"]
+    top = operator_shares((findings.analysis.summary or {})["operators"])
     analysed = Verdict(len(top) >= 10, f"{len(top)} operators in the table; rule: ten or more")
     total = len(findings.ranking)
     ranked = Verdict(

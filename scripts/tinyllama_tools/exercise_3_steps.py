@@ -9,6 +9,7 @@ from tinyllama_tools.exercise_1_rules import COPIES, PRODUCTS
 from tinyllama_tools.exercise_3_runs import DETAILED, TOP, AnalysedRun, Findings
 from tinyllama_tools.markdown_table import cell
 from tinyllama_tools.profile_page import REPORT
+from tinyllama_tools.profile_tables import operator_shares
 from tinyllama_tools.profile_text import shown
 from tinyllama_tools.roofline_position import ON_THE_ROOF_PERCENT, POSITIONS, roofline_position
 from tinyllama_tools.suite_run import Json
@@ -23,7 +24,7 @@ from tinyllama_tools.worksheet import (
     table,
     tick,
 )
-from tinyllama_tools.worksheet_rules import above, below, share_of, within
+from tinyllama_tools.worksheet_rules import above, below, within
 
 # First that matches names the target; the operators are named as PyTorch and its kernels are.
 TARGETS = (
@@ -75,15 +76,12 @@ def step_1(findings: Findings) -> list[str]:
 
 
 def operator_rows(operators: Json) -> list[tuple[str, ...]]:
-    """Top ten; the GPU's column says so where there is none."""
-    host = sum(row["cpu_self_seconds"] for row in operators["table"])
-    has_gpu = operators["device_time"] == "gpu"
+    """Top ten by name, whatever their shapes; the GPU's column says so where there is none."""
     rows = []
-    for rank, row in enumerate(operators["table"][:TOP], start=1):
-        cpu = percent(share_of(row["cpu_self_seconds"], host))
-        device = percent(row["share_percent"]) if has_gpu else "no GPU"
-        count = number(row["calls"] / operators["steps"])
-        rows.append((str(rank), row["name"], device, cpu, count, target_of(row["name"])))
+    for rank, row in enumerate(operator_shares(operators)[:TOP], start=1):
+        device = "no GPU" if row.device_seconds is None else percent(row.share_percent)
+        cpu, count = percent(row.cpu_percent), number(row.calls)
+        rows.append((str(rank), row.name, device, cpu, count, target_of(row.name)))
     return rows
 
 
