@@ -133,6 +133,11 @@ void ReplacementFile::write(const void* data, int64_t bytes) {
   }
 }
 
+void ReplacementFile::commit_as(std::filesystem::path path) {
+  path_ = std::move(path);
+  commit();
+}
+
 void ReplacementFile::commit() {
   if (::fsync(descriptor_.number()) != 0) fail_writing(path_, errno);
   // Some network file systems report a full disk only here.

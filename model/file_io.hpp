@@ -61,6 +61,8 @@ class ReplacementFile {
   void write(const void* data, int64_t bytes);
   /// Forces the data onto the disk, then renames.
   void commit();
+  /// The same, under a name that was not known before; in the same folder.
+  void commit_as(std::filesystem::path path);
 
  private:
   std::filesystem::path path_;

@@ -35,7 +35,12 @@ class KinetoSession {
 /// Kineto lists kernels, copies, fills and annotations of a GPU alike; only the activity type tells
 /// them apart.
 bool is_kernel(const torch::autograd::profiler::KinetoEvent& event, const Device& device);
-/// A copy from, to, or within the GPU's memory.
-bool is_device_copy(const torch::autograd::profiler::KinetoEvent& event, const Device& device);
+/// A kernel, a copy or a fill.
+bool is_device_work(const torch::autograd::profiler::KinetoEvent& event, const Device& device);
+/// A copy between the host's memory and the GPU's.
+bool is_transfer(const torch::autograd::profiler::KinetoEvent& event, const Device& device);
+/// An operator, a node or a range of libtorch on the host, and not a call of the GPU's runtime,
+/// whose numbers of correlation are others.
+bool is_host_work(const torch::autograd::profiler::KinetoEvent& event);
 
 }  // namespace tinyllama::instruments

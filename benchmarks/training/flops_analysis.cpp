@@ -1,6 +1,9 @@
 #include "benchmarks/training/flops_analysis.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <stdexcept>
 
 #include "benchmarks/training/component_costs.hpp"
 
@@ -8,6 +11,9 @@ namespace tinyllama::training {
 namespace {
 
 constexpr double kSecondsForPeak = 3.0;
+constexpr int kPeakMeasurements = 3;
+// As in the suite: what a peak may be exceeded by before it is an error.
+constexpr double kTolerance = 1.05;
 
 double ratio(double a, double b) {
   return b > 0 ? a / b : 0.0;
@@ -61,15 +67,29 @@ Json roofline_point(const std::string& name, double flops, int64_t bytes, double
 
 class Analysis {
  public:
-  Analysis(const Workload& workload, const FlopsMeasurement& measurement, const Denominators& d)
+  Analysis(const Workload& workload, const FlopsMeasurement& measurement, Denominators d)
       : workload_(workload),
         m_(measurement),
-        d_(d),
+        d_(std::move(d)),
         cost_(measurement.micro_batches * model_cost(workload, Pass::forward_backward) +
               optimizer_cost(workload)),
         costs_(component_costs(workload, measurement.micro_batches)) {
     cost_.parameters = count_parameters(workload.config);
     for (const auto& [name, seconds] : m_.components) profiled_seconds_ += seconds.total();
+  }
+
+  double achieved_flops() const {
+    return ratio(static_cast<double>(cost_.useful_flops), m_.step_seconds);
+  }
+
+  void refuse_above_peak() const {
+    for (const auto& peak : {d_.measured_flops, device_peak(d_)}) {
+      if (achieved_flops() <= kTolerance * peak.per_second) continue;
+      throw std::runtime_error(
+          fmt::format("FLOPS profile: the step's {:.3g} FLOP/s are above the peak of {:.3g} ({}): "
+                      "profile again on a quiet machine",
+                      achieved_flops(), peak.per_second, peak.source));
+    }
   }
 
   Json flops_profile() const {
@@ -137,9 +157,6 @@ class Analysis {
 
  private:
   double bytes() const { return static_cast<double>(cost_.bytes); }
-  double achieved_flops() const {
-    return ratio(static_cast<double>(cost_.useful_flops), m_.step_seconds);
-  }
 
   // Components without products are described by what else they compute.
   static int64_t intensity_flops(const ComponentCost& cost) {
@@ -188,7 +205,8 @@ class Analysis {
                          [&](const ComponentCost& cost) { return cost.name == name; });
     };
     for (const ComponentCost& cost : costs_) list.push_back(component(cost));
-    list.push_back(rest("attention/softmax", m_.softmax_seconds, 0));
+    if (m_.softmax.total() > 0)
+      list.push_back(rest("attention/softmax", m_.softmax.forward, m_.softmax.backward));
     for (const auto& [name, seconds] : m_.components) {
       if (!is_known(name)) list.push_back(rest(name, seconds.forward, seconds.backward));
     }
@@ -197,7 +215,7 @@ class Analysis {
 
   const Workload& workload_;
   const FlopsMeasurement& m_;
-  const Denominators& d_;
+  Denominators d_;
   Cost cost_;
   std::vector<ComponentCost> costs_;
   double profiled_seconds_ = 0;
@@ -206,19 +224,26 @@ class Analysis {
 }  // namespace
 
 Denominators measure_denominators(const instruments::Device& device, const Workload& workload,
+                                  const FlopsMeasurement& measurement,
                                   const std::filesystem::path& device_peaks) {
   const std::string type = product_type_name(workload.dtype);
   const auto shapes = instruments::product_shapes(workload);
-  return {
-      instruments::measure_gemm_peak(device, type, {shapes.begin(), shapes.end()}, kSecondsForPeak),
-      instruments::measure_bandwidth(device),
-      instruments::find_datasheet_peaks(device_peaks, device.description()), type,
-      device.description()};
+  const double achieved = Analysis(workload, measurement, {}).achieved_flops();
+  instruments::MeasuredPeak best;
+  for (int i = 0; i < kPeakMeasurements && best.per_second <= achieved; ++i) {
+    const auto peak = instruments::measure_gemm_peak(device, type, {shapes.begin(), shapes.end()},
+                                                     kSecondsForPeak);
+    if (peak.per_second > best.per_second) best = peak;
+  }
+  return {best, instruments::measure_bandwidth(device),
+          instruments::find_datasheet_peaks(device_peaks, device.description()), type,
+          device.description()};
 }
 
 FlopsAnalysis analyze_flops(const Workload& workload, const FlopsMeasurement& measurement,
                             const Denominators& denominators) {
   const Analysis analysis(workload, measurement, denominators);
+  analysis.refuse_above_peak();
   return {analysis.flops_profile(), analysis.computational_intensity(), analysis.roofline_data()};
 }
 

@@ -21,24 +21,27 @@ struct Denominators {
   std::string product_type;  ///< "f32", ...: which of the datasheet's figures counts
   instruments::DeviceDescription device;
 };
-/// Takes some seconds.
-Denominators measure_denominators(const instruments::Device& device, const Workload& workload,
-                                  const std::filesystem::path& device_peaks);
-
 struct FlopsMeasurement {
   int64_t step = 0;         ///< whose components were timed
   double step_seconds = 0;  ///< of a step without any profiler
   int64_t micro_batches = 1;
   std::map<std::string, ComponentSeconds> components;  ///< of the timed step, by path
-  double softmax_seconds = 0;                          ///< of it, in the attention's softmax
+  ComponentSeconds softmax;                            ///< of it, in the attention's softmax
 };
+
+/// Takes some seconds. A peak below what the step reached was measured while the machine was busy,
+/// and is measured again, at most twice.
+Denominators measure_denominators(const instruments::Device& device, const Workload& workload,
+                                  const FlopsMeasurement& measurement,
+                                  const std::filesystem::path& device_peaks);
 
 struct FlopsAnalysis {
   Json flops_profile;
   Json computational_intensity;
   Json roofline_data;
 };
-/// The three files of docs/training_files.md.
+/// The three files of docs/training_files.md. Throws std::runtime_error where the step is more than
+/// 5 % faster than its denominator: that is an error, and no figure.
 FlopsAnalysis analyze_flops(const Workload& workload, const FlopsMeasurement& measurement,
                             const Denominators& denominators);
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <stdexcept>
 
 #include "benchmarks/training/component_costs.hpp"
 
@@ -63,7 +64,7 @@ FlopsMeasurement half_a_second() {
       0.5,
       1,
       {{"attention/core", {0.1, 0.2}}, {"ffn/down_proj", {0.05, 0.05}}, {"residual", {0.01, 0.0}}},
-      0.07};
+      {0.05, 0.07}};
 }
 
 TEST(FlopsAnalysisTest, RatesAreFlopsOverTimeOverPeak) {
@@ -92,6 +93,19 @@ TEST(FlopsAnalysisTest, ADatasheetsPeakComesBeforeTheMeasuredOne) {
   EXPECT_DOUBLE_EQ(analysis.roofline_data.at("peak_flops"), 100e9);
 }
 
+TEST(FlopsAnalysisTest, AStepAboveItsPeakIsAnError) {
+  Denominators d = made_up();
+  const auto flops =
+      static_cast<double>(model_cost(kTiny, Pass::forward_backward).model_flops) / 0.5;
+  d.measured_flops.per_second = flops / 1.04;
+  EXPECT_NO_THROW(analyze_flops(kTiny, half_a_second(), d));
+  d.measured_flops.per_second = flops / 1.06;
+  EXPECT_THROW(analyze_flops(kTiny, half_a_second(), d), std::runtime_error);
+  d = made_up();
+  d.datasheet = {{"a device", {{"f32", flops / 2}}, 40e9, 0, "its page"}};
+  EXPECT_THROW(analyze_flops(kTiny, half_a_second(), d), std::runtime_error);
+}
+
 TEST(FlopsAnalysisTest, ComponentsHaveTheTimeOfTheirParts) {
   const auto analysis = analyze_flops(kTiny, half_a_second(), made_up());
   std::set<std::string> names;
@@ -103,7 +117,8 @@ TEST(FlopsAnalysisTest, ComponentsHaveTheTimeOfTheirParts) {
       EXPECT_NEAR(component.at("percent").get<double>(), 100 * 0.3 / 0.41, 1e-9);
     }
     if (name == "attention/softmax") {
-      EXPECT_DOUBLE_EQ(component.at("forward_seconds"), 0.07);
+      EXPECT_DOUBLE_EQ(component.at("forward_seconds"), 0.05);
+      EXPECT_DOUBLE_EQ(component.at("backward_seconds"), 0.07);
     }
   }
   EXPECT_TRUE(names.contains("residual"));

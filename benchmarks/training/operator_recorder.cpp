@@ -20,6 +20,20 @@ std::string tensorboard_name() {
                      std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }
 
+// Where a folder takes no second name for a file; never half a copy.
+void copy_whole(const std::filesystem::path& from, const std::filesystem::path& to) {
+  auto part = to;
+  part += ".part";
+  try {
+    std::filesystem::copy_file(from, part);
+    std::filesystem::rename(part, to);
+  } catch (...) {
+    std::error_code absent;
+    std::filesystem::remove(part, absent);
+    throw;
+  }
+}
+
 }  // namespace
 
 OperatorRecorder::OperatorRecorder(const TrainOptions& options, const instruments::Device& device,
@@ -29,11 +43,12 @@ OperatorRecorder::OperatorRecorder(const TrainOptions& options, const instrument
       device_(device),
       detail_({.shapes = options.profile_operators, .memory = true}),
       folder_(folder),
-      trace_path_(folder / trace_name(operator_steps_.first, operator_steps_.last)),
       statistics_(device.is_gpu(),
                   {.shapes = options.profile_operators, .stacks = options.profile_stacks}),
       flops_statistics_(device.is_gpu(), {}) {
-  if (!operator_steps_.empty()) trace_ = std::make_unique<TraceFile>(trace_path_);
+  if (operator_steps_.empty()) return;
+  trace_ =
+      std::make_unique<TraceFile>(folder / trace_name(operator_steps_.first, operator_steps_.last));
 }
 
 OperatorRecorder::~OperatorRecorder() {
@@ -93,14 +108,13 @@ void OperatorRecorder::append_to_trace(torch::autograd::profiler::ProfilerResult
 
 std::vector<std::string> OperatorRecorder::finish() {
   if (!trace_ || last_recorded_ == 0) return {};
-  trace_->finish();
-  trace_.reset();
   const auto path = folder_ / trace_name(operator_steps_.first, last_recorded_);
-  if (path != trace_path_) std::filesystem::rename(trace_path_, path);
+  trace_->finish(path);
+  trace_.reset();
   const auto copy = folder_ / tensorboard_name();
   std::error_code refused;
   std::filesystem::create_hard_link(path, copy, refused);
-  if (refused) std::filesystem::copy_file(path, copy);
+  if (refused) copy_whole(path, copy);
   return {path.filename().string(), copy.filename().string()};
 }
 

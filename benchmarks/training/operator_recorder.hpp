@@ -45,7 +45,6 @@ class OperatorRecorder {
   instruments::Device device_;
   instruments::KinetoDetail detail_;
   std::filesystem::path folder_;
-  std::filesystem::path trace_path_;
   OperatorStatistics statistics_;
   OperatorStatistics flops_statistics_;
   std::unique_ptr<TraceFile> trace_;

@@ -110,10 +110,46 @@ TEST_F(OperatorRecorderTest, RowsHaveShapesStacksAndMemory) {
     EXPECT_NE(row.at("input_shapes").get<std::string>().find("[4, 16, 8]"), std::string::npos);
     const auto stack = row.at("stack").get<std::vector<std::string>>();
     EXPECT_NE(std::find(stack.begin(), stack.end(), "attention/core"), stack.end());
+    // Both steps and both blocks are in one row.
+    EXPECT_EQ(row.at("calls"), 2 * 2);
+    for (const auto& name : stack) EXPECT_FALSE(name.starts_with("ProfilerStep#")) << name;
     // [B KV, G S, S] float32 in each call
     EXPECT_EQ(row.at("self_memory_bytes"), row.at("calls").get<int64_t>() * 4 * 16 * 8 * 4);
   }
   EXPECT_TRUE(found);
+}
+
+TEST(OperatorRecorderEvaluationTest, AnEvaluationIsNoPartOfTheModelsComponents) {
+  TrainOptions options = small_options();
+  options.eval_interval = 1;
+  options.eval_iters = 3;
+  const Recorded recorded = record(options);
+  EXPECT_DOUBLE_EQ(recorded.operators.at("linear_projections_per_step"), 2 * 7 + 1);
+  double evaluation = 0;
+  for (const Json& component : recorded.operators.at("components")) {
+    if (component.at("name") == "evaluation") evaluation = component.at("forward_seconds");
+  }
+  EXPECT_GT(evaluation, 0);
+}
+
+TEST(OperatorRecorderInterruptTest, AnEarlierTraceOfTheSameNameIsLeftAlone) {
+  const auto device = instruments::Device::select("cpu");
+  const TemporaryFolder folder;
+  const auto earlier = folder.path() / "trace_step_5_6.json";
+  std::ofstream(earlier) << "earlier";
+  const TrainOptions options = small_options();
+  ModelState state(options, device.torch());
+  const auto data =
+      synthetic_data(ModelConfig(options.dimensions),
+                     {options.batch_size, options.seq_len, options.seed, device.torch()});
+  OperatorRecorder recorder(options, device, folder.path());
+  recorder.begin_step(5);
+  state.step.run(std::vector<TokenBatch>{data->train_batch(5, 0)});
+  recorder.end_step();
+  EXPECT_EQ(recorder.finish().front(), "trace_step_5_5.json");
+  std::string text;
+  std::ifstream(earlier) >> text;
+  EXPECT_EQ(text, "earlier");
 }
 
 TEST_F(OperatorRecorderTest, EachArrowFromForwardToBackwardHasItsOwnNumber) {

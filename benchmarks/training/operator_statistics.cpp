@@ -4,12 +4,14 @@
 #include <string_view>
 
 #include "benchmarks/instruments/operator_kinds.hpp"
+#include "benchmarks/training/component_names.hpp"
 
 namespace tinyllama::training {
 namespace {
 
 constexpr std::string_view kGpuOverhead =
-    "100 x (1 - kernel seconds / step seconds): the share of the step in which no kernel ran";
+    "100 x (1 - seconds of kernels, copies and fills / step seconds): the share of the step in "
+    "which the GPU did nothing";
 constexpr std::string_view kCpuOverhead =
     "share of the step spent in the library and not on elements: own time of operators that touch "
     "none (views, allocations, callers of others), of autograd nodes, and time outside operators";
@@ -40,7 +42,9 @@ void OperatorStatistics::add(const StepEvents& step) {
   ++steps_;
   step_seconds_ += step.seconds;
   covered_seconds_ += step.covered_seconds;
-  kernel_seconds_ += step.kernel_seconds.value_or(0);
+  device_seconds_ += step.device_seconds.value_or(0);
+  if (step.unlinked_device_seconds > 0)
+    components_[std::string(kOtherComponent)].forward += step.unlinked_device_seconds;
   kernels_ += step.kernels.value_or(0);
   transfers_ += step.transfers.value_or(0);
   kernel_names_.insert(step.kernel_names.begin(), step.kernel_names.end());
@@ -60,7 +64,8 @@ void OperatorStatistics::add(const StepEvents& step) {
     ComponentSeconds& component = components_[event.component];
     (event.in_backward ? component.backward : component.forward) += seconds;
     if (is_product(event.name)) product_seconds_ += seconds;
-    if (is_softmax(event.name)) softmax_seconds_ += seconds;
+    if (is_softmax(event.name))
+      (event.in_backward ? softmax_.backward : softmax_.forward) += seconds;
     if (event.is_backward_node || instruments::is_dispatch_only(event.name))
       dispatch_seconds_ += event.self_seconds;
   }
@@ -73,17 +78,23 @@ double OperatorStatistics::total_seconds() const {
 }
 
 double OperatorStatistics::launch_overhead_percent() const {
-  if (is_gpu_) return std::max(0.0, 100.0 - percent(kernel_seconds_, step_seconds_));
+  if (is_gpu_) return std::max(0.0, 100.0 - percent(device_seconds_, step_seconds_));
   return percent(dispatch_seconds_ + step_seconds_ - covered_seconds_, step_seconds_);
 }
 
+ComponentSeconds OperatorStatistics::a_step(const ComponentSeconds& sum) const {
+  const auto steps = static_cast<double>(std::max<int64_t>(steps_, 1));
+  return {sum.forward / steps, sum.backward / steps};
+}
+
 std::map<std::string, ComponentSeconds> OperatorStatistics::component_seconds() const {
-  auto a_step = components_;
-  for (auto& [name, seconds] : a_step) {
-    seconds.forward /= static_cast<double>(std::max<int64_t>(steps_, 1));
-    seconds.backward /= static_cast<double>(std::max<int64_t>(steps_, 1));
-  }
-  return a_step;
+  auto all = components_;
+  for (auto& [name, seconds] : all) seconds = a_step(seconds);
+  return all;
+}
+
+ComponentSeconds OperatorStatistics::softmax_seconds() const {
+  return a_step(softmax_);
 }
 
 Json OperatorStatistics::table() const {
@@ -113,7 +124,7 @@ Json OperatorStatistics::table() const {
 }
 
 Json OperatorStatistics::to_json() const {
-  const auto a_step = [&](int64_t count) {
+  const auto per_step = [&](int64_t count) {
     return static_cast<double>(count) / static_cast<double>(std::max<int64_t>(steps_, 1));
   };
   const auto of_gpu = [&](const Json& value) { return is_gpu_ ? value : Json(nullptr); };
@@ -138,15 +149,15 @@ Json OperatorStatistics::to_json() const {
   return {{"steps", steps_},
           {"device_time", is_gpu_ ? "gpu" : "cpu"},
           {"distinct_operators", names.size()},
-          {"operator_calls_per_step", a_step(calls_)},
-          {"kernels_per_step", of_gpu(a_step(kernels_))},
+          {"operator_calls_per_step", per_step(calls_)},
+          {"kernels_per_step", of_gpu(per_step(kernels_))},
           {"distinct_kernels", of_gpu(kernel_names_.size())},
           {"matrix_product_percent", percent(product_seconds_, total)},
-          {"softmax_percent", percent(softmax_seconds_, total)},
-          {"linear_projections_per_step", a_step(projections_)},
+          {"softmax_percent", percent(softmax_.total(), total)},
+          {"linear_projections_per_step", per_step(projections_)},
           {"launch_overhead_percent", launch_overhead_percent()},
           {"launch_overhead_definition", is_gpu_ ? kGpuOverhead : kCpuOverhead},
-          {"transfers_per_step", of_gpu(a_step(transfers_))},
+          {"transfers_per_step", of_gpu(per_step(transfers_))},
           {"components", components},
           {"table", table()}};
 }

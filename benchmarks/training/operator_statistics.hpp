@@ -37,10 +37,8 @@ class OperatorStatistics {
   Json to_json() const;
   /// Seconds a step of each component, by the device's clock on a GPU.
   std::map<std::string, ComponentSeconds> component_seconds() const;
-  /// Seconds a step of the attention's softmax, both passes.
-  double softmax_seconds() const {
-    return steps_ == 0 ? 0 : softmax_seconds_ / static_cast<double>(steps_);
-  }
+  /// Seconds a step of the attention's softmax; 0 where no softmax ran by itself.
+  ComponentSeconds softmax_seconds() const;
   int64_t steps() const { return steps_; }
 
  private:
@@ -59,6 +57,7 @@ class OperatorStatistics {
   double clock_seconds(const OperatorEvent& event) const {
     return is_gpu_ ? event.device_self_seconds : event.self_seconds;
   }
+  ComponentSeconds a_step(const ComponentSeconds& sum) const;
   double total_seconds() const;
   double launch_overhead_percent() const;
   Json table() const;
@@ -71,10 +70,10 @@ class OperatorStatistics {
   std::set<std::string> kernel_names_;
   double step_seconds_ = 0;
   double covered_seconds_ = 0;
-  double kernel_seconds_ = 0;
+  double device_seconds_ = 0;
   double dispatch_seconds_ = 0;
   double product_seconds_ = 0;
-  double softmax_seconds_ = 0;
+  ComponentSeconds softmax_;
   int64_t calls_ = 0;
   int64_t projections_ = 0;
   int64_t kernels_ = 0;

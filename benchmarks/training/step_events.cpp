@@ -60,14 +60,18 @@ class Nesting {
     add_operator(event);
   }
 
-  /// Device time of a kernel that the operator with this correlation launched.
-  void add_kernel(const KinetoEvent& kernel) {
-    const auto launcher = by_correlation_.find(kernel.linkedCorrelationId());
-    if (launcher == by_correlation_.end()) return;
+  /// Device time of work that the operator with this correlation launched. A replayed graph's has
+  /// no such operator.
+  void add_device_work(const KinetoEvent& work) {
+    const auto launcher = by_correlation_.find(work.linkedCorrelationId());
+    if (launcher == by_correlation_.end()) {
+      step_.unlinked_device_seconds += seconds(work);
+      return;
+    }
     size_t index = launcher->second;
-    step_.operators[index].device_self_seconds += seconds(kernel);
+    step_.operators[index].device_self_seconds += seconds(work);
     for (; index != kNone; index = parent_[index])
-      step_.operators[index].device_total_seconds += seconds(kernel);
+      step_.operators[index].device_total_seconds += seconds(work);
   }
 
  private:
@@ -113,6 +117,8 @@ class Nesting {
       const bool range = open->index == kNone;
       const bool node = !range && is_backward_node(event);
       op.in_backward |= node || (range && event.name() == to_string(Phase::backward));
+      // The model's own ranges inside an evaluation are no part of the training step.
+      if (range && event.name() == to_string(Phase::evaluation)) op.component = event.name();
       if (!op.component.empty()) continue;
       if (range) op.component = event.name();
       if (node && event.sequenceNr() >= 0)
@@ -121,7 +127,11 @@ class Nesting {
         op.component.clear();
     }
     if (op.component.empty()) op.component = kOtherComponent;
-    for (size_t i = 0; i + 1 < open_.size(); ++i) op.parents.push_back(open_[i].event->name());
+    // The number of the step would tell apart what is the same.
+    for (size_t i = 0; i + 1 < open_.size(); ++i) {
+      const std::string name = open_[i].event->name();
+      if (!name.starts_with(kStepRangePrefix)) op.parents.push_back(name);
+    }
   }
 
   uint64_t main_thread_;
@@ -137,8 +147,7 @@ std::vector<const KinetoEvent*> host_events(
     const torch::autograd::profiler::ProfilerResult& result) {
   std::vector<const KinetoEvent*> events;
   for (const KinetoEvent& event : result.events()) {
-    if (event.deviceType() == c10::DeviceType::CPU || event.name() == kMemoryEvent)
-      events.push_back(&event);
+    if (instruments::is_host_work(event) || event.name() == kMemoryEvent) events.push_back(&event);
   }
   std::ranges::stable_sort(events, [](const KinetoEvent* a, const KinetoEvent* b) {
     return std::tuple(a->startThreadId(), a->startNs(), b->endNs()) <
@@ -151,14 +160,15 @@ void read_device_events(const torch::autograd::profiler::ProfilerResult& result,
                         const instruments::Device& device, Nesting& nesting, StepEvents& step) {
   step.kernels = 0;
   step.transfers = 0;
-  step.kernel_seconds = 0;
+  step.device_seconds = 0;
   for (const KinetoEvent& event : result.events()) {
-    if (instruments::is_device_copy(event, device)) ++*step.transfers;
+    if (!instruments::is_device_work(event, device)) continue;
+    *step.device_seconds += seconds(event);
+    nesting.add_device_work(event);
+    if (instruments::is_transfer(event, device)) ++*step.transfers;
     if (!instruments::is_kernel(event, device)) continue;
     ++*step.kernels;
-    *step.kernel_seconds += seconds(event);
     step.kernel_names.push_back(event.name());
-    nesting.add_kernel(event);
   }
 }
 

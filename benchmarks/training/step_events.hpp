@@ -33,7 +33,8 @@ struct StepEvents {
   double covered_seconds = 0;  ///< of it, inside some operator on the main thread
   std::optional<int64_t> kernels;
   std::optional<int64_t> transfers;
-  std::optional<double> kernel_seconds;
+  std::optional<double> device_seconds;  ///< of kernels, copies and fills on a GPU
+  double unlinked_device_seconds = 0;    ///< of them, launched by no operator
   std::vector<std::string> kernel_names;
 };
 

@@ -31,8 +31,7 @@ Json read_trace(const std::filesystem::path& path) {
 
 }  // namespace
 
-TraceFile::TraceFile(const std::filesystem::path& path)
-    : file_(path), name_(path.filename().string()) {}
+TraceFile::TraceFile(const std::filesystem::path& path) : file_(path) {}
 
 void TraceFile::write(const std::string& text) {
   file_.write(text.data(), std::ssize(text));
@@ -45,8 +44,7 @@ void TraceFile::append(const std::filesystem::path& trace) {
   const int64_t base = document.value(kBase, int64_t{0});
   if (!base_nanoseconds_) {
     base_nanoseconds_ = base;
-    document[kName] = name_;
-    closing_ = "\n],\n" + document.dump().substr(1) + "\n";  // without the opening brace
+    head_ = document;
     write(fmt::format("{{\"{}\": [\n", kEvents));
   }
   // Microseconds count from the base; another base would shift these events against the others.
@@ -67,10 +65,11 @@ void TraceFile::append(const std::filesystem::path& trace) {
   write(text);
 }
 
-void TraceFile::finish() {
+void TraceFile::finish(const std::filesystem::path& path) {
   if (!base_nanoseconds_) write(fmt::format("{{\"{}\": [", kEvents));
-  write(base_nanoseconds_ ? closing_ : std::string("]}\n"));
-  file_.commit();
+  head_[kName] = path.filename().string();
+  write("\n],\n" + head_.dump().substr(1) + "\n");  // without the opening brace
+  file_.commit_as(path);
 }
 
 }  // namespace tinyllama::training

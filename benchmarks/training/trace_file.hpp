@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
@@ -18,17 +19,16 @@ class TraceFile {
   /// Appends the events of a trace that Kineto saved. Its times must count from the same moment as
   /// those before, which Kineto's do within a process.
   void append(const std::filesystem::path& trace);
-  /// Puts the file in its place.
-  void finish();
+  /// Puts the file in its place; `path` may differ from the constructor's in its name.
+  void finish(const std::filesystem::path& path);
 
  private:
   void write(const std::string& text);
 
   ReplacementFile file_;
-  std::string name_;
   int64_t arrows_ = 0;  ///< highest number of an arrow so far
   std::optional<int64_t> base_nanoseconds_;
-  std::string closing_;  ///< what of the first trace comes after its events
+  nlohmann::ordered_json head_;  ///< what of the first trace is not events; written after them
   bool has_events_ = false;
 };
 

@@ -29,6 +29,26 @@ void make_deterministic() {
   at::globalContext().setBenchmarkCuDNN(false);
 }
 
+// A captured step is replayed whole: nobody sees its parts. What `optimized` chose may be left out;
+// what the user named is refused.
+void refuse_for_graph(training::TrainOptions& options) {
+  if (!options.variant.has(Switch::graph)) return;
+  const char* const in_the_way = options.gradient_accumulation_steps > 1
+                                     ? "--gradient-accumulation-steps"
+                                 : options.profile_memory ? "--profile-memory"
+                                 : options.profile_flops  ? "--enable-deepspeed-flops"
+                                                          : nullptr;
+  if (in_the_way == nullptr) return;
+  if (options.variant.is_optimized()) {
+    options.variant = options.variant.without(Switch::graph).named_optimized();
+    return;
+  }
+  throw std::invalid_argument(
+      fmt::format("{}: cannot be had with the switch graph of --variant '{}', which replays a step "
+                  "of one batch as a whole; leave one of them out",
+                  in_the_way, options.variant.name()));
+}
+
 ExitCode report_setup(const training::TrainOptions& options) {
   const auto device = [&]() -> training::SelectedDevice {
     try {
@@ -37,7 +57,18 @@ ExitCode report_setup(const training::TrainOptions& options) {
       return std::string(error.what());
     }
   }();
-  const auto lines = training::validate_setup(device, options.workload(), options.folder());
+  if (options.threads) at::set_num_threads(*options.threads);
+  auto lines = training::validate_setup(device, options.workload(), options.folder());
+  for (const auto& folder : {options.output_folder, options.save_weights_folder}) {
+    if (!folder.empty() && folder != options.folder())
+      lines.push_back(training::check_output_folder(folder));
+  }
+  if (const auto* found = std::get_if<instruments::Device>(&device)) {
+    const std::string refusal =
+        refuse_variant(options.variant, options.dtype, device_traits(found->torch().type()));
+    lines.push_back({refusal.empty() ? training::SetupStatus::ok : training::SetupStatus::failed,
+                     "variant", refusal.empty() ? options.variant.name() : refusal});
+  }
   for (const auto& line : lines) std::cout << training::to_text(line) << "\n";
   return training::usable(lines) ? ExitCode::ok : ExitCode::failed;
 }
@@ -54,6 +85,7 @@ ExitCode run(int argc, const char* const* argv) {
         fmt::format("--variant '{}': {}", options->variant.name(), refusal));
   }
   options->variant = resolved(options->variant, options->dtype, traits);
+  refuse_for_graph(*options);
   instruments::host_allocator::install();
   if (options->threads) at::set_num_threads(*options->threads);
   if (options->deterministic) make_deterministic();

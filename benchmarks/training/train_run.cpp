@@ -95,6 +95,7 @@ class TrainRun {
         weights_("--save-weights", options.save_weights_folder),
         data_(open_data()) {
     refuse_for_memory();
+    if (options.emit_ranges) ranges_.emplace();
     if (options.profile_pytorch || options.profile_flops)
       operators_.emplace(options, device, profiles_.path());
     if (options.profile_pytorch) events_.emplace(profiles_.path());
@@ -112,6 +113,8 @@ class TrainRun {
               << std::endl;
     ModelState state(options_, device_.torch());
     attempts_.attempt([&] { train(state); });
+    // Nothing to tell, and an earlier run's files are worth more.
+    if (steps_.empty()) attempts_.rethrow();
     summarize_run();
     print_summary();
     write_files(state);
@@ -150,8 +153,6 @@ class TrainRun {
   void train(ModelState& state) {
     Profilers profilers;
     if (operators_) profilers.operators = &*operators_;
-    std::optional<RangeEmitter> ranges;
-    if (options_.emit_ranges) ranges.emplace();
     profilers.phase_ranges = options_.emit_ranges;
     profilers.keep_memory = [&](MemoryRecording recording) { recording_ = std::move(recording); };
     Trainer trainer(options_, device_, state, *data_, profilers);
@@ -215,18 +216,24 @@ class TrainRun {
     if (statistics == nullptr || console::interrupted()) return;
     std::cout << "\nMeasuring the peaks of this device..." << std::endl;
     const Workload workload = options_.workload();
-    const Json& summary = document_.at("summary");
-    const Json& plain = summary.at("plain_average_step_seconds");
     const FlopsMeasurement measurement{
-        options_.flops_steps().first,
-        (plain.is_null() ? summary.at("average_step_seconds") : plain).get<double>(),
-        options_.gradient_accumulation_steps, statistics->component_seconds(),
-        statistics->softmax_seconds()};
-    const FlopsAnalysis analysis = analyze_flops(
-        workload, measurement, measure_denominators(device_, workload, paths_.device_peaks));
+        options_.flops_steps().first, plain_step_seconds(), options_.gradient_accumulation_steps,
+        statistics->component_seconds(), statistics->softmax_seconds()};
+    const FlopsAnalysis analysis =
+        analyze_flops(workload, measurement,
+                      measure_denominators(device_, workload, measurement, paths_.device_peaks));
     document_["flops"] = {{"flops_profile", analysis.flops_profile},
                           {"computational_intensity", analysis.computational_intensity},
                           {"roofline_data", analysis.roofline_data}};
+  }
+
+  // Of a step that nobody profiled; where there is none, of all without their evaluations.
+  double plain_step_seconds() const {
+    const Json& summary = document_.at("summary");
+    const Json& plain = summary.at("plain_average_step_seconds");
+    if (!plain.is_null()) return plain.get<double>();
+    const Json& evaluation = summary.at("breakdown").at("evaluation").at("seconds");
+    return summary.at("average_step_seconds").get<double>() - evaluation.get<double>();
   }
 
   void print_summary() const {
@@ -258,11 +265,18 @@ class TrainRun {
     }
   }
 
+  // --profile-dir and --output-dir may be one.
+  bool is_same_folder() const {
+    std::error_code unknown;
+    return profiles_.exists() &&
+           std::filesystem::equivalent(profiles_.path(), output_.path(), unknown);
+  }
+
   void write_files(ModelState& state) {
     if (profiles_.exists()) write_profiles();
     for (ResultFolder* folder : {&profiles_, &output_}) {
       attempts_.attempt([&] {
-        if (!folder->exists()) return;
+        if (!folder->exists() || (folder == &output_ && is_same_folder())) return;
         document_["files"] = folder->files();
         document_["files"].push_back("performance_summary.json");
         folder->write("performance_summary.json",
@@ -285,6 +299,7 @@ class TrainRun {
   ResultFolder output_;
   ResultFolder weights_;
   std::unique_ptr<TokenData> data_;
+  std::optional<RangeEmitter> ranges_;
   std::optional<OperatorRecorder> operators_;
   std::optional<TensorboardEvents> events_;
   std::optional<MemoryRecording> recording_;

@@ -2,7 +2,9 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
+#include <exception>
 
 #include "benchmarks/console/interrupt.hpp"
 #include "model/component_range.hpp"
@@ -23,6 +25,7 @@ Trainer::Trainer(const TrainOptions& options, const instruments::Device& device,
   graph_batch_ = data.train_batch(1, 0);
   graph_batch_ = {graph_batch_.tokens.clone(), graph_batch_.targets.clone()};
   graph_.emplace(state.step, state.optimizer, graph_batch_);
+  capture_peak_bytes_ = meter_.read().peak_bytes;
 }
 
 bool Trainer::is_due(int64_t step) const {
@@ -98,7 +101,7 @@ void Trainer::run_step(int64_t step) {
   phase_range_.reset();
   clock_.end_step();
   if (memory_) memory_->end_step();
-  pending.record.peak_memory_bytes = meter_.read().peak_bytes;
+  pending.record.peak_memory_bytes = std::max(meter_.read().peak_bytes, capture_peak_bytes_);
   pending_.push_back(std::move(pending));
   if (records_operators) profilers_.operators->end_step();
   if (memory_ && step == memory_steps.last) {
@@ -110,7 +113,7 @@ void Trainer::run_step(int64_t step) {
 bool Trainer::report_pending() {
   const std::vector<PhaseTimes> times = clock_.collect();
   bool finite = true;
-  for (size_t i = 0; i < times.size() && finite; ++i) {
+  for (size_t i = 0; i < std::min(times.size(), pending_.size()) && finite; ++i) {
     Pending& pending = pending_[i];
     pending.record.times = times[i];
     pending.record.loss = pending.loss.item<double>();
@@ -128,9 +131,13 @@ void Trainer::run() {
     try {
       run_step(step);
     } catch (...) {
-      // What ended before the fault is a result all the same.
-      report_pending();
-      throw;
+      // What ended before the fault is a result all the same, where the device still answers.
+      const std::exception_ptr fault = std::current_exception();
+      try {
+        report_pending();
+      } catch (const std::exception&) {
+      }
+      std::rethrow_exception(fault);
     }
     if ((is_due(step) || console::interrupted()) && !report_pending()) break;
   }

@@ -65,6 +65,8 @@ class Trainer {
   PhaseClock clock_;
   instruments::MemoryMeter meter_;
   std::optional<StepGraph> graph_;
+  /// A replay allocates nothing: what it uses was allocated while it was captured.
+  int64_t capture_peak_bytes_ = 0;
   TokenBatch graph_batch_;
   std::unique_ptr<MemoryRecorder> memory_;
   std::unique_ptr<at::RecordFunction> phase_range_;
