@@ -16,7 +16,7 @@ from tinyllama_tools.exercise_3 import make_sheet
 from tinyllama_tools.exercise_3_runs import Findings, measure_findings
 from tinyllama_tools.exercise_3_sizes import name_of, size_run
 from tinyllama_tools.exercise_options import parse_options
-from tinyllama_tools.ratio_statistics import Ratio
+from tinyllama_tools.ratio_statistics import ratio_of_turns
 from tinyllama_tools.suite_run import PROJECT, Json
 from training_stand_in import PlayedProgram, set_key
 
@@ -94,7 +94,7 @@ def changed(
 
 def made_up_evidence(file: Path, **speedups: float) -> Evidence:
     """An ablation at the worksheet's shape that measured these switches."""
-    ratios = {switch: Ratio(value, None, 1, (value,)) for switch, value in speedups.items()}
+    ratios = {name: ratio_of_turns([value] * 6, [1.0] * 6) for name, value in speedups.items()}
     return Evidence(file, Point("tiny", "f32", 8, 128), ratios)
 
 

@@ -9,7 +9,14 @@ import pytest
 from ablation_stand_in import CONTEXT, POINT
 from tinyllama_tools.ablation_evidence import Evidence, find_evidence, read_evidence
 from tinyllama_tools.ablation_study import Cell, Kind, RowName, Study
-from tinyllama_tools.bottlenecks import CATEGORIES, Bottleneck, amdahl, rank_bottlenecks
+from tinyllama_tools.bottlenecks import (
+    CATEGORIES,
+    WORTHWHILE_SPEEDUP,
+    Bottleneck,
+    amdahl,
+    rank_bottlenecks,
+    recommended,
+)
 from tinyllama_tools.ratio_statistics import ratio_of_turns
 from training_stand_in import made_up_summary
 
@@ -47,8 +54,9 @@ def test_every_category_once_and_in_order() -> None:
     found = rank_bottlenecks(made_up_summary())
     assert sorted(b.category for b in found) == sorted(c.name for c in CATEGORIES)
     assert [b.priority for b in found] == [1, 2, 3, 4, 5, 6]
-    quadrants = [b.quadrant for b in found]
-    assert quadrants == sorted(quadrants)
+    for is_worthwhile in (True, False):
+        quadrants = [b.quadrant for b in found if b.is_worthwhile == is_worthwhile]
+        assert quadrants == sorted(quadrants)
 
 
 def test_shares_are_those_of_the_profile() -> None:
@@ -94,6 +102,33 @@ def test_a_measured_speedup_decides() -> None:
     assert (found.measured_speedup, found.quadrant, found.priority) == (1.15, 1, 1)
 
 
+def test_what_brings_nothing_comes_last() -> None:
+    summary = with_component(made_up_summary(), "attention/core", 10.0)
+    summary = with_component(summary, "attention/qkv_proj", 40.0)
+    chance = ratio_of_turns([1.3, 0.9] * 3, [1.0] * 6)
+    # the first may be chance, the second is below what is worth anything
+    measured = evidence(sdpa=1.09, gate_up=WORTHWHILE_SPEEDUP - 0.001, graph=1.0)
+    measured = Evidence(measured.file, POINT, {**measured.speedups, "qkv": chance})
+    ranked = rank_bottlenecks(summary, measured)
+    found = by_name(ranked)
+    assert (found[QKV].quadrant, found[ATTENTION].quadrant) == (1, 4)
+    assert ranked[0].category == ATTENTION
+    worth = [b.is_worthwhile for b in ranked]
+    assert worth == sorted(worth, reverse=True)
+    assert not found[QKV].is_worthwhile
+    assert not found[SWIGLU].is_worthwhile
+
+
+def test_the_best_known_speedup_is_recommended() -> None:
+    both = evidence(qkv=1.15, sdpa=1.3, gate_up=1.0, graph=1.0)
+    summary = with_component(made_up_summary(), "attention/core", 60.0)
+    ranked = rank_bottlenecks(summary, both)
+    best = recommended(ranked)
+    assert best is not None
+    assert (ranked[0].category, best.category) == (QKV, ATTENTION)
+    assert recommended(rank_bottlenecks(made_up_summary(profilers=()))) is None
+
+
 def test_the_best_of_several_switches_counts() -> None:
     found = by_name(rank_bottlenecks(made_up_summary(), evidence(sdpa=1.02, fused_attention=1.08)))
     assert found[ATTENTION].measured is not None
@@ -129,6 +164,21 @@ def test_allocation_time_is_found_by_operator() -> None:
 def test_on_a_gpu_a_graph_replaces_all_launches() -> None:
     found = by_name(rank_bottlenecks(made_up_summary(gpu=True)))[LAUNCH]
     assert found.factor == made_up_summary(gpu=True)["operators"]["kernels_per_step"]
+
+
+def test_a_gpus_shares_are_made_shares_of_the_step() -> None:
+    idle = made_up_summary({"operators.launch_overhead_percent": 40.0}, gpu=True)
+    idle = with_component(idle, "attention/core", 50.0)
+    found = by_name(rank_bottlenecks(idle))
+    assert found[ATTENTION].share_percent == pytest.approx(30)
+    assert found[ATTENTION].upper_bound == pytest.approx(1 / 0.7)
+    softmax = idle["operators"]["softmax_percent"]
+    assert found[SOFTMAX].share_percent == pytest.approx(0.6 * softmax)
+    assert found[LAUNCH].share_percent == 40
+    assert "operators.launch_overhead_percent" in found[ATTENTION].keys
+    unknown = with_component(idle, "attention/core", 50.0)
+    unknown["operators"]["launch_overhead_percent"] = None
+    assert by_name(rank_bottlenecks(unknown))[ATTENTION].share_percent is None
 
 
 def test_without_a_profiler_nothing_is_claimed() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from exercise_stand_in import Changes, measured, options
+from test_memory_optimizations import CONTEXT, study
+from tinyllama_tools.ablation_files import result_text
 from tinyllama_tools.exercise_1 import make_sheet, planned_runs
 from tinyllama_tools.exercise_1_page import MEMORY, PLAIN, PROFILED
 from tinyllama_tools.worksheet import unanswered
@@ -27,6 +29,7 @@ MFU = "flops.flops_profile.efficiency_metrics.mfu_percent"
 POINTS = "flops.roofline_data.points"
 LAUNCH = "operators.launch_overhead_percent"
 WAIT = "summary.breakdown.data_loading.percent"
+NOTHING = {SHARES: components(rms_norm=100.0), LAUNCH: 0.0, "operators.softmax_percent": 0.0}
 LONG, SHORT = [("aten::mm", 10, 1.0, 100.0)], [("aten::mm", 10_000, 0.01, 100.0)]
 
 
@@ -139,13 +142,13 @@ BOTH_WAYS = [
     ("**Low:** Batch", {LAUNCH: 2.0}, {LAUNCH: 30.0}),
     (
         "Memory bandwidth",
-        {SHARES: WIDE, POINTS: roofline({"ffn/gate_up_proj": ("memory", 90.0)})},
-        {SHARES: WIDE, POINTS: roofline({"ffn/gate_up_proj": ("compute", 10.0)})},
+        {SHARES: WIDE, POINTS: roofline({"ffn": ("memory", 90.0)})},
+        {SHARES: WIDE, POINTS: roofline({"ffn": ("compute", 10.0)})},
     ),
     (
         "Compute utilization",
-        {SHARES: WIDE, POINTS: roofline({"ffn/gate_up_proj": ("compute", 10.0)})},
-        {SHARES: WIDE, POINTS: roofline({"ffn/gate_up_proj": ("compute", 99.0)})},
+        {SHARES: WIDE, POINTS: roofline({"ffn": ("compute", 10.0)})},
+        {SHARES: WIDE, POINTS: roofline({"ffn": ("compute", 99.0)})},
     ),
     ("Kernel launch overhead (too", {LAUNCH: 95.0}, {LAUNCH: 1.0}),
     ("Data loading", {WAIT: 96.0}, {WAIT: 1.0}),
@@ -237,7 +240,8 @@ def test_boxes_follow_the_numbers(label: str, yes: Changes, no: Changes) -> None
         ("Is the first iteration slower", {"summary.first_step_seconds": 9.0}, "9,000 ms"),
         ("GPU utilization", {"device_sampling.readings": {}}, "not measured"),
         ("MFU", {MFU: 50.0}, "above the range"),
-        ("What would the profiler recommend", {LAUNCH: 100.0}, "first:"),
+        ("What would the profiler recommend", {SHARES: INTENSE}, "Attention computation first"),
+        ("What would the profiler recommend", NOTHING, "None is worth it"),
     ],
 )
 def test_words_follow_the_numbers(asked: str, changes: Changes, words: str) -> None:
@@ -270,6 +274,43 @@ def test_neither_the_first_nor_profiled_steps_count() -> None:
     slow = dict.fromkeys(range(1, 20), 5.0)
     page = sheet(plain=steps_of(slow, profiled=range(2, 20)))
     assert "80 samples/sec" in answer(page, "Training speed")
+
+
+def test_each_leaf_counts_under_its_own_point_or_its_group() -> None:
+    shares = components(attention__core=40.0, attention__rotary=10.0, ffn__swiglu=30.0, other=20.0)
+    drawn = {
+        "step": ("memory", 1.0),
+        "attention": ("compute", 25.0),
+        "attention/rotary": ("memory", 50.0),
+        "ffn": ("compute", 90.0),
+    }
+    page = sheet({SHARES: shares, POINTS: roofline(drawn), LAUNCH: 0.0, WAIT: 0.0})
+    # 40 x 0.75 and 30 x 0.1 miss the roof; the step's own point is nobody's
+    assert "Compute utilization (device not fully utilized) — yes: 33 %" in page
+    assert "Memory bandwidth (many small operations) — no: 10 % against" in page
+
+
+def test_measured_savings_decide_question_4_before_bounds(tmp_path: Path) -> None:
+    folder = tmp_path / "reference"
+    folder.mkdir()
+    made = study(fused_attention=90.0, checkpoint=40.0, fused_swiglu=95.0, mixed=80.0)
+    (folder / "ablation_card.json").write_text(result_text(made))
+    scores_only = {f"{PEAK}.activations": 0, f"{PEAK}.attention_scores": 10**9}
+    changes = {**scores_only, "context.device": CONTEXT["device"], "context.threads": 2}
+    runs = measured(planned_runs(OPTIONS), {"": changes})
+    page, bounds = (make_sheet(runs, place).page for place in (tmp_path, NO_RESULTS))
+    assert box(page, "Gradient checkpointing") is True
+    assert "measured: `checkpoint`" in page and "reference/ablation_card.json" in page
+    assert box(bounds, "Flash Attention (reduce") is True
+    assert "bound: all attention scores" in bounds and "measured: `" not in bounds
+
+
+def test_a_cpu_has_no_transfers() -> None:
+    page = sheet()
+    assert "Memory transfers visible between operations — no: no GPU, so no transfers" in page
+    assert "no GPU, so no transfers" in answer(page, "copies between host and device")
+    gpu = make_sheet(measured(planned_runs(OPTIONS), gpu=True), NO_RESULTS).page
+    assert "no transfers" not in gpu
 
 
 def test_every_figure_names_the_run_that_measured_it() -> None:

@@ -10,7 +10,7 @@ from exercise_stand_in import Changes, measured, options
 from test_memory_optimizations import COMPLETE, CONTEXT, study, write
 from tinyllama_tools.exercise_2 import make_sheet
 from tinyllama_tools.exercise_2_limit import Limit, limit_section
-from tinyllama_tools.exercise_2_rules import component_growth, increment_ratio
+from tinyllama_tools.exercise_2_rules import component_growth, increment_ratio, throughput_answer
 from tinyllama_tools.exercise_2_runs import BANDWIDTH, HOTSPOTS, planned_runs
 from tinyllama_tools.exercise_runs import MeasuredRun
 from tinyllama_tools.longest_sequence import Target
@@ -243,6 +243,28 @@ def test_components_too_small_to_matter_are_left_out() -> None:
     profiles = {64: (1, {"big": 1000.0, "tiny": 0.001}), 128: (1, {"big": 2000.0, "tiny": 1.0})}
     assert [growth.name for growth in component_growth(profiles)] == ["big"]
     assert component_growth({64: (1, {"big": 1.0})}) == []
+
+
+def test_words_say_what_was_measured() -> None:
+    page = sheet()
+    assert "over the mean time of the plain steps" in page
+    assert "rule: the largest part of the peak, or what is held beyond it, wins" in page
+    assert "Frequent memory transfers — no: no GPU, so no transfers" in page
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (1.9, "perfect scaling"),
+        (1.5, "diminishing returns"),
+        (1.0, "the device is already full"),
+        (0.95, "the device is already full"),
+        (0.94, "throughput falls, which a full device does not explain"),
+        (None, "not measured"),
+    ],
+)
+def test_what_doubling_the_batch_does_to_throughput(factor: float | None, words: str) -> None:
+    assert words in throughput_answer(factor)
 
 
 def test_increments_need_three_peaks() -> None:

@@ -26,7 +26,9 @@ from tinyllama_tools.exercise_3_numbers import compile_speedup
 from tinyllama_tools.exercise_3_runs import ANALYSIS, Findings
 from tinyllama_tools.exercise_3_steps import operator_rows
 from tinyllama_tools.exercise_options import parse_options
+from tinyllama_tools.ratio_statistics import ratio_of_turns
 from tinyllama_tools.suite_run import PROJECT
+from tinyllama_tools.training_run import TrainingError
 from tinyllama_tools.worksheet import unanswered
 from training_stand_in import PlayedProgram
 
@@ -160,10 +162,18 @@ def test_the_bottleneck_table_and_matrix_follow_shares_and_speedups(base: Findin
 def test_a_measured_speedup_stands_in_the_table_and_decides(base: Findings) -> None:
     fast = page(changed(base, evidence=made_up_evidence(ABLATION, qkv=1.15)))
     slow = page(changed(base, evidence=made_up_evidence(ABLATION, qkv=0.97)))
-    assert "1.15 with qkv" in row(fast, "QKV projections")[4]
-    assert "0.97 with qkv" in row(slow, "QKV projections")[4]
+    assert "1.15 (1.15 to 1.15) with qkv" in row(fast, "QKV projections")[4]
+    assert "0.97 (0.97 to 0.97) with qkv" in row(slow, "QKV projections")[4]
     assert "High Impact, Low Effort (Priority 1):\n\n- QKV projections (1.15x" in fast
     assert ticked(fast, "**QKV Fusion**") and not ticked(slow, "**QKV Fusion**")
+
+
+def test_what_may_be_chance_is_not_planned(base: Findings) -> None:
+    evidence = made_up_evidence(ABLATION, qkv=1.15)
+    chance = {"qkv": ratio_of_turns([1.4, 0.9] * 3, [1.0] * 6)}
+    text = page(changed(base, evidence=replace(evidence, speedups=chance)))
+    assert row(text, "QKV projections")[4].startswith("~ 1.15")
+    assert not ticked(text, "**QKV Fusion**")
 
 
 def test_swiglu_fusion_is_planned_where_it_pays(base: Findings) -> None:
@@ -317,7 +327,44 @@ def test_a_run_that_fails_makes_no_answers(tmp_path: Path) -> None:
     assert "## Analysis questions" not in sheet.page
 
 
-@pytest.mark.parametrize("after", [6, 18])
+SAMPLE = "--num-steps=3"
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (PlayedProgram(refuses={"--enable-deepspeed-flops": "no room"}), f"{ANALYSIS}: tiny_llama"),
+        (PlayedProgram(refuses={SAMPLE: "no room"}), "problem sizes: tiny_llama_train: no room"),
+        (
+            PlayedProgram(exit_status=1, changes={"operators": None}),
+            f"{ANALYSIS}: no profile of operators: the loss was not finite",
+        ),
+    ],
+    ids=["analysis", "sample", "loss"],
+)
+def test_what_ends_it_early_is_on_the_page(
+    tmp_path: Path, program: PlayedProgram, words: str
+) -> None:
+    options = parse_options(["3", f"--output={tmp_path}/e.md", "--max-minutes=100"])
+    sheet = run_exercise_3(options, program, PlayedPredictor(2 * GIB))
+    assert sheet.exit_status == 1
+    assert words in sheet.page
+    assert "Overall runtime" in sheet.page
+    assert unanswered(sheet.page) == []
+    assert "## Analysis questions" not in sheet.page
+
+
+def test_nothing_measured_makes_no_page(tmp_path: Path) -> None:
+    options = parse_options(["3", f"--output={tmp_path}/e.md"])
+    with pytest.raises(KeyboardInterrupt):
+        run_exercise_3(options, PlayedProgram(interrupt_after=0), PlayedPredictor(GIB))
+    with pytest.raises(TrainingError) as refused:
+        run_exercise_3(options, PlayedProgram(refuses={"--size=tiny": "no"}), PlayedPredictor(GIB))
+    assert refused.value.exit_status == 2
+
+
+# during the analysis, the runs beside it, the samples of the sizes, and the sizes
+@pytest.mark.parametrize("after", [1, 3, 6, 16, 17, 18])
 def test_ctrl_c_says_what_is_missing(tmp_path: Path, after: int) -> None:
     options = parse_options(["3", f"--output={tmp_path}/e.md", "--max-minutes=100"])
     program = PlayedProgram(interrupt_after=after)

@@ -204,6 +204,7 @@ def test_batch_for_medium(base: Findings) -> None:
     question = "3. What batch size would you recommend for medium model?"
     gains = changed(base, runs={"batch_16": {"step_seconds": 0.2}})
     assert answer(page(gains), question).startswith("Answer: 32: batch 32 is the largest")
+    assert "measured with tiny at 128 tokens" in answer(page(gains), question)
     none = changed(base, runs={"batch_16": {"step_seconds": 0.4856}})
     assert answer(page(none), question).startswith("Answer: 16: batch 32 is the largest")
     assert answer(with_forecasts(base, 8 * GIB), question).startswith("Answer: 4: batch 4")

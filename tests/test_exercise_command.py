@@ -8,8 +8,10 @@ import pytest
 from tinyllama_tools import exercise, exercise_2
 from tinyllama_tools.exercise_2_runs import LONGEST_RUN
 from tinyllama_tools.exercise_options import parse_options, program_arguments
+from tinyllama_tools.profile_files import BadProfileError
 from tinyllama_tools.size_predictions import Prediction, Question
 from tinyllama_tools.suite_run import SuiteError
+from tinyllama_tools.training_run import TrainingError
 from tinyllama_tools.worksheet import unanswered
 from training_stand_in import PlayedProgram
 
@@ -142,6 +144,51 @@ def test_a_failed_run_is_exit_1_and_named(tmp_path: Path) -> None:
     assert status == 1
     assert "no profiler in this libtorch" in page
     assert "Training speed" in page
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_options_refused_at_once_are_exit_2_and_keep_the_earlier_page(
+    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / f"exercise_{number}.md").write_text("earlier", encoding="utf-8")
+    program = PlayedProgram(refuses={"--size=tiny": "--device 'cuda:9': there is no such device"})
+    assert run(number, tmp_path, program) == (2, "earlier")
+    assert len(program.calls) == 1
+    assert "scripts/exercise: tiny_llama_train: --device 'cuda:9'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_ctrl_c_before_the_first_figure_keeps_the_earlier_page(number: int, tmp_path: Path) -> None:
+    (tmp_path / f"exercise_{number}.md").write_text("earlier", encoding="utf-8")
+    assert run(number, tmp_path, PlayedProgram(interrupt_after=0)) == (130, "earlier")
+    status, page = run(number, tmp_path, PlayedProgram(interrupt_after=1))
+    assert status == 130
+    assert "Not complete" in page
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (BadProfileError("x: operators: null must be an object"), 1),
+        (TrainingError("tiny_llama_train was ended by Killed"), 1),
+        (TrainingError("tiny_llama_train: refused", 2), 2),
+        (SuiteError("tiny_llama_bench: refused"), 2),
+        (OSError("x: no space"), 2),
+    ],
+)
+def test_what_ends_an_exercise_decides_its_exit_status(
+    error: Exception,
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(_options: object, _program: object) -> None:
+        raise error
+
+    monkeypatch.setattr(exercise, "run_exercise_1", fail)
+    assert run(1, tmp_path, PlayedProgram()) == (status, "")
+    assert f"scripts/exercise: {error}" in capsys.readouterr().err
 
 
 def test_a_sequence_that_does_not_fit_leaves_the_other_answers(tmp_path: Path) -> None:

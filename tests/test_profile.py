@@ -16,6 +16,7 @@ from tinyllama_tools.roofline_position import (
     ON_ROOFLINE,
     roofline_position,
 )
+from tinyllama_tools.training_run import TrainingError
 from training_stand_in import PlayedProgram, made_up_summary
 
 REPORT = "performance_summary_report.md"
@@ -167,6 +168,41 @@ def test_a_loss_that_is_not_finite_is_a_failure(tmp_path: Path) -> None:
     )
     assert status == 1
     assert "the loss was not finite" in (tmp_path / "p" / REPORT).read_text()
+
+
+def test_a_loss_that_fails_before_the_profilers_steps_leaves_a_report(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "p"
+    program = PlayedProgram(exit_status=1, changes={"operators": None})
+    assert run(tmp_path, "--profile-dir", str(folder), program=program) == 1
+    assert sorted(read_profile_set(folder).profiles) == ["baseline", "flops", "memory"]
+    report = (folder / REPORT).read_text()
+    assert "- operator profiler: left out: it ended before" in report
+    assert "Not measured: needs --enable-pytorch-profiler." in report
+    assert run(tmp_path, "--analyze-existing", str(folder)) == 0
+
+
+def test_a_section_that_a_good_run_lacks_is_damage(tmp_path: Path) -> None:
+    program = PlayedProgram(changes={"operators": None})
+    assert run(tmp_path, "--profile-dir", str(tmp_path / "p"), program=program) == 2
+
+
+@pytest.mark.parametrize(("status", "is_kept"), [(1, True), (2, False)])
+def test_the_log_of_a_crash_is_kept(tmp_path: Path, status: int, is_kept: bool) -> None:
+    class Crashes(PlayedProgram):
+        def run(self, options, folder, log=None):  # noqa: ANN001, ANN202
+            if "--profile-memory" not in options:
+                return super().run(options, folder, log)
+            log.write_text("the last words\n")
+            raise TrainingError("ended", status)
+
+    folder = tmp_path / "p"
+    assert run(tmp_path, "--profile-dir", str(folder), program=Crashes()) == status
+    log = folder / "memory_analysis/training_output.log"
+    assert (log.exists() and log.read_text() == "the last words\n") == is_kept
+    assert not list(folder.rglob("*.part"))
+    assert (folder / REPORT).is_file()
 
 
 def test_after_ctrl_c_the_report_has_what_was_measured(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tinyllama_tools.study_page import short_count
 from tinyllama_tools.study_plan import Rate, Settings, plan_sizes, sample_batch
 from tinyllama_tools.study_run import last_step_line
 from training_figures import Figures
-from training_stand_in import PlayedProgram
+from training_stand_in import PlayedProgram, set_key
 
 # The workshop's own lines (walkthrough, chapter 6.3, step 4).
 SHELL_LOOPS = """\
@@ -228,6 +228,44 @@ def test_earlier_sizes_of_another_machine_stay_out(
     next(tmp_path.glob("performance_study_*")).unlink()
     run_study(tmp_path, "small")
     assert "| tiny " not in page(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"summary.steps_completed": 3, "summary.final_loss": None, "steps.2.loss": None},
+        {"summary.final_loss": None},
+        {"summary.steps_completed": 49, "summary.interrupted": True},
+    ],
+)
+def test_an_earlier_run_that_did_not_finish_stays_out(
+    tmp_path: Path, changes: Mapping[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_study(tmp_path, "tiny")
+    next(tmp_path.glob("performance_study_*")).unlink()
+    file = folders(tmp_path)[0] / "performance_summary.json"
+    summary = json.loads(file.read_text())
+    for key, value in changes.items():
+        set_key(summary, key, value)
+    file.write_text(json.dumps(summary))
+    capsys.readouterr()
+    assert run_study(tmp_path, "tiny", "--dry-run") == 0
+    assert "no time is expected" in capsys.readouterr().out
+    run_study(tmp_path, "small")
+    assert "| tiny " not in page(tmp_path)
+
+
+def test_an_earlier_run_without_average_predicts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_study(tmp_path, "tiny")
+    file = folders(tmp_path)[0] / "performance_summary.json"
+    summary = json.loads(file.read_text())
+    summary["summary"]["average_step_seconds"] = None
+    file.write_text(json.dumps(summary))
+    capsys.readouterr()
+    assert run_study(tmp_path, "tiny", "--dry-run") == 0
+    assert "no time is expected" in capsys.readouterr().out
 
 
 def test_a_dry_run_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,6 +117,7 @@ def test_expected_says_on_which_side() -> None:
     assert expected(25, 50, 100, "x") == "below the range, by a factor of 2 (25 x)"
     assert expected(300, 50, 100, "x") == "above the range, by a factor of 3 (300 x)"
     assert expected(0, 50, 100, "x") == "below the range (0 x)"
+    assert expected(-3, 50, 100, "x") == "below the range (-3 x)"
     assert expected(None, 50, 100, "x") == "not measured"
 
 

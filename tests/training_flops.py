@@ -8,6 +8,10 @@ from training_figures import PEAK_BANDWIDTH, PEAK_FLOPS, Figures
 
 Json = dict[str, Any]
 FLOPS_STEP = 10
+# What the program draws beside the step: groups, not the leaves of the operator profile;
+# and the optimizer.
+DRAWN = ("embedding", "rms_norm", "attention", "attention/rotary", "ffn", "loss")
+UPDATE_FLOPS = 12
 
 
 def classification(mfu: float) -> str:
@@ -59,6 +63,15 @@ def roofline_point(name: str, intensity: float, achieved: float) -> Json:
     }
 
 
+def group_point(components: list[Json], name: str) -> Json:
+    """Of a component and all below it, products and element-wise work."""
+    parts = [c for c in components if c["name"] == name or c["name"].startswith(f"{name}/")]
+    flops = sum(c["forward_flops"] + c["backward_flops"] + c["elementwise_flops"] for c in parts)
+    moved = sum(c["bytes"] for c in parts)
+    seconds = sum(c["forward_seconds"] + c["backward_seconds"] for c in parts)
+    return roofline_point(name, flops / moved, flops / seconds)
+
+
 def flops_part(figures: Figures) -> Json:
     """`flops`."""
     achieved = figures.flops / figures.step_seconds
@@ -66,11 +79,11 @@ def flops_part(figures: Figures) -> Json:
     used = figures.bytes / figures.step_seconds
     components = component_rows(figures)
     bound = "memory-bound" if intensity < 10 else "mixed" if intensity <= 100 else "compute-bound"
-    points = [roofline_point("step", intensity, achieved)] + [
-        roofline_point(c["name"], c["arithmetic_intensity_flops_per_byte"], c["flops_per_sec"])
-        for c in components
-        if c["forward_flops"] > 0
-    ]
+    points = [roofline_point("step", intensity, achieved)]
+    points += [group_point(components, name) for name in DRAWN]
+    seconds, moved = figures.seconds["optimizer"][0], 28 * figures.parameters
+    work = UPDATE_FLOPS * figures.parameters
+    points.append(roofline_point("optimizer", work / moved, work / seconds))
     return {
         "flops_profile": {
             "step": FLOPS_STEP,

@@ -249,6 +249,6 @@ def operators_part(figures: Figures, gpu: bool = False, shapes: bool = False) ->
         "linear_projections_per_step": 7 * figures.dims["n_layers"] + 1,
         "launch_overhead_percent": 100 * figures.launches * SECONDS_PER_LAUNCH / total,
         "launch_overhead_definition": "launches x their cost, of the recorded time",
-        "transfers_per_step": 1 if gpu else 0,
+        "transfers_per_step": 1 if gpu else None,
         "components": sorted(components, key=lambda c: -c["percent"]),
     }

@@ -21,7 +21,7 @@ SWIGLU_PASSES, FUSED_SWIGLU_PASSES = 5, 3
 
 @dataclass(frozen=True)
 class Share:
-    """Percent of the recorded work, None where it is not known; the definition says of what."""
+    """Percent of the step, None where it is not known; the definition says of what."""
 
     percent: float | None
     definition: str
@@ -54,14 +54,8 @@ def _components(summary: Json, definition: str, *names: str) -> Share:
     percent = component_percent(summary, *names)
     if percent is None:
         return Share(None, MEASURED_BY_OPERATORS)
-    return Share(percent, definition, tuple(f"operators.components[{n}].percent" for n in names))
-
-
-def _operator_value(summary: Json, key: str, definition: str) -> Share:
-    operators = summary.get("operators")
-    if not operators:
-        return Share(None, MEASURED_BY_OPERATORS)
-    return Share(operators.get(key), definition, (f"operators.{key}",))
+    keys = tuple(f"operators.components[{n}].percent" for n in names)
+    return _of_the_step(summary, Share(percent, definition, keys))
 
 
 def _launch_part(summary: Json) -> float | None:
@@ -81,6 +75,28 @@ def _fewer_launches(summary: Json, before: int, after: int, what: str) -> Assump
         f"launch part ({100 * part:.1f} % as in the whole step) shrinks"
     )
     return Assumption(factor, reason, ("operators.launch_overhead_percent",))
+
+
+def recorded_part(summary: Json) -> float | None:
+    """What components are shares of, as a part of the step; None where it was not measured.
+
+    On a GPU they are shares of the kernels' time, which is the step's without launch overhead.
+    """
+    if (summary.get("operators") or {}).get("device_time") != "gpu":
+        return 1.0
+    launches = _launch_part(summary)
+    return None if launches is None else 1 - launches
+
+
+def _of_the_step(summary: Json, share: Share) -> Share:
+    part = recorded_part(summary)
+    if part == 1 or share.percent is None:
+        return share
+    keys = (*share.keys, "operators.launch_overhead_percent")
+    if part is None:
+        return Share(None, "needs the launch overhead, to be a share of the step", keys)
+    definition = f"{share.definition}: share of the kernels' time x (1 - launch overhead)"
+    return Share(share.percent * part, definition, keys)
 
 
 def qkv_share(summary: Json) -> Share:
@@ -114,7 +130,11 @@ def attention_factor(summary: Json) -> Assumption:
 
 def softmax_share(summary: Json) -> Share:
     """Of the softmax operators alone."""
-    return _operator_value(summary, "softmax_percent", "softmax operators, forward and backward")
+    operators = summary.get("operators")
+    if not operators:
+        return Share(None, MEASURED_BY_OPERATORS)
+    definition, key = "softmax operators, forward and backward", "softmax_percent"
+    return _of_the_step(summary, Share(operators.get(key), definition, (f"operators.{key}",)))
 
 
 def softmax_factor(summary: Json) -> Assumption:
@@ -148,10 +168,14 @@ def swiglu_factor(summary: Json) -> Assumption:
 
 def launch_share(summary: Json) -> Share:
     """As the profile defines it for its device."""
-    definition = (summary.get("operators") or {}).get("launch_overhead_definition") or (
+    operators = summary.get("operators")
+    if not operators:
+        return Share(None, MEASURED_BY_OPERATORS)
+    definition = operators.get("launch_overhead_definition") or (
         "time of launches against computation"
     )
-    return _operator_value(summary, "launch_overhead_percent", definition)
+    key = "launch_overhead_percent"
+    return Share(operators.get(key), definition, (f"operators.{key}",))
 
 
 def launch_factor(summary: Json) -> Assumption:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tinyllama_tools.ablation_evidence import Evidence, MeasuredSpeedup
+from tinyllama_tools.ablation_rows import shows_difference
 from tinyllama_tools.bottleneck_shares import (
     Assumption,
     Share,
@@ -32,6 +33,8 @@ from tinyllama_tools.suite_run import Json
 
 # The smallest speedup that the worksheet's table expects of any category.
 HIGH_IMPACT = 1.1
+# What anything has to bring to be worth doing: below it, a step is as fast as before.
+WORTHWHILE_SPEEDUP = 1.02
 LOW_EFFORT = ("Low", "Low-Medium")
 QUADRANTS = {
     1: "High impact, low effort (priority 1)",
@@ -139,6 +142,16 @@ class Bottleneck:
             return self.measured_speedup
         return min(self.measured_speedup, self.upper_bound)
 
+    @property
+    def is_shown(self) -> bool:
+        """False where an ablation measured its switches and showed no difference."""
+        return self.measured is None or shows_difference(self.measured.ratio)
+
+    @property
+    def is_worthwhile(self) -> bool:
+        """It brings WORTHWHILE_SPEEDUP or more, by all that is known."""
+        return self.is_shown and (self.best_known_speedup or 0) >= WORTHWHILE_SPEEDUP
+
 
 def amdahl(share: float, factor: float) -> float:
     """Speedup of the whole where `share` (0 to 1) of it becomes `factor` times as fast.
@@ -193,15 +206,17 @@ def quadrant_of(bottleneck: Bottleneck) -> int | None:
     return 3 if low_effort else 4
 
 
-def _urgency(bottleneck: Bottleneck) -> tuple[int, float, float]:
+def _urgency(bottleneck: Bottleneck) -> tuple[bool, int, float, float]:
     quadrant = bottleneck.quadrant or len(QUADRANTS) + 1
     speedup = bottleneck.best_known_speedup or 0.0
-    return quadrant, -speedup, -(bottleneck.share_percent or 0.0)
+    share = bottleneck.share_percent or 0.0
+    return not bottleneck.is_worthwhile, quadrant, -speedup, -share
 
 
 def rank_bottlenecks(summary: Json, ablation: Evidence | None = None) -> list[Bottleneck]:
     """The six categories, most urgent first: by quadrant, then by speedup, then by share.
 
+    What is not worthwhile comes after all that is, however little effort it takes.
     `summary`: a checked performance_summary.json; what its profilers did not record is None in the
     result. `ablation`: ablation_evidence.find_evidence(summary), or nothing.
     """
@@ -209,6 +224,12 @@ def rank_bottlenecks(summary: Json, ablation: Evidence | None = None) -> list[Bo
     placed = [replace(found, quadrant=quadrant_of(found)) for found in judged]
     ordered = sorted(placed, key=_urgency)
     return [replace(found, priority=rank) for rank, found in enumerate(ordered, start=1)]
+
+
+def recommended(bottlenecks: Sequence[Bottleneck]) -> Bottleneck | None:
+    """The worthwhile one with the best known speedup; None where none is worth it."""
+    worth = [found for found in bottlenecks if found.is_worthwhile]
+    return max(worth, key=lambda found: found.best_known_speedup or 0.0, default=None)
 
 
 def largest_share(bottlenecks: Sequence[Bottleneck]) -> Bottleneck | None:

@@ -15,10 +15,13 @@ from tinyllama_tools.exercise_2 import run_exercise_2
 from tinyllama_tools.exercise_3 import run_exercise_3
 from tinyllama_tools.exercise_options import parse_options, program_arguments
 from tinyllama_tools.exercise_sheet import Sheet, say
+from tinyllama_tools.profile_files import BadProfileError
 from tinyllama_tools.result_files import write_whole
 from tinyllama_tools.suite_run import SuiteError
 from tinyllama_tools.training_run import TrainingError, TrainingProgram
 from tinyllama_tools.worksheet import unanswered
+
+FAILED, BAD = 1, 2
 
 
 def run_exercise(options: Namespace, program: TrainingProgram) -> Sheet:
@@ -31,7 +34,13 @@ def run_exercise(options: Namespace, program: TrainingProgram) -> Sheet:
 
 
 def write_sheet(sheet: Sheet, options: Namespace) -> int:
-    """Writes the page and says where; a place left blank is a failure of this command."""
+    """Writes the page and says where; a place left blank is a failure of this command.
+
+    A page without any measurement replaces none that is there.
+    """
+    if not sheet.has_measurements and options.output.exists():
+        say(f"nothing was measured: {options.output} is left as it was")
+        return sheet.exit_status
     write_whole(options.output, sheet.page.rstrip() + "\n")
     left = unanswered(sheet.page)
     for place in left:
@@ -39,6 +48,14 @@ def write_sheet(sheet: Sheet, options: Namespace) -> int:
     say(f"profiles: {options.profile_dir}")
     print(options.output)
     return sheet.exit_status or (1 if left else 0)
+
+
+def status_of(error: Exception) -> int:
+    """What the command ends with where an exercise cannot be carried out."""
+    if isinstance(error, TrainingError):
+        return error.exit_status
+    # a loss that stops being finite early leaves nothing that a profile could be made of
+    return FAILED if isinstance(error, BadProfileError) else BAD
 
 
 def main(arguments: Sequence[str] | None = None, program: TrainingProgram | None = None) -> int:
@@ -51,9 +68,9 @@ def main(arguments: Sequence[str] | None = None, program: TrainingProgram | None
     except KeyboardInterrupt:
         say(f"interrupted: what was measured is in {options.profile_dir}")
         return 130
-    except (OSError, TrainingError, SuiteError) as error:
+    except (OSError, TrainingError, SuiteError, BadProfileError) as error:
         print(f"scripts/exercise: {error}", file=sys.stderr)
-        return 2
+        return status_of(error)
 
 
 if __name__ == "__main__":

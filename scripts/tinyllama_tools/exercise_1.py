@@ -19,7 +19,13 @@ from tinyllama_tools.exercise_1_page import (
     timeline_section,
 )
 from tinyllama_tools.exercise_1_patterns import patterns_section
-from tinyllama_tools.exercise_runs import MeasuredRun, PlannedRun, measure_all, was_interrupted
+from tinyllama_tools.exercise_runs import (
+    MeasuredRun,
+    PlannedRun,
+    has_summary,
+    measure_all,
+    was_interrupted,
+)
 from tinyllama_tools.exercise_sheet import Sheet, failure_lines, head, say
 from tinyllama_tools.result_files import RESULTS
 from tinyllama_tools.training_run import TrainingProgram
@@ -69,7 +75,7 @@ def worksheet(runs: BaselineRuns, results: Path) -> list[str]:
         *patterns_section(runs),
         *bottleneck_section(runs, results),
         *expected_section(runs),
-        *questions_section(runs),
+        *questions_section(runs, results / "reference"),
         *closing_section(runs),
     ]
 
@@ -85,7 +91,8 @@ def make_sheet(measured: dict[str, MeasuredRun], results: Path = RESULTS) -> She
     if missing:
         step_1 = baseline_section(runs.plain) if runs.plain.summary else []
         page = [*title, *failure_lines(missing), *step_1]
-        return Sheet("\n".join(page), 130 if was_interrupted(measured) else 1)
+        status = 130 if was_interrupted(measured) else 1
+        return Sheet("\n".join(page), status, has_summary(measured))
     page = "\n".join([*title, *worksheet(runs, results)])
     return Sheet(page, 0 if all(run.is_complete for run in measured.values()) else 1)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fnmatch import fnmatch
+from pathlib import Path
 
 from tinyllama_tools.exercise_1_page import BaselineRuns
 from tinyllama_tools.exercise_1_patterns import opportunities
@@ -23,9 +25,9 @@ from tinyllama_tools.memory_optimizations import (
     FLASH,
     FUSION,
     MIXED,
-    effects_by_shares,
+    Effect,
+    known_effects,
 )
-from tinyllama_tools.suite_run import Json
 from tinyllama_tools.worksheet import (
     Figure,
     Verdict,
@@ -144,14 +146,25 @@ def mfu_ticks(run: MeasuredRun) -> list[str]:
     return [tick(label, within(mfu.value, low, high), mfu) for label, low, high in MFU_CLASSES]
 
 
-def memory_verdicts(memory: Json, layers: int) -> dict[str, Verdict]:
-    """One holds: the optimization that could save most of the peak."""
-    peak = memory["peak_bytes"]
-    saved = {e.name: 100 * e.saved_bytes / peak for e in effects_by_shares(memory, layers)}
-    return {
-        label: is_largest(saved, name, "saving of the peak (upper bound from its breakdown)")
-        for name, label in MEMORY_CHOICES.items()
-    }
+def memory_verdicts(effects: Sequence[Effect], peak: float) -> dict[str, Verdict]:
+    """One holds: the optimization that saves most of the peak."""
+    saved = {e.name: 100 * e.saved_bytes / peak for e in effects}
+    found = {}
+    for effect in effects:
+        verdict = is_largest(saved, effect.name, "saving of the peak")
+        label = MEMORY_CHOICES[effect.name]
+        found[label] = Verdict(verdict.holds, f"{verdict.reason}; {effect.basis}")
+    return {label: found[label] for label in MEMORY_CHOICES.values()}
+
+
+def memory_question(run: MeasuredRun, references: Path) -> list[str]:
+    """The fourth analysis question, from what exercise 2 ranks by."""
+    effects, origin = known_effects(run, references)
+    verdicts = memory_verdicts(effects, run.value("memory.peak_bytes"))
+    return boxes(
+        "4. Based on memory usage patterns, what optimization would help most?",
+        [tick(label, verdict, origin) for label, verdict in verdicts.items()],
+    )
 
 
 def measured_losses(runs: BaselineRuns) -> dict[str, float | None]:
@@ -182,17 +195,12 @@ def bottleneck_question(runs: BaselineRuns) -> list[str]:
     )
 
 
-def questions_section(runs: BaselineRuns) -> list[str]:
-    """The analysis questions of both documents."""
+def questions_section(runs: BaselineRuns, references: Path) -> list[str]:
+    """The analysis questions of both documents; `references`: where ablations are looked for."""
     operators, memory = runs.profiled, runs.memory
     profile = (operators.summary or {})["operators"]
     components = operators.source("operators.components")
     shares = group_shares(profile["components"])
-    layers = memory.value("configuration.n_layers") or 1
-    saving_from = (
-        memory.source("memory.breakdown_at_peak"),
-        memory.source("memory.component_activation_bytes"),
-    )
     return [
         "## Analysis questions",
         "",
@@ -211,15 +219,7 @@ def questions_section(runs: BaselineRuns) -> list[str]:
             f"(norms, residuals, loss, optimizer) {percent(shares['other'])}.",
             components,
         ),
-        *boxes(
-            "4. Based on memory usage patterns, what optimization would help most?",
-            [
-                tick(label, verdict, *saving_from)
-                for label, verdict in memory_verdicts(
-                    (memory.summary or {})["memory"], layers
-                ).items()
-            ],
-        ),
+        *memory_question(memory, references),
     ]
 
 

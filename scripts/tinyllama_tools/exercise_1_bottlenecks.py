@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tinyllama_tools.ablation_evidence import find_evidence
-from tinyllama_tools.bottlenecks import Bottleneck, rank_bottlenecks
+from tinyllama_tools.bottlenecks import (
+    WORTHWHILE_SPEEDUP,
+    Bottleneck,
+    rank_bottlenecks,
+    recommended,
+)
 from tinyllama_tools.exercise_1_page import BaselineRuns
 from tinyllama_tools.suite_run import Json
 from tinyllama_tools.worksheet import NOT_MEASURED, percent, question, table
@@ -41,12 +47,31 @@ def bottleneck_row(found: Bottleneck) -> tuple[str, ...]:
     )
 
 
+def recommendation(ranked: Sequence[Bottleneck]) -> str:
+    """The category with the best known speedup, and what is known of it."""
+    best = recommended(ranked)
+    if best is None:
+        return (
+            f"None is worth it: of none is {WORTHWHILE_SPEEDUP}x or more of the step measured as a "
+            "difference, or else expected."
+        )
+    known = (
+        f"{best.measured.text()}, measured"
+        if best.measured
+        else f"{speedup_text(best.expected_speedup)} expected"
+    )
+    return (
+        f"{best.category} first, the largest speedup known: {known}; {percent(best.share_percent)} "
+        f"of the work ({best.share_definition}), difficulty {best.difficulty}."
+    )
+
+
 def bottleneck_section(runs: BaselineRuns, results: Path) -> list[str]:
     """Ranked by impact and effort; the speedups are Amdahl's, and the ablation's where one fits."""
     summary = joined_summary(runs)
     ranked = rank_bottlenecks(summary, find_evidence(summary, results))
     origin = [key_source(runs, key) for found in ranked for key in found.keys]
-    first = ranked[0]
+    best = recommended(ranked)
     header = ("rank", "bottleneck", "share", "difficulty", "expected", "at most", "measured")
     return [
         "### Bottlenecks ranked",
@@ -57,8 +82,7 @@ def bottleneck_section(runs: BaselineRuns, results: Path) -> list[str]:
         *table(header, map(bottleneck_row, ranked), *origin),
         *question(
             "What would the profiler recommend (overview page)?",
-            f"{first.category} first: {percent(first.share_percent)} of the work "
-            f"({first.share_definition}), difficulty {first.difficulty}.",
-            *(key_source(runs, key) for key in first.keys),
+            recommendation(ranked),
+            *(key_source(runs, key) for key in (best.keys if best else ())),
         ),
     ]

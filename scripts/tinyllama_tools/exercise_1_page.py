@@ -19,7 +19,7 @@ from tinyllama_tools.worksheet import (
     table,
     tick,
 )
-from tinyllama_tools.worksheet_rules import expected
+from tinyllama_tools.worksheet_rules import NO_TRANSFERS, expected
 from tinyllama_tools.workshop_notes import exact_figures
 
 TOP_OPERATORS = 10
@@ -236,13 +236,15 @@ def trace_rows(run: MeasuredRun) -> list[str]:
     busy = run.figure("device_sampling.readings.utilization_percent.mean")
     launch = run.figure("operators.launch_overhead_percent")
     transfers = run.figure("operators.transfers_per_step")
+    on_cpu = run.value("context.device.backend") == "cpu" and not transfers.is_measured
+    copies = NO_TRANSFERS if on_cpu else number(transfers.value)
     parts = run.figure("summary.breakdown")
     step = "; ".join(f"{n} {percent(p['percent'])}" for n, p in (parts.value or {}).items())
     return record(
         [
             ("device busy (gaps are the rest)", percent(busy.value), busy),
             ("launch overhead (CPU as bottleneck)", percent(launch.value), launch),
-            ("copies between host and device a step", number(transfers.value), transfers),
+            ("copies between host and device a step", copies, transfers),
             ("step breakdown (overview page)", step or "not measured", parts),
             ("run environment", environment(run), run.source("context")),
         ]

@@ -22,7 +22,13 @@ from tinyllama_tools.exercise_1_rules import (
 from tinyllama_tools.exercise_runs import MeasuredRun
 from tinyllama_tools.suite_run import Json
 from tinyllama_tools.worksheet import Verdict, boxes, megabytes, number, percent, table, tick
-from tinyllama_tools.worksheet_rules import above, is_largest, share_of, within
+from tinyllama_tools.worksheet_rules import (
+    above,
+    is_largest,
+    share_of,
+    transfers_verdict,
+    within,
+)
 
 # What the walkthrough's list says of each, in its order.
 TEXT_LEVELS = {
@@ -64,7 +70,11 @@ def primary_kernels(operators: Json) -> Verdict:
 def small_operations(operators: Json) -> Verdict:
     """Whether more than half of all calls are too short to use the device well."""
     found = above(small_calls_percent(operators["table"]), 50)
-    return Verdict(found.holds, f"{found.reason} of the calls shorter than 20 microseconds each")
+    return Verdict(
+        found.holds,
+        f"{found.reason} of the calls that compute (no views, allocations or "
+        "autograd nodes) shorter than 20 microseconds each",
+    )
 
 
 def share_ticks(run: MeasuredRun) -> list[str]:
@@ -119,7 +129,7 @@ def compute_section(run: MeasuredRun) -> list[str]:
             tick("Kernel launch overhead visible in timeline", above(launch.value, 10), launch),
             tick(
                 "Memory transfers visible between operations",
-                above(transfers.value, 0, "copies a step"),
+                transfers_verdict(run, 0),
                 transfers,
             ),
         ],

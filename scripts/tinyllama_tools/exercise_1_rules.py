@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from tinyllama_tools.roofline_leaves import roofline_point
 from tinyllama_tools.suite_run import Json
+from tinyllama_tools.working_operators import working_rows
 from tinyllama_tools.worksheet import Verdict, megabytes, number, percent
 from tinyllama_tools.worksheet_rules import is_largest
 
@@ -54,10 +56,11 @@ def self_seconds(row: Json) -> float:
 
 
 def small_calls_percent(table: Sequence[Json]) -> float | None:
-    """Share of the calls whose operator takes less than SMALL_CALL_SECONDS a call."""
-    calls = sum(row["calls"] for row in table)
+    """Share of the calls that work on values and take less than SMALL_CALL_SECONDS each."""
+    rows = working_rows(table)
+    calls = sum(row["calls"] for row in rows)
     small = sum(
-        row["calls"] for row in table if self_seconds(row) < row["calls"] * SMALL_CALL_SECONDS
+        row["calls"] for row in rows if self_seconds(row) < row["calls"] * SMALL_CALL_SECONDS
     )
     return 100 * small / calls if calls else None
 
@@ -109,13 +112,16 @@ def lost_shares(operators: Json, roofline: Json | None, data_percent: float | No
     """
     memory = compute = None
     if roofline is not None:
-        percents = {c["name"]: c["percent"] for c in operators["components"]}
-        points = [p for p in roofline["points"] if p["name"] in percents]
-        memory = sum(percents[p["name"]] for p in points if p["bound"] == "memory")
+        drawn = [
+            (c["percent"], point)
+            for c in operators["components"]
+            if (point := roofline_point(roofline["points"], c["name"]))
+        ]
+        memory = sum(share for share, point in drawn if point["bound"] == "memory")
         compute = sum(
-            percents[p["name"]] * max(0.0, 1 - (p["percent_of_attainable"] or 0) / 100)
-            for p in points
-            if p["bound"] == "compute"
+            share * max(0.0, 1 - (point["percent_of_attainable"] or 0) / 100)
+            for share, point in drawn
+            if point["bound"] == "compute"
         )
     return {
         MEMORY_BANDWIDTH: memory,

@@ -10,7 +10,6 @@ from pathlib import Path
 from tinyllama_tools.exercise_2_answers import (
     closing_section,
     expected_section,
-    optimization_effects,
     questions_section,
     ranking_section,
     signs_section,
@@ -23,8 +22,14 @@ from tinyllama_tools.exercise_2_timeline import (
     hotspot_section,
     timeline_section,
 )
-from tinyllama_tools.exercise_runs import MeasuredRun, measure_all, was_interrupted
+from tinyllama_tools.exercise_runs import (
+    MeasuredRun,
+    has_summary,
+    measure_all,
+    was_interrupted,
+)
 from tinyllama_tools.exercise_sheet import Sheet, failure_lines, head, say
+from tinyllama_tools.memory_optimizations import known_effects
 from tinyllama_tools.result_files import RESULTS
 from tinyllama_tools.size_predictions import Predictor, predict
 from tinyllama_tools.training_run import TrainingProgram
@@ -32,7 +37,7 @@ from tinyllama_tools.training_run import TrainingProgram
 
 def worksheet(runs: MemoryRuns, limit: Limit, references: Path) -> list[str]:
     """The filled-in page."""
-    effects, origin = optimization_effects(runs, references)
+    effects, origin = known_effects(runs.base, references)
     return [
         *batch_section(runs),
         *timeline_section(runs),
@@ -66,7 +71,8 @@ def make_sheet(
     missing = missing_parts(runs)
     if missing:
         status = exit_status(measured) or 1
-        return Sheet("\n".join([*title, *failure_lines(missing)]), status)
+        page = "\n".join([*title, *failure_lines(missing)])
+        return Sheet(page, status, has_summary(measured))
     page = "\n".join([*title, *worksheet(runs, limit, references)])
     return Sheet(page, exit_status(measured))
 
@@ -81,9 +87,8 @@ def measure_limit(
     if planned is None:
         return limit
     folder, page_folder = options.profile_dir, options.output.parent
-    return replace(
-        limit, run=measure_all([planned], program, folder, page_folder, say)[planned.name]
-    )
+    measured = measure_all([planned], program, folder, page_folder, say, has_measured=True)
+    return replace(limit, run=measured[planned.name])
 
 
 def run_exercise_2(

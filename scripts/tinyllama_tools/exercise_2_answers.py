@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from tinyllama_tools.ablation_study import Point
 from tinyllama_tools.exercise_1_patterns import small_operations
 from tinyllama_tools.exercise_2_rules import (
     batch_verdicts,
@@ -23,12 +20,8 @@ from tinyllama_tools.memory_optimizations import (
     MIXED,
     OPTIMIZATIONS,
     Effect,
-    effects_by_shares,
-    find_reference,
-    ranked,
     target_shares,
 )
-from tinyllama_tools.result_files import RESULTS
 from tinyllama_tools.worksheet import (
     Figure,
     Verdict,
@@ -39,7 +32,13 @@ from tinyllama_tools.worksheet import (
     table,
     tick,
 )
-from tinyllama_tools.worksheet_rules import above, all_hold, below, expected
+from tinyllama_tools.worksheet_rules import (
+    above,
+    all_hold,
+    below,
+    expected,
+    transfers_verdict,
+)
 from tinyllama_tools.workshop_notes import exact_figures
 
 IMPACTS = {
@@ -60,22 +59,6 @@ PLACES = {
     "optimizer": "Optimizer step (parameter updates)",
     "attention": "Attention computation (attention matrices)",
 }
-
-
-def optimization_effects(
-    runs: MemoryRuns, references: Path = RESULTS / "reference"
-) -> tuple[list[Effect], str]:
-    """Ranked, and their source: an ablation of this device and size, else the peak's shares."""
-    run = runs.base
-    keys = ("size", "dtype", "batch_size", "seq_len")
-    point = Point(*(run.value(f"configuration.{key}") for key in keys))
-    context = (run.summary or {})["context"]
-    path, effects = find_reference(references, context, point)
-    if path is not None:
-        return ranked(effects), f"reference/{path.name}: main, types"
-    return ranked(effects_by_shares(runs.memory, runs.layers)), run.source(
-        "memory.breakdown_at_peak"
-    )
 
 
 def ranking_section(runs: MemoryRuns, effects: list[Effect], origin: str) -> list[str]:
@@ -124,7 +107,7 @@ def signs_section(runs: MemoryRuns) -> list[str]:
                 tick("Many small operations", small, profile.source("operators.table")),
                 tick(
                     "Frequent memory transfers",
-                    above(transfers.value, 10, "copies a step"),
+                    transfers_verdict(profile, 10),
                     transfers,
                 ),
             ],

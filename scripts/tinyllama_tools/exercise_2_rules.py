@@ -75,7 +75,12 @@ def throughput_answer(factor: float | None) -> str:
         return f"Yes, {factor:.2f} times: perfect scaling (rule: from 1.9)."
     if factor > 1.05:
         return f"No, {factor:.2f} times: diminishing returns (rule: from 1.05 to below 1.9)."
-    return f"No, {factor:.2f} times: the device is already full (rule: up to 1.05)."
+    if factor >= 0.95:
+        return f"No, {factor:.2f} times: the device is already full (rule: from 0.95 to 1.05)."
+    return (
+        f"No, {factor:.2f} times: throughput falls, which a full device does not explain (rule: "
+        "below 0.95); memory that no longer fits a cache, or a machine that was not quiet, may."
+    )
 
 
 def usage_pattern(peak_to_average: float | None) -> str:
@@ -187,6 +192,7 @@ def mixed(intensity: float | None, unit: str) -> Verdict:
 
 
 def target_verdicts(targets: Mapping[str, float]) -> dict[str, Verdict]:
-    """Which of the four targets holds most of the peak; one holds."""
+    """Which of the four targets holds most memory; one holds."""
     amounts = {name: size / 2**20 for name, size in targets.items()}
-    return {name: is_largest(amounts, name, "part of the peak", "MB") for name in amounts}
+    text = "part of the peak, or what is held beyond it,"
+    return {name: is_largest(amounts, name, text, "MB") for name in amounts}

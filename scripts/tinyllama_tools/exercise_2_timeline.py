@@ -176,7 +176,7 @@ def bandwidth_section(run: MeasuredRun) -> list[str]:
         *question(
             "What is the bandwidth calculated from?",
             "the least traffic that any implementation needs (each input, weight and saved tensor "
-            "once) over the time of the profiled step; what moves more than that uses more.",
+            "once) over the mean time of the plain steps; what moves more than that uses more.",
             traffic,
             used,
         ),

@@ -26,6 +26,7 @@ from tinyllama_tools.exercise_3_size_tables import (
 from tinyllama_tools.exercise_3_sizes import SizeStudy
 from tinyllama_tools.exercise_3_steps import step_1, step_2, step_3, step_4
 from tinyllama_tools.exercise_3_validation import step_7
+from tinyllama_tools.exercise_runs import INTERRUPTED as STOPPED
 from tinyllama_tools.exercise_runs import was_interrupted
 from tinyllama_tools.exercise_sheet import Sheet, failure_lines, head
 from tinyllama_tools.size_predictions import Predictor, predict
@@ -78,18 +79,24 @@ def missing_parts(findings: Findings) -> list[str]:
         if result.failure
     ]
     none = [] if findings.study.runs else ["no problem size was measured"]
+    if findings.gap:
+        return [findings.gap, *runs, *sizes]
     return runs + sizes + none
 
 
 def make_sheet(findings: Findings) -> Sheet:
     """The page of whatever was measured, and the command's exit status."""
-    title = head(TITLE, [findings.analysis])
+    title = head(TITLE, [findings.analysis, *findings.runs.values(), *findings.study.runs])
     missing = missing_parts(findings)
     if missing:
         run = findings.analysis
-        page = [*title, *failure_lines(missing), *step_1(findings), *step_2(run), *step_3(run)]
-        interrupted = was_interrupted(findings.runs) or any(
-            result.is_interrupted for result in findings.study.results
+        operators = step_2(run) if run.figure("operators").is_measured else []
+        flops = step_3(run) if run.figure("flops").is_measured else []
+        page = [*title, *failure_lines(missing), *step_1(findings), *operators, *flops]
+        interrupted = (
+            findings.gap.endswith(f": {STOPPED}")
+            or was_interrupted(findings.runs)
+            or any(result.is_interrupted for result in findings.study.results)
         )
         return Sheet("\n".join(page), INTERRUPTED if interrupted else FAILED)
     complete = all(run.is_complete for run in findings.runs.values())
@@ -101,7 +108,8 @@ def run_exercise_3(
 ) -> Sheet:
     """Carries the runs out, their files below `options.profile_dir`, and makes the worksheet.
 
-    Raises TrainingError, SuiteError and OSError where it cannot be carried out at all.
+    Raises TrainingError, SuiteError and OSError where it cannot be carried out at all; from the
+    first run on, what is missing is on the page.
     """
     ask = predictor or (lambda question: predict(question, options.suite_program))
     return make_sheet(measure_findings(options, program, ask))

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from tinyllama_tools.ablation_evidence import Evidence
 from tinyllama_tools.ablation_files import read_study
-from tinyllama_tools.bottlenecks import Bottleneck, amdahl
+from tinyllama_tools.bottlenecks import Bottleneck
 from tinyllama_tools.exercise_1_rules import component_percent
 from tinyllama_tools.exercise_runs import MeasuredRun, median_step_seconds
+from tinyllama_tools.roofline_leaves import roofline_point
 from tinyllama_tools.suite_run import Json
 from tinyllama_tools.worksheet_rules import ratio
 
@@ -17,10 +18,8 @@ QKV, ATTENTION, SWIGLU = "QKV projections", "Attention computation", "SwiGLU gat
 LAUNCHES = "Kernel launch overhead"
 # They share no work, so their savings add up.
 DISJOINT = (QKV, ATTENTION, SWIGLU)
-# What passes over memory once instead of twice.
-HALF_THE_TRAFFIC = 2.0
 FLOP_GROUPS = ("attention/qkv_proj", "attention/core", "ffn")
-MEMORY_BANDWIDTH = "other work bound by memory"
+MEMORY_OPTIMIZATION = "Memory optimization (bandwidth)"
 
 
 def by_category(ranking: Sequence[Bottleneck]) -> dict[str, Bottleneck]:
@@ -79,19 +78,21 @@ def memory_bound_percent(summary: Json, left_out: Sequence[str] = ()) -> float |
     operators, flops = summary.get("operators"), summary.get("flops")
     if not operators or not flops:
         return None
-    bound = {
-        point["name"] for point in flops["roofline_data"]["points"] if point["bound"] == "memory"
-    }
-    # the optimizer moves parameters and multiplies nothing, whether or not it has a point
-    bound.add("optimizer")
-    components = operators["components"]
-    whole = sum(c["percent"] for c in components if c["name"] in bound)
-    outside = sum(
+    points = flops["roofline_data"]["points"]
+
+    def is_bound(name: str) -> bool:
+        # the optimizer moves parameters and multiplies nothing, whether or not it has a point
+        point = roofline_point(points, name)
+        return name == "optimizer" or (point is not None and point["bound"] == "memory")
+
+    def is_left_out(name: str) -> bool:
+        return any(name == path or name.startswith(f"{path}/") for path in left_out)
+
+    return sum(
         c["percent"]
-        for c in components
-        if c["name"] in bound and any(c["name"].startswith(name) for name in left_out)
+        for c in operators["components"]
+        if is_bound(c["name"]) and not is_left_out(c["name"])
     )
-    return whole - outside
 
 
 def bottleneck_shares(summary: Json) -> dict[str, float | None]:
@@ -146,15 +147,13 @@ def bounds(summary: Json) -> Bounds:
 
 
 def optimization_gains(
-    summary: Json, ranking: Sequence[Bottleneck], precision: float | None
+    ranking: Sequence[Bottleneck], bandwidth: float | None, precision: float | None
 ) -> dict[str, float | None]:
     """Speedup of the step by each kind of optimization of question 2."""
-    memory = memory_bound_percent(summary, FLOP_GROUPS)
     found = by_category(ranking)
-    bandwidth = None if memory is None else amdahl(min(memory, 100) / 100, HALF_THE_TRAFFIC)
     return {
         "Kernel fusion (reduce launches)": best_known_together(ranking, (QKV, SWIGLU)),
-        "Memory optimization (bandwidth)": bandwidth,
+        MEMORY_OPTIMIZATION: bandwidth,
         "Algorithmic optimization (attention)": found[ATTENTION].best_known_speedup,
         "Precision optimization (mixed precision)": precision,
     }

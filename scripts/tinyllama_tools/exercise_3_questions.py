@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from tinyllama_tools.bottleneck_shares import fragmentation_share
 from tinyllama_tools.exercise_1_rules import group_shares
+from tinyllama_tools.exercise_3_memory_gain import memory_gain
 from tinyllama_tools.exercise_3_numbers import (
     ATTENTION,
+    MEMORY_OPTIMIZATION,
     QKV,
     SWIGLU,
     bottleneck_shares,
@@ -123,10 +128,24 @@ def target_verdicts(findings: Findings) -> dict[str, Verdict]:
 
 
 def largest_boxes(
-    text: str, values: dict[str, float | None], what: str, unit: str, *keys: str
+    text: str,
+    values: dict[str, float | None],
+    what: str,
+    unit: str,
+    *keys: str,
+    grounds: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Tick boxes of which the one with the largest value holds."""
-    ticks = [tick(name, is_largest(values, name, what, unit), *keys) for name in values]
+    """Tick boxes of which the one with the largest value holds.
+
+    `grounds`: what a value rests on; the winner's stands beside every value that it is compared to.
+    """
+    ticks, winner = [], largest(values)
+    for name in values:
+        verdict, reason = is_largest(values, name, what, unit), ""
+        for compared in dict.fromkeys((name, winner)):
+            if compared and (ground := (grounds or {}).get(compared)):
+                reason += f"; {ground}" if compared == name else f"; {compared}: {ground}"
+        ticks.append(tick(name, replace(verdict, reason=verdict.reason + reason), *keys))
     return boxes(text, ticks)
 
 
@@ -135,7 +154,9 @@ def questions(findings: Findings) -> list[str]:
     analysis, summary = findings.analysis, findings.analysis.summary or {}
     shares = bottleneck_shares(summary)
     base, mixed = findings.runs["baseline"], findings.runs["mixed_precision"]
-    gains = optimization_gains(summary, findings.ranking, run_speedup(base, mixed))
+    bandwidth = memory_gain(summary, findings.evidence)
+    precision = run_speedup(base, mixed)
+    gains = optimization_gains(findings.ranking, bandwidth.speedup, precision)
     components, bound = analysis.source("operators.components"), "flops.roofline_data.points"
     launches = analysis.source("operators.launch_overhead_percent")
     speed = (base.source("steps"), mixed.source("steps"))
@@ -161,6 +182,7 @@ def questions(findings: Findings) -> list[str]:
             *where,
             *speed,
             evidence_source(findings),
+            grounds={MEMORY_OPTIMIZATION: bandwidth.reason},
         ),
         *boxes(
             "3. Is the workload primarily:",

@@ -10,7 +10,13 @@ from pathlib import Path
 from tinyllama_tools.ablation_evidence import Evidence, find_evidence
 from tinyllama_tools.bottlenecks import Bottleneck, rank_bottlenecks
 from tinyllama_tools.exercise_3_sizes import Forecasts, SizeStudy
-from tinyllama_tools.exercise_runs import MeasuredRun, PlannedRun, measure_all, was_interrupted
+from tinyllama_tools.exercise_runs import (
+    INTERRUPTED,
+    MeasuredRun,
+    PlannedRun,
+    measure_all,
+    was_interrupted,
+)
 from tinyllama_tools.exercise_sheet import say
 from tinyllama_tools.profile_page import report_path, report_text
 from tinyllama_tools.profile_runs import ProfileRuns
@@ -28,8 +34,8 @@ from tinyllama_tools.size_predictions import Prediction, Predictor, Question
 from tinyllama_tools.study import fixed_plans, run_sizes
 from tinyllama_tools.study_plan import Settings, plan_sizes
 from tinyllama_tools.study_run import SizeResult
-from tinyllama_tools.suite_run import Json, problem_sizes
-from tinyllama_tools.training_run import TrainingProgram
+from tinyllama_tools.suite_run import Json, SuiteError, problem_sizes
+from tinyllama_tools.training_run import TrainingError, TrainingProgram
 
 ANALYSIS, DETAILED = "bottleneck_analysis", "detailed_analysis"
 TOP = 10
@@ -57,7 +63,10 @@ class AnalysedRun(MeasuredRun):
 
 @dataclass(frozen=True)
 class Findings:
-    """All that the worksheet is made of. `log`: profile_runs.json of the analysis."""
+    """All that the worksheet is made of. `log`: profile_runs.json of the analysis.
+
+    `gap`: what ended the measuring early, empty where nothing did.
+    """
 
     analysis: AnalysedRun
     log: Json
@@ -65,6 +74,7 @@ class Findings:
     evidence: Evidence | None
     runs: dict[str, MeasuredRun]
     study: SizeStudy
+    gap: str = ""
 
 
 def analysed(found: ProfileSet, folder: Path) -> AnalysedRun:
@@ -75,8 +85,16 @@ def analysed(found: ProfileSet, folder: Path) -> AnalysedRun:
     return AnalysedRun(folder.name, command, found.merged(), folder=folder, files=files)
 
 
-def analyse(options: Namespace, program: TrainingProgram) -> ProfileSet:
-    """Step 1: the comprehensive profile."""
+def reason_of(error: BaseException) -> str:
+    """Ctrl-C or an error, in a word or in its own."""
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else str(error)
+
+
+def analyse(options: Namespace, program: TrainingProgram) -> tuple[ProfileSet, str]:
+    """Step 1: the comprehensive profile, and what of it is missing and why.
+
+    What ends it before its first run is done passes through.
+    """
     given = (
         f"--batch-size={options.batch_size}",
         f"--seq-len={options.seq_len}",
@@ -85,12 +103,25 @@ def analyse(options: Namespace, program: TrainingProgram) -> ProfileSet:
     )
     folder = options.profile_dir / ANALYSIS
     command = " ".join(["scripts/profile", *given, f"--profile-dir={shown(folder)}"])
-    return ProfileRuns(program, folder, given, command, say).all()
+    runs, gap = ProfileRuns(program, folder, given, command, say), ""
+    try:
+        runs.all()
+    except (KeyboardInterrupt, TrainingError) as error:
+        if not runs.runs:
+            raise
+        gap = f"{ANALYSIS}: {reason_of(error)}"
+    found = read_profile_set(folder)
+    lacks = [name for name in (OPERATORS, MEMORY, FLOPS) if name not in found.profiles]
+    if lacks and not gap:
+        gap = f"{ANALYSIS}: no profile of {', '.join(lacks)}: the loss was not finite"
+    return found, gap
 
 
 def write_reports(found: ProfileSet, folder: Path, evidence: Evidence | None) -> None:
     """Step 1's report, and that of step 2 on the operator profile alone."""
     write_whole(report_path(found.folder), report_text(found, TOP, evidence))
+    if OPERATORS not in found.profiles:
+        return
     operators = read_profile_set(found.folder / "pytorch_profiling")
     detailed = folder / DETAILED
     detailed.mkdir(exist_ok=True)
@@ -166,22 +197,39 @@ def study_sizes(
     return run_sizes(program, settings, plans, options.profile_dir, say)
 
 
+def measure_sizes(
+    options: Namespace, program: TrainingProgram, predictor: Predictor
+) -> tuple[list[SizeResult], str]:
+    """The study's results, and what ended it before it had any."""
+    try:
+        return study_sizes(options, program, predictor), ""
+    except (KeyboardInterrupt, TrainingError, SuiteError) as error:
+        return [], f"problem sizes: {reason_of(error)}"
+
+
 def measure_findings(
     options: Namespace, program: TrainingProgram, predictor: Predictor
 ) -> Findings:
-    """Everything in turn; KeyboardInterrupt, TrainingError, SuiteError and OSError pass through,
-    with what was measured so far in options.profile_dir."""
+    """Everything in turn, up to Ctrl-C or an error, which then is the findings' gap.
+
+    What ends it before the first run is done passes through, and so does OSError.
+    """
     predicted = forecasts(predictor, options.device)
-    found = analyse(options, program)
+    found, gap = analyse(options, program)
     analysis = analysed(found, options.profile_dir / ANALYSIS)
     evidence = find_evidence(analysis.summary or {})
     folder, page = options.profile_dir, options.output.parent
     write_reports(found, folder, evidence)
-    runs = measure_all(planned_runs(options), program, folder, page, say)
-    results = [] if was_interrupted(runs) else study_sizes(options, program, predictor)
+    if gap:
+        study = SizeStudy((), (), predicted)
+        return Findings(analysis, found.runs or {}, (), evidence, {}, study, gap)
+    runs = measure_all(planned_runs(options), program, folder, page, say, has_measured=True)
+    results: list[SizeResult] = []
+    if not was_interrupted(runs):
+        results, gap = measure_sizes(options, program, predictor)
     names = ["baseline", *(f"batch_{b}" for b in other_batches(options.batch_size))]
     measured = [runs[name] for name in names if runs[name].summary]
     batches = tuple(sorted(measured, key=lambda run: run.value("configuration.batch_size") or 0))
     ranking = tuple(rank_bottlenecks(analysis.summary or {}, evidence))
     study = SizeStudy(tuple(results), batches, predicted)
-    return Findings(analysis, found.runs or {}, ranking, evidence, runs, study)
+    return Findings(analysis, found.runs or {}, ranking, evidence, runs, study, gap)

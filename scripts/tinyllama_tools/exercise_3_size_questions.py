@@ -116,7 +116,9 @@ def batch_recommendation(study: SizeStudy) -> str:
     room = f"batch {most} is the largest that fits ({memory / MEGABYTE:,.0f} MB predicted)"
     if gain is None:
         return f"{min(own, most)}: {room}; the gain of a larger batch was {NOT_MEASURED}."
-    rule = f"rule: {100 * (BATCH_GAIN - 1):.0f} % more samples/s a doubling"
+    run = study.batches[-1]
+    shape = f"{name_of(run)} at {run.value('configuration.seq_len')} tokens"
+    rule = f"rule: {100 * (BATCH_GAIN - 1):.0f} % more samples/s a doubling; measured with {shape}"
     if gain >= BATCH_GAIN:
         return f"{most}: {room}, and a doubling still gains {gain:.2f}x ({rule})."
     return f"{min(own, most)}: {room}, but a doubling gains only {gain:.2f}x ({rule})."

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tinyllama_tools.profile_files import SUMMARY
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.suite_run import REFUSED_OPTIONS, Json
 from tinyllama_tools.training_run import TrainingError, TrainingProgram, command_line
 from tinyllama_tools.worksheet import Figure
 
@@ -92,7 +92,12 @@ def samples_per_second(run: MeasuredRun) -> tuple[float | None, str]:
 
 
 def _measure(
-    planned: PlannedRun, program: TrainingProgram, folder: Path, page_folder: Path
+    planned: PlannedRun,
+    program: TrainingProgram,
+    folder: Path,
+    page_folder: Path,
+    *,
+    is_first: bool,
 ) -> MeasuredRun:
     command = command_line(planned.options)
     target = folder / planned.name
@@ -100,6 +105,8 @@ def _measure(
     try:
         run = program.run(planned.options, target, log=folder / f"{planned.name}.log")
     except TrainingError as error:
+        if is_first and error.exit_status == REFUSED_OPTIONS:
+            raise
         return MeasuredRun(planned.name, command, reason=str(error), exit_status=1)
     reason = "" if run.summary else f"no {SUMMARY} was written"
     return MeasuredRun(planned.name, command, run.summary, run.exit_status, reason, target, link)
@@ -111,19 +118,23 @@ def measure_all(
     folder: Path,
     page_folder: Path,
     say: Callable[[str], None],
+    *,
+    has_measured: bool = False,
 ) -> dict[str, MeasuredRun]:
     """Every run in turn, by name. What fails keeps its reason; Ctrl-C leaves the rest unmeasured.
 
-    `page_folder`: of the worksheet, which links to the runs' files. Raises OSError where the
-    folder cannot be made.
+    `page_folder`: of the worksheet, which links to the runs' files. `has_measured`: whether runs
+    before these left a summary. Raises OSError where the folder cannot be made, and TrainingError
+    where the program refuses what it was given before anything was measured.
     """
     folder.mkdir(parents=True, exist_ok=True)
     runs: dict[str, MeasuredRun] = {}
     for number, run in enumerate(planned, start=1):
         command = command_line(run.options)
         say(f"run {number} of {len(planned)}: {command}")
+        is_first = not has_measured and not has_summary(runs)
         try:
-            runs[run.name] = _measure(run, program, folder, page_folder)
+            runs[run.name] = _measure(run, program, folder, page_folder, is_first=is_first)
         except KeyboardInterrupt:
             for left in planned[number - 1 :]:
                 command = command_line(left.options)
@@ -132,6 +143,11 @@ def measure_all(
         if runs[run.name].reason:
             say(f"   not measured: {runs[run.name].reason}")
     return runs
+
+
+def has_summary(runs: Mapping[str, MeasuredRun]) -> bool:
+    """Whether any of them measured something."""
+    return any(run.summary for run in runs.values())
 
 
 def was_interrupted(runs: dict[str, MeasuredRun]) -> bool:

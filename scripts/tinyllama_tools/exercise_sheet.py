@@ -7,14 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinyllama_tools.exercise_runs import MeasuredRun
+from tinyllama_tools.machine_quiet import disagreement
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A worksheet in Markdown and the exit status of the command that made it."""
+    """A worksheet in Markdown and the exit status of the command that made it.
+
+    `has_measurements`: whether any run left figures; without, it replaces no earlier worksheet.
+    """
 
     page: str
     exit_status: int = 0
+    has_measurements: bool = True
 
 
 def say(text: str) -> None:
@@ -23,7 +28,10 @@ def say(text: str) -> None:
 
 
 def head(title: str, runs: Sequence[MeasuredRun]) -> list[str]:
-    """Title, and what the figures belong to."""
+    """Title, what the figures belong to, and whether the machine was quiet while they were taken.
+
+    The first of `runs` with a summary stands for all.
+    """
     lines = [
         f"# {title}",
         "",
@@ -36,8 +44,10 @@ def head(title: str, runs: Sequence[MeasuredRun]) -> list[str]:
     if run is None:
         return lines
     changed = ", with changes" if run.value("context.git_dirty") else ""
+    warning = disagreement(runs)
     return [
         *lines,
+        *([f"Warning: {warning}.", ""] if warning else []),
         f"- device: {run.value('context.device.name')} ({run.value('context.device.backend')}), "
         f"{run.value('context.threads')} threads, libtorch {run.value('context.torch_version')}",
         f"- commit: {run.value('context.git_commit')}{changed}; started {run.value('started')}",

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tinyllama_tools.ablation_files import read_study
 from tinyllama_tools.ablation_study import BASELINE, Cell, Point, Study
+from tinyllama_tools.exercise_runs import MeasuredRun
+from tinyllama_tools.result_files import RESULTS
 from tinyllama_tools.suite_run import Json
 
 FLASH = "Flash Attention"
@@ -130,8 +132,26 @@ def find_reference(
     return None, []
 
 
+def known_effects(
+    run: MeasuredRun, references: Path = RESULTS / "reference"
+) -> tuple[list[Effect], str]:
+    """Ranked, and their source: an ablation of this device and size, else the peak's shares.
+
+    `run`: with the memory profiler.
+    """
+    keys = ("size", "dtype", "batch_size", "seq_len")
+    point = Point(*(run.value(f"configuration.{key}") for key in keys))
+    path, effects = find_reference(references, run.value("context"), point)
+    if path is not None:
+        return ranked(effects), f"reference/{path.name}: main, types"
+    layers = run.value("configuration.n_layers") or 1
+    shares = effects_by_shares(run.value("memory"), layers)
+    return ranked(shares), run.source("memory.breakdown_at_peak")
+
+
 def target_shares(memory: Json) -> dict[str, float]:
-    """Bytes at the peak behind each of the worksheet's memory targets."""
+    """Bytes behind each of the worksheet's memory targets: parts of the peak, and for
+    fragmentation what the allocator holds beyond what is in use."""
     peak = memory["breakdown_at_peak"]
     held = memory["fragmentation"] or {"held_bytes": 0, "allocated_bytes": 0}
     return {

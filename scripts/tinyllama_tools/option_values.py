@@ -53,6 +53,16 @@ def minutes(text: str) -> float:
     return _positive_number(text, "minutes")
 
 
+def variants(text: str) -> tuple[str, ...]:
+    """Names of our variants, which the program itself knows."""
+    chosen = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in chosen:
+        if not re.fullmatch(r"[a-z0-9_]+(\+[a-z0-9_]+)*", name):
+            message = f"'{name}': must be a name such as baseline or qkv+sdpa"
+            raise argparse.ArgumentTypeError(message)
+    return chosen
+
+
 def machine(text: str) -> str:
     """A part of a file name."""
     if not re.fullmatch(r"[a-z0-9_]+", text):

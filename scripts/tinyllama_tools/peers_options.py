@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.option_values import list_of, machine, positive, positive_list, seconds
+from tinyllama_tools.option_values import (
+    list_of,
+    machine,
+    positive,
+    positive_list,
+    seconds,
+    variants,
+)
 from tinyllama_tools.peer_forms import DTYPES, FORMS
 from tinyllama_tools.peers_sides import step_flops
 from tinyllama_tools.peers_turns import Effort
@@ -48,16 +54,6 @@ class Options:
     markdown: Path | None
     publish: str | None
     sources: tuple[Path, ...] = ()
-
-
-def variants(text: str) -> tuple[str, ...]:
-    """Names of our variants, which the program itself knows."""
-    chosen = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    for name in chosen:
-        if not re.fullmatch(r"[a-z0-9_]+(\+[a-z0-9_]+)*", name):
-            message = f"'{name}': must be a name such as baseline or qkv+sdpa"
-            raise argparse.ArgumentTypeError(message)
-    return chosen
 
 
 def default_grid(size: str, dtype: str, own: Mapping[str, int]) -> tuple[list[int], list[int]]:

@@ -33,6 +33,7 @@ from tinyllama_tools.suite_run import Json
 
 REPORT = "performance_summary_report.md"
 SUMMARY_ROWS = 20
+NOTHING_RECORDED = "left out: it ended before its profiler's steps"
 
 
 def configuration_lines(profiles: ProfileSet) -> list[str]:
@@ -74,8 +75,11 @@ def run_lines(profiles: ProfileSet) -> list[str]:
             ]
         )
     notes = [f"- {TITLES[run['name']]}: {note}" for run in runs["runs"] for note in run["notes"]]
+    started = {run["name"] for run in runs["runs"]}
     notes += [
-        f"- {title}: did not run" for n, title in TITLES.items() if n not in profiles.profiles
+        f"- {title}: {NOTHING_RECORDED if n in started else 'did not run'}"
+        for n, title in TITLES.items()
+        if n not in profiles.profiles
     ]
     table = markdown_table(
         ("run", "seconds", "folder", "log", "command"),

@@ -23,8 +23,8 @@ from tinyllama_tools.profile_set import (
     read_profile_set,
 )
 from tinyllama_tools.result_files import write_whole
-from tinyllama_tools.suite_run import Json
-from tinyllama_tools.training_run import TrainingProgram, TrainingRun, command_line
+from tinyllama_tools.suite_run import REFUSED_OPTIONS, Json
+from tinyllama_tools.training_run import TrainingError, TrainingProgram, TrainingRun, command_line
 
 LOG = "training_output.log"
 # `warning: ...`, `error: ...`, and libtorch's own `[W1122 10:20:30 file.cpp:1] ...`
@@ -114,9 +114,15 @@ class ProfileRuns:
         options = [*self.options, *planned.flags]
         try:
             run = self.program.run(options, folder, part)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            self._remove_empty(made)
+        except BaseException as error:
+            refused = isinstance(error, TrainingError) and error.exit_status == REFUSED_OPTIONS
+            if refused or not part.exists():
+                # nothing ran: the folder stays as it was
+                part.unlink(missing_ok=True)
+                self._remove_empty(made)
+            else:
+                # the log of a run that crashed tells why
+                part.replace(log)
             raise
         part.replace(log)
         return _entry(planned, run, options)

@@ -73,19 +73,28 @@ def read_runs(path: Path) -> Json:
 
 
 def read_profile_set(folder: Path) -> ProfileSet:
-    """All profiles below a folder; BadProfileError where one is missing or damaged."""
+    """All profiles below a folder; BadProfileError where one is missing or damaged.
+
+    A run that failed before its profiler's steps is in `runs` only.
+    """
     runs_file = folder / RUNS_FILE
     if not runs_file.exists() and not (folder / BASELINE_FOLDER).exists():
         profile = read_profile(folder)
         on = [name for name in SECTIONS if profile.summary.get(name)]
         return ProfileSet(folder, dict.fromkeys(on or [BASELINE], profile))
     runs = read_runs(runs_file)
-    profiles = {run["name"]: read_profile(folder / run["folder"]) for run in runs["runs"]}
+    found = {run["name"]: _profile_of(run, folder) for run in runs["runs"]}
+    profiles = {name: profile for name, profile in found.items() if profile is not None}
     if not profiles:
         raise BadProfileError(f"{runs_file}: no run came to its end; profile again")
-    for name, profile in profiles.items():
-        if name != BASELINE and not profile.summary.get(name):
-            raise BadProfileError(
-                f"{profile.folder}: its summary has no '{name}' section; profile again"
-            )
     return ProfileSet(folder, profiles, runs)
+
+
+def _profile_of(run: Json, folder: Path) -> Profile | None:
+    """None where the run failed before its profiler's steps."""
+    name, profile = run["name"], read_profile(folder / run["folder"])
+    if name == BASELINE or profile.summary.get(name):
+        return profile
+    if int(run["exit_status"]):
+        return None
+    raise BadProfileError(f"{profile.folder}: its summary has no '{name}' section; profile again")

@@ -24,13 +24,21 @@ def read_earlier(folder: Path) -> SizeResult | None:
         summary = read_profile(
             folder if (folder / SUMMARY).is_file() else folder / PROFILES
         ).summary
+        if not is_finished(summary):
+            return None
         return SizeResult(config["problem_size"], folder, summary, config=config, is_earlier=True)
     except (OSError, ValueError, KeyError, TypeError, BadProfileError):
         return None
 
 
+def is_finished(summary: Json) -> bool:
+    """All steps were made, and the last loss is a number."""
+    means, wanted = summary["summary"], summary["configuration"]["num_steps"]
+    return means["steps_completed"] == wanted and means["final_loss"] is not None
+
+
 def has_same_settings(result: SizeResult, like: SizeResult) -> bool:
-    """Same device, threads and libtorch, dtype, variant and profilers, and complete."""
+    """Same device, threads and libtorch, dtype, variant and profilers."""
     a, b = result.summary, like.summary
     if a is None or b is None:
         return False
@@ -41,8 +49,7 @@ def has_same_settings(result: SizeResult, like: SizeResult) -> bool:
         device = context["device"]["name"]
         return (*names, device, context.get("threads"), context.get("torch_version"))
 
-    is_whole = not a["summary"].get("interrupted")
-    return is_whole and key(result.config, a) == key(like.config, b)
+    return key(result.config, a) == key(like.config, b)
 
 
 def with_earlier(found: Sequence[SizeResult], results: Path) -> list[SizeResult]:
@@ -72,7 +79,10 @@ def earlier_rate(results: Path, settings: Settings, prediction: Prediction) -> R
     found: dict[str, SizeResult] = {}
     for folder in newest_first(results):
         run = read_earlier(folder)
-        if run and [run.config.get(k) for k in ("dtype", "variant")] == [
+        # a run of one step has no average
+        if not run or not (run.summary or {})["summary"]["average_step_seconds"]:
+            continue
+        if [run.config.get(k) for k in ("dtype", "variant")] == [
             settings.dtype,
             settings.variant,
         ]:

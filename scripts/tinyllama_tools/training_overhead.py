@@ -15,17 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tinyllama_tools.markdown_table import markdown_table
-from tinyllama_tools.option_values import machine, positive
 from tinyllama_tools.ratio_statistics import Ratio, ratio_of_turns
-from tinyllama_tools.result_files import RESULTS, changed_files, write_whole
+from tinyllama_tools.result_files import RESULTS, write_whole
 from tinyllama_tools.suite_run import (
-    PROJECT,
     Json,
     SuiteCase,
     SuiteError,
     SuiteProgram,
     problem_sizes,
 )
+from tinyllama_tools.training_overhead_options import parse_options
 from tinyllama_tools.training_run import TrainingError, TrainingProgram
 
 PROFILERS = {
@@ -40,7 +39,7 @@ PROFILERS = {
 # What the project promises: a run as fast as the suite's step, and profilers that cost little.
 LARGEST_DIFFERENCE = 0.02
 LARGEST_OVERHEAD = 0.15
-FEWEST_STEPS = 16
+BAD, INTERRUPTED = 2, 130
 
 
 @dataclass(frozen=True)
@@ -127,29 +126,10 @@ def table(variant: str, comparisons: Sequence[Comparison]) -> list[str]:
     return markdown_table(("variant", "step of", "over", "ratio", "at most", "holds"), rows)
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options; argparse names a bad one and exits with 2."""
-    parser = argparse.ArgumentParser(prog="scripts/training_overhead", description=__doc__)
-    parser.add_argument("--size", default="tiny", choices=tuple(problem_sizes()))
-    parser.add_argument("--dtype", default="f32")
-    parser.add_argument("--variants", default="baseline,optimized", help="joined by commas")
-    parser.add_argument("--turns", type=positive, default=8)
-    parser.add_argument("--steps", type=positive, default=20, help="timed steps of a side")
-    parser.add_argument("--publish", type=machine, metavar="MACHINE")
-    options = parser.parse_args(arguments)
-    if options.steps < FEWEST_STEPS:
-        parser.error(
-            f"--steps {options.steps}: must be {FEWEST_STEPS} or more, beyond those profiled"
-        )
-    if options.publish and (changed := changed_files(PROJECT)):
-        parser.error(f"--publish: tracked files differ from the commit:\n{changed}")
-    return options
-
-
 def measure(options: argparse.Namespace, suite: SuiteProgram, training: TrainingProgram) -> Json:
     """All variants, turn by turn; prints a table for each."""
     document: Json = {"size": options.size, "dtype": options.dtype, "steps": options.steps}
-    for variant in options.variants.split(","):
+    for variant in options.variants:
         side = Measurement(options.size, variant, options.dtype, options.steps, suite, training)
         turns = []
         for number in range(options.turns):
@@ -179,20 +159,32 @@ def context(training: TrainingProgram) -> Json:
     return {"started": summary["started"], **summary["context"]}
 
 
+def complain(text: object) -> None:
+    """Says what is wrong."""
+    print(f"scripts/training_overhead: {text}", file=sys.stderr)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
-    options = parse(arguments)
+    options = parse_options(arguments)
     try:
         training = TrainingProgram()
         document = {"context": context(training)} | measure(options, SuiteProgram(), training)
-    except (SuiteError, TrainingError) as error:
-        print(f"scripts/training_overhead: {error}", file=sys.stderr)
+    except SuiteError as error:
+        complain(error)
         return 1
+    except TrainingError as error:
+        complain(error)
+        return error.exit_status
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     if options.publish:
         path = RESULTS / "reference" / f"training_overhead_{options.publish}.json"
-        write_whole(path, json.dumps(document, indent=1) + "\n")
+        try:
+            write_whole(path, json.dumps(document, indent=1) + "\n")
+        except OSError as error:
+            complain(f"{error.filename or path}: {error.strerror}")
+            return BAD
         print(f"wrote {path}")
     return 0
 

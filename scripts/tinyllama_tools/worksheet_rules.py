@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from tinyllama_tools.exercise_runs import MeasuredRun
 from tinyllama_tools.worksheet import NOT_MEASURED, Verdict, number
+
+NO_TRANSFERS = "no GPU, so no transfers"
 
 
 def _with(value: float, unit: str) -> str:
@@ -47,7 +50,9 @@ def expected(value: float | None, low: float, high: float, unit: str) -> str:
         return NOT_MEASURED
     if low <= value <= high:
         return "in the range"
-    side, times = ("below", low / value if value else 0) if value < low else ("above", value / high)
+    side, times = "below", low / value if value > 0 else 0
+    if value > high:
+        side, times = "above", value / high if high > 0 else 0
     factor = f", by a factor of {times:.3g}" if times else ""
     return f"{side} the range{factor} ({_with(value, unit)})"
 
@@ -71,6 +76,15 @@ def is_largest(
     return Verdict(
         False, f"{_with(value, unit)} against {_with(shares[best] or 0, unit)} of {best}; {rule}"
     )
+
+
+def transfers_verdict(run: MeasuredRun, limit: float) -> Verdict:
+    """Whether a step copies more often than this between host and device; a CPU has no device."""
+    copies = run.value("operators.transfers_per_step")
+    found = above(copies, limit, "copies a step")
+    if copies is None and run.value("context.device.backend") == "cpu":
+        return Verdict(False, found.reason.replace(NOT_MEASURED, NO_TRANSFERS, 1))
+    return found
 
 
 def share_of(part: float | None, whole: float | None) -> float | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from train_program import Completed, Program
 
-CHECKS = ["device", "libtorch", "memory", "GPU runtime", "threads", "output"]
+CHECKS = ["device", "libtorch", "memory", "GPU runtime", "threads", "output", "variant"]
 LINE = re.compile(r"(?P<status>ok|warning|failed) +(?P<what>[A-Za-z ]+): (?P<detail>.+)")
 
 
@@ -66,3 +66,9 @@ def test_a_model_that_does_not_fit(program: Program) -> None:
 
 def test_bad_options_stay_bad(program: Program) -> None:
     assert program.run("--validate-setup", "--num-steps=none").returncode == 2
+
+
+def test_a_variant_that_cannot_run_here_fails_the_setup(program: Program) -> None:
+    completed = program.run("--validate-setup", "--device=cpu", "--variant=graph")
+    assert completed.returncode == 1
+    assert "failed   variant: " in completed.stdout
