@@ -37,6 +37,13 @@ class CostList {
 
 }  // namespace
 
+Cost step_cost(const Workload& workload, int64_t micro_batches) {
+  Cost cost = micro_batches * model_cost(workload, Pass::forward_backward);
+  cost += optimizer_cost(workload);
+  cost.parameters = count_parameters(workload.config);
+  return cost;
+}
+
 std::vector<ComponentCost> component_costs(const Workload& workload, int64_t micro_batches) {
   const ModelConfig& config = workload.config;
   const int64_t D = config.hidden_dim();

@@ -17,6 +17,9 @@ struct ComponentCost {
   int64_t bytes = 0;              ///< least traffic of both passes; 0 likewise
 };
 
+/// Of one whole step: the passes of all micro-batches and one update.
+Cost step_cost(const Workload& workload, int64_t micro_batches);
+
 /// Of one step with `micro_batches` of this workload: components as cost.hpp has them, each
 /// followed by its parts. Products are model_flops.
 std::vector<ComponentCost> component_costs(const Workload& workload, int64_t micro_batches);

@@ -71,10 +71,8 @@ class Analysis {
       : workload_(workload),
         m_(measurement),
         d_(std::move(d)),
-        cost_(measurement.micro_batches * model_cost(workload, Pass::forward_backward) +
-              optimizer_cost(workload)),
+        cost_(step_cost(workload, measurement.micro_batches)),
         costs_(component_costs(workload, measurement.micro_batches)) {
-    cost_.parameters = count_parameters(workload.config);
     for (const auto& [name, seconds] : m_.components) profiled_seconds_ += seconds.total();
   }
 

@@ -62,6 +62,7 @@ struct TrainOptions {
   StepRange flops_steps() const;
   /// Of one micro-batch.
   Workload workload() const;
+  int64_t samples_per_step() const { return batch_size * gradient_accumulation_steps; }
 };
 
 /// Reads the command line. Prints help and returns nothing for --help; throws

@@ -1,16 +1,13 @@
 #include "benchmarks/training/train_run.hpp"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cmath>
 #include <iostream>
 #include <limits>
 
 #include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/console/option_grammar.hpp"
-#include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
 #include "benchmarks/training/flops_analysis.hpp"
 #include "benchmarks/training/memory_analysis.hpp"
@@ -18,6 +15,7 @@
 #include "benchmarks/training/memory_timeline.hpp"
 #include "benchmarks/training/range_emitter.hpp"
 #include "benchmarks/training/result_folder.hpp"
+#include "benchmarks/training/run_document.hpp"
 #include "benchmarks/training/tensorboard_events.hpp"
 #include "benchmarks/training/train_console.hpp"
 #include "benchmarks/training/trainer.hpp"
@@ -30,58 +28,6 @@ namespace {
 using console::ExitCode;
 
 constexpr size_t kOperatorsShown = 10;
-
-Json configuration_json(const TrainOptions& options, const std::string& data) {
-  const ModelDimensions& d = options.dimensions;
-  return {{"size", options.size},
-          {"batch_size", options.batch_size},
-          {"seq_len", options.seq_len},
-          {"num_steps", options.num_steps},
-          {"gradient_accumulation_steps", options.gradient_accumulation_steps},
-          {"learning_rate", options.learning_rate},
-          {"dtype", to_string(options.dtype)},
-          {"variant", options.variant.name()},
-          {"switches", options.variant.switch_names()},
-          {"seed", options.seed},
-          {"deterministic", options.deterministic},
-          {"data", data},
-          {"vocab_size", d.vocab_size},
-          {"hidden_dim", d.hidden_dim},
-          {"n_layers", d.n_layers},
-          {"n_heads", d.n_heads},
-          {"n_kv_heads", d.n_kv_heads},
-          {"intermediate_dim", d.intermediate_dim}};
-}
-
-Json model_json(const TrainOptions& options) {
-  const Workload workload = options.workload();
-  const Cost passes = model_cost(workload, Pass::forward_backward);
-  const int64_t parameters = count_parameters(workload.config);
-  const int64_t micro_batches = options.gradient_accumulation_steps;
-  return {{"total_parameters", parameters},
-          {"model_size_bytes", parameters * storage_bytes(options.dtype)},
-          {"flops_per_step", micro_batches * passes.model_flops},
-          {"causal_flops_per_step", micro_batches * passes.causal_flops},
-          {"bytes_per_step", micro_batches * passes.bytes + optimizer_cost(workload).bytes},
-          {"predicted_peak_memory_bytes", full_step_memory(workload).peak()}};
-}
-
-Json sampling_json(const instruments::SystemSamples& samples) {
-  Json readings = Json::object();
-  for (const auto& [name, r] : samples.readings) {
-    readings[name] = {
-        {"minimum", r.minimum}, {"mean", r.mean}, {"maximum", r.maximum}, {"samples", r.samples}};
-  }
-  return {{"interval_seconds", samples.interval_seconds},
-          {"source", samples.source},
-          {"readings", readings}};
-}
-
-std::string utc_now() {
-  const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
-                     fmt::gmtime(std::chrono::system_clock::to_time_t(now)));
-}
 
 class TrainRun {
  public:
@@ -102,13 +48,7 @@ class TrainRun {
   }
 
   ExitCode run(const std::vector<std::string>& command) {
-    document_ = {{"schema_version", 1},
-                 {"program", "tiny_llama_train"},
-                 {"command", command},
-                 {"started", utc_now()},
-                 {"context", instruments::machine_context(device_)},
-                 {"configuration", configuration_json(options_, data_->name())},
-                 {"model", model_json(options_)}};
+    document_ = run_header(options_, device_, command, data_->name());
     std::cout << banner(options_, device_, data_->name()) << "\nInitializing model and optimizer..."
               << std::endl;
     ModelState state(options_, device_.torch());
@@ -179,8 +119,7 @@ class TrainRun {
 
   void write_event(const StepRecord& step) {
     if (!events_) return;
-    const auto samples =
-        static_cast<double>(options_.batch_size * options_.gradient_accumulation_steps);
+    const auto samples = static_cast<double>(options_.samples_per_step());
     try {
       events_->write({.step = step.step,
                       .loss = step.loss,
@@ -196,7 +135,7 @@ class TrainRun {
   }
 
   void summarize_run() {
-    const int64_t samples = options_.batch_size * options_.gradient_accumulation_steps;
+    const int64_t samples = options_.samples_per_step();
     const bool whole = options_.variant.has(Switch::graph);
     document_["steps"] = steps_json(steps_, whole);
     document_["summary"] = summarize(steps_, samples, samples * options_.seq_len, whole);
@@ -204,8 +143,6 @@ class TrainRun {
     document_["operators"] = operators_ ? operators_->to_json() : Json(nullptr);
     document_["memory"] = nullptr;
     document_["flops"] = nullptr;
-    if (!document_.contains("device_sampling"))
-      document_["device_sampling"] = {{"readings", Json::object()}};
     if (recording_)
       document_["memory"] = analyze_memory(*recording_, options_.workload(), resident_before_);
     attempts_.attempt([&] { analyze_flops_of_step(); });

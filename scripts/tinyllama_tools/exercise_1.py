@@ -24,6 +24,7 @@ from tinyllama_tools.exercise_runs import (
     PlannedRun,
     has_summary,
     measure_all,
+    missing_of,
     was_interrupted,
 )
 from tinyllama_tools.exercise_sheet import Sheet, failure_lines, head, say
@@ -52,16 +53,7 @@ def planned_runs(options: Namespace) -> list[PlannedRun]:
 def missing_parts(runs: BaselineRuns) -> list[str]:
     """Why the page cannot be complete, a text a run; empty where it can."""
     wanted = ((runs.plain, ()), (runs.profiled, ("operators",)), (runs.memory, ("memory", "flops")))
-    found = []
-    for run, parts in wanted:
-        if run.reason:
-            found.append(f"{run.name}: {run.reason}")
-        found += [
-            f"{run.name}: its summary has no `{part}`"
-            for part in parts
-            if run.summary and not run.figure(part).is_measured
-        ]
-    return found
+    return missing_of(wanted)
 
 
 def worksheet(runs: BaselineRuns, results: Path) -> list[str]:

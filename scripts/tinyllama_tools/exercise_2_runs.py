@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import dataclass
 
-from tinyllama_tools.exercise_runs import MeasuredRun, PlannedRun
+from tinyllama_tools.exercise_runs import MeasuredRun, PlannedRun, missing_of
 from tinyllama_tools.memory_law import MemoryPoint
 from tinyllama_tools.suite_run import Json
 
@@ -119,13 +119,4 @@ def missing_parts(runs: MemoryRuns) -> list[str]:
         (runs.hotspots, ("memory", "operators")),
         (runs.bandwidth, ("flops",)),
     )
-    found = []
-    for run, parts in wanted:
-        if run.reason:
-            found.append(f"{run.name}: {run.reason}")
-        found += [
-            f"{run.name}: its summary has no `{part}`"
-            for part in parts
-            if run.summary and not run.figure(part).is_measured
-        ]
-    return found
+    return missing_of(wanted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -153,3 +153,17 @@ def has_summary(runs: Mapping[str, MeasuredRun]) -> bool:
 def was_interrupted(runs: dict[str, MeasuredRun]) -> bool:
     """Whether Ctrl-C ended the measuring."""
     return any(run.reason == INTERRUPTED for run in runs.values())
+
+
+def missing_of(wanted: Iterable[tuple[MeasuredRun, Sequence[str]]]) -> list[str]:
+    """Why runs lack what is wanted of their summaries, a text each; empty where nothing is."""
+    found = []
+    for run, parts in wanted:
+        if run.reason:
+            found.append(f"{run.name}: {run.reason}")
+        found += [
+            f"{run.name}: its summary has no `{part}`"
+            for part in parts
+            if run.summary and not run.figure(part).is_measured
+        ]
+    return found
