@@ -6,9 +6,7 @@
 #include <fstream>
 #include <map>
 
-#include "benchmarks/training/model_state.hpp"
 #include "benchmarks/training/testing.hpp"
-#include "benchmarks/training/token_data.hpp"
 #include "benchmarks/training/trainer.hpp"
 #include "model/file_testing.hpp"
 
@@ -16,6 +14,7 @@ namespace tinyllama::training {
 namespace {
 
 using testing::small_options;
+using testing::TrainingParts;
 using ::tinyllama::testing::TemporaryFolder;
 
 struct Recorded {
@@ -25,14 +24,10 @@ struct Recorded {
 };
 
 Recorded record(const TrainOptions& options) {
-  const auto device = instruments::Device::select("cpu");
   const TemporaryFolder folder;
-  ModelState state(options, device.torch());
-  const auto data =
-      synthetic_data(ModelConfig(options.dimensions),
-                     {options.batch_size, options.seq_len, options.seed, device.torch()});
-  OperatorRecorder recorder(options, device, folder.path());
-  Trainer trainer(options, device, state, *data, {&recorder, {}});
+  TrainingParts parts(options);
+  OperatorRecorder recorder(options, parts.device, folder.path());
+  Trainer trainer(options, parts.device, parts.state, *parts.data, {&recorder, {}});
   trainer.run();
   Recorded recorded{recorder.to_json(), nullptr, recorder.finish()};
   std::ifstream stream(folder.path() / "trace_step_5_6.json");
@@ -133,18 +128,14 @@ TEST(OperatorRecorderEvaluationTest, AnEvaluationIsNoPartOfTheModelsComponents) 
 }
 
 TEST(OperatorRecorderInterruptTest, AnEarlierTraceOfTheSameNameIsLeftAlone) {
-  const auto device = instruments::Device::select("cpu");
   const TemporaryFolder folder;
   const auto earlier = folder.path() / "trace_step_5_6.json";
   std::ofstream(earlier) << "earlier";
   const TrainOptions options = small_options();
-  ModelState state(options, device.torch());
-  const auto data =
-      synthetic_data(ModelConfig(options.dimensions),
-                     {options.batch_size, options.seq_len, options.seed, device.torch()});
-  OperatorRecorder recorder(options, device, folder.path());
+  TrainingParts parts(options);
+  OperatorRecorder recorder(options, parts.device, folder.path());
   recorder.begin_step(5);
-  state.step.run(std::vector<TokenBatch>{data->train_batch(5, 0)});
+  parts.state.step.run(std::vector<TokenBatch>{parts.data->train_batch(5, 0)});
   recorder.end_step();
   EXPECT_EQ(recorder.finish().front(), "trace_step_5_5.json");
   std::string text;

@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "benchmarks/instruments/host_allocator.hpp"
+#include "benchmarks/training/model_state.hpp"
+#include "benchmarks/training/token_data.hpp"
 #include "benchmarks/training/train_options.hpp"
 
 namespace tinyllama::training::testing {
@@ -34,5 +38,17 @@ inline TrainOptions small_options() {
   options.profile_stacks = true;
   return options;
 }
+
+/// What a Trainer needs, on the CPU with synthetic tokens.
+struct TrainingParts {
+  explicit TrainingParts(const TrainOptions& options)
+      : state(options, device.torch()),
+        data(synthetic_data(ModelConfig(options.dimensions),
+                            {options.batch_size, options.seq_len, options.seed, device.torch()})) {}
+
+  instruments::Device device = instruments::Device::select("cpu");
+  ModelState state;
+  std::unique_ptr<TokenData> data;
+};
 
 }  // namespace tinyllama::training::testing

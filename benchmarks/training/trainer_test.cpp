@@ -4,32 +4,27 @@
 
 #include <cmath>
 
-#include "benchmarks/training/model_state.hpp"
 #include "benchmarks/training/testing.hpp"
-#include "benchmarks/training/token_data.hpp"
 #include "model/file_testing.hpp"
 
 namespace tinyllama::training {
 namespace {
 
 using testing::small_options;
+using testing::TrainingParts;
 using ::tinyllama::testing::TemporaryFolder;
 
 TEST(TrainerTest, AProfiledRunHasTheLossesOfAPlainOne) {
-  const auto device = instruments::Device::select("cpu");
-  const auto losses = [&](bool profiled) {
+  const auto losses = [](bool profiled) {
     TrainOptions options = small_options();
     options.profile_pytorch = options.profile_operators = options.profile_stacks = profiled;
     options.profile_memory = profiled;
     const TemporaryFolder folder;
-    ModelState state(options, device.torch());
-    const auto data =
-        synthetic_data(ModelConfig(options.dimensions),
-                       {options.batch_size, options.seq_len, options.seed, device.torch()});
+    TrainingParts parts(options);
     std::optional<OperatorRecorder> recorder;
-    if (profiled) recorder.emplace(options, device, folder.path());
+    if (profiled) recorder.emplace(options, parts.device, folder.path());
     int recordings = 0;
-    Trainer trainer(options, device, state, *data,
+    Trainer trainer(options, parts.device, parts.state, *parts.data,
                     {profiled ? &*recorder : nullptr, [&](MemoryRecording) { ++recordings; }});
     std::vector<double> values;
     trainer.on_step([&](const StepRecord& step) { values.push_back(step.loss); });
@@ -44,19 +39,15 @@ TEST(TrainerTest, AProfiledRunHasTheLossesOfAPlainOne) {
 }
 
 TEST(TrainerTest, MicroBatchesOfOneBatchAreThatBatch) {
-  const auto device = instruments::Device::select("cpu");
   TrainOptions options = small_options();
   options.profile_pytorch = false;
   options.gradient_accumulation_steps = 3;
   options.num_steps = 2;
-  ModelState state(options, device.torch());
-  const auto data =
-      synthetic_data(ModelConfig(options.dimensions),
-                     {options.batch_size, options.seq_len, options.seed, device.torch()});
+  TrainingParts parts(options);
   double expected = 0;
   for (int micro = 0; micro < 3; ++micro)
-    expected += state.evaluate(data->train_batch(1, micro)) / 3;
-  Trainer trainer(options, device, state, *data, {});
+    expected += parts.state.evaluate(parts.data->train_batch(1, micro)) / 3;
+  Trainer trainer(options, parts.device, parts.state, *parts.data, {});
   std::vector<StepRecord> steps;
   trainer.on_step([&](const StepRecord& step) { steps.push_back(step); });
   trainer.run();
@@ -64,16 +55,12 @@ TEST(TrainerTest, MicroBatchesOfOneBatchAreThatBatch) {
 }
 
 TEST(TrainerTest, ALossThatIsNotFiniteIsTheLast) {
-  const auto device = instruments::Device::select("cpu");
   TrainOptions options = small_options();
   options.profile_pytorch = false;
   options.learning_rate = 1e30;
   options.num_steps = 50;
-  ModelState state(options, device.torch());
-  const auto data =
-      synthetic_data(ModelConfig(options.dimensions),
-                     {options.batch_size, options.seq_len, options.seed, device.torch()});
-  Trainer trainer(options, device, state, *data, {});
+  TrainingParts parts(options);
+  Trainer trainer(options, parts.device, parts.state, *parts.data, {});
   std::vector<StepRecord> steps;
   trainer.on_step([&](const StepRecord& step) { steps.push_back(step); });
   trainer.run();
