@@ -1,0 +1,1 @@
+"""How often the comparison errs: recordings, resampling, and the other tools beside it."""

@@ -1,0 +1,1 @@
+"""Regression comparison: two builds in turn, stored results, and what is said of them."""

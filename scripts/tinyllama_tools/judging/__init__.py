@@ -1,0 +1,1 @@
+"""Judges whether times differ: pure statistics, without files, processes or words for people."""
