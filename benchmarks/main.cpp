@@ -9,6 +9,7 @@
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"
 #include "benchmarks/harness/suite.hpp"
+#include "benchmarks/harness/turn_session.hpp"
 #include "benchmarks/harness/weights_option.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/device.hpp"
@@ -53,6 +54,8 @@ ExitCode run(int argc, const char* const* argv) {
   }
   instruments::host_allocator::install();
   if (options->threads) at::set_num_threads(*options->threads);
+  if (options->turns)
+    return harness::serve_turns(*options, plan, device, weights ? &*weights : nullptr);
   return harness::run_suite(*options, plan, device, components::step_closure(),
                             weights ? &*weights : nullptr);
 }

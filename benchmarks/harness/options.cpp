@@ -119,6 +119,9 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
   app.add_flag("--dry-run", options.dry_run,
                "print costs and predicted memory of every case, and run none");
   app.add_flag("--describe-device", options.describe_device, "print the device as JSON");
+  app.add_flag("--turns", options.turns,
+               "stay resident, and open and time cases as requests on standard input say "
+               "(docs/turns.md)");
 }
 
 // --benchmark_* flags bypass CLI11: takes ours, keeps the others for Google Benchmark.
@@ -240,6 +243,23 @@ void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
   }
 }
 
+// With --turns the requests say what is timed, and how long; peaks and files are not its business.
+void check_turns(const Options& options) {
+  if (!options.turns) return;
+  const auto refuse = [](const std::string& option) {
+    throw std::invalid_argument(fmt::format(
+        "{}: not with --turns, which answers requests and writes nothing else", option));
+  };
+  if (!options.out_file.empty()) refuse("--benchmark_out");
+  if (!options.journal_file.empty()) refuse("--journal");
+  if (options.list) refuse("--list");
+  if (options.dry_run) refuse("--dry-run");
+  if (options.describe_device) refuse("--describe-device");
+  if (options.verify == Verify::only) refuse("--verify only");
+  if (options.format != "console") refuse("--benchmark_format");
+  if (!options.benchmark_arguments.empty()) refuse(options.benchmark_arguments.front());
+}
+
 }  // namespace
 
 bool AxisOptions::any() const {
@@ -265,6 +285,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
     return std::nullopt;
   options.axes = read_axes(app, raw, component_names);
   read_values(app, raw, options);
+  check_turns(options);
   return options;
 }
 

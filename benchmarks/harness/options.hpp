@@ -44,6 +44,7 @@ struct Options {
   bool list = false;
   bool dry_run = false;
   bool describe_device = false;
+  bool turns = false;              ///< stay resident and answer requests (turn_server.hpp)
   std::string filter = ".";        ///< --benchmark_filter
   std::string out_file;            ///< --benchmark_out
   std::string format = "console";  ///< --benchmark_format: console or json

@@ -234,5 +234,22 @@ TEST(OptionsTest, ResumeNeedsAJournal) {
   EXPECT_CONTAINS(error({"--resume", "--journal", ""}), "--journal");
 }
 
+TEST(OptionsTest, TurnsLeaveTheRestToTheRequests) {
+  EXPECT_FALSE(parse({}).turns);
+  EXPECT_TRUE(parse({"--turns", "--components=ffn", "--verify=off", "--threads=1",
+                     "--benchmark_filter=ffn", "--memory-limit=1GiB", "--cold-cache"})
+                  .turns);
+  for (const Names& refused :
+       {Names{"--benchmark_out=a.json"}, Names{"--journal", "a"}, Names{"--list"},
+        Names{"--dry-run"}, Names{"--describe-device"}, Names{"--verify=only"},
+        Names{"--benchmark_format=json"}, Names{"--benchmark_repetitions=3"}}) {
+    Names arguments = refused;
+    arguments.push_back("--turns");
+    const std::string option = refused.front().substr(0, refused.front().find('='));
+    EXPECT_CONTAINS(error(arguments), option) << "the option that does not go with it";
+    EXPECT_CONTAINS(error(arguments), "not with --turns, which answers requests");
+  }
+}
+
 }  // namespace
 }  // namespace tinyllama::harness

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "benchmarks/instruments/peaks.hpp"
 #include "model/relative_error.hpp"
 
 namespace tinyllama::harness {
@@ -78,6 +79,10 @@ Comparison compare(const NamedTensors& results, const ReferenceValues& reference
     }
   }
   return comparison;
+}
+
+double sample_reference_rate(const instruments::Device& device) {
+  return instruments::measure_gemm_peak(device, "f64", {}, 0.2).per_second;
 }
 
 ParityGate::ParityGate(const instruments::Device& device, uint64_t seed,

@@ -31,6 +31,10 @@ using ReferenceValues = std::map<std::string, std::vector<double>>;
 Comparison compare(const NamedTensors& results, const ReferenceValues& reference,
                    bool expect_gradients);
 
+/// FLOP/s that a float64 reference can reach on this device: a sample of a fifth of a second, good
+/// enough to plan with.
+double sample_reference_rate(const instruments::Device& device);
+
 /// Computes references, and keeps the last one: the plan runs all dtypes, variants and passes of a
 /// shape in a row.
 class ParityGate {

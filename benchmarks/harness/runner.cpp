@@ -1,37 +1,23 @@
 #include "benchmarks/harness/runner.hpp"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <new>
 #include <numeric>
 
 #include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/console/option_grammar.hpp"
-#include "benchmarks/instruments/host_allocator.hpp"
+#include "benchmarks/harness/case_work.hpp"
 
 namespace tinyllama::harness {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Long enough for clocks and caches to settle in cases of microseconds, unnoticeable in cases of
-// seconds.
-constexpr double kWarmUpSeconds = 0.05;
 // A case above this share of the measured peak has a wrong time or a wrong FLOP count; up to it,
 // the peak was measured too low.
 constexpr double kLargestPeakShare = 1.05;
-
-// The user's limit holds for the work of cases; peaks may need more.
-class AllocationLimit {
- public:
-  explicit AllocationLimit(int64_t bytes) { instruments::host_allocator::set_limit(bytes); }
-  ~AllocationLimit() { instruments::host_allocator::set_limit(0); }
-  AllocationLimit(const AllocationLimit&) = delete;
-  AllocationLimit& operator=(const AllocationLimit&) = delete;
-};
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -49,9 +35,7 @@ std::string reached_key(const Case& planned) {
 
 struct Runner::Session {
   const Case* planned = nullptr;
-  std::unique_ptr<WorkItem> item;
-  int64_t foreign_bytes = 0;     // live before this case, and not its own
-  int64_t build_peak_bytes = 0;  // while the case was made
+  CaseWork work;
   Metering metering;
   Comparison comparison;
   std::string label;
@@ -84,20 +68,10 @@ void Runner::close() {
 // Whatever a case throws becomes its own failure, and the run goes on.
 template <typename Step>
 void Runner::guarded(Session& session, Step step) {
-  try {
-    const AllocationLimit limit(device_.is_gpu() ? 0 : settings_.memory_limit_bytes);
-    step();
-    return;
-  } catch (const c10::OutOfMemoryError& error) {
-    session.failure = fmt::format("out of memory: {}", error.what_without_backtrace());
-  } catch (const std::bad_alloc&) {
-    session.failure = "out of memory: the system refused an allocation";
-  } catch (const c10::Error& error) {
-    session.failure = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    session.failure = error.what();
-  }
-  session.item.reset();
+  std::string thrown = failure_of(device_, settings_.memory_limit_bytes, step);
+  if (thrown.empty()) return;
+  session.failure = std::move(thrown);
+  session.work.item.reset();
   instruments::release_cached_memory(device_);
 }
 
@@ -145,12 +119,7 @@ std::unique_ptr<Runner::Session> Runner::open(const Case& planned) {
     const Variant& variant = planned.workload.variant;
     if (variant.name() != variant.switch_names())
       session->add_to_label(fmt::format("{} = {}", variant.name(), variant.switch_names()));
-    session->foreign_bytes = instruments::MemoryMeter(device_).read().live_bytes;
-    instruments::MemoryMeter memory(device_);
-    memory.start();
-    session->item = planned.component->build(
-        {planned.workload, planned.pass, settings_.seed, device_.torch(), settings_.weights});
-    session->build_peak_bytes = memory.read().peak_bytes - session->foreign_bytes;
+    session->work = build_work(device_, planned, settings_.seed, settings_.weights);
     if (settings_.verify != Verify::off) pass_gate(planned, *session);
     if (session->failure.empty() && settings_.verify != Verify::only)
       session->skip = refuse_after_gate(*session);
@@ -162,7 +131,7 @@ void Runner::pass_gate(const Case& planned, Session& session) {
   const auto budget = memory_budget(device_, settings_.memory_limit_bytes);
   const int64_t batch = gate_.batch_for(planned, budget.bytes).value();
   std::unique_ptr<WorkItem> smaller;
-  WorkItem* item = session.item.get();
+  WorkItem* item = session.work.item.get();
   if (batch != planned.workload.batch) {
     session.add_to_label(fmt::format("verified at batch:{}", batch));
     Workload workload = planned.workload;
@@ -202,32 +171,13 @@ void Runner::prepare_timing(Session& session) {
   // The gate's iteration has warmed a slow case up.
   if (session.gate_seconds < settings_.max_seconds_per_case / 10) {
     session.last_seconds =
-        warm_up(device_, *session.item, kWarmUpSeconds, settings_.max_seconds_per_case / 10);
+        warm_up(device_, *session.work.item, kWarmUpSeconds, settings_.max_seconds_per_case / 10);
   }
-  session.metering = meter(device_, *session.item, session.foreign_bytes);
-  // What a replayed step computes with lies in the pool of its graph, which the allocator counts as
-  // free. The steps before the capture needed as much.
-  if (session.planned->pass == Pass::train &&
-      session.planned->workload.variant.has(Switch::graph)) {
-    session.metering.peak_bytes = std::max(session.metering.peak_bytes, session.build_peak_bytes);
-  }
-  check_counted_flops(session);
-}
-
-// The formula's FLOPs against those that the profiler counted in the work itself, as far as it
-// knows its operators.
-void Runner::check_counted_flops(Session& session) {
-  const auto& profile = session.metering.profile;
-  const Cost cost = session.planned->cost();
-  const int64_t expected = cost.hardware_flops - cost.opaque_flops;
-  if (!profile.unknown_operators.empty()) {
-    session.add_to_label(
-        fmt::format("counted_flops leaves out: {}", fmt::join(profile.unknown_operators, ", ")));
-  } else if (profile.product_flops != expected) {
-    session.failure =
-        fmt::format("wrong FLOPs: hardware_flops by formula {}, counted by the profiler {}",
-                    cost.hardware_flops, profile.product_flops + cost.opaque_flops);
-  }
+  session.metering = meter_work(device_, *session.planned, session.work);
+  const auto& unknown = session.metering.profile.unknown_operators;
+  if (!unknown.empty())
+    session.add_to_label(fmt::format("counted_flops leaves out: {}", fmt::join(unknown, ", ")));
+  session.failure = wrong_flops(*session.planned, session.metering);
 }
 
 void Runner::run(const Case& planned, benchmark::State& state) {
@@ -235,7 +185,7 @@ void Runner::run(const Case& planned, benchmark::State& state) {
   const bool first_call = !session_ || session_->planned != &planned;
   if (first_call) session_ = open(planned);
   Session& session = *session_;
-  if (first_call && session.item && session.failure.empty())
+  if (first_call && session.work.item && session.failure.empty())
     guarded(session, [&] { prepare_timing(session); });
   if (session.failure.empty() && session.skip.empty()) {
     guarded(session, [&] { time_repetition(session, state); });
@@ -255,7 +205,7 @@ void Runner::time_repetition(Session& session, benchmark::State& state) {
   }
   std::vector<double> samples;
   while (state.KeepRunningBatch(iterations)) {
-    samples = time_work(device_, *session.item, iterations, flusher_.get());
+    samples = time_work(device_, *session.work.item, iterations, flusher_.get());
     state.SetIterationTime(std::accumulate(samples.begin(), samples.end(), 0.0));
   }
   const double seconds =

@@ -63,7 +63,6 @@ class Runner {
   void pass_gate(const Case& planned, Session& session);
   void note_rate(const Case& planned, double seconds);
   void prepare_timing(Session& session);
-  static void check_counted_flops(Session& session);
   void time_repetition(Session& session, benchmark::State& state);
   void report(Session& session, double seconds, benchmark::State& state);
   std::string check_against_peaks(const Case& planned, double seconds);

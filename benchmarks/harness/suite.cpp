@@ -12,6 +12,7 @@
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/harness/admission.hpp"
 #include "benchmarks/harness/journal.hpp"
+#include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/peak_cases.hpp"
 #include "benchmarks/harness/progress.hpp"
 #include "benchmarks/harness/reporter.hpp"
@@ -40,11 +41,6 @@ void check_writable(const std::string& file) {
     throw std::invalid_argument(fmt::format("--benchmark_out: {}", error.what()));
   }
   std::filesystem::remove(trial);
-}
-
-// How fast the float64 reference will be; a quick sample is good enough to plan with.
-double sample_f64_flops(const instruments::Device& device) {
-  return instruments::measure_gemm_peak(device, "f64", {}, 0.2).per_second;
 }
 
 // One run of a plan, from the first message to the last.
@@ -79,7 +75,7 @@ class SuiteRun {
                          options_.max_seconds_per_case,
                          options_.cold_cache,
                          weights_};
-    Runner runner(device_, peaks_, settings, sample_f64_flops(device_));
+    Runner runner(device_, peaks_, settings, sample_reference_rate(device_));
     runner.on_start([&](const Case& planned) { progress.start(planned.name()); });
     if (options_.verify == Verify::only) return verify_all(runner);
     register_cases(runner);

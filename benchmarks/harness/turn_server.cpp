@@ -1,0 +1,174 @@
+#include "benchmarks/harness/turn_server.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+
+#include "benchmarks/harness/admission.hpp"
+#include "benchmarks/harness/case_work.hpp"
+#include "benchmarks/harness/counters.hpp"
+#include "benchmarks/harness/parity_gate.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+struct TurnServer::OpenCase {
+  const Case* planned = nullptr;
+  CaseWork work;
+  double iteration_seconds = 0;  // preparation included, as far as it is known
+};
+
+namespace {
+
+// How many iterations to start at once. On a CPU each is over when it returns; a GPU is waited for
+// after a batch, and waiting after each iteration would leave it idle in between.
+int64_t batch_size(const instruments::Device& device, double seconds_left,
+                   double iteration_seconds) {
+  constexpr double most = 10'000;  // each has its pair of events
+  if (!device.is_gpu() || !(iteration_seconds > 0)) return 1;
+  return static_cast<int64_t>(std::clamp(seconds_left / iteration_seconds, 1.0, most));
+}
+
+}  // namespace
+
+TurnServer::TurnServer(const instruments::Device& device, const std::vector<Case>& cases,
+                       const RunSettings& settings)
+    : device_(device), cases_(cases), settings_(settings), no_peaks_(device) {
+  settings_.verify = Verify::only;
+  if (settings.cold_cache) flusher_ = std::make_unique<CacheFlusher>(device);
+}
+
+TurnServer::~TurnServer() = default;
+
+Json TurnServer::answer(const std::string& line) {
+  try {
+    const TurnRequest request = parse_turn_request(line, settings_.max_seconds_per_case);
+    switch (request.action) {
+      case TurnRequest::Action::open:
+        return open(request);
+      case TurnRequest::Action::time:
+        return time(request);
+      case TurnRequest::Action::close:
+        return close(request);
+    }
+    throw std::logic_error("a request of no kind");
+  } catch (const std::invalid_argument& error) {
+    return {{"error", error.what()}};
+  }
+}
+
+const Case& TurnServer::find_case(const std::string& name) const {
+  const auto found = std::find_if(cases_.begin(), cases_.end(),
+                                  [&](const Case& planned) { return planned.name() == name; });
+  if (found == cases_.end()) {
+    throw std::invalid_argument(
+        fmt::format("\"case\" \"{}\": must be one of the cases that the first line names", name));
+  }
+  return *found;
+}
+
+TurnServer::OpenCase& TurnServer::find_open(const std::string& name) {
+  const auto found = open_.find(name);
+  if (found != open_.end()) return found->second;
+  find_case(name);
+  throw std::invalid_argument(fmt::format("\"case\" \"{}\": must be opened first", name));
+}
+
+// Memory that open cases use is neither free nor left of the user's limit.
+std::string TurnServer::refuse(const Case& planned) const {
+  if (!planned.skip_reason.empty()) return planned.skip_reason;
+  auto budget = memory_budget(device_, settings_.memory_limit_bytes);
+  const int64_t live = instruments::MemoryMeter(device_).read().live_bytes;
+  if (budget.bytes == settings_.memory_limit_bytes) budget.bytes -= std::min(live, budget.bytes);
+  return refuse_for_memory(planned, budget);
+}
+
+Runner::Verdict TurnServer::verify(const Case& planned) {
+  if (!prover_) {
+    prover_ =
+        std::make_unique<Runner>(device_, no_peaks_, settings_, sample_reference_rate(device_));
+  }
+  return prover_->verify(planned);
+}
+
+Json TurnServer::open(const TurnRequest& request) {
+  const Case& planned = find_case(request.case_name);
+  if (open_.contains(request.case_name)) {
+    throw std::invalid_argument(
+        fmt::format("\"case\" \"{}\": is open; close it first", request.case_name));
+  }
+  // Memory that the allocator keeps for later would not count as free.
+  if (!refuse(planned).empty()) instruments::release_cached_memory(device_);
+  const std::string reason = refuse(planned);
+  if (!reason.empty()) return {{"skipped", reason}};
+  Json answer = {{"opened", request.case_name}};
+  if (request.verify) {
+    const Runner::Verdict verdict = verify(planned);
+    if (!verdict.skip.empty()) return {{"skipped", verdict.skip}};
+    if (!verdict.failure.empty()) return {{"failed", verdict.failure}};
+    answer["max_rel_error"] = verdict.max_rel_error;
+  }
+  OpenCase& opened = open_[request.case_name];
+  opened.planned = &planned;
+  const std::string failure =
+      failure_of(device_, settings_.memory_limit_bytes, [&] { prepare(request, opened, answer); });
+  if (failure.empty()) return answer;
+  drop(request.case_name);
+  return {{"failed", failure}};
+}
+
+void TurnServer::prepare(const TurnRequest& request, OpenCase& opened, Json& answer) {
+  opened.work = build_work(device_, *opened.planned, settings_.seed, settings_.weights);
+  answer["seconds"] =
+      warm_up(device_, *opened.work.item, kWarmUpSeconds, settings_.max_seconds_per_case / 10);
+  if (!request.meter) return;
+  const Metering metering = meter_work(device_, *opened.planned, opened.work);
+  const std::string wrong = wrong_flops(*opened.planned, metering);
+  if (!wrong.empty()) throw std::runtime_error(wrong);
+  answer["counters"] = fixed_counters(*opened.planned, metering);
+}
+
+Json TurnServer::time(const TurnRequest& request) {
+  OpenCase& opened = find_open(request.case_name);
+  std::vector<double> seconds;
+  const auto turn = [&] {
+    const auto start = Clock::now();
+    double used = 0;
+    do {
+      const int64_t count = batch_size(device_, request.seconds - used, opened.iteration_seconds);
+      const auto batch = time_work(device_, *opened.work.item, count, flusher_.get());
+      seconds.insert(seconds.end(), batch.begin(), batch.end());
+      const double before = used;
+      used = seconds_since(start);
+      opened.iteration_seconds = (used - before) / static_cast<double>(count);
+    } while (used < request.seconds);
+  };
+  const std::string failure = failure_of(device_, settings_.memory_limit_bytes, turn);
+  if (failure.empty()) return {{"seconds", seconds}};
+  drop(request.case_name);
+  return {{"failed", failure}};
+}
+
+Json TurnServer::close(const TurnRequest& request) {
+  find_open(request.case_name);
+  drop(request.case_name);
+  return {{"closed", request.case_name}};
+}
+
+// What the allocator keeps for later helps cases that are still open.
+void TurnServer::drop(const std::string& name) {
+  open_.erase(name);
+  if (open_.empty()) instruments::release_cached_memory(device_);
+}
+
+}  // namespace tinyllama::harness

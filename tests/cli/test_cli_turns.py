@@ -1,0 +1,255 @@
+"""--turns: the program stays resident, and opens, times and closes cases as it is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_program import (
+    RUN,
+    SMALL,
+    SMALL_MODEL,
+    TIMEOUT_S,
+    FinishedRun,
+    Json,
+    Program,
+    entries_by_case,
+    message_of,
+    read_json,
+    wait_until,
+)
+
+MIB = 1 << 20
+FFN = "ffn/forward_backward/baseline/custom/f32/batch:2/seq:8"
+FIXED_COUNTERS = ["peak_memory_MiB", "allocations", "operators", "model_flops", "hardware_flops"]
+
+
+class Client:
+    """The other end of a resident program's pipes."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.greeting = self.read()
+
+    def read(self) -> Json:
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        assert line.endswith("\n"), "the program ended"
+        return read_json(line)
+
+    def say(self, line: str) -> Json:
+        assert self.process.stdin
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self.read()
+
+    def ask(self, action: str, case: str, **more: object) -> Json:
+        return self.say(json.dumps({"do": action, "case": case, **more}))
+
+    def end(self) -> int:
+        """Closes the program's input and returns its exit status."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        return self.process.wait(TIMEOUT_S)
+
+
+Serve = Callable[..., Client]
+
+
+@pytest.fixture
+def serve(program: Program) -> Iterator[Serve]:
+    """Starts resident programs with these options; what still runs at the end is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, **keywords: Any) -> Client:  # noqa: ANN401
+        process = subprocess.Popen(
+            [str(program.path), "--turns", *RUN, *arguments],
+            env=os.environ | program.environment | keywords.pop("environment", {}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **keywords,
+        )
+        started.append(process)
+        return Client(process)
+
+    yield start
+    for process in started:
+        with process:
+            process.kill()
+
+
+@contextmanager
+def limited_address_space(process: subprocess.Popen[str], more: int) -> Iterator[None]:
+    """The system refuses the process memory beyond what it has and this many bytes."""
+    pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[0])
+    limit = pages * os.sysconf("SC_PAGE_SIZE") + more
+    before = resource.prlimit(process.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    yield
+    resource.prlimit(process.pid, resource.RLIMIT_AS, before)
+
+
+def bytes_read(process: subprocess.Popen[str]) -> int:
+    return int(Path(f"/proc/{process.pid}/io").read_text().split()[1])
+
+
+def test_first_line_names_the_plan_and_the_circumstances(program: Program, serve: Serve) -> None:
+    choice = [*SMALL, "--components=ffn,loss", "--benchmark_filter=/forward/", "--seed=7"]
+    client = serve(*choice)
+    assert client.greeting["turns"] == 1
+    assert client.greeting["cases"] == program.names(*choice, *RUN)
+    context = client.greeting["context"]
+    assert context["threads"] == 1
+    assert context["seed"] == 7
+    assert context["verify"] == "on request"
+    assert {"schema_version", "git_commit", "device", "torch_version", "settings"} <= set(context)
+    assert "peaks" not in context
+    assert client.end() == 0
+
+
+def test_every_component_is_proved_metered_and_timed(serve: Serve, smoke_run: FinishedRun) -> None:
+    """The counters that do not depend on time are those of an ordinary run, to the byte."""
+    usual = entries_by_case(smoke_run.result)
+    client = serve(*SMALL)
+    for name in client.greeting["cases"]:
+        opened = client.ask("open", name, verify=True, meter=True)
+        assert opened["opened"] == name, opened
+        assert opened["seconds"] > 0
+        entry = usual[name][0]
+        assert opened["max_rel_error"] == pytest.approx(entry["max_rel_error"])
+        for counter in FIXED_COUNTERS:
+            assert opened["counters"][counter] == entry[counter], (name, counter)
+        seconds = client.ask("time", name, seconds=0.001)["seconds"]
+        assert seconds and all(0 < value < 1 for value in seconds)
+        assert client.ask("close", name) == {"closed": name}
+    assert client.end() == 0
+
+
+def test_cases_stay_open_side_by_side(serve: Serve) -> None:
+    client = serve(*SMALL, "--components=rms_norm,ffn")
+    names = client.greeting["cases"]
+    for name in names:
+        assert set(client.ask("open", name)) == {"opened", "seconds"}
+    for _ in range(2):
+        for name in names:
+            assert len(client.ask("time", name, seconds=0.005)["seconds"]) > 1
+    assert client.end() == 0
+
+
+def test_two_programs_take_turns(serve: Serve) -> None:
+    sides = [serve(*SMALL, "--components=ffn") for _ in range(2)]
+    for side in sides:
+        assert side.ask("open", FFN)["opened"] == FFN
+    for side in sides * 3:
+        assert side.ask("time", FFN, seconds=0.002)["seconds"]
+    assert [side.end() for side in sides] == [0, 0]
+
+
+def test_what_is_no_request_is_an_error_and_the_program_goes_on(serve: Serve) -> None:
+    client = serve(*SMALL, "--components=ffn")
+    time = {"do": "time", "case": FFN}
+    bad = {
+        "\xff\x00": "a request is one JSON object on one line",
+        "{" * 100_000: "a request is one JSON object on one line",
+        json.dumps({"do": "stop", "case": FFN}): '"do" "stop": must be open, time or close',
+        json.dumps({"do": "open", "case": "ffn"}): "must be one of the cases that the first line",
+        json.dumps({**time, "seconds": 0.1}): "must be opened first",
+        json.dumps({**time, "seconds": -0.1}): '"seconds" -0.1: must be a number from 0 to 10',
+        json.dumps({**time, "seconds": 1e9}): "must be a number from 0 to 10",
+        '{"do": "time", "case": "ffn", "seconds": NaN}': "one JSON object on one line",
+    }
+    for line, message in bad.items():
+        answer = client.say(line)
+        assert list(answer) == ["error"], answer
+        assert message in answer["error"]
+    assert client.ask("open", FFN)["opened"] == FFN
+    assert "is open; close it first" in client.ask("open", FFN)["error"]
+    assert client.ask("time", FFN, seconds=0)["seconds"]
+    assert client.end() == 0
+
+
+def test_memory_refused_by_the_limit_or_the_system_ends_the_case_only(serve: Serve) -> None:
+    choice = [*SMALL_MODEL, "--components=ffn", "--passes=forward", "--batch=2,20000", "--seq=32"]
+    small, large = (f"ffn/forward/baseline/custom/f32/batch:{batch}/seq:32" for batch in (2, 20000))
+    client = serve(*choice, "--memory-limit=400MiB")
+    assert "exceeds 400.00 MiB (--memory-limit)" in client.ask("open", large)["skipped"]
+    assert client.ask("open", small)["opened"] == small
+    client = serve(*choice)
+    assert client.ask("open", small)["opened"] == small
+    with limited_address_space(client.process, 300 * MIB):
+        assert client.ask("open", large)["failed"].startswith("out of memory")
+    assert client.ask("time", small, seconds=0)["seconds"]
+    assert client.ask("open", large)["opened"] == large
+    assert client.end() == 0
+
+
+def test_variant_that_a_component_lacks_is_skipped(serve: Serve) -> None:
+    size = [option for option in SMALL if not option.startswith("--variants")]
+    client = serve(*size, "--components=rms_norm", "--variants=qkv", "--passes=forward")
+    (name,) = client.greeting["cases"]
+    assert "qkv" in client.ask("open", name)["skipped"]
+    assert client.end() == 0
+
+
+def test_only_answers_are_on_standard_output(serve: Serve) -> None:
+    """What libraries print goes to standard error: here oneDNN's account of its primitives."""
+    client = serve(*SMALL, "--components=ffn", "--dtypes=bf16", environment={"ONEDNN_VERBOSE": "1"})
+    for name in client.greeting["cases"]:
+        assert client.ask("open", name)["opened"] == name
+    stdout, stderr = client.process.communicate(timeout=TIMEOUT_S)
+    assert stdout == ""
+    assert "onednn_verbose" in stderr
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_a_waiting_program(serve: Serve, signal_number: signal.Signals) -> None:
+    client = serve(*SMALL, "--components=ffn")
+    client.process.send_signal(signal_number)
+    assert client.process.wait(TIMEOUT_S) == 130
+    assert client.process.stdout and client.process.stdout.read() == ""
+
+
+def test_signal_in_a_turn_waits_for_its_answer(serve: Serve) -> None:
+    client = serve(*SMALL, "--components=ffn")
+    client.ask("open", FFN)
+    assert client.process.stdin
+    request = json.dumps({"do": "time", "case": FFN, "seconds": 0.5}) + "\n"
+    before = bytes_read(client.process)
+    client.process.stdin.write(request)
+    client.process.stdin.flush()
+    wait_until(lambda: bytes_read(client.process) >= before + len(request))
+    client.process.send_signal(signal.SIGINT)
+    assert sum(client.read()["seconds"]) > 0.1
+    assert client.process.wait(TIMEOUT_S) == 130
+
+
+def test_client_that_goes_away_ends_the_program(serve: Serve) -> None:
+    client = serve(*SMALL, "--components=ffn")
+    assert client.process.stdin and client.process.stdout
+    client.process.stdout.close()
+    client.process.stdin.write(json.dumps({"do": "close", "case": FFN}) + "\n")
+    client.process.stdin.flush()
+    assert client.process.wait(TIMEOUT_S) == 0
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--benchmark_out=a.json", "--journal=a", "--list", "--dry-run", "--verify=only"],
+)
+def test_options_that_do_not_go_with_turns(program: Program, option: str) -> None:
+    message = message_of(program.run(*SMALL, *RUN, "--turns", option))
+    assert f"{option.replace('=only', ' only').split('=')[0]}: not with --turns" in message
+
+
+def test_peaks_are_not_measured_in_turns(program: Program) -> None:
+    message = message_of(program.run(*RUN, "--turns", "--components=peak"))
+    assert "--turns: needs a case; the peaks are not measured in turns" in message
