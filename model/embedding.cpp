@@ -3,6 +3,7 @@
 #include <ATen/ops/embedding.h>
 
 #include "model/component_range.hpp"
+#include "model/slowdown.hpp"
 
 namespace tinyllama {
 
@@ -11,7 +12,8 @@ Embedding::Embedding(const ModelConfig& config, TensorInitializer& initializer)
 
 at::Tensor Embedding::forward(const at::Tensor& tokens) const {
   const ComponentRange range("embedding");
-  return at::embedding(weight_, tokens);
+  const auto look_up = [this](const at::Tensor& some) { return at::embedding(weight_, some); };
+  return slowed(Part::embedding, look_up, tokens);
 }
 
 NamedTensors Embedding::parameters(const std::string& prefix) const {

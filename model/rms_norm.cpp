@@ -8,8 +8,21 @@
 #include "model/component_range.hpp"
 #include "model/kernels/rms_norm.hpp"
 #include "model/residual.hpp"
+#include "model/slowdown.hpp"
 
 namespace tinyllama {
+namespace {
+
+at::Tensor plain_rms_norm(const at::Tensor& hidden_states, const at::Tensor& weight, double eps) {
+  const auto input_type = hidden_states.scalar_type();
+  const auto wide_type = at_least_float(input_type);
+  const at::Tensor x = hidden_states.to(wide_type);
+  const at::Tensor mean_square = x.pow(2).mean(-1, /*keepdim=*/true);
+  const at::Tensor normalized = x * at::rsqrt(mean_square + eps);
+  return weight * normalized.to(input_type);
+}
+
+}  // namespace
 
 RmsNorm::RmsNorm(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer)
     : weight_(initializer.ones_parameter({config.hidden_dim()})),
@@ -18,20 +31,28 @@ RmsNorm::RmsNorm(const ModelConfig& config, const Variant& variant, TensorInitia
 
 at::Tensor RmsNorm::forward(const at::Tensor& hidden_states) const {
   const ComponentRange range("rms_norm");
-  if (fused_) return kernels::rms_norm(hidden_states, weight_, eps_);
-  const auto input_type = hidden_states.scalar_type();
-  const auto wide_type = at_least_float(input_type);
-  const at::Tensor x = hidden_states.to(wide_type);
-  const at::Tensor mean_square = x.pow(2).mean(-1, /*keepdim=*/true);
-  const at::Tensor normalized = x * at::rsqrt(mean_square + eps_);
-  return weight_ * normalized.to(input_type);
+  const auto normalize = [this](const at::Tensor& x) {
+    return fused_ ? kernels::rms_norm(x, weight_, eps_) : plain_rms_norm(x, weight_, eps_);
+  };
+  return slowed(Part::rms_norm, normalize, hidden_states);
 }
 
 RmsNorm::Sum RmsNorm::add_and_normalize(const at::Tensor& stream, const at::Tensor& branch) const {
   if (fused_) {
     const ComponentRange range("rms_norm");
-    auto [sum, normalized] = kernels::add_rms_norm(stream, branch, weight_, eps_);
-    return {sum, normalized};
+    Sum result;
+    const auto normalize = [this](const at::Tensor& x, const at::Tensor& added) {
+      return kernels::add_rms_norm(x, added, weight_, eps_);
+    };
+    result.normalized = slowed_as(
+        Part::rms_norm,
+        [&] {
+          auto [sum, normalized] = normalize(stream, branch);
+          result.stream = std::move(sum);
+          return normalized;
+        },
+        normalize, stream, branch);
+    return result;
   }
   const at::Tensor sum = add_residual(stream, branch);
   return {sum, forward(sum)};

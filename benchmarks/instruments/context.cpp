@@ -8,6 +8,7 @@
 #include <torch/version.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -53,11 +54,25 @@ void add_huge_pages(Settings& settings) {
   settings["transparent_huge_pages"] = line->substr(open + 1, close - open - 1);
 }
 
-/// Every variable that steers threads, math libraries, GPU choice or libtorch's allocators.
+/// Every variable that steers threads, math libraries, GPU choice or libtorch's allocators, or
+/// slows parts of the model on purpose.
 void add_environment(Settings& settings) {
-  constexpr std::array<std::string_view, 11> prefixes = {
-      "OMP_", "KMP_",  "GOMP_", "MKL_",         "ONEDNN_", "DNNL_",
-      "HIP_", "ROCR_", "HSA_",  "CUDA_VISIBLE", "PYTORCH_"};
+  constexpr std::array prefixes = std::to_array<std::string_view>({
+      "OMP_",
+      "KMP_",
+      "GOMP_",
+      "MKL_",
+      "ONEDNN_",
+      "DNNL_",
+      "HIP_",
+      "ROCR_",
+      "HSA_",
+      "CUDA_VISIBLE",
+      "PYTORCH_",
+#ifdef TINY_LLAMA_WITH_SLOWDOWN
+      "TINY_LLAMA_SLOWDOWN",
+#endif
+  });
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const auto equals = text.find('=');
