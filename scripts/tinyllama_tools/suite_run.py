@@ -150,11 +150,15 @@ def axis_options(cases: Sequence[SuiteCase]) -> list[str]:
 
 @dataclass
 class SuiteProgram:
-    """tiny_llama_bench with the options that all its processes share, e.g. `--threads=2`."""
+    """tiny_llama_bench with the options that all its processes share, e.g. `--threads=2`.
+
+    `time_limit`: seconds after which a process is killed, which is a SuiteError.
+    """
 
     arguments: tuple[str, ...] = ()
     program: Path = PROGRAM
     environment: Mapping[str, str] | None = None
+    time_limit: float | None = None
     _peaks: dict[tuple[str, ...], Json] = field(default_factory=dict)
 
     def run(
@@ -207,7 +211,11 @@ class SuiteProgram:
                 text=True,
                 check=False,
                 env=None if self.environment is None else dict(self.environment),
+                timeout=self.time_limit,
             )
+        except subprocess.TimeoutExpired as error:
+            message = f"{self.program.name} was killed: it took more than {self.time_limit:g} s"
+            raise SuiteError(message) from error
         except OSError as error:
             raise SuiteError(f"{self.program.name} cannot be started: {error}") from error
 

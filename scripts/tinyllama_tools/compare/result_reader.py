@@ -1,0 +1,159 @@
+"""Reads a result file of tiny_llama_bench as far as comparing needs it, and refuses bad ones.
+
+results/schema.json describes the whole file; a test holds this reader to it. Thousands of cases are
+read within a second, which a check of the whole schema is too slow for.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tinyllama_tools.compare.case_name import TIMED_BY
+from tinyllama_tools.compare.json_file import MEASURE_AGAIN, Json, bad_file
+from tinyllama_tools.compare.stored_run import StoredCase, StoredRun
+from tinyllama_tools.suite_run import OWN_KEYS, UNITS
+
+SCHEMA_VERSION = 2
+# measurements of the machine, which are the percentages' denominators and nobody's code
+PEAKS = "peak/"
+ITERATION, AGGREGATE = "iteration", "aggregate"
+NEEDED = {"run_name": str, "run_type": str, "real_time": (int, float), "time_unit": str}
+
+
+def is_result(document: Json) -> bool:
+    """Whether it looks like Google Benchmark's JSON, ours or another's."""
+    return isinstance(document.get("context"), dict) and "benchmarks" in document
+
+
+def _checked_context(document: Json, path: Path) -> Json:
+    context = document["context"]
+    version = context.get("schema_version")
+    if version is None:
+        raise bad_file(
+            path,
+            "its context has no schema_version, so it is of another benchmark",
+            "name a result file of tiny_llama_bench",
+        )
+    if version != SCHEMA_VERSION:
+        raise bad_file(
+            path,
+            f"schema_version is {version!r}, must be {SCHEMA_VERSION}",
+            "measure again with this version of the suite",
+        )
+    if not isinstance(document["benchmarks"], list):
+        raise bad_file(path, "'benchmarks' is no list", MEASURE_AGAIN)
+    return context
+
+
+def _checked_entry(entry: object, index: int, path: Path) -> Json:
+    where = f"benchmarks[{index}]"
+    if not isinstance(entry, dict):
+        raise bad_file(path, f"{where} is no object", MEASURE_AGAIN)
+    for key, kind in NEEDED.items():
+        value = entry.get(key)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            shown = f"has no '{key}'" if key not in entry else f"has {key} {value!r}"
+            rule = f"must be {'a text' if kind is str else 'a number'}"
+            raise bad_file(path, f"{where} {shown}, {rule}", MEASURE_AGAIN)
+    if entry["time_unit"] not in UNITS:
+        known = ", ".join(UNITS)
+        raise bad_file(
+            path,
+            f"{entry['run_name']}: time_unit '{entry['time_unit']}', must be one of {known}",
+            MEASURE_AGAIN,
+        )
+    return entry
+
+
+def _seconds(entry: Json, path: Path) -> float:
+    seconds = entry["real_time"] * UNITS[entry["time_unit"]]
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise bad_file(
+            path,
+            f"{entry['run_name']}: real_time {entry['real_time']!r} {entry['time_unit']}, "
+            "must be a positive, finite number",
+            MEASURE_AGAIN,
+        )
+    return seconds
+
+
+def _counters(repetitions: Sequence[Json], path: Path) -> tuple[dict[str, float], frozenset[str]]:
+    """Medians, and the names of those that were not the same every time."""
+    first, others = repetitions[0], repetitions[1:]
+    found, varying = {}, set()
+    for name, value in first.items():
+        if name in OWN_KEYS or type(value) not in (int, float):
+            continue
+        values = [value, *(entry.get(name, value) for entry in others)]
+        if not all(map(math.isfinite, values)):
+            bad = next(v for v in values if not math.isfinite(v))
+            raise bad_file(
+                path,
+                f"{first['run_name']}: counter {name} is {bad}, must be finite",
+                MEASURE_AGAIN,
+            )
+        if values.count(value) == len(values):
+            found[name] = value
+        else:
+            found[name] = statistics.median(values)
+            varying.add(name)
+    return found, frozenset(varying)
+
+
+def _refuse_twice(name: str, repetitions: Sequence[Json], path: Path) -> None:
+    indices = [entry.get("repetition_index") for entry in repetitions]
+    twice = next((i for i in indices if indices.count(i) > 1), None)
+    if len(indices) != len(set(indices)):
+        raise bad_file(
+            path,
+            f"{name}: repetition {twice} is there twice, but a case belongs once in a file",
+            "give two runs as two files: --base A.json B.json",
+        )
+
+
+def _case(name: str, entries: Sequence[Json], path: Path) -> StoredCase:
+    repetitions = [entry for entry in entries if entry["run_type"] == ITERATION]
+    _refuse_twice(name, repetitions, path)
+    failed = next((e for e in repetitions if e.get("error_occurred")), None)
+    if failed is not None:
+        return StoredCase(failed=str(failed.get("error_message") or "no reason given"))
+    skipped = next((e for e in repetitions if e.get("skipped")), None)
+    if skipped is not None:
+        return StoredCase(skipped=str(skipped.get("skip_message") or "no reason given"))
+    count = len(repetitions)
+    if not repetitions:
+        # --benchmark_report_aggregates_only leaves the median of them
+        repetitions = [e for e in entries if e.get("aggregate_name") == "median"]
+        if not repetitions:
+            raise bad_file(path, f"{name}: neither a repetition nor a median", MEASURE_AGAIN)
+        count = int(repetitions[0].get("iterations") or 0)
+    counters, varying = _counters(repetitions, path)
+    seconds = statistics.median(_seconds(entry, path) for entry in repetitions)
+    return StoredCase(seconds, count, counters, varying)
+
+
+def _by_name(entries: Sequence[object], path: Path) -> Mapping[str, list[Json]]:
+    found: dict[str, list[Json]] = {}
+    for index, entry in enumerate(entries):
+        checked = _checked_entry(entry, index, path)
+        name = checked["run_name"].removesuffix(TIMED_BY)
+        if not name.startswith(PEAKS):
+            found.setdefault(name, []).append(checked)
+    return found
+
+
+def read_result(document: Json, path: Path) -> StoredRun:
+    """The cases of a result file. CompareError naming the file, the case and the value for a wrong
+    schema_version, a foreign file, an unknown unit, a time or counter that is not finite or a time
+    of zero or less, a case that is there twice, and a file without cases."""
+    context = _checked_context(document, path)
+    cases = {
+        name: _case(name, entries, path)
+        for name, entries in _by_name(document["benchmarks"], path).items()
+    }
+    if not cases:
+        raise bad_file(path, "holds no case", MEASURE_AGAIN)
+    return StoredRun(path, context, cases)

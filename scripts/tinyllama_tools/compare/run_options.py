@@ -1,0 +1,173 @@
+"""Options of `scripts/compare run`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from tinyllama_tools.compare.case_name import parse_case_name
+from tinyllama_tools.compare.common_options import add_common_options
+from tinyllama_tools.judging.design import LOOKS
+from tinyllama_tools.option_values import positive
+from tinyllama_tools.suite_run import PROJECT
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+BUDGET_SECONDS = 600.0
+PAIRS = 8
+SLICE_SECONDS = 0.015
+LIMIT_SECONDS = 60.0
+VERIFY = ("before", "off")
+# The parts of a step, the step, and the model's forward: each once, so that one change is not
+# tested many times over.
+DEFAULT_FAMILY = (
+    ("embedding", "forward_backward"),
+    ("rms_norm", "forward_backward"),
+    ("rotary", "forward_backward"),
+    ("attention", "forward_backward"),
+    ("ffn", "forward_backward"),
+    ("block", "forward_backward"),
+    ("loss", "forward_backward"),
+    ("model", "forward_loss"),
+    ("optimizer", "update"),
+    ("full_step", "train"),
+)
+AXES = ("components", "passes", "variants", "sizes", "dtypes", "batch", "seq")
+DEFAULT_AXES = {"variants": "baseline", "sizes": "tiny", "dtypes": "f32"}
+SIDE_HELP = "build folder, tiny_llama_bench, or a git commit, which is built in a worktree"
+
+
+def duration_of(text: str) -> float:
+    """Seconds of `15ms`, `30s`, `10m`, `1h`, or of a plain number of seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(ms|s|m|h)?", text)
+    seconds = 0.0
+    if found:
+        seconds = float(found[1]) * {**UNITS, "ms": 1e-3}[found[2] or "s"]
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"'{text}': must be a time such as 15ms, 30s, 10m or 1h")
+    return seconds
+
+
+def variable(text: str) -> tuple[str, str]:
+    """`NAME=VALUE`."""
+    name, separator, value = text.partition("=")
+    if not separator or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise argparse.ArgumentTypeError(f"'{text}': must be NAME=VALUE")
+    return name, value
+
+
+def pattern(text: str) -> str:
+    """A regular expression, which the program itself reads."""
+    if not text:
+        raise argparse.ArgumentTypeError("'': must be a regular expression such as ffn|loss")
+    return text
+
+
+def whole_number(text: str) -> int:
+    """0 or more."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}': must be a whole number of 0 or more")
+    return int(text)
+
+
+def _add_cases(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "cases",
+        "Without --components and --passes: each part of a step once (forward_backward, or "
+        "update), the model's forward_loss and the full step; baseline, tiny, f32.",
+    )
+    for axis in AXES:
+        group.add_argument(f"--{axis}", metavar="LIST", help="as tiny_llama_bench takes it")
+    group.add_argument("--filter", type=pattern, metavar="REGEX", help="of these, by their names")
+    group.add_argument("--device", help="auto, cpu, cuda[:N] or hip[:N]")
+    group.add_argument("--threads", type=positive, help="CPU threads of each side")
+    group.add_argument("--problem-sizes", type=Path, metavar="FILE", help="sizes by their names")
+
+
+def _add_effort(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("effort")
+    add = group.add_argument
+    budget = "time to spend, such as 30s, 10m or 1h (default: 10m); builds come before it"
+    add("--budget", type=duration_of, default=BUDGET_SECONDS, metavar="TIME", help=budget)
+    pairs = "of slices, a case and block; 4 of a case that takes long (default: 8)"
+    add(
+        "--pairs",
+        type=positive,
+        default=PAIRS,
+        help=pairs,
+    )
+    slice_help = "least time of a slice, in whole iterations (default: 15ms)"
+    add("--slice", type=duration_of, default=SLICE_SECONDS, metavar="TIME", help=slice_help)
+    looks = f"planned looks, which alpha is divided among (default: {LOOKS})"
+    add("--looks", type=positive, default=LOOKS, help=looks)
+    limit = "a side that takes longer for one answer is killed (default: 60s)"
+    add("--limit", type=duration_of, default=LIMIT_SECONDS, metavar="TIME", help=limit)
+    add("--seed", type=whole_number, help="of all orders (default: drawn, and recorded)")
+    verify = "before: each side proves each case before any timing; off (default: before)"
+    add("--verify", choices=VERIFY, default="before", help=verify)
+
+
+def _add_sides(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sides")
+    for side in ("base", "new"):
+        group.add_argument(f"--{side}", required=True, metavar="BUILD|REF", help=SIDE_HELP)
+        group.add_argument(
+            f"--environment-{side}",
+            type=variable,
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help=f"environment variable of the {side} alone",
+        )
+    group.add_argument(
+        "--build-folder",
+        type=Path,
+        default=PROJECT / "build",
+        metavar="FOLDER",
+        help="whose CMake settings a git commit is built with (default: build)",
+    )
+    group.add_argument("--rebuild", action="store_true", help="make the worktrees anew")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """All of them."""
+    _add_sides(parser)
+    _add_cases(parser)
+    _add_effort(parser)
+    add_common_options(parser)
+    record = "every slice, as JSON lines (default: blocks.jsonl in --output)"
+    parser.add_argument("--record", type=Path, metavar="FILE", help=record)
+
+
+def _is_default_family(options: argparse.Namespace) -> bool:
+    return options.components is None and options.passes is None
+
+
+def program_arguments(options: argparse.Namespace) -> tuple[str, ...]:
+    """What both sides are given: axes, filter, device."""
+    axes: dict[str, str] = dict(DEFAULT_AXES)
+    if _is_default_family(options):
+        axes["components"] = ",".join(dict.fromkeys(c for c, _ in DEFAULT_FAMILY))
+        axes["passes"] = ",".join(dict.fromkeys(p for _, p in DEFAULT_FAMILY))
+    for axis in AXES:
+        given = getattr(options, axis)
+        if given is not None:
+            axes[axis] = given
+    arguments = [f"--{axis}={axes[axis]}" for axis in AXES if axis in axes]
+    others = {
+        "benchmark_filter": options.filter,
+        "device": options.device,
+        "threads": options.threads,
+        "problem-sizes": options.problem_sizes,
+    }
+    arguments += [f"--{name}={value}" for name, value in others.items() if value is not None]
+    return tuple(arguments)
+
+
+def is_chosen(name: str, options: argparse.Namespace) -> bool:
+    """Whether a listed case is compared: the default family has only some pairs of component and
+    pass, which lists cannot say; peaks are no cases."""
+    axes = parse_case_name(name)
+    if axes is None:
+        return False
+    return not _is_default_family(options) or (axes.component, axes.pass_name) in DEFAULT_FAMILY

@@ -1,0 +1,236 @@
+"""Made-up result files, and a small comparison with one case of every outcome."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tinyllama_tools.compare.comparison import (
+    Attribution,
+    ComparedCase,
+    Comparison,
+    CounterChange,
+    Interval,
+    PartShare,
+)
+from tinyllama_tools.judging.outcome import Outcome
+
+Json = dict[str, Any]
+AXES = "baseline/tiny/f32/batch:8/seq:128"
+FFN, LOSS = f"ffn/forward_backward/{AXES}", f"loss/forward_backward/{AXES}"
+ATTENTION, NORM = f"attention/forward_backward/{AXES}", f"rms_norm/forward_backward/{AXES}"
+EMBEDDING, STEP = f"embedding/forward_backward/{AXES}", f"full_step/train/{AXES}"
+OPTIMIZER, BLOCK = f"optimizer/update/{AXES}", f"block/forward_backward/{AXES}"
+# seconds of a step that adds up, with four layers
+TIMES = {
+    EMBEDDING: 0.0002,
+    NORM: 0.0005,
+    ATTENTION: 0.009,
+    FFN: 0.008,
+    LOSS: 0.006,
+    OPTIMIZER: 0.0033,
+    STEP: 0.0820,
+}
+COUNTERS: Mapping[str, float] = {
+    "samples_per_second": 1000.0,
+    "TFLOPS": 0.2,
+    "MFU_percent": 40.0,
+    "peak_memory_MiB": 12.5,
+    "allocations": 29.0,
+    "operators": 74.0,
+    "model_flops": 1e9,
+    "parameters": 256.0,
+}
+CONTEXT: Mapping[str, Any] = {
+    "date": "2026-01-02T03:04:05+00:00",
+    "host_name": "host",
+    "library_build_type": "release",
+    "library_version": "v1.9.1",
+    "num_cpus": 2,
+    "cpu_scaling_enabled": False,
+    "schema_version": 2,
+    "git_commit": "a" * 40,
+    "git_dirty": False,
+    "device": {
+        "name": "Some CPU",
+        "architecture": "x86-64 AVX2",
+        "backend": "cpu",
+        "memory_bytes": 1 << 34,
+        "runtime_version": "",
+        "driver_version": "",
+    },
+    "torch_version": "2.13.0",
+    "threads": 2,
+    "seed": 42,
+    "verify": "before",
+    "cold_cache": False,
+    "memory_source": "allocator",
+    "settings": {"torch_threads": "2"},
+    "peaks": {
+        "measured": {
+            "f32": {"flops_per_second": 3e11, "source": "product"},
+            "memory_bandwidth": {"bytes_per_second": 4e10, "source": "triad"},
+        }
+    },
+}
+
+
+def entry(name: str, seconds: float, index: int = 0, **more: object) -> Json:
+    """One repetition as Google Benchmark writes it."""
+    return {
+        "name": f"{name}/manual_time",
+        "run_name": f"{name}/manual_time",
+        "run_type": "iteration",
+        "repetition_index": index,
+        "repetitions": 3,
+        "threads": 1,
+        "iterations": 10,
+        "real_time": 1e3 * seconds,
+        "cpu_time": 1e3 * seconds,
+        "time_unit": "ms",
+        **more,
+    }
+
+
+def stopped(name: str, *, skipped: str = "", failed: str = "") -> Json:
+    """The one entry of a case without times."""
+    if skipped:
+        return entry(name, 0.0, skipped=True, skip_message=skipped)
+    return entry(name, 0.0, error_occurred=True, error_message=failed)
+
+
+def case_entries(name: str, seconds: float, repetitions: int = 3, **counters: float) -> list[Json]:
+    """Repetitions a percent apart, the median of which takes `seconds`."""
+    middle = (repetitions - 1) / 2
+    return [
+        entry(name, seconds * (1 + 0.01 * (i - middle)), i, **{**COUNTERS, **counters})
+        for i in range(repetitions)
+    ]
+
+
+def document(
+    times: Mapping[str, float],
+    *,
+    context: Mapping[str, Any] | None = None,
+    counters: Mapping[str, Mapping[str, float]] | None = None,
+    repetitions: int = 3,
+    more: Sequence[Json] = (),
+) -> Json:
+    """A result file. `counters`: of a case, other than COUNTERS. `more`: entries."""
+    entries = [
+        e
+        for name, seconds in times.items()
+        for e in case_entries(name, seconds, repetitions, **(counters or {}).get(name, {}))
+    ]
+    whole = copy.deepcopy(dict(CONTEXT)) | dict(context or {})
+    return {"context": whole, "benchmarks": [*entries, *more]}
+
+
+def write(path: Path, content: object) -> Path:
+    """As JSON."""
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def write_runs(
+    folder: Path,
+    side: str,
+    files: int,
+    times: Mapping[str, float],
+    *,
+    scatter: float = 0.005,
+    **options: Any,  # noqa: ANN401
+) -> list[Path]:
+    """Files of one side, whose times scatter between them; seeded by the side's name."""
+    generator = np.random.default_rng(sum(map(ord, side)))
+    return [
+        write(
+            folder / f"{side}_{i}.json",
+            document(
+                {n: s * math.exp(generator.normal(0, scatter)) for n, s in times.items()},
+                **options,
+            ),
+        )
+        for i in range(files)
+    ]
+
+
+def _slow_step() -> ComparedCase:
+    parts = (
+        PartShare(FFN, 4, 0.0045, 0.93, 0.85, 1.01),
+        PartShare(ATTENTION, 4, 0.0001, 0.02, -0.03, 0.06),
+    )
+    return ComparedCase(
+        STEP,
+        Outcome.SLOWER,
+        ratio=1.05,
+        interval=Interval(1.04, 1.06, 0.99),
+        p_value=0.0002,
+        blocks=23,
+        base_seconds=0.09,
+        new_seconds=0.0945,
+        counters=(
+            CounterChange("samples_per_second", 88.9, 84.7, exact=False, worse=True),
+            CounterChange("peak_memory_MiB", 100.5, 100.5, exact=True, worse=False),
+            CounterChange("allocations", 29, 31, exact=True, worse=True),
+        ),
+        attribution=Attribution(parts, 0.05, FFN, missing=(LOSS,)),
+    )
+
+
+def every_outcome() -> Comparison:
+    """A comparison as `compare run` could have made it."""
+    same, wide = Interval(0.99, 1.01, 0.99), Interval(0.95, 1.12, 0.99)
+    cases = (
+        ComparedCase(
+            NORM, Outcome.SAME, 1.001, same, 1.0, 17, base_seconds=0.0005, new_seconds=0.0005
+        ),
+        _slow_step(),
+        ComparedCase(
+            OPTIMIZER,
+            Outcome.FASTER,
+            0.8,
+            Interval(0.78, 0.82, 0.99),
+            0.0002,
+            17,
+            base_seconds=0.0033,
+            new_seconds=0.00264,
+        ),
+        ComparedCase(
+            LOSS,
+            Outcome.UNCLEAR,
+            1.03,
+            wide,
+            0.4,
+            17,
+            base_seconds=0.006,
+            new_seconds=0.00618,
+            smallest_difference=0.081,
+            seconds_needed=240.0,
+        ),
+        ComparedCase(BLOCK, Outcome.MISSING, base_seconds=0.02, note="not in the new"),
+        ComparedCase(
+            EMBEDDING, Outcome.FAILED, base_seconds=0.0002, note="crashed | <b>", allowed=True
+        ),
+        ComparedCase(FFN, Outcome.NO_VERDICT, 1.02, base_seconds=0.008, new_seconds=0.00816),
+        ComparedCase(ATTENTION, Outcome.ADDED, new_seconds=0.009, note="not in the base"),
+        ComparedCase("peer/x", Outcome.SKIPPED, note="skipped in the base: too large"),
+    )
+    return Comparison(
+        "in turn",
+        "build_a",
+        "build_b",
+        cases,
+        alpha=0.001,
+        margin=0.03,
+        warnings=("threads: 2 in the base, 4 in the new",),
+        base_context={"git_commit": "a" * 40, "device": {"name": "Some <CPU>"}},
+        new_context={"git_commit": "b" * 40, "device": {"name": "Some <CPU>"}},
+        seconds=123.0,
+    )

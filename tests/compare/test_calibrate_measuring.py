@@ -1,0 +1,139 @@
+"""Recording and whole runs with a program that stays resident, as `compare calibrate` starts it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from turns_stand_in import FFN, LOSS, PROGRAM, STEP, make_build, starts_of
+
+from tinyllama_tools.calibrate import measuring
+from tinyllama_tools.calibrate.command import main
+from tinyllama_tools.calibrate.detection_rows import SLOWDOWNS
+from tinyllama_tools.calibrate.measuring import kind_inside, kind_of_slowdown, recordings_of
+from tinyllama_tools.calibrate.real_runs import kept_runs
+from tinyllama_tools.calibrate.slowdown_build import (
+    PARTS,
+    SLOWED_PROGRAM,
+    VARIABLE,
+    slowdown_program,
+)
+from tinyllama_tools.compare.errors import CompareError
+from tinyllama_tools.suite_run import PROJECT
+
+QUICK = ("--", "--pairs", "2", "--slice", "1ms")
+CASES = {STEP: 0.04, FFN: 0.005, LOSS: 0.002}
+
+
+def calibrate(folder: Path, build: Path, *more: str) -> int:
+    return main(["--folder", str(folder / "kept"), "--build", str(build), *more])
+
+
+def test_a_recording_has_every_case_in_every_block(tmp_path: Path) -> None:
+    build = make_build(tmp_path / "build", cases=CASES)
+    assert calibrate(tmp_path, build, "--record", "1s", *QUICK) == 0
+    found = recordings_of(tmp_path / "kept", []).quiet
+    assert set(found.blocks.cases) == set(CASES)
+    assert found.blocks.blocks >= 1
+    assert {len(block.base) for block in found.blocks.slices[FFN]} == {2}
+    assert found.headers[0].pairs == 2
+    # two processes to greet, two to prove, two a block
+    assert len(starts_of(build)) == 4 + 2 * found.blocks.blocks
+    assert not any(VARIABLE in start["environment"] for start in starts_of(build))
+
+
+def test_options_of_run_choose_the_cases(tmp_path: Path) -> None:
+    build = make_build(tmp_path / "build", cases=CASES)
+    calibrate(tmp_path, build, "--record", "1s", *QUICK, "--components", "ffn", "--threads", "1")
+    arguments = starts_of(build)[0]["arguments"]
+    assert "--components=ffn" in arguments
+    assert "--threads=1" in arguments
+
+
+def test_only_the_new_side_is_slowed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    build = make_build(tmp_path / "build", cases=CASES)
+    slow = make_build(tmp_path / "slow", cases=CASES)
+    monkeypatch.setattr(measuring, "slowdown_program", lambda *_: slow / PROGRAM)
+    calibrate(tmp_path, build, "--record", "1s", *QUICK)
+    assert calibrate(tmp_path, build, "--record-slowed", "2s", *QUICK) == 0
+    found = recordings_of(tmp_path / "kept", [])
+    assert set(found.injected) == set(SLOWDOWNS)
+    assert set(found.inside) == {"ffn"}
+    variables = [start["environment"].get(VARIABLE) for start in starts_of(slow)]
+    assert variables.count(None) == len(variables) / 2
+    spelled = set(variables) - {None}
+    assert ",".join(f"{part}:0.05" for part in PARTS) in spelled
+    # a twentieth of 40 ms, from four layers of 5 ms: a tenth more of each
+    (inside,) = (text for text in spelled if text.startswith("ffn:"))
+    assert float(inside.removeprefix("ffn:")) == pytest.approx(0.1, rel=0.1)
+    names = {path.name for path in (tmp_path / "kept").iterdir()}
+    assert names >= {f"{kind_of_slowdown(0.05)}_0001.jsonl", f"{kind_inside('ffn')}_0001.jsonl"}
+
+
+def test_slowing_wants_an_aa_recording_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build = make_build(tmp_path / "build", cases=CASES)
+    assert calibrate(tmp_path, build, "--record-slowed", "1s", *QUICK) == 2
+    assert "--record 30m" in capsys.readouterr().err
+
+
+def test_whole_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = make_build(tmp_path / "build", cases={FFN: 0.005})
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT / "scripts"))
+    rule = ("--alpha", "0.3", "--looks", "1")
+    assert calibrate(tmp_path, build, "--runs", "1", *rule, *QUICK, "--budget", "30s") == 0
+    (run,) = kept_runs(tmp_path / "kept")
+    assert set(run.outcomes) == {FFN}
+    assert run.seconds > 0
+    assert run.options[:2] == ("--alpha", "0.3")
+
+
+def test_a_program_that_cannot_stay_is_bad_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build = make_build(tmp_path / "build", cases=CASES, is_resident=False)
+    assert calibrate(tmp_path, build, "--record", "1s", *QUICK) == 2
+    assert "cannot be recorded" in capsys.readouterr().err
+
+
+def stand_in_cmake(folder: Path, status: int) -> None:
+    """A cmake that notes what it was asked, and makes what the next step looks for."""
+    program = folder / "bin/cmake"
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        f'#!/bin/sh\necho "$@" >> "{folder}/asked"\necho "the words of cmake"\nexit {status}\n'
+    )
+    program.chmod(0o755)
+
+
+def build_with_cache(folder: Path) -> Path:
+    folder.mkdir()
+    entries = "CMAKE_BUILD_TYPE:STRING=Release\nTINY_LLAMA_BUILD_TESTS:BOOL=ON\n"
+    (folder / "CMakeCache.txt").write_text(entries + "Torch_DIR:PATH=/of/torch\n")
+    return folder
+
+
+def test_the_slowed_program_is_added_to_the_build(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stand_in_cmake(tmp_path, 0)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    build = build_with_cache(tmp_path / "build")
+    assert slowdown_program(build) == build / SLOWED_PROGRAM
+    assert (tmp_path / "asked").read_text().splitlines() == [
+        f"-DTINY_LLAMA_WITH_SLOWDOWN=ON {build}",
+        f"--build {build} --target tiny_llama_bench_slowed",
+    ]
+
+
+def test_a_slowdown_build_that_fails_says_where_its_log_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stand_in_cmake(tmp_path, 1)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    build = build_with_cache(tmp_path / "build")
+    with pytest.raises(CompareError, match="the words of cmake") as failed:
+        slowdown_program(build)
+    assert str(build / "slowdown_build.log") in str(failed.value)

@@ -1,0 +1,49 @@
+"""The A/A blocks that were recorded on real machines and published: the judge keeps its rate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tinyllama_tools.calibrate.false_alarm_rows import BROKEN, Effort, Rule, false_alarm_row
+from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
+from tinyllama_tools.calibrate.publish import MOST_BYTES
+from tinyllama_tools.calibrate.recordings import read_recordings
+from tinyllama_tools.calibrate.rivals import APART, RIVALS, compare_by
+from tinyllama_tools.result_files import RESULTS
+
+PUBLISHED = sorted((RESULTS / "reference").glob("paired_blocks_*.jsonl"))
+EFFORT = Effort(families=100, cases=20, tries=1, jobs=1, seed=1)
+
+pytestmark = pytest.mark.skipif(not PUBLISHED, reason="no A/A recording is published")
+
+
+@pytest.fixture(scope="module", params=PUBLISHED, ids=lambda path: path.stem)
+def recorded(request: pytest.FixtureRequest) -> PairedBlocks:
+    path: Path = request.param
+    assert path.stat().st_size <= MOST_BYTES
+    return read_recordings([path]).blocks
+
+
+@pytest.mark.parametrize("exchange", [False, True], ids=["as measured", "tossed anew"])
+def test_families_of_recorded_blocks_keep_a_loose_level(
+    recorded: PairedBlocks, exchange: bool
+) -> None:
+    rule = Rule(alpha=0.05, margin=0.03, looks=3)
+    row = false_alarm_row("all", recorded, rule, EFFORT, allowed=0.05, exchange=exchange)
+    assert row["standing"] != BROKEN
+
+
+def test_families_of_recorded_blocks_raise_no_alarm_at_the_usual_level(
+    recorded: PairedBlocks,
+) -> None:
+    rule = Rule(alpha=1e-3, margin=0.03, looks=3)
+    row = false_alarm_row("all", recorded, rule, EFFORT, allowed=1e-3, exchange=True)
+    assert row["false"]["count"] == 0
+
+
+def test_the_usual_tests_raise_alarms_on_the_same_blocks(recorded: PairedBlocks) -> None:
+    share = compare_by(RIVALS[0], APART, recorded).per_case
+    # beyond doubt more than the 5 % that it promises
+    assert share.interval[0] > 0.05

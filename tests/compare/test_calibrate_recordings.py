@@ -1,0 +1,237 @@
+"""Recording, reading back, publishing, and the noise profile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tinyllama_tools.calibrate.noise_profile import noise_profile, scatter
+from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
+from tinyllama_tools.calibrate.publish import small_enough, write_noise_profile
+from tinyllama_tools.calibrate.recorder import HowLong, next_path, record_blocks, recording_paths
+from tinyllama_tools.calibrate.recordings import published_text, read_recordings
+from tinyllama_tools.calibrate.simulate import simulate
+from tinyllama_tools.compare.errors import CompareError
+from tinyllama_tools.compare.measurements import (
+    SIDES,
+    CaseBlock,
+    CaseFailure,
+    CaseOpening,
+    CaseSkip,
+    Measured,
+    Opened,
+    Side,
+)
+from tinyllama_tools.compare.profile_of_noise import read_noise_profile
+from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter
+from tinyllama_tools.judging.block_summary import BlockSummary
+
+OPENING, OWN, EACH = 5.0, 1.0, 0.5
+
+
+class Machine:
+    """Plays simulated blocks; `events` replace a case of a block. Time passes as it measures."""
+
+    method = "in turn"
+
+    def __init__(
+        self,
+        blocks: PairedBlocks,
+        events: dict[tuple[int, str], Measured | type[KeyboardInterrupt]] | None = None,
+    ) -> None:
+        self.blocks, self.events, self.now = blocks, events or {}, 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def open_once(self, cases: Sequence[str], *, verify: bool) -> Iterator[Opened]:
+        assert verify
+        self.now += OPENING
+        for case in cases:
+            for side in SIDES:
+                yield CaseOpening(case, side, 0.01, {"operators": 3.0})
+
+    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Measured]:
+        self.now += OWN
+        # a random order in truth; here each comes first in turn
+        turned = [*cases[index % len(cases) :], *cases[: index % len(cases)]]
+        for case in turned:
+            self.now += EACH
+            event = self.events.get((index, case))
+            if event is KeyboardInterrupt:
+                raise KeyboardInterrupt
+            block = self.blocks.slices[case][index - 1]
+            yield event or CaseBlock(index, case, block, (0, 1) * 4, self.now)
+
+
+def recorded(path: Path, machine: Machine, blocks: int, started: str = "2026-01-01T00:00") -> int:
+    header = RecordingHeader("a", "b", "in turn", 8, 0.015, 1, started, {"threads": 2})
+    with RecordingWriter(path, header) as writer:
+        return record_blocks(
+            machine,
+            machine.blocks.cases,
+            writer,
+            HowLong(1e6, blocks),
+            say=lambda _: None,
+            clock=machine,
+        )
+
+
+def simulated() -> PairedBlocks:
+    return simulate("drift", cases=3, blocks=12, seed=4)
+
+
+def test_what_was_recorded_is_read_back_with_what_it_cost(tmp_path: Path) -> None:
+    path = tmp_path / "quiet_0001.jsonl"
+    assert recorded(path, Machine(simulated()), 12) == 12
+    found = read_recordings([path])
+    assert found.blocks.cases == simulated().cases
+    assert found.blocks.blocks == 12
+    for name, summaries in simulated().summaries.items():
+        read = [s.log_ratio for s in found.blocks.summaries[name]]
+        assert read == pytest.approx([s.log_ratio for s in summaries], abs=1e-4)
+    costs = found.blocks.costs
+    assert (costs.block, costs.opening) == (pytest.approx(OWN), pytest.approx(OPENING))
+    assert dict(costs.cases) == pytest.approx(dict.fromkeys(simulated().cases, EACH))
+    assert found.hours * 3600 == pytest.approx(OPENING + 12 * (OWN + 3 * EACH))
+
+
+def test_a_block_is_finished_when_the_time_is_up_and_proofs_do_not_count(tmp_path: Path) -> None:
+    machine = Machine(simulated())
+    header = RecordingHeader("a", "b", "in turn", 8, 0.015, 1, "2026")
+    with RecordingWriter(tmp_path / "r.jsonl", header) as writer:
+        blocks = record_blocks(
+            machine,
+            machine.blocks.cases,
+            writer,
+            HowLong(2 * (OWN + 3 * EACH) + 0.1),
+            say=lambda _: None,
+            clock=machine,
+        )
+    assert blocks == 3
+
+
+def test_an_interrupted_recording_keeps_what_it_has_and_is_continued(tmp_path: Path) -> None:
+    first = next_path(tmp_path, "quiet")
+    with pytest.raises(KeyboardInterrupt):
+        recorded(first, Machine(simulated(), {(3, "case 1"): KeyboardInterrupt}), 12)
+    # killed in the middle of a line
+    with first.open("a", encoding="utf-8") as file:
+        file.write('{"block": 3, "case": "case 2", "ba')
+    second = next_path(tmp_path, "quiet")
+    recorded(second, Machine(simulated()), 5, started="2026-01-02T00:00")
+    assert recording_paths(tmp_path, "quiet") == [first, second]
+    found = read_recordings([second, first])
+    assert found.blocks.blocks == 2 + 5
+    assert found.left_out == 1
+    assert [header.started[:10] for header in found.headers] == ["2026-01-01", "2026-01-02"]
+
+
+def test_kinds_of_recordings_are_told_apart(tmp_path: Path) -> None:
+    for name in ("quiet_0001", "quiet_0007", "slowed_5_percent_0001", "runs"):
+        (tmp_path / f"{name}.jsonl").touch()
+    assert [p.name for p in recording_paths(tmp_path, "quiet")] == [
+        "quiet_0001.jsonl",
+        "quiet_0007.jsonl",
+    ]
+    assert next_path(tmp_path, "quiet").name == "quiet_0008.jsonl"
+    assert next_path(tmp_path, "inside_ffn").name == "inside_ffn_0001.jsonl"
+
+
+def test_a_case_is_left_out_after_a_skip_or_two_failures_and_the_rest_goes_on(
+    tmp_path: Path,
+) -> None:
+    failure = {(i, "case 0"): CaseFailure(i, "case 0", Side.NEW, "crashed") for i in (2, 3)}
+    skip = {(1, "case 2"): CaseSkip("case 2", Side.BASE, "too large")}
+    machine = Machine(simulated(), {**failure, **skip})
+    recorded(tmp_path / "r.jsonl", machine, 6)
+    found = read_recordings([tmp_path / "r.jsonl"])
+    assert found.blocks.cases == ("case 1",)
+    assert found.blocks.blocks == 6
+
+
+def test_one_failure_costs_one_block(tmp_path: Path) -> None:
+    event = {(2, "case 0"): CaseFailure(2, "case 0", Side.NEW, "crashed")}
+    recorded(tmp_path / "r.jsonl", Machine(simulated(), event), 6)
+    found = read_recordings([tmp_path / "r.jsonl"])
+    assert (found.blocks.blocks, found.left_out) == (5, 1)
+    assert len(found.blocks.cases) == 3
+
+
+def test_nothing_is_left_to_record_where_every_case_fails(tmp_path: Path) -> None:
+    skips = {(1, name): CaseSkip(name, Side.BASE, "no") for name in simulated().cases}
+    with pytest.raises(CompareError, match="nothing to record"):
+        recorded(tmp_path / "r.jsonl", Machine(simulated(), skips), 6)
+
+
+def test_a_folder_without_recordings_is_told_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(CompareError, match="--record 30m"):
+        read_recordings(recording_paths(tmp_path, "quiet"))
+
+
+def test_the_published_recording_is_one_and_loses_nothing_that_counts(tmp_path: Path) -> None:
+    recorded(tmp_path / "a.jsonl", Machine(simulated()), 12)
+    before = read_recordings([tmp_path / "a.jsonl"])
+    (tmp_path / "b.jsonl").write_text(published_text(before), encoding="utf-8")
+    after = read_recordings([tmp_path / "b.jsonl"])
+    assert after.headers[0].base_context == {"threads": 2}
+    for name in before.blocks.cases:
+        pairs = zip(before.blocks.summaries[name], after.blocks.summaries[name], strict=True)
+        assert all(abs(x.log_ratio - y.log_ratio) < 1.1e-4 for x, y in pairs)
+    costs, again = before.blocks.costs, after.blocks.costs
+    assert again.block == pytest.approx(costs.block, abs=0.01)
+    assert again.cases == pytest.approx(costs.cases, abs=0.01)
+
+
+def test_a_published_recording_keeps_the_latest_blocks_that_fit(tmp_path: Path) -> None:
+    recorded(tmp_path / "a.jsonl", Machine(simulated()), 12)
+    before = read_recordings([tmp_path / "a.jsonl"])
+    whole = published_text(before)
+    text = small_enough(before, len(whole) // 2)
+    assert len(text) <= len(whole) // 2
+    (tmp_path / "b.jsonl").write_text(text, encoding="utf-8")
+    after = read_recordings([tmp_path / "b.jsonl"])
+    assert 3 <= after.blocks.blocks < 7
+    last = after.blocks.summaries["case 0"][-1].log_ratio
+    assert last == pytest.approx(before.blocks.summaries["case 0"][-1].log_ratio, abs=1.1e-4)
+
+
+def summary(base: float, new: float) -> BlockSummary:
+    return BlockSummary(math.log(new / base), 0.0, base, new)
+
+
+def test_the_noise_profile_is_the_scatter_of_processes_between_blocks() -> None:
+    rng = np.random.default_rng(3)
+    # what both processes of a block share belongs to it, and is seen once
+    shared, own = rng.normal(0, 0.3, 4000), rng.normal(0, 0.4, (2, 4000))
+    base, new = np.exp(shared + own[0]), np.exp(shared + own[1])
+    blocks = [summary(*pair) for pair in zip(base, new, strict=True)]
+    value, degrees = scatter(blocks)
+    assert value == pytest.approx(0.5, rel=0.05)
+    assert degrees == 3999
+
+
+def test_a_scatter_needs_two_blocks() -> None:
+    with pytest.raises(ValueError, match="1 block"):
+        scatter([summary(1, 1)])
+
+
+def test_the_profile_is_read_by_comparisons_and_takes_the_worst_for_unknown_cases(
+    tmp_path: Path,
+) -> None:
+    blocks = simulated()
+    context = {"device": {"name": "Example CPU", "architecture": "x86-64"}, "threads": 2}
+    path = tmp_path / "noise_profile.json"
+    write_noise_profile(noise_profile(blocks, context, "2026-01-01"), path)
+    found = read_noise_profile(path)
+    assert found.mismatch([context]) == ""
+    assert "Example CPU" in found.mismatch([{**context, "device": {"name": "another"}}])
+    scatters = {name: scatter(summaries)[0] for name, summaries in blocks.summaries.items()}
+    assert {name: found.of(name).scatter for name in blocks.cases} == scatters
+    assert found.of("case 99").scatter == max(scatters.values())
+    assert found.of("case 99").degrees == found.of("case 0").degrees == 11
+    assert min(scatters.values()) > 0.05

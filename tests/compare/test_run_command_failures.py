@@ -1,0 +1,165 @@
+"""`compare run` where a side fails, where it is interrupted, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from compare_run import document_of, run
+from turns_stand_in import FFN, LOSS, NORM, PROGRAM, make_build, requests_of
+
+from tinyllama_tools.compare.main import main
+from tinyllama_tools.compare.recording import read_recording
+from tinyllama_tools.compare.sequential_run import SequentialRun
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("how", ["crash", "hang", "nonsense"])
+def test_a_side_that_fails_twice_fails_the_case_only(tmp_path: Path, how: str) -> None:
+    base = make_build(tmp_path / "base")
+    new = make_build(tmp_path / "new", trouble={LOSS: {"at": "time", "how": how}})
+    limit = "--limit=1.5" if how == "hang" else "--limit=10"
+    status, cases = run(base, new, tmp_path / "out", limit)
+    assert status == 1
+    assert cases[LOSS]["outcome"] == "failed"
+    assert "time" in cases[LOSS]["note"]
+    assert cases[FFN]["outcome"] == "same"
+    failures = read_recording(tmp_path / "out/blocks.jsonl").failures
+    assert [(item.index, item.case) for item in failures] == [(1, LOSS), (2, LOSS)]
+
+
+def test_failures_that_are_allowed_by_name_do_not_fail_the_gate(tmp_path: Path) -> None:
+    base, new = make_build(tmp_path / "base"), make_build(tmp_path / "new", wrong=[LOSS])
+    status, cases = run(base, new, tmp_path / "out", "--allow-missing=loss/*")
+    assert (status, cases[LOSS]["outcome"], cases[LOSS]["allowed"]) == (0, "failed", True)
+
+
+def test_a_base_that_fails_is_no_fault_of_the_new(tmp_path: Path) -> None:
+    base = make_build(tmp_path / "base", trouble={LOSS: {"at": "open", "how": "failed"}})
+    status, cases = run(base, make_build(tmp_path / "new"), tmp_path / "out")
+    assert status == 0
+    assert cases[LOSS]["outcome"] == "added"
+    assert "failed in the base: told to be failed" in cases[LOSS]["note"]
+
+
+def test_a_wrong_result_is_never_timed(tmp_path: Path) -> None:
+    base, new = make_build(tmp_path / "base"), make_build(tmp_path / "new", wrong=[NORM])
+    status, cases = run(base, new, tmp_path / "out")
+    assert (status, cases[NORM]["outcome"]) == (1, "failed")
+    assert cases[NORM]["note"] == "gradient differs by 0.5"
+    assert all(r["case"] != NORM for r in requests_of(base) if r["do"] == "time")
+    unproven, cases = run(base, new, tmp_path / "off", "--verify=off")
+    assert (unproven, cases[NORM]["outcome"]) == (0, "same")
+    assert any("--verify off" in text for text in document_of(tmp_path / "off")["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--budget=0.001s"], "is too short: opening the cases once took"),
+        (["--budget=1.5s", "--alpha=0.00001"], "is too short: the first verdicts"),
+        (["--components=ffn", "--filter=^attention"], "no case to compare"),
+        (["--problem-sizes=none.json"], "none.json"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    expected: str,
+) -> None:
+    cases = {} if "--components=ffn" in options else {FFN: 0.01}
+    base = make_build(tmp_path / "base", cases=cases)
+    status, _ = run(base, make_build(tmp_path / "new", cases=cases), tmp_path / "out", *options)
+    assert status == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_a_run_without_any_verdict_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # as if blocks took ten times as long after the first one
+    monkeypatch.setattr(SequentialRun, "_announce", _make_slow)
+    base, new = make_build(tmp_path / "base"), make_build(tmp_path / "new")
+    status, cases = run(base, new, tmp_path / "out", "--budget=5s")
+    assert status == 2
+    assert cases[FFN]["outcome"] == "no verdict"
+    first = document_of(tmp_path / "out")["design"]["looks"][0]
+    assert f"held 1 of the {first} that the first verdicts need" in capsys.readouterr().err
+
+
+def _make_slow(self: SequentialRun) -> None:
+    self.record.cost.learn(1000.0, {})
+    self.record.cost.learn(1000.0, {})
+
+
+def test_a_case_that_neither_side_measures_is_nothing_comparable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    skipped = {FFN: {"at": "open", "how": "skipped"}}
+    builds = [
+        make_build(tmp_path / name, cases={FFN: 0.01}, trouble=skipped) for name in ("base", "new")
+    ]
+    status, cases = run(builds[0], builds[1], tmp_path / "out")
+    assert (status, cases[FFN]["outcome"]) == (2, "skipped")
+    assert "nothing comparable" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("--budget=10x", "'10x': must be a time such as"),
+        ("--budget=0s", "'0s': must be a time"),
+        ("--pairs=0", "'0': must be a whole number of 1 or more"),
+        ("--environment-new=A", "'A': must be NAME=VALUE"),
+        ("--alpha=1", "'1': must be a number between 0 and 1"),
+        ("--base", "expected one argument"),
+    ],
+)
+def test_bad_options_are_named(
+    option: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["run", "--base=build", "--new=build", option])
+    assert caught.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_ctrl_c_judges_and_writes_what_was_measured(tmp_path: Path) -> None:
+    base = make_build(tmp_path / "base", cases={FFN: 0.01}, between=0.3)
+    new = make_build(tmp_path / "new", cases={FFN: 0.01}, between=0.3)
+    output = tmp_path / "out"
+    options = [f"--base={base}", f"--new={new}", f"--output={output}", "--alpha=0.2", "--looks=9"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tinyllama_tools.compare.main", "run", *options],
+        env=os.environ | {"PYTHONPATH": str(PROJECT / "scripts")},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    recording = output / "blocks.jsonl"
+    deadline = time.monotonic() + 30
+    while not recording.exists() or '"block": 8' not in recording.read_text():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130, said
+    document = document_of(output)
+    assert document["warnings"][0].startswith("interrupted after ")
+    assert document["cases"][0]["outcome"] in {"unclear", "no verdict"}
+    assert document["cases"][0]["blocks"] >= 7
+    time.sleep(0.2)
+    assert not _running(base) and not _running(new)
+
+
+def _running(build: Path) -> bool:
+    found = subprocess.run(["pgrep", "-f", str(build / PROGRAM)], capture_output=True, check=False)
+    return found.returncode == 0

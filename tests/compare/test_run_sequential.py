@@ -1,0 +1,245 @@
+"""Block after block: who drops out when, and how a run ends. With a clock of the test's own."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from tinyllama_tools.compare.errors import CompareError
+from tinyllama_tools.compare.measurements import (
+    SIDES,
+    CaseBlock,
+    CaseFailure,
+    CaseOpening,
+    CaseSkip,
+    Measured,
+    Opened,
+    Side,
+)
+from tinyllama_tools.compare.run_progress import RunProgress
+from tinyllama_tools.compare.sequential_run import (
+    ALL_DECIDED,
+    ALL_LOOKS,
+    BUDGET_USED,
+    RunRecord,
+    SequentialRun,
+)
+from tinyllama_tools.judging.blocks import Block
+from tinyllama_tools.judging.design import plan_design
+from tinyllama_tools.judging.outcome import Outcome
+
+PAIRS = 4
+
+
+@dataclass
+class Played:
+    """Draws blocks; every case takes a second, and the processes' start one more."""
+
+    factors: dict[str, float]
+    scatter: dict[str, float] = field(default_factory=dict)
+    failures: dict[tuple[str, int], Side] = field(default_factory=dict)
+    skips: set[str] = field(default_factory=set)
+    unopened: set[str] = field(default_factory=set)
+    interrupt_at: int = 10**6
+    method: str = "in turn"
+    now: float = 0.0
+    asked: list[list[str]] = field(default_factory=list)
+    slower_from: int = 10**6
+    slower_by: float = 30.0
+    costs: dict[str, float] = field(default_factory=dict)
+
+    def clock(self) -> float:
+        return self.now
+
+    def open_once(self, cases: Sequence[str], *, verify: bool) -> Iterator[Opened]:
+        for case in cases:
+            for side in SIDES:
+                if case in self.unopened and side is Side.NEW:
+                    yield CaseFailure(0, case, side, f"wrong result, verify {verify}")
+                else:
+                    yield CaseOpening(case, side, 0.01)
+
+    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Measured]:
+        self.asked.append(list(cases))
+        self.now += 1.0
+        if index == self.interrupt_at:
+            raise KeyboardInterrupt
+        for case in cases:
+            seconds = self.costs.get(case, 1.0)
+            self.now += seconds if index < self.slower_from else self.slower_by * seconds
+            if case in self.skips:
+                yield CaseSkip(case, Side.NEW, "too large")
+            elif (case, index) in self.failures:
+                yield CaseFailure(index, case, self.failures[(case, index)], f"crash {index}")
+            else:
+                yield CaseBlock(index, case, self.block(case, index), (0, 1) * (PAIRS // 2))
+
+    def block(self, case: str, index: int) -> Block:
+        order = random.Random(f"{case} {index}")
+        ratio = self.factors[case] * order.lognormvariate(0, self.scatter.get(case, 0.001))
+        drawn = [order.lognormvariate(0, 0.001) for _ in range(2 * PAIRS)]
+        base, new = drawn[:PAIRS], drawn[PAIRS:]
+        return Block(tuple(base), tuple(ratio * value for value in new))
+
+
+def ran(played: Played, *, budget: float = 1e6, looks: int = 6) -> tuple[RunRecord, str]:
+    said = io.StringIO()
+    design = plan_design(len(played.factors), looks=looks)
+    kept: list[Measured | Opened] = []
+    run = SequentialRun(
+        played,
+        list(played.factors),
+        design,
+        budget,
+        keep=kept.append,
+        progress=RunProgress(said, played.clock),
+        clock=played.clock,
+    )
+    try:
+        run.run(verify=True)
+    except KeyboardInterrupt:
+        run.judge()
+    blocks = sum(len(record.blocks) for record in run.record.cases.values())
+    assert sum(isinstance(item, CaseBlock) for item in kept) == blocks
+    return run.record, said.getvalue()
+
+
+def outcomes(record: RunRecord) -> dict[str, Outcome | None]:
+    return {name: found.outcome if found else None for name, found in record.judgements.items()}
+
+
+def test_a_clear_run_ends_at_its_first_look() -> None:
+    played = Played({"a": 1.0, "b": 1.2, "c": 0.8})
+    record, said = ran(played)
+    first = plan_design(3).looks[0]
+    assert record.blocks == first == len(played.asked)
+    assert record.ended == ALL_DECIDED
+    assert outcomes(record) == {"a": Outcome.SAME, "b": Outcome.SLOWER, "c": Outcome.FASTER}
+    assert f"after {first} blocks: 1 same, 1 slower, 1 faster; 0 open" in said
+
+
+def test_decided_cases_drop_out_so_that_time_goes_to_the_open_ones() -> None:
+    played = Played({"clear": 1.0, "noisy": 1.0}, scatter={"noisy": 0.05})
+    record, _ = ran(played)
+    first = plan_design(2).looks[0]
+    assert played.asked[:first] == [["clear", "noisy"]] * first
+    assert all(cases == ["noisy"] for cases in played.asked[first:])
+    assert len(played.asked) > first
+    assert len(record.cases["clear"].blocks) == first
+
+
+def test_a_case_that_stays_open_ends_with_the_last_look() -> None:
+    played = Played({"noisy": 1.03}, scatter={"noisy": 0.05})
+    record, _ = ran(played, looks=3)
+    assert record.blocks == plan_design(1, looks=3).looks[-1]
+    assert record.ended == ALL_LOOKS
+    assert outcomes(record) == {"noisy": Outcome.UNCLEAR}
+
+
+def test_no_block_is_begun_that_cannot_reach_a_look_within_the_budget() -> None:
+    played = Played({"noisy": 1.03, "b": 1.0}, scatter={"noisy": 0.05})
+    looks = plan_design(2).looks
+    # to the first look with both cases; the second look needs more than is left then
+    record, _ = ran(played, budget=3.0 * looks[0] + 5)
+    assert record.blocks == looks[0]
+    assert record.ended == BUDGET_USED
+    assert outcomes(record)["noisy"] is Outcome.UNCLEAR
+
+
+def test_where_only_some_can_go_on_it_is_those_nearest_to_a_verdict() -> None:
+    played = Played({"far": 1.03, "near": 1.0}, scatter={"far": 0.2, "near": 0.06})
+    looks = plan_design(2).looks
+    room = 2.0 * (looks[1] - looks[0]) + 0.5
+    record, _ = ran(played, budget=3.0 * looks[0] + room)
+    assert played.asked[looks[0] :] == [["near"]] * (looks[1] - looks[0])
+    assert record.cases["far"].out_of_time
+
+
+def test_a_budget_that_reaches_no_look_is_refused_after_the_first_block() -> None:
+    played = Played({"a": 1.0, "b": 1.0})
+    first = plan_design(2).looks[0]
+    with pytest.raises(CompareError) as caught:
+        ran(played, budget=3.0 * first - 2)
+    message = str(caught.value)
+    assert len(played.asked) == 1
+    assert f"need {first} blocks of 3.0 s, {3.0 * first / 60:.1f} minutes in all" in message
+    assert "give --budget 1m or more" in message
+
+
+def test_what_the_first_block_says_of_the_rest() -> None:
+    first, last = plan_design(2).looks[0], plan_design(2).looks[-1]
+    _, said = ran(Played({"a": 1.0, "b": 1.0}), budget=300)
+    expected = f"takes 3.0 s; 5 min hold 100, the first verdicts come after {first} ({3 * first} s)"
+    assert f"a block of 2 cases {expected}, the last after {last}" in said
+
+
+def test_blocks_that_became_slow_do_not_overrun_the_budget_for_ever() -> None:
+    played = Played({"a": 1.0, "b": 1.0}, slower_from=5)
+    record, _ = ran(played, budget=60)
+    assert record.ended == BUDGET_USED
+    # one block of 61 s is what nobody could foresee
+    assert played.now < 60 * 1.15 + 61
+    assert outcomes(record) == {}
+
+
+def test_where_blocks_became_slow_before_the_first_look_the_costliest_cases_go() -> None:
+    costs = {"step": 8.0, "part": 1.0}
+    played = Played({"step": 1.0, "part": 1.0}, costs=costs, slower_from=4, slower_by=1.5)
+    first = plan_design(2).looks[0]
+    record, _ = ran(played, budget=10.0 * first)
+    assert record.cases["step"].out_of_time
+    assert len(record.cases["part"].blocks) == first
+    assert outcomes(record) == {"step": None, "part": Outcome.SAME}
+    assert played.now <= 10.0 * first
+
+
+def test_two_failures_of_a_side_close_the_case_and_the_rest_goes_on() -> None:
+    failures = {("bad", 2): Side.NEW, ("bad", 4): Side.NEW}
+    played = Played({"bad": 1.0, "good": 1.0}, failures=failures)
+    record, said = ran(played)
+    assert played.asked[3] == ["bad", "good"]
+    assert all(cases == ["good"] for cases in played.asked[4:])
+    assert record.cases["bad"].state(Side.NEW).failed == "crash 4"
+    assert outcomes(record)["good"] is Outcome.SAME
+    assert "bad: given up: new: crash 4" in said
+
+
+def test_one_failure_costs_one_block() -> None:
+    played = Played({"bad": 1.0, "good": 1.0}, failures={("bad", 2): Side.BASE})
+    record, _ = ran(played)
+    first = plan_design(2).looks[0]
+    assert record.blocks == first + 1
+    assert played.asked[-1] == ["bad"]
+    assert outcomes(record) == {"bad": Outcome.SAME, "good": Outcome.SAME}
+    assert record.cases["bad"].state(Side.BASE).is_measured
+
+
+def test_cases_that_cannot_be_opened_or_are_skipped_are_not_timed_again() -> None:
+    played = Played({"wrong": 1.0, "large": 1.0, "good": 1.0}, skips={"large"}, unopened={"wrong"})
+    record, said = ran(played)
+    assert played.asked[0] == ["large", "good"]
+    assert played.asked[1] == ["good"]
+    assert record.cases["wrong"].state(Side.NEW).failed == "wrong result, verify True"
+    assert record.cases["large"].state(Side.NEW).skipped == "too large"
+    assert "wrong: left out: new: wrong result" in said
+
+
+def test_a_run_in_which_nothing_can_be_opened_ends_at_once() -> None:
+    played = Played({"wrong": 1.0}, unopened={"wrong"})
+    record, _ = ran(played)
+    assert (record.blocks, played.asked) == (0, [])
+
+
+def test_an_interrupted_run_is_judged_at_the_looks_it_reached() -> None:
+    first = plan_design(2).looks[0]
+    played = Played({"slow": 1.2, "noisy": 1.0}, scatter={"noisy": 0.05}, interrupt_at=first + 2)
+    record, _ = ran(played)
+    assert record.ended == ""
+    assert outcomes(record) == {"slow": Outcome.SLOWER, "noisy": Outcome.UNCLEAR}
+    early, _ = ran(Played({"a": 1.0}, interrupt_at=3))
+    assert outcomes(early) == {"a": None}
+    assert early.seconds == 5.0

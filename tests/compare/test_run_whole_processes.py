@@ -1,0 +1,100 @@
+"""The fallback for builds that cannot stay resident."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from turns_stand_in import FFN, LOSS, NORM, PROGRAM, make_build, starts_of
+
+from tinyllama_tools.compare.errors import CompareError
+from tinyllama_tools.compare.measurements import CaseBlock, CaseFailure, CaseOpening, Side
+from tinyllama_tools.compare.turn_process import TurnProgram
+from tinyllama_tools.compare.turns_block import SliceEffort
+from tinyllama_tools.compare.whole_processes import RunningWholes, suite_case
+
+CASES = [FFN, LOSS, NORM]
+ARGUMENTS = ("--components=ffn,loss,rms_norm", "--benchmark_filter=f", "--threads=2")
+
+
+def wholes(base: Path, new: Path, *, seed: int = 1, limit: float = 5.0) -> RunningWholes:
+    programs = {
+        Side.BASE: TurnProgram("base", base / PROGRAM, ARGUMENTS),
+        Side.NEW: TurnProgram("new", new / PROGRAM, ARGUMENTS, {"SIDE": "n"}),
+    }
+    return RunningWholes(programs, SliceEffort(3, 0.015, limit), seed)
+
+
+def old(folder: Path, **behaviour: object) -> Path:
+    return make_build(folder, is_resident=False, **behaviour)
+
+
+def test_a_block_is_one_process_of_each_side(tmp_path: Path) -> None:
+    base = old(tmp_path / "base", within=0.0, between=0.0)
+    new = old(tmp_path / "new", within=0.0, between=0.0, factor={LOSS: 2.0})
+    items = list(wholes(base, new).measure(4, CASES))
+    assert [item.case for item in items] == CASES
+    assert all(isinstance(item, CaseBlock) and item.index == 4 for item in items)
+    loss = items[1]
+    assert isinstance(loss, CaseBlock)
+    assert loss.block.base == pytest.approx([0.005] * 3)
+    assert loss.block.new == pytest.approx([0.010] * 3)
+    assert loss.first in {(0, 0, 0), (1, 1, 1)}
+    assert len(starts_of(base)) == len(starts_of(new)) == 1
+    (start,) = starts_of(new)
+    assert "--benchmark_repetitions=3" in start["arguments"]
+    assert "--benchmark_min_time=0.015s" in start["arguments"]
+    assert "--threads=2" in start["arguments"]
+    assert start["environment"]["SIDE"] == "n"
+    # as in turns: neither side is to be run under other conditions
+    assert start["environment"].items() >= SHORT_SPIN.items()
+
+
+def test_either_side_comes_first(tmp_path: Path) -> None:
+    base, new = old(tmp_path / "base"), old(tmp_path / "new")
+    measurer = wholes(base, new)
+    found = [item for index in range(8) for item in measurer.measure(index, [FFN])]
+    assert {item.first[0] for item in found if isinstance(item, CaseBlock)} == {0, 1}
+
+
+def test_the_axes_and_the_filter_of_the_run_decide_what_is_listed(tmp_path: Path) -> None:
+    base, new = old(tmp_path / "base"), old(tmp_path / "new")
+    listed = wholes(base, new).cases()
+    assert listed[Side.BASE] == (FFN, LOSS, NORM)
+    assert starts_of(base)[0]["arguments"] == [*ARGUMENTS, "--list"]
+
+
+def test_first_openings_bring_counters_and_proofs(tmp_path: Path) -> None:
+    base, new = old(tmp_path / "base"), old(tmp_path / "new", wrong=[LOSS])
+    items = list(wholes(base, new).open_once(CASES, verify=True))
+    failures = [item for item in items if isinstance(item, CaseFailure)]
+    assert failures == [CaseFailure(0, LOSS, Side.NEW, "gradient differs by 0.5")]
+    opening = items[0]
+    assert isinstance(opening, CaseOpening)
+    assert opening.counters["operators"] == 20
+    assert "--verify=before" in starts_of(base)[0]["arguments"]
+
+
+def test_a_crash_in_one_case_is_its_own(tmp_path: Path) -> None:
+    base = old(tmp_path / "base")
+    new = old(tmp_path / "new", trouble={LOSS: {"at": "time", "how": "crash"}})
+    items = list(wholes(base, new).measure(1, CASES))
+    assert [type(item) for item in items] == [CaseBlock, CaseFailure, CaseBlock]
+    failure = items[1]
+    assert isinstance(failure, CaseFailure)
+    assert failure.side is Side.NEW
+    assert "ended with 3: out of luck" in failure.reason
+
+
+def test_a_process_that_hangs_is_killed(tmp_path: Path) -> None:
+    base = old(tmp_path / "base", trouble={FFN: {"at": "time", "how": "hang"}})
+    (item,) = wholes(base, old(tmp_path / "new"), limit=0.3).measure(1, [FFN])
+    assert isinstance(item, CaseFailure)
+    assert item.side is Side.BASE
+    assert "was killed: it took more than 0.6 s" in item.reason
+
+
+def test_names_that_are_no_cases_are_named() -> None:
+    assert suite_case(FFN).name == FFN
+    with pytest.raises(CompareError, match="case 'peak/bandwidth': must be"):
+        suite_case("peak/bandwidth")

@@ -1,0 +1,189 @@
+"""A stand-in for tiny_llama_bench that stays resident: answers at once with the times it is told.
+
+Run as a program it reads its behaviour from the file beside it, see DEFAULTS; imported, it makes
+build folders with such programs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+
+FFN = "ffn/forward_backward/baseline/tiny/f32/batch:8/seq:128"
+LOSS = "loss/forward_backward/baseline/tiny/f32/batch:8/seq:128"
+NORM = "rms_norm/forward_backward/baseline/tiny/f32/batch:8/seq:128"
+STEP = "full_step/train/baseline/tiny/f32/batch:8/seq:128"
+PROGRAM = "benchmarks/tiny_llama_bench"
+
+# What a behaviour may say. `trouble` is {case or "start": {"at", "how", "processes"}}: at open,
+# time, close or start; how: crash, signal, hang, nonsense, zero, endless, failed, skipped, error;
+# processes: numbers of those that have it, counted from 1, all where it is not said. `between` and
+# `within`: scatter of log seconds between and within processes. `wrong`: cases without proof.
+DEFAULTS = {
+    "cases": {FFN: 0.010, LOSS: 0.005, NORM: 0.002},
+    "factor": {},
+    "between": 0.004,
+    "within": 0.010,
+    "counters": {"operators": 20.0, "allocations": 5.0, "peak_memory_MiB": 3.0},
+    "wrong": [],
+    "trouble": {},
+    "is_resident": True,
+    "context": {"schema_version": 1, "device": {"name": "stand-in"}, "threads": 1},
+}
+
+
+def make_build(folder: Path, **behaviour: object) -> Path:
+    """A build folder whose program behaves so; its name decides what it draws."""
+    program = folder / PROGRAM
+    program.parent.mkdir(parents=True, exist_ok=True)
+    told = {**DEFAULTS, "name": folder.name, **behaviour}
+    (program.parent / "behaviour.json").write_text(json.dumps(told))
+    python = f"{shlex.quote(sys.executable)} -I -S {shlex.quote(str(Path(__file__).resolve()))}"
+    program.write_text(f'#!/bin/sh\nexec {python} "$0" "$@"\n')
+    program.chmod(0o755)
+    return folder
+
+
+def starts_of(build: Path) -> list[dict[str, object]]:
+    """Arguments and environment of each of its processes."""
+    lines = (build / PROGRAM).with_name("starts").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def requests_of(build: Path) -> list[dict[str, object]]:
+    """All that it was asked, with the number of the process."""
+    path = (build / PROGRAM).with_name("requests")
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+class StandIn:
+    def __init__(self, program: Path, arguments: list[str]) -> None:
+        self.folder = program.parent
+        self.told = json.loads((self.folder / "behaviour.json").read_text())
+        self.arguments = arguments
+        starts = self.folder / "starts"
+        seen = starts.read_text().splitlines() if starts.exists() else []
+        self.process = len(seen) + 1
+        kept = ("TINY", "OMP", "GOMP", "KMP", "SIDE")
+        environment = {k: v for k, v in os.environ.items() if k.startswith(kept)}
+        with starts.open("a") as file:
+            file.write(json.dumps({"arguments": arguments, "environment": environment}) + "\n")
+        self.order = random.Random(f"{self.told['name']} {self.process}")
+        self.level = {
+            case: seconds
+            * self.told["factor"].get(case, 1.0)
+            * self.order.lognormvariate(0, self.told["between"])
+            for case, seconds in self.told["cases"].items()
+        }
+
+    def one(self, case: str) -> float:
+        """Seconds of an iteration."""
+        return self.level[case] * self.order.lognormvariate(0, self.told["within"])
+
+    def answer(self, line: object) -> None:
+        print(json.dumps(line), flush=True)
+
+    def is_in_trouble(self, case: str, at: str) -> bool:
+        """Does what the trouble says; whether that was all that is to be done."""
+        trouble = self.told["trouble"].get(case)
+        if not trouble or trouble["at"] != at:
+            return False
+        if self.process not in trouble.get("processes", [self.process]):
+            return False
+        how = trouble["how"]
+        if how in {"failed", "skipped", "error"}:
+            self.answer({how: f"told to be {how}"})
+        elif how == "nonsense":
+            self.answer(["what?"])
+        elif how == "zero":
+            self.answer({"seconds": [0.0]})
+        elif how == "endless":
+            while True:
+                sys.stdout.write("x" * 65536)
+        elif how == "hang":
+            time.sleep(60)
+        elif how == "signal":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        else:
+            print("out of luck", file=sys.stderr, flush=True)
+            os._exit(3)
+        return True
+
+    def open(self, request: dict[str, object]) -> None:
+        case = request["case"]
+        if request.get("verify") and case in self.told["wrong"]:
+            self.answer({"failed": "gradient differs by 0.5"})
+            return
+        counters = {"counters": self.told["counters"]} if request.get("meter") else {}
+        self.answer({"opened": case, "seconds": self.one(case), **counters})
+
+    def serve(self) -> None:
+        """Until the end of the input."""
+        if self.is_in_trouble("start", "start"):
+            return
+        context = {**self.told["context"], "process": self.process}
+        self.answer({"turns": 1, "cases": list(self.told["cases"]), "context": context})
+        for line in sys.stdin:
+            request = json.loads(line)
+            with (self.folder / "requests").open("a") as file:
+                file.write(json.dumps({**request, "process": self.process}) + "\n")
+            case, do = request["case"], request["do"]
+            if self.is_in_trouble(case, do):
+                continue
+            if do == "open":
+                self.open(request)
+            elif do == "time":
+                self.answer({"seconds": [self.one(case) for _ in range(3)]})
+            else:
+                self.answer({"closed": case})
+
+    def value(self, option: str) -> str | None:
+        """Of `--option=value`, the last one."""
+        found = [a.partition("=")[2] for a in self.arguments if a.startswith(f"--{option}=")]
+        return found[-1] if found else None
+
+    def entries(self, case: str) -> list[dict[str, object]]:
+        """As a result file has them."""
+        name = f"{case}/manual_time"
+        common = {"name": name, "run_name": name, "run_type": "iteration", "time_unit": "ms"}
+        if self.value("verify") == "before" and case in self.told["wrong"]:
+            message = "gradient differs by 0.5"
+            return [{**common, "error_occurred": True, "error_message": message}]
+        return [
+            {**common, **self.told["counters"], "real_time": 1e3 * self.one(case)}
+            for _ in range(int(self.value("benchmark_repetitions")))
+        ]
+
+    def run_as_a_whole(self) -> int:
+        """What a program does that knows no --turns."""
+        if "--turns" in self.arguments:
+            text = "tiny_llama_bench: The following argument was not expected: --turns; known: --x"
+            print(text, file=sys.stderr)
+            return 2
+        cases = list(self.told["cases"])
+        if "--list" in self.arguments:
+            print("\n".join(cases))
+            return 0
+        pattern = self.value("benchmark_filter") or ""
+        chosen = [case for case in cases if re.search(pattern, case)]
+        if any(self.is_in_trouble(case, "time") for case in chosen):
+            return 3
+        entries = [entry for case in chosen for entry in self.entries(case)]
+        document = {"context": self.told["context"], "benchmarks": entries}
+        Path(self.value("benchmark_out")).write_text(json.dumps(document))
+        return 0
+
+
+if __name__ == "__main__":
+    stand_in = StandIn(Path(sys.argv[1]), sys.argv[2:])
+    if "--turns" in sys.argv and stand_in.told["is_resident"]:
+        stand_in.serve()
+    else:
+        sys.exit(stand_in.run_as_a_whole())
