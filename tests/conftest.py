@@ -60,8 +60,8 @@ class ScriptCheckout:
         self.stubs.mkdir(parents=True)
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(PROJECT_ROOT / "scripts", root / "scripts", ignore=ignore)
-        for name in ("requirements.txt", "requirements-test.txt", "requirements-oracle.txt"):
-            shutil.copy(PROJECT_ROOT / name, root / name)
+        for path in PROJECT_ROOT.glob("requirements*.txt"):
+            shutil.copy(path, root)
 
     def stub(self, name: str, body: str) -> None:
         """Puts a command of this name before all others."""

@@ -144,12 +144,18 @@ set_up_build() { echo build; }
     ("purpose", "has_own_torch", "parts"),
     [
         ("bench", False, "torch build"),
-        ("test", False, "torch requirements-test.txt requirements-oracle.txt build"),
-        ("test", True, "requirements-test.txt build"),
+        (
+            "test",
+            False,
+            "torch requirements-test.txt requirements-compare.txt requirements-oracle.txt build",
+        ),
+        ("test", True, "requirements-test.txt requirements-compare.txt build"),
         ("peers", False, "torch requirements-oracle.txt build"),
         ("peers", True, "build"),
         ("golden", False, "torch requirements-oracle.txt"),
         ("golden", True, ""),
+        ("compare", False, "requirements-compare.txt"),
+        ("compare", True, "requirements-compare.txt"),
     ],
 )
 def test_what_each_command_sets_up(
@@ -159,6 +165,47 @@ def test_what_each_command_sets_up(
     result = checkout.run(f"{functions}set_up {purpose}")
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == parts.split()
+
+
+def test_comparing_needs_nothing_of_the_build(checkout: "ScriptCheckout") -> None:
+    """Neither a compiler nor a torch is looked for, and a second call finds its packages there."""
+    stub_python(checkout, pip_status=0)
+    packages = checkout.root / "scripts/lib/packages.txt"
+    packages.write_text("no-compiler command:no-such-compiler required\n")
+    refused = "set_up_torch() { exit 9; }; find_own_torch() { exit 9; }; set_up_build() { exit 9; }"
+    for _ in range(2):
+        result = checkout.run(f"{refused}; set_up compare")
+        assert result.returncode == 0, result.stderr
+    (call,) = (checkout.root / "pip_calls").read_text().splitlines()
+    assert call.endswith("/requirements-compare.txt")
+
+
+def test_comparing_names_a_missing_python(checkout: "ScriptCheckout") -> None:
+    packages = checkout.root / "scripts/lib/packages.txt"
+    packages.write_text("python3-venv python:no_such_module required\n")
+    checkout.stub("id", "echo 1000")
+    result = checkout.run("set_up compare")
+    assert result.returncode == 2
+    assert "python3-venv" in result.stderr
+
+
+def test_comparing_does_not_wait_for_a_build(checkout: "ScriptCheckout") -> None:
+    stub_python(checkout, pip_status=0)
+    assert checkout.run("set_up compare").returncode == 0
+    waits = 'lock_set_up() { echo "waited for the lock"; }'
+    assert checkout.run(f"{waits}; set_up compare").stdout == ""
+
+
+def test_a_package_has_one_version(project_root: Path) -> None:
+    """In whatever order the requirements are installed, none undoes another's."""
+    versions: dict[str, set[str]] = {}
+    for path in project_root.glob("requirements*.txt"):
+        for line in path.read_text().splitlines():
+            name, _, version = line.partition("#")[0].strip().partition("==")
+            if name:
+                versions.setdefault(name.lower(), set()).add(version)
+    assert versions["numpy"]
+    assert {name for name, found in versions.items() if len(found) != 1 or "" in found} == set()
 
 
 def test_oracle_runs_in_the_python_that_has_it(checkout: "ScriptCheckout") -> None:

@@ -82,6 +82,12 @@ def test_library_and_header_of_python_are_recognised(checkout: "ScriptCheckout")
     assert checkout.run("is_met python_header:Python.h").returncode == 0
 
 
+def test_packages_that_a_command_does_without(checkout: "ScriptCheckout") -> None:
+    set_packages(checkout)
+    result = checkout.run("packages_but have-it lib-two")
+    assert result.stdout.split() == ["lib-one", "py-three", "nice-one"]
+
+
 def test_failed_step_names_itself_its_last_lines_and_its_log(checkout: "ScriptCheckout") -> None:
     code = "boom() { echo 'No space left on device'; false; echo unreached; }"
     (checkout.root / "scripts/lib/build.sh").open("a").write(code + "\n")
@@ -134,7 +140,7 @@ def test_git_and_apt_absent_leaves_google_benchmark_to_cmake(checkout: "ScriptCh
 
 
 def test_help_needs_no_set_up(project_root: Path) -> None:
-    for script in ("bench", "test"):
+    for script in ("bench", "test", "compare"):
         result = subprocess.run(
             ["bash", str(project_root / "scripts" / script), "--help"],
             capture_output=True,

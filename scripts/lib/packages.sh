@@ -59,6 +59,15 @@ missing_packages() {
   done <"$list"
 }
 
+# packages_but <package>...: every package of the list but these, one a line
+packages_but() {
+  local package rest
+  while read -r package rest; do
+    if [[ -n "$package" && "$package" != \#* && " $* " != *" $package "* ]]; then printf '%s\n' "$package"; fi
+  done <"$package_list"
+  : "$rest"
+}
+
 can_install_packages() { [[ "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; }
 
 install_packages() {

@@ -13,13 +13,30 @@ source "$library_folder/google_benchmark.sh"
 # shellcheck source=scripts/lib/build.sh
 source "$library_folder/build.sh"
 
-# set_up <bench|test|peers|golden|prove>: what that command needs. The oracle's packages go beside torch: where the user's own Python
-# has that, they are the user's to install.
+set_up_compare_tools() { set_up_tools requirements-compare.txt "what compares results" compare_tools; }
+
+# No compiler, no libtorch: stored results can be compared where nothing could be built, and while something is being built.
+set_up_compare() {
+  if environment_has "$project_root/requirements-compare.txt"; then return 0; fi
+  local others=()
+  lock_set_up
+  mapfile -t others < <(packages_but python3 python3-venv)
+  set_up_packages "${others[@]}"
+  set_up_compare_tools
+  unlock_set_up
+}
+
+# set_up <bench|test|peers|golden|prove|compare>: what that command needs. The oracle's packages go beside torch: where the user's own
+# Python has that, they are the user's to install. What compares results needs no torch, and so goes into .venv in any case.
 set_up() {
   local purpose="$1" own_torch="" needs_oracle="" needed=() not_needed=(python3-venv) file
+  if [[ "$purpose" == compare ]]; then
+    set_up_compare
+    return
+  fi
   lock_set_up
   if find_own_torch; then own_torch=yes; else needed+=(requirements.txt); fi
-  if [[ "$purpose" == test ]]; then needed+=(requirements-test.txt); fi
+  if [[ "$purpose" == test ]]; then needed+=(requirements-test.txt requirements-compare.txt); fi
   if [[ "$purpose" != bench && -z "$own_torch" ]]; then needs_oracle=yes needed+=(requirements-oracle.txt); fi
   for file in "${needed[@]}"; do
     if ! environment_has "$project_root/$file"; then not_needed=(); fi
@@ -32,6 +49,7 @@ set_up() {
   set_up_packages "${not_needed[@]}"
   if [[ -z "$own_torch" ]]; then set_up_torch; fi
   if [[ "$purpose" == test ]]; then set_up_tools requirements-test.txt "tools for the tests" test_tools; fi
+  if [[ "$purpose" == test ]]; then set_up_compare_tools; fi
   if [[ -n "$needs_oracle" ]]; then set_up_tools requirements-oracle.txt "the oracle of the proofs" oracle; fi
   if [[ "$purpose" != golden ]]; then
     set_up_google_benchmark

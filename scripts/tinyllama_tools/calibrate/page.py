@@ -1,0 +1,192 @@
+"""results/CALIBRATION.md: what a calibration found, from its document alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tinyllama_tools.ablation_progress import duration
+from tinyllama_tools.calibrate.false_alarm_rows import HELD, IN_ALL
+from tinyllama_tools.calibrate.page_detection import (
+    attribution_section,
+    detection_section,
+    rivals_section,
+)
+from tinyllama_tools.calibrate.page_words import about, case_words, small_percent
+from tinyllama_tools.markdown_table import markdown_table
+
+Json = Mapping[str, Any]
+
+INTRODUCTION = """\
+How often `scripts/compare run` errs, and what it finds, measured on one machine. A family is all
+cases of one comparison; a false alarm is a family of which any case is called `slower` or `faster`
+although both sides are the same program. `scripts/compare calibrate` measures and writes this page.
+"""
+
+NOTES = """\
+## How to read it
+
+- Intervals are exact binomial ones (Clopper-Pearson): two-sided at 95 % in brackets, the bound
+  one-sided at 95 %. They count draws; draws from one recording share its blocks, so they say what
+  the method does on this machine as recorded, and not on every machine.
+- A block is a fresh pair of processes with all cases in it. Blocks are drawn whole: what disturbs
+  several cases at once stays together. A family with more cases than were recorded has the recorded
+  cases several times over, with other blocks each time.
+- `as measured`: the side that was the base stays the base. `tossed anew`: of each block, chance
+  decides which side is called the base. That is as good an A/A block, and it makes the hypothesis
+  true exactly, whatever the recording as a whole happened to favour.
+- The level was calibrated on the earlier half of the A/A blocks. False alarms, detection and the
+  other tools are stated for the later half.
+- Arithmetical slowdowns multiply the new side's times; injected ones are recordings of a program
+  that really repeats a part of its work. In a detection family one case is slow and all others are
+  A/A; the full step, which takes longer than all of them, is not in that family. Time is what the
+  blocks of the cases that are still open cost, with the proofs before them.
+- A change within the margin is `same`, and rightly so: 2 % is not called slower at a margin of 3 %.
+- The other tools say `significant` of one case at a time, and correct for nothing. `apart`: base
+  processes, then new processes, as two runs one after the other. `in turn`: the interleaved slices
+  of the same blocks, a favour, since none of them measures so.
+"""
+
+
+def head_section(document: Json) -> list[str]:
+    """Machine, date, commit, rule, and what was recorded."""
+    context, meta, rule = document.get("context", {}), document["meta"], document["rule"]
+    device = context.get("device", {})
+    machine = f"{device.get('name', 'unknown')} ({device.get('architecture', 'unknown')})"
+    rows = [
+        ("machine", f"{machine}, {context.get('num_cpus', '?')} processors" if context else "none"),
+        ("date", meta["date"]),
+        ("commit", meta["commit"] + (", changed" if meta["dirty"] else "")),
+        ("threads", str(context.get("threads", "-"))),
+        (
+            "rule",
+            f"alpha {rule['alpha']:g} a family, margin {rule['margin']:.0%}, {rule['looks']} looks",
+        ),
+        ("command", f"`{meta['command']}`"),
+    ]
+    return ["# Calibration", "", INTRODUCTION, *markdown_table(("", ""), rows), ""]
+
+
+def recordings_section(rows: Sequence[Json]) -> list[str]:
+    """A row a recording."""
+    header = ("recording", "blocks", "cases", "pairs and slice", "hours", "a block", "started")
+    cells = (
+        (
+            row["name"],
+            f"{row['blocks']}" + (f" ({row['left_out']} left out)" if row["left_out"] else ""),
+            str(len(row["cases"])),
+            f"{row['pairs']} x {1000 * row['slice_seconds']:g} ms",
+            f"{row['hours']:.2f}",
+            f"{row['block_seconds']:.1f} s",
+            row["started"][0],
+        )
+        for row in rows
+    )
+    return ["## What was recorded", "", *markdown_table(header, cells), ""]
+
+
+def false_alarm_section(document: Json) -> list[str]:
+    """Families with a false verdict, on simulated and recorded data."""
+    header = (
+        "data", "sides", "families", "with a false alarm", "bound", "allowed", "standing",
+        "`unclear` cases",
+    )  # fmt: skip
+    cells = (_false_alarm_cells(row) for row in document["false_alarms"])
+    lines = ["## False alarms", "", *markdown_table(header, cells), ""]
+    recorded = [row for row in document["false_alarms"] if not row["data"].startswith("simulated")]
+    if recorded:
+        lines += [f"Recorded blocks are drawn {recorded[0]['drawing']}.", ""]
+    calibration = document.get("calibration")
+    if calibration:
+        tried = "; ".join(
+            f"alpha {row['alpha']:g}: {about(row['false'])}" for row in calibration["rows"]
+        )
+        used = f"alpha {calibration['alpha']:g} is used"
+        lines += [f"Calibrated on the earlier half: {tried}; {used}.", ""]
+    return lines
+
+
+def _false_alarm_cells(row: Json) -> tuple[str, ...]:
+    verdicts = row["verdicts"]
+    unclear = verdicts.get("unclear", 0) / max(1, sum(verdicts.values()))
+    return (
+        row["data"],
+        row["sides"],
+        f"{row['false']['trials']:,} x {row['cases']}",
+        about(row["false"]),
+        small_percent(row["false"]["upper_bound_95"]),
+        small_percent(row["allowed"]),
+        row["standing"] if row["standing"] in {HELD, IN_ALL} else f"**{row['standing']}**",
+        f"{unclear:.0%}",
+    )
+
+
+def runs_section(runs: Json) -> list[str]:
+    """Whole runs of the command."""
+    lines = ["## Whole runs of `scripts/compare run`", ""]
+    quiet = runs["quiet"]
+    if quiet:
+        false = quiet["false"]
+        took = duration(quiet["seconds"])
+        lines += [f"A/A: {about(false)} runs with a false alarm; {took} in all.", ""]
+        lines += [*_by_case(quiet["by_case"]), ""]
+    for words, found in runs["slowed"].items():
+        took = duration(found["seconds"])
+        lines += [f"Slowed: {words}; {found['runs']} runs, {took} in all.", ""]
+        lines += [*_by_case(found["by_case"]), ""]
+        lines += list(_culprit_lines(found["culprits"]))
+    if not quiet and not runs["slowed"]:
+        lines += ["None yet: `scripts/compare calibrate --runs N`.", ""]
+    return lines
+
+
+def _by_case(cases: Mapping[str, Mapping[str, int]]) -> list[str]:
+    outcomes = list(dict.fromkeys(word for found in cases.values() for word in found))
+    rows = (
+        (case_words(name), *(str(found.get(word, 0)) for word in outcomes))
+        for name, found in cases.items()
+    )
+    return markdown_table(("case", *outcomes), rows)
+
+
+def _culprit_lines(culprits: Mapping[str, Mapping[str, int]]) -> Iterable[str]:
+    for whole, found in culprits.items():
+        counts = ", ".join(f"{case_words(name)} {count}" for name, count in found.items())
+        yield from (f"`{case_words(whole)}` found slower, attributed to: {counts}.", "")
+
+
+def noise_section(rows: Sequence[Json]) -> list[str]:
+    """Scatter of whole processes against that of blocks."""
+    header = ("case", "median", "between processes", "between blocks", "blocks")
+    cells = (
+        (
+            case_words(row["case"]),
+            f"{1000 * row['median_seconds']:.3g} ms",
+            f"{row['processes']:.1%}",
+            f"{row['blocks']:.1%}",
+            str(row["degrees"] + 1),
+        )
+        for row in rows
+    )
+    words = (
+        "Standard deviations: of the log of a process's median time over blocks, which has the "
+        "machine's\ndrift in it and is what two stored results differ by; and of a block's "
+        "log-ratio, which has not."
+    )
+    return ["## Noise", "", words, "", *markdown_table(header, cells), ""]
+
+
+def calibration_page(document: Json) -> str:
+    """The whole page."""
+    lines = head_section(document)
+    if "recordings" in document:
+        lines += recordings_section(document["recordings"])
+    lines += false_alarm_section(document)
+    if "recordings" in document:
+        lines += runs_section(document["runs"])
+        lines += detection_section(document["detection"])
+        lines += rivals_section(document["rivals"])
+        lines += attribution_section(document["attribution"])
+        lines += noise_section(document["noise"])
+    lines.append(NOTES)
+    return "\n".join(lines)

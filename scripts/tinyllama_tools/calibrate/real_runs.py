@@ -1,0 +1,120 @@
+"""Whole runs of `scripts/compare run`, as a user would start them, and the verdict of each.
+
+Both sides are the same program; a slowed run gives the new side alone the variable that slows it.
+What every run said is a line of runs.jsonl, written when the run is over.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+from tinyllama_tools.calibrate.intervals import Share
+from tinyllama_tools.compare.errors import CompareError
+from tinyllama_tools.judging.outcome import BAD_INPUT, Outcome
+from tinyllama_tools.suite_run import last_words
+
+FILE = "runs.jsonl"
+INTERRUPTED = 130
+COMMAND = (sys.executable, "-m", "tinyllama_tools.compare.main", "run")
+
+
+@dataclass(frozen=True)
+class RealRun:
+    """`slowdown`: fraction by part, empty for A/A. `outcomes` and `culprits` by case; `seconds` of
+    the whole run."""
+
+    slowdown: Mapping[str, float]
+    exit_status: int
+    outcomes: Mapping[str, str]
+    seconds: float
+    started: str
+    options: tuple[str, ...] = ()
+    culprits: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def has_false_verdict(self) -> bool:
+        """Of an A/A run: a case is called slower or faster."""
+        return any(
+            o in {Outcome.SLOWER.value, Outcome.FASTER.value} for o in self.outcomes.values()
+        )
+
+    @property
+    def has_slower(self) -> bool:
+        """Some case is called slower."""
+        return Outcome.SLOWER.value in self.outcomes.values()
+
+
+def run_once(
+    program: Path,
+    slowdown: Mapping[str, float],
+    environment: Mapping[str, str],
+    options: Sequence[str],
+) -> RealRun:
+    """One run of the command. `environment`: of the new side. `options`: more of its options.
+
+    Raises CompareError where the run ended with bad input or left no comparison.
+    """
+    started, clock = datetime.now(timezone.utc), time.monotonic()
+    sides = ["--base", str(program), "--new", str(program)]
+    more = [word for k, v in environment.items() for word in ("--environment-new", f"{k}={v}")]
+    with tempfile.TemporaryDirectory(prefix="tiny_llama_calibrate_") as folder:
+        command = [*COMMAND, *sides, *more, *options, "--output", folder]
+        finished = subprocess.run(command, capture_output=True, text=True, check=False)
+        if finished.returncode == INTERRUPTED:
+            raise KeyboardInterrupt
+        found = Path(folder) / "comparison.json"
+        if finished.returncode == BAD_INPUT or not found.is_file():
+            words = last_words(finished.stderr)
+            raise CompareError(f"compare run ended with {finished.returncode}: {words}")
+        cases = json.loads(found.read_text(encoding="utf-8"))["cases"]
+    return RealRun(
+        dict(slowdown),
+        finished.returncode,
+        {case["name"]: case["outcome"] for case in cases},
+        round(time.monotonic() - clock, 1),
+        started.isoformat(timespec="seconds"),
+        tuple(options),
+        {c["name"]: c["attribution"]["culprit"] for c in cases if c.get("attribution")},
+    )
+
+
+def keep_run(run: RealRun, folder: Path) -> None:
+    """Adds its line; CompareError where the file cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(run)) + "\n")
+    except OSError as error:
+        raise CompareError(f"{folder / FILE}: cannot be written: {error}") from error
+
+
+def kept_runs(folder: Path) -> list[RealRun]:
+    """All runs of the folder, none where there is no file. A last line cut short is left out.
+
+    Raises CompareError for a line that is no run.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        return []
+    runs: list[RealRun] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], start=1):
+        try:
+            found = json.loads(line)
+            runs.append(RealRun(**{**found, "options": tuple(found["options"])}))
+        except (ValueError, TypeError, KeyError) as error:
+            raise CompareError(f"{path}: line {number} is no run: {error!r}") from error
+    return runs
+
+
+def false_runs(runs: Sequence[RealRun]) -> Share | None:
+    """A/A runs that called any case slower or faster; None without A/A runs."""
+    quiet = [run for run in runs if not run.slowdown]
+    return Share(sum(run.has_false_verdict for run in quiet), len(quiet)) if quiet else None

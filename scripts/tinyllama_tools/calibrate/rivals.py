@@ -1,0 +1,131 @@
+"""What tools in use say about the same recorded data.
+
+- compare.py of Google Benchmark: two-sided Mann-Whitney test over the repetitions of one run a
+  side, significant below 0.05 (tools/gbench/report.py: UTEST_ALPHA, calc_utest).
+- benchstat's method: Mann-Whitney test, alpha 0.05, ten or more samples a side, change of medians
+  (golang.org/x/perf/benchmath: AssumeNothing). Where one process has fewer than ten slices,
+  consecutive processes are pooled, which is a favour to it.
+- a fixed threshold: medians more than 5 % apart.
+
+Each is given the data in two ways. `apart`: base processes, then new processes, as two whole runs
+one after the other. `in turn`: both sides' slices of the same blocks, a favour that none of these
+tools brings about by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import mannwhitneyu
+
+from tinyllama_tools.calibrate.intervals import Share
+from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
+from tinyllama_tools.judging.blocks import Block
+
+ALPHA = 0.05
+THRESHOLD = 0.05
+BENCHSTAT_SAMPLES = 10
+APART, IN_TURN = "apart", "in turn"
+ARRANGEMENTS = (APART, IN_TURN)
+
+Seconds = Sequence[float]
+# 1: claims slower, -1: claims faster, 0: claims nothing
+Claim = Callable[[Seconds, Seconds], int]
+
+
+def _direction(base: Seconds, new: Seconds) -> int:
+    return int(np.sign(np.median(new) - np.median(base)))
+
+
+def mann_whitney(base: Seconds, new: Seconds) -> int:
+    """The direction of the medians where the two-sided test is significant at 0.05."""
+    significant = mannwhitneyu(base, new, alternative="two-sided").pvalue < ALPHA
+    return _direction(base, new) if significant else 0
+
+
+def fixed_threshold(base: Seconds, new: Seconds) -> int:
+    """The direction of the medians where they are more than 5 % apart."""
+    ratio = np.median(new) / np.median(base)
+    beyond = ratio > 1 + THRESHOLD or ratio < 1 / (1 + THRESHOLD)
+    return _direction(base, new) if beyond else 0
+
+
+@dataclass(frozen=True)
+class Rival:
+    """`samples`: the fewest a side; processes are pooled until they have as many."""
+
+    name: str
+    claim: Claim
+    samples: int = 1
+
+
+RIVALS = (
+    Rival("Google Benchmark compare.py", mann_whitney),
+    Rival("benchstat's method", mann_whitney, BENCHSTAT_SAMPLES),
+    Rival("fixed 5 % threshold on medians", fixed_threshold),
+)
+
+
+@dataclass(frozen=True)
+class Tries:
+    """`claims[case][i]` of comparison i: 1 slower, -1 faster, 0 nothing."""
+
+    claims: Mapping[str, tuple[int, ...]]
+
+    @property
+    def per_case(self) -> Share:
+        """Comparisons of a case that claimed a difference, whichever way."""
+        every = [claim for found in self.claims.values() for claim in found]
+        return Share(sum(claim != 0 for claim in every), len(every))
+
+    @property
+    def found(self) -> Share:
+        """Comparisons of a case that claimed `slower`."""
+        every = [claim for found in self.claims.values() for claim in found]
+        return Share(sum(claim > 0 for claim in every), len(every))
+
+    def per_family(self, family: int, families: int, seed: int) -> Share:
+        """Families of that many cases with at least one claim; comparisons are drawn whole."""
+        table = np.array(list(self.claims.values()))
+        groups = math.ceil(family / len(table))
+        rng = np.random.default_rng(seed)
+        drawn = rng.integers(0, table.shape[1], (families, groups))
+        # cases x families x groups; the last group may be needed in part only
+        claimed = (table != 0)[:, drawn]
+        last = family - (groups - 1) * len(table)
+        claimed[last:, :, -1] = False
+        return Share(int(claimed.any(axis=(0, 2)).sum()), families)
+
+
+def _pooled(blocks: Sequence[Block], first: int, count: int, arrangement: str) -> Block:
+    """`count` processes a side from block `first` on, as one sample a side."""
+    later = first + (count if arrangement == APART else 0)
+    base = [second for block in blocks[first : first + count] for second in block.base]
+    new = [second for block in blocks[later : later + count] for second in block.new]
+    shorter = min(len(base), len(new))
+    return Block(tuple(base[:shorter]), tuple(new[:shorter]))
+
+
+def compare_by(rival: Rival, arrangement: str, data: PairedBlocks, slowdown: float = 0.0) -> Tries:
+    """Every comparison that the blocks allow, the new side made slower by the fraction.
+
+    Raises ValueError where there are too few blocks for one, or no slices were kept.
+    """
+    if not data.slices:
+        raise ValueError("the rivals need slices, and only summaries were kept")
+    claims: dict[str, tuple[int, ...]] = {}
+    for name, blocks in data.slices.items():
+        count = max(1, math.ceil(rival.samples / min(len(block.base) for block in blocks)))
+        needed = count * (2 if arrangement == APART else 1)
+        if len(blocks) < needed:
+            raise ValueError(f"{len(blocks)} blocks of {name}: {rival.name} needs {needed}")
+        pooled = [
+            _pooled(blocks, first, count, arrangement) for first in range(len(blocks) - needed + 1)
+        ]
+        claims[name] = tuple(
+            rival.claim(one.base, [second * (1 + slowdown) for second in one.new]) for one in pooled
+        )
+    return Tries(claims)
