@@ -73,7 +73,7 @@ def mixed() -> PairedBlocks:
     return PairedBlocks(summaries, slices, Costs(1.0, each, opening=7.0))
 
 
-@pytest.mark.parametrize("budget", [1e6, 52.0, 70.0])
+@pytest.mark.parametrize("budget", [1e6, 52.0, 60.0, 70.0])
 def test_verdicts_are_those_of_the_sequential_run(budget: float) -> None:
     blocks = mixed()
     design = plan_design(6, alpha=0.05, margin=0.1, looks=4)

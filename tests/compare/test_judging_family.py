@@ -98,7 +98,7 @@ def test_p_value_is_the_least_of_all_looks_so_far() -> None:
 
 
 def test_holm_counts_every_case_of_the_design() -> None:
-    strong, weak = noise(FIRST, center=0.2), noise(FIRST, center=0.012)
+    strong, weak = noise(FIRST, center=0.2), noise(FIRST, center=0.016)
     together = judge_family({"strong": summaries(strong), "weak": summaries(weak)}, DESIGN)
     p_strong, p_weak = (min(1, CORRECTION * signed_rank_p_value(values)) for values in (strong, weak))
     assert together["strong"].adjusted_p_value == pytest.approx(4 * p_strong)

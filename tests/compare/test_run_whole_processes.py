@@ -9,7 +9,7 @@ from turns_stand_in import FFN, LOSS, NORM, PROGRAM, make_build, starts_of
 
 from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.measurements import CaseBlock, CaseFailure, CaseOpening, Side
-from tinyllama_tools.compare.turn_process import TurnProgram
+from tinyllama_tools.compare.turn_process import SHORT_SPIN, WAITING, TurnProgram
 from tinyllama_tools.compare.turns_block import SliceEffort
 from tinyllama_tools.compare.whole_processes import RunningWholes, suite_case
 
@@ -23,6 +23,13 @@ def wholes(base: Path, new: Path, *, seed: int = 1, limit: float = 5.0) -> Runni
         Side.NEW: TurnProgram("new", new / PROGRAM, ARGUMENTS, {"SIDE": "n"}),
     }
     return RunningWholes(programs, SliceEffort(3, 0.015, limit), seed)
+
+
+@pytest.fixture(autouse=True)
+def without_openmp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What whoever runs the tests has set must not decide about them."""
+    for name in WAITING:
+        monkeypatch.delenv(name, raising=False)
 
 
 def old(folder: Path, **behaviour: object) -> Path:

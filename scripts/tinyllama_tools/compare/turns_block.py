@@ -153,8 +153,10 @@ class ProcessPair:
 Opening = Mapping[Side, TurnProcess]
 
 
-def _close_case(case: str, opened: Opening) -> None:
-    for side, process in opened.items():
+def _close_case(case: str, opened: dict[Side, TurnProcess]) -> None:
+    """Where one side fails at this, `opened` keeps the other if it has not been asked yet."""
+    for side in tuple(opened):
+        process = opened.pop(side)
         with of_side(side):
             process.close_case(case)
 
