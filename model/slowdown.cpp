@@ -34,10 +34,17 @@ struct Backward {
   std::function<void(double)> ended;  // takes seconds; empty once it was called
 };
 
+// A name without a namespace: profiles take those that have one for operators.
+class UncountedNode : public torch::autograd::Node {
+ public:
+  using Node::Node;
+  std::string name() const override { return "Slowed"; }
+};
+
 // Neither reads nor passes on a gradient. A backward runs those nodes that are ready in the order
 // opposite to that in which they were made: after all nodes of a part comes the one made before
 // them. So it is a neighbour of the part in the graph, and gradients are summed in the usual order.
-class LastNode final : public torch::autograd::Node {
+class LastNode final : public UncountedNode {
  public:
   explicit LastNode(std::shared_ptr<Backward> backward) : backward_(std::move(backward)) {
     add_input_metadata(torch::autograd::Node::undefined_input());
@@ -54,10 +61,10 @@ class LastNode final : public torch::autograd::Node {
 };
 
 // Behind the part's output: hands the gradient on to the part, and makes the last node ready.
-class FirstNode final : public torch::autograd::Node {
+class FirstNode final : public UncountedNode {
  public:
   FirstNode(torch::autograd::edge_list&& next, std::shared_ptr<Backward> backward)
-      : Node(std::move(next)), backward_(std::move(backward)) {}
+      : UncountedNode(std::move(next)), backward_(std::move(backward)) {}
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     backward_->begun = slowdown::worked_seconds();

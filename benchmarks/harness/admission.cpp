@@ -2,14 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "benchmarks/console/option_grammar.hpp"
 
 namespace tinyllama::harness {
 
-MemoryBudget memory_budget(const instruments::Device& device, int64_t limit_bytes) {
+MemoryBudget memory_budget(const instruments::Device& device, int64_t limit_bytes,
+                           int64_t live_bytes) {
   const int64_t free = device.free_memory_bytes();
-  if (limit_bytes > 0 && limit_bytes < free) return {limit_bytes, "--memory-limit"};
-  return {free, "free on the device"};
+  const int64_t left = std::max<int64_t>(limit_bytes - live_bytes, 0);
+  if (limit_bytes == 0 || left >= free) return {free, "free on the device"};
+  return {left, live_bytes > 0 ? "left of --memory-limit" : "--memory-limit"};
 }
 
 std::string refuse_for_memory(const Case& planned, const MemoryBudget& budget) {

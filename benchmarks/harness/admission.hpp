@@ -12,11 +12,13 @@ namespace tinyllama::harness {
 
 struct MemoryBudget {
   int64_t bytes = 0;
-  std::string source;  ///< "free on the device", "--memory-limit"
+  std::string source;  ///< "free on the device", "--memory-limit", "left of --memory-limit"
 };
 
-/// The lower of what the device has free now and `limit_bytes` (0: no limit).
-MemoryBudget memory_budget(const instruments::Device& device, int64_t limit_bytes);
+/// The lower of what the device has free now and what `live_bytes`, those of cases that stay open
+/// beside the next one, leave of `limit_bytes` (0: no limit).
+MemoryBudget memory_budget(const instruments::Device& device, int64_t limit_bytes,
+                           int64_t live_bytes);
 
 /// Empty if the predicted peak fits; else the reason with both numbers.
 std::string refuse_for_memory(const Case& planned, const MemoryBudget& budget);

@@ -9,7 +9,7 @@ namespace tinyllama::harness {
 
 std::string dry_run_table(const Options& options, const Plan& plan,
                           const instruments::Device& device) {
-  const auto budget = memory_budget(device, options.memory_limit_bytes.value_or(0));
+  const auto budget = memory_budget(device, options.memory_limit_bytes.value_or(0), 0);
   std::vector<std::vector<std::string>> rows;
   for (const Case& planned : plan.cases) {
     const Cost cost = planned.cost();

@@ -52,7 +52,9 @@ Metering meter(const instruments::Device& device, WorkItem& item, int64_t foreig
   Metering metering;
   instruments::MemoryMeter memory(device);
   memory.start();
-  item.prepare();
+  // Observed as the run is, uncounted: a forward that is prepared for its backward is then not
+  // slowed either (model/slowdown.hpp).
+  instruments::count_operators([&] { item.prepare(); });
   const int64_t prepared_allocations = memory.read().allocations;
   metering.operators = instruments::count_operators(
       [&] { metering.profile = instruments::profile_operators(device, [&] { item.run(); }); });

@@ -75,9 +75,13 @@ void Runner::guarded(Session& session, Step step) {
   instruments::release_cached_memory(device_);
 }
 
+MemoryBudget Runner::budget_now() const {
+  return memory_budget(device_, settings_.memory_limit_bytes, live_beside_);
+}
+
 std::string Runner::refuse(const Case& planned) const {
   if (!planned.skip_reason.empty()) return planned.skip_reason;
-  const auto budget = memory_budget(device_, settings_.memory_limit_bytes);
+  const auto budget = budget_now();
   const std::string too_large = refuse_for_memory(planned, budget);
   if (!too_large.empty()) return too_large;
   if (settings_.verify != Verify::off && !gate_.batch_for(planned, budget.bytes)) {
@@ -128,7 +132,7 @@ std::unique_ptr<Runner::Session> Runner::open(const Case& planned) {
 }
 
 void Runner::pass_gate(const Case& planned, Session& session) {
-  const auto budget = memory_budget(device_, settings_.memory_limit_bytes);
+  const auto budget = budget_now();
   const int64_t batch = gate_.batch_for(planned, budget.bytes).value();
   std::unique_ptr<WorkItem> smaller;
   WorkItem* item = session.work.item.get();
@@ -261,7 +265,8 @@ std::string Runner::check_against_peaks(const Case& planned, double seconds) {
   return {};
 }
 
-Runner::Verdict Runner::verify(const Case& planned) {
+Runner::Verdict Runner::verify(const Case& planned, int64_t live_beside) {
+  live_beside_ = live_beside;
   const auto session = open(planned);
   return {session->skip, session->failure, session->comparison.max_rel_error};
 }

@@ -46,8 +46,9 @@ class Runner {
     std::string failure;  ///< why it is wrong
     double max_rel_error = 0;
   };
-  /// Only the proof: admission, build, gate.
-  Verdict verify(const Case& planned);
+  /// Only the proof: admission, build, gate. `live_beside`: bytes of tensors that others keep
+  /// beside it, which are not left of the memory limit.
+  Verdict verify(const Case& planned, int64_t live_beside = 0);
 
   /// Frees the current case's work and memory.
   void close();
@@ -57,6 +58,7 @@ class Runner {
  private:
   struct Session;
   std::unique_ptr<Session> open(const Case& planned);
+  MemoryBudget budget_now() const;
   std::string refuse(const Case& planned) const;
   ProductRate expected_rate(const Case& planned) const;
   std::string refuse_after_gate(const Session& session) const;
@@ -72,6 +74,7 @@ class Runner {
   instruments::Device device_;
   PeakBook& peaks_;
   RunSettings settings_;
+  int64_t live_beside_ = 0;  // see verify()
   ParityGate gate_;
   std::unique_ptr<CacheFlusher> flusher_;
   std::unique_ptr<Session> session_;

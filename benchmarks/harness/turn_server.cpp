@@ -84,13 +84,14 @@ TurnServer::OpenCase& TurnServer::find_open(const std::string& name) {
   throw std::invalid_argument(fmt::format("\"case\" \"{}\": must be opened first", name));
 }
 
-// Memory that open cases use is neither free nor left of the user's limit.
+int64_t TurnServer::live_bytes() const {
+  return instruments::MemoryMeter(device_).read().live_bytes;
+}
+
 std::string TurnServer::refuse(const Case& planned) const {
   if (!planned.skip_reason.empty()) return planned.skip_reason;
-  auto budget = memory_budget(device_, settings_.memory_limit_bytes);
-  const int64_t live = instruments::MemoryMeter(device_).read().live_bytes;
-  if (budget.bytes == settings_.memory_limit_bytes) budget.bytes -= std::min(live, budget.bytes);
-  return refuse_for_memory(planned, budget);
+  return refuse_for_memory(planned,
+                           memory_budget(device_, settings_.memory_limit_bytes, live_bytes()));
 }
 
 Runner::Verdict TurnServer::verify(const Case& planned) {
@@ -98,7 +99,7 @@ Runner::Verdict TurnServer::verify(const Case& planned) {
     prover_ =
         std::make_unique<Runner>(device_, no_peaks_, settings_, sample_reference_rate(device_));
   }
-  return prover_->verify(planned);
+  return prover_->verify(planned, live_bytes());
 }
 
 Json TurnServer::open(const TurnRequest& request) {

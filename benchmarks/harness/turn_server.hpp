@@ -33,6 +33,8 @@ class TurnServer {
   Json close(const TurnRequest& request);
   const Case& find_case(const std::string& name) const;
   OpenCase& find_open(const std::string& name);
+  /// What open cases use: neither free nor left of the user's limit.
+  int64_t live_bytes() const;
   std::string refuse(const Case& planned) const;
   Runner::Verdict verify(const Case& planned);
   void prepare(const TurnRequest& request, OpenCase& opened, Json& answer);

@@ -39,6 +39,21 @@ class TurnServerTest : public ::testing::Test {
     return component;
   }
 
+  // Holds 600 KiB and says so.
+  static Component with_600_kib() {
+    Component component = testing::linear_component();
+    component.memory = [](const Workload&, Pass) {
+      return MemoryCost{.weights = int64_t{600} << 10};
+    };
+    component.build = [](const BuildRequest& request) -> std::unique_ptr<WorkItem> {
+      const at::Tensor x = at::empty({int64_t{600} << 10}, at::kByte).zero_();
+      const auto forward = [=] { return NamedTensors{{"output", x}}; };
+      return std::make_unique<LayerWork>(Layer{{}, {}, forward, {}}, request.pass,
+                                         request.workload.dtype, request.device.type());
+    };
+    return component;
+  }
+
   instruments::Device cpu = instruments::Device::select("cpu");
   RunSettings settings;
   std::shared_ptr<int> forwards = std::make_shared<int>(0);
@@ -189,21 +204,35 @@ TEST_F(TurnServerTest, RefusedCasesAreSkippedUnbuilt) {
 }
 
 TEST_F(TurnServerTest, WhatOpenCasesUseIsNotLeftOfTheMemoryLimit) {
-  Component half = honest;
-  half.memory = [](const Workload&, Pass) { return MemoryCost{.weights = int64_t{600} << 10}; };
-  half.build = [](const BuildRequest& request) -> std::unique_ptr<WorkItem> {
-    const at::Tensor x = at::empty({int64_t{600} << 10}, at::kByte).zero_();
-    const auto forward = [=] { return NamedTensors{{"output", x}}; };
-    return std::make_unique<LayerWork>(Layer{{}, {}, forward, {}}, request.pass,
-                                       request.workload.dtype, request.device.type());
-  };
-  cases = {testing::small_case(half, Pass::forward),
-           testing::small_case(half, Pass::forward, Dtype::f32, 4)};
+  const Component large = with_600_kib();
+  cases = {testing::small_case(large, Pass::forward),
+           testing::small_case(large, Pass::forward, Dtype::f32, 4)};
   settings.memory_limit_bytes = live_bytes() + (int64_t{1000} << 10);
   ASSERT_TRUE(ask("open", 0).contains("opened"));
-  EXPECT_CONTAINS(text(ask("open", 1), "skipped"), "predicted peak memory 600.00 KiB exceeds");
+  const std::string reason = text(ask("open", 1), "skipped");
+  EXPECT_CONTAINS(reason, "predicted peak memory 600.00 KiB exceeds");
+  EXPECT_CONTAINS(reason, "(left of --memory-limit)");
   ask("close", 0);
   EXPECT_TRUE(ask("open", 1).contains("opened"));
+}
+
+TEST_F(TurnServerTest, NorIsItLeftForAProof) {
+  const Component large = with_600_kib();
+  Component proved = honest;
+  proved.memory = large.memory;
+  cases = {testing::small_case(large, Pass::forward),
+           testing::small_case(proved, Pass::forward, Dtype::f32, 4)};
+  // Of two cases, or of one with its reference; not of three.
+  settings.memory_limit_bytes = live_bytes() + (int64_t{1700} << 10);
+  ASSERT_TRUE(ask("open", 0).contains("opened"));
+  const std::string reason = text(ask("open", 1, {{"verify", true}}), "skipped");
+  EXPECT_CONTAINS(reason, "its float64 reference does not fit beside it");
+  EXPECT_CONTAINS(reason, "(left of --memory-limit)");
+  EXPECT_TRUE(ask("open", 1).contains("opened")) << "no proof was asked for";
+  ask("close", 0);
+  ask("close", 1);
+  const Json alone = ask("open", 1, {{"verify", true}});
+  EXPECT_TRUE(alone.contains("opened")) << alone;
 }
 
 TEST_F(TurnServerTest, RequestsThatMakeNoSenseAreErrorsAndChangeNothing) {

@@ -69,7 +69,9 @@ LineOutput::LineOutput() {
   ::signal(SIGPIPE, SIG_IGN);
 }
 
+// What libraries printed may still be in stdio's buffer, and would come after the last answer.
 LineOutput::~LineOutput() {
+  std::fflush(stdout);
   ::dup2(descriptor_, STDOUT_FILENO);
   ::close(descriptor_);
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
 #include <iostream>
 #include <memory>
 
@@ -116,6 +117,22 @@ TEST(LineOutputTest, AnswersAreAloneOnStandardOutput) {
   }
   EXPECT_EQ(out.finish(), "{\"seconds\":[0.1,2.0]}\n");
   EXPECT_EQ(err.finish(), "words of a library\n");
+}
+
+TEST(LineOutputTest, WhatIsStillInABufferAtTheEndIsNoAnswerEither) {
+  Pipe out;
+  Pipe err;
+  {
+    const Redirected streams(out, err);
+    {
+      LineOutput output;
+      EXPECT_TRUE(output.write({{"closed", "a"}}));
+      std::fputs("words without an end", stdout);
+    }
+    std::fflush(stdout);
+  }
+  EXPECT_EQ(out.finish(), "{\"closed\":\"a\"}\n");
+  EXPECT_EQ(err.finish(), "words without an end");
 }
 
 TEST(LineOutputTest, TextThatIsNotUtf8IsWrittenAsJson) {

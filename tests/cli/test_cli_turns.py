@@ -27,6 +27,9 @@ from cli_program import (
     wait_until,
 )
 
+from built_programs import built_program
+from tinyllama_tools.calibrate.slowdown_build import PARTS, SLOWED_PROGRAM, slowdown_environment
+
 MIB = 1 << 20
 FFN = "ffn/forward_backward/baseline/custom/f32/batch:2/seq:8"
 FIXED_COUNTERS = ["peak_memory_MiB", "allocations", "operators", "model_flops", "hardware_flops"]
@@ -70,8 +73,9 @@ def serve(program: Program) -> Iterator[Serve]:
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, **keywords: Any) -> Client:  # noqa: ANN401
+        path = keywords.pop("path", program.path)
         process = subprocess.Popen(
-            [str(program.path), "--turns", *RUN, *arguments],
+            [str(path), "--turns", *RUN, *arguments],
             env=os.environ | program.environment | keywords.pop("environment", {}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -132,6 +136,34 @@ def test_every_component_is_proved_metered_and_timed(serve: Serve, smoke_run: Fi
         assert seconds and all(0 < value < 1 for value in seconds)
         assert client.ask("close", name) == {"closed": name}
     assert client.end() == 0
+
+
+def test_counters_are_the_models_own_while_its_parts_are_slowed(serve: Serve) -> None:
+    """The repeated work is timed, but not counted as FLOPs, operators or allocations."""
+    choice = [option for option in SMALL if not option.startswith("--variants")]
+    choice += ["--variants=baseline,optimized"]
+    usual = serve(*choice)
+    slow = serve(
+        *choice,
+        path=built_program(str(SLOWED_PROGRAM)),
+        environment=slowdown_environment(dict.fromkeys(PARTS, 10.0)),
+    )
+    names = slow.greeting["cases"]
+    assert names == usual.greeting["cases"]
+    assert any(name.startswith("model/forward_loss/") for name in names)
+    for name in names:
+        own, found = (client.ask("open", name, meter=True) for client in (usual, slow))
+        if "skipped" in own:
+            assert found == own
+            continue
+        assert found.get("opened") == name, found
+        # when metering begins, the graph of the slowed iteration before it still holds its inputs
+        peaks = [answer["counters"].pop("peak_memory_MiB") for answer in (own, found)]
+        assert peaks[0] <= peaks[1], name
+        assert found["counters"] == own["counters"], name
+        for client in (usual, slow):
+            client.ask("close", name)
+    assert [client.end() for client in (usual, slow)] == [0, 0]
 
 
 def test_cases_stay_open_side_by_side(serve: Serve) -> None:
