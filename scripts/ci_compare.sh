@@ -31,8 +31,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 base="${COMPARE_BASE:-HEAD^1}"
 output="${COMPARE_OUTPUT:-results/ci_compare}"
 mkdir -p "$output"
-# a table that an earlier run left must not pass for this one's
-rm -f "$output"/comparison.{md,json,html}
+# a table that an earlier run left must not pass for this one's, and a recording is never written over
+rm -f "$output"/comparison.{md,json,html} "$output"/blocks.jsonl
 
 status=0
 scripts/compare run --base "$base" --new build --budget "${COMPARE_BUDGET:-10m}" --output "$output" "$@" || status=$?

@@ -136,7 +136,7 @@ set_up_packages() { :; }
 set_up_google_benchmark() { :; }
 set_up_torch() { echo torch; }
 set_up_tools() { echo "$1"; }
-set_up_build() { echo build; }
+set_up_build() { echo build "${@:3}"; }
 """
 
 
@@ -147,9 +147,14 @@ set_up_build() { echo build; }
         (
             "test",
             False,
-            "torch requirements-test.txt requirements-compare.txt requirements-oracle.txt build",
+            "torch requirements-test.txt requirements-compare.txt requirements-oracle.txt build "
+            "TINY_LLAMA_WITH_SLOWDOWN=ON",
         ),
-        ("test", True, "requirements-test.txt requirements-compare.txt build"),
+        (
+            "test",
+            True,
+            "requirements-test.txt requirements-compare.txt build TINY_LLAMA_WITH_SLOWDOWN=ON",
+        ),
         ("peers", False, "torch requirements-oracle.txt build"),
         ("peers", True, "build"),
         ("golden", False, "torch requirements-oracle.txt"),

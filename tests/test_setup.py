@@ -131,6 +131,24 @@ def test_configured_folder_is_recognised(
     assert result.returncode == status
 
 
+@pytest.mark.parametrize("kept", ["", "ADDED:BOOL=OFF\n", "ADDED:BOOL=ON\n"])
+def test_setting_that_a_command_needs_is_configured_once(
+    checkout: "ScriptCheckout", kept: str
+) -> None:
+    build = checkout.root / "build"
+    build.mkdir()
+    (build / "CMakeCache.txt").write_text(CACHE.format(root=checkout.root, hip="ON") + kept)
+    (build / "build.ninja").touch()
+    calls = checkout.root / "cmake_calls"
+    checkout.stub("cmake", f'echo "$*" >>"{calls}"')
+    code = 'torch_cmake_folder=/t; set_up_build ci "$project_root/build" ADDED=ON'
+    result = checkout.run(code)
+    assert result.returncode == 0, result.stderr
+    *configured, built = calls.read_text().splitlines()
+    assert configured == ([] if "ON" in kept else ["--preset ci -DADDED=ON -DTorch_DIR=/t"])
+    assert built.startswith(f"--build {build} --parallel ")
+
+
 def test_git_and_apt_absent_leaves_google_benchmark_to_cmake(checkout: "ScriptCheckout") -> None:
     checkout.stub("apt-get", "echo 'no network'; exit 100")
     checkout.stub("apt-cache", "exit 100")

@@ -18,10 +18,14 @@ cache_has() { # <build folder> <variable> <value>
 }
 
 # The cache itself says what a build folder was configured for; CMake looks after its own files' changes at build time.
-is_configured() { # <preset> <build folder>
-  local preset="$1" folder="$2"
+is_configured() { # <preset> <build folder> [<variable>=<value>]...
+  local preset="$1" folder="$2" setting
+  shift 2
   [[ -f "$folder/CMakeCache.txt" && -f "$folder/build.ninja" ]] || return 1
   cache_has "$folder" CMAKE_HOME_DIRECTORY "$project_root" && cache_has "$folder" Torch_DIR "$torch_cmake_folder" || return 1
+  for setting in "$@"; do
+    cache_has "$folder" "${setting%%=*}" "${setting#*=}" || return 1
+  done
   case "$preset" in
     ci) cache_has "$folder" TINY_LLAMA_WITH_HIP ON && cache_has "$folder" CMAKE_BUILD_TYPE Release ;;
     release) cache_has "$folder" CMAKE_BUILD_TYPE Release && ! cache_has "$folder" TINY_LLAMA_WITH_HIP ON ;;
@@ -29,14 +33,16 @@ is_configured() { # <preset> <build folder>
   esac
 }
 
-configure() { # <preset> <build folder> <Torch_DIR>
-  local options=()
+configure() { # <preset> <build folder> <Torch_DIR> [<variable>=<value>]...
+  local preset="$1" folder="$2" torch="$3" options=() setting
+  shift 3
   # Paths of another libtorch or of a checkout since moved stay in the cache otherwise.
-  if [[ -f "$2/CMakeCache.txt" ]]; then
-    if ! cache_has "$2" CMAKE_HOME_DIRECTORY "$project_root" || ! cache_has "$2" Torch_DIR "$3"; then options+=(--fresh); fi
+  if [[ -f "$folder/CMakeCache.txt" ]]; then
+    if ! cache_has "$folder" CMAKE_HOME_DIRECTORY "$project_root" || ! cache_has "$folder" Torch_DIR "$torch"; then options+=(--fresh); fi
   fi
+  for setting in "$@"; do options+=("-D$setting"); done
   cd "$project_root"
-  cmake --preset "$1" "${options[@]}" -DTorch_DIR="$3"
+  cmake --preset "$preset" "${options[@]}" -DTorch_DIR="$torch"
 }
 
 # One compiler takes up to 1.5 GiB on libtorch's headers: as many at once as there are processors and memory for.
@@ -54,12 +60,13 @@ parallel_jobs() {
 
 build() { cmake --build "$1" --parallel "$(parallel_jobs)"; } # <build folder>
 
-# set_up_build <preset> <build folder>
+# set_up_build <preset> <build folder> [<CMake variable>=<value>]...
 set_up_build() {
   local preset="$1" folder="$2"
-  if ! is_configured "$preset" "$folder"; then
+  shift 2
+  if ! is_configured "$preset" "$folder" "$@"; then
     require_step "configure $(basename "$folder") (preset $preset)" "configure_$(basename "$folder")" \
-      configure "$preset" "$folder" "$torch_cmake_folder"
+      configure "$preset" "$folder" "$torch_cmake_folder" "$@"
   fi
   require_step "build $(basename "$folder")" "build_$(basename "$folder")" build "$folder"
 }
