@@ -12,7 +12,7 @@ from tinyllama_tools.calibrate import command as calibrate_command
 from tinyllama_tools.compare import run_command, stored_command
 from tinyllama_tools.history import command as history_command
 from tinyllama_tools.history.change_points import FEWEST_FILES
-from tinyllama_tools.judging.design import ALPHA, LOOKS, MARGIN, fewest_files, plan_design
+from tinyllama_tools.judging.design import ALPHA, LOOKS, MARGIN, SPENT, fewest_files, plan_design
 from tinyllama_tools.judging.outcome import Outcome
 from tinyllama_tools.suite_run import PROJECT
 
@@ -76,6 +76,13 @@ def test_planned_numbers_are_those_of_the_design(cases: int) -> None:
     looks = ", ".join(map(str, plan_design(cases).looks))
     assert f"| {cases} | {looks} |" in TEXT
     assert f"| {cases} | {fewest_files(cases, ALPHA)} |" in TEXT
+
+
+def test_the_confidence_of_a_look_is_that_of_the_design() -> None:
+    assert f"each has {100 * plan_design(1).look_confidence:.1f} %" in TEXT
+    # the reserve makes what is held against alpha so many times as large
+    assert 1 / SPENT == 4
+    assert "four times as large" in TEXT
 
 
 def test_defaults_are_those_of_the_code() -> None:

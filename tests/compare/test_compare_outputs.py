@@ -13,6 +13,7 @@ from stored_samples import EMBEDDING, FFN, LOSS, NORM, STEP, every_outcome
 
 from chromium import Chromium, chromium, served
 from tinyllama_tools.compare.comparison import ComparedCase, Comparison, Interval
+from tinyllama_tools.compare.counters import HEADLINE, compare_counters
 from tinyllama_tools.compare.gate import REGRESSIONS_ONLY, Gate
 from tinyllama_tools.compare.output_markdown import markdown_of
 from tinyllama_tools.compare.output_page import page_of
@@ -74,7 +75,9 @@ def test_colour_is_for_terminals_and_follows_the_outcome(monkeypatch: pytest.Mon
         (Outcome.SLOWER, REGRESSIONS_ONLY, 1, "Regression: 2 slower of 2 cases; the worst is case"),
         (Outcome.MISSING, REGRESSIONS_ONLY, 1, "Regression: 2 missing of 2 cases."),
         (Outcome.SAME, REGRESSIONS_ONLY, 0, "No regression in 2 cases: 2 same."),
-        (Outcome.UNCLEAR, REGRESSIONS_ONLY, 0, "No regression in 2 cases: 2 unclear."),
+        (Outcome.FASTER, REGRESSIONS_ONLY, 0, "No regression in 2 cases: 2 faster."),
+        (Outcome.UNCLEAR, REGRESSIONS_ONLY, 0, "No regression shown in 2 cases: 2 unclear."),
+        (Outcome.ADDED, REGRESSIONS_ONLY, 0, "No regression shown in 2 cases: 2 added."),
         (Outcome.UNCLEAR, Gate(strict=True), 3, "No regression shown, but not every case has"),
         (Outcome.NO_VERDICT, REGRESSIONS_ONLY, 0, "No verdict on times: 2 no verdict."),
         (Outcome.NO_VERDICT, Gate(strict=True), 3, "No verdict on times"),
@@ -93,6 +96,42 @@ def test_sentence_status_and_last_line_agree(
     assert markdown.splitlines()[-1] == text.splitlines()[-1]
     assert json.loads(json_of(comparison, gate))["exit_status"] == status
     assert f"exit status {status}" in page_of(comparison, gate)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "gate", "colour", "code"),
+    [
+        (Outcome.SLOWER, REGRESSIONS_ONLY, "red", "31"),
+        (Outcome.SAME, REGRESSIONS_ONLY, "green", "32"),
+        (Outcome.UNCLEAR, Gate(strict=True), "yellow", "33"),
+        # nothing failed, and nothing was shown
+        (Outcome.UNCLEAR, REGRESSIONS_ONLY, "grey", "90"),
+    ],
+)
+def test_terminal_and_page_give_the_whole_one_colour(
+    outcome: Outcome, gate: Gate, colour: str, code: str
+) -> None:
+    comparison = only(outcome, 2)
+    assert text_of(comparison, gate, colour=True).splitlines()[-2].startswith(f"\033[{code}m")
+    assert f'<header class="verdict {colour}">' in page_of(comparison, gate)
+
+
+def test_counters_are_better_or_worse_and_those_of_one_side_are_said_first() -> None:
+    counters = compare_counters(
+        {"samples_per_second": 10.0, "kernels": 7.0}, {"samples_per_second": 12.0, "bytes": 8.0}
+    )
+    case = replace(every_outcome().cases[2], counters=counters)
+    comparison = replace(every_outcome(), cases=(case,), warnings=())
+    for text in (text_of(comparison), markdown_of(comparison), page_of(comparison)):
+        assert "samples_per_second 10 -&gt; 12 (+20.0 %), better" in text.replace("->", "-&gt;")
+        assert "kernels 7 in the base only" in text
+        said = [text.index(f"counters of the {side} only: ") for side in ("base", "new")]
+        assert max(said) < text.index("kernels 7 in the base only")
+    found = json.loads(json_of(comparison))["cases"][0]["counters"]
+    assert {c["name"]: (c["base"], c["new"]) for c in found if c["name"] != HEADLINE[0]} == {
+        "kernels": (7.0, None),
+        "bytes": (None, 8.0),
+    }
 
 
 def test_growth_only_fails_where_it_was_asked_for() -> None:

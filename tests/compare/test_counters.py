@@ -15,20 +15,24 @@ def test_the_least_growth_of_a_deterministic_counter_is_worse(name: str) -> None
     change = counter_change(name, 1000.0, 1000.0000001)
     assert change.exact
     assert change.worse
+    assert not change.better
     assert not counter_change(name, 1000.0, 999.0).worse
-    assert not counter_change(name, 1000.0, 1000.0).worse
+    assert counter_change(name, 1000.0, 999.0).better
+    same = counter_change(name, 1000.0, 1000.0)
+    assert not (same.worse or same.better)
 
 
 @pytest.mark.parametrize("name", ["samples_per_second", "TFLOPS", "MFU_percent", "GB_per_second"])
 def test_rates_are_worse_when_they_fall_and_are_not_exact(name: str) -> None:
     assert counter_change(name, 10.0, 9.0).worse
     assert not counter_change(name, 10.0, 11.0).worse
+    assert counter_change(name, 10.0, 11.0).better
     assert not counter_change(name, 10.0, 9.0).exact
 
 
 def test_nobody_can_say_that_an_unknown_counter_got_worse() -> None:
     change = counter_change("of_tomorrow", 1.0, 2.0)
-    assert not change.worse
+    assert not (change.worse or change.better)
     assert not change.exact
 
 
@@ -37,11 +41,21 @@ def test_a_counter_that_varies_within_a_side_is_not_exact() -> None:
     assert not change.exact
 
 
-def test_only_shared_counters_are_compared_and_the_ones_that_matter_come_first() -> None:
+def test_the_ones_that_matter_come_first_and_those_that_a_side_lacks_are_there() -> None:
     base = {"operators": 1.0, "zeta": 1.0, "samples_per_second": 1.0, "kernels": 5.0}
     new = {"zeta": 1.0, "samples_per_second": 1.0, "operators": 1.0, "bytes": 1.0}
-    names = [change.name for change in compare_counters(base, new)]
-    assert names == ["samples_per_second", "operators", "zeta"]
+    changes = {change.name: change for change in compare_counters(base, new)}
+    assert list(changes) == ["samples_per_second", "operators", "kernels", "bytes", "zeta"]
+    assert [name for name, change in changes.items() if change.is_one_sided] == ["kernels", "bytes"]
+    lost, found = changes["kernels"], changes["bytes"]
+    assert (lost.base, lost.new, lost.ratio) == (5.0, None, None)
+    assert (found.base, found.new, found.ratio) == (None, 1.0, None)
+    assert not (lost.worse or lost.better or found.worse or found.better)
+
+
+def test_a_side_without_any_counter_was_not_measured() -> None:
+    assert compare_counters({"operators": 1.0}, {}) == ()
+    assert compare_counters({}, {"operators": 1.0}) == ()
 
 
 def test_a_ratio_over_zero_is_none() -> None:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 from simulated_blocks import summaries
 
 from tinyllama_tools.judging.attribution import attribute
@@ -95,6 +96,52 @@ def test_a_change_outside_all_parts_stays_unexplained() -> None:
     found = attribute(step(0.02, scatter=0.002), parts())
     assert found.culprit is None
     assert found.unexplained == pytest.approx(1, abs=0.2)
+
+
+def drawn(seed: int, slowdown: float, added: float) -> str | None:
+    """The culprit of a step that takes so much longer, its ffn being so much slower; noisy."""
+    rng = np.random.default_rng([seed, 7])
+    members = {
+        name: (
+            count,
+            summaries(
+                rng.normal(math.log1p(slowdown if name == "ffn" else 0.0), 0.05, BLOCKS),
+                base_seconds=seconds,
+            ),
+        )
+        for name, (seconds, count) in PARTS.items()
+    }
+    whole = summaries(rng.normal(math.log1p(added / STEP), 0.02, BLOCKS), base_seconds=STEP)
+    return attribute(whole, members).culprit
+
+
+def test_a_step_that_is_slow_in_no_part_blames_hardly_any() -> None:
+    blamed = sum(drawn(seed, 0.0, 0.005) is not None for seed in range(60))
+    assert blamed <= 1
+
+
+def test_a_slow_part_is_still_blamed_amid_noise() -> None:
+    found = [drawn(seed, 0.15, 4 * 0.010 * 0.15) for seed in range(50)]
+    assert found.count("ffn") >= 45
+    assert set(found) <= {"ffn", None}
+
+
+def test_a_part_that_explains_less_than_half_is_no_culprit() -> None:
+    quiet = {"a": (1, summaries(np.full(8, math.log(1.1)), base_seconds=0.01))}
+    change = quiet["a"][1][0].new_seconds - 0.01
+    for times, culprit in ((1.9, "a"), (2.1, None)):
+        whole = summaries(np.full(8, math.log1p(times * change / 0.1)), base_seconds=0.1)
+        assert attribute(whole, quiet).culprit == culprit
+
+
+def test_the_more_parts_there_are_the_more_a_culprit_has_to_stand_out() -> None:
+    # 2.4 standard errors: enough for one that was chosen beforehand, not for the largest of 21
+    even = stats.norm.ppf((np.arange(BLOCKS) + 0.5) / BLOCKS)
+    moved = {"moved": (1, summaries(0.024 + 0.05 * even, base_seconds=0.01))}
+    still = {str(i): (1, summaries(np.zeros(BLOCKS), base_seconds=0.01)) for i in range(20)}
+    whole = summaries(np.full(BLOCKS, math.log1p(0.0024)), base_seconds=0.1)
+    assert attribute(whole, moved).culprit == "moved"
+    assert attribute(whole, moved | still).culprit is None
 
 
 def test_noise_has_no_culprit() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tinyllama_tools.judging.design import (
+    MOST_BLOCKS,
     Design,
     DesignError,
     fewest_at,
@@ -107,6 +108,12 @@ def test_a_design_of_ones_own_is_held_to_the_same_rules() -> None:
         Design(cases=40, looks=(18,))
     with pytest.raises(DesignError, match="2 looks, but alpha is divided by 1"):
         Design(cases=9, looks=(30, 40), paid_looks=1)
+
+
+def test_looks_beyond_what_the_exact_test_takes_are_refused() -> None:
+    assert plan_design(9, looks=16).looks[-1] <= MOST_BLOCKS
+    with pytest.raises(DesignError, match=r"20 looks: look \d+ would come after 1\d{3} blocks"):
+        plan_design(9, looks=20)
 
 
 def test_holm_by_hand() -> None:

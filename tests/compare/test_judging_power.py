@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy import stats
 
-from tinyllama_tools.judging.power import paired_detection, unpaired_detection
+from tinyllama_tools.judging.power import answered_after, paired_detection, unpaired_detection
 
 LEVEL = 1e-3 / 54
 
@@ -40,3 +40,19 @@ def test_observations_are_the_fewest_that_show_the_shift(count: int) -> None:
     assert found.observations(found.shift(count) * 1.0001) <= count
     assert found.observations(found.shift(count) * 0.9999) > count - 1
     assert found.shift(found.observations(0.9)) <= 0.9
+
+
+def test_an_answer_within_the_margin_comes_when_the_interval_fits() -> None:
+    # 0.06 and where the estimate may move to have to shrink to the 0.02 that are left
+    expected = 20 * ((0.06 + stats.norm.isf(0.05) * 0.01) / 0.02) ** 2
+    for estimate in (0.01, -0.01):
+        found = answered_after(estimate, 0.06, 0.01, 20, 0.03, significant=1e9)
+        assert found == pytest.approx(expected)
+
+
+def test_an_answer_beyond_the_margin_comes_when_it_is_significant_and_stays_there() -> None:
+    assert answered_after(0.3, 0.4, 0.05, 20, 0.03, significant=33) == 33
+    # 1.645 standard errors of the estimate have to shrink to 0.001
+    near = answered_after(0.031, 0.4, 0.005, 20, 0.03, significant=33)
+    assert near == pytest.approx(20 * (stats.norm.isf(0.05) * 0.005 / 0.001) ** 2)
+    assert answered_after(0.03, 0.4, 0.005, 20, 0.03, significant=33) == math.inf

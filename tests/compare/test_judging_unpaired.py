@@ -100,6 +100,25 @@ def test_too_few_files_are_unclear_and_say_how_many_it_takes() -> None:
     assert evidence.blocks_needed >= fewest_files(1, 1e-3) == 7
 
 
+def test_files_that_may_not_settle_it_are_not_asked_for() -> None:
+    base = _files(1, 0.05, 12, 1)
+    found = {
+        change: judge_unpaired(
+            {"a": (base, [second * change for second in base])}, alpha=1e-3, margin=0.5
+        )["a"].evidence
+        for change in (1.0, 1.49, 1.4999)
+    }
+    assert found[1.0].blocks_needed == 12
+    needed = [evidence.blocks_needed for evidence in found.values()]
+    assert needed == sorted(needed)
+    assert needed[2] > 1000
+    at_margin = judge_with_profile(1.0, math.exp(math.log1p(0.5)), 0.1, 20, margin=0.5)
+    assert judge_with_profile(1.0, 1.0, 0.001, 20).evidence.blocks_needed == 1
+    assert judge_with_profile(1.0, 1.2, 0.5, 20).evidence.blocks_needed > 10
+    assert at_margin.outcome is Outcome.UNCLEAR
+    assert at_margin.evidence.distance > 1e6
+
+
 @pytest.mark.parametrize(("base", "new"), [(2, 2), (3, 4), (10, 10), (25, 8)])
 def test_scatter_is_that_between_files_of_one_side(base: int, new: int) -> None:
     rng = np.random.default_rng(6)

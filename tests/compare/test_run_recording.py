@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,13 +70,42 @@ def test_each_line_is_there_as_soon_as_it_is_known(tmp_path: Path) -> None:
             assert len(path.read_text().splitlines()) == count
 
 
-def test_a_last_line_cut_short_is_left_out_and_written_over(tmp_path: Path) -> None:
+def test_a_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
     path = written(tmp_path / "blocks.jsonl")
     path.write_text(path.read_text()[:-10])
     assert list(read_recording(path).case_blocks) == [ITEMS[2]]
-    with RecordingWriter(path, HEADER, append=True) as writer:
-        writer.add(ITEMS[4])
-    assert list(read_recording(path).case_blocks) == [ITEMS[2], ITEMS[4]]
+
+
+def test_a_recording_is_never_written_over(tmp_path: Path) -> None:
+    path = written(tmp_path / "blocks.jsonl")
+    before = path.read_text()
+    with pytest.raises(CompareError, match=r"blocks\.jsonl: is there already"):
+        RecordingWriter(path, HEADER)
+    assert path.read_text() == before
+
+
+def test_a_full_disk_is_named_whatever_closing_says(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path / "blocks.jsonl", HEADER)
+    writer._file.close()
+    # closing tries once more to write what is left in the buffer
+    writer._file = Path("/dev/full").open("w", encoding="utf-8")  # noqa: SIM115
+    with (
+        pytest.raises(CompareError, match=r"blocks\.jsonl: .* cannot be written: .* space"),
+        writer,
+    ):
+        writer.add(ITEMS[0])
+    assert writer._file.closed
+
+
+def test_settings_are_read_back_and_older_recordings_have_none(tmp_path: Path) -> None:
+    settings = {"arguments": ["--threads=1"], "new_environment": {"A": "1"}}
+    with RecordingWriter(tmp_path / "new.jsonl", replace(HEADER, settings=settings)):
+        pass
+    assert read_recording(tmp_path / "new.jsonl").header.settings == settings
+    older = json.loads((tmp_path / "new.jsonl").read_text())
+    del older["settings"]
+    (tmp_path / "old.jsonl").write_text(json.dumps(older) + "\n")
+    assert read_recording(tmp_path / "old.jsonl").header == HEADER
 
 
 def replaced(path: Path, line: int, text: str) -> None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.measurements import (
     SIDES,
+    BothReady,
     CaseBlock,
     CaseFailure,
     CaseOpening,
@@ -25,6 +25,7 @@ from tinyllama_tools.compare.sequential_run import (
     ALL_DECIDED,
     ALL_LOOKS,
     BUDGET_USED,
+    TOO_SHORT,
     RunRecord,
     SequentialRun,
 )
@@ -37,7 +38,8 @@ PAIRS = 4
 
 @dataclass
 class Played:
-    """Draws blocks; every case takes a second, and the processes' start one more."""
+    """Draws blocks; every case takes a second, and the processes' start `start`, one more.
+    `interrupt_opening`: openings before it."""
 
     factors: dict[str, float]
     scatter: dict[str, float] = field(default_factory=dict)
@@ -51,24 +53,29 @@ class Played:
     slower_from: int = 10**6
     slower_by: float = 30.0
     costs: dict[str, float] = field(default_factory=dict)
+    start: float = 1.0
+    interrupt_opening: int = 10**6
 
     def clock(self) -> float:
         return self.now
 
     def open_once(self, cases: Sequence[str], *, verify: bool) -> Iterator[Opened]:
-        for case in cases:
-            for side in SIDES:
-                if case in self.unopened and side is Side.NEW:
-                    yield CaseFailure(0, case, side, f"wrong result, verify {verify}")
-                else:
-                    yield CaseOpening(case, side, 0.01)
+        for number, (case, side) in enumerate((c, s) for c in cases for s in SIDES):
+            if number == self.interrupt_opening:
+                raise KeyboardInterrupt
+            if case in self.unopened and side is Side.NEW:
+                yield CaseFailure(0, case, side, f"wrong result, verify {verify}")
+            else:
+                yield CaseOpening(case, side, 0.01)
 
-    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Measured]:
+    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Measured | BothReady]:
         self.asked.append(list(cases))
-        self.now += 1.0
+        self.now += self.start
         if index == self.interrupt_at:
             raise KeyboardInterrupt
-        for case in cases:
+        yield BothReady()
+        # in another order each time, as they come in truth
+        for case in random.Random(index).sample(cases, len(cases)):
             seconds = self.costs.get(case, 1.0)
             self.now += seconds if index < self.slower_from else self.slower_by * seconds
             if case in self.skips:
@@ -151,7 +158,7 @@ def test_no_block_is_begun_that_cannot_reach_a_look_within_the_budget() -> None:
 
 
 def test_where_only_some_can_go_on_it_is_those_nearest_to_a_verdict() -> None:
-    played = Played({"far": 1.03, "near": 1.0}, scatter={"far": 0.2, "near": 0.06})
+    played = Played({"far": 1.03, "near": 1.1}, scatter={"far": 0.2, "near": 0.1})
     looks = plan_design(2).looks
     room = 2.0 * (looks[1] - looks[0]) + 0.5
     record, _ = ran(played, budget=3.0 * looks[0] + room)
@@ -162,12 +169,60 @@ def test_where_only_some_can_go_on_it_is_those_nearest_to_a_verdict() -> None:
 def test_a_budget_that_reaches_no_look_is_refused_after_the_first_block() -> None:
     played = Played({"a": 1.0, "b": 1.0})
     first = plan_design(2).looks[0]
-    with pytest.raises(CompareError) as caught:
-        ran(played, budget=3.0 * first - 2)
-    message = str(caught.value)
-    assert len(played.asked) == 1
+    record, _ = ran(played, budget=3.0 * first - 2)
+    message = record.refusal
+    assert record.ended == TOO_SHORT
+    assert len(played.asked) == record.blocks == 1
     assert f"need {first} blocks of 3.0 s, {3.0 * first / 60:.1f} minutes in all" in message
     assert "give --budget 1m or more" in message
+
+
+def test_what_was_found_before_a_refusal_is_in_the_record() -> None:
+    played = Played({"wrong": 1.0, "a": 1.0}, unopened={"wrong"})
+    record, _ = ran(played, budget=3.0)
+    assert record.refusal.startswith("--budget 3 s is too short")
+    assert record.cases["wrong"].state(Side.NEW).failed == "wrong result, verify True"
+    assert len(record.cases["a"].blocks) == 1
+
+
+def test_the_processes_start_is_no_case_s_own_time() -> None:
+    """Else the estimate of a block is the lower the fewer cases are left."""
+    played = Played(
+        {f"case {i}": 1.0 for i in range(10)},
+        scatter={"case 7": 0.2},
+        start=2.0,
+    )
+    record, _ = ran(played, looks=2)
+    assert played.asked[-1] == ["case 7"]
+    assert record.cost.around == pytest.approx(2.0)
+    assert record.cost.of_block(["case 7"]) == pytest.approx(3.0)
+    assert record.cost.of_block(list(record.cases)) == pytest.approx(12.0)
+
+
+@pytest.mark.parametrize("openings", range(4))
+def test_cases_that_were_not_reached_are_known_as_such(openings: int) -> None:
+    record, _ = ran(Played({"a": 1.0, "b": 1.0}, interrupt_opening=openings))
+    assert record.ended == ""
+    states = [record.cases[case].state(side) for case in ("a", "b") for side in SIDES]
+    assert [state.is_measured for state in states] == [i < openings for i in range(4)]
+    assert [state.is_pending for state in states] == [i >= openings for i in range(4)]
+
+
+def test_what_cannot_be_kept_is_known_all_the_same() -> None:
+    played = Played({"a": 1.0})
+
+    def keep(item: Measured | Opened) -> None:
+        if isinstance(item, CaseBlock) and item.index == 3:
+            raise OSError("no space left")
+
+    run = SequentialRun(
+        played, ["a"], plan_design(1), 1e6,
+        keep=keep, progress=RunProgress(io.StringIO(), played.clock), clock=played.clock,
+    )  # fmt: skip
+    with pytest.raises(OSError, match="no space left"):
+        run.run(verify=True)
+    assert len(run.record.cases["a"].blocks) == 3
+    assert run.record.ended == ""
 
 
 def test_what_the_first_block_says_of_the_rest() -> None:

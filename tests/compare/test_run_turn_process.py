@@ -11,15 +11,13 @@ from turns_stand_in import FFN, LOSS, PROGRAM, make_build, requests_of, starts_o
 
 from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.turn_process import (
-    SHORT_SPIN,
-    WAITING,
     CaseFailedError,
     CaseSkippedError,
     NotResidentError,
     ProcessLostError,
     TurnProcess,
-    TurnProgram,
 )
+from tinyllama_tools.compare.turn_program import SHORT_SPIN, WAITING, TurnProgram
 from tinyllama_tools.peer_process import PLACING
 
 LIMIT = 5.0

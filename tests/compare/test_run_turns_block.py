@@ -10,6 +10,7 @@ import pytest
 from turns_stand_in import FFN, LOSS, NORM, PROGRAM, make_build, requests_of, starts_of
 
 from tinyllama_tools.compare.measurements import (
+    BothReady,
     CaseBlock,
     CaseFailure,
     CaseOpening,
@@ -17,21 +18,8 @@ from tinyllama_tools.compare.measurements import (
     Measured,
     Side,
 )
-from tinyllama_tools.compare.turn_process import (
-    CaseFailedError,
-    CaseSkippedError,
-    OpenedCase,
-    ProcessLostError,
-    TurnProcess,
-    TurnProgram,
-)
-from tinyllama_tools.compare.turns_block import (
-    SideError,
-    SliceEffort,
-    TakingTurns,
-    _open_both,
-    balanced_order,
-)
+from tinyllama_tools.compare.turn_program import TurnProgram
+from tinyllama_tools.compare.turns_block import SliceEffort, TakingTurns, balanced_order
 from tinyllama_tools.judging.block_summary import summarise
 
 CASES = [FFN, LOSS, NORM]
@@ -45,25 +33,13 @@ def turns(base: Path, new: Path, *, seed: int = 1, pairs: int = 4, limit: float 
     return TakingTurns(programs, SliceEffort(pairs, 0.015, limit), seed)
 
 
-@pytest.mark.parametrize(
-    ("effort", "seconds", "expected"),
-    [
-        (SliceEffort(8, 0.015), 0.001, 8),
-        # 1.5 / (2 x 0.1) = 7.5
-        (SliceEffort(8, 0.015), 0.1, 7),
-        # 1.5 / (2 x 0.25) = 3, and 4 are the fewest
-        (SliceEffort(8, 0.015), 0.25, 4),
-        (SliceEffort(8, 0.015), 60.0, 4),
-        # what the user asks for is the most
-        (SliceEffort(2, 0.015), 0.001, 2),
-        (SliceEffort(2, 0.015), 60.0, 2),
-        # the slice is long, not the iteration: 1.5 / (2 x 0.2) = 3.75, and 1.5 / (2 x 0.1) = 7.5
-        (SliceEffort(8, 0.2), 0.001, 4),
-        (SliceEffort(100, 0.1), 0.001, 7),
-    ],
-)
-def test_a_slow_case_has_fewer_pairs(effort: SliceEffort, seconds: float, expected: int) -> None:
-    assert effort.pairs_for(seconds) == expected
+def measured(measurer: TakingTurns, index: int, cases: list[str]) -> list[Measured]:
+    """A block's cases. That both sides are there is said before the first."""
+    ready, *items = measurer.measure(index, cases)
+    assert isinstance(ready, BothReady)
+    found = [item for item in items if not isinstance(item, BothReady)]
+    assert len(found) == len(items)
+    return found
 
 
 def by_case(items: list[Measured]) -> dict[str, Measured]:
@@ -73,7 +49,7 @@ def by_case(items: list[Measured]) -> dict[str, Measured]:
 def test_a_block_has_every_case_once_from_one_fresh_pair_of_processes(tmp_path: Path) -> None:
     base = make_build(tmp_path / "base")
     new = make_build(tmp_path / "new", factor={FFN: 1.5})
-    items = list(turns(base, new).measure(1, CASES))
+    items = measured(turns(base, new), 1, CASES)
     found = by_case(items)
     assert sorted(found) == sorted(CASES)
     ffn = found[FFN]
@@ -84,108 +60,6 @@ def test_a_block_has_every_case_once_from_one_fresh_pair_of_processes(tmp_path: 
     assert isinstance(loss, CaseBlock)
     assert summarise(loss.block).log_ratio == pytest.approx(0, abs=0.05)
     assert len(starts_of(base)) == len(starts_of(new)) == 1
-
-
-def test_pairs_are_counted_by_the_less_disturbed_side(tmp_path: Path) -> None:
-    """1.5 / (2 x 0.15) = 5; of the other side's 0.45 s it would be the fewest, 4."""
-    slow = {"cases": {FFN: 0.15, LOSS: 0.005}, "within": 0.0, "between": 0.0}
-    base = make_build(tmp_path / "base", **slow, factor={FFN: 3.0})
-    new = make_build(tmp_path / "new", **slow)
-    found = by_case(list(turns(base, new, pairs=8).measure(1, [FFN, LOSS])))
-    counts = {}
-    for case, item in found.items():
-        assert isinstance(item, CaseBlock)
-        assert len(item.block.base) == len(item.block.new) == len(item.first)
-        counts[case] = len(item.first)
-    assert counts == {FFN: 5, LOSS: 8}
-
-
-class NotedProcess:
-    """Notes what it is asked; `seconds` of an iteration, or the error that it answers with."""
-
-    def __init__(self, name: str, answer: float | Exception, noted: list[str]) -> None:
-        self.name = name
-        self.answer = answer
-        self.noted = noted
-
-    def ask_to_open(self, case: str) -> None:
-        self.noted.append(f"{self.name} asked")
-
-    def opened(self, case: str) -> OpenedCase:
-        self.noted.append(f"{self.name} heard")
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return OpenedCase(self.answer, {})
-
-
-IN_ORDER = ["base asked", "new asked", "base heard", "new heard"]
-
-
-def test_both_sides_build_at_once() -> None:
-    noted: list[str] = []
-    pair = {
-        Side.BASE: NotedProcess("base", 0.3, noted),
-        Side.NEW: NotedProcess("new", 0.2, noted),
-    }
-    opened: dict[Side, TurnProcess] = {}
-    assert _open_both(pair, FFN, opened) == 0.2
-    assert noted == IN_ORDER
-    assert opened == pair
-
-
-@pytest.mark.parametrize(
-    ("error", "is_skip", "is_lost"),
-    [
-        (CaseFailedError("no"), False, False),
-        (CaseSkippedError("no"), True, False),
-        (ProcessLostError("no"), False, True),
-    ],
-)
-@pytest.mark.parametrize("failing", list(Side))
-def test_the_other_side_s_answer_is_read_where_one_fails(
-    failing: Side, error: Exception, is_skip: bool, is_lost: bool
-) -> None:
-    noted: list[str] = []
-    pair = {
-        side: NotedProcess(side.value, error if side is failing else 0.1, noted) for side in Side
-    }
-    opened: dict[Side, TurnProcess] = {}
-    with pytest.raises(SideError, match="no") as raised:
-        _open_both(pair, FFN, opened)
-    assert noted == IN_ORDER
-    assert (raised.value.side, raised.value.is_skip, raised.value.is_lost) == (
-        failing, is_skip, is_lost,
-    )  # fmt: skip
-    assert opened == {side: process for side, process in pair.items() if side is not failing}
-
-
-@pytest.mark.parametrize("how", ["failed", "skipped", "crash"])
-@pytest.mark.parametrize("failing", list(Side))
-def test_a_side_that_cannot_open_a_case_leaves_the_other_in_step(
-    tmp_path: Path, failing: Side, how: str
-) -> None:
-    builds = {
-        side: make_build(
-            tmp_path / side.value,
-            trouble={LOSS: {"at": "open", "how": how}} if side is failing else {},
-            within=0.0,
-            between=0.0,
-        )
-        for side in Side
-    }
-    found = by_case(list(turns(*builds.values()).measure(1, CASES)))
-    left = found[LOSS]
-    assert isinstance(left, CaseSkip if how == "skipped" else CaseFailure)
-    assert left.side is failing
-    for case, seconds in ((FFN, 0.010), (NORM, 0.002)):
-        item = found[case]
-        assert isinstance(item, CaseBlock)
-        assert item.block.base == item.block.new == pytest.approx((seconds,) * 4)
-    (other,) = set(Side) - {failing}
-    # one process all along, which was asked to let go of what it had opened, once
-    assert len(starts_of(builds[other])) == 1
-    asked = [r["do"] for r in requests_of(builds[other]) if r["case"] == LOSS]
-    assert asked == ["open", "close"]
 
 
 def test_each_side_begins_half_of_the_pairs_in_random_order() -> None:
@@ -214,7 +88,7 @@ def test_who_began_is_who_was_asked_first(tmp_path: Path) -> None:
                 str(tmp_path / f"script_{side}.py"),
             )
         )
-    (item,) = turns(base, new, pairs=6).measure(1, [FFN])
+    (item,) = measured(turns(base, new, pairs=6), 1, [FFN])
     assert isinstance(item, CaseBlock)
     asked = [int(letter) for letter in log.read_text()]
     assert asked == [side for first in item.first for side in (first, 1 - first)]
@@ -225,7 +99,7 @@ def test_orders_and_paddings_are_drawn_anew_and_repeat_with_the_seed(tmp_path: P
     for run, seed in enumerate((1, 1, 2)):
         base, new = (make_build(tmp_path / f"{side}{run}") for side in ("base", "new"))
         measurer = turns(base, new, seed=seed)
-        items = [item for index in (1, 2, 3) for item in measurer.measure(index, CASES)]
+        items = [item for index in (1, 2, 3) for item in measured(measurer, index, CASES)]
         orders.append([item.case for item in items])
         paddings.append([len(s["environment"]["TINY_LLAMA_PADDING"]) for s in starts_of(base)])
     assert orders[0] == orders[1] != orders[2]
@@ -238,7 +112,8 @@ def test_orders_and_paddings_are_drawn_anew_and_repeat_with_the_seed(tmp_path: P
 def test_a_lost_side_fails_its_case_and_the_others_go_on(tmp_path: Path, at: str, how: str) -> None:
     base = make_build(tmp_path / "base")
     new = make_build(tmp_path / "new", trouble={LOSS: {"at": at, "how": how}})
-    found = by_case(list(turns(base, new, limit=1.5 if how == "hang" else 10).measure(3, CASES)))
+    limit = 1.5 if how == "hang" else 10
+    found = by_case(measured(turns(base, new, limit=limit), 3, CASES))
     failure = found[LOSS]
     assert isinstance(failure, CaseFailure)
     assert (failure.index, failure.side) == (3, Side.NEW)
@@ -253,7 +128,7 @@ def test_a_lost_side_fails_its_case_and_the_others_go_on(tmp_path: Path, at: str
 def test_a_failed_answer_keeps_the_process(tmp_path: Path) -> None:
     base = make_build(tmp_path / "base", trouble={LOSS: {"at": "time", "how": "failed"}})
     new = make_build(tmp_path / "new")
-    found = by_case(list(turns(base, new).measure(1, CASES)))
+    found = by_case(measured(turns(base, new), 1, CASES))
     assert found[LOSS] == CaseFailure(1, LOSS, Side.BASE, "told to be failed")
     assert len(starts_of(base)) == 1
     assert isinstance(found[NORM], CaseBlock)
@@ -265,7 +140,7 @@ def test_a_side_that_does_not_start_fails_every_case_without_waiting_for_each(
 ) -> None:
     base = make_build(tmp_path / "base")
     new = make_build(tmp_path / "new", trouble={"start": {"at": "start", "how": how}})
-    items = list(turns(base, new, limit=1.5).measure(1, CASES))
+    items = measured(turns(base, new, limit=1.5), 1, CASES)
     assert len(starts_of(new)) == 2
     assert {item.case for item in items} == set(CASES)
     for item in items:
@@ -305,4 +180,4 @@ def test_skips_carry_their_reason(tmp_path: Path) -> None:
     measurer = turns(base, new)
     expected = CaseSkip(NORM, Side.BASE, "told to be skipped")
     assert expected in list(measurer.open_once(CASES, verify=True))
-    assert by_case(list(measurer.measure(1, CASES)))[NORM] == expected
+    assert by_case(measured(measurer, 1, CASES))[NORM] == expected

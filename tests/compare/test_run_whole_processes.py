@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,10 @@ from turns_stand_in import FFN, LOSS, NORM, PROGRAM, make_build, starts_of
 
 from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.measurements import CaseBlock, CaseFailure, CaseOpening, Side
-from tinyllama_tools.compare.turn_process import SHORT_SPIN, WAITING, TurnProgram
+from tinyllama_tools.compare.turn_program import SHORT_SPIN, WAITING, TurnProgram
 from tinyllama_tools.compare.turns_block import SliceEffort
 from tinyllama_tools.compare.whole_processes import RunningWholes, suite_case
+from tinyllama_tools.suite_run import SuiteProgram
 
 CASES = [FFN, LOSS, NORM]
 ARGUMENTS = ("--components=ffn,loss,rms_norm", "--benchmark_filter=f", "--threads=2")
@@ -61,7 +64,9 @@ def test_either_side_comes_first(tmp_path: Path) -> None:
     base, new = old(tmp_path / "base"), old(tmp_path / "new")
     measurer = wholes(base, new)
     found = [item for index in range(8) for item in measurer.measure(index, [FFN])]
-    assert {item.first[0] for item in found if isinstance(item, CaseBlock)} == {0, 1}
+    firsts = [item.first[0] for item in found if isinstance(item, CaseBlock)]
+    # of every two blocks each side once
+    assert [sum(firsts[i : i + 2]) for i in range(0, 8, 2)] == [1] * 4
 
 
 def test_the_axes_and_the_filter_of_the_run_decide_what_is_listed(tmp_path: Path) -> None:
@@ -99,6 +104,48 @@ def test_a_process_that_hangs_is_killed(tmp_path: Path) -> None:
     assert isinstance(item, CaseFailure)
     assert item.side is Side.BASE
     assert "was killed: it took more than 0.6 s" in item.reason
+
+
+def test_a_hang_costs_little_more_than_the_limit(tmp_path: Path) -> None:
+    """However many cases share the process: how long it should take is known from the openings."""
+    # processes 1 to 3 open the cases, the fourth measures them all
+    hangs = {LOSS: {"at": "time", "how": "hang", "processes": [4]}}
+    base, new = old(tmp_path / "base"), old(tmp_path / "new", trouble=hangs)
+    measurer = wholes(base, new, limit=2.0)
+    list(measurer.open_once(CASES, verify=True))
+    began = time.monotonic()
+    items = list(measurer.measure(1, CASES))
+    assert [type(item) for item in items] == [CaseBlock] * 3
+    # not 2 s for each case and the start
+    assert time.monotonic() - began < 7.0
+    assert len(starts_of(new)) == 3 + 1 + 3
+
+
+@pytest.mark.parametrize("seconds", [0.0, float("nan")])
+def test_times_that_are_none_fail_the_case_only(tmp_path: Path, seconds: float) -> None:
+    base, new = old(tmp_path / "base"), old(tmp_path / "new", factor={LOSS: seconds})
+    measurer = wholes(base, new)
+    opened = [item for item in measurer.open_once(CASES, verify=False) if item.case == LOSS]
+    assert [type(item) for item in opened] == [CaseOpening, CaseFailure]
+    items = list(measurer.measure(1, CASES))
+    assert [type(item) for item in items] == [CaseBlock, CaseFailure, CaseBlock]
+    failure = items[1]
+    assert isinstance(failure, CaseFailure)
+    assert (failure.side, failure.reason.split(" s: ")[1]) == (
+        Side.NEW, "must be positive and finite",
+    )  # fmt: skip
+
+
+def test_a_result_file_that_cannot_be_read_fails_the_case_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(*_: object, **__: object) -> None:
+        json.loads('{"context":')
+
+    monkeypatch.setattr(SuiteProgram, "run", half)
+    (item,) = wholes(old(tmp_path / "base"), old(tmp_path / "new")).measure(1, [FFN])
+    assert isinstance(item, CaseFailure)
+    assert "result file cannot be read: JSONDecodeError" in item.reason
 
 
 def test_names_that_are_no_cases_are_named() -> None:

@@ -44,6 +44,7 @@ TEXTS = {
     "malformed": ('{"context": {,}}', "is no JSON: Expecting property name"),
     "a list": ("[1, 2]", "holds no object"),
     "nested": ("[" * 100_000, "nested too deep"),
+    "endless digits": ('{"context": {"x": ' + "9" * 5000 + "}}", "is no JSON to read: Exceeds"),
     "foreign": ('{"answer": 42}', "its keys are answer"),
     "an empty object": ("{}", "its keys are none"),
 }
@@ -96,7 +97,30 @@ FAULTS: dict[str, tuple[Callable[[Json], object], str]] = {
     "counter": (repetition("TFLOPS", float("nan")), "counter TFLOPS is nan, must be finite"),
     "twice": (
         lambda found: found["benchmarks"].append(found["benchmarks"][0]),
-        "repetition 0 is there twice",
+        "repetition 0 is there 2 times",
+    ),
+    "twice without an index": (
+        lambda found: found["benchmarks"].extend(
+            [{k: v for k, v in entry("x", 1.0).items() if k != "repetition_index"}] * 2
+        ),
+        "x: a repetition without an index is there 2 times",
+    ),
+    "an index that is none": (
+        lambda found: found["benchmarks"].extend([entry("x", 1.0, index=[])] * 2),
+        "x: repetition [] is there 2 times",
+    ),
+    "a very large time": (repetition("real_time", 10**400), "real_time of 401 digits ms, must be"),
+    "a very large counter": (repetition("operators", 10**400), "operators is of 401 digits, must"),
+    "settings": (context("settings", "x"), "context.settings is 'x', must be an object"),
+    "device": (context("device", "x"), "context.device is 'x', must be an object"),
+    "peaks": (context("peaks", [1]), "context.peaks is [1], must be an object"),
+    "measured": (
+        context("peaks", {"measured": [1]}),
+        "context.peaks.measured is [1], must be an object",
+    ),
+    "a peak": (
+        context("peaks", {"measured": {"f32": 3}}),
+        "context.peaks.measured.f32 is 3, must be an object",
     ),
     "no repetition": (
         lambda found: found["benchmarks"].append(

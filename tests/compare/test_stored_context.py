@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from stored_samples import CONTEXT, TIMES
+from stored_samples import CONTEXT, TIMES, document, write
 
 from tinyllama_tools.compare.context_differences import (
     axis_differences,
     context_differences,
+    one_after_the_other,
     work_differences,
 )
+from tinyllama_tools.compare.stored_files import read_sides
+from tinyllama_tools.compare.stored_warnings import stored_warnings
 
 Json = dict[str, Any]
 
@@ -81,6 +85,39 @@ def test_dtypes_sizes_and_variants_of_one_side_only() -> None:
         "dtype: f32 in the base, bf16, f32 in the new",
         "variant: baseline in the base, baseline, qkv in the new",
     ]
+
+
+def dated(*dates: object) -> list[Json]:
+    return [changed("date", date) for date in dates]
+
+
+MONDAY = ("2026-03-02T09:00:00+01:00", "2026-03-02T10:00:00+01:00")
+TUESDAY = ("2026-03-03T09:00:00Z", "2026-03-03T10:00:00+01:00")
+
+
+def test_sides_that_were_measured_one_after_the_other_are_named() -> None:
+    for base, new in ((MONDAY, TUESDAY), (TUESDAY, MONDAY)):
+        found = one_after_the_other(dated(*base), dated(*new))
+        assert found is not None
+        assert "alpha does not hold" in found
+    by_turns = ((MONDAY[0], TUESDAY[1]), (MONDAY[1], TUESDAY[0]))
+    assert one_after_the_other(*(dated(*side) for side in by_turns)) is None
+    # nobody can say when these were
+    assert one_after_the_other(dated(None), dated(*TUESDAY)) is None
+    assert one_after_the_other(dated("yesterday"), dated(*TUESDAY)) is None
+
+
+def test_the_order_of_the_sides_is_the_first_warning_of_several_files(tmp_path: Path) -> None:
+    paths = [
+        [
+            write(tmp_path / f"{side}_{i}.json", document(TIMES, context={"date": date, **more}))
+            for i, date in enumerate(dates)
+        ]
+        for side, dates, more in (("base", MONDAY, {}), ("new", TUESDAY, {"git_dirty": True}))
+    ]
+    for files, expected in ((2, "measured one after the other"), (1, "the new was built from")):
+        sides = read_sides(*(side[:files] for side in paths))
+        assert stored_warnings(*sides, ())[0].startswith(expected)
 
 
 def test_training_runs_of_other_work() -> None:

@@ -23,6 +23,7 @@ def profile(**changes: object) -> Json:
     return {
         "kind": "tiny_llama noise profile",
         "schema_version": 1,
+        "host_name": "host",
         "device": "Some CPU",
         "architecture": "x86-64 AVX2",
         "threads": 2,
@@ -74,7 +75,9 @@ def test_a_profile_in_its_usual_place_is_used_where_it_is_of_this_machine(
     assert defaults is not None
     monkeypatch.setattr(stored_command.usable_profile, "__defaults__", (usual,))
     assert main(sides) == 1
-    assert "the recorded noise profile" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "the recorded noise profile" in said
+    assert "holds only as far as log seconds are normal" in said
     write(usual, profile(threads=8))
     assert main(sides) == 0
     said = capsys.readouterr().out
@@ -88,6 +91,10 @@ def test_a_named_profile_of_another_machine_is_refused(
     path = write(tmp_path / "noise.json", profile(device="Other"))
     assert main([*sides, "--noise-profile", str(path)]) == 2
     assert "is of device 'Other', the results are of 'Some CPU'" in capsys.readouterr().err
+    # another machine of the same make
+    write(path, profile(host_name="other"))
+    assert main([*sides, "--noise-profile", str(path)]) == 2
+    assert "is of host_name 'other', the results are of 'host'" in capsys.readouterr().err
 
 
 def test_several_files_a_side_do_without(

@@ -7,17 +7,20 @@ from collections.abc import Collection, Mapping
 
 # the last few: a machine that others use may change within minutes
 REMEMBERED = 5
+# Of the budget, where blocks became slower than they were when a look was begun for.
+MOST_OVERRUN = 1.15
 
 
 class BlockCost:
-    """Seconds of a block: those of its start and end, and those of each case."""
+    """Seconds of a block: those around the cases (start and end of its processes), and each case's
+    own."""
 
     def __init__(self) -> None:
         self._around: list[float] = []
         self._cases: dict[str, list[float]] = {}
 
     def learn(self, whole: float, cases: Mapping[str, float]) -> None:
-        """One block: its seconds, and those of its cases among them."""
+        """One block: its seconds, and of these the cases' own, the processes' start left out."""
         self._around = [*self._around, max(0.0, whole - sum(cases.values()))][-REMEMBERED:]
         for case, seconds in cases.items():
             self._cases[case] = [*self._cases.get(case, []), seconds][-REMEMBERED:]

@@ -73,9 +73,10 @@ class CaseRecord:
             return SideState(skipped=self.skips[side])
         if failed and (side not in self.openings or len(failed) >= MOST_FAILURES):
             return SideState(failed=failed[-1])
-        return SideState(is_measured=side in self.openings)
+        is_open = side in self.openings
+        return SideState(is_measured=is_open, is_pending=not is_open)
 
     @property
-    def passing_failures(self) -> dict[Side, list[str]]:
-        """Failures that it went on after."""
+    def failed_sides(self) -> dict[Side, list[str]]:
+        """Reasons by side, of sides that failed at all, whether it went on after that or not."""
         return {side: reasons for side, reasons in self.failures.items() if reasons}

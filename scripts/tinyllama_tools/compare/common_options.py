@@ -6,8 +6,10 @@ import argparse
 from pathlib import Path
 
 from tinyllama_tools.compare.gate import Gate
+from tinyllama_tools.judging.design import ALPHA, MARGIN
 
-ALPHA, MARGIN = 1e-3, 0.03
+__all__ = ["ALPHA", "MARGIN", "add_common_options", "fraction", "gate_of"]
+
 FORMATS = ("text", "md", "json")
 
 
@@ -30,7 +32,8 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         "--alpha",
         type=fraction,
         default=ALPHA,
-        help="chance of a false `slower` or `faster` anywhere in the family (default: %(default)s)",
+        help="chance of a `slower` or `faster` anywhere in the family where there is no difference "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--margin",

@@ -27,22 +27,28 @@ class Interval:
 
 @dataclass(frozen=True)
 class CounterChange:
-    """One counter of a case on both sides.
+    """One counter of a case; None on a side that does not have it.
 
     `exact`: deterministic (memory, allocations, operators, kernels, FLOPs), compared to the last
-    digit. `worse`: it moved in the direction that its users do not want.
+    digit. `worse`: it moved in the direction that its users do not want; `better`: in the other.
     """
 
     name: str
-    base: float
-    new: float
+    base: float | None
+    new: float | None
     exact: bool
     worse: bool
+    better: bool = False
+
+    @property
+    def is_one_sided(self) -> bool:
+        """Whether only one side has it."""
+        return self.base is None or self.new is None
 
     @property
     def ratio(self) -> float | None:
-        """new / base, None where the base is 0."""
-        return self.new / self.base if self.base else None
+        """new / base, None where the base is 0 or a side does not have it."""
+        return self.new / self.base if self.base and self.new is not None else None
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,8 @@ class ComparedCase:
     `p_value`: corrected for looks and for the family. `blocks`: how many the verdict stands on.
     `base_seconds`, `new_seconds`: medians, of an iteration. `smallest_difference`: of an unclear
     case, what this data could have shown, as a fraction (0.04: 4 %); `seconds_needed`: time until
-    the margin could be. `note`: the reason of a failure or skip, or what else to know.
+    it is likely to have an answer, None where more may not settle it. `note`: the reason of a
+    failure or skip, or what else to know.
     """
 
     name: str

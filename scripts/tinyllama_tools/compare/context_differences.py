@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from tinyllama_tools.compare.case_name import parse_case_name
@@ -52,6 +53,31 @@ def difference(name: str, base: Sequence[Any], new: Sequence[Any]) -> str | None
     if all(value == values[0] for value in values):
         return None
     return f"{name}: {_shown(base)} in the base, {_shown(new)} in the new"
+
+
+def _dates(contexts: Contexts) -> list[float] | None:
+    """In seconds; None unless every file says a date."""
+    found = []
+    for context in contexts:
+        try:
+            # "Z" is not read before Python 3.11
+            date = datetime.fromisoformat(str(context.get("date")).replace("Z", "+00:00"))
+            found.append(date.timestamp())
+        except (ValueError, OverflowError, OSError):
+            return None
+    return found
+
+
+def one_after_the_other(base: Contexts, new: Contexts) -> str | None:
+    """What to know where all files of one side are older than all of the other: their order is then
+    the same as their side, and no test can tell the two apart."""
+    before, after = _dates(base), _dates(new)
+    if before and after and (max(before) < min(after) or max(after) < min(before)):
+        return (
+            "measured one after the other: what changed on the machine between the two periods "
+            "counts as difference, and alpha does not hold; measure base and new by turns"
+        )
+    return None
 
 
 def _debug_builds(base: Contexts, new: Contexts) -> Iterator[str]:

@@ -57,21 +57,31 @@ HEADLINE = ("samples_per_second", "TFLOPS", "MFU_percent", "peak_memory_MiB")
 ORDER = {name: i for i, name in enumerate(dict.fromkeys((*HEADLINE, *KINDS)))}
 
 
-def counter_change(name: str, base: float, new: float, *, varies: bool = False) -> CounterChange:
+def counter_change(
+    name: str, base: float | None, new: float | None, *, varies: bool = False
+) -> CounterChange:
     """Exact counters to the last digit; `worse` of the others is only which way they moved.
 
-    `varies`: runs of one side disagree about it, so it is not exact after all.
+    None: a side does not have it, which is neither worse nor better. `varies`: runs of one side
+    disagree about it, so it is not exact after all.
     """
     kind = KINDS.get(name, UNKNOWN)
-    is_worse = (new - base) * kind.is_better_when < 0
-    return CounterChange(name, base, new, kind.exact and not varies, is_worse)
+    moved = 0.0 if base is None or new is None else (new - base) * kind.is_better_when
+    is_exact = kind.exact and not varies
+    return CounterChange(name, base, new, is_exact, worse=moved < 0, better=moved > 0)
 
 
 def compare_counters(
     base: Mapping[str, float], new: Mapping[str, float], varying: Collection[str] = ()
 ) -> tuple[CounterChange, ...]:
-    """The counters that both sides have, in the order in which people read them."""
-    shared = sorted(base.keys() & new.keys(), key=lambda name: (ORDER.get(name, len(ORDER)), name))
+    """Every counter of either side, in the order in which people read them.
+
+    None at all where a side has no counter: it was not measured there, which its case says itself.
+    """
+    if not base or not new:
+        return ()
+    names = sorted(base.keys() | new.keys(), key=lambda name: (ORDER.get(name, len(ORDER)), name))
     return tuple(
-        counter_change(name, base[name], new[name], varies=name in varying) for name in shared
+        counter_change(name, base.get(name), new.get(name), varies=name in varying)
+        for name in names
     )

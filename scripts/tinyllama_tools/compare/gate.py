@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tinyllama_tools.compare.comparison import ComparedCase, Comparison
-from tinyllama_tools.judging.outcome import NO_REGRESSION, REGRESSION, STILL_UNCLEAR
+from tinyllama_tools.judging.outcome import NO_REGRESSION, REGRESSION, STILL_UNCLEAR, Outcome
 
 MEANINGS = {
     NO_REGRESSION: "no regression shown",
     REGRESSION: "regression",
     STILL_UNCLEAR: "not every case has an answer (--strict)",
 }
+ABSENCE_SHOWN = frozenset({Outcome.SAME, Outcome.FASTER})
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,27 @@ class Gate:
             return REGRESSION
         return comparison.exit_status(strict=self.strict)
 
+    def colour(self, comparison: Comparison) -> str:
+        """The one that every output gives the whole: red, yellow, green, or grey where nothing
+        failed and nothing was shown either."""
+        status = self.status(comparison)
+        if status != NO_REGRESSION:
+            return "red" if status == REGRESSION else "yellow"
+        return "green" if is_absence_shown(comparison.cases) else "grey"
+
 
 REGRESSIONS_ONLY = Gate()
+
+
+def is_absence_shown(cases: Iterable[ComparedCase]) -> bool:
+    """Whether every case is `same` or `faster`: no regression, and not only none that was seen."""
+    found = {case.outcome for case in cases}
+    return bool(found) and found <= ABSENCE_SHOWN
+
+
+def failing(cases: Iterable[ComparedCase]) -> list[ComparedCase]:
+    """Regressions that were not allowed by name."""
+    return [case for case in cases if case.outcome.is_regression and not case.allowed]
 
 
 def growing(cases: Iterable[ComparedCase]) -> list[ComparedCase]:

@@ -52,6 +52,9 @@ def read_json(path: Path) -> tuple[Json, bytes]:
         if _is_cut_short(text, error):
             raise bad_file(path, f"is cut short: it ends at {where}", MEASURE_AGAIN) from error
         raise bad_file(path, f"is no JSON: {error.msg}, {where}", MEASURE_AGAIN) from error
+    except ValueError as error:
+        # a number of more digits than Python converts
+        raise bad_file(path, f"is no JSON to read: {error}", MEASURE_AGAIN) from error
     except RecursionError as error:
         raise bad_file(path, "is no JSON to read: nested too deep", MEASURE_AGAIN) from error
     if not isinstance(document, dict):

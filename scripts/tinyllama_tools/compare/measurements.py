@@ -67,6 +67,11 @@ class CaseOpening:
     counters: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class BothReady:
+    """Of a block: its processes are there, and all that comes after is the cases' own time."""
+
+
 Measured = CaseBlock | CaseFailure | CaseSkip
 Opened = CaseOpening | CaseFailure | CaseSkip
 
@@ -82,6 +87,7 @@ class Measurer(Protocol):
         of its result where `verify`."""
         ...
 
-    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Measured]:
-        """One block: a fresh process on each side, every case once, each yielded when done."""
+    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Measured | BothReady]:
+        """One block: a fresh process on each side, every case once, each yielded when done. Where
+        the processes' start is none of the cases' time, BothReady comes when they are there."""
         ...

@@ -12,15 +12,22 @@ from tinyllama_tools.judging.outcome import Outcome
 
 @dataclass(frozen=True)
 class SideState:
-    """What became of a case on one side; nothing set: the side knows no such case."""
+    """What became of a case on one side; nothing set: the side knows no such case. `is_pending`: it
+    lists the case, and was interrupted before it came to it."""
 
     is_measured: bool = False
     skipped: str = ""
     failed: str = ""
+    is_pending: bool = False
 
 
 def outcome_without_times(base: SideState, new: SideState) -> tuple[Outcome, str] | None:
-    """The outcome and its reason; None where both sides measured it and the new never failed."""
+    """The outcome and its reason; None where both sides measured it and the new never failed.
+
+    A case that the base lists but fails at has no verdict: nothing shows that the new is no slower.
+    """
+    if base.is_pending or new.is_pending:
+        return Outcome.NO_VERDICT, "interrupted before it was opened"
     if base.is_measured and new.failed:
         return Outcome.FAILED, new.failed
     if base.is_measured and not new.is_measured:
@@ -32,7 +39,7 @@ def outcome_without_times(base: SideState, new: SideState) -> tuple[Outcome, str
     before = base.failed or base.skipped
     words = f"{'failed' if base.failed else 'skipped'} in the base: {before}" if before else ""
     if new.is_measured and not new.failed:
-        return Outcome.ADDED, words or "not in the base"
+        return Outcome.NO_VERDICT if base.failed else Outcome.ADDED, words or "not in the base"
     now = f"failed in the new: {new.failed}" if new.failed else f"skipped in the new: {new.skipped}"
     known = now if new.failed or new.skipped else "not in the new"
     return Outcome.SKIPPED, "; ".join(filter(None, [words or "not in the base", known]))

@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 
 from tinyllama_tools.compare.comparison import ComparedCase, Comparison
-from tinyllama_tools.compare.gate import REGRESSIONS_ONLY, Gate, growing
+from tinyllama_tools.compare.gate import REGRESSIONS_ONLY, Gate, failing, growing
 from tinyllama_tools.compare.table_rows import (
     HEADER,
     headline_counters,
@@ -19,6 +19,7 @@ from tinyllama_tools.compare.wording import (
     colour_of,
     last_line,
     verdict_sentence,
+    warning_texts,
 )
 from tinyllama_tools.markdown_table import cell, markdown_table
 
@@ -63,13 +64,13 @@ def _changed(comparison: Comparison) -> list[str]:
 
 
 def _regressions(comparison: Comparison) -> list[str]:
-    failing = [c for c in comparison.cases if c.outcome.is_regression and not c.allowed]
-    if not failing:
+    failed = failing(comparison.cases)
+    if not failed:
         return []
-    shown = in_order(failing)[:MOST_DETAILS]
+    shown = in_order(failed)[:MOST_DETAILS]
     lines = ["", "**Regressions**", "", *_table(shown)]
-    if len(failing) > len(shown):
-        lines += ["", f"and {len(failing) - len(shown)} more in the page"]
+    if len(failed) > len(shown):
+        lines += ["", f"and {len(failed) - len(shown)} more in the page"]
     return lines
 
 
@@ -95,8 +96,9 @@ def markdown_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY) -> str:
         f"`{cell(comparison.base)}` against `{cell(comparison.new)}`, {comparison.method}; "
         f"family-wise alpha {comparison.alpha:g}, margin {100 * comparison.margin:g} %",
     ]
-    if comparison.warnings:
-        lines += ["", *(f"- ⚠️ {_safe(text)}" for text in comparison.warnings)]
+    warnings = warning_texts(comparison)
+    if warnings:
+        lines += ["", *(f"- ⚠️ {_safe(text)}" for text in warnings)]
     lines += _regressions(comparison)
     grown = len(growing(comparison.cases))
     if grown:

@@ -19,8 +19,15 @@ from tinyllama_tools.compare.table_rows import (
     is_changed,
     table_rows,
 )
-from tinyllama_tools.compare.wording import attribution_text, colour_of, last_line, verdict_sentence
-from tinyllama_tools.judging.outcome import REGRESSION, Outcome
+from tinyllama_tools.compare.wording import (
+    attribution_text,
+    colour_of,
+    last_line,
+    p_value_text,
+    verdict_sentence,
+    warning_texts,
+)
+from tinyllama_tools.judging.outcome import Outcome
 
 TEMPLATE = Path(__file__).with_name("comparison_page.html.j2")
 CONTEXT_ROWS = ("git_commit", "git_dirty", "device", "torch_version", "threads", "settings")
@@ -85,6 +92,7 @@ def _details(comparison: Comparison) -> list[dict[str, Any]]:
         {
             "case": case,
             "counters": headline_counters(case),
+            "p_value": None if case.p_value is None else p_value_text(case.p_value),
             "attribution": attribution_text(case.attribution) if case.attribution else [],
             "parts": case.attribution.parts if case.attribution else (),
         }
@@ -105,7 +113,8 @@ def page_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY) -> str:
         sentence=verdict_sentence(comparison, gate),
         last_line=last_line(comparison, gate),
         meaning=MEANINGS[status],
-        colour="red" if status == REGRESSION else "yellow" if status else "green",
+        colour=gate.colour(comparison),
+        warnings=warning_texts(comparison),
         header=HEADER,
         rows=[
             (row, bar_of(row.case, half), colour_of(row.case))

@@ -18,10 +18,11 @@ from tinyllama_tools.compare.wording import (
     attribution_text,
     colour_of,
     last_line,
+    p_value_text,
     verdict_sentence,
     verdict_text,
+    warning_texts,
 )
-from tinyllama_tools.judging.outcome import REGRESSION
 
 CODES = {"red": "31", "green": "32", "yellow": "33", "grey": "90"}
 LEFT = {"case", "verdict", "note"}
@@ -59,7 +60,7 @@ def _details(case: ComparedCase) -> list[str]:
     lines = [f"{verdict_text(case)}: {case.name}"]
     lines += [f"  {text}" for text in headline_counters(case)]
     if case.p_value is not None:
-        lines.append(f"  p = {case.p_value:.2g}, corrected for the family")
+        lines.append(f"  {p_value_text(case.p_value)}")
     if case.attribution is not None:
         lines += [f"  {text}" for text in attribution_text(case.attribution)]
     return lines
@@ -72,7 +73,7 @@ def _head(comparison: Comparison) -> list[str]:
         f"method: {comparison.method}; family-wise alpha {comparison.alpha:g}, "
         f"margin {100 * comparison.margin:g} %",
     ]
-    return [*lines, *(f"warning: {text}" for text in comparison.warnings), ""]
+    return [*lines, *(f"warning: {text}" for text in warning_texts(comparison)), ""]
 
 
 def text_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY, *, colour: bool = False) -> str:
@@ -85,7 +86,7 @@ def text_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY, *, colour: bo
     grown = len(growing(comparison.cases))
     if grown:
         lines += [f"deterministic counters that got worse: in {grown} of the cases above", ""]
-    colour_of_all = "red" if gate.status(comparison) == REGRESSION else "green"
-    lines.append(_paint(verdict_sentence(comparison, gate), colour_of_all, use_colour=colour))
+    sentence = verdict_sentence(comparison, gate)
+    lines.append(_paint(sentence, gate.colour(comparison), use_colour=colour))
     lines.append(last_line(comparison, gate))
     return "\n".join(lines) + "\n"

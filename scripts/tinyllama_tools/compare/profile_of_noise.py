@@ -18,7 +18,7 @@ KIND = "tiny_llama noise profile"
 SCHEMA_VERSION = 1
 DEFAULT_PATH = RESULTS / "noise_profile.json"
 RECORD_AGAIN = "record it again: scripts/compare calibrate"
-MACHINE = ("device", "architecture", "threads")
+MACHINE = ("host_name", "device", "architecture", "threads")
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class NoiseProfile:
         for context in contexts:
             device = context.get("device") or {}
             measured = {
+                "host_name": context.get("host_name"),
                 "device": device.get("name"),
                 "architecture": device.get("architecture"),
                 "threads": context.get("threads"),

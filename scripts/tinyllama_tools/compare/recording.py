@@ -1,17 +1,20 @@
 """The recording of a run: JSON lines, each written when it is known, so that nothing is lost.
 
   {"recording": "tiny_llama paired blocks", "schema_version": 1, "base", "new", "base_context",
-   "new_context", "method", "pairs", "slice_seconds", "started", "seed"}
+   "new_context", "method", "pairs", "slice_seconds", "started", "seed", "settings"}
   {"opened": NAME, "side": "base"|"new", "seconds": s, "counters": {...}}
   {"block": i, "case": NAME, "base": [s...], "new": [s...], "first": [0|1...], "at": s}
   {"block": i, "case": NAME, "failed": {"side": "base"|"new", "reason": text}}
   {"skipped": NAME, "side": "base"|"new", "reason": text}
 
-Blocks count from 1; a failure of block 0 came before any timing.
+Blocks count from 1; a failure of block 0 came before any timing. `settings`: what both programs
+were given, the environment added to each side, budget, limit and proof; empty where it was not
+said.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from dataclasses import asdict, dataclass, field
@@ -51,6 +54,7 @@ class RecordingHeader:
     started: str
     base_context: Json = field(default_factory=dict)
     new_context: Json = field(default_factory=dict)
+    settings: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,25 +108,39 @@ def _line(item: Measured | Opened) -> Json:
     return {**opened, "counters": dict(item.counters)}
 
 
-class RecordingWriter:
-    """Writes lines as they come. The file must not exist, or may be continued with `append`.
+def _not_written(path: Path, error: OSError) -> CompareError:
+    return CompareError(f"{path}: the recording cannot be written: {error}")
 
-    Raises CompareError where it cannot be written.
+
+def refuse_existing(path: Path) -> None:
+    """CompareError where the file is there: what an earlier run measured is not written over."""
+    if path.exists():
+        raise CompareError(
+            f"{path}: is there already, and a recording is never written over: name another "
+            "--output or --record, or move it away"
+        )
+
+
+class RecordingWriter:
+    """Writes lines as they come. The file must not exist.
+
+    Raises CompareError where it does, or cannot be written.
     """
 
-    def __init__(self, path: Path, header: RecordingHeader, *, append: bool = False) -> None:
+    def __init__(self, path: Path, header: RecordingHeader) -> None:
         self.path = path
+        refuse_existing(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            continues = append and path.exists() and path.stat().st_size > 0
-            if continues:
-                _drop_unfinished_line(path)
-            # closed in __exit__
-            self._file = path.open("a" if continues else "w", encoding="utf-8")
+            # closed in close(); "x": nor is it written over where it has come meanwhile
+            self._file = path.open("x", encoding="utf-8")
         except OSError as error:
-            raise CompareError(f"{path}: the recording cannot be written: {error}") from error
-        if not continues:
+            raise _not_written(path, error) from error
+        try:
             self._write({"recording": KIND, "schema_version": SCHEMA_VERSION, **asdict(header)})
+        except CompareError:
+            self.close()
+            raise
 
     def __enter__(self) -> RecordingWriter:
         return self
@@ -133,10 +151,17 @@ class RecordingWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._file.close()
+        self.close()
+
+    def close(self) -> None:
+        """Every line has been handed to the system by then, or its failure was raised; closing
+        tries a failed one once more, and what that says is no news."""
+        with contextlib.suppress(OSError):
+            self._file.close()
 
     def add(self, item: Measured | Opened) -> None:
-        """One line, on disk when this returns."""
+        """One line, handed to the operating system when this returns: it outlives this process,
+        though not a power failure."""
         self._write(_line(item))
 
     def _write(self, line: Json) -> None:
@@ -144,15 +169,7 @@ class RecordingWriter:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()
         except OSError as error:
-            raise CompareError(f"{self.path}: the recording cannot be written: {error}") from error
-
-
-def _drop_unfinished_line(path: Path) -> None:
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        with path.open("r+b") as file:
-            file.truncate(whole)
+            raise _not_written(self.path, error) from error
 
 
 def _seconds(values: object) -> tuple[float, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,15 +18,46 @@ from tinyllama_tools.compare.stored_run import StoredCase, StoredRun
 from tinyllama_tools.suite_run import OWN_KEYS, UNITS
 
 SCHEMA_VERSION = 2
+# of a number in a message
+MOST_DIGITS = 40
 # measurements of the machine, which are the percentages' denominators and nobody's code
 PEAKS = "peak/"
 ITERATION, AGGREGATE = "iteration", "aggregate"
 NEEDED = {"run_name": str, "run_type": str, "real_time": (int, float), "time_unit": str}
+# of the context, where they are there at all
+OBJECTS = (("device",), ("settings",), ("weights",), ("peaks",), ("peaks", "measured"))
 
 
 def is_result(document: Json) -> bool:
     """Whether it looks like Google Benchmark's JSON, ours or another's."""
     return isinstance(document.get("context"), dict) and "benchmarks" in document
+
+
+def _refuse_no_objects(context: Json, path: Path) -> None:
+    for keys in OBJECTS:
+        found = context
+        for key in keys:
+            found = found.get(key) or {}
+        if not isinstance(found, dict):
+            name = ".".join(("context", *keys))
+            raise bad_file(path, f"{name} is {found!r}, must be an object", MEASURE_AGAIN)
+    for name, peak in ((context.get("peaks") or {}).get("measured") or {}).items():
+        if not isinstance(peak, dict):
+            where = f"context.peaks.measured.{name}"
+            raise bad_file(path, f"{where} is {peak!r}, must be an object", MEASURE_AGAIN)
+
+
+def _is_finite(value: float) -> bool:
+    """Whether it is a number that can be computed with; whole ones of JSON have no largest."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _shown(value: float) -> str:
+    text = repr(value)
+    return text if len(text) <= MOST_DIGITS else f"of {len(text)} digits"
 
 
 def _checked_context(document: Json, path: Path) -> Json:
@@ -45,6 +77,7 @@ def _checked_context(document: Json, path: Path) -> Json:
         )
     if not isinstance(document["benchmarks"], list):
         raise bad_file(path, "'benchmarks' is no list", MEASURE_AGAIN)
+    _refuse_no_objects(context, path)
     return context
 
 
@@ -69,11 +102,12 @@ def _checked_entry(entry: object, index: int, path: Path) -> Json:
 
 
 def _seconds(entry: Json, path: Path) -> float:
-    seconds = entry["real_time"] * UNITS[entry["time_unit"]]
-    if not (math.isfinite(seconds) and seconds > 0):
+    time = entry["real_time"]
+    seconds = time * UNITS[entry["time_unit"]] if _is_finite(time) else math.inf
+    if not (_is_finite(seconds) and seconds > 0):
         raise bad_file(
             path,
-            f"{entry['run_name']}: real_time {entry['real_time']!r} {entry['time_unit']}, "
+            f"{entry['run_name']}: real_time {_shown(time)} {entry['time_unit']}, "
             "must be a positive, finite number",
             MEASURE_AGAIN,
         )
@@ -88,11 +122,11 @@ def _counters(repetitions: Sequence[Json], path: Path) -> tuple[dict[str, float]
         if name in OWN_KEYS or type(value) not in (int, float):
             continue
         values = [value, *(entry.get(name, value) for entry in others)]
-        if not all(map(math.isfinite, values)):
-            bad = next(v for v in values if not math.isfinite(v))
+        if not all(map(_is_finite, values)):
+            bad = next(v for v in values if not _is_finite(v))
             raise bad_file(
                 path,
-                f"{first['run_name']}: counter {name} is {bad}, must be finite",
+                f"{first['run_name']}: counter {name} is {_shown(bad)}, must be finite",
                 MEASURE_AGAIN,
             )
         if values.count(value) == len(values):
@@ -105,11 +139,14 @@ def _counters(repetitions: Sequence[Json], path: Path) -> tuple[dict[str, float]
 
 def _refuse_twice(name: str, repetitions: Sequence[Json], path: Path) -> None:
     indices = [entry.get("repetition_index") for entry in repetitions]
-    twice = next((i for i in indices if indices.count(i) > 1), None)
-    if len(indices) != len(set(indices)):
+    # as text, since a bad file may have anything there
+    counts = Counter(map(repr, indices))
+    twice = next((text for text, count in counts.items() if count > 1), None)
+    if twice is not None:
+        which = f"repetition {twice}" if twice != repr(None) else "a repetition without an index"
         raise bad_file(
             path,
-            f"{name}: repetition {twice} is there twice, but a case belongs once in a file",
+            f"{name}: {which} is there {counts[twice]} times, but a case belongs once in a file",
             "give two runs as two files: --base A.json B.json",
         )
 
@@ -129,7 +166,8 @@ def _case(name: str, entries: Sequence[Json], path: Path) -> StoredCase:
         repetitions = [e for e in entries if e.get("aggregate_name") == "median"]
         if not repetitions:
             raise bad_file(path, f"{name}: neither a repetition nor a median", MEASURE_AGAIN)
-        count = int(repetitions[0].get("iterations") or 0)
+        iterations = repetitions[0].get("iterations")
+        count = iterations if type(iterations) is int else 0
     counters, varying = _counters(repetitions, path)
     seconds = statistics.median(_seconds(entry, path) for entry in repetitions)
     return StoredCase(seconds, count, counters, varying)

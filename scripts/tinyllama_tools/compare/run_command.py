@@ -9,15 +9,17 @@ and ends at once where the budget does not reach to a verdict. Ctrl-C: what was 
 and written. A case that a side fails twice is closed as failed; the others go on.
 
 Files: comparison.json, .md, .html and blocks.jsonl (every slice) in --output, by default
-results/<UTC time>_compare. Exit status: 0 no regression; 1 a regression; 2 bad input, a commit that
-does not build, nothing comparable, or a budget that reaches to no verdict; 3 with --strict where
-something is unclear; 130 interrupted.
+results/<UTC time>_compare; a recording that is there already is not written over. Exit status: 0 no
+regression; 1 a regression; 2 bad input, a commit that does not build, nothing comparable, a budget
+that reaches to no verdict, or files that cannot be written; 3 with --strict where something is
+unclear; 130 interrupted (Ctrl-C, SIGTERM or SIGHUP).
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import random
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,113 +27,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tinyllama_tools.compare.attribution_tree import layers_by_size
-from tinyllama_tools.compare.build_side import Builder, BuiltSide
 from tinyllama_tools.compare.common_options import gate_of
-from tinyllama_tools.compare.comparison import Comparison, Json
+from tinyllama_tools.compare.comparison import Comparison
 from tinyllama_tools.compare.errors import CompareError
-from tinyllama_tools.compare.measurements import SIDES, Side
+from tinyllama_tools.compare.gate import Gate
+from tinyllama_tools.compare.interrupts import INTERRUPTED
+from tinyllama_tools.compare.measurements import Side
 from tinyllama_tools.compare.outputs import print_comparison, write_comparison
-from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter
-from tinyllama_tools.compare.run_options import add_options, is_chosen, program_arguments
+from tinyllama_tools.compare.prepared_run import PreparedRun, prepare
+from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter, refuse_existing
+from tinyllama_tools.compare.run_options import add_options, settings_of
 from tinyllama_tools.compare.run_progress import RunProgress
-from tinyllama_tools.compare.run_result import RunSides, comparison_of, took_text
-from tinyllama_tools.compare.sequential_run import SequentialRun
-from tinyllama_tools.compare.turn_process import (
-    NotResidentError,
-    ProcessLostError,
-    TurnProgram,
-)
-from tinyllama_tools.compare.turns_block import IN_TURN, SliceEffort, TakingTurns
-from tinyllama_tools.compare.whole_processes import RunningWholes
+from tinyllama_tools.compare.run_result import comparison_of, took_text
+from tinyllama_tools.compare.run_sides import RunSides
+from tinyllama_tools.compare.run_warnings import environment_warnings
+from tinyllama_tools.compare.sequential_run import BUDGET_USED, RunRecord, SequentialRun
+from tinyllama_tools.compare.turns_block import IN_TURN
 from tinyllama_tools.judging.design import Design, DesignError, plan_design
-from tinyllama_tools.judging.outcome import BAD_INPUT, Outcome
+from tinyllama_tools.judging.outcome import REGRESSION, Outcome
 from tinyllama_tools.result_files import run_folder
 from tinyllama_tools.suite_run import PROBLEM_SIZES
 
 __all__ = ["add_options", "main"]
 
-INTERRUPTED = 130
 SEEDS = 2**32
 RECORDING = "blocks.jsonl"
 WITHOUT_ANSWER = frozenset({Outcome.NO_VERDICT, Outcome.SKIPPED, Outcome.ADDED})
-
-
-@dataclass(frozen=True)
-class PreparedRun:
-    """Both sides, ready to be measured."""
-
-    measurer: TakingTurns | RunningWholes
-    cases: dict[Side, tuple[str, ...]]
-    contexts: dict[Side, Json]
-    names: dict[Side, str]
-
-    @property
-    def shared(self) -> list[str]:
-        """Cases that both sides list, in the base's order."""
-        new = set(self.cases[Side.NEW])
-        return [name for name in self.cases[Side.BASE] if name in new]
-
-    def only(self, side: Side) -> list[str]:
-        """Cases that this side alone lists."""
-        other = set(self.cases[side.other])
-        return [name for name in self.cases[side] if name not in other]
-
-
-def _built(options: argparse.Namespace, progress: RunProgress) -> dict[Side, BuiltSide]:
-    builder = Builder(options.build_folder, rebuild=options.rebuild, say=progress.say)
-    sides = {Side.BASE: options.base, Side.NEW: options.new}
-    return {side: builder.resolve(text, f"--{side.value}") for side, text in sides.items()}
-
-
-def _programs(
-    options: argparse.Namespace, built: Mapping[Side, BuiltSide]
-) -> dict[Side, TurnProgram]:
-    environments = {Side.BASE: options.environment_base, Side.NEW: options.environment_new}
-    arguments = program_arguments(options)
-    return {
-        side: TurnProgram(side.value, built[side].program, arguments, dict(environments[side]))
-        for side in SIDES
-    }
-
-
-def _prepared(
-    options: argparse.Namespace,
-    built: Mapping[Side, BuiltSide],
-    programs: Mapping[Side, TurnProgram],
-    seed: int,
-) -> PreparedRun:
-    """In turn where both sides can; else in whole processes."""
-    effort = SliceEffort(options.pairs, options.slice, options.limit)
-    names = {side: built[side].name for side in SIDES}
-    turns = TakingTurns(programs, effort, seed)
-    try:
-        greetings = turns.greet()
-    except NotResidentError:
-        wholes = RunningWholes(programs, effort, seed)
-        return PreparedRun(wholes, wholes.cases(), wholes.contexts, names)
-    except ProcessLostError as error:
-        raise CompareError(f"a side does not start: {error}") from error
-    return PreparedRun(
-        turns,
-        {side: greetings[side].cases for side in SIDES},
-        {side: greetings[side].context for side in SIDES},
-        names,
-    )
-
-
-def _chosen(prepared: PreparedRun, options: argparse.Namespace) -> PreparedRun:
-    cases = {
-        side: tuple(name for name in names if is_chosen(name, options))
-        for side, names in prepared.cases.items()
-    }
-    chosen = PreparedRun(prepared.measurer, cases, prepared.contexts, prepared.names)
-    if not chosen.shared:
-        counts = ", ".join(f"{len(cases[side])} on the {side.value} side" for side in SIDES)
-        raise CompareError(
-            f"no case to compare ({counts}, none on both): the sides must have one in common; give "
-            "other --components, --passes or --filter"
-        )
-    return chosen
 
 
 def _header(options: argparse.Namespace, prepared: PreparedRun, seed: int) -> RecordingHeader:
@@ -147,6 +68,7 @@ def _header(options: argparse.Namespace, prepared: PreparedRun, seed: int) -> Re
         started=now.isoformat(timespec="seconds"),
         base_context=prepared.contexts[Side.BASE],
         new_context=prepared.contexts[Side.NEW],
+        settings=settings_of(options),
     )
 
 
@@ -165,19 +87,28 @@ def _design(options: argparse.Namespace, cases: int) -> Design:
         raise CompareError(str(error)) from error
 
 
+@dataclass(frozen=True)
+class FinishedRun:
+    """`is_interrupted`: somebody ended it. `trouble`: what ended it too early, such as a recording
+    that cannot be written any more. Either way what was measured is judged."""
+
+    comparison: Comparison
+    record: RunRecord
+    is_interrupted: bool = False
+    trouble: str = ""
+
+
 def _measured(
     options: argparse.Namespace,
     prepared: PreparedRun,
-    folder: Path,
+    recording: Path,
     progress: RunProgress,
     seed: int,
-) -> tuple[Comparison, bool]:
-    """The comparison, and whether it was interrupted."""
+) -> FinishedRun:
     layers = _layers(options)
     design = _design(options, len(prepared.shared))
-    path = options.record or folder / RECORDING
-    interrupted = False
-    with RecordingWriter(path, _header(options, prepared, seed)) as writer:
+    is_interrupted, trouble = False, ""
+    with RecordingWriter(recording, _header(options, prepared, seed)) as writer:
         run = SequentialRun(
             prepared.measurer,
             prepared.shared,
@@ -189,9 +120,13 @@ def _measured(
         try:
             run.run(verify=options.verify == "before")
         except KeyboardInterrupt:
-            interrupted = True
+            is_interrupted = True
             run.judge()
-    progress.say(f"{took_text(run.record)}; every slice is in {path}")
+        except (CompareError, OSError) as error:
+            trouble = f"ended after {run.record.blocks} blocks: {error}"
+            run.judge()
+    where = "" if trouble else f"; every slice is in {recording}"
+    progress.say(f"{took_text(run.record)}{where}")
     comparison = comparison_of(
         run.record,
         design,
@@ -200,7 +135,7 @@ def _measured(
         seed=seed,
         allowed=options.allow_missing,
     )
-    return comparison, interrupted
+    return FinishedRun(comparison, run.record, is_interrupted, trouble)
 
 
 def _sides(
@@ -216,48 +151,88 @@ def _sides(
         only_base=prepared.only(Side.BASE),
         only_new=prepared.only(Side.NEW),
         warnings=_warnings(options),
+        settings=settings_of(options),
     )
 
 
 def _warnings(options: argparse.Namespace) -> list[str]:
+    added = dict(options.environment_base), dict(options.environment_new)
+    found = environment_warnings(*added, os.environ)
     if options.verify == "off":
-        return ["--verify off: results were not compared with the float64 baseline"]
-    return []
+        found.append("--verify off: results were not compared with the float64 baseline")
+    return found
 
 
-def _refuse_if_nothing_was_compared(comparison: Comparison) -> None:
-    """What was measured has been written by then."""
-    if all(case.outcome is Outcome.SKIPPED for case in comparison.cases):
-        reasons = "; ".join(f"{case.name}: {case.note}" for case in comparison.cases)
-        raise CompareError(f"nothing comparable: no case was measured on both sides: {reasons}")
-    if all(case.outcome in WITHOUT_ANSWER for case in comparison.cases):
-        blocks = max(case.blocks for case in comparison.cases)
+def _refuse_without_answer(comparison: Comparison, run: RunRecord) -> None:
+    """CompareError where nothing is known of any case."""
+    if any(case.outcome not in WITHOUT_ANSWER for case in comparison.cases):
+        return
+    late = [record for record in run.cases.values() if not record.given_up]
+    if run.ended == BUDGET_USED and late:
         raise CompareError(
-            f"no verdict: blocks became slower, so that --budget held {blocks} of the "
+            f"no verdict: blocks became slower, so that --budget held "
+            f"{max(len(record.blocks) for record in late)} of the "
             f"{comparison.design['looks'][0]} that the first verdicts need; give a larger "
             "--budget, fewer cases or a quieter machine"
         )
+    reasons = "; ".join(f"{case.name}: {case.note}" for case in comparison.cases)
+    raise CompareError(f"nothing comparable: no case was measured on both sides: {reasons}")
+
+
+def _status(finished: FinishedRun, gate: Gate) -> int:
+    """A regression that is known already is one, whatever else could not be found out."""
+    status = gate.status(finished.comparison)
+    if status == REGRESSION:
+        return status
+    if finished.record.refusal:
+        raise CompareError(finished.record.refusal)
+    _refuse_without_answer(finished.comparison, finished.record)
+    return status
+
+
+def _reported(
+    options: argparse.Namespace, finished: FinishedRun, folder: Path, progress: RunProgress
+) -> int:
+    """Prints first: what was found is then known even where the folder takes no more."""
+    gate = gate_of(options)
+    troubles = [finished.trouble] if finished.trouble else []
+    # whoever reads no further does not keep the files from being written
+    try:
+        print_comparison(finished.comparison, options.format, gate)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        pass
+    except OSError as error:
+        troubles.append(f"standard output cannot be written: {error}")
+    try:
+        for path in write_comparison(finished.comparison, folder, gate):
+            progress.say(str(path))
+    except CompareError as error:
+        troubles.append(str(error))
+    if finished.is_interrupted:
+        for trouble in troubles:
+            progress.say(trouble)
+        return INTERRUPTED
+    if troubles:
+        raise CompareError("; ".join(troubles))
+    return _status(finished, gate)
 
 
 def _run(options: argparse.Namespace) -> int:
     progress = RunProgress()
-    seed = random.SystemRandom().randrange(SEEDS) if options.seed is None else options.seed
-    built = _built(options, progress)
-    prepared = _chosen(_prepared(options, built, _programs(options, built), seed), options)
     folder = options.output or run_folder("compare")
-    comparison, interrupted = _measured(options, prepared, folder, progress, seed)
-    gate = gate_of(options)
-    for path in write_comparison(comparison, folder, gate):
-        progress.say(str(path))
-    print_comparison(comparison, options.format, gate)
-    if interrupted:
-        return INTERRUPTED
-    _refuse_if_nothing_was_compared(comparison)
-    return gate.status(comparison)
+    recording = options.record or folder / RECORDING
+    # before anything is built
+    refuse_existing(recording)
+    seed = random.SystemRandom().randrange(SEEDS) if options.seed is None else options.seed
+    prepared = prepare(options, seed, progress)
+    finished = _measured(options, prepared, recording, progress, seed)
+    return _reported(options, finished, folder, progress)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measures, writes and prints; the exit status."""
+    """Measures, prints and writes; the exit status. CompareError for bad input, and where the run
+    could not answer."""
     parser = argparse.ArgumentParser(
         prog="scripts/compare run",
         description=__doc__,
@@ -265,12 +240,4 @@ def main(arguments: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     add_options(parser)
-    options = parser.parse_args(arguments)
-    try:
-        return _run(options)
-    except CompareError as error:
-        print(f"scripts/compare run: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except KeyboardInterrupt:
-        # before anything was measured
-        return INTERRUPTED
+    return _run(parser.parse_args(arguments))

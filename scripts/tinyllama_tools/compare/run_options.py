@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
+from typing import Any
 
+from tinyllama_tools.compare.block_cost import MOST_OVERRUN
 from tinyllama_tools.compare.case_name import parse_case_name
 from tinyllama_tools.compare.common_options import add_common_options
 from tinyllama_tools.judging.design import LOOKS
@@ -87,7 +89,11 @@ def _add_cases(parser: argparse.ArgumentParser) -> None:
 def _add_effort(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("effort")
     add = group.add_argument
-    budget = "time to spend, such as 30s, 10m or 1h (default: 10m); builds come before it"
+    budget = (
+        "time to spend, such as 30s, 10m or 1h (default: 10m); builds come before it, and where "
+        f"blocks become slower on the way to a look, up to {100 * (MOST_OVERRUN - 1):.0f} %% and "
+        "the block in hand come on top"
+    )
     add("--budget", type=duration_of, default=BUDGET_SECONDS, metavar="TIME", help=budget)
     pairs = "of slices, a case and block; 4 of a case that takes long (default: 8)"
     add(
@@ -162,6 +168,19 @@ def program_arguments(options: argparse.Namespace) -> tuple[str, ...]:
     }
     arguments += [f"--{name}={value}" for name, value in others.items() if value is not None]
     return tuple(arguments)
+
+
+def settings_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What a run was asked for, as plain values for its recording and its result."""
+    return {
+        "arguments": list(program_arguments(options)),
+        "base_environment": dict(options.environment_base),
+        "new_environment": dict(options.environment_new),
+        "budget_seconds": options.budget,
+        "slice_seconds": options.slice,
+        "limit_seconds": options.limit,
+        "verify": options.verify,
+    }
 
 
 def is_chosen(name: str, options: argparse.Namespace) -> bool:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from tinyllama_tools.ablation_progress import duration
 from tinyllama_tools.compare.attribution_tree import attributions
 from tinyllama_tools.compare.case_record import CaseRecord
-from tinyllama_tools.compare.comparison import Attribution, ComparedCase, Comparison, Interval, Json
-from tinyllama_tools.compare.context_differences import context_differences
+from tinyllama_tools.compare.comparison import Attribution, ComparedCase, Comparison, Json
 from tinyllama_tools.compare.counters import compare_counters
+from tinyllama_tools.compare.judged import interval_of, unsettled_text
 from tinyllama_tools.compare.measurements import Side
 from tinyllama_tools.compare.missing_cases import SideState, allow_missing, outcome_without_times
-from tinyllama_tools.compare.run_progress import cases_text
-from tinyllama_tools.compare.sequential_run import BUDGET_USED, RunRecord
-from tinyllama_tools.compare.whole_processes import WHOLE_PROCESSES
-from tinyllama_tools.judging.design import Design
+from tinyllama_tools.compare.rates import rates
+from tinyllama_tools.compare.run_sides import RunSides
+from tinyllama_tools.compare.run_warnings import run_warnings
+from tinyllama_tools.compare.sequential_run import RunRecord
+from tinyllama_tools.judging.design import SPENT, Design
 from tinyllama_tools.judging.family import Judgement
 from tinyllama_tools.judging.outcome import Outcome
 from tinyllama_tools.judging.signed_rank import hodges_lehmann
@@ -26,33 +26,10 @@ from tinyllama_tools.judging.signed_rank import hodges_lehmann
 ATTRIBUTED = frozenset({Outcome.SLOWER, Outcome.FASTER})
 
 
-@dataclass(frozen=True)
-class RunSides:
-    """What was compared, and how. `only_base`, `only_new`: cases that one side alone lists.
-
-    `layers`: of each problem size, for the attribution. `warnings`: known before anything ran.
-    """
-
-    base: str
-    new: str
-    base_context: Json
-    new_context: Json
-    method: str
-    layers: Mapping[str, int]
-    only_base: Sequence[str] = ()
-    only_new: Sequence[str] = ()
-    warnings: Sequence[str] = field(default_factory=tuple)
-
-
-def _interval(judgement: Judgement) -> Interval | None:
-    found = judgement.evidence
-    if not (math.isfinite(found.low) and math.isfinite(found.high)):
+def _seconds_needed(record: CaseRecord, judgement: Judgement, run: RunRecord) -> float | None:
+    """Of further blocks of this case alone; None: more of them may not settle it."""
+    if judgement.evidence.blocks_needed is None:
         return None
-    return Interval(math.exp(found.low), math.exp(found.high), found.confidence)
-
-
-def _seconds_needed(record: CaseRecord, judgement: Judgement, run: RunRecord) -> float:
-    """Of further blocks of this case alone."""
     blocks = max(1, judgement.evidence.blocks_needed - len(record.blocks))
     return blocks * (run.cost.around + run.cost.of_case(record.name))
 
@@ -61,7 +38,7 @@ def _failures_note(record: CaseRecord) -> str:
     """Failures that it went on after."""
     return "; ".join(
         f"failed once on the {side.value} side: {reasons[-1]}"
-        for side, reasons in record.passing_failures.items()
+        for side, reasons in record.failed_sides.items()
     )
 
 
@@ -89,6 +66,10 @@ def _compared_case(
         return ComparedCase(record.name, outcome, note=note, counters=counters)
     base_seconds = statistics.median(block.base_seconds for block in record.blocks)
     new_seconds = statistics.median(block.new_seconds for block in record.blocks)
+    counters = compare_counters(
+        {**base, **rates(record.name, base_seconds, base)},
+        {**new, **rates(record.name, new_seconds, new)},
+    )
     if judgement is None:
         outcome, note = _without_verdict(record, design.looks[0])
         return ComparedCase(
@@ -106,14 +87,14 @@ def _compared_case(
         record.name,
         judgement.outcome,
         ratio=math.exp(judgement.evidence.estimate),
-        interval=_interval(judgement),
+        interval=interval_of(judgement),
         p_value=judgement.adjusted_p_value,
         blocks=judgement.evidence.blocks,
         base_seconds=base_seconds,
         new_seconds=new_seconds,
         smallest_difference=judgement.evidence.smallest_difference if is_unclear else None,
         seconds_needed=_seconds_needed(record, judgement, run) if is_unclear else None,
-        note=_failures_note(record),
+        note="; ".join(filter(None, (_failures_note(record), unsettled_text(judgement)))),
         counters=counters,
         attribution=attribution,
     )
@@ -139,41 +120,18 @@ def _attributions(
     return {name: a for name, a in attributions(blocks, layers).items() if name in changed}
 
 
-def _run_warnings(run: RunRecord, sides: RunSides) -> list[str]:
-    warnings = []
-    if not run.ended:
-        warnings.append(
-            f"interrupted after {run.blocks} blocks: judged at the looks that were reached"
-        )
-    if sides.method == WHOLE_PROCESSES:
-        warnings.append(
-            "a side cannot stay resident (it does not know --turns), so whole processes took turns:"
-            " drift between them is in the differences, and only large ones can be shown"
-        )
-    warnings += sides.warnings
-    warnings += context_differences([sides.base_context], [sides.new_context])
-    late = sum(record.out_of_time for record in run.cases.values())
-    if run.ended == BUDGET_USED and late:
-        warnings.append(
-            f"{cases_text(late)} left open: the budget does not reach to their next look"
-        )
-    failed = [name for name, record in run.cases.items() if any(record.passing_failures.values())]
-    if failed:
-        warnings.append(f"processes failed at {', '.join(failed)}; see there")
-    return warnings
-
-
-def _design_values(design: Design, run: RunRecord, pairs: int, seed: int) -> Json:
+def _design_values(design: Design, run: RunRecord, pairs: int, seed: int, settings: Json) -> Json:
     return {
         "cases": design.cases,
         "looks": list(design.looks),
         "paid_looks": design.paid_looks,
-        "correction": "Holm over cases, alpha divided by the looks",
+        "correction": f"Holm over cases; {SPENT:g} of alpha, divided by the looks",
         "confidence": design.confidence,
         "pairs": pairs,
         "seed": seed,
         "blocks": run.blocks,
         "ended": run.ended or "interrupted",
+        "settings": settings,
     }
 
 
@@ -201,8 +159,8 @@ def comparison_of(
         cases=allow_missing(cases, allowed),
         alpha=design.alpha,
         margin=design.margin,
-        warnings=tuple(_run_warnings(run, sides)),
-        design=_design_values(design, run, pairs, seed),
+        warnings=tuple(run_warnings(run, sides)),
+        design=_design_values(design, run, pairs, seed, sides.settings),
         base_context=sides.base_context,
         new_context=sides.new_context,
         seconds=run.seconds,

@@ -11,10 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tinyllama_tools.ablation_progress import duration
-from tinyllama_tools.compare.block_cost import BlockCost
+from tinyllama_tools.compare.block_cost import MOST_OVERRUN, BlockCost
 from tinyllama_tools.compare.case_record import CaseRecord
-from tinyllama_tools.compare.errors import CompareError
-from tinyllama_tools.compare.measurements import SIDES, CaseSkip, Measured, Measurer, Opened
+from tinyllama_tools.compare.measurements import (
+    SIDES,
+    BothReady,
+    CaseSkip,
+    Measured,
+    Measurer,
+    Opened,
+)
 from tinyllama_tools.compare.run_progress import RunProgress, cases_text
 from tinyllama_tools.compare.whole_processes import WHOLE_PROCESSES
 from tinyllama_tools.judging.design import Design
@@ -22,21 +28,22 @@ from tinyllama_tools.judging.family import Judgement, judge_family
 from tinyllama_tools.judging.outcome import Outcome
 
 DECIDED = frozenset({Outcome.SLOWER, Outcome.FASTER, Outcome.SAME})
-# Of the budget, where blocks became slower than they were when a look was begun for.
-MOST_OVERRUN = 1.15
 BUDGET_USED, ALL_LOOKS, ALL_DECIDED = "budget used", "all looks taken", "every case decided"
+TOO_SHORT = "budget too short for any verdict"
 
 
 @dataclass
 class RunRecord:
     """What a run has found so far. `ended`: why it ended; empty while it goes on or was
-    interrupted. `seconds`: since its start."""
+    interrupted. `refusal`: why the budget reaches to no verdict, and what would. `seconds`: since
+    its start."""
 
     cases: dict[str, CaseRecord]
     judgements: dict[str, Judgement | None] = field(default_factory=dict)
     cost: BlockCost = field(default_factory=BlockCost)
     blocks: int = 0
     ended: str = ""
+    refusal: str = ""
     seconds: float = 0.0
 
     @property
@@ -70,7 +77,8 @@ class SequentialRun:
         self._start = clock()
 
     def run(self, *, verify: bool) -> None:
-        """Raises CompareError where the budget does not reach to the first verdict."""
+        """Until `record.ended`; where the budget does not reach to the first verdict it ends after
+        the first block at the latest, with a refusal."""
         self._start = self._clock()
         try:
             self._open_all(verify)
@@ -85,8 +93,9 @@ class SequentialRun:
         return self._clock() - self._start
 
     def _take(self, item: Measured | Opened) -> None:
-        self._keep(item)
+        # first: where it cannot be kept, it is known all the same
         self.record.cases[item.case].add(item)
+        self._keep(item)
 
     def _open_all(self, verify: bool) -> None:
         names = list(self.record.cases)
@@ -106,10 +115,10 @@ class SequentialRun:
         open_cases = self.record.open_cases
         index = self.record.blocks + 1
         if index == 1 and self._elapsed > self._budget:
-            raise CompareError(
-                f"--budget {duration(self._budget)} is too short: opening the cases once took "
-                f"{duration(self._elapsed)}, before the first block"
+            self._refuse(
+                f"opening the cases once took {duration(self._elapsed)}, before the first block"
             )
+            return
         if index > 1 and self._would_overrun(open_cases):
             self.record.ended = BUDGET_USED
             return
@@ -119,12 +128,18 @@ class SequentialRun:
         self.record.blocks = index
         if index == 1:
             self._announce()
+            if self.record.ended:
+                return
         has_looked = self._judge()
         self._end_where_nothing_is_open()
         if not self.record.ended:
             # a look that was begun for is reached, unless blocks became much slower since
             self._leave_out_what_does_not_fit(1.0 if has_looked else MOST_OVERRUN)
             self._end_where_nothing_is_open()
+
+    def _refuse(self, why: str) -> None:
+        self.record.refusal = f"--budget {duration(self._budget)} is too short: {why}"
+        self.record.ended = TOO_SHORT
 
     def _would_overrun(self, cases: Sequence[str]) -> bool:
         after = self._elapsed + self.record.cost.of_block(cases)
@@ -135,6 +150,9 @@ class SequentialRun:
         seconds: dict[str, float] = {}
         for item in self._measurer.measure(index, cases):
             now = self._clock()
+            if isinstance(item, BothReady):
+                last = now
+                continue
             seconds[item.case], last = now - last, now
             self._take(item)
             if not isinstance(item, CaseSkip) and self.record.cases[item.case].given_up:
@@ -168,12 +186,11 @@ class SequentialRun:
             f"after {last}"
         )
         if needed > self._budget:
-            raise CompareError(
-                f"--budget {duration(self._budget)} is too short: the first verdicts on "
-                f"{cases_text(len(cases))} at --alpha {self._design.alpha:g} need {first} blocks "
-                f"of {block:.1f} s, {needed / 60:.1f} minutes in all; give --budget "
-                f"{int(needed / 60) + 1}m or more, fewer cases (--filter, --components), fewer "
-                "--pairs, fewer --looks or a larger --alpha"
+            self._refuse(
+                f"the first verdicts on {cases_text(len(cases))} at --alpha "
+                f"{self._design.alpha:g} need {first} blocks of {block:.1f} s, {needed / 60:.1f} "
+                f"minutes in all; give --budget {int(needed / 60) + 1}m or more, fewer cases "
+                "(--filter, --components), fewer --pairs, fewer --looks or a larger --alpha"
             )
 
     def judge(self) -> None:
@@ -208,9 +225,9 @@ class SequentialRun:
         while cases and self._seconds_to_next_looks(cases) > left:
             self.record.cases[cases.pop()].out_of_time = True
 
-    def _distance(self, case: str) -> tuple[int, float]:
+    def _distance(self, case: str) -> tuple[float, float]:
         judgement = self.record.judgements.get(case)
-        needed = judgement.evidence.blocks_needed if judgement else 0
+        needed = judgement.evidence.distance if judgement else 0.0
         return needed, self.record.cost.of_case(case)
 
     def _seconds_to_next_looks(self, cases: Sequence[str]) -> float:

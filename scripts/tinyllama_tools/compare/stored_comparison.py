@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tinyllama_tools.compare.attribution_tree import attributions, layers_by_size
-from tinyllama_tools.compare.comparison import Attribution, ComparedCase, Comparison, Interval
+from tinyllama_tools.compare.comparison import Attribution, ComparedCase, Comparison
 from tinyllama_tools.compare.errors import CompareError
+from tinyllama_tools.compare.judged import interval_of, unsettled_text
 from tinyllama_tools.compare.missing_cases import (
     SideState,
     allow_missing,
@@ -64,14 +65,10 @@ def _refuse_nothing_in_common(base: Cases, new: Cases, rules: Rules) -> None:
     )
 
 
-def _interval(judgement: Judgement) -> Interval | None:
-    found = judgement.evidence
-    if math.isinf(found.low) or math.isinf(found.high):
-        return None
-    return Interval(math.exp(found.low), math.exp(found.high), found.confidence)
-
-
-def _files_needed(files: int) -> str:
+def _files_needed(judgement: Judgement) -> str:
+    files = judgement.evidence.blocks_needed
+    if files is None:
+        return unsettled_text(judgement, "files")
     if files > MOST_FILES:
         return f"no number of files that anybody has gives an answer (over {MOST_FILES} a side)"
     return f"an answer needs about {files} files a side"
@@ -81,13 +78,13 @@ def _judged(case: ComparedCase, judgement: Judgement, *, is_over_files: bool) ->
     found = judgement.evidence
     notes = [case.note]
     if judgement.outcome is Outcome.UNCLEAR and is_over_files:
-        notes.append(_files_needed(found.blocks_needed))
+        notes.append(_files_needed(judgement))
     smallest = found.smallest_difference
     return replace(
         case,
         outcome=judgement.outcome,
         ratio=math.exp(found.estimate),
-        interval=_interval(judgement),
+        interval=interval_of(judgement),
         p_value=judgement.adjusted_p_value,
         blocks=found.blocks,
         smallest_difference=smallest if math.isfinite(smallest) else None,

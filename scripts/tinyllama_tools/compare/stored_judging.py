@@ -67,7 +67,11 @@ def _by_profile(
         )
         if name not in profile.cases:
             notes[name] = "not in the noise profile, whose default stands in"
-    warning = f"one file a side: the recorded noise profile {profile.path} stands in for more"
+    warning = (
+        f"one file a side: the recorded noise profile {profile.path} stands in for more; alpha "
+        "holds only as far as log seconds are normal with the recorded scatter, which has no drift "
+        "over days in it"
+    )
     return Verdicts(judgements, PROFILE, notes, (warning,))
 
 

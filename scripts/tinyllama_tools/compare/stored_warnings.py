@@ -8,9 +8,11 @@ from tinyllama_tools.compare.comparison import ComparedCase
 from tinyllama_tools.compare.context_differences import (
     axis_differences,
     context_differences,
+    one_after_the_other,
     work_differences,
 )
 from tinyllama_tools.compare.missing_cases import unknown_patterns
+from tinyllama_tools.compare.stored_judging import FEWEST_FILES
 from tinyllama_tools.compare.stored_run import StoredRun
 from tinyllama_tools.judging.outcome import Outcome
 
@@ -44,7 +46,10 @@ def _other_work(cases: Sequence[ComparedCase]) -> Iterator[str]:
     names = [
         case.name
         for case in cases
-        if any(c.name in WORK_COUNTERS and c.exact and c.base != c.new for c in case.counters)
+        if any(
+            c.name in WORK_COUNTERS and c.exact and c.base != c.new and not c.is_one_sided
+            for c in case.counters
+        )
     ]
     if names:
         yield (
@@ -78,7 +83,12 @@ def stored_warnings(
 ) -> list[str]:
     """Of the contexts, of cases that are not on both sides, and of the files."""
     sides = (base, new)
-    found = context_differences(*([run.context for run in runs] for runs in sides))
+    contexts = [[run.context for run in runs] for runs in sides]
+    found = context_differences(*contexts)
+    in_order = one_after_the_other(*contexts)
+    # one file of a side has no alpha that could fail to hold
+    if in_order and min(len(base), len(new)) >= FEWEST_FILES:
+        found.insert(0, in_order)
     found += work_differences(*([run.configuration for run in runs] for runs in sides))
     found += axis_differences(*([name for run in runs for name in run.cases] for runs in sides))
     found += [*_other_work(cases), *_one_sided(cases), *_same_file(base, new)]

@@ -79,6 +79,11 @@ def is_changed(case: ComparedCase) -> bool:
 
 
 def headline_counters(case: ComparedCase) -> list[str]:
-    """What matters of a changed case beside time, and every deterministic counter that moved."""
-    shown = [c for c in case.counters if c.name in HEADLINE or (c.exact and c.base != c.new)]
+    """What matters of a changed case beside time, every deterministic counter that moved, and
+    those that a side lacks."""
+    shown = [
+        c
+        for c in case.counters
+        if c.name in HEADLINE or c.is_one_sided or (c.exact and c.base != c.new)
+    ]
     return [counter_text(change) for change in shown]

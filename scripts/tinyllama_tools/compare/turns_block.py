@@ -1,7 +1,8 @@
 """Two resident processes that take turns in short slices, so that drift hits both alike.
 
 A block is one fresh pair of processes. Within it the cases come in random order, and of each pair
-of slices either side begins, half of the pairs each.
+of slices either side begins, half of the pairs each. Whatever else one side must do before the
+other (start, open a case, close it) one side does first in this block and the other in the next.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from types import TracebackType
 
 from tinyllama_tools.compare.measurements import (
     SIDES,
+    BothReady,
     CaseBlock,
     CaseFailure,
     CaseOpening,
@@ -24,16 +26,15 @@ from tinyllama_tools.compare.measurements import (
     Opened,
     Side,
 )
+from tinyllama_tools.compare.side_order import SideOrder
 from tinyllama_tools.compare.turn_process import (
-    MOST_PADDING_BYTES,
     CaseFailedError,
     CaseSkippedError,
-    Greeting,
     ProcessLostError,
     TurnProcess,
-    TurnProgram,
     start_all,
 )
+from tinyllama_tools.compare.turn_program import MOST_PADDING_BYTES, Greeting, TurnProgram
 from tinyllama_tools.judging.blocks import Block
 
 IN_TURN = "in turn"
@@ -89,11 +90,19 @@ def of_side(side: Side) -> Iterator[None]:
 
 
 class ProcessPair:
-    """Both sides' processes, started at once; one that was lost is started anew when needed."""
+    """Both sides' processes, started at once; one that was lost is started anew when needed.
+
+    `sides`: in the order in which they are started, waited for and closed.
+    """
 
     def __init__(
-        self, programs: Mapping[Side, TurnProgram], limit: float, order: random.Random
+        self,
+        programs: Mapping[Side, TurnProgram],
+        limit: float,
+        order: random.Random,
+        sides: tuple[Side, ...] = SIDES,
     ) -> None:
+        self.sides = sides
         self._programs = programs
         self._limit = limit
         self._order = order
@@ -103,7 +112,7 @@ class ProcessPair:
         self._cannot_start: dict[Side, str] = {}
 
     def __enter__(self) -> ProcessPair:
-        self._start(SIDES)
+        self._start(self.sides)
         return self
 
     def __exit__(
@@ -112,8 +121,8 @@ class ProcessPair:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for process in self._processes.values():
-            process.close(wait=kind is None)
+        for side in self.sides:
+            self._processes[side].close(wait=kind is None)
 
     def _start(self, sides: Sequence[Side]) -> None:
         paddings = [self._order.randint(0, MOST_PADDING_BYTES) for _ in sides]
@@ -145,7 +154,7 @@ class ProcessPair:
 
     def wait_until_ready(self) -> None:
         """Until both compute nothing. One that cannot start is said with each of its cases."""
-        for side in SIDES:
+        for side in self.sides:
             with contextlib.suppress(ProcessLostError):
                 self.greet(side)
 
@@ -223,11 +232,12 @@ class TakingTurns:
         self.effort = effort
         self._programs = programs
         self._order = random.Random(seed)
+        self._sides = SideOrder(self._order)
         self._clock = clock
         self._started = clock()
 
-    def _pair(self) -> ProcessPair:
-        return ProcessPair(self._programs, self.effort.limit, self._order)
+    def _pair(self, sides: tuple[Side, ...] = SIDES) -> ProcessPair:
+        return ProcessPair(self._programs, self.effort.limit, self._order, sides)
 
     def greet(self) -> dict[Side, Greeting]:
         """What each side can open, and its context. Raises NotResidentError where a side does not
@@ -263,19 +273,20 @@ class TakingTurns:
                 yield CaseOpening(case, side, found.seconds, found.counters)
             return
 
-    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Measured]:
+    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Measured | BothReady]:
         """One block; see Measurer."""
         shuffled = list(cases)
         self._order.shuffle(shuffled)
-        with self._pair() as pair:
+        with self._pair(self._sides.next()) as pair:
             pair.wait_until_ready()
+            yield BothReady()
             for case in shuffled:
                 yield self._measure_case(pair, index, case)
 
     def _measure_case(self, pair: ProcessPair, index: int, case: str) -> Measured:
         opened: dict[Side, TurnProcess] = {}
         try:
-            seconds = _open_both({side: pair.ready(side) for side in SIDES}, case, opened)
+            seconds = _open_both({side: pair.ready(side) for side in pair.sides}, case, opened)
             firsts = balanced_order(self.effort.pairs_for(seconds), self._order)
             block = _time_pairs(opened, case, self.effort, firsts)
             _close_case(case, opened)

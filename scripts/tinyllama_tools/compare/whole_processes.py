@@ -6,6 +6,7 @@ machine is in the differences, and more blocks are needed than in turns.
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import time
@@ -23,7 +24,8 @@ from tinyllama_tools.compare.measurements import (
     Opened,
     Side,
 )
-from tinyllama_tools.compare.turn_process import MOST_PADDING_BYTES, TurnProgram
+from tinyllama_tools.compare.side_order import SideOrder
+from tinyllama_tools.compare.turn_program import MOST_PADDING_BYTES, TurnProgram
 from tinyllama_tools.compare.turns_block import SliceEffort
 from tinyllama_tools.judging.blocks import Block
 from tinyllama_tools.suite_run import CaseRun, Json, SuiteCase, SuiteError, SuiteProgram
@@ -49,6 +51,14 @@ def _without_axes(arguments: Sequence[str]) -> tuple[str, ...]:
     return tuple(argument for argument in arguments if not re.match(axes, argument))
 
 
+def _are_times(seconds: Sequence[float]) -> bool:
+    return all(math.isfinite(value) and value > 0 for value in seconds)
+
+
+def _no_times(seconds: Sequence[float]) -> str:
+    return f"a repetition took {min(seconds)} s: must be positive and finite"
+
+
 class RunningWholes:
     """Measures in whole processes; `contexts`: of the last result file of each side."""
 
@@ -64,6 +74,9 @@ class RunningWholes:
         self.effort = effort
         self.contexts: dict[Side, Json] = {side: {} for side in SIDES}
         self._order = random.Random(seed)
+        self._side_order = SideOrder(self._order)
+        # what a process with this case alone may take in a block: seconds, known once it was opened
+        self._expected: dict[tuple[Side, str], float] = {}
         self._clock = clock
         self._started = clock()
         self._sides = programs
@@ -90,12 +103,17 @@ class RunningWholes:
         """One process a case and side, so that one that crashes takes no other with it."""
         for case in cases:
             for side in SIDES:
+                began = self._clock()
                 run = self._run(side, [case], 1, verify=verify)
                 if isinstance(run, str):
                     yield CaseFailure(0, case, side, run)
                     continue
                 (found,) = run
-                if found.seconds:
+                if found.seconds and not _are_times(found.seconds):
+                    yield CaseFailure(0, case, side, _no_times(found.seconds))
+                elif found.seconds:
+                    slices = self.effort.pairs * max(*found.seconds, self.effort.slice_seconds)
+                    self._expected[(side, case)] = self._clock() - began + slices
                     yield CaseOpening(case, side, min(found.seconds), found.counters)
                 elif found.failed:
                     yield CaseFailure(0, case, side, found.failed)
@@ -104,8 +122,9 @@ class RunningWholes:
 
     def measure(self, index: int, cases: Sequence[str]) -> Iterator[Measured]:
         """One process of each side; where that does not come to its end, one for each case."""
-        first = self._order.randrange(2)
-        runs = {side: self._run_all(side, cases) for side in (SIDES[first], SIDES[1 - first])}
+        sides = self._side_order.next()
+        first = SIDES.index(sides[0])
+        runs = {side: self._run_all(side, cases) for side in sides}
         for i, case in enumerate(cases):
             yield self._pair_up(index, case, first, {side: runs[side][i] for side in SIDES})
 
@@ -120,6 +139,8 @@ class RunningWholes:
                 return CaseFailure(index, case, side, run.failed or "no repetition was measured")
             if not run.seconds:
                 return CaseSkip(case, side, run.skipped)
+            if not _are_times(run.seconds):
+                return CaseFailure(index, case, side, _no_times(run.seconds))
             seconds[side] = run.seconds
         pairs = min(map(len, seconds.values()))
         block = Block(seconds[Side.BASE][:pairs], seconds[Side.NEW][:pairs])
@@ -146,11 +167,20 @@ class RunningWholes:
         program = self._programs[side]
         padding = self._order.randint(0, MOST_PADDING_BYTES)
         program.environment = self._sides[side].environment_with(padding)
-        # the program measures peaks at its start, which takes about as long as a case
-        program.time_limit = self.effort.limit * (1 + len(cases))
+        program.time_limit = self._limit(side, cases)
         try:
             result = program.run(suite_cases, repetitions, verify=verify, more=more)
         except SuiteError as error:
             return str(error)
+        except (ValueError, KeyError, TypeError) as error:
+            return f"its result file cannot be read: {error!r}"
         self.contexts[side] = result.context
         return result.cases
+
+    def _limit(self, side: Side, cases: Sequence[str]) -> float:
+        """Seconds until a process counts as hanging: one answer's more than it should take, twice
+        over. Of cases that were not opened yet, each one's limit, and one for the program's start,
+        which measures peaks."""
+        most = self.effort.limit * (1 + len(cases))
+        expected = [self._expected.get((side, case), math.inf) for case in cases]
+        return min(most, self.effort.limit + 2 * sum(expected))

@@ -13,7 +13,7 @@ from tinyllama_tools.compare.comparison import (
     CounterChange,
     Interval,
 )
-from tinyllama_tools.compare.gate import MEANINGS, Gate, growing
+from tinyllama_tools.compare.gate import MEANINGS, Gate, failing, growing, is_absence_shown
 from tinyllama_tools.judging.outcome import NO_REGRESSION, REGRESSION, Outcome
 
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
@@ -58,21 +58,49 @@ def colour_of(case: ComparedCase) -> str:
     return "grey" if case.allowed else case.outcome.colour
 
 
-def value_text(value: float) -> str:
+def p_value_text(p_value: float) -> str:
+    """It is no p-value of one test: every correction that alpha stands for is in it."""
+    return f"p = {p_value:.2g}, with all corrections, as held against alpha"
+
+
+def value_text(value: float | None) -> str:
     """All digits of a whole number, five of another."""
+    if value is None:
+        return NOTHING
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:,.5g}"
 
 
 def counter_text(change: CounterChange) -> str:
-    """`allocations 29 -> 31 (+6.9 %), worse`."""
+    """`allocations 29 -> 31 (+6.9 %), worse`, or `kernels 7 in the new only`."""
+    if change.base is None:
+        return f"{change.name} {value_text(change.new)} in the new only"
+    if change.new is None:
+        return f"{change.name} {value_text(change.base)} in the base only"
     text = f"{change.name} {value_text(change.base)} -> {value_text(change.new)}"
     if change.base == change.new:
         return f"{text} (as before)"
     if change.ratio is not None:
         text += f" ({change_text(change.ratio)})"
+    if change.better:
+        return f"{text}, better"
     return f"{text}, worse" if change.worse else text
+
+
+def warning_texts(comparison: Comparison) -> list[str]:
+    """What to know before any number: the comparison's own, and counters that a side lacks."""
+    found: dict[str, Counter[str]] = {"base": Counter(), "new": Counter()}
+    for case in comparison.cases:
+        for change in case.counters:
+            if change.is_one_sided:
+                found["base" if change.new is None else "new"][change.name] += 1
+    lone = []
+    for side, counts in found.items():
+        if counts:
+            names = ", ".join(f"{name} ({n} {_cases(n)})" for name, n in counts.items())
+            lone.append(f"counters of the {side} only: {names}")
+    return [*comparison.warnings, *lone]
 
 
 def share_text(share: float) -> str:
@@ -130,14 +158,14 @@ def last_line(comparison: Comparison, gate: Gate) -> str:
 
 
 def _regression_sentence(comparison: Comparison) -> str:
-    failing = [c for c in comparison.cases if c.outcome.is_regression and not c.allowed]
-    if not failing:
+    failed = failing(comparison.cases)
+    if not failed:
         grown = len(growing(comparison.cases))
         return f"Regression: deterministic counters got worse in {grown} {_cases(grown)}."
-    counts = Counter(case.outcome for case in failing)
+    counts = Counter(case.outcome for case in failed)
     parts = [f"{n} {outcome.value}" for outcome, n in counts.items()]
     text = f"Regression: {', '.join(parts)} of {len(comparison.cases)} {_cases(comparison.cases)}"
-    slower = [c for c in failing if c.outcome is Outcome.SLOWER and c.ratio is not None]
+    slower = [c for c in failed if c.outcome is Outcome.SLOWER and c.ratio is not None]
     if slower:
         worst = max(slower, key=lambda case: case.ratio or 0.0)
         text += f"; the worst is {worst.name}, {change_text(worst.ratio)}"
@@ -163,5 +191,6 @@ def verdict_sentence(comparison: Comparison, gate: Gate) -> str:
     }:
         return f"No verdict on times: {counts_text(comparison)}."
     if status == NO_REGRESSION:
-        return f"No regression in {len(cases)} {_cases(cases)}: {counts_text(comparison)}."
+        shown = "No regression" if is_absence_shown(cases) else "No regression shown"
+        return f"{shown} in {len(cases)} {_cases(cases)}: {counts_text(comparison)}."
     return f"No regression shown, but not every case has an answer: {counts_text(comparison)}."

@@ -17,6 +17,8 @@ from tinyllama_tools.judging.signed_rank import Array, middle, walsh_averages
 SAMPLES = 1000
 SEED = 20240607
 CONFIDENCE = 0.95
+# of the change, which a part must explain to be blamed for it
+LEAST_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,15 @@ def _part(name: str, count: int, values: Array, whole: float, shares: Array) -> 
     return PartChange(name, count, seconds, seconds / whole, float(low), float(high))
 
 
-def _culprit(parts: Sequence[PartChange]) -> str | None:
+def _culprit(parts: Sequence[PartChange], shares: Mapping[str, Array]) -> str | None:
+    """`shares`: of the drawn samples, by case."""
     if not parts:
         return None
     first, others = parts[0], parts[1:]
-    stands_out = first.low > 0 and all(first.low > other.share for other in others)
-    return first.case if stands_out else None
+    # the largest of several shares was picked, so it must stand out from as many
+    low = float(np.quantile(shares[first.case], (1 - CONFIDENCE) / 2 / len(parts)))
+    stands_out = low > 0 and all(low > other.share for other in others)
+    return first.case if stands_out and first.share >= LEAST_SHARE else None
 
 
 def attribute(
@@ -85,8 +90,9 @@ def attribute(
     its blocks.
 
     Changes are Hodges-Lehmann estimates over blocks. The culprit is the part with the largest share
-    if the low end of its interval is above 0 and above every other part's share. Raises ValueError
-    for a case without blocks, or a whole that did not change at all.
+    if that is at least one half, and the low end of its interval, corrected for the number of parts
+    (Bonferroni), is above 0 and above every other part's share. Raises ValueError for a case
+    without blocks, or a whole that did not change at all.
     """
     for name, blocks in {"the whole": whole, **{n: b for n, (_, b) in parts.items()}}.items():
         if not blocks:
@@ -99,11 +105,11 @@ def attribute(
     drawn_whole = _drawn(values, generator)
     # a drawn whole of exactly 0 explains nothing, either way
     drawn_whole[drawn_whole == 0] = np.inf
-    found = []
+    found, drawn = [], {}
     for name, (count, blocks) in parts.items():
         of_part = _seconds(blocks)
-        shares = count * _drawn(of_part, generator) / drawn_whole
-        found.append(_part(name, count, of_part, change, shares))
+        drawn[name] = count * _drawn(of_part, generator) / drawn_whole
+        found.append(_part(name, count, of_part, change, drawn[name]))
     found.sort(key=lambda part: -part.share)
     unexplained = 1 - sum(part.share for part in found)
-    return Change(change, tuple(found), unexplained, _culprit(found))
+    return Change(change, tuple(found), unexplained, _culprit(found, drawn))

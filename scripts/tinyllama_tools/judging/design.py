@@ -24,6 +24,8 @@ CONFIDENCE = 0.95
 GROWTH = 1.27
 # share of alpha that looks may spend
 SPENT = 0.25
+# of which the exact test is still a number with all its digits
+MOST_BLOCKS = 1000
 
 
 class DesignError(ValueError):
@@ -140,12 +142,17 @@ def plan_design(
     """Looks from the fewest blocks on, each about 1.27 times the one before.
 
     Looks beyond `most_blocks` are dropped but still paid for, so that a budget can be prolonged.
-    Raises DesignError where `most_blocks` is fewer than the first look needs, or a value is out of
-    its range.
+    Raises DesignError where `most_blocks` is fewer than the first look needs, a value is out of its
+    range, or there are so many looks that the last ones pass what the exact test can take.
     """
     planned = [fewest_blocks(cases, alpha, looks)]
-    while len(planned) < looks:
+    while len(planned) < looks and planned[-1] <= MOST_BLOCKS:
         planned.append(math.ceil(GROWTH * planned[-1]))
+    if planned[-1] > MOST_BLOCKS:
+        raise DesignError(
+            f"{looks} looks: look {len(planned)} would come after {planned[-1]} blocks, and the "
+            f"exact test takes at most {MOST_BLOCKS}; plan fewer looks or a larger alpha"
+        )
     kept = tuple(n for n in planned if most_blocks is None or n <= most_blocks)
     if not kept:
         raise DesignError(_too_few(most_blocks or 0, planned[0], cases, alpha))

@@ -2,7 +2,8 @@
 
 Only planned looks judge: blocks beyond the last look that a case has reached wait for the next one.
 At each look the exact p-value is multiplied by the number of looks; the least of these so far is a
-p-value whenever one stops. Holm then corrects for the cases.
+p-value whenever one stops. Looks whose estimate points the other way than the last one do not
+count, which can only raise it. Holm then corrects for the cases.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from tinyllama_tools.judging.block_summary import BlockSummary
 from tinyllama_tools.judging.design import Design, DesignError
 from tinyllama_tools.judging.holm import holm_adjusted
 from tinyllama_tools.judging.look import Look, look_at
-from tinyllama_tools.judging.power import ESTIMATE_VARIANCE, POWER_QUANTILE, paired_detection
+from tinyllama_tools.judging.outcome import Outcome
+from tinyllama_tools.judging.power import (
+    ESTIMATE_VARIANCE,
+    POWER_QUANTILE,
+    answered_after,
+    paired_detection,
+)
 from tinyllama_tools.judging.signed_rank import Array
 from tinyllama_tools.judging.verdict import Evidence, Judgement, Limits, verdict
 
@@ -25,7 +32,8 @@ __all__ = ["Evidence", "Judgement", "judge_family", "judge_rows"]
 
 
 class _Reached(NamedTuple):
-    """The last look that a case has reached, the case's row in it, and its p-value over looks."""
+    """The last look that a case has reached, the case's row in it, and its p-value over those
+    looks that point the same way."""
 
     blocks: int
     look: Look
@@ -38,7 +46,8 @@ def _last_looks(
 ) -> dict[int, _Reached]:
     """By position of a case; cases that have reached no look are left out."""
     blocks = np.array([len(case) for case in log_ratios])
-    p_values = np.ones(len(log_ratios))
+    # a difference is shown one way only, so each direction has p-values of its own
+    slower, faster = np.ones((2, len(log_ratios)))
     found: dict[int, _Reached] = {}
     for count in design.looks:
         reached = np.flatnonzero(blocks >= count)
@@ -47,9 +56,16 @@ def _last_looks(
         rows = np.stack([log_ratios[case][:count] for case in reached])
         spread = np.stack([errors[case][:count] for case in reached])
         look = look_at(rows, spread, design.look_confidence)
-        p_values[reached] = np.minimum(p_values[reached], design.correction * look.p_value)
+        corrected = np.minimum(1.0, design.correction * look.p_value)
+        for p_values, sign in ((slower, 1), (faster, -1)):
+            points_there = sign * look.estimate > 0
+            least = np.minimum(p_values[reached], corrected)
+            p_values[reached] = np.where(points_there, least, p_values[reached])
+        p_value = np.where(look.estimate > 0, slower[reached], faster[reached])
+        # an estimate of exactly 0 points nowhere
+        p_value[look.estimate == 0] = 1.0
         for row, case in enumerate(reached.tolist()):
-            found[case] = _Reached(count, look, row, float(p_values[case]))
+            found[case] = _Reached(count, look, row, float(p_value[row]))
     return found
 
 
@@ -60,19 +76,35 @@ def _smallest_difference(blocks: int, uncertainty: float, design: Design) -> flo
     return limits.smallest_difference(shown, POWER_QUANTILE * estimated)
 
 
-def _blocks_needed(blocks: int, uncertainty: float, design: Design) -> int:
-    if uncertainty == 0:
-        return blocks
-    needed = paired_detection(design.strictest_level).observations(
-        math.log1p(design.margin) / uncertainty
+def _distance(last: _Reached, uncertainty: float, design: Design) -> float:
+    """Of an unclear case, in blocks."""
+    look, row = last.look, last.row
+    estimate = float(look.estimate[row])
+    shown = abs(estimate) / uncertainty if uncertainty else math.inf
+    return answered_after(
+        estimate,
+        float(look.high[row] - look.low[row]) / 2,
+        math.sqrt(ESTIMATE_VARIANCE / last.blocks) * uncertainty,
+        last.blocks,
+        Limits(design.alpha, design.margin).log_margin,
+        paired_detection(design.strictest_level).observations(shown) if shown else math.inf,
     )
-    return max(blocks, needed)
+
+
+def _look_after(blocks: int, distance: float, design: Design) -> int | None:
+    """The planned look, after so many blocks, that comes late enough."""
+    later = [count for count in design.looks if count > blocks]
+    return next((count for count in later if count >= distance), None)
 
 
 def _judgement(last: _Reached, adjusted_p_value: float, design: Design) -> Judgement:
     look, row = last.look, last.row
     estimate, low, high = float(look.estimate[row]), float(look.low[row]), float(look.high[row])
     uncertainty = float(look.uncertainty[row])
+    limits = Limits(design.alpha, design.margin)
+    outcome = verdict(adjusted_p_value, estimate, low, high, limits)
+    is_open = outcome is Outcome.UNCLEAR
+    distance = _distance(last, uncertainty, design) if is_open else last.blocks
     evidence = Evidence(
         estimate=estimate,
         low=low,
@@ -82,10 +114,9 @@ def _judgement(last: _Reached, adjusted_p_value: float, design: Design) -> Judge
         blocks=last.blocks,
         scatter=float(look.scatter[row]),
         smallest_difference=_smallest_difference(last.blocks, uncertainty, design),
-        blocks_needed=_blocks_needed(last.blocks, uncertainty, design),
+        distance=distance,
+        blocks_needed=_look_after(last.blocks, distance, design) if is_open else last.blocks,
     )
-    limits = Limits(design.alpha, design.margin)
-    outcome = verdict(adjusted_p_value, estimate, low, high, limits)
     return Judgement(outcome, evidence, adjusted_p_value)
 
 

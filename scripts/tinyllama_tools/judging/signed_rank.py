@@ -20,11 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from tinyllama_tools.judging.design import MOST_BLOCKS
+
 Array = NDArray[np.float64]
-
-
-# 2^-n of them is still a number with all its digits
-MOST_VALUES = 1000
 
 
 def _sign_flips(ranks: Sequence[int], largest: int) -> Array:
@@ -32,8 +30,8 @@ def _sign_flips(ranks: Sequence[int], largest: int) -> Array:
 
     One rank after the other, the distribution of the sum is added to itself moved by that rank.
     """
-    if len(ranks) > MOST_VALUES:
-        raise ValueError(f"{len(ranks)} values: at most {MOST_VALUES} in an exact test")
+    if len(ranks) > MOST_BLOCKS:
+        raise ValueError(f"{len(ranks)} values: at most {MOST_BLOCKS} in an exact test")
     mass = np.zeros(largest + 1)
     mass[0] = 0.5 ** len(ranks)
     used = 1

@@ -16,7 +16,13 @@ from scipy import special
 from tinyllama_tools.judging import rank_sum
 from tinyllama_tools.judging.design import ALPHA, CONFIDENCE, MARGIN, fewest_files
 from tinyllama_tools.judging.holm import holm_adjusted
-from tinyllama_tools.judging.power import ESTIMATE_VARIANCE, POWER_QUANTILE, unpaired_detection
+from tinyllama_tools.judging.outcome import Outcome
+from tinyllama_tools.judging.power import (
+    ESTIMATE_VARIANCE,
+    POWER_QUANTILE,
+    answered_after,
+    unpaired_detection,
+)
 from tinyllama_tools.judging.signed_rank import Array
 from tinyllama_tools.judging.verdict import Evidence, Judgement, Limits, verdict
 
@@ -71,25 +77,48 @@ def _shift(name: str, sides: Sides) -> _Shift:
     )
 
 
-def _evidence(shift: _Shift, limits: Limits, cases: int) -> Evidence:
+def _distance(shift: _Shift, limits: Limits, cases: int, error: float) -> float:
+    """Of an unclear case, in files a side."""
+    reach = (shift.high - shift.low) / 2
+    if math.isinf(reach):
+        degrees = max(1.0, 2 * shift.per_side - 2)
+        reach = error * float(special.stdtrit(degrees, (1 + CONFIDENCE) / 2))
+    found = unpaired_detection(limits.alpha / cases)
+    shown = abs(shift.estimate) / shift.scatter if shift.scatter else math.inf
+    files = answered_after(
+        shift.estimate,
+        reach,
+        error,
+        math.ceil(shift.per_side),
+        limits.log_margin,
+        found.observations(shown) if shown else math.inf,
+    )
+    return max(files, fewest_files(cases, limits.alpha))
+
+
+def _whole(distance: float) -> int | None:
+    return math.ceil(distance) if math.isfinite(distance) else None
+
+
+def _evidence(shift: _Shift, outcome: Outcome, limits: Limits, cases: int) -> Evidence:
     found = unpaired_detection(limits.alpha / cases)
     error = shift.scatter * math.sqrt(ESTIMATE_VARIANCE * 2 / shift.per_side)
     shown = found.shift(math.floor(shift.per_side))
     # no scatter shows nothing where nothing can be significant
     shown = shown * shift.scatter if math.isfinite(shown) else math.inf
-    files = math.ceil(shift.per_side)
-    if shift.scatter > 0:
-        files = max(files, found.observations(limits.log_margin / shift.scatter))
+    files = math.floor(shift.per_side)
+    needed = _distance(shift, limits, cases, error) if outcome is Outcome.UNCLEAR else files
     return Evidence(
         estimate=shift.estimate,
         low=shift.low,
         high=shift.high,
         confidence=CONFIDENCE,
         p_value=shift.p_value,
-        blocks=math.floor(shift.per_side),
+        blocks=files,
         scatter=shift.scatter,
         smallest_difference=limits.smallest_difference(shown, error * POWER_QUANTILE),
-        blocks_needed=max(files, fewest_files(cases, limits.alpha)),
+        distance=needed,
+        blocks_needed=_whole(needed),
     )
 
 
@@ -110,7 +139,8 @@ def judge_unpaired(
     judgements = {}
     for name, shift, adjusted_p in zip(cases, shifts, adjusted.tolist(), strict=True):
         outcome = verdict(adjusted_p, shift.estimate, shift.low, shift.high, limits)
-        judgements[name] = Judgement(outcome, _evidence(shift, limits, len(cases)), adjusted_p)
+        evidence = _evidence(shift, outcome, limits, len(cases))
+        judgements[name] = Judgement(outcome, evidence, adjusted_p)
     return judgements
 
 
@@ -141,10 +171,17 @@ def judge_with_profile(
     reach = error * float(special.stdtrit(degrees, (1 + CONFIDENCE) / 2))
     significant = float(special.stdtrit(degrees, 1 - alpha / cases / 2))
     beyond_chance = significant + POWER_QUANTILE
+    adjusted = min(1.0, cases * p_value)
+    low, high = estimate - reach, estimate + reach
+    outcome = verdict(adjusted, estimate, low, high, limits)
+    needed = 1.0
+    if outcome is Outcome.UNCLEAR:
+        shown = (beyond_chance * error / estimate) ** 2 if estimate else math.inf
+        needed = answered_after(estimate, reach, error, 1, limits.log_margin, shown)
     evidence = Evidence(
         estimate=estimate,
-        low=estimate - reach,
-        high=estimate + reach,
+        low=low,
+        high=high,
         confidence=CONFIDENCE,
         p_value=p_value,
         blocks=1,
@@ -152,8 +189,7 @@ def judge_with_profile(
         smallest_difference=limits.smallest_difference(
             beyond_chance * error, POWER_QUANTILE * error
         ),
-        blocks_needed=max(1, math.ceil((beyond_chance * error / limits.log_margin) ** 2)),
+        distance=needed,
+        blocks_needed=_whole(needed),
     )
-    adjusted = min(1.0, cases * p_value)
-    outcome = verdict(adjusted, estimate, evidence.low, evidence.high, limits)
     return Judgement(outcome, evidence, adjusted)

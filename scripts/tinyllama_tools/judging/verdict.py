@@ -19,8 +19,12 @@ class Evidence:
 
     `p_value`: corrected for looks, not for the family. `scatter`: standard deviation of log(new /
     base) between blocks, robustly. `smallest_difference`: the true difference, as a fraction, that
-    as many blocks of this scatter would have called `slower` in 95 % of tries. `blocks_needed`:
-    until the p-value shows a difference of the margin in 95 % of tries; at least `blocks`.
+    as many blocks of this scatter would have called `slower` in 95 % of tries.
+
+    `distance`: blocks after which an unclear case is likely to have an answer, if estimate and
+    scatter stay what they are (infinite: none are enough); of any other, `blocks`. `blocks_needed`:
+    the planned look or whole number that this comes to. None: more may not settle it, because the
+    estimate lies too near the margin or no planned look comes so late.
     """
 
     estimate: float
@@ -31,7 +35,8 @@ class Evidence:
     blocks: int
     scatter: float
     smallest_difference: float
-    blocks_needed: int
+    distance: float
+    blocks_needed: int | None
 
 
 @dataclass(frozen=True)
