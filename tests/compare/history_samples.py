@@ -48,7 +48,7 @@ def result_document(cases: Mapping[str, Sequence[float]], commit: str = "c" * 40
         "device": {"name": MACHINE.device, "architecture": MACHINE.architecture},
         "torch_version": "2.13.0",
         "threads": MACHINE.threads,
-        "peaks": {"measured": 1.0},
+        "peaks": {"measured": {}},
     }
     entries = [entry for case, seconds in cases.items() for entry in repetitions(case, seconds)]
     return {"context": context, "benchmarks": entries}

@@ -6,26 +6,38 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tinyllama_tools.calibrate import simulated_families
+from tinyllama_tools.calibrate.analysis import autocorrelation, document_standing, simulated_rows
 from tinyllama_tools.calibrate.false_alarm_rows import (
     BROKEN,
     HELD,
-    LEVELS,
+    IN_ALL,
+    NOT_SHOWN,
     Effort,
     Rule,
-    calibrated_rule,
     false_alarm_row,
+    recorded_rows,
+    simulated_row,
+    standing,
+    together,
 )
+from tinyllama_tools.calibrate.intervals import Share
 from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
 from tinyllama_tools.calibrate.resample import (
     CHUNK,
+    IN_ORDER,
+    TOSSED,
     AaFamilies,
     draw_blocks,
+    draw_windows,
     drawing_words,
     false_alarms,
+    has_enough_blocks,
 )
 from tinyllama_tools.calibrate.simulate import SCENARIOS, simulate
 from tinyllama_tools.calibrate.turns import Judgements
@@ -46,7 +58,7 @@ def data(scenario: str) -> PairedBlocks:
 
 @pytest.mark.parametrize("scenario", list(SCENARIOS))
 def test_the_judge_does_not_break_its_rate(scenario: str) -> None:
-    row = false_alarm_row(scenario, data(scenario), RULE, EFFORT, allowed=RULE.alpha, exchange=True)
+    row = false_alarm_row(scenario, data(scenario), RULE, EFFORT, sides=TOSSED)
     assert row["standing"] != BROKEN
     assert row["false"]["trials"] == EFFORT.families
     assert sum(row["verdicts"].values()) == EFFORT.families * EFFORT.cases
@@ -63,8 +75,7 @@ def test_a_judge_with_five_times_the_rate_is_found_out() -> None:
         data("two modes"),
         RULE,
         EFFORT,
-        allowed=RULE.alpha,
-        exchange=True,
+        sides=TOSSED,
         judge=five_times_the_rate,
     )
     assert row["standing"] == BROKEN
@@ -90,35 +101,81 @@ def test_a_judge_that_takes_pairs_as_the_sample_is_found_out() -> None:
         return judge_family(spread, replace(design, looks=tuple(8 * n for n in design.looks)))
 
     effort = replace(EFFORT, families=60)
-    row = false_alarm_row(
-        "pairs", blocks, RULE, effort, allowed=RULE.alpha, exchange=False, judge=pairs_as_sample
-    )
+    row = false_alarm_row("pairs", blocks, RULE, effort, judge=pairs_as_sample)
     assert row["standing"] == BROKEN
-    honest = false_alarm_row("blocks", blocks, RULE, effort, allowed=RULE.alpha, exchange=False)
+    honest = false_alarm_row("blocks", blocks, RULE, effort)
     assert honest["standing"] != BROKEN
 
 
-def test_calibration_goes_down_to_a_level_that_is_kept() -> None:
-    rule, rows = calibrated_rule(data("two modes"), RULE, EFFORT, judge=five_times_the_rate)
-    assert rule.alpha < RULE.alpha
-    assert [row["alpha"] for row in rows] == [RULE.alpha * x for x in LEVELS[: len(rows)]]
-    assert rows[0]["standing"] == BROKEN
-    assert rows[-1]["standing"] == HELD
+def counted(false: int, families: int, *, slower: int, same: int) -> dict[str, Any]:
+    """A row as far as adding up needs it, held against 1 of 1,000."""
+    return {
+        "data": "one of several",
+        "sides": "tossed anew",
+        "cases": 6,
+        "blocks": 100,
+        "blocks_needed": 50,
+        "allowed": 1e-3,
+        "false": Share(false, families).as_json(),
+        "slower": Share(slower, families).as_json(),
+        "verdicts": {"slower": slower, "same": same},
+        "standing": standing(Share(false, families), 1e-3),
+    }
 
 
-def test_calibration_leaves_a_good_level_alone() -> None:
-    # as good as never wrong: the margin is far beyond the noise
-    wide = replace(RULE, margin=0.9)
-    rule, rows = calibrated_rule(data("drift"), wide, EFFORT)
-    assert rule == wide
-    assert len(rows) == 1
+def test_rows_that_show_nothing_alone_are_held_together() -> None:
+    # 1 - 0.05^(1 / 1000) = 0.0030 is above 1 of 1,000; 1 - 0.05^(1 / 3000) = 0.000998 is not
+    rows = [counted(0, 1000, slower=0, same=6000) for _ in range(3)]
+    assert [row["standing"] for row in rows] == [NOT_SHOWN] * 3
+    found = together("all", rows)
+    assert found["standing"] == HELD
+    assert (found["data"], found["sides"], found["cases"]) == ("all", "tossed anew", 6)
+    assert (found["false"]["count"], found["false"]["trials"]) == (0, 3000)
+    assert found["false"]["upper_bound_95"] == pytest.approx(1 - 0.05 ** (1 / 3000))
+    assert [row["standing"] for row in rows] == [IN_ALL] * 3
+    assert document_standing({"false_alarms": [*rows, found]}) == HELD
+
+
+def test_what_rows_count_is_added_up() -> None:
+    rows = [counted(3, 1000, slower=2, same=10), counted(1, 500, slower=1, same=4)]
+    del rows[1]["verdicts"]["slower"]
+    found = together("all", rows)
+    assert (found["false"]["count"], found["false"]["trials"]) == (4, 1500)
+    assert (found["slower"]["count"], found["slower"]["trials"]) == (3, 1500)
+    assert found["verdicts"] == {"slower": 2, "same": 14}
+
+
+def test_a_row_that_is_broken_stays_so_among_good_ones() -> None:
+    # 5 of 1,000 have a lower bound of 0.0016, 5 of 13,000 an upper bound of 10.51 / 13,000
+    rows = [counted(0, 12_000, slower=0, same=0), counted(5, 1000, slower=5, same=0)]
+    assert [row["standing"] for row in rows] == [HELD, BROKEN]
+    found = together("all", rows)
+    assert found["standing"] == HELD
+    assert [row["standing"] for row in rows] == [HELD, BROKEN]
+    assert document_standing({"false_alarms": [*rows, found]}) == BROKEN
+
+
+def test_too_few_families_show_nothing_together_either() -> None:
+    rows = [counted(0, 1000, slower=0, same=0) for _ in range(2)]
+    found = together("all", rows)
+    assert found["standing"] == NOT_SHOWN
+    assert document_standing({"false_alarms": [*rows, found]}) == NOT_SHOWN
+
+
+def test_scenarios_share_the_families() -> None:
+    effort = replace(EFFORT, families=2 * len(SCENARIOS) - 1, cases=2)
+    *rows, last = simulated_rows(RULE, effort, lambda _: None)
+    assert [row["data"] for row in rows] == [f"simulated: {name}" for name in SCENARIOS]
+    assert {row["false"]["trials"] for row in rows} == {2}
+    assert last["false"]["trials"] == 2 * len(SCENARIOS)
+    assert sum(last["verdicts"].values()) == 2 * 2 * len(SCENARIOS)
 
 
 def test_the_result_depends_on_the_seed_and_not_on_the_number_of_processes() -> None:
     design = RULE.design(6)
     judged = {
         jobs: false_alarms(
-            data("ties"), design, family=6, families=CHUNK + 20, seed=5, exchange=True, jobs=jobs
+            data("ties"), design, family=6, families=CHUNK + 20, seed=5, sides=TOSSED, jobs=jobs
         )
         for jobs in (1, 2)
     }
@@ -135,9 +192,99 @@ def test_blocks_of_a_family_are_drawn_once_where_there_are_enough() -> None:
     again = draw_blocks(rng, 9, 10, 4)
     assert again.shape == (4, 10)
     words = [drawing_words(available, 10, 4) for available in (40, 39, 9)]
-    assert words[0] == "without replacement in a family"
+    assert words[0] == "from 40 recorded blocks, without replacement in a family"
     assert "overlap" in words[1]
-    assert words[2].startswith("with replacement: 9 blocks")
+    assert words[2] == "from 9 recorded blocks, with replacement: 10 are needed"
+    assert [has_enough_blocks(available, 10, 4) for available in (40, 39, 9)] == [
+        True,
+        False,
+        False,
+    ]
+
+
+def test_windows_keep_the_order_in_time() -> None:
+    rng = np.random.default_rng(7)
+    drawn = [draw_windows(rng, 30, 10, 3) for _ in range(200)]
+    assert all((np.diff(windows, axis=1) == 1).all() for windows in drawn)
+    starts = {int(start) for windows in drawn for start in windows[:, 0]}
+    assert starts == set(range(21))
+    # the first follows the last where there are too few
+    assert sorted(draw_windows(rng, 4, 6, 1)[0].tolist()) == [0, 0, 1, 1, 2, 3]
+
+
+def test_what_lasts_for_several_blocks_is_seen_by_windows_only() -> None:
+    blocks = data("two modes")
+    numbers = np.arange(blocks.blocks)
+    lasting = 0.5 * np.sign(np.sin(2 * np.pi * (numbers + 0.5) / 60))
+    shifted = {
+        name: tuple(
+            replace(s, log_ratio=s.log_ratio + float(shift))
+            for s, shift in zip(found, lasting, strict=True)
+        )
+        for name, found in blocks.summaries.items()
+    }
+    wandering = PairedBlocks(shifted, {}, blocks.costs)
+    effort = replace(EFFORT, families=60)
+    drawn, tossed, windows = recorded_rows("wandering", wandering, RULE, effort)
+    assert [row["sides"] for row in (drawn, tossed, windows)] == ["as measured", TOSSED, IN_ORDER]
+    assert windows["standing"] == BROKEN
+    assert windows["false"]["count"] > 3 * drawn["false"]["count"]
+    found = autocorrelation(wandering.summaries["case 0"])
+    assert found is not None
+    assert found > 0.8
+    calm = autocorrelation(blocks.summaries["case 0"])
+    assert calm is not None
+    assert abs(calm) < 0.3
+
+
+def test_the_autocorrelation_of_a_line_is_known_and_of_one_value_is_none() -> None:
+    line = [BlockSummary(float(x), 0.0, 1.0, 1.0) for x in (-1, 0, 1, 0, -1)]
+    # apart: -0.8, 0.2, 1.2, 0.2, -0.8; products -0.16, 0.24, 0.24, -0.16 over 2.8
+    assert autocorrelation(line) == pytest.approx(0.16 / 2.8)
+    assert autocorrelation(line[:2]) is None
+    assert autocorrelation([line[0]] * 5) is None
+
+
+def test_a_row_from_too_few_blocks_is_never_held() -> None:
+    # never an alarm: the margin is far beyond the noise
+    wide = replace(RULE, margin=0.9)
+    last = wide.design(12).looks[-1]
+    effort = replace(EFFORT, families=100, cases=12)
+    rows = {
+        count: false_alarm_row("a", data("drift").part(0, count), wide, effort)
+        for count in (2 * last, 2 * last - 1, last - 1)
+    }
+    assert {row["false"]["count"] for row in rows.values()} == {0}
+    assert [row["standing"] for row in rows.values()] == [HELD, NOT_SHOWN, NOT_SHOWN]
+    assert {row["blocks_needed"] for row in rows.values()} == {2 * last}
+    assert standing(Share(90, 100), 0.05, has_enough=False) == BROKEN
+
+
+def test_every_few_simulated_families_have_a_simulation_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seeds: list[int] = []
+    real = simulated_families.simulate
+
+    def seen(scenario: str, *, cases: int, blocks: int, seed: int) -> PairedBlocks:
+        seeds.append(seed)
+        return real(scenario, cases=cases, blocks=blocks, seed=seed)
+
+    monkeypatch.setattr(simulated_families, "simulate", seen)
+    effort = replace(EFFORT, families=2 * simulated_families.FAMILIES_A_SIMULATION + 1, cases=2)
+    row = simulated_row("a", "ties", RULE, effort)
+    assert len(set(seeds)) == len(seeds) == 3
+    assert (row["sides"], row["false"]["trials"]) == ("as simulated", effort.families)
+    assert "50 families" in row["drawing"]
+
+
+def test_a_broken_check_breaks_the_whole_calibration() -> None:
+    held = counted(0, 5000, slower=0, same=1)
+    assert document_standing({"false_alarms": [held]}) == HELD
+    broken = counted(50, 5000, slower=50, same=1)
+    assert document_standing({"false_alarms": [held], "check": broken}) == BROKEN
+    unknown = counted(0, 10, slower=0, same=1)
+    assert document_standing({"false_alarms": [held], "check": unknown}) == HELD
 
 
 def test_a_family_keeps_the_cases_of_a_block_together() -> None:
@@ -157,7 +304,7 @@ def test_a_family_keeps_the_cases_of_a_block_together() -> None:
 def test_tossing_sides_turns_the_log_ratios_of_about_half_of_the_blocks() -> None:
     blocks = data("two modes")
     known = {s.log_ratio for s in blocks.summaries["case 0"]}
-    drawn = AaFamilies(blocks, 6, RULE.design(6), exchange=True).draw(np.random.default_rng(6))
+    drawn = AaFamilies(blocks, 6, RULE.design(6), sides=TOSSED).draw(np.random.default_rng(6))
     found = [s.log_ratio for s in drawn["case 0 #0"]]
     turned = sum(value not in known for value in found)
     assert all(value in known or -value in known for value in found)

@@ -6,13 +6,20 @@ import os
 from pathlib import Path
 
 import pytest
+from calibrated_machine import write_recording
 from turns_stand_in import FFN, LOSS, PROGRAM, STEP, make_build, starts_of
 
 from tinyllama_tools.calibrate import measuring
 from tinyllama_tools.calibrate.command import main
 from tinyllama_tools.calibrate.detection_rows import SLOWDOWNS
-from tinyllama_tools.calibrate.measuring import kind_inside, kind_of_slowdown, recordings_of
+from tinyllama_tools.calibrate.measuring import (
+    _fraction_recorded,
+    kind_inside,
+    kind_of_slowdown,
+    recordings_of,
+)
 from tinyllama_tools.calibrate.real_runs import kept_runs
+from tinyllama_tools.calibrate.recorder import HowLong, WhatToRecord, next_path
 from tinyllama_tools.calibrate.slowdown_build import (
     PARTS,
     SLOWED_PROGRAM,
@@ -20,6 +27,7 @@ from tinyllama_tools.calibrate.slowdown_build import (
     slowdown_program,
 )
 from tinyllama_tools.compare.errors import CompareError
+from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter
 from tinyllama_tools.suite_run import PROJECT
 
 QUICK = ("--", "--pairs", "2", "--slice", "1ms")
@@ -69,6 +77,38 @@ def test_only_the_new_side_is_slowed(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert float(inside.removeprefix("ffn:")) == pytest.approx(0.1, rel=0.1)
     names = {path.name for path in (tmp_path / "kept").iterdir()}
     assert names >= {f"{kind_of_slowdown(0.05)}_0001.jsonl", f"{kind_inside('ffn')}_0001.jsonl"}
+
+
+def test_slowed_kinds_take_turns_the_one_with_least_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    five = dict.fromkeys(PARTS, 0.05)
+    folder = tmp_path / "kept"
+    write_recording(folder / "quiet_0001.jsonl", 3)
+    write_recording(folder / f"{kind_of_slowdown(0.05)}_0001.jsonl", 12, five)
+    now, order = [0.0], []
+
+    def recorded(what: WhatToRecord, folder: Path, how: HowLong, *_: object, **__: object) -> None:
+        assert how.blocks is not None
+        order.append(what.kind)
+        now[0] += 10
+        write_recording(next_path(folder, what.kind), how.blocks)
+
+    monkeypatch.setattr(measuring, "record", recorded)
+    monkeypatch.setattr(measuring, "slowdown_program", lambda *_: tmp_path)
+    monkeypatch.setattr(measuring.time, "monotonic", lambda: now[0])
+    assert calibrate(tmp_path, tmp_path, "--record-slowed", "85s") == 0
+    two, ten, inside = kind_of_slowdown(0.02), kind_of_slowdown(0.10), kind_inside("ffn")
+    # each once, whatever it has; then those that have least, until it has as many as they
+    assert order == [two, ten, inside, kind_of_slowdown(0.05), two, ten, inside, two, ten]
+
+
+def test_a_continued_recording_is_slowed_as_before(tmp_path: Path) -> None:
+    assert _fraction_recorded(tmp_path, "ffn") is None
+    header = RecordingHeader("p", f"p {VARIABLE}=ffn:0.125", "in turn", 2, 0.1, 1, "2026")
+    with RecordingWriter(tmp_path / f"{kind_inside('ffn')}_0001.jsonl", header):
+        pass
+    assert _fraction_recorded(tmp_path, "ffn") == 0.125
 
 
 def test_slowing_wants_an_aa_recording_first(

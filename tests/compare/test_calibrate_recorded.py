@@ -10,6 +10,7 @@ from tinyllama_tools.calibrate.false_alarm_rows import BROKEN, Effort, Rule, fal
 from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
 from tinyllama_tools.calibrate.publish import MOST_BYTES
 from tinyllama_tools.calibrate.recordings import read_recordings
+from tinyllama_tools.calibrate.resample import AS_MEASURED, TOSSED, Sides
 from tinyllama_tools.calibrate.rivals import APART, RIVALS, compare_by
 from tinyllama_tools.result_files import RESULTS
 
@@ -26,12 +27,12 @@ def recorded(request: pytest.FixtureRequest) -> PairedBlocks:
     return read_recordings([path]).blocks
 
 
-@pytest.mark.parametrize("exchange", [False, True], ids=["as measured", "tossed anew"])
+@pytest.mark.parametrize("sides", [AS_MEASURED, TOSSED])
 def test_families_of_recorded_blocks_keep_a_loose_level(
-    recorded: PairedBlocks, exchange: bool
+    recorded: PairedBlocks, sides: Sides
 ) -> None:
     rule = Rule(alpha=0.05, margin=0.03, looks=3)
-    row = false_alarm_row("all", recorded, rule, EFFORT, allowed=0.05, exchange=exchange)
+    row = false_alarm_row("all", recorded, rule, EFFORT, sides=sides)
     assert row["standing"] != BROKEN
 
 
@@ -39,7 +40,7 @@ def test_families_of_recorded_blocks_raise_no_alarm_at_the_usual_level(
     recorded: PairedBlocks,
 ) -> None:
     rule = Rule(alpha=1e-3, margin=0.03, looks=3)
-    row = false_alarm_row("all", recorded, rule, EFFORT, allowed=1e-3, exchange=True)
+    row = false_alarm_row("all", recorded, rule, EFFORT, sides=TOSSED)
     assert row["false"]["count"] == 0
 
 

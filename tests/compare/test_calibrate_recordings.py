@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +32,7 @@ from tinyllama_tools.compare.measurements import (
 from tinyllama_tools.compare.profile_of_noise import read_noise_profile
 from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter
 from tinyllama_tools.judging.block_summary import BlockSummary
+from tinyllama_tools.judging.blocks import Block
 
 OPENING, OWN, EACH = 5.0, 1.0, 0.5
 
@@ -152,6 +156,49 @@ def test_a_case_is_left_out_after_a_skip_or_two_failures_and_the_rest_goes_on(
     found = read_recordings([tmp_path / "r.jsonl"])
     assert found.blocks.cases == ("case 1",)
     assert found.blocks.blocks == 6
+
+
+class FailsToOpen(Machine):
+    """One side of a case cannot be opened."""
+
+    def open_once(self, cases: Sequence[str], *, verify: bool) -> Iterator[Opened]:
+        for opened in super().open_once(cases, verify=verify):
+            is_bad = opened.case == "case 1" and opened.side is Side.NEW
+            yield CaseFailure(0, "case 1", Side.NEW, "wrong") if is_bad else opened
+
+
+def test_a_case_that_a_side_cannot_open_is_left_out_at_once(tmp_path: Path) -> None:
+    recorded(tmp_path / "r.jsonl", FailsToOpen(simulated()), 3)
+    found = read_recordings([tmp_path / "r.jsonl"])
+    assert found.blocks.cases == ("case 0", "case 2")
+    assert found.left_out == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "other"),
+    [
+        ("base_context.device.name", {"base_context": {"device": {"name": "X"}, "threads": 2}}),
+        ("new_context.threads", {"new_context": {"threads": 7}}),
+        ("pairs", {"pairs": 9}),
+        ("slice_seconds", {"slice_seconds": 0.5}),
+        ("method", {"method": "whole processes"}),
+        ("new_environment", {"settings": {"new_environment": {"A": "b"}}}),
+        ("new_environment", {"new": "b A=b"}),
+    ],
+)
+def test_only_recordings_made_alike_are_joined(
+    field: str, other: dict[str, Any], tmp_path: Path
+) -> None:
+    header = RecordingHeader(
+        "a", "b", "in turn", 8, 0.015, 1, "2026-01-01", {"threads": 2}, {"threads": 2}
+    )
+    block = CaseBlock(1, "case", Block((1.0,), (1.0,)), (0,), 1.0)
+    for name, one in (("one", header), ("two", replace(header, started="2026-01-02", **other))):
+        with RecordingWriter(tmp_path / name, one) as writer:
+            writer.add(block)
+    with pytest.raises(CompareError, match=rf"two: {re.escape(field)} is .* in .*one: only"):
+        read_recordings([tmp_path / "two", tmp_path / "one"])
+    assert read_recordings([tmp_path / "one", tmp_path / "one"]).blocks.blocks == 2
 
 
 def test_one_failure_costs_one_block(tmp_path: Path) -> None:

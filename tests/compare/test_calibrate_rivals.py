@@ -13,9 +13,10 @@ from tinyllama_tools.calibrate.paired_blocks import Costs, PairedBlocks, from_sl
 from tinyllama_tools.calibrate.rival_rows import own_row, rival_rows
 from tinyllama_tools.calibrate.rivals import (
     APART,
-    BENCHSTAT_SAMPLES,
+    FEWEST_SAMPLES,
     IN_TURN,
     RIVALS,
+    Rival,
     Tries,
     compare_by,
     fixed_threshold,
@@ -58,7 +59,8 @@ def test_apart_compares_a_process_with_the_next_and_in_turn_with_its_own() -> No
     assert compare_by(THRESHOLD, APART, blocks).claims == {"case": (1,)}
 
 
-def test_benchstat_has_ten_samples_or_more_a_side() -> None:
+@pytest.mark.parametrize("tool", [COMPARE_PY, BENCHSTAT], ids=lambda tool: tool.name)
+def test_tools_that_test_have_ten_samples_or_more_a_side(tool: Rival) -> None:
     sizes: list[int] = []
 
     def seen(base: list[float], new: list[float]) -> int:
@@ -66,11 +68,20 @@ def test_benchstat_has_ten_samples_or_more_a_side() -> None:
         assert len(new) == len(base)
         return 0
 
-    rival = type(BENCHSTAT)("seen", seen, BENCHSTAT.samples)
+    rival = Rival("seen", seen, tool.samples)
     blocks = of([Block((1.0,) * 8, (1.0,) * 8)] * 5)
-    compare_by(rival, APART, blocks)
+    assert compare_by(rival, APART, blocks).samples == 16
     assert sizes == [16, 16]
-    assert min(sizes) >= BENCHSTAT_SAMPLES
+    assert min(sizes) >= FEWEST_SAMPLES
+
+
+def test_cases_with_fewer_slices_decide_how_many_processes_are_pooled() -> None:
+    short, long = [Block((1.0,) * 5, (1.0,) * 5)] * 6, [Block((1.0,) * 10, (1.0,) * 10)] * 6
+    data = from_slices({"short": short, "long": long}, Costs(1.0, {"short": 1.0, "long": 1.0}))
+    tries = compare_by(COMPARE_PY, APART, data)
+    assert {name: len(found) for name, found in tries.claims.items()} == {"short": 3, "long": 3}
+    assert tries.samples == 10
+    assert tries.per_family(2, 20, seed=1).value == 0
 
 
 def test_too_few_blocks_are_named() -> None:
@@ -96,15 +107,26 @@ def test_a_family_claims_where_any_of_its_cases_does() -> None:
 
 def test_every_rival_raises_alarms_where_processes_differ_and_this_comparison_does_not() -> None:
     effort = Effort(families=50, cases=4, tries=1, jobs=1, seed=1)
-    rows = rival_rows(quiet(), effort)
+    rows = rival_rows(quiet(), effort, 20)
+    arrangements = (APART, IN_TURN, f"{APART}, 20 blocks", f"{IN_TURN}, 20 blocks")
     assert {(row["tool"], row["arrangement"]) for row in rows} == {
-        (rival.name, arrangement) for rival in RIVALS for arrangement in (APART, IN_TURN)
+        (rival.name, arrangement) for rival in RIVALS for arrangement in arrangements
+    }
+    assert {row["samples"] for row in rows if row["arrangement"] in arrangements[2:]} == {"160"}
+    rows = [row for row in rows if row["arrangement"] in arrangements[:2]]
+    assert {row["tool"]: row["samples"] for row in rows} == {
+        COMPARE_PY.name: "16",
+        BENCHSTAT.name: "16",
+        THRESHOLD.name: "8",
     }
     assert all(row["false_per_case"]["share"] > 0.15 for row in rows if row["arrangement"] == APART)
     assert all(row["false_per_family"]["share"] > row["false_per_case"]["share"] for row in rows)
+    # 12 blocks hold no comparison of 8 processes after 8 others
+    fewer = rival_rows(quiet().part(0, 12), effort, 8)
+    assert {row["arrangement"] for row in fewer} == {APART, IN_TURN, f"{IN_TURN}, 8 blocks"}
     rule = Rule(1e-3, 0.03, 1)
-    alarms = false_alarm_row("a", quiet(), rule, effort, allowed=1e-3, exchange=False)
-    ours = own_row(alarms, [], 0.03)
+    alarms = false_alarm_row("a", quiet(), rule, effort)
+    ours = own_row(alarms, [], 0.03, "56 to 80")
     assert ours["false_per_family"]["count"] == 0
     assert ours["false_per_case"]["trials"] == 200
 

@@ -86,8 +86,13 @@ def test_the_base_is_in_the_clone_and_the_result_is_kept(workflow: Json) -> None
     assert download["with"]["name"] == upload["with"]["name"]
 
 
+# answers a query as gh does, with jq's language
 GH = """#!/bin/bash
-if [[ "$*" == *--jq* ]]; then echo "$KNOWN"; else echo "$*" >> calls; fi
+if [[ "$*" == *--jq* ]]; then
+  while [[ "$1" != --jq ]]; do shift; done
+  echo "$2" > query
+  echo "$KNOWN"
+else echo "$*" >> calls; fi
 """
 
 
@@ -104,7 +109,8 @@ def test_a_pull_request_has_one_comment(
     """A later run renews the comment that an earlier one wrote."""
     (tmp_path / "gh").write_text(GH)
     (tmp_path / "gh").chmod(0o755)
-    (tmp_path / "comparison.md").write_text("| table |\n" + "x" * 100_000)
+    # the cut falls into the middle of a character, whichever way
+    (tmp_path / "comparison.md").write_text("| table |\n" + "€" * 40_000, encoding="utf-8")
     (command,) = [step["run"] for step in steps_of(workflow, "comment") if "run" in step]
     environment = {
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
@@ -113,12 +119,19 @@ def test_a_pull_request_has_one_comment(
         "ONE_COMMENT": "repos/o/r/issues/comments",
         "RUN_PAGE": "https://example.org/run",
     }
-    subprocess.run(["bash", "-e", "-c", command], cwd=tmp_path, env=environment, check=True)
+    subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", command], cwd=tmp_path, env=environment, check=True
+    )
     assert (tmp_path / "calls").read_text() == f"api --silent {call} --field body=@comment.md\n"
-    comment = (tmp_path / "comment.md").read_text()
+    # whoever else begins a comment so does not have it written over
+    query = (tmp_path / "query").read_text()
+    assert '.user.login == "github-actions[bot]"' in query
+    assert 'startswith("<!-- tiny_llama comparison -->")' in query
+    comment = (tmp_path / "comment.md").read_bytes().decode("utf-8")
     assert comment.startswith("<!-- tiny_llama comparison -->\n| table |")
     assert comment.endswith("(https://example.org/run)\n")
-    assert len(comment) < 65536
+    assert "€\n\n[Page" in comment
+    assert 15_000 < len(comment) < 65536
 
 
 class Checkout:

@@ -11,6 +11,7 @@ import pytest
 from history_samples import CASE, OTHER_CASE, entry, result_document, write_result
 
 from tinyllama_tools.compare.errors import CompareError
+from tinyllama_tools.history import result_file
 from tinyllama_tools.history.entries import Machine
 from tinyllama_tools.history.result_file import commit_time, read_entry
 from tinyllama_tools.history.store import HistoryStore, KnownResultError
@@ -44,6 +45,40 @@ def test_what_is_kept_of_a_file(path: Path, tmp_path: Path) -> None:
         CASE,
         [cases[CASE].seconds],
     )
+
+
+def test_only_a_commit_reaches_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def answered(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 0, "0\n", "")
+
+    monkeypatch.setattr(result_file.subprocess, "run", answered)
+    for word in ("", "HEAD", "--output=x", "main", "abc123", "A" * 40, "a" * 65, "abcdef1\n"):
+        assert commit_time(word, PROJECT) == ""
+    assert asked == []
+    assert commit_time("abcdef1", PROJECT) == "1970-01-01T00:00:00+00:00"
+    assert asked[0][-2:] == ["--end-of-options", "abcdef1^0"]
+
+
+def test_a_debug_build_is_refused(tmp_path: Path) -> None:
+    document = result_document({CASE: [0.01]})
+    document["context"]["library_build_type"] = "debug"
+    with pytest.raises(CompareError, match=r"a\.json: is of a debug build"):
+        read_entry(write_result(tmp_path / "a.json", document))
+
+
+def test_what_sqlite_rolled_back_itself_keeps_its_own_error(path: Path) -> None:
+    with HistoryStore(path, create=True) as store:
+        # as a full disk does: the statement fails, and the transaction is over
+        store._connection.execute(
+            "CREATE TEMP TRIGGER full BEFORE INSERT ON results "
+            "BEGIN SELECT RAISE(ROLLBACK, 'database or disk is full'); END"
+        )
+        with pytest.raises(CompareError, match="database or disk is full"):
+            store.add(entry(0, {CASE: 0.01}))
+        assert store.results() == []
 
 
 def test_the_same_file_is_refused_by_its_content(path: Path, tmp_path: Path) -> None:
@@ -215,7 +250,10 @@ def test_the_time_of_a_commit_comes_from_git(tmp_path: Path) -> None:
     environment = {"GIT_COMMITTER_DATE": "2026-02-03T04:05:06+02:00", "HOME": str(tmp_path)}
     for command in commands:
         subprocess.run(["git", *command.split()], cwd=tmp_path, env=environment, check=True)
-    assert commit_time("HEAD", tmp_path) == "2026-02-03T02:05:06+00:00"
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert commit_time(head, tmp_path) == "2026-02-03T02:05:06+00:00"
     assert commit_time("0" * 40, tmp_path) == ""
     assert commit_time("", tmp_path) == ""
     assert commit_time("HEAD", tmp_path / "none") == ""

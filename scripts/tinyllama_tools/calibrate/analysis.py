@@ -1,15 +1,17 @@
 """What a calibration states, computed from recordings and runs, as one document.
 
-The level is calibrated on the earlier half of the A/A blocks; everything stated of recorded data is
-from the later half, which had no part in that.
+Everything is stated for the level that `compare run` uses. The earlier half of the A/A blocks
+checks that level; everything stated of recorded data is from the later half.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from tinyllama_tools.calibrate.attribution_rate import (
     WHOLE,
@@ -24,24 +26,26 @@ from tinyllama_tools.calibrate.false_alarm_rows import (
     NOT_SHOWN,
     Effort,
     Rule,
-    calibrated_rule,
     false_alarm_row,
+    recorded_rows,
+    simulated_row,
     together,
 )
 from tinyllama_tools.calibrate.noise_profile import scatter
 from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
-from tinyllama_tools.calibrate.real_runs import RealRun, false_runs
+from tinyllama_tools.calibrate.real_runs import RealRun
 from tinyllama_tools.calibrate.recordings import Recorded
+from tinyllama_tools.calibrate.resample import has_enough_blocks
 from tinyllama_tools.calibrate.rival_rows import own_row, rival_rows
-from tinyllama_tools.calibrate.simulate import SCENARIOS, simulate
-from tinyllama_tools.judging.outcome import Outcome
+from tinyllama_tools.calibrate.run_groups import run_rows
+from tinyllama_tools.calibrate.simulate import SCENARIOS
+from tinyllama_tools.calibrate.targets import target_rows
+from tinyllama_tools.judging.block_summary import BlockSummary
 
 KIND = "tiny_llama calibration"
 SCHEMA_VERSION = 1
-# blocks of a simulated scenario that families are drawn from; every case is simulated itself
-SIMULATED_BLOCKS = 300
 SIMULATED = "simulated: "
-LATER_HALF = "recorded, later half"
+EARLIER_HALF, LATER_HALF = "recorded, earlier half", "recorded, later half"
 Json = dict[str, Any]
 Say = Callable[[str], None]
 
@@ -57,24 +61,13 @@ class Recordings:
 
 
 def simulated_rows(rule: Rule, effort: Effort, say: Say) -> list[Json]:
-    """False alarms of every scenario; sides are tossed anew, so that nothing is true but chance."""
+    """False alarms of every scenario, and of all of them together."""
     rows: list[Json] = []
     each = replace(effort, families=math.ceil(effort.families / len(SCENARIOS)))
     for name in SCENARIOS:
         say(f"{each.families} families, {SIMULATED}{name}")
-        data = simulate(name, cases=effort.cases, blocks=SIMULATED_BLOCKS, seed=effort.seed)
-        rows.append(
-            false_alarm_row(SIMULATED + name, data, rule, each, allowed=rule.alpha, exchange=True)
-        )
+        rows.append(simulated_row(SIMULATED + name, name, rule, each))
     return [*rows, together(SIMULATED + "all of these", rows)]
-
-
-def recorded_rows(data: PairedBlocks, rule: Rule, allowed: float, effort: Effort) -> list[Json]:
-    """False alarms of the later half: as measured, and with the sides tossed anew."""
-    return [
-        false_alarm_row(LATER_HALF, data, rule, effort, allowed=allowed, exchange=exchange)
-        for exchange in (False, True)
-    ]
 
 
 def recording_row(name: str, recorded: Recorded) -> Json:
@@ -108,9 +101,23 @@ def noise_rows(data: PairedBlocks) -> list[Json]:
                 "processes": between,
                 "blocks": _standard_deviation([s.log_ratio for s in summaries]),
                 "degrees": degrees,
+                "autocorrelation": autocorrelation(summaries),
             }
         )
     return rows
+
+
+def autocorrelation(summaries: Sequence[BlockSummary]) -> float | None:
+    """Of a block's log-ratio with the next block's; None for fewer than three, or all the same.
+
+    Far from 0 it says that blocks are no independent sample, which the test takes them for.
+    """
+    logs = np.array([summary.log_ratio for summary in summaries])
+    apart = logs - logs.mean()
+    scale = float((apart**2).sum())
+    if len(logs) < 3 or scale == 0:
+        return None
+    return float((apart[:-1] * apart[1:]).sum() / scale)
 
 
 def _standard_deviation(values: Sequence[float]) -> float:
@@ -136,50 +143,10 @@ def attribution_json(rate: AttributionRate) -> Json:
         "found": rate.found.as_json(),
         "attributed": rate.attributed.as_json(),
         "culprits": dict(rate.culprits),
+        "blocks": rate.blocks,
+        "blocks_needed": rate.blocks_needed,
+        "is_shown": has_enough_blocks(rate.blocks, rate.blocks_needed),
     }
-
-
-def runs_json(runs: Sequence[RealRun]) -> Json:
-    """A/A runs together, slowed runs by what was slowed."""
-    quiet = [run for run in runs if not run.slowdown]
-    false = false_runs(runs)
-    slowed: dict[str, list[RealRun]] = {}
-    for run in runs:
-        if run.slowdown:
-            words = ", ".join(f"{part} {x:g}" for part, x in run.slowdown.items())
-            slowed.setdefault(words, []).append(run)
-    return {
-        "quiet": {"false": false.as_json(), **_verdicts(quiet)} if false else None,
-        "slowed": {words: _verdicts(found) for words, found in slowed.items()},
-    }
-
-
-def _verdicts(runs: Sequence[RealRun]) -> Json:
-    cases = dict.fromkeys(name for run in runs for name in run.outcomes)
-    by_case = {
-        name: _counts(run.outcomes[name] for run in runs if name in run.outcomes) for name in cases
-    }
-    culprits = {
-        whole: _counts(
-            run.culprits[whole] or "nobody"
-            for run in runs
-            if whole in run.culprits and run.outcomes.get(whole) == Outcome.SLOWER.value
-        )
-        for whole in dict.fromkeys(name for run in runs for name in run.culprits)
-    }
-    return {
-        "runs": len(runs),
-        "seconds": sum(run.seconds for run in runs),
-        "by_case": by_case,
-        "culprits": {whole: found for whole, found in culprits.items() if found},
-    }
-
-
-def _counts(words: Iterable[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for word in words:
-        found[word] = found.get(word, 0) + 1
-    return found
 
 
 def simulated_document(rule: Rule, effort: Effort, say: Say) -> Json:
@@ -201,15 +168,15 @@ def calibration_document(
     earlier, later = quiet.halves()
     document = simulated_document(rule, effort, say)
     say(f"{effort.families} families of the earlier half of {quiet.blocks} blocks")
-    used, calibration = calibrated_rule(earlier, rule, effort)
-    say(f"{effort.families} families of the later half, twice")
-    recorded = recorded_rows(later, used, rule.alpha, effort)
+    check = false_alarm_row(EARLIER_HALF, earlier, rule, effort)
+    say(f"{effort.families} families of the later half, three times")
+    recorded = recorded_rows(LATER_HALF, later, rule, effort)
     say(f"{effort.tries} tries a case and slowdown")
     injected = {x: found.blocks for x, found in recordings.injected.items()}
-    detection = detection_rows(without_step(later), injected, used, effort)
+    detection = detection_rows(without_step(later), injected, rule, effort)
     say("the other tools")
-    rivals = rival_rows(later, effort)
-    design = used.design(len(quiet.cases))
+    design = rule.design(len(quiet.cases))
+    rivals = rival_rows(later, effort, design.looks[0])
     say("attribution")
     blame = [
         attribution_rate(
@@ -228,20 +195,36 @@ def calibration_document(
         **{f"every part slowed by {x:.0%}": found for x, found in recordings.injected.items()},
         **{f"slowed inside {part}": found for part, found in recordings.inside.items()},
     }
-    return {
+    found = {
         **document,
         "recordings": [recording_row(name, found) for name, found in everything.items()],
-        "calibration": {"alpha": used.alpha, "rows": calibration},
+        "check": check,
         "false_alarms": [*document["false_alarms"], *recorded],
         "detection": detection,
-        "rivals": [own_row(recorded[0], detection, rule.margin), *rivals],
+        "rivals": [
+            own_row(recorded[0], detection, rule.margin, _samples(later, design.looks)),
+            *rivals,
+        ],
         "attribution": [attribution_json(rate) for rate in blame],
-        "runs": runs_json(runs),
+        "runs": run_rows(runs),
         "noise": noise_rows(quiet),
     }
+    return {**found, "targets": target_rows(found)}
+
+
+def _samples(data: PairedBlocks, looks: Sequence[int]) -> str:
+    """Slices a side that a verdict of this comparison stands on, as words."""
+    slices = min(len(block.base) for blocks in data.slices.values() for block in blocks)
+    return f"{looks[0] * slices} to {looks[-1] * slices}"
 
 
 def document_standing(document: Json) -> str:
-    """`broken` where any row of false alarms is, else `not shown` where any is, else `held`."""
-    found = {row["standing"] for row in document["false_alarms"]}
-    return next((word for word in (BROKEN, NOT_SHOWN) if word in found), HELD)
+    """`broken` where any row of false alarms is, or the check of the earlier half, or the real A/A
+    runs of any group; else `not shown` where any row or all real A/A runs are, else `held`."""
+    rows = [row["standing"] for row in document["false_alarms"]]
+    runs = [row["standing"] for row in document.get("runs", []) if "standing" in row]
+    check = [document["check"]["standing"]] if "check" in document else []
+    if BROKEN in {*rows, *runs, *check}:
+        return BROKEN
+    are_runs_shown = "runs" not in document or HELD in runs
+    return HELD if are_runs_shown and NOT_SHOWN not in rows else NOT_SHOWN

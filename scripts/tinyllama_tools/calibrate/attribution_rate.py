@@ -39,12 +39,14 @@ class Blame:
 @dataclass(frozen=True)
 class AttributionRate:
     """`part`: the component that was slowed. `change`: of the whole, as a fraction, over all blocks
-    of the recording."""
+    of the recording, which has `blocks`; a try wants up to `blocks_needed`."""
 
     part: str
     change: float
     blames: tuple[Blame, ...]
     drawing: str
+    blocks: int
+    blocks_needed: int
 
     @property
     def found(self) -> Share:
@@ -129,6 +131,8 @@ def attribution_rate(
         float(np.expm1(np.median(logs))),
         tuple(blame for chunk in chunks for blame in chunk),
         drawing_words(slowed.blocks, design.looks[-1], 1),
+        slowed.blocks,
+        design.looks[-1],
     )
 
 

@@ -10,8 +10,9 @@ is on disk when it is done, so whatever was interrupted goes on with the next st
 all that the folder has is analysed: false alarms a family, detection, the other tools on the same
 data, and this machine's noise profile, which `scripts/compare BASE.json NEW.json` reads.
 
-Exit status: 0 no more false alarms than --alpha allows; 1 more; 2 bad input, or nothing recorded;
-3 with --strict, where there are too few families to show it; 130 interrupted.
+Exit status: 0 no more false alarms than --alpha allows; 1 more, in any row, in the check of the
+recordings' earlier half or in the whole runs; 2 bad input, or nothing recorded;
+3 with --strict, where there are too few families, blocks or whole runs to show it; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from tinyllama_tools.calibrate.noise_profile import noise_profile
 from tinyllama_tools.calibrate.options import add_options, check_options, measures
 from tinyllama_tools.calibrate.page import calibration_page
 from tinyllama_tools.calibrate.publish import publish, write_calibration, write_noise_profile
+from tinyllama_tools.calibrate.published_words import published_arguments, published_context
 from tinyllama_tools.calibrate.real_runs import kept_runs
 from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.judging.outcome import (
@@ -72,7 +74,9 @@ def _meta(arguments: Sequence[str], recordings: Recordings | None) -> Json:
         "computed": now,
         "commit": str(context.get("git_commit", _commit())),
         "dirty": bool(context.get("git_dirty", changed_files(PROJECT))),
-        "command": shlex.join(["scripts/compare", "calibrate", *arguments]),
+        "command": shlex.join(
+            ["scripts/compare", "calibrate", *published_arguments(arguments, _parser())]
+        ),
     }
 
 
@@ -88,7 +92,7 @@ def _analyse(options: argparse.Namespace, arguments: Sequence[str]) -> Json:
         runs = kept_runs(options.folder)
         document = {
             "meta": _meta(arguments, recordings),
-            "context": header.base_context,
+            "context": published_context(header.base_context),
             **calibration_document(recordings, runs, rule, effort, _say),
         }
         profile = noise_profile(recordings.quiet.blocks, header.base_context, header.started)
@@ -128,8 +132,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     return _status(document, strict=options.strict)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Measures, or analyses and writes; the exit status."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="scripts/compare calibrate",
         description=__doc__,
@@ -137,6 +140,12 @@ def main(arguments: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     add_options(parser)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measures, or analyses and writes; the exit status."""
+    parser = _parser()
     options = parser.parse_args(arguments)
     check_options(parser, options)
     try:

@@ -9,12 +9,14 @@ from typing import Any
 from tinyllama_tools.calibrate.detection import Detections, detections, together
 from tinyllama_tools.calibrate.false_alarm_rows import Effort, Rule
 from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
-from tinyllama_tools.calibrate.resample import drawing_words
+from tinyllama_tools.calibrate.resample import drawing_words, has_enough_blocks
 from tinyllama_tools.judging.outcome import Outcome
 from tinyllama_tools.judging.signed_rank import hodges_lehmann
 
 SLOWDOWNS = (0.02, 0.05, 0.10)
 FIVE_MINUTES, TEN_MINUTES = 300.0, 600.0
+# seconds that a try may take: what a slowdown of this size has to be found in
+BUDGETS = {0.10: FIVE_MINUTES}
 ARITHMETICAL, INJECTED = "arithmetical", "injected"
 Json = dict[str, Any]
 
@@ -43,7 +45,8 @@ def detection_row(
     quiet: PairedBlocks, slowed: PairedBlocks, slowdown: float, how: str, rule: Rule, effort: Effort
 ) -> Json:
     """Every case that both recordings have, slow in turn. `slowdown`: as asked for."""
-    design = rule.design(len(quiet.cases))
+    design, budget = rule.design(len(quiet.cases)), BUDGETS.get(slowdown, TEN_MINUTES)
+    blocks = min(quiet.blocks, slowed.blocks)
     cases = [name for name in quiet.cases if name in slowed.summaries]
     if not cases:
         raise ValueError("the slowed recording has none of the quiet recording's cases")
@@ -53,7 +56,7 @@ def detection_row(
             slowed,
             name,
             design,
-            budget=TEN_MINUTES,
+            budget=budget,
             tries=effort.tries,
             seed=effort.seed + number,
             jobs=effort.jobs,
@@ -66,8 +69,11 @@ def detection_row(
         "margin": rule.margin,
         "alpha": rule.alpha,
         "looks": list(design.looks),
+        "budget_seconds": budget,
         "blocks": [quiet.blocks, slowed.blocks],
-        "drawing": drawing_words(min(quiet.blocks, slowed.blocks), design.looks[-1], 1),
+        "blocks_needed": design.looks[-1],
+        "is_shown": has_enough_blocks(blocks, design.looks[-1]),
+        "drawing": drawing_words(blocks, design.looks[-1], 1),
         "all": _numbers(together(each)),
         "cases": [
             {**_numbers(found), "true_change": true_change(slowed, found.case)} for found in each

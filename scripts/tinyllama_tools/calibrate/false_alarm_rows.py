@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tinyllama_tools.calibrate.intervals import Share
 from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
-from tinyllama_tools.calibrate.resample import drawing_words, false_alarms
+from tinyllama_tools.calibrate.resample import (
+    AS_MEASURED,
+    IN_ORDER,
+    TOSSED,
+    FamilyCounts,
+    Sides,
+    drawing_words,
+    false_alarms,
+    has_enough_blocks,
+)
+from tinyllama_tools.calibrate.simulated_families import (
+    FAMILIES_A_SIMULATION,
+    simulated_false_alarms,
+)
 from tinyllama_tools.calibrate.turns import Judge
 from tinyllama_tools.judging.design import Design, plan_design
 from tinyllama_tools.judging.family import judge_family
@@ -17,8 +30,6 @@ from tinyllama_tools.judging.family import judge_family
 HELD, BROKEN, NOT_SHOWN = "held", "broken", "not shown"
 # of a row whose families count with those of others
 IN_ALL = "in all"
-# of the level asked for: what calibration may have to go down to
-LEVELS = (1.0, 0.5, 0.2, 0.1)
 Json = dict[str, Any]
 
 
@@ -46,12 +57,26 @@ class Effort:
     seed: int
 
 
-def standing(share: Share, alpha: float) -> str:
+def standing(share: Share, alpha: float, *, has_enough: bool = True) -> str:
     """`held`: the upper bound is at most alpha. `broken`: the true rate is above it, as far as
-    an interval of 95 % can say. `not shown`: too few families for either."""
-    if share.bound <= alpha:
-        return HELD
-    return BROKEN if share.interval[0] > alpha else NOT_SHOWN
+    an interval of 95 % can say. `not shown`: too few families for either, or not enough blocks
+    that they were drawn from."""
+    if share.interval[0] > alpha:
+        return BROKEN
+    return HELD if share.bound <= alpha and has_enough else NOT_SHOWN
+
+
+def _row(name: str, counts: FamilyCounts, rule: Rule, cases: int, more: Json) -> Json:
+    return {
+        "data": name,
+        "cases": cases,
+        "alpha": rule.alpha,
+        "allowed": rule.alpha,
+        "false": Share(counts.false, counts.families).as_json(),
+        "slower": Share(counts.slower, counts.families).as_json(),
+        "verdicts": {outcome.value: count for outcome, count in counts.cases.items()},
+        **more,
+    }
 
 
 def false_alarm_row(
@@ -60,11 +85,10 @@ def false_alarm_row(
     rule: Rule,
     effort: Effort,
     *,
-    allowed: float,
-    exchange: bool,
+    sides: Sides = AS_MEASURED,
     judge: Judge = judge_family,
 ) -> Json:
-    """One row. `allowed`: the rate that it is held against."""
+    """One row of families drawn from `data`, held against the rule's alpha."""
     design = rule.design(effort.cases)
     counts = false_alarms(
         data,
@@ -72,25 +96,43 @@ def false_alarm_row(
         family=effort.cases,
         families=effort.families,
         seed=effort.seed,
-        exchange=exchange,
+        sides=sides,
         jobs=effort.jobs,
         judge=judge,
     )
-    false = Share(counts.false, counts.families)
     groups = -(-effort.cases // len(data.cases))
-    return {
-        "data": name,
-        "sides": "tossed anew" if exchange else "as measured",
+    needed = groups * design.looks[-1]
+    has_enough = has_enough_blocks(data.blocks, design.looks[-1], groups)
+    false = Share(counts.false, counts.families)
+    more = {
+        "sides": sides,
         "blocks": data.blocks,
-        "drawing": drawing_words(data.blocks, design.looks[-1], groups),
-        "cases": effort.cases,
-        "alpha": rule.alpha,
-        "allowed": allowed,
-        "false": false.as_json(),
-        "slower": Share(counts.slower, counts.families).as_json(),
-        "verdicts": {outcome.value: count for outcome, count in counts.cases.items()},
-        "standing": standing(false, allowed),
+        "blocks_needed": needed,
+        "drawing": drawing_words(data.blocks, design.looks[-1], groups, sides),
+        "standing": standing(false, rule.alpha, has_enough=has_enough),
     }
+    return _row(name, counts, rule, effort.cases, more)
+
+
+def simulated_row(name: str, scenario: str, rule: Rule, effort: Effort) -> Json:
+    """One row of families of a scenario, sides as simulated."""
+    design = rule.design(effort.cases)
+    counts, blocks = simulated_false_alarms(
+        scenario,
+        design,
+        family=effort.cases,
+        families=effort.families,
+        seed=effort.seed,
+        jobs=effort.jobs,
+    )
+    more = {
+        "sides": "as simulated",
+        "blocks": blocks,
+        "blocks_needed": blocks,
+        "drawing": f"a simulation for every {FAMILIES_A_SIMULATION} families at most",
+        "standing": standing(Share(counts.false, counts.families), rule.alpha),
+    }
+    return _row(name, counts, rule, effort.cases, more)
 
 
 def together(name: str, rows: Sequence[Json]) -> Json:
@@ -105,6 +147,8 @@ def together(name: str, rows: Sequence[Json]) -> Json:
     return {
         **rows[0],
         "data": name,
+        "blocks": sum(row["blocks"] for row in rows),
+        "blocks_needed": sum(row["blocks_needed"] for row in rows),
         "false": false.as_json(),
         "slower": _sum(rows, "slower").as_json(),
         "verdicts": dict(verdicts),
@@ -116,24 +160,9 @@ def _sum(rows: Sequence[Json], what: str) -> Share:
     return Share(sum(r[what]["count"] for r in rows), sum(r[what]["trials"] for r in rows))
 
 
-def calibrated_rule(
-    data: PairedBlocks, rule: Rule, effort: Effort, *, judge: Judge = judge_family
-) -> tuple[Rule, list[Json]]:
-    """The first of the levels at which this data shows that the rate asked for is held, and the
-    rows of those tried; the lowest where none does.
-
-    With too few families to show it even without a false alarm, the first that does not break it.
-    """
-    enough = Share(0, effort.families).bound <= rule.alpha
-    wanted = {HELD} if enough else {HELD, NOT_SHOWN}
-    rows: list[Json] = []
-    chosen = rule
-    for level in LEVELS:
-        chosen = replace(rule, alpha=rule.alpha * level)
-        row = false_alarm_row(
-            "earlier half", data, chosen, effort, allowed=rule.alpha, exchange=False, judge=judge
-        )
-        rows.append(row)
-        if row["standing"] in wanted:
-            break
-    return chosen, rows
+def recorded_rows(name: str, data: PairedBlocks, rule: Rule, effort: Effort) -> list[Json]:
+    """Blocks drawn anywhere, with the sides as measured and tossed anew, and in order of time."""
+    return [
+        false_alarm_row(name, data, rule, effort, sides=sides)
+        for sides in (AS_MEASURED, TOSSED, IN_ORDER)
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,10 +20,12 @@ from tinyllama_tools.calibrate.recorder import (
     recording_paths,
     run_settings,
 )
-from tinyllama_tools.calibrate.recordings import Recorded, read_recordings
+from tinyllama_tools.calibrate.recordings import Recorded, read_recordings, whole_blocks
 from tinyllama_tools.calibrate.slowdown_build import (
     MOST_FRACTION,
     PARTS,
+    VARIABLE,
+    parse_slowdown,
     slowdown_environment,
     slowdown_program,
 )
@@ -30,9 +33,14 @@ from tinyllama_tools.compare.attribution_tree import layers_by_size
 from tinyllama_tools.compare.build_side import PROGRAM_IN_BUILD
 from tinyllama_tools.compare.case_name import parse_case_name
 from tinyllama_tools.compare.errors import CompareError
+from tinyllama_tools.compare.recording import read_recording
 
 INSIDE = "ffn"
 STEP_SLOWDOWN = 0.05
+# of a kind, before another kind's turn
+ROUND_BLOCKS = 5
+# of whole runs, one after the other: the next would not do better
+MOST_WITHOUT_VERDICT = 3
 
 
 def kind_of_slowdown(fraction: float) -> str:
@@ -70,37 +78,70 @@ def _median(blocks: PairedBlocks, case: str) -> float:
     return times[len(times) // 2]
 
 
+def _fraction_recorded(folder: Path, part: str) -> float | None:
+    """By how much earlier recordings slowed this part alone: those that continue them do so too."""
+    for path in recording_paths(folder, kind_inside(part)):
+        spelled = read_recording(path).header.new.rpartition(f"{VARIABLE}=")[2]
+        return parse_slowdown(spelled)[part]
+    return None
+
+
+def blocks_recorded(folder: Path, kind: str) -> int:
+    """Whole blocks of a kind so far."""
+    recordings = map(read_recording, recording_paths(folder, kind))
+    return sum(len(next(iter(whole_blocks(r)[0].values()), [])) for r in recordings)
+
+
 def _record_slowed(options: argparse.Namespace, say: Say) -> None:
-    """The same time for each kind. Both sides are the slowdown build: only its variable differs."""
+    """As many blocks of each kind, in rounds of a few, so that no kind has an hour of its own.
+
+    Both sides are the slowdown build: only its variable differs. Every kind has one round at least.
+    """
     settings = run_settings(options.run_options)
     quiet = read_recordings(recording_paths(options.folder, QUIET)).blocks
-    inside = fraction_inside(quiet, INSIDE, STEP_SLOWDOWN)
+    inside = _fraction_recorded(options.folder, INSIDE)
+    if inside is None:
+        inside = fraction_inside(quiet, INSIDE, STEP_SLOWDOWN)
     say("bringing the slowdown build up to date")
     program = slowdown_program(options.build)
     kinds: dict[str, Mapping[str, float]] = {
         kind_of_slowdown(fraction): dict.fromkeys(PARTS, fraction) for fraction in SLOWDOWNS
     }
     kinds[kind_inside(INSIDE)] = {INSIDE: inside}
-    each = HowLong(options.record_slowed / len(kinds))
-    for kind, fractions in kinds.items():
-        say(f"recording {kind}")
-        what = WhatToRecord(kind, program, settings, slowdown_environment(fractions))
+    each = HowLong(options.record_slowed / len(kinds), ROUND_BLOCKS)
+    started, waiting = time.monotonic(), set(kinds)
+    while waiting or time.monotonic() - started < options.record_slowed:
+        counts = {kind: blocks_recorded(options.folder, kind) for kind in waiting or kinds}
+        kind = min(counts, key=lambda name: (counts[name], list(kinds).index(name)))
+        waiting.discard(kind)
+        say(f"recording {kind}, which has {counts[kind]} blocks")
+        what = WhatToRecord(kind, program, settings, slowdown_environment(kinds[kind]))
         record(what, options.folder, each, options.seed, say=say)
 
 
 def _do_runs(options: argparse.Namespace, say: Say) -> None:
-    """Each run is kept when it is over."""
+    """Each run is kept when it is over, with a verdict or without.
+
+    Raises CompareError after three in a row without one, or where the program cannot start.
+    """
     program = options.build / PROGRAM_IN_BUILD
     if options.slow:
         program = slowdown_program(options.build)
     environment = slowdown_environment(options.slow)
     rule = ["--alpha", f"{options.alpha:g}", "--margin", f"{options.margin:g}"]
     more = [*rule, "--looks", str(options.looks), *options.run_options]
+    in_a_row = 0
     for number in range(1, options.runs + 1):
         run = run_once(program, options.slow, environment, more)
         keep_run(run, options.folder)
         found = ", ".join(f"{name} {outcome}" for name, outcome in run.outcomes.items())
-        say(f"run {number} of {options.runs}, {run.seconds / 60:.1f} minutes: {found}")
+        what = found if run.has_verdict else f"no verdict: {run.reason}"
+        say(f"run {number} of {options.runs}, {run.seconds / 60:.1f} minutes: {what}")
+        in_a_row = 0 if run.has_verdict else in_a_row + 1
+        if in_a_row == MOST_WITHOUT_VERDICT:
+            raise CompareError(
+                f"{in_a_row} runs in a row without a verdict, the last: {run.reason}"
+            )
 
 
 def measure(options: argparse.Namespace, say: Say) -> None:

@@ -5,7 +5,8 @@ case, the scatter is the standard deviation, over blocks, of the log of a proces
 the variances of the base's and the new's processes are averaged. Blocks follow each other over the
 whole recording, so the machine's drift between blocks that are minutes apart is in it; drift over
 days is not. Both processes of a block saw the same state of the machine, so the degrees of freedom
-are those of the blocks, one less than their number, and not of the processes.
+are those of the blocks, one less than their number, and not of the processes. The profile is of the
+machine of this host name, and of no other of the same make.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ def noise_profile(blocks: PairedBlocks, context: Mapping[str, Any], date: str) -
     return {
         "kind": KIND,
         "schema_version": SCHEMA_VERSION,
+        "host_name": context.get("host_name"),
         "device": device.get("name", "unknown"),
         "architecture": device.get("architecture", "unknown"),
         "threads": context.get("threads"),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tinyllama_tools.ablation_progress import duration
-from tinyllama_tools.calibrate.false_alarm_rows import HELD, IN_ALL
+from tinyllama_tools.calibrate.false_alarm_rows import BROKEN, HELD, IN_ALL
 from tinyllama_tools.calibrate.page_detection import (
     attribution_section,
     detection_section,
     rivals_section,
 )
+from tinyllama_tools.calibrate.page_runs import runs_section
 from tinyllama_tools.calibrate.page_words import about, case_words, small_percent
 from tinyllama_tools.markdown_table import markdown_table
 
@@ -35,8 +35,14 @@ NOTES = """\
 - `as measured`: the side that was the base stays the base. `tossed anew`: of each block, chance
   decides which side is called the base. That is as good an A/A block, and it makes the hypothesis
   true exactly, whatever the recording as a whole happened to favour.
-- The level was calibrated on the earlier half of the A/A blocks. False alarms, detection and the
-  other tools are stated for the later half.
+- Everything is stated for the level that `compare run` uses. The earlier half of the A/A blocks
+  checks it; false alarms, detection and the other tools are stated for the later half.
+- `in order of time`: windows of consecutive blocks from a random start, so that what lasted for
+  several blocks is in a family as it was. The autocorrelation of a block's log-ratio with the next
+  one's says how much lasts; 0 is none.
+- `not shown` stands where a family could not have different blocks everywhere, however good the
+  figures are: blocks drawn several times show less than they seem to.
+- Simulated families have a fresh simulation for every 50 of them at most.
 - Arithmetical slowdowns multiply the new side's times; injected ones are recordings of a program
   that really repeats a part of its work. In a detection family one case is slow and all others are
   A/A; the full step, which takes longer than all of them, is not in that family. Time is what the
@@ -67,6 +73,13 @@ def head_section(document: Json) -> list[str]:
     return ["# Calibration", "", INTRODUCTION, *markdown_table(("", ""), rows), ""]
 
 
+def targets_section(rows: Sequence[Json]) -> list[str]:
+    """What had to be reached, and what was."""
+    header = ("target", "measured", "reached")
+    cells = ((row["target"], row["measured"], row["reached"]) for row in rows)
+    return ["## Targets", "", *markdown_table(header, cells), ""]
+
+
 def recordings_section(rows: Sequence[Json]) -> list[str]:
     """A row a recording."""
     header = ("recording", "blocks", "cases", "pairs and slice", "hours", "a block", "started")
@@ -88,21 +101,20 @@ def recordings_section(rows: Sequence[Json]) -> list[str]:
 def false_alarm_section(document: Json) -> list[str]:
     """Families with a false verdict, on simulated and recorded data."""
     header = (
-        "data", "sides", "families", "with a false alarm", "bound", "allowed", "standing",
-        "`unclear` cases",
+        "data", "sides", "blocks (needed)", "families", "with a false alarm", "bound", "allowed",
+        "standing", "`unclear` cases",
     )  # fmt: skip
     cells = (_false_alarm_cells(row) for row in document["false_alarms"])
     lines = ["## False alarms", "", *markdown_table(header, cells), ""]
     recorded = [row for row in document["false_alarms"] if not row["data"].startswith("simulated")]
-    if recorded:
-        lines += [f"Recorded blocks are drawn {recorded[0]['drawing']}.", ""]
-    calibration = document.get("calibration")
-    if calibration:
-        tried = "; ".join(
-            f"alpha {row['alpha']:g}: {about(row['false'])}" for row in calibration["rows"]
-        )
-        used = f"alpha {calibration['alpha']:g} is used"
-        lines += [f"Calibrated on the earlier half: {tried}; {used}.", ""]
+    lines += [f"{row['data']}, {row['sides']}: drawn {row['drawing']}." for row in recorded]
+    lines += [""] if recorded else []
+    check = document.get("check")
+    if check:
+        words = f"{about(check['false'])} families, {check['standing']}, from {check['blocks']}"
+        lines += [f"Check of alpha {check['alpha']:g} on the earlier half: {words} blocks.", ""]
+        if check["standing"] == BROKEN:
+            lines += ["**The level is broken there: no figure of this page can be relied on.**", ""]
     return lines
 
 
@@ -112,6 +124,7 @@ def _false_alarm_cells(row: Json) -> tuple[str, ...]:
     return (
         row["data"],
         row["sides"],
+        f"{row['blocks']:,} ({row['blocks_needed']:,})",
         f"{row['false']['trials']:,} x {row['cases']}",
         about(row["false"]),
         small_percent(row["false"]["upper_bound_95"]),
@@ -121,43 +134,9 @@ def _false_alarm_cells(row: Json) -> tuple[str, ...]:
     )
 
 
-def runs_section(runs: Json) -> list[str]:
-    """Whole runs of the command."""
-    lines = ["## Whole runs of `scripts/compare run`", ""]
-    quiet = runs["quiet"]
-    if quiet:
-        false = quiet["false"]
-        took = duration(quiet["seconds"])
-        lines += [f"A/A: {about(false)} runs with a false alarm; {took} in all.", ""]
-        lines += [*_by_case(quiet["by_case"]), ""]
-    for words, found in runs["slowed"].items():
-        took = duration(found["seconds"])
-        lines += [f"Slowed: {words}; {found['runs']} runs, {took} in all.", ""]
-        lines += [*_by_case(found["by_case"]), ""]
-        lines += list(_culprit_lines(found["culprits"]))
-    if not quiet and not runs["slowed"]:
-        lines += ["None yet: `scripts/compare calibrate --runs N`.", ""]
-    return lines
-
-
-def _by_case(cases: Mapping[str, Mapping[str, int]]) -> list[str]:
-    outcomes = list(dict.fromkeys(word for found in cases.values() for word in found))
-    rows = (
-        (case_words(name), *(str(found.get(word, 0)) for word in outcomes))
-        for name, found in cases.items()
-    )
-    return markdown_table(("case", *outcomes), rows)
-
-
-def _culprit_lines(culprits: Mapping[str, Mapping[str, int]]) -> Iterable[str]:
-    for whole, found in culprits.items():
-        counts = ", ".join(f"{case_words(name)} {count}" for name, count in found.items())
-        yield from (f"`{case_words(whole)}` found slower, attributed to: {counts}.", "")
-
-
 def noise_section(rows: Sequence[Json]) -> list[str]:
     """Scatter of whole processes against that of blocks."""
-    header = ("case", "median", "between processes", "between blocks", "blocks")
+    header = ("case", "median", "between processes", "between blocks", "blocks", "autocorrelation")
     cells = (
         (
             case_words(row["case"]),
@@ -165,13 +144,14 @@ def noise_section(rows: Sequence[Json]) -> list[str]:
             f"{row['processes']:.1%}",
             f"{row['blocks']:.1%}",
             str(row["degrees"] + 1),
+            "-" if row["autocorrelation"] is None else f"{row['autocorrelation']:+.2f}",
         )
         for row in rows
     )
     words = (
         "Standard deviations: of the log of a process's median time over blocks, which has the "
         "machine's\ndrift in it and is what two stored results differ by; and of a block's "
-        "log-ratio, which has not."
+        "log-ratio, which has not. Autocorrelation: of block log-ratios, lag 1."
     )
     return ["## Noise", "", words, "", *markdown_table(header, cells), ""]
 
@@ -180,6 +160,7 @@ def calibration_page(document: Json) -> str:
     """The whole page."""
     lines = head_section(document)
     if "recordings" in document:
+        lines += targets_section(document["targets"])
         lines += recordings_section(document["recordings"])
     lines += false_alarm_section(document)
     if "recordings" in document:

@@ -18,8 +18,10 @@ DOCUMENT, PAGE = "calibration.json", "CALIBRATION.md"
 # of a file in the repository
 MOST_BYTES = 2_000_000
 EXPANDED = (
+    "targets",
     "recordings",
     "false_alarms",
+    "runs",
     "detection",
     "rivals",
     "attribution",

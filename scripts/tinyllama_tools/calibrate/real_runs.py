@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
-from tinyllama_tools.calibrate.intervals import Share
 from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.judging.outcome import BAD_INPUT, Outcome
 from tinyllama_tools.suite_run import last_words
@@ -29,7 +29,8 @@ COMMAND = (sys.executable, "-m", "tinyllama_tools.compare.main", "run")
 @dataclass(frozen=True)
 class RealRun:
     """`slowdown`: fraction by part, empty for A/A. `outcomes` and `culprits` by case; `seconds` of
-    the whole run."""
+    the whole run. `reason`: why it ended without a verdict; empty where it has one. `git_commit`,
+    `device` and `threads`: of the program that ran."""
 
     slowdown: Mapping[str, float]
     exit_status: int
@@ -38,18 +39,25 @@ class RealRun:
     started: str
     options: tuple[str, ...] = ()
     culprits: Mapping[str, str | None] = field(default_factory=dict)
+    reason: str = ""
+    git_commit: str = "unknown"
+    device: str = "unknown"
+    threads: int | None = None
 
     @property
-    def has_false_verdict(self) -> bool:
-        """Of an A/A run: a case is called slower or faster."""
-        return any(
-            o in {Outcome.SLOWER.value, Outcome.FASTER.value} for o in self.outcomes.values()
-        )
+    def has_verdict(self) -> bool:
+        """Whether it ended as a comparison does."""
+        return self.exit_status != BAD_INPUT
 
     @property
     def has_slower(self) -> bool:
         """Some case is called slower."""
         return Outcome.SLOWER.value in self.outcomes.values()
+
+    @property
+    def has_false_verdict(self) -> bool:
+        """Of an A/A run: a case is called slower or faster."""
+        return self.has_slower or Outcome.FASTER.value in self.outcomes.values()
 
 
 def run_once(
@@ -60,7 +68,9 @@ def run_once(
 ) -> RealRun:
     """One run of the command. `environment`: of the new side. `options`: more of its options.
 
-    Raises CompareError where the run ended with bad input or left no comparison.
+    A run that measured and ended without a verdict (budget too short, blocks became slower) is a
+    run too. Raises CompareError where nothing was measured: bad options, or a program that cannot
+    start.
     """
     started, clock = datetime.now(timezone.utc), time.monotonic()
     sides = ["--base", str(program), "--new", str(program)]
@@ -71,10 +81,13 @@ def run_once(
         if finished.returncode == INTERRUPTED:
             raise KeyboardInterrupt
         found = Path(folder) / "comparison.json"
-        if finished.returncode == BAD_INPUT or not found.is_file():
+        if not found.is_file():
             words = last_words(finished.stderr)
             raise CompareError(f"compare run ended with {finished.returncode}: {words}")
-        cases = json.loads(found.read_text(encoding="utf-8"))["cases"]
+        document = json.loads(found.read_text(encoding="utf-8"))
+    cases: list[dict[str, Any]] = document["cases"]
+    context = document.get("base_context", {})
+    refused = finished.returncode == BAD_INPUT
     return RealRun(
         dict(slowdown),
         finished.returncode,
@@ -83,6 +96,10 @@ def run_once(
         started.isoformat(timespec="seconds"),
         tuple(options),
         {c["name"]: c["attribution"]["culprit"] for c in cases if c.get("attribution")},
+        last_words(finished.stderr) if refused else "",
+        str(context.get("git_commit", "unknown")),
+        str(context.get("device", {}).get("name", "unknown")),
+        context.get("threads"),
     )
 
 
@@ -112,9 +129,3 @@ def kept_runs(folder: Path) -> list[RealRun]:
         except (ValueError, TypeError, KeyError) as error:
             raise CompareError(f"{path}: line {number} is no run: {error!r}") from error
     return runs
-
-
-def false_runs(runs: Sequence[RealRun]) -> Share | None:
-    """A/A runs that called any case slower or faster; None without A/A runs."""
-    quiet = [run for run in runs if not run.slowdown]
-    return Share(sum(run.has_false_verdict for run in quiet), len(quiet)) if quiet else None

@@ -19,7 +19,9 @@ from pathlib import Path
 from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.measurements import (
     SIDES,
+    BothReady,
     CaseFailure,
+    CaseOpening,
     CaseSkip,
     Measured,
     Measurer,
@@ -27,13 +29,14 @@ from tinyllama_tools.compare.measurements import (
     Side,
 )
 from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter
-from tinyllama_tools.compare.run_options import add_options, is_chosen, program_arguments
-from tinyllama_tools.compare.turn_process import (
-    Greeting,
-    NotResidentError,
-    ProcessLostError,
-    TurnProgram,
+from tinyllama_tools.compare.run_options import (
+    add_options,
+    is_chosen,
+    program_arguments,
+    settings_of,
 )
+from tinyllama_tools.compare.turn_process import NotResidentError, ProcessLostError
+from tinyllama_tools.compare.turn_program import Greeting, TurnProgram
 from tinyllama_tools.compare.turns_block import SliceEffort, TakingTurns
 
 # of the same side and case, as `compare run` has it
@@ -81,9 +84,12 @@ class _Failures:
         self.cases = list(cases)
         self._counts: Counter[tuple[str, Side]] = Counter()
         self._say = say
+        self._opened: set[tuple[str, Side]] = set()
 
     def note(self, item: Measured | Opened) -> None:
         """Closes the case of a skip, and that of a second failure of the same side."""
+        if isinstance(item, CaseOpening):
+            self._opened.add((item.case, item.side))
         if isinstance(item, CaseFailure):
             self._counts[(item.case, item.side)] += 1
             self._say(f"{item.case} failed on the {item.side.value} side: {item.reason}")
@@ -91,9 +97,18 @@ class _Failures:
                 return
         elif not isinstance(item, CaseSkip):
             return
-        if item.case in self.cases:
-            self.cases.remove(item.case)
-            self._say(f"{item.case} is left out of the recording")
+        self._close(item.case)
+
+    def end_of_openings(self) -> None:
+        """A case that a side could not open before any timing is not timed, as in `compare run`."""
+        for case in list(self.cases):
+            if any((case, side) not in self._opened for side in SIDES):
+                self._close(case)
+
+    def _close(self, case: str) -> None:
+        if case in self.cases:
+            self.cases.remove(case)
+            self._say(f"{case} is left out of the recording")
 
 
 def record_blocks(
@@ -114,12 +129,15 @@ def record_blocks(
     for opened in measurer.open_once(list(cases), verify=True):
         writer.add(opened)
         left.note(opened)
+    left.end_of_openings()
     started = clock()
     while clock() - started < how_long.seconds and index != how_long.blocks:
         if not left.cases:
             raise CompareError("every case was skipped or failed: nothing to record")
         index += 1
         for item in measurer.measure(index, list(left.cases)):
+            if isinstance(item, BothReady):
+                continue
             writer.add(item)
             left.note(item)
         spent = clock() - started
@@ -173,6 +191,7 @@ def record(what: WhatToRecord, folder: Path, how_long: HowLong, seed: int, *, sa
         started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         base_context=greetings[Side.BASE].context,
         new_context=greetings[Side.NEW].context,
+        settings={**settings_of(settings), "new_environment": dict(what.environment)},
     )
     with RecordingWriter(path, header) as writer:
         blocks = record_blocks(measurer, cases, writer, how_long, say=say)

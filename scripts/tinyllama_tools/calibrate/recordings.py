@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tinyllama_tools.calibrate.paired_blocks import Costs, PairedBlocks, from_slices, joined
+from tinyllama_tools.calibrate.published_words import published_context
 from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.measurements import CaseBlock
 from tinyllama_tools.compare.recording import (
@@ -84,18 +85,48 @@ def _one(path: Path) -> tuple[Recording, PairedBlocks, int] | None:
     return recording, from_slices(slices, costs_of(recording.case_blocks)), left_out
 
 
+def _conditions(header: RecordingHeader) -> dict[str, object]:
+    """What two recordings must share for their blocks to be of one machine and one measurement."""
+    found: dict[str, object] = {}
+    for side, context in (("base", header.base_context), ("new", header.new_context)):
+        found[f"{side}_context.device.name"] = context.get("device", {}).get("name")
+        found[f"{side}_context.threads"] = context.get("threads")
+        # the name of a side ends with what its environment adds; settings may be empty
+        words = (header.base if side == "base" else header.new).split()[1:]
+        added = header.settings.get(f"{side}_environment") or {}
+        named = {f"{name}={value}" for name, value in added.items()}
+        found[f"{side}_environment"] = sorted(named | {word for word in words if "=" in word})
+    found |= {name: getattr(header, name) for name in ("pairs", "slice_seconds", "method")}
+    return found
+
+
+def _check_alike(headers: Sequence[tuple[Path, RecordingHeader]]) -> None:
+    (first_path, first), *others = headers
+    expected = _conditions(first)
+    for path, header in others:
+        for name, value in _conditions(header).items():
+            if value != expected[name]:
+                raise CompareError(
+                    f"{path}: {name} is {value!r}, and {expected[name]!r} in {first_path}: only "
+                    "recordings made alike are joined; move one of them away"
+                )
+
+
 def read_recordings(paths: Iterable[Path]) -> Recorded:
     """The files in the order of their start, as one recording.
 
-    Raises CompareError where there is none, one cannot be read, or they have no case in common.
+    Raises CompareError where there is none, one cannot be read, they were not made alike, or have
+    no case in common.
     """
-    read = [one for one in map(_one, paths) if one is not None]
-    found = sorted(read, key=lambda one: one[0].header.started)
+    read = [(path, one) for path, one in ((path, _one(path)) for path in paths) if one is not None]
+    read.sort(key=lambda item: item[1][0].header.started)
+    found = [one for _, one in read]
     if not found:
         raise CompareError(
             "no recording with a block in which every case was measured; make one with "
             "`scripts/compare calibrate --record 30m`"
         )
+    _check_alike([(path, one[0].header) for path, one in read])
     try:
         blocks = joined([one[1] for one in found])
     except ValueError as error:
@@ -111,6 +142,8 @@ def published_text(recorded: Recorded) -> str:
     Who began a pair is not kept; `at` is what the costs say, so that they can be read back.
     """
     header = asdict(recorded.headers[0])
+    for name in ("base_context", "new_context"):
+        header[name] = published_context(header[name])
     lines = [json.dumps({"recording": KIND, "schema_version": SCHEMA_VERSION, **header})]
     costs = recorded.blocks.costs
     at = costs.opening

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from multiprocessing import get_context
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,10 @@ from tinyllama_tools.judging.outcome import Outcome
 
 # families that one call of a worker process draws
 CHUNK = 100
+# what becomes of the order and the sides of the blocks that are drawn
+AS_MEASURED, TOSSED = "as measured", "tossed anew"
+IN_ORDER = "as measured, in order of time"
+Sides = Literal["as measured", "tossed anew", "as measured, in order of time"]
 Found = TypeVar("Found")
 
 
@@ -50,46 +54,60 @@ class FamilyCounts:
         )
 
 
+def has_enough_blocks(available: int, wanted: int, groups: int = 1) -> bool:
+    """Whether a family can have different blocks everywhere. Only then may figures drawn from them
+    be said to show anything: with overlap or replacement, blocks count more than once."""
+    return available >= groups * wanted
+
+
 def draw_blocks(rng: np.random.Generator, available: int, wanted: int, groups: int) -> np.ndarray:
     """Numbers of blocks, a row a group: none twice in a family where there are enough for that,
     else none twice in a group, else with replacement."""
-    if available >= groups * wanted:
+    if has_enough_blocks(available, wanted, groups):
         return rng.permutation(available)[: groups * wanted].reshape(groups, wanted)
-    if available >= wanted:
+    if has_enough_blocks(available, wanted):
         return np.stack([rng.permutation(available)[:wanted] for _ in range(groups)])
     return rng.integers(0, available, (groups, wanted))
 
 
-def drawing_words(available: int, wanted: int, groups: int) -> str:
-    """How draw_blocks() draws, for readers of the result."""
-    if available >= groups * wanted:
-        return "without replacement in a family"
-    if available >= wanted:
-        return "without replacement in a case, with overlap between the copies of a case"
-    return f"with replacement: {available} blocks recorded, {wanted} needed"
+def draw_windows(rng: np.random.Generator, available: int, wanted: int, groups: int) -> np.ndarray:
+    """Numbers of consecutive blocks, a row a group, each from a start of its own; where there are
+    too few blocks, the first follows the last."""
+    starts = rng.integers(0, max(1, available - wanted + 1), (groups, 1))
+    return (starts + np.arange(wanted)) % available
+
+
+def drawing_words(available: int, wanted: int, groups: int, sides: Sides = AS_MEASURED) -> str:
+    """How blocks are drawn, and from how many, for readers of the result."""
+    source = f"from {available} recorded blocks"
+    if sides == IN_ORDER:
+        wrapped = "" if has_enough_blocks(available, wanted) else ", the first after the last"
+        return f"{source}, in windows of {wanted} consecutive ones{wrapped}"
+    if has_enough_blocks(available, wanted, groups):
+        return f"{source}, without replacement in a family"
+    if has_enough_blocks(available, wanted):
+        words = "without replacement in a case, with overlap between the copies of a case"
+        return f"{source}, {words}"
+    return f"{source}, with replacement: {wanted} are needed"
 
 
 @dataclass(frozen=True)
 class AaFamilies:
-    """Draws A/A families of `family` cases. `exchange`: which side of a drawn block is called the
-    base is tossed anew (under A/A both are as good), which makes the null hypothesis exact;
-    without it a side that the recording favoured stays favoured."""
+    """Draws A/A families of `family` cases. `tossed anew`: which side of a drawn block is called
+    the base is left to chance (under A/A both are as good), which makes the null hypothesis exact;
+    without it a side that the recording favoured stays favoured. `in order of time`: consecutive
+    blocks, so that what lasts for several of them is there as it was."""
 
     recorded: PairedBlocks
     family: int
     design: Design
-    exchange: bool = False
+    sides: Sides = AS_MEASURED
     judge: Judge = judge_family
 
     @property
     def groups(self) -> int:
         """How often the recorded cases serve in one family."""
         return math.ceil(self.family / len(self.recorded.cases))
-
-    @property
-    def words(self) -> str:
-        """How blocks are drawn."""
-        return drawing_words(self.recorded.blocks, self.design.looks[-1], self.groups)
 
     @cached_property
     def _exchanged(self) -> Summaries:
@@ -101,8 +119,9 @@ class AaFamilies:
     def draw(self, rng: np.random.Generator) -> dict[str, list[BlockSummary]]:
         """The blocks of one family's cases, as many as the last look needs."""
         wanted = self.design.looks[-1]
-        numbers = draw_blocks(rng, self.recorded.blocks, wanted, self.groups)
-        tossed = rng.integers(0, 2 if self.exchange else 1, numbers.shape)
+        draw = draw_windows if self.sides == IN_ORDER else draw_blocks
+        numbers = draw(rng, self.recorded.blocks, wanted, self.groups)
+        tossed = rng.integers(0, 2 if self.sides == TOSSED else 1, numbers.shape)
         family: dict[str, list[BlockSummary]] = {}
         for group in range(self.groups):
             order = list(zip(numbers[group].tolist(), tossed[group].tolist(), strict=True))
@@ -128,13 +147,15 @@ class AaFamilies:
         return FamilyCounts(families, false, slower, cases)
 
 
-def in_chunks(work: Callable[[int, int], Found], total: int, seed: int, jobs: int) -> list[Found]:
+def in_chunks(
+    work: Callable[[int, int], Found], total: int, seed: int, jobs: int, chunk: int = CHUNK
+) -> list[Found]:
     """`work(how many, seed)` until `total` are done, on `jobs` processes.
 
     The chunks and their seeds depend on `total` and `seed` alone, so that the result does not
     depend on `jobs`.
     """
-    sizes = [min(CHUNK, total - done) for done in range(0, total, CHUNK)]
+    sizes = [min(chunk, total - done) for done in range(0, total, chunk)]
     seeds = np.random.SeedSequence(seed).generate_state(len(sizes)).tolist()
     if jobs <= 1 or len(sizes) == 1:
         return [work(size, own) for size, own in zip(sizes, seeds, strict=True)]
@@ -149,12 +170,12 @@ def false_alarms(
     family: int,
     families: int,
     seed: int = 0,
-    exchange: bool = False,
+    sides: Sides = AS_MEASURED,
     jobs: int = 1,
     judge: Judge = judge_family,
 ) -> FamilyCounts:
     """How many of `families` A/A families of `family` cases get a false verdict."""
-    drawn = AaFamilies(recorded.summaries_only(), family, design, exchange, judge)
+    drawn = AaFamilies(recorded.summaries_only(), family, design, sides, judge)
     counts = in_chunks(partial(_count, drawn), families, seed, jobs)
     return sum(counts[1:], counts[0])
 

@@ -1,15 +1,17 @@
 """What tools in use say about the same recorded data.
 
 - compare.py of Google Benchmark: two-sided Mann-Whitney test over the repetitions of one run a
-  side, significant below 0.05 (tools/gbench/report.py: UTEST_ALPHA, calc_utest).
+  side, significant below 0.05 (tools/gbench/report.py: UTEST_ALPHA, calc_utest); it advises nine
+  repetitions or more, and is given ten.
 - benchstat's method: Mann-Whitney test, alpha 0.05, ten or more samples a side, change of medians
-  (golang.org/x/perf/benchmath: AssumeNothing). Where one process has fewer than ten slices,
-  consecutive processes are pooled, which is a favour to it.
+  (golang.org/x/perf/benchmath: AssumeNothing).
 - a fixed threshold: medians more than 5 % apart.
 
 Each is given the data in two ways. `apart`: base processes, then new processes, as two whole runs
 one after the other. `in turn`: both sides' slices of the same blocks, a favour that none of these
-tools brings about by itself.
+tools brings about by itself. Where one process has fewer slices than a tool wants, consecutive
+processes are pooled, which is a favour too. And once more in both ways with as much data as this
+comparison takes at its first look.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from tinyllama_tools.judging.blocks import Block
 
 ALPHA = 0.05
 THRESHOLD = 0.05
-BENCHSTAT_SAMPLES = 10
+FEWEST_SAMPLES = 10
 APART, IN_TURN = "apart", "in turn"
 ARRANGEMENTS = (APART, IN_TURN)
 
@@ -63,17 +65,19 @@ class Rival:
 
 
 RIVALS = (
-    Rival("Google Benchmark compare.py", mann_whitney),
-    Rival("benchstat's method", mann_whitney, BENCHSTAT_SAMPLES),
+    Rival("Google Benchmark compare.py", mann_whitney, FEWEST_SAMPLES),
+    Rival("benchstat's method", mann_whitney, FEWEST_SAMPLES),
     Rival("fixed 5 % threshold on medians", fixed_threshold),
 )
 
 
 @dataclass(frozen=True)
 class Tries:
-    """`claims[case][i]` of comparison i: 1 slower, -1 faster, 0 nothing."""
+    """`claims[case][i]` of comparison i: 1 slower, -1 faster, 0 nothing. `samples`: the fewest a
+    side."""
 
     claims: Mapping[str, tuple[int, ...]]
+    samples: int = 0
 
     @property
     def per_case(self) -> Share:
@@ -109,23 +113,35 @@ def _pooled(blocks: Sequence[Block], first: int, count: int, arrangement: str) -
     return Block(tuple(base[:shorter]), tuple(new[:shorter]))
 
 
-def compare_by(rival: Rival, arrangement: str, data: PairedBlocks, slowdown: float = 0.0) -> Tries:
-    """Every comparison that the blocks allow, the new side made slower by the fraction.
+def blocks_needed(arrangement: str, processes: int) -> int:
+    """For one comparison of that many processes a side."""
+    return processes * (2 if arrangement == APART else 1)
+
+
+def compare_by(
+    rival: Rival, arrangement: str, data: PairedBlocks, slowdown: float = 0.0, processes: int = 1
+) -> Tries:
+    """Every comparison that the blocks allow, the new side made slower by the fraction, of
+    `processes` a side or as many more as the rival's samples want.
 
     Raises ValueError where there are too few blocks for one, or no slices were kept.
     """
     if not data.slices:
         raise ValueError("the rivals need slices, and only summaries were kept")
     claims: dict[str, tuple[int, ...]] = {}
+    samples: list[int] = []
+    fewest = min(len(block.base) for blocks in data.slices.values() for block in blocks)
+    # the same for every case, so that a family can have the same comparison of all of them
+    count = max(processes, math.ceil(rival.samples / fewest))
+    needed = blocks_needed(arrangement, count)
     for name, blocks in data.slices.items():
-        count = max(1, math.ceil(rival.samples / min(len(block.base) for block in blocks)))
-        needed = count * (2 if arrangement == APART else 1)
         if len(blocks) < needed:
             raise ValueError(f"{len(blocks)} blocks of {name}: {rival.name} needs {needed}")
         pooled = [
             _pooled(blocks, first, count, arrangement) for first in range(len(blocks) - needed + 1)
         ]
+        samples += [len(one.base) for one in pooled]
         claims[name] = tuple(
             rival.claim(one.base, [second * (1 + slowdown) for second in one.new]) for one in pooled
         )
-    return Tries(claims)
+    return Tries(claims, min(samples))

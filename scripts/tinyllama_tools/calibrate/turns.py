@@ -36,9 +36,9 @@ def _that_fit(
     """Of the open cases, those that can have `blocks` more in the seconds `left`; those farthest
     from a verdict go first."""
 
-    def needed(name: str) -> int:
+    def needed(name: str) -> float:
         judgement = judgements[name]
-        return judgement.evidence.blocks_needed if judgement else 0
+        return judgement.evidence.distance if judgement else 0.0
 
     by_distance = sorted(open_cases, key=needed)
     while by_distance and blocks * costs.of(by_distance) > left:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,16 +15,21 @@ from tinyllama_tools.compare.stored_run import StoredCase
 from tinyllama_tools.history.entries import CaseEntry, Machine, ResultEntry
 from tinyllama_tools.suite_run import PROJECT
 
+COMMIT = re.compile(r"[0-9a-f]{7,64}")
+
 
 def read_entry(path: Path, project: Path = PROJECT) -> ResultEntry:
     """One file with its machine, commit and cases. `project`: whose git knows the commits' times.
 
-    CompareError where the file is no result of this suite, or its machine or date is not told.
+    CompareError where the file is no result of this suite or of a debug build, or its machine or
+    date is not told.
     """
     run = read_stored(path)
     if run.configuration:
         raise bad_file(path, "is of tiny_llama_train", "name a result file of tiny_llama_bench")
     context = run.context
+    if context.get("library_build_type") == "debug":
+        raise bad_file(path, "is of a debug build, whose times mean nothing", MEASURE_AGAIN)
     commit = str(context.get("git_commit") or "")
     return ResultEntry(
         file=str(path),
@@ -39,11 +45,13 @@ def read_entry(path: Path, project: Path = PROJECT) -> ResultEntry:
 
 
 def commit_time(commit: str, project: Path) -> str:
-    """When it was committed, in UTC; empty where this repository has no such commit."""
-    if not commit:
+    """When it was committed, in UTC; empty where it is no commit, or none of this repository."""
+    # what a file says is text: a branch's name or an option must not reach git
+    if not COMMIT.fullmatch(commit):
         return ""
     # whoever keeps the history need not own the checkout
-    git = ["git", "-c", "safe.directory=*", "show", "--no-patch", "--format=%ct", f"{commit}^0"]
+    git = ["git", "-c", "safe.directory=*", "show", "--no-patch", "--format=%ct"]
+    git += ["--end-of-options", f"{commit}^0"]
     try:
         found = subprocess.run(git, cwd=project, capture_output=True, text=True, check=False)
     except OSError:

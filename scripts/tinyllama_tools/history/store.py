@@ -174,7 +174,9 @@ class HistoryStore:
         try:
             yield
         except BaseException:
-            self._connection.execute("ROLLBACK")
+            # after a full disk and the like SQLite has rolled back itself
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
             raise
         self._connection.execute("COMMIT")
 
