@@ -91,7 +91,16 @@ def test_an_earlier_recording_is_kept_and_nothing_is_started(
     assert len(starts_of(base)) == starts
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def heed_signals() -> None:
+    """The tests themselves may run where some of these are ignored, and so a program of theirs."""
+    for number in ASKING:
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("number", ASKING)
 def test_being_asked_to_end_judges_and_writes_what_was_measured(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -105,6 +114,7 @@ def test_being_asked_to_end_judges_and_writes_what_was_measured(
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
+        preexec_fn=heed_signals,
     )
     recording = output / "blocks.jsonl"
     deadline = time.monotonic() + 30
