@@ -15,7 +15,7 @@ COMPARE_BASE     git commit of the base; default: HEAD^1, for a merge commit wha
 COMPARE_BUDGET   time to measure, builds apart; default: 10m
 COMPARE_OUTPUT   output folder; default: results/ci_compare
 
-The checkout needs its history (a full or a two-commit clone), and the machine must have nothing else to do.
+The checkout needs its history (a full or a two-commit clone), and other work on the machine makes verdicts later.
 Exit status: as scripts/compare.
 HELP
 }

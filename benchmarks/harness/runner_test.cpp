@@ -42,17 +42,6 @@ class RunnerTest : public ::testing::Test {
   std::string skip(size_t index) const { return entry(index).value("skip_message", "none"); }
   bool was_measured(size_t index) const { return entry(index).contains("tokens_per_second"); }
 
-  // A component whose build does this before anything else.
-  static Component with_build(const std::function<void()>& before) {
-    Component component = testing::linear_component();
-    component.name = "broken";
-    component.build = [before, build = component.build](const BuildRequest& request) {
-      before();
-      return build(request);
-    };
-    return component;
-  }
-
   // A component whose forward is this function of a [1, 1, 4, 8] input.
   static Component with_forward(const std::function<at::Tensor(const at::Tensor&)>& function) {
     Component component = testing::linear_component();
@@ -89,7 +78,7 @@ TEST_F(RunnerTest, AnHonestCaseHasEveryCounter) {
 
 TEST_F(RunnerTest, RepetitionsShareOneBuildOneProofAndOneWarmUp) {
   auto builds = std::make_shared<int>(0);
-  const Component counted = with_build([builds] { ++*builds; });
+  const Component counted = testing::component_with_build([builds] { ++*builds; });
   run({testing::small_case(counted, Pass::forward)}, 3);
   EXPECT_EQ(results.at(0).entries.size(), 3U + 4U);
   EXPECT_EQ(*builds, 2) << "one for the case, one for its reference";
@@ -132,7 +121,7 @@ TEST_F(RunnerTest, WhatABuildThrowsIsItsCasesFailureAndTheRunGoesOn) {
   for (const auto& [fault, message] : faults) {
     results.clear();
     benchmark::ClearRegisteredBenchmarks();
-    const Component broken = with_build(fault);
+    const Component broken = testing::component_with_build(fault);
     run({testing::small_case(broken, Pass::forward), testing::small_case(honest, Pass::forward)});
     ASSERT_EQ(results.size(), 2U) << message;
     EXPECT_EQ(failure(0), message);
@@ -143,7 +132,7 @@ TEST_F(RunnerTest, WhatABuildThrowsIsItsCasesFailureAndTheRunGoesOn) {
 TEST_F(RunnerTest, AnAllocationThatFailsHalfwayIsReportedAndItsMemoryReleased) {
   const int64_t before = instruments::host_allocator::read().live_bytes;
   settings.memory_limit_bytes = before + (int64_t{32} << 20);
-  const Component hungry = with_build([] {
+  const Component hungry = testing::component_with_build([] {
     const at::Tensor fits = at::empty({int64_t{20} << 20}, at::kByte);
     const at::Tensor does_not = at::empty({int64_t{20} << 20}, at::kByte);
   });
@@ -171,7 +160,7 @@ TEST_F(RunnerTest, CasesAboveTheMemoryLimitAreSkippedWithBothNumbers) {
 
 TEST_F(RunnerTest, RefusedCasesAreSkippedUnbuilt) {
   auto builds = std::make_shared<int>(0);
-  const Component counted = with_build([builds] { ++*builds; });
+  const Component counted = testing::component_with_build([builds] { ++*builds; });
   Case refused = testing::small_case(counted, Pass::forward);
   refused.skip_reason = "has no such switch";
   Case slow = testing::small_case(counted, Pass::backward);

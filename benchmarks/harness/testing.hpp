@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -99,6 +100,17 @@ inline Component linear_component(const Mistake& mistake = {},
           linear_cost,
           linear_memory,
           build};
+}
+
+/// linear_component() under the name "broken", whose build does this before anything else.
+inline Component component_with_build(const std::function<void()>& before) {
+  Component component = linear_component();
+  component.name = "broken";
+  component.build = [before, build = component.build](const BuildRequest& request) {
+    before();
+    return build(request);
+  };
+  return component;
 }
 
 inline Case small_case(const Component& component, Pass pass, Dtype dtype = Dtype::f32,

@@ -28,17 +28,6 @@ class TurnServerTest : public ::testing::Test {
   static std::string text(const Json& answer, const char* key) { return answer.value(key, "none"); }
   static int64_t live_bytes() { return instruments::host_allocator::read().live_bytes; }
 
-  // Does this before anything else that its build does.
-  static Component with_build(const std::function<void()>& before) {
-    Component component = testing::linear_component();
-    component.name = "broken";
-    component.build = [before, build = component.build](const BuildRequest& request) {
-      before();
-      return build(request);
-    };
-    return component;
-  }
-
   // Holds 600 KiB and says so.
   static Component with_600_kib() {
     Component component = testing::linear_component();
@@ -161,7 +150,7 @@ TEST_F(TurnServerTest, WhatABuildThrowsIsItsCasesFailureAndTheOthersGoOn) {
       {[] { throw std::invalid_argument("something else"); }, "something else"}};
   ask("open", 1);
   for (const auto& [fault, message] : faults) {
-    const Component broken = with_build(fault);
+    const Component broken = testing::component_with_build(fault);
     cases[0] = testing::small_case(broken, Pass::forward);
     EXPECT_EQ(text(ask("open", 0), "failed"), message);
     EXPECT_EQ(text(ask("open", 0, {{"verify", true}}), "failed"), message);
@@ -192,7 +181,7 @@ TEST_F(TurnServerTest, ACaseThatThrowsInItsTurnIsClosedWithItsMemory) {
 
 TEST_F(TurnServerTest, RefusedCasesAreSkippedUnbuilt) {
   auto builds = std::make_shared<int>(0);
-  const Component counted = with_build([builds] { ++*builds; });
+  const Component counted = testing::component_with_build([builds] { ++*builds; });
   cases[0] = testing::small_case(counted, Pass::forward);
   cases[0].skip_reason = "has no such switch";
   EXPECT_EQ(ask("open", 0), Json({{"skipped", "has no such switch"}}));
