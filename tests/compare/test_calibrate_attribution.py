@@ -11,8 +11,8 @@ from tinyllama_tools.calibrate.attribution_rate import NOBODY, attribution_rate
 from tinyllama_tools.calibrate.measuring import fraction_inside
 from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
 from tinyllama_tools.calibrate.recordings import read_recordings
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.judging.design import plan_design
+from tinyllama_tools.reading.errors import BadInputError
 
 DESIGN = plan_design(7, alpha=0.01, looks=2)
 
@@ -58,7 +58,7 @@ def test_the_fraction_of_a_part_is_what_changes_the_step_by_five_percent(tmp_pat
     assert seconds({"ffn": fraction})["full_step"] == pytest.approx(
         1.05 * seconds({})["full_step"], rel=0.01
     )
-    with pytest.raises(CompareError, match="too small a part"):
+    with pytest.raises(BadInputError, match="too small a part"):
         fraction_inside(quiet, "embedding", 2.0)
-    with pytest.raises(CompareError, match="rotary: not recorded"):
+    with pytest.raises(BadInputError, match="rotary: not recorded"):
         fraction_inside(quiet, "rotary", 0.05)

@@ -27,7 +27,7 @@ from tinyllama_tools.calibrate.slowdown_build import (
     slowdown_environment,
     slowdown_program,
 )
-from tinyllama_tools.compare.errors import CompareError
+from tinyllama_tools.reading.errors import BadInputError
 
 SMALL = ("--families", "20", "--cases", "7", "--tries", "3", "--jobs", "1", "--looks", "2")
 
@@ -182,7 +182,7 @@ def test_a_run_that_measured_nothing_is_an_error_with_its_words(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     stand_in(monkeypatch, tmp_path, "print('no such build', file=sys.stderr)\nsys.exit(2)\n")
-    with pytest.raises(CompareError, match="ended with 2: no such build"):
+    with pytest.raises(BadInputError, match="ended with 2: no such build"):
         run_once(Path("program"), {}, {}, [])
 
 
@@ -288,6 +288,6 @@ def test_slowdowns_are_spelled_as_the_program_reads_them() -> None:
 
 
 def test_a_folder_that_is_no_build_has_no_slowdown_build(tmp_path: Path) -> None:
-    with pytest.raises(CompareError, match=r"no CMakeCache\.txt"):
+    with pytest.raises(BadInputError, match=r"no CMakeCache\.txt"):
         slowdown_program(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -26,8 +26,8 @@ from tinyllama_tools.calibrate.slowdown_build import (
     VARIABLE,
     slowdown_program,
 )
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter
+from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.suite_run import PROJECT
 
 QUICK = ("--", "--pairs", "2", "--slice", "1ms")
@@ -174,6 +174,6 @@ def test_a_slowdown_build_that_fails_says_where_its_log_is(
     stand_in_cmake(tmp_path, 1)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     build = build_with_cache(tmp_path / "build")
-    with pytest.raises(CompareError, match="the words of cmake") as failed:
+    with pytest.raises(BadInputError, match="the words of cmake") as failed:
         slowdown_program(build)
     assert str(build / "slowdown_build.log") in str(failed.value)

@@ -18,7 +18,6 @@ from tinyllama_tools.calibrate.publish import small_enough, write_noise_profile
 from tinyllama_tools.calibrate.recorder import HowLong, next_path, record_blocks, recording_paths
 from tinyllama_tools.calibrate.recordings import published_text, read_recordings
 from tinyllama_tools.calibrate.simulate import simulate
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.measurements import (
     SIDES,
     CaseBlock,
@@ -33,6 +32,7 @@ from tinyllama_tools.compare.profile_of_noise import read_noise_profile
 from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter
 from tinyllama_tools.judging.block_summary import BlockSummary
 from tinyllama_tools.judging.blocks import Block
+from tinyllama_tools.reading.errors import BadInputError
 
 OPENING, OWN, EACH = 5.0, 1.0, 0.5
 
@@ -196,7 +196,7 @@ def test_only_recordings_made_alike_are_joined(
     for name, one in (("one", header), ("two", replace(header, started="2026-01-02", **other))):
         with RecordingWriter(tmp_path / name, one) as writer:
             writer.add(block)
-    with pytest.raises(CompareError, match=rf"two: {re.escape(field)} is .* in .*one: only"):
+    with pytest.raises(BadInputError, match=rf"two: {re.escape(field)} is .* in .*one: only"):
         read_recordings([tmp_path / "two", tmp_path / "one"])
     assert read_recordings([tmp_path / "one", tmp_path / "one"]).blocks.blocks == 2
 
@@ -211,12 +211,12 @@ def test_one_failure_costs_one_block(tmp_path: Path) -> None:
 
 def test_nothing_is_left_to_record_where_every_case_fails(tmp_path: Path) -> None:
     skips = {(1, name): CaseSkip(name, Side.BASE, "no") for name in simulated().cases}
-    with pytest.raises(CompareError, match="nothing to record"):
+    with pytest.raises(BadInputError, match="nothing to record"):
         recorded(tmp_path / "r.jsonl", Machine(simulated(), skips), 6)
 
 
 def test_a_folder_without_recordings_is_told_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(CompareError, match="--record 30m"):
+    with pytest.raises(BadInputError, match="--record 30m"):
         read_recordings(recording_paths(tmp_path, "quiet"))
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from history_samples import CASE, OTHER_CASE, entry, result_document, write_result
 
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.history import result_file
 from tinyllama_tools.history.entries import Machine
 from tinyllama_tools.history.result_file import commit_time, read_entry
 from tinyllama_tools.history.store import HistoryStore, KnownResultError
+from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.suite_run import PROJECT
 
 
@@ -65,7 +65,7 @@ def test_only_a_commit_reaches_git(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_debug_build_is_refused(tmp_path: Path) -> None:
     document = result_document({CASE: [0.01]})
     document["context"]["library_build_type"] = "debug"
-    with pytest.raises(CompareError, match=r"a\.json: is of a debug build"):
+    with pytest.raises(BadInputError, match=r"a\.json: is of a debug build"):
         read_entry(write_result(tmp_path / "a.json", document))
 
 
@@ -76,7 +76,7 @@ def test_what_sqlite_rolled_back_itself_keeps_its_own_error(path: Path) -> None:
             "CREATE TEMP TRIGGER full BEFORE INSERT ON results "
             "BEGIN SELECT RAISE(ROLLBACK, 'database or disk is full'); END"
         )
-        with pytest.raises(CompareError, match="database or disk is full"):
+        with pytest.raises(BadInputError, match="database or disk is full"):
             store.add(entry(0, {CASE: 0.01}))
         assert store.results() == []
 
@@ -94,7 +94,7 @@ def test_the_same_file_is_refused_by_its_content(path: Path, tmp_path: Path) -> 
 def test_a_file_is_added_whole_or_not_at_all(path: Path) -> None:
     good = entry(0, {CASE: 0.01, OTHER_CASE: 0.02})
     with HistoryStore(path, create=True) as store:
-        with pytest.raises(CompareError, match="CHECK"):
+        with pytest.raises(BadInputError, match="CHECK"):
             store.add(entry(1, {CASE: 0.01, OTHER_CASE: -1.0}))
         assert store.results() == []
         store.add(good)
@@ -150,7 +150,7 @@ def test_a_later_measurement_of_an_old_commit_stands_with_that_commit(path: Path
 
 
 def test_a_missing_history_is_not_made_by_reading(path: Path) -> None:
-    with pytest.raises(CompareError, match=r"no history at .*history add"):
+    with pytest.raises(BadInputError, match=r"no history at .*history add"):
         HistoryStore(path)
     assert not path.exists()
 
@@ -158,14 +158,14 @@ def test_a_missing_history_is_not_made_by_reading(path: Path) -> None:
 def test_foreign_and_damaged_files_are_named_and_left_alone(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"no database, but longer than the header of one" * 40)
-    with pytest.raises(CompareError, match=r"history\.sqlite is not a history, or a damaged one"):
+    with pytest.raises(BadInputError, match=r"history\.sqlite is not a history, or a damaged one"):
         HistoryStore(path, create=True)
     path.unlink()
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE songs (title TEXT)")
     content = path.read_bytes()
     for create in (True, False):
-        with pytest.raises(CompareError, match="is not a history of this suite"):
+        with pytest.raises(BadInputError, match="is not a history of this suite"):
             HistoryStore(path, create=create)
     assert path.read_bytes() == content
 
@@ -179,7 +179,7 @@ def test_a_damaged_page_is_named(path: Path) -> None:
     path.write_bytes(content)
     with (
         HistoryStore(path) as store,
-        pytest.raises(CompareError, match=r"history\.sqlite.*damaged"),
+        pytest.raises(BadInputError, match=r"history\.sqlite.*damaged"),
     ):
         store.series()
 
@@ -188,13 +188,13 @@ def test_another_version_is_named(path: Path) -> None:
     HistoryStore(path, create=True).__exit__(None, None, None)
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 7")
-    with pytest.raises(CompareError, match="schema version 7, this program reads 1"):
+    with pytest.raises(BadInputError, match="schema version 7, this program reads 1"):
         HistoryStore(path)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CompareError, match=r"history .*file/history\.sqlite"):
+    with pytest.raises(BadInputError, match=r"history .*file/history\.sqlite"):
         HistoryStore(tmp_path / "file/history.sqlite", create=True)
 
 
@@ -241,7 +241,7 @@ def test_a_file_without_machine_or_date_is_refused(
 ) -> None:
     document = result_document({CASE: [0.01]})
     document["context"] |= change
-    with pytest.raises(CompareError, match=rf"a\.json: .*{message}"):
+    with pytest.raises(BadInputError, match=rf"a\.json: .*{message}"):
         read_entry(write_result(tmp_path / "a.json", document))
 
 

@@ -9,7 +9,7 @@ import pytest
 from turns_stand_in import PROGRAM, make_build
 
 from tinyllama_tools.compare.build_side import KEPT_WORKTREES, Builder, carried_settings
-from tinyllama_tools.compare.errors import CompareError
+from tinyllama_tools.reading.errors import BadInputError
 
 # builds a "program" that says which commit and which settings it is of
 PROJECT_FILE = """\
@@ -133,7 +133,7 @@ def test_the_newest_worktrees_are_kept(checkout: Checkout) -> None:
 
 def test_a_commit_that_does_not_build_shows_the_end_of_the_log(checkout: Checkout) -> None:
     commit = checkout.commit("bad", "echo 'error: no such thing'; exit 1\n")
-    with pytest.raises(CompareError) as caught:
+    with pytest.raises(BadInputError) as caught:
         checkout.builder().resolve("HEAD", "--base")
     message = str(caught.value)
     assert f"--base: commit {commit[:12]} does not build" in message
@@ -146,14 +146,14 @@ def test_a_commit_that_does_not_build_shows_the_end_of_the_log(checkout: Checkou
 def test_a_commit_that_does_not_configure_is_told(checkout: Checkout) -> None:
     (checkout.folder / "CMakeLists.txt").write_text("message(FATAL_ERROR torn)\n")
     checkout.commit("bad")
-    with pytest.raises(CompareError, match="does not configure"):
+    with pytest.raises(BadInputError, match="does not configure"):
         checkout.builder().resolve("HEAD", "--new")
 
 
 @pytest.mark.parametrize("text", ["no_such_ref", "--output=x", "HEAD:make.sh"])
 def test_what_is_neither_is_named(checkout: Checkout, text: str) -> None:
     checkout.commit("one")
-    with pytest.raises(CompareError, match=rf"--base {text}: must be a build folder \(no such"):
+    with pytest.raises(BadInputError, match=rf"--base {text}: must be a build folder \(no such"):
         checkout.builder().resolve(text, "--base")
 
 
@@ -162,17 +162,17 @@ def test_a_folder_without_a_program_and_a_file_that_is_none_are_named(
 ) -> None:
     checkout.commit("one")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CompareError, match=r"no benchmarks/tiny_llama_bench in that folder"):
+    with pytest.raises(BadInputError, match=r"no benchmarks/tiny_llama_bench in that folder"):
         checkout.builder().resolve(str(tmp_path / "empty"), "--new")
     (tmp_path / "text").write_text("")
-    with pytest.raises(CompareError, match="cannot be executed"):
+    with pytest.raises(BadInputError, match="cannot be executed"):
         checkout.builder().resolve(str(tmp_path / "text"), "--new")
 
 
 def test_without_a_build_of_its_own_the_settings_are_missing(checkout: Checkout) -> None:
     checkout.commit("one")
     (checkout.folder / "build/CMakeCache.txt").unlink()
-    with pytest.raises(CompareError, match=r"has no CMakeCache.txt.*scripts/bench --setup-only"):
+    with pytest.raises(BadInputError, match=r"has no CMakeCache.txt.*scripts/bench --setup-only"):
         checkout.builder().resolve("HEAD", "--new")
 
 

@@ -15,10 +15,10 @@ import pytest
 from compare_run import document_of, run
 from turns_stand_in import FFN, PROGRAM, make_build, starts_of
 
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.measurements import CaseBlock, Measured, Opened
 from tinyllama_tools.compare.recording import RecordingWriter, read_recording
 from tinyllama_tools.compare.turns_block import TakingTurns
+from tinyllama_tools.reading.errors import BadInputError
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -64,7 +64,7 @@ def test_a_recording_that_fails_ends_the_run_and_loses_nothing(
 
     def full(self: RecordingWriter, item: Measured | Opened) -> None:
         if isinstance(item, CaseBlock) and item.index == 4:
-            raise CompareError("blocks.jsonl: no space left")
+            raise BadInputError("blocks.jsonl: no space left")
         add(self, item)
 
     monkeypatch.setattr(RecordingWriter, "add", full)

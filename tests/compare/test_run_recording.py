@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from turns_stand_in import FFN, LOSS
 
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.measurements import (
     CaseBlock,
     CaseFailure,
@@ -25,6 +24,7 @@ from tinyllama_tools.compare.recording import (
     read_recording,
 )
 from tinyllama_tools.judging.blocks import Block
+from tinyllama_tools.reading.errors import BadInputError
 
 HEADER = RecordingHeader(
     base="main",
@@ -79,7 +79,7 @@ def test_a_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
 def test_a_recording_is_never_written_over(tmp_path: Path) -> None:
     path = written(tmp_path / "blocks.jsonl")
     before = path.read_text()
-    with pytest.raises(CompareError, match=r"blocks\.jsonl: is there already"):
+    with pytest.raises(BadInputError, match=r"blocks\.jsonl: is there already"):
         RecordingWriter(path, HEADER)
     assert path.read_text() == before
 
@@ -90,7 +90,7 @@ def test_a_full_disk_is_named_whatever_closing_says(tmp_path: Path) -> None:
     # closing tries once more to write what is left in the buffer
     writer._file = Path("/dev/full").open("w", encoding="utf-8")  # noqa: SIM115
     with (
-        pytest.raises(CompareError, match=r"blocks\.jsonl: .* cannot be written: .* space"),
+        pytest.raises(BadInputError, match=r"blocks\.jsonl: .* cannot be written: .* space"),
         writer,
     ):
         writer.add(ITEMS[0])
@@ -139,17 +139,17 @@ BLOCK = {"block": 1, "case": FFN, "first": [0], "at": 1.0}
 def test_bad_lines_are_named(tmp_path: Path, line: int, text: str, expected: str) -> None:
     path = written(tmp_path / "blocks.jsonl")
     replaced(path, line, text)
-    with pytest.raises(CompareError, match=expected) as caught:
+    with pytest.raises(BadInputError, match=expected) as caught:
         read_recording(path)
     assert str(path) in str(caught.value)
 
 
 def test_files_that_are_none_are_named(tmp_path: Path) -> None:
-    with pytest.raises(CompareError, match=r"none\.jsonl: cannot be read"):
+    with pytest.raises(BadInputError, match=r"none\.jsonl: cannot be read"):
         read_recording(tmp_path / "none.jsonl")
     (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(CompareError, match=r"empty\.jsonl: empty"):
+    with pytest.raises(BadInputError, match=r"empty\.jsonl: empty"):
         read_recording(tmp_path / "empty.jsonl")
     (tmp_path / "file").write_text("")
-    with pytest.raises(CompareError, match="cannot be written"):
+    with pytest.raises(BadInputError, match="cannot be written"):
         RecordingWriter(tmp_path / "file" / "blocks.jsonl", HEADER)

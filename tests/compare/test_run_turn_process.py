@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from turns_stand_in import FFN, LOSS, PROGRAM, make_build, requests_of, starts_of
 
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.turn_process import (
     CaseFailedError,
     CaseSkippedError,
@@ -19,6 +18,7 @@ from tinyllama_tools.compare.turn_process import (
 )
 from tinyllama_tools.compare.turn_program import SHORT_SPIN, WAITING, TurnProgram
 from tinyllama_tools.peer_process import PLACING
+from tinyllama_tools.reading.errors import BadInputError
 
 LIMIT = 5.0
 
@@ -171,13 +171,13 @@ def test_a_program_without_turns_is_told_from_one_that_refuses_its_options(tmp_p
     program = TurnProgram("new", refusing)
     with (
         TurnProcess(program, limit=LIMIT, padding=0) as process,
-        pytest.raises(CompareError, match="new: tiny_llama_bench: --sizes huge: unknown"),
+        pytest.raises(BadInputError, match="new: tiny_llama_bench: --sizes huge: unknown"),
     ):
         process.greet()
 
 
 def test_a_program_that_cannot_be_started_is_bad_input(tmp_path: Path) -> None:
-    with pytest.raises(CompareError, match="cannot be started: No such file"):
+    with pytest.raises(BadInputError, match="cannot be started: No such file"):
         TurnProcess(TurnProgram("base", tmp_path / "none"), limit=LIMIT, padding=0)
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from turns_stand_in import FFN, LOSS, NORM, PROGRAM, make_build, starts_of
 
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.measurements import CaseBlock, CaseFailure, CaseOpening, Side
 from tinyllama_tools.compare.turn_program import SHORT_SPIN, WAITING, TurnProgram
 from tinyllama_tools.compare.turns_block import SliceEffort
 from tinyllama_tools.compare.whole_processes import RunningWholes, suite_case
+from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.suite_run import SuiteProgram
 
 CASES = [FFN, LOSS, NORM]
@@ -150,5 +150,5 @@ def test_a_result_file_that_cannot_be_read_fails_the_case_only(
 
 def test_names_that_are_no_cases_are_named() -> None:
     assert suite_case(FFN).name == FFN
-    with pytest.raises(CompareError, match="case 'peak/bandwidth': must be"):
+    with pytest.raises(BadInputError, match="case 'peak/bandwidth': must be"):
         suite_case("peak/bandwidth")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from stored_samples import EMBEDDING, FFN, LOSS, TIMES, document, entry, stopped, write
 
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.main import main
 from tinyllama_tools.compare.stored_files import read_stored
+from tinyllama_tools.reading.errors import BadInputError
 
 Json = dict[str, Any]
 
@@ -245,5 +245,5 @@ def test_what_is_read_of_a_case(tmp_path: Path) -> None:
 
 
 def test_a_foreign_file_is_refused_by_the_reader_itself(tmp_path: Path) -> None:
-    with pytest.raises(CompareError, match="is no result that can be compared"):
+    with pytest.raises(BadInputError, match="is no result that can be compared"):
         read_stored(write(tmp_path / "a.json", {"context": [], "benchmarks": []}))

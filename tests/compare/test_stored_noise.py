@@ -12,9 +12,9 @@ from scipy import stats
 from stored_samples import FFN, LOSS, TIMES, write, write_runs
 
 from tinyllama_tools.compare import stored_command
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.main import main
 from tinyllama_tools.compare.profile_of_noise import read_noise_profile
+from tinyllama_tools.reading.errors import BadInputError
 
 Json = dict[str, Any]
 
@@ -121,7 +121,7 @@ def test_several_files_a_side_do_without(
 )
 def test_a_bad_profile(tmp_path: Path, changes: Json, expected: str) -> None:
     path = write(tmp_path / "noise.json", profile(**changes))
-    with pytest.raises(CompareError, match="record it again") as error:
+    with pytest.raises(BadInputError, match="record it again") as error:
         read_noise_profile(path)
     assert expected in str(error.value)
     assert str(path) in str(error.value)

@@ -8,8 +8,8 @@ import statistics
 import pytest
 from stored_samples import CONTEXT
 
-from tinyllama_tools.compare.result_reader import SCHEMA_VERSION
 from tinyllama_tools.compare.stored_files import read_stored
+from tinyllama_tools.reading.result_reader import SCHEMA_VERSION
 from tinyllama_tools.suite_run import OWN_KEYS, PROJECT, UNITS
 
 MEASURED = PROJECT / "results/reference/tiny_f32_2core_xeon_avx512.json"

@@ -39,13 +39,13 @@ from tinyllama_tools.calibrate.page import calibration_page
 from tinyllama_tools.calibrate.publish import publish, write_calibration, write_noise_profile
 from tinyllama_tools.calibrate.published_words import published_arguments, published_context
 from tinyllama_tools.calibrate.real_runs import kept_runs
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.judging.outcome import (
     BAD_INPUT,
     NO_REGRESSION,
     REGRESSION,
     STILL_UNCLEAR,
 )
+from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.result_files import RESULTS, changed_files
 from tinyllama_tools.suite_run import PROJECT
 
@@ -115,7 +115,7 @@ def _status(document: Json, *, strict: bool) -> int:
 def _check_publishable(options: argparse.Namespace) -> None:
     changed = changed_files(PROJECT) if options.publish else ""
     if changed:
-        raise CompareError(f"--publish: commit first, these files are changed:\n{changed}")
+        raise BadInputError(f"--publish: commit first, these files are changed:\n{changed}")
 
 
 def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
@@ -127,7 +127,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         document = _analyse(options, arguments)
     except ValueError as error:
         # too few blocks, a rule that cannot be, a part that there is none of
-        raise CompareError(str(error)) from error
+        raise BadInputError(str(error)) from error
     print(calibration_page(document))
     return _status(document, strict=options.strict)
 
@@ -150,7 +150,7 @@ def main(arguments: Sequence[str]) -> int:
     check_options(parser, options)
     try:
         return _run(options, arguments)
-    except CompareError as error:
+    except BadInputError as error:
         print(f"scripts/compare calibrate: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:

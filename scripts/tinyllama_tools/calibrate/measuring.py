@@ -31,9 +31,9 @@ from tinyllama_tools.calibrate.slowdown_build import (
 )
 from tinyllama_tools.compare.attribution_tree import layers_by_size
 from tinyllama_tools.compare.build_side import PROGRAM_IN_BUILD
-from tinyllama_tools.compare.case_name import parse_case_name
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.recording import read_recording
+from tinyllama_tools.reading.case_name import parse_case_name
+from tinyllama_tools.reading.errors import BadInputError
 
 INSIDE = "ffn"
 STEP_SLOWDOWN = 0.05
@@ -56,20 +56,21 @@ def kind_inside(part: str) -> str:
 def fraction_inside(quiet: PairedBlocks, part: str, change: float) -> float:
     """By how much the part has to be slowed, for the full step to change by `change`.
 
-    Raises CompareError where the recording lacks the step or the part, or no allowed fraction does.
+    Raises BadInputError where the recording lacks the step or the part, or no allowed fraction
+    does.
     """
     try:
         whole = whole_of(quiet.summaries)
     except ValueError as error:
-        raise CompareError(f"{error}; record it, so that a part of it can be slowed") from error
+        raise BadInputError(f"{error}; record it, so that a part of it can be slowed") from error
     name = parse_case_name(whole)
     parts = [case for case in quiet.cases if component_of(case) == part]
     if name is None or not parts:
-        raise CompareError(f"{part}: not recorded, so how long it takes is not known")
+        raise BadInputError(f"{part}: not recorded, so how long it takes is not known")
     layers = layers_by_size()[name.size]
     fraction = change * _median(quiet, whole) / (layers * _median(quiet, parts[0]))
     if fraction > MOST_FRACTION:
-        raise CompareError(f"{part} is too small a part of {whole} to slow it by {change:.0%}")
+        raise BadInputError(f"{part} is too small a part of {whole} to slow it by {change:.0%}")
     return fraction
 
 
@@ -122,7 +123,7 @@ def _record_slowed(options: argparse.Namespace, say: Say) -> None:
 def _do_runs(options: argparse.Namespace, say: Say) -> None:
     """Each run is kept when it is over, with a verdict or without.
 
-    Raises CompareError after three in a row without one, or where the program cannot start.
+    Raises BadInputError after three in a row without one, or where the program cannot start.
     """
     program = options.build / PROGRAM_IN_BUILD
     if options.slow:
@@ -139,13 +140,13 @@ def _do_runs(options: argparse.Namespace, say: Say) -> None:
         say(f"run {number} of {options.runs}, {run.seconds / 60:.1f} minutes: {what}")
         in_a_row = 0 if run.has_verdict else in_a_row + 1
         if in_a_row == MOST_WITHOUT_VERDICT:
-            raise CompareError(
+            raise BadInputError(
                 f"{in_a_row} runs in a row without a verdict, the last: {run.reason}"
             )
 
 
 def measure(options: argparse.Namespace, say: Say) -> None:
-    """All that the options ask for. Raises CompareError; what was measured stays."""
+    """All that the options ask for. Raises BadInputError; what was measured stays."""
     if options.record:
         settings = run_settings(options.run_options)
         what = WhatToRecord(QUIET, options.build / PROGRAM_IN_BUILD, settings)
@@ -159,7 +160,7 @@ def measure(options: argparse.Namespace, say: Say) -> None:
 def recordings_of(folder: Path, files: list[Path]) -> Recordings:
     """`files`, or all A/A recordings of the folder; and its slowed ones.
 
-    Raises CompareError where there is no A/A recording, or one cannot be read.
+    Raises BadInputError where there is no A/A recording, or one cannot be read.
     """
     quiet = read_recordings(files or recording_paths(folder, QUIET))
     found: dict[str, Recorded] = {}

@@ -11,7 +11,7 @@ from tinyllama_tools.calibrate.page import calibration_page
 from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
 from tinyllama_tools.calibrate.recordings import Recorded, published_text
 from tinyllama_tools.compact_json import compact_json
-from tinyllama_tools.compare.errors import CompareError
+from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.result_files import write_whole
 
 DOCUMENT, PAGE = "calibration.json", "CALIBRATION.md"
@@ -36,18 +36,18 @@ def _write(files: Mapping[Path, str]) -> list[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text)
         except OSError as error:
-            raise CompareError(f"{path}: cannot be written: {error.strerror}") from error
+            raise BadInputError(f"{path}: cannot be written: {error.strerror}") from error
     return list(files)
 
 
 def write_calibration(document: Json, folder: Path) -> list[Path]:
-    """The document and its page; CompareError where they cannot be written."""
+    """The document and its page; BadInputError where they cannot be written."""
     text = compact_json(document, EXPANDED)
     return _write({folder / DOCUMENT: text, folder / PAGE: calibration_page(document)})
 
 
 def write_noise_profile(profile: Json, path: Path) -> list[Path]:
-    """For comparisons of stored results; CompareError where it cannot be written."""
+    """For comparisons of stored results; BadInputError where it cannot be written."""
     return _write({path: json.dumps(profile, indent=1) + "\n"})
 
 
@@ -69,7 +69,7 @@ def _latest(blocks: PairedBlocks, count: int) -> PairedBlocks:
 def publish(document: Json, quiet: Recorded, results: Path, machine: str) -> list[Path]:
     """The page, the document, and the A/A recording that the tests judge; the paths written.
 
-    Raises CompareError where one cannot be written.
+    Raises BadInputError where one cannot be written.
     """
     reference = results / "reference"
     return _write(

@@ -17,8 +17,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.judging.outcome import BAD_INPUT, Outcome
+from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.suite_run import last_words
 
 FILE = "runs.jsonl"
@@ -69,7 +69,7 @@ def run_once(
     """One run of the command. `environment`: of the new side. `options`: more of its options.
 
     A run that measured and ended without a verdict (budget too short, blocks became slower) is a
-    run too. Raises CompareError where nothing was measured: bad options, or a program that cannot
+    run too. Raises BadInputError where nothing was measured: bad options, or a program that cannot
     start.
     """
     started, clock = datetime.now(timezone.utc), time.monotonic()
@@ -83,7 +83,7 @@ def run_once(
         found = Path(folder) / "comparison.json"
         if not found.is_file():
             words = last_words(finished.stderr)
-            raise CompareError(f"compare run ended with {finished.returncode}: {words}")
+            raise BadInputError(f"compare run ended with {finished.returncode}: {words}")
         document = json.loads(found.read_text(encoding="utf-8"))
     cases: list[dict[str, Any]] = document["cases"]
     context = document.get("base_context", {})
@@ -104,19 +104,19 @@ def run_once(
 
 
 def keep_run(run: RealRun, folder: Path) -> None:
-    """Adds its line; CompareError where the file cannot be written."""
+    """Adds its line; BadInputError where the file cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(run)) + "\n")
     except OSError as error:
-        raise CompareError(f"{folder / FILE}: cannot be written: {error}") from error
+        raise BadInputError(f"{folder / FILE}: cannot be written: {error}") from error
 
 
 def kept_runs(folder: Path) -> list[RealRun]:
     """All runs of the folder, none where there is no file. A last line cut short is left out.
 
-    Raises CompareError for a line that is no run.
+    Raises BadInputError for a line that is no run.
     """
     path = folder / FILE
     if not path.is_file():
@@ -127,5 +127,5 @@ def kept_runs(folder: Path) -> list[RealRun]:
             found = json.loads(line)
             runs.append(RealRun(**{**found, "options": tuple(found["options"])}))
         except (ValueError, TypeError, KeyError) as error:
-            raise CompareError(f"{path}: line {number} is no run: {error!r}") from error
+            raise BadInputError(f"{path}: line {number} is no run: {error!r}") from error
     return runs

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.measurements import (
     SIDES,
     BothReady,
@@ -38,6 +37,7 @@ from tinyllama_tools.compare.run_options import (
 from tinyllama_tools.compare.turn_process import NotResidentError, ProcessLostError
 from tinyllama_tools.compare.turn_program import Greeting, TurnProgram
 from tinyllama_tools.compare.turns_block import SliceEffort, TakingTurns
+from tinyllama_tools.reading.errors import BadInputError
 
 # of the same side and case, as `compare run` has it
 MOST_FAILURES = 2
@@ -122,7 +122,7 @@ def record_blocks(
 ) -> int:
     """Measures block after block into the file until the time is used up; the number of blocks.
 
-    The proofs before the first block do not count. Raises CompareError where no case is left.
+    The proofs before the first block do not count. Raises BadInputError where no case is left.
     """
     left, index = _Failures(cases, say), 0
     say(f"proving {len(cases)} cases on both sides")
@@ -133,7 +133,7 @@ def record_blocks(
     started = clock()
     while clock() - started < how_long.seconds and index != how_long.blocks:
         if not left.cases:
-            raise CompareError("every case was skipped or failed: nothing to record")
+            raise BadInputError("every case was skipped or failed: nothing to record")
         index += 1
         for item in measurer.measure(index, list(left.cases)):
             if isinstance(item, BothReady):
@@ -163,13 +163,13 @@ def _greeted(what: WhatToRecord, effort: SliceEffort, seed: int) -> tuple[Taking
     try:
         return measurer, measurer.greet()
     except (NotResidentError, ProcessLostError) as error:
-        raise CompareError(f"{what.program} cannot be recorded: {error}") from error
+        raise BadInputError(f"{what.program} cannot be recorded: {error}") from error
 
 
 def record(what: WhatToRecord, folder: Path, how_long: HowLong, seed: int, *, say: Say) -> Path:
     """Records one file and returns its path; an interrupt leaves all that was measured in it.
 
-    Raises CompareError where the program cannot take turns or has no such case.
+    Raises BadInputError where the program cannot take turns or has no such case.
     """
     path, settings = next_path(folder, what.kind), what.settings
     # another seed for every file, so that a continued recording does not repeat its orders
@@ -179,7 +179,7 @@ def record(what: WhatToRecord, folder: Path, how_long: HowLong, seed: int, *, sa
     cases = [name for name in greetings[Side.BASE].cases if is_chosen(name, settings)]
     if not cases:
         message = "the program has no case of these axes and this filter"
-        raise CompareError(f"{' '.join(program_arguments(settings))}: {message}")
+        raise BadInputError(f"{' '.join(program_arguments(settings))}: {message}")
     words = " ".join(f"{name}={value}" for name, value in what.environment.items())
     header = RecordingHeader(
         base=str(what.program.name),

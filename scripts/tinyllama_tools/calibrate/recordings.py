@@ -11,7 +11,6 @@ import numpy as np
 
 from tinyllama_tools.calibrate.paired_blocks import Costs, PairedBlocks, from_slices, joined
 from tinyllama_tools.calibrate.published_words import published_context
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.measurements import CaseBlock
 from tinyllama_tools.compare.recording import (
     KIND,
@@ -20,6 +19,7 @@ from tinyllama_tools.compare.recording import (
     RecordingHeader,
     read_recording,
 )
+from tinyllama_tools.reading.errors import BadInputError
 
 # of published seconds: at most a half of a hundredth of a percent off, far below any scatter
 PUBLISHED_DIGITS = 5
@@ -106,7 +106,7 @@ def _check_alike(headers: Sequence[tuple[Path, RecordingHeader]]) -> None:
     for path, header in others:
         for name, value in _conditions(header).items():
             if value != expected[name]:
-                raise CompareError(
+                raise BadInputError(
                     f"{path}: {name} is {value!r}, and {expected[name]!r} in {first_path}: only "
                     "recordings made alike are joined; move one of them away"
                 )
@@ -115,14 +115,14 @@ def _check_alike(headers: Sequence[tuple[Path, RecordingHeader]]) -> None:
 def read_recordings(paths: Iterable[Path]) -> Recorded:
     """The files in the order of their start, as one recording.
 
-    Raises CompareError where there is none, one cannot be read, they were not made alike, or have
+    Raises BadInputError where there is none, one cannot be read, they were not made alike, or have
     no case in common.
     """
     read = [(path, one) for path, one in ((path, _one(path)) for path in paths) if one is not None]
     read.sort(key=lambda item: item[1][0].header.started)
     found = [one for _, one in read]
     if not found:
-        raise CompareError(
+        raise BadInputError(
             "no recording with a block in which every case was measured; make one with "
             "`scripts/compare calibrate --record 30m`"
         )
@@ -130,7 +130,7 @@ def read_recordings(paths: Iterable[Path]) -> Recorded:
     try:
         blocks = joined([one[1] for one in found])
     except ValueError as error:
-        raise CompareError(str(error)) from error
+        raise BadInputError(str(error)) from error
     seconds = sum(max(item.at for item in one[0].case_blocks) for one in found)
     headers = tuple(one[0].header for one in found)
     return Recorded(blocks, headers, seconds / 3600, sum(one[2] for one in found))

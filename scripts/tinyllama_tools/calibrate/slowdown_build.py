@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tinyllama_tools.compare.errors import CompareError
+from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.suite_run import last_words
 
 PARTS = ("embedding", "rms_norm", "rotary", "attention", "ffn", "loss", "optimizer")
@@ -24,20 +24,20 @@ def _step(command: Sequence[str], log: Path, what: str) -> None:
         with log.open("a", encoding="utf-8") as out:
             finished = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, check=False)
     except OSError as error:
-        raise CompareError(f"{what}: {command[0]}: {error.strerror}") from error
+        raise BadInputError(f"{what}: {command[0]}: {error.strerror}") from error
     if finished.returncode != 0:
         words = last_words(log.read_text(encoding="utf-8", errors="replace"))
-        raise CompareError(f"{what} failed; the whole log is {log}, its end:\n{words}")
+        raise BadInputError(f"{what} failed; the whole log is {log}, its end:\n{words}")
 
 
 def slowdown_program(build: Path) -> Path:
     """The program of a build folder whose parts can be slowed, brought up to date.
 
-    Raises CompareError, with the end of the log, where it cannot be configured or built.
+    Raises BadInputError, with the end of the log, where it cannot be configured or built.
     """
     if not (build / "CMakeCache.txt").is_file():
         message = "has no CMakeCache.txt, so it is no build folder"
-        raise CompareError(f"{build}: {message}; run scripts/bench --setup-only")
+        raise BadInputError(f"{build}: {message}; run scripts/bench --setup-only")
     log = build / "slowdown_build.log"
     log.write_text("", encoding="utf-8")
     _step(["cmake", f"-D{OPTION}=ON", str(build)], log, f"configuring {build} with {OPTION}")

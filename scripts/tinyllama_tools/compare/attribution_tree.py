@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tinyllama_tools.compare.comparison import Attribution, PartShare
-from tinyllama_tools.compare.whole_and_parts import Parts, wholes_among
 from tinyllama_tools.judging.attribution import attribute
 from tinyllama_tools.judging.block_summary import BlockSummary
+from tinyllama_tools.reading.whole_and_parts import Parts, wholes_among
 from tinyllama_tools.suite_run import PROBLEM_SIZES
 
 Summaries = Sequence[BlockSummary]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.compare.errors import CompareError
+from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.suite_run import PROJECT
 
 PROGRAM_IN_BUILD = Path("benchmarks/tiny_llama_bench")
@@ -75,18 +75,18 @@ class Builder:
         return self.project / ".deps/compare"
 
     def resolve(self, text: str, option: str) -> BuiltSide:
-        """The program that `text`, the value of `option`, names. Raises CompareError."""
+        """The program that `text`, the value of `option`, names. Raises BadInputError."""
         path = Path(text)
         if path.is_dir() and (path / PROGRAM_IN_BUILD).is_file():
             return BuiltSide(text, (path / PROGRAM_IN_BUILD).resolve())
         if path.is_file():
             if not os.access(path, os.X_OK):
-                raise CompareError(f"{option} {text}: must be a program, but cannot be executed")
+                raise BadInputError(f"{option} {text}: must be a program, but cannot be executed")
             return BuiltSide(text, path.resolve())
         commit = self.commit_of(text)
         if not commit:
             folder = f"no {PROGRAM_IN_BUILD} in that folder" if path.is_dir() else "no such folder"
-            raise CompareError(
+            raise BadInputError(
                 f"{option} {text}: must be a build folder ({folder}), a program, or a git commit "
                 "(git knows none of this name); build it first: scripts/bench --setup-only"
             )
@@ -123,7 +123,7 @@ class Builder:
             self._forget_old_worktrees(tree)
         program = tree / "build" / PROGRAM_IN_BUILD
         if not program.is_file():
-            raise CompareError(f"{option}: commit {commit[:12]} builds no {PROGRAM_IN_BUILD}")
+            raise BadInputError(f"{option}: commit {commit[:12]} builds no {PROGRAM_IN_BUILD}")
         return program
 
     def _configure_and_build(self, tree: Path, commit: str, option: str, log: Path) -> None:
@@ -148,7 +148,7 @@ class Builder:
     def _settings(self) -> dict[str, str]:
         cache = self.build_folder / "CMakeCache.txt"
         if not cache.is_file():
-            raise CompareError(
+            raise BadInputError(
                 f"--build-folder {self.build_folder}: has no CMakeCache.txt, whose settings a git "
                 "commit is built with; run scripts/bench --setup-only"
             )
@@ -171,11 +171,11 @@ class Builder:
                     stderr=subprocess.STDOUT, check=False,
                 )  # fmt: skip
             except OSError as error:
-                raise CompareError(f"{failure}: {command[0]}: {error.strerror}") from error
+                raise BadInputError(f"{failure}: {command[0]}: {error.strerror}") from error
         if finished.returncode != 0:
             said = log.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]
             end = "\n".join(f"  | {line}" for line in said)
-            raise CompareError(f"{failure}; the whole log is {log}; its end:\n{end}")
+            raise BadInputError(f"{failure}; the whole log is {log}; its end:\n{end}")
 
     def _git(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
         command = ["git", "-c", "safe.directory=*", *arguments]
@@ -184,7 +184,7 @@ class Builder:
                 command, cwd=self.project, capture_output=True, text=True, check=False
             )
         except OSError as error:
-            raise CompareError(f"git cannot be started: {error.strerror}") from error
+            raise BadInputError(f"git cannot be started: {error.strerror}") from error
 
     def _is_whole(self, tree: Path, commit: str) -> bool:
         """Whether the worktree was made completely, and still is that commit unchanged."""
@@ -218,4 +218,4 @@ class Builder:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 yield
         except OSError as error:
-            raise CompareError(f"{self.worktrees}: cannot be written: {error}") from error
+            raise BadInputError(f"{self.worktrees}: cannot be written: {error}") from error

@@ -9,9 +9,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.interrupts import INTERRUPTED, ended_as_by_ctrl_c
 from tinyllama_tools.judging.outcome import BAD_INPUT
+from tinyllama_tools.reading.errors import BadInputError
 
 # imported when needed: stored results do not need what builds and measures
 COMMANDS = {
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with ended_as_by_ctrl_c():
             module = importlib.import_module(COMMANDS.get(name, STORED))
             return _all_said(module.main(given[1:] if name in COMMANDS else given))
-    except CompareError as error:
+    except BadInputError as error:
         _say(str(error), name if name in COMMANDS else "")
         return _all_said(BAD_INPUT)
     except BrokenPipeError:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from tinyllama_tools.compare.comparison import Comparison
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.gate import MEANINGS, REGRESSIONS_ONLY, Gate
 from tinyllama_tools.compare.output_markdown import markdown_of
 from tinyllama_tools.compare.output_page import page_of
 from tinyllama_tools.compare.output_text import text_of
+from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.result_files import write_whole
 
 JSON, MARKDOWN, PAGE = "comparison.json", "comparison.md", "comparison.html"
@@ -46,7 +46,7 @@ def write_comparison(
 ) -> tuple[Path, ...]:
     """Writes comparison.json, .md and .html, each whole or not at all; the folder is made.
 
-    CompareError where it cannot be written.
+    BadInputError where it cannot be written.
     """
     texts = {
         JSON: json_of(comparison, gate),
@@ -58,7 +58,7 @@ def write_comparison(
         for name, text in texts.items():
             write_whole(folder / name, text)
     except OSError as error:
-        raise CompareError(
+        raise BadInputError(
             f"--output {folder}: cannot be written: {error.strerror}; name a folder that can"
         ) from error
     return tuple(folder / name for name in texts)

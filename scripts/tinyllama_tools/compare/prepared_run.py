@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from tinyllama_tools.compare.build_side import Builder, BuiltSide
 from tinyllama_tools.compare.comparison import Json
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.measurements import SIDES, Side
 from tinyllama_tools.compare.run_options import is_chosen, program_arguments
 from tinyllama_tools.compare.run_progress import RunProgress
@@ -16,6 +15,7 @@ from tinyllama_tools.compare.turn_process import NotResidentError, ProcessLostEr
 from tinyllama_tools.compare.turn_program import TurnProgram
 from tinyllama_tools.compare.turns_block import SliceEffort, TakingTurns
 from tinyllama_tools.compare.whole_processes import RunningWholes
+from tinyllama_tools.reading.errors import BadInputError
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _prepared(
         wholes = RunningWholes(programs, effort, seed)
         return PreparedRun(wholes, wholes.cases(), wholes.contexts, names)
     except ProcessLostError as error:
-        raise CompareError(f"a side does not start: {error}") from error
+        raise BadInputError(f"a side does not start: {error}") from error
     return PreparedRun(
         turns,
         {side: greetings[side].cases for side in SIDES},
@@ -89,7 +89,7 @@ def _chosen(prepared: PreparedRun, options: argparse.Namespace) -> PreparedRun:
     chosen = PreparedRun(prepared.measurer, cases, prepared.contexts, prepared.names)
     if not chosen.shared:
         counts = ", ".join(f"{len(cases[side])} on the {side.value} side" for side in SIDES)
-        raise CompareError(
+        raise BadInputError(
             f"no case to compare ({counts}, none on both): the sides must have one in common; give "
             "other --components, --passes or --filter"
         )
@@ -97,7 +97,10 @@ def _chosen(prepared: PreparedRun, options: argparse.Namespace) -> PreparedRun:
 
 
 def prepare(options: argparse.Namespace, seed: int, progress: RunProgress) -> PreparedRun:
-    """Builds what has to be built. Raises CompareError where a side is none, does not start, or has
-    no case in common with the other."""
+    """Builds what has to be built.
+
+    Raises BadInputError where a side is none, does not start, or has no case in common with the
+    other.
+    """
     built = _built(options, progress)
     return _chosen(_prepared(options, built, _programs(options, built), seed), options)

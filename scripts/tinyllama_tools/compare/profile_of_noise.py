@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.compare.json_file import Json, bad_file, read_json
+from tinyllama_tools.reading.json_file import Json, bad_file, read_json
 from tinyllama_tools.result_files import RESULTS
 
 KIND = "tiny_llama noise profile"
@@ -93,5 +93,5 @@ def _checked(document: Json, path: Path) -> NoiseProfile:
 
 
 def read_noise_profile(path: Path) -> NoiseProfile:
-    """CompareError naming the file and the key that is wrong."""
+    """BadInputError naming the file and the key that is wrong."""
     return _checked(read_json(path)[0], path)

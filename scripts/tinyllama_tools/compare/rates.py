@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tinyllama_tools.compare.case_name import parse_case_name
+from tinyllama_tools.reading.case_name import parse_case_name
 
 # computes parts once more, which its counters do not tell from what is useful
 CHECKPOINT = "checkpoint"

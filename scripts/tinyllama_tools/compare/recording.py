@@ -22,7 +22,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.measurements import (
     CaseBlock,
     CaseFailure,
@@ -33,6 +32,7 @@ from tinyllama_tools.compare.measurements import (
     Side,
 )
 from tinyllama_tools.judging.blocks import Block
+from tinyllama_tools.reading.errors import BadInputError
 
 KIND = "tiny_llama paired blocks"
 SCHEMA_VERSION = 1
@@ -108,14 +108,14 @@ def _line(item: Measured | Opened) -> Json:
     return {**opened, "counters": dict(item.counters)}
 
 
-def _not_written(path: Path, error: OSError) -> CompareError:
-    return CompareError(f"{path}: the recording cannot be written: {error}")
+def _not_written(path: Path, error: OSError) -> BadInputError:
+    return BadInputError(f"{path}: the recording cannot be written: {error}")
 
 
 def refuse_existing(path: Path) -> None:
-    """CompareError where the file is there: what an earlier run measured is not written over."""
+    """BadInputError where the file is there: what an earlier run measured is not written over."""
     if path.exists():
-        raise CompareError(
+        raise BadInputError(
             f"{path}: is there already, and a recording is never written over: name another "
             "--output or --record, or move it away"
         )
@@ -124,7 +124,7 @@ def refuse_existing(path: Path) -> None:
 class RecordingWriter:
     """Writes lines as they come. The file must not exist.
 
-    Raises CompareError where it does, or cannot be written.
+    Raises BadInputError where it does, or cannot be written.
     """
 
     def __init__(self, path: Path, header: RecordingHeader) -> None:
@@ -138,7 +138,7 @@ class RecordingWriter:
             raise _not_written(path, error) from error
         try:
             self._write({"recording": KIND, "schema_version": SCHEMA_VERSION, **asdict(header)})
-        except CompareError:
+        except BadInputError:
             self.close()
             raise
 
@@ -202,37 +202,37 @@ def _header(text: str, path: Path) -> RecordingHeader:
         kind, version = line.pop("recording"), line.pop("schema_version")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         message = f"{path}: not a recording of `scripts/compare run`: its first line must say so"
-        raise CompareError(message) from error
+        raise BadInputError(message) from error
     if kind != KIND or version != SCHEMA_VERSION:
-        raise CompareError(
+        raise BadInputError(
             f"{path}: recording '{kind}', schema_version {version}: must be '{KIND}', "
             f"{SCHEMA_VERSION}; record it anew"
         )
     try:
         return RecordingHeader(**line)
     except TypeError as error:
-        raise CompareError(f"{path}: line 1: {error}") from error
+        raise BadInputError(f"{path}: line 1: {error}") from error
 
 
 def read_recording(path: Path) -> Recording:
     """The file's contents; a last line cut short is left out.
 
-    Raises CompareError where it cannot be read or is not a recording, naming the line.
+    Raises BadInputError where it cannot be read or is not a recording, naming the line.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CompareError(f"{path}: cannot be read: {error}") from error
+        raise BadInputError(f"{path}: cannot be read: {error}") from error
     lines = text.split("\n")[:-1]
     if not lines:
-        raise CompareError(f"{path}: empty, or cut short in its first line: record it anew")
+        raise BadInputError(f"{path}: empty, or cut short in its first line: record it anew")
     header = _header(lines[0], path)
     items: list[Measured | Opened] = []
     for number, line in enumerate(lines[1:], start=2):
         try:
             items.append(_item(json.loads(line)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CompareError(f"{path}: line {number}: {error!r}") from error
+            raise BadInputError(f"{path}: line {number}: {error!r}") from error
     return Recording(
         header,
         tuple(item for item in items if isinstance(item, CaseBlock)),

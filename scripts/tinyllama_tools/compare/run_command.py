@@ -29,7 +29,6 @@ from pathlib import Path
 from tinyllama_tools.compare.attribution_tree import layers_by_size
 from tinyllama_tools.compare.common_options import gate_of
 from tinyllama_tools.compare.comparison import Comparison
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.gate import Gate
 from tinyllama_tools.compare.interrupts import INTERRUPTED
 from tinyllama_tools.compare.measurements import Side
@@ -45,6 +44,7 @@ from tinyllama_tools.compare.sequential_run import BUDGET_USED, RunRecord, Seque
 from tinyllama_tools.compare.turns_block import IN_TURN
 from tinyllama_tools.judging.design import Design, DesignError, plan_design
 from tinyllama_tools.judging.outcome import REGRESSION, Outcome
+from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.result_files import run_folder
 from tinyllama_tools.suite_run import PROBLEM_SIZES
 
@@ -77,14 +77,14 @@ def _layers(options: argparse.Namespace) -> dict[str, int]:
     try:
         return layers_by_size(path)
     except (OSError, ValueError, KeyError) as error:
-        raise CompareError(f"--problem-sizes {path}: cannot be read: {error!r}") from error
+        raise BadInputError(f"--problem-sizes {path}: cannot be read: {error!r}") from error
 
 
 def _design(options: argparse.Namespace, cases: int) -> Design:
     try:
         return plan_design(cases, alpha=options.alpha, margin=options.margin, looks=options.looks)
     except DesignError as error:
-        raise CompareError(str(error)) from error
+        raise BadInputError(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _measured(
         except KeyboardInterrupt:
             is_interrupted = True
             run.judge()
-        except (CompareError, OSError) as error:
+        except (BadInputError, OSError) as error:
             trouble = f"ended after {run.record.blocks} blocks: {error}"
             run.judge()
     where = "" if trouble else f"; every slice is in {recording}"
@@ -164,19 +164,19 @@ def _warnings(options: argparse.Namespace) -> list[str]:
 
 
 def _refuse_without_answer(comparison: Comparison, run: RunRecord) -> None:
-    """CompareError where nothing is known of any case."""
+    """BadInputError where nothing is known of any case."""
     if any(case.outcome not in WITHOUT_ANSWER for case in comparison.cases):
         return
     late = [record for record in run.cases.values() if not record.given_up]
     if run.ended == BUDGET_USED and late:
-        raise CompareError(
+        raise BadInputError(
             f"no verdict: blocks became slower, so that --budget held "
             f"{max(len(record.blocks) for record in late)} of the "
             f"{comparison.design['looks'][0]} that the first verdicts need; give a larger "
             "--budget, fewer cases or a quieter machine"
         )
     reasons = "; ".join(f"{case.name}: {case.note}" for case in comparison.cases)
-    raise CompareError(f"nothing comparable: no case was measured on both sides: {reasons}")
+    raise BadInputError(f"nothing comparable: no case was measured on both sides: {reasons}")
 
 
 def _status(finished: FinishedRun, gate: Gate) -> int:
@@ -185,7 +185,7 @@ def _status(finished: FinishedRun, gate: Gate) -> int:
     if status == REGRESSION:
         return status
     if finished.record.refusal:
-        raise CompareError(finished.record.refusal)
+        raise BadInputError(finished.record.refusal)
     _refuse_without_answer(finished.comparison, finished.record)
     return status
 
@@ -207,14 +207,14 @@ def _reported(
     try:
         for path in write_comparison(finished.comparison, folder, gate):
             progress.say(str(path))
-    except CompareError as error:
+    except BadInputError as error:
         troubles.append(str(error))
     if finished.is_interrupted:
         for trouble in troubles:
             progress.say(trouble)
         return INTERRUPTED
     if troubles:
-        raise CompareError("; ".join(troubles))
+        raise BadInputError("; ".join(troubles))
     return _status(finished, gate)
 
 
@@ -231,7 +231,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measures, prints and writes; the exit status. CompareError for bad input, and where the run
+    """Measures, prints and writes; the exit status. BadInputError for bad input, and where the run
     could not answer."""
     parser = argparse.ArgumentParser(
         prog="scripts/compare run",

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tinyllama_tools.compare.block_cost import MOST_OVERRUN
-from tinyllama_tools.compare.case_name import parse_case_name
 from tinyllama_tools.compare.common_options import add_common_options
 from tinyllama_tools.judging.design import LOOKS
 from tinyllama_tools.option_values import positive
+from tinyllama_tools.reading.case_name import parse_case_name
 from tinyllama_tools.suite_run import PROJECT
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tinyllama_tools.compare.comparison import CounterChange
 from tinyllama_tools.compare.counters import compare_counters
 from tinyllama_tools.compare.missing_cases import SideState
-from tinyllama_tools.compare.stored_run import StoredCase, StoredRun
+from tinyllama_tools.reading.stored_run import StoredCase, StoredRun
 
 
 @dataclass(frozen=True)

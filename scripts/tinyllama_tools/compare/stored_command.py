@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from tinyllama_tools.compare.common_options import add_common_options, gate_of
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.outputs import print_comparison, write_comparison
 from tinyllama_tools.compare.profile_of_noise import (
     DEFAULT_PATH,
@@ -26,7 +25,8 @@ from tinyllama_tools.compare.profile_of_noise import (
 from tinyllama_tools.compare.stored_comparison import Rules, compare_stored
 from tinyllama_tools.compare.stored_files import read_sides
 from tinyllama_tools.compare.stored_judging import FEWEST_FILES
-from tinyllama_tools.compare.stored_run import StoredRun
+from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.reading.stored_run import StoredRun
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -60,20 +60,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def files_of_sides(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:
-    """CompareError unless both sides are named, in one way."""
+    """BadInputError unless both sides are named, in one way."""
     by_name = options.base is not None or options.new is not None
     if by_name and options.files:
-        raise CompareError(
+        raise BadInputError(
             f"{options.files[0]}: either BASE.json NEW.json, or --base FILE... --new FILE..., "
             "not both"
         )
     if by_name:
         if not (options.base and options.new):
             missing = "--new" if options.base else "--base"
-            raise CompareError(f"{missing} is missing: both sides need at least one file")
+            raise BadInputError(f"{missing} is missing: both sides need at least one file")
         return options.base, options.new
     if len(options.files) != 2:
-        raise CompareError(
+        raise BadInputError(
             f"{len(options.files)} files: must be 2, BASE.json NEW.json; for more a side: "
             "--base FILE... --new FILE..."
         )
@@ -88,7 +88,7 @@ def usable_profile(
 ) -> tuple[NoiseProfile | None, list[str]]:
     """The profile to judge one file of a side by, or why there is none.
 
-    CompareError for a file that is no profile, and for one of another machine that was named.
+    BadInputError for a file that is no profile, and for one of another machine that was named.
     """
     runs = [*base, *new]
     if min(len(base), len(new)) >= FEWEST_FILES:
@@ -102,7 +102,7 @@ def usable_profile(
     if not mismatch:
         return profile, []
     if named:
-        raise CompareError(f"{mismatch}; record one there: scripts/compare calibrate")
+        raise BadInputError(f"{mismatch}; record one there: scripts/compare calibrate")
     return None, [mismatch]
 
 
@@ -124,7 +124,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status; CompareError for bad input and where there is nothing to compare."""
+    """The exit status; BadInputError for bad input and where there is nothing to compare."""
     parser = argparse.ArgumentParser(
         prog="scripts/compare",
         description=__doc__,

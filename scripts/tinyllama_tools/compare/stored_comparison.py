@@ -10,7 +10,6 @@ from typing import Any
 
 from tinyllama_tools.compare.attribution_tree import attributions, layers_by_size
 from tinyllama_tools.compare.comparison import Attribution, ComparedCase, Comparison
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.judged import interval_of, unsettled_text
 from tinyllama_tools.compare.missing_cases import (
     SideState,
@@ -26,11 +25,12 @@ from tinyllama_tools.compare.stored_judging import (
     Verdicts,
     judge_stored,
 )
-from tinyllama_tools.compare.stored_run import StoredRun
 from tinyllama_tools.compare.stored_warnings import stored_warnings
 from tinyllama_tools.judging.block_summary import BlockSummary
 from tinyllama_tools.judging.outcome import Outcome
 from tinyllama_tools.judging.verdict import Judgement
+from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.reading.stored_run import StoredRun
 
 METHOD = "stored"
 # nobody has more, so the exact number would only look like a plan
@@ -59,7 +59,7 @@ def _refuse_nothing_in_common(base: Cases, new: Cases, rules: Rules) -> None:
         return
     first = [next(iter(cases), "none") for cases in (base, new)]
     which = f" that matches '{rules.wanted.pattern}'" if rules.wanted else ""
-    raise CompareError(
+    raise BadInputError(
         f"nothing to compare: no case{which} is in both sides (base: {first[0]}, ...; new: "
         f"{first[1]}, ...); name results of the same cases"
     )
@@ -178,7 +178,7 @@ def _design(verdicts: Verdicts, base: Sequence[StoredRun], new: Sequence[StoredR
 
 
 def compare_stored(base: Sequence[StoredRun], new: Sequence[StoredRun], rules: Rules) -> Comparison:
-    """CompareError where no case is in both sides."""
+    """BadInputError where no case is in both sides."""
     before, after = (_wanted(side_cases(runs), rules) for runs in (base, new))
     _refuse_nothing_in_common(before, after, rules)
     found, verdicts = _compared(before, after, rules)

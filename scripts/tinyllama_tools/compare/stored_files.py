@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tinyllama_tools.compare.errors import CompareError
-from tinyllama_tools.compare.json_file import bad_file, read_json
-from tinyllama_tools.compare.result_reader import is_result, read_result
-from tinyllama_tools.compare.stored_run import StoredRun
-from tinyllama_tools.compare.training_reader import is_training_summary, read_training
+from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.reading.json_file import bad_file, read_json
+from tinyllama_tools.reading.result_reader import is_result, read_result
+from tinyllama_tools.reading.stored_run import StoredRun
+from tinyllama_tools.reading.training_reader import is_training_summary, read_training
 
 WHAT_TO_NAME = "name results of tiny_llama_bench or performance summaries of tiny_llama_train"
 
@@ -45,7 +45,7 @@ def _refuse_twice(runs: Sequence[StoredRun], side: str) -> None:
 def read_sides(
     base: Sequence[Path], new: Sequence[Path]
 ) -> tuple[list[StoredRun], list[StoredRun]]:
-    """CompareError for a file that cannot be read, one that is twice on a side, and files of
+    """BadInputError for a file that cannot be read, one that is twice on a side, and files of
     different programs."""
     sides = [read_stored(path) for path in base], [read_stored(path) for path in new]
     for runs, side in zip(sides, ("base", "new"), strict=True):
@@ -53,7 +53,7 @@ def read_sides(
     training = [run.path for runs in sides for run in runs if run.configuration]
     if training and len(training) < len(base) + len(new):
         others = [run.path for runs in sides for run in runs if not run.configuration]
-        raise CompareError(
+        raise BadInputError(
             f"{training[0]} is of tiny_llama_train and {others[0]} of tiny_llama_bench, which have "
             "no case in common; name files of one program"
         )

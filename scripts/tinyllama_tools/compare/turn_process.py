@@ -17,8 +17,8 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.turn_program import Greeting, Json, OpenedCase, TurnProgram
+from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.suite_run import REFUSED_OPTIONS, last_words
 
 SECONDS_TO_END = 5.0
@@ -79,7 +79,7 @@ class TurnProcess:
         except OSError as error:
             self._said.close()
             message = f"{program.program} cannot be started: {error.strerror}"
-            raise CompareError(f"{message}; build it: scripts/bench --setup-only") from error
+            raise BadInputError(f"{message}; build it: scripts/bench --setup-only") from error
         self._selector = selectors.DefaultSelector()
         if self._process.stdout:
             os.set_blocking(self._process.stdout.fileno(), False)
@@ -106,7 +106,7 @@ class TurnProcess:
                 line = words.splitlines()[-1] if words else "refused without a word"
                 if "--turns" in line.partition(";")[0]:
                     raise NotResidentError(line) from None
-                raise CompareError(f"{self.name}: {line}") from None
+                raise BadInputError(f"{self.name}: {line}") from None
             raise
         cases, context = line.get("cases"), line.get("context")
         if line.get("turns") != 1 or not isinstance(cases, list) or not isinstance(context, dict):

@@ -12,8 +12,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tinyllama_tools.compare.case_name import parse_case_name
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.compare.measurements import (
     SIDES,
     CaseBlock,
@@ -28,16 +26,18 @@ from tinyllama_tools.compare.side_order import SideOrder
 from tinyllama_tools.compare.turn_program import MOST_PADDING_BYTES, TurnProgram
 from tinyllama_tools.compare.turns_block import SliceEffort
 from tinyllama_tools.judging.blocks import Block
+from tinyllama_tools.reading.case_name import parse_case_name
+from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.suite_run import CaseRun, Json, SuiteCase, SuiteError, SuiteProgram
 
 WHOLE_PROCESSES = "whole processes"
 
 
 def suite_case(name: str) -> SuiteCase:
-    """By its axes. Raises CompareError for what is no name of a case."""
+    """By its axes. Raises BadInputError for what is no name of a case."""
     axes = parse_case_name(name)
     if axes is None:
-        raise CompareError(
+        raise BadInputError(
             f"case '{name}': must be component/pass/variant/size/dtype/batch:B/seq:S"
         )
     return SuiteCase(
@@ -86,16 +86,16 @@ class RunningWholes:
         }
 
     def cases(self) -> dict[Side, tuple[str, ...]]:
-        """What each side lists. Raises CompareError where it refuses the options or does not."""
+        """What each side lists. Raises BadInputError where it refuses the options or does not."""
         found = {}
         for side, program in self._programs.items():
             program.time_limit = self.effort.limit
             try:
                 names, refusal = program.list_cases(self._sides[side].arguments)
             except SuiteError as error:
-                raise CompareError(f"{side.value}: {error}") from error
+                raise BadInputError(f"{side.value}: {error}") from error
             if refusal:
-                raise CompareError(f"{side.value}: {refusal}")
+                raise BadInputError(f"{side.value}: {refusal}")
             found[side] = tuple(names)
         return found
 

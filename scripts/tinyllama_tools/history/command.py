@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tinyllama_tools.compare.common_options import fraction
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.history.change_points import MARGIN, find_change_points
 from tinyllama_tools.history.entries import Series
 from tinyllama_tools.history.page import page_of
@@ -21,6 +20,7 @@ from tinyllama_tools.history.result_file import read_entry
 from tinyllama_tools.history.store import DEFAULT_STORE, HistoryStore, KnownResultError
 from tinyllama_tools.history.tables import changes_as_json, changes_text, show_as_json, show_text
 from tinyllama_tools.judging.outcome import BAD_INPUT
+from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.result_files import write_whole
 
 INTERRUPTED = 130
@@ -80,7 +80,7 @@ def _chosen(options: argparse.Namespace, store: HistoryStore) -> list[Series]:
     if not found:
         machines = "; ".join(dict.fromkeys(str(one.machine) for one in every)) or "none"
         case = options.case.pattern if options.case else "any"
-        raise CompareError(
+        raise BadInputError(
             f"{store.path} has no time of --case {case} on --machine {options.machine or 'any'}; "
             f"its machines: {machines}"
         )
@@ -98,7 +98,7 @@ def _add(options: argparse.Namespace) -> int:
                 if not options.skip_known:
                     status = _tell(error)
                 continue
-            except CompareError as error:
+            except BadInputError as error:
                 status = _tell(error)
                 continue
             print(f"result {stored.number}: {stored.label} on {stored.machine}, {path}")
@@ -129,7 +129,7 @@ def _page(options: argparse.Namespace) -> int:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         write_whole(options.output, text)
     except OSError as error:
-        raise CompareError(
+        raise BadInputError(
             f"--output {options.output}: cannot be written: {error.strerror}; name a file that can"
         ) from error
     if len(text.encode()) > LARGE_PAGE_BYTES:
@@ -141,7 +141,7 @@ def _page(options: argparse.Namespace) -> int:
     return 0
 
 
-def _tell(error: CompareError) -> int:
+def _tell(error: BadInputError) -> int:
     print(f"scripts/compare history: {error}", file=sys.stderr)
     return BAD_INPUT
 
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str]) -> int:
     run: Callable[[argparse.Namespace], int] = options.run
     try:
         return run(options)
-    except CompareError as error:
+    except BadInputError as error:
         return _tell(error)
     except KeyboardInterrupt:
         print("interrupted; what was added is kept", file=sys.stderr)

@@ -8,11 +8,11 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tinyllama_tools.compare.errors import CompareError
-from tinyllama_tools.compare.json_file import MEASURE_AGAIN, bad_file
 from tinyllama_tools.compare.stored_files import read_stored
-from tinyllama_tools.compare.stored_run import StoredCase
 from tinyllama_tools.history.entries import CaseEntry, Machine, ResultEntry
+from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.reading.json_file import MEASURE_AGAIN, bad_file
+from tinyllama_tools.reading.stored_run import StoredCase
 from tinyllama_tools.suite_run import PROJECT
 
 COMMIT = re.compile(r"[0-9a-f]{7,64}")
@@ -21,7 +21,7 @@ COMMIT = re.compile(r"[0-9a-f]{7,64}")
 def read_entry(path: Path, project: Path = PROJECT) -> ResultEntry:
     """One file with its machine, commit and cases. `project`: whose git knows the commits' times.
 
-    CompareError where the file is no result of this suite or of a debug build, or its machine or
+    BadInputError where the file is no result of this suite or of a debug build, or its machine or
     date is not told.
     """
     run = read_stored(path)
@@ -71,7 +71,7 @@ def _machine(path: Path, context: Mapping[str, object]) -> Machine:
     device = context.get("device")
     threads = context.get("threads")
     if not isinstance(device, dict) or not device.get("name") or type(threads) is not int:
-        raise CompareError(
+        raise BadInputError(
             f"{path}: its context names no device or no threads, so that nobody knows which "
             f"machine's series it belongs to; {MEASURE_AGAIN}"
         )

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from tinyllama_tools.compare.errors import CompareError
 from tinyllama_tools.history.entries import (
     CaseEntry,
     Machine,
@@ -20,6 +19,7 @@ from tinyllama_tools.history.entries import (
     StoredResult,
 )
 from tinyllama_tools.history.schema import APPLICATION_ID, SCHEMA_VERSION, STATEMENTS
+from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.result_files import RESULTS
 
 DEFAULT_STORE = RESULTS / "history.sqlite"
@@ -32,18 +32,18 @@ COLUMNS = (
 )
 
 
-class KnownResultError(CompareError):
+class KnownResultError(BadInputError):
     """This very file is in the history."""
 
 
 class HistoryStore:
-    """An open history; a context manager. CompareError for what is none, or cannot be written."""
+    """An open history; a context manager. BadInputError for what is none, or cannot be written."""
 
     def __init__(self, path: Path = DEFAULT_STORE, *, create: bool = False) -> None:
         """`create`: makes the file where there is none. Without, its absence is an error."""
         self.path = path
         if not create and not path.is_file():
-            raise CompareError(
+            raise BadInputError(
                 f"no history at {path}: begin one with scripts/compare history add FILE..."
             )
         with self._named_errors():
@@ -149,13 +149,13 @@ class HistoryStore:
                 for statement in STATEMENTS if self._is_empty() else ():
                     self._connection.execute(statement)
         if self._pragma("application_id") != APPLICATION_ID:
-            raise CompareError(
+            raise BadInputError(
                 f"{self.path} is not a history of this suite, and is left as it is: name another "
                 "file with --store"
             )
         version = self._pragma("user_version")
         if version != SCHEMA_VERSION:
-            raise CompareError(
+            raise BadInputError(
                 f"{self.path} has schema version {version}, this program reads {SCHEMA_VERSION}: "
                 "use the commit that wrote it, or add its result files to a new --store"
             )
@@ -186,17 +186,17 @@ class HistoryStore:
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise CompareError(
+            raise BadInputError(
                 f"history {self.path}: {error}; it has to be a file that can be "
                 "read and written, and no other program may hold it"
             ) from error
         except sqlite3.DatabaseError as error:
-            raise CompareError(
+            raise BadInputError(
                 f"{self.path} is not a history, or a damaged one ({error}): restore "
                 "it, or add the result files to a new --store"
             ) from error
         except OSError as error:
-            raise CompareError(f"history {self.path}: {error.strerror}") from error
+            raise BadInputError(f"history {self.path}: {error.strerror}") from error
 
 
 def _case_row(number: int, case: CaseEntry) -> tuple[object, ...]:

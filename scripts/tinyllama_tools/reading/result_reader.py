@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tinyllama_tools.compare.case_name import TIMED_BY
-from tinyllama_tools.compare.json_file import MEASURE_AGAIN, Json, bad_file
-from tinyllama_tools.compare.stored_run import StoredCase, StoredRun
+from tinyllama_tools.reading.case_name import TIMED_BY
+from tinyllama_tools.reading.json_file import MEASURE_AGAIN, Json, bad_file
+from tinyllama_tools.reading.stored_run import StoredCase, StoredRun
 from tinyllama_tools.suite_run import OWN_KEYS, UNITS
 
 SCHEMA_VERSION = 2
@@ -184,7 +184,7 @@ def _by_name(entries: Sequence[object], path: Path) -> Mapping[str, list[Json]]:
 
 
 def read_result(document: Json, path: Path) -> StoredRun:
-    """The cases of a result file. CompareError naming the file, the case and the value for a wrong
+    """The cases of a result file. BadInputError naming the file, the case and the value for a wrong
     schema_version, a foreign file, an unknown unit, a time or counter that is not finite or a time
     of zero or less, a case that is there twice, and a file without cases."""
     context = _checked_context(document, path)

@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.compare.errors import CompareError
+from tinyllama_tools.reading.errors import BadInputError
 
 Json = dict[str, Any]
 
 
-def bad_file(path: Path, what: str, remedy: str) -> CompareError:
+def bad_file(path: Path, what: str, remedy: str) -> BadInputError:
     """The error that names the file, what is wrong with it and what to do."""
-    return CompareError(f"{path}: {what}; {remedy}")
+    return BadInputError(f"{path}: {what}; {remedy}")
 
 
 MEASURE_AGAIN = "measure again, or name another file"
@@ -42,7 +42,7 @@ def _is_cut_short(text: str, error: json.JSONDecodeError) -> bool:
 def read_json(path: Path) -> tuple[Json, bytes]:
     """The object in the file, and its bytes; NaN and infinity are left for who knows their meaning.
 
-    CompareError for a file that is missing, empty, cut short, malformed or no object.
+    BadInputError for a file that is missing, empty, cut short, malformed or no object.
     """
     text, data = _read(path)
     try:

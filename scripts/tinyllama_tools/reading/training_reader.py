@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.compare.errors import CompareError
-from tinyllama_tools.compare.json_file import MEASURE_AGAIN, Json, bad_file
-from tinyllama_tools.compare.stored_run import StoredCase, StoredRun
-from tinyllama_tools.compare.whole_and_parts import TRAINING_PHASES, TRAINING_STEP, training_case
 from tinyllama_tools.profile_files import BadProfileError, check_summary
+from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.reading.json_file import MEASURE_AGAIN, Json, bad_file
+from tinyllama_tools.reading.stored_run import StoredCase, StoredRun
+from tinyllama_tools.reading.whole_and_parts import TRAINING_PHASES, TRAINING_STEP, training_case
 
 PROGRAM = "tiny_llama_train"
 MIB = 2**20
@@ -83,11 +83,11 @@ def _phase(steps: Sequence[Json], key: str, path: Path) -> float | None:
 
 def read_training(document: Json, path: Path) -> StoredRun:
     """`training/step` and its phases, medians over the steps that no profiler touched, without the
-    first. CompareError naming file and key of a summary that is not like its schema."""
+    first. BadInputError naming file and key of a summary that is not like its schema."""
     try:
         check_summary(document, path)
     except BadProfileError as error:
-        raise CompareError(str(error)) from error
+        raise BadInputError(str(error)) from error
     steps, warnings = _compared_steps(document["steps"], path)
     seconds = _phase(steps, "time_seconds", path)
     if not seconds:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tinyllama_tools.compare.case_name import CaseName, parse_case_name
+from tinyllama_tools.reading.case_name import CaseName, parse_case_name
 
 BASELINE, OPTIMIZED = "baseline", "optimized"
 FUSED = frozenset({"qkv", "gate_up", "fused_swiglu", "sdpa", "fused_adamw"})
