@@ -39,7 +39,7 @@ ExitCode run(int argc, const char* const* argv) {
   const harness::Plan plan = harness::make_plan(
       *options, components, load_problem_sizes(sizes_file), device_traits(device.torch().type()));
   if (options->list) {
-    for (const auto& name : plan.peak_cases) std::cout << name << "\n";
+    for (const auto& peak : plan.peak_cases) std::cout << peak.name << "\n";
     for (const auto& planned : plan.cases) std::cout << planned.name() << "\n";
     return ExitCode::ok;
   }
@@ -49,7 +49,7 @@ ExitCode run(int argc, const char* const* argv) {
     return ExitCode::ok;
   }
   if (options->dry_run) {
-    std::cout << harness::dry_run_table(*options, plan, device);
+    std::cout << harness::dry_run_text(*options, plan, device);
     return ExitCode::ok;
   }
   instruments::host_allocator::install();

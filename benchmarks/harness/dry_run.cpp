@@ -1,32 +1,76 @@
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/console/text_table.hpp"
 #include "benchmarks/harness/admission.hpp"
 #include "benchmarks/harness/suite.hpp"
 
 namespace tinyllama::harness {
+namespace {
 
-std::string dry_run_table(const Options& options, const Plan& plan,
-                          const instruments::Device& device) {
-  const auto budget = memory_budget(device, options.memory_limit_bytes.value_or(0), 0);
-  std::vector<std::vector<std::string>> rows;
+using Json = nlohmann::ordered_json;
+
+struct Row {
+  const Case* planned;
+  Cost cost;
+  int64_t predicted_bytes;
+  std::string refusal;  ///< empty where it fits
+};
+
+std::vector<Row> make_rows(const Plan& plan, const MemoryBudget& budget) {
+  std::vector<Row> rows;
   for (const Case& planned : plan.cases) {
-    const Cost cost = planned.cost();
-    std::string fits = planned.skip_reason;
-    if (fits.empty()) fits = refuse_for_memory(planned, budget);
-    rows.push_back({planned.name(), fmt::format("{}", cost.parameters),
-                    console::format_count(static_cast<double>(cost.model_flops)),
-                    console::format_count(static_cast<double>(cost.elementwise_flops)),
-                    console::format_bytes(cost.bytes),
-                    console::format_bytes(planned.memory().peak()),
-                    fits.empty() ? "yes" : "no: " + fits});
+    std::string refusal = planned.skip_reason;
+    if (refusal.empty()) refusal = refuse_for_memory(planned, budget);
+    rows.push_back({&planned, planned.cost(), planned.memory().peak(), std::move(refusal)});
+  }
+  return rows;
+}
+
+std::string table(const std::vector<Row>& rows, const MemoryBudget& budget) {
+  std::vector<std::vector<std::string>> cells;
+  for (const auto& [planned, cost, predicted_bytes, refusal] : rows) {
+    cells.push_back({planned->name(), fmt::format("{}", cost.parameters),
+                     console::format_count(static_cast<double>(cost.model_flops)),
+                     console::format_count(static_cast<double>(cost.elementwise_flops)),
+                     console::format_bytes(cost.bytes), console::format_bytes(predicted_bytes),
+                     refusal.empty() ? "yes" : "no: " + refusal});
   }
   return console::format_table(
              {"case", "parameters", "model FLOPs", "elementwise", "bytes", "peak memory", "fits"},
-             rows) +
+             cells) +
          fmt::format("{} cases; memory budget {} ({})\n", rows.size(),
                      console::format_bytes(budget.bytes), budget.source);
+}
+
+Json document(const std::vector<Row>& rows, const MemoryBudget& budget) {
+  Json cases = Json::array();
+  for (const auto& [planned, cost, predicted_bytes, refusal] : rows) {
+    cases.push_back({{"name", planned->name()},
+                     {"parameters", cost.parameters},
+                     {"model_flops", cost.model_flops},
+                     {"causal_flops", cost.causal_flops},
+                     {"hardware_flops", cost.hardware_flops},
+                     {"elementwise_flops", cost.elementwise_flops},
+                     {"bytes", cost.bytes},
+                     {"predicted_memory_bytes", predicted_bytes},
+                     {"fits", refusal.empty()},
+                     {"reason", refusal}});
+  }
+  return {{"memory_budget_bytes", budget.bytes},
+          {"memory_budget_source", budget.source},
+          {"cases", std::move(cases)}};
+}
+
+}  // namespace
+
+std::string dry_run_text(const Options& options, const Plan& plan,
+                         const instruments::Device& device) {
+  const auto budget = memory_budget(device, options.memory_limit_bytes.value_or(0), 0);
+  const std::vector<Row> rows = make_rows(plan, budget);
+  return options.format == "json" ? document(rows, budget).dump(1) + "\n" : table(rows, budget);
 }
 
 }  // namespace tinyllama::harness

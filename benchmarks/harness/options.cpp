@@ -49,6 +49,7 @@ void parse_each(const char* option, const std::string& text, Parse parse) {
 struct RawOptions {
   std::string components, passes, variants, sizes, dtypes, batches, seqs, memory_limit;
   std::string verify = "before";
+  std::string admit = "fitting";
   ModelDimensions custom;
 };
 
@@ -105,6 +106,10 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
       ->capture_default_str();
   app.add_option("--memory-limit", raw.memory_limit,
                  "skip cases predicted to need more, e.g. 8GiB (default: what is free)");
+  app.add_option("--admit", raw.admit,
+                 "fitting: skip cases predicted not to fit; all: attempt them, each failing where "
+                 "its memory really ends")
+      ->capture_default_str();
   app.add_option("--max-seconds-per-case", options.max_seconds_per_case,
                  "skip cases predicted to need longer; fewer repetitions where time runs out")
       ->check(console::number())
@@ -117,7 +122,11 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
                "take the cases that --journal FILE already holds from there");
   app.add_flag("--list", options.list, "print the names of the cases");
   app.add_flag("--dry-run", options.dry_run,
-               "print costs and predicted memory of every case, and run none");
+               "print costs and predicted memory of every case, and run none; exact figures with "
+               "--benchmark_format=json");
+  app.add_flag("--figures-of-merit", options.figures_of_merit,
+               "after the tables a line a figure, FOM <name> = <value> <unit>, and at the end "
+               "SUCCESS or FAILED");
   app.add_flag("--describe-device", options.describe_device, "print the device as JSON");
   app.add_flag("--turns", options.turns,
                "stay resident, and open and time cases as requests on standard input say "
@@ -217,6 +226,10 @@ void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
         fmt::format("--verify '{}': {}", raw.verify, allowed_text(verify_names)));
   }
   options.verify = static_cast<Verify>(verify - verify_names.begin());
+  if (raw.admit != "fitting" && raw.admit != "all")
+    throw std::invalid_argument(
+        fmt::format("--admit '{}': {}", raw.admit, allowed_text({"fitting", "all"})));
+  options.admit = raw.admit == "all" ? Admit::all : Admit::fitting;
   if (app.count("--memory-limit") > 0)
     options.memory_limit_bytes = console::parse_memory_size("--memory-limit", raw.memory_limit);
   if (options.threads && (*options.threads < 1 || *options.threads > 4096)) {
@@ -241,6 +254,16 @@ void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
     throw std::invalid_argument(
         "--resume: needs --journal FILE, the journal of the run to continue");
   }
+}
+
+void check_figures_of_merit(const Options& options) {
+  if (!options.figures_of_merit) return;
+  const auto refuse = [](const char* option, const char* reason) {
+    throw std::invalid_argument(fmt::format("--figures-of-merit: not with {}, {}", option, reason));
+  };
+  if (options.format == "json") refuse("--benchmark_format=json", "whose output is one document");
+  if (options.verify == Verify::only) refuse("--verify only", "which times nothing");
+  if (options.turns) refuse("--turns", "which answers requests and prints nothing else");
 }
 
 // With --turns the requests say what is timed, and how long; peaks and files are not its business.
@@ -286,6 +309,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
   options.axes = read_axes(app, raw, component_names);
   read_values(app, raw, options);
   check_turns(options);
+  check_figures_of_merit(options);
   return options;
 }
 

@@ -13,6 +13,8 @@
 namespace tinyllama::harness {
 
 enum class Verify { before, only, off };
+/// Which cases are attempted: those predicted to fit into memory, or all.
+enum class Admit { fitting, all };
 
 /// The axes a user named; an empty one was left out.
 struct AxisOptions {
@@ -37,6 +39,7 @@ struct Options {
   uint64_t seed = 42;
   Verify verify = Verify::before;
   std::optional<int64_t> memory_limit_bytes;
+  Admit admit = Admit::fitting;
   double max_seconds_per_case = 10.0;
   bool cold_cache = false;
   std::string journal_file;
@@ -44,6 +47,7 @@ struct Options {
   bool list = false;
   bool dry_run = false;
   bool describe_device = false;
+  bool figures_of_merit = false;
   bool turns = false;              ///< stay resident and answer requests (turn_server.hpp)
   std::string filter = ".";        ///< --benchmark_filter
   std::string out_file;            ///< --benchmark_out

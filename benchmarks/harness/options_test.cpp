@@ -234,6 +234,20 @@ TEST(OptionsTest, ResumeNeedsAJournal) {
   EXPECT_CONTAINS(error({"--resume", "--journal", ""}), "--journal");
 }
 
+TEST(OptionsTest, AdmitsWhatFitsUnlessToldOtherwise) {
+  EXPECT_EQ(parse({}).admit, Admit::fitting);
+  EXPECT_EQ(parse({"--admit", "all"}).admit, Admit::all);
+  EXPECT_CONTAINS(error({"--admit=some"}), "--admit 'some': must be one of fitting, all");
+}
+
+TEST(OptionsTest, FiguresOfMeritNeedAConsoleAndTimes) {
+  EXPECT_FALSE(parse({}).figures_of_merit);
+  EXPECT_TRUE(parse({"--figures-of-merit"}).figures_of_merit);
+  for (const char* other : {"--benchmark_format=json", "--verify=only", "--turns"}) {
+    EXPECT_CONTAINS(error({"--figures-of-merit", other}), "--figures-of-merit: not with");
+  }
+}
+
 TEST(OptionsTest, TurnsLeaveTheRestToTheRequests) {
   EXPECT_FALSE(parse({}).turns);
   EXPECT_TRUE(parse({"--turns", "--components=ffn", "--verify=off", "--threads=1",

@@ -9,6 +9,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr double kSecondsPerType = 3.0;
+constexpr double kSecondsPerProduct = 0.05;
 
 Json to_json(const instruments::MeasuredPeak& peak, const char* unit) {
   return {{unit, peak.per_second}, {"source", peak.source}};
@@ -42,6 +43,13 @@ instruments::MeasuredPeak PeakBook::measure_bandwidth_again() {
   if (again.memory.per_second > bandwidth_.memory.per_second) bandwidth_.memory = again.memory;
   if (again.cache.per_second > bandwidth_.cache.per_second) bandwidth_.cache = again.cache;
   return again.memory;
+}
+
+instruments::MeasuredPeak PeakBook::measure_product(const std::string& type,
+                                                    const instruments::BatchedGemmShape& shape) {
+  const auto found = instruments::measure_product(device_, type, shape, kSecondsPerProduct);
+  if (found.per_second > measured_flops(type)) replace_flops(type, found);
+  return found;
 }
 
 void PeakBook::raise(const std::string& type, double flops_per_second, const std::string& source) {

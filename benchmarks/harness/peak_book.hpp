@@ -23,6 +23,9 @@ class PeakBook {
   /// was measured now.
   instruments::MeasuredPeak measure_flops_again(const std::string& type);
   instruments::MeasuredPeak measure_bandwidth_again();
+  /// The best of products of one shape. One that beats the peak of its type becomes it.
+  instruments::MeasuredPeak measure_product(const std::string& type,
+                                            const instruments::BatchedGemmShape& shape);
   /// A case reached this rate, which no product could beat, so it is the peak.
   void raise(const std::string& type, double flops_per_second, const std::string& source);
   void set_datasheet(std::optional<instruments::DatasheetPeaks> datasheet);

@@ -8,19 +8,24 @@ namespace tinyllama::harness {
 namespace {
 
 constexpr double kGiga = 1e9;
-const std::string kGemmPrefix = "peak/gemm/";
 
-void run_peak_case(const std::string& name, PeakBook& peaks, benchmark::State& state) {
+instruments::MeasuredPeak measure_again(const PeakCase& peak, PeakBook& peaks) {
+  if (peak.type.empty()) return peaks.measure_bandwidth_again();
+  return peak.shape ? peaks.measure_product(peak.type, *peak.shape)
+                    : peaks.measure_flops_again(peak.type);
+}
+
+void run_peak_case(const PeakCase& peak, PeakBook& peaks, benchmark::State& state) {
   if (console::interrupted()) return state.SkipWithMessage("interrupted");
-  const bool products = name.starts_with(kGemmPrefix);
+  const double work = peak.shape ? static_cast<double>(peak.shape->flops()) : kGiga;
   instruments::MeasuredPeak measured;
   while (state.KeepRunningBatch(state.max_iterations)) {
-    measured = products ? peaks.measure_flops_again(name.substr(kGemmPrefix.size()))
-                        : peaks.measure_bandwidth_again();
-    state.SetIterationTime(static_cast<double>(state.max_iterations) * kGiga / measured.per_second);
+    measured = measure_again(peak, peaks);
+    state.SetIterationTime(static_cast<double>(state.max_iterations) * work / measured.per_second);
   }
-  if (products) {
+  if (!peak.type.empty()) {
     state.counters["TFLOPS"] = measured.per_second * 1e-12;
+    state.counters["peak_percent"] = 100 * measured.per_second / peaks.measured_flops(peak.type);
   } else {
     state.counters["GB_per_second"] = measured.per_second / kGiga;
   }
@@ -29,9 +34,9 @@ void run_peak_case(const std::string& name, PeakBook& peaks, benchmark::State& s
 
 }  // namespace
 
-void register_peak_case(const std::string& name, PeakBook& peaks) {
+void register_peak_case(const PeakCase& peak, PeakBook& peaks) {
   benchmark::RegisterBenchmark(
-      name, [name, &peaks](benchmark::State& state) { run_peak_case(name, peaks, state); })
+      peak.name, [peak, &peaks](benchmark::State& state) { run_peak_case(peak, peaks, state); })
       ->UseManualTime()
       ->Unit(benchmark::kMillisecond)
       ->Iterations(1);

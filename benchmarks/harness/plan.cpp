@@ -38,6 +38,22 @@ class PlanBuilder {
         name == "custom" ? "; custom needs --hidden-dim or another of its options" : ""));
   }
 
+  // The products of a training step at every size, batch and sequence of the axes.
+  std::set<instruments::BatchedGemmShape> products(const AxisOptions& axes) const {
+    std::set<instruments::BatchedGemmShape> found;
+    for (const auto& name : axes.sizes.empty() ? std::vector<std::string>{"tiny"} : axes.sizes) {
+      const ProblemSize& problem = size(name);
+      for (const int64_t batch : axes.batches.empty() ? std::vector{problem.batch} : axes.batches) {
+        for (const int64_t seq : axes.seqs.empty() ? std::vector{problem.seq} : axes.seqs) {
+          const Workload workload{problem.config, Variant(), Dtype::f32, batch, seq};
+          check_workload(workload);
+          found.merge(instruments::step_products(workload));
+        }
+      }
+    }
+    return found;
+  }
+
   // Adds the cases of a component at every batch, sequence, dtype and variant; passes it does not
   // have make no case.
   void add(const Component& component, const ProblemSize& problem, const AxisOptions& axes) {
@@ -209,19 +225,27 @@ Plan make_plan(const Options& options, const std::vector<Component>& components,
   }
 
   Plan plan;
-  std::vector<std::string> peak_names;
-  for (const auto& type : peak_types) peak_names.push_back("peak/gemm/" + type);
-  peak_names.push_back("peak/bandwidth");
-  for (const auto& name : peak_names) {
-    if (with_peaks && filter.keeps(name)) plan.peak_cases.push_back(name);
+  std::vector<PeakCase> peaks;
+  for (const auto& type : peak_types) peaks.push_back({"peak/gemm/" + type, type});
+  peaks.push_back({"peak/bandwidth", ""});
+  const AxisOptions& axes = options.axes;
+  if (only_peaks && !(axes.sizes.empty() && axes.batches.empty() && axes.seqs.empty())) {
+    const auto products = builder.products(axes);
+    for (const auto& type : peak_types) {
+      for (const auto& shape : products)
+        peaks.push_back({fmt::format("peak/gemm/{}/{}", type, to_string(shape)), type, shape});
+    }
+  }
+  for (PeakCase& peak : peaks) {
+    if (with_peaks && filter.keeps(peak.name)) plan.peak_cases.push_back(std::move(peak));
   }
   for (Case& planned : all) {
     if (filter.keeps(planned.name())) plan.cases.push_back(std::move(planned));
   }
   for (const Case& planned : plan.cases)
     add_unique(plan.product_types, product_type_name(planned.workload.dtype));
-  for (const auto& name : plan.peak_cases) {
-    if (name.starts_with("peak/gemm/")) add_unique(plan.product_types, name.substr(10));
+  for (const PeakCase& peak : plan.peak_cases) {
+    if (!peak.type.empty()) add_unique(plan.product_types, peak.type);
   }
   if (plan.cases.empty() && plan.peak_cases.empty()) {
     throw std::invalid_argument(

@@ -1,11 +1,13 @@
 // From options to the list of cases: the default grid, or the axes that the user named.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/options.hpp"
+#include "benchmarks/instruments/peaks.hpp"
 #include "model/optimized.hpp"
 #include "model/problem_sizes.hpp"
 
@@ -14,13 +16,22 @@ namespace tinyllama::harness {
 /// Name under which --components selects the device's peaks.
 inline constexpr const char* kPeakComponent = "peak";
 
+/// A row that measures the machine: peak/bandwidth, peak/gemm/<type>, or, with the shape of a
+/// product of the model, peak/gemm/<type>/1024x256x512.
+struct PeakCase {
+  std::string name;
+  std::string type;  ///< of the products; empty: bandwidth
+  std::optional<instruments::BatchedGemmShape> shape{};
+};
+
 struct Plan {
   std::vector<Case> cases;
   /// Types of products ("f32", "bf16", ...) that the cases run in: their peaks are the
   /// denominators.
   std::vector<std::string> product_types;
-  /// Rows peak/gemm/<type> and peak/bandwidth, when they were asked for.
-  std::vector<std::string> peak_cases;
+  /// When they were asked for. Peaks alone with a size, batch or sequence: also every product of
+  /// the training step there.
+  std::vector<PeakCase> peak_cases;
 };
 
 /// Throws std::invalid_argument naming the value and the rule for an unknown size, an impossible

@@ -36,6 +36,11 @@ class PlanTest : public ::testing::Test {
     for (const Case& planned : plan().cases) all.push_back(planned.name());
     return all;
   }
+  Names peaks() const {
+    Names all;
+    for (const PeakCase& peak : plan().peak_cases) all.push_back(peak.name);
+    return all;
+  }
   std::string error() const {
     return testing::error_of<std::invalid_argument>([&] { plan(); });
   }
@@ -66,7 +71,7 @@ TEST_F(PlanTest, ComponentsLeftOutAreAllAndBringThePeaks) {
   options.axes.passes = {Pass::forward};
   EXPECT_EQ(names(), Names({"norm/forward/baseline/tiny/f32/batch:8/seq:128",
                             "loss/forward/baseline/tiny/f32/batch:8/seq:128"}));
-  EXPECT_EQ(plan().peak_cases, Names({"peak/gemm/f32", "peak/bandwidth"}));
+  EXPECT_EQ(peaks(), Names({"peak/gemm/f32", "peak/bandwidth"}));
   EXPECT_EQ(plan().product_types, Names({"f32"}));
 }
 
@@ -155,16 +160,46 @@ TEST_F(PlanTest, WorkloadsBeyondTheCostFormulasAreErrors) {
 TEST_F(PlanTest, Peaks) {
   options.axes.components = {"peak"};
   EXPECT_TRUE(plan().cases.empty());
-  EXPECT_EQ(plan().peak_cases, Names({"peak/gemm/f32", "peak/gemm/bf16", "peak/bandwidth"}));
+  EXPECT_EQ(peaks(), Names({"peak/gemm/f32", "peak/gemm/bf16", "peak/bandwidth"}));
   EXPECT_EQ(plan().product_types, Names({"f32", "bf16"}));
   options.axes.dtypes = {Dtype::amp_f16};
-  EXPECT_EQ(plan().peak_cases, Names({"peak/gemm/f16", "peak/bandwidth"}));
+  EXPECT_EQ(peaks(), Names({"peak/gemm/f16", "peak/bandwidth"}));
   options.axes.components = {"peak", "step"};
   options.axes.dtypes = {Dtype::f32, Dtype::amp_bf16, Dtype::bf16};
-  EXPECT_EQ(plan().peak_cases, Names({"peak/gemm/f32", "peak/gemm/bf16", "peak/bandwidth"}));
+  EXPECT_EQ(peaks(), Names({"peak/gemm/f32", "peak/gemm/bf16", "peak/bandwidth"}));
   EXPECT_EQ(names().size(), 3U);
   options.axes.components = {"step"};
   EXPECT_TRUE(plan().peak_cases.empty());
+}
+
+TEST_F(PlanTest, PeaksAloneAtAShapeBringTheProductsOfTheStepThere) {
+  options.axes.components = {"peak"};
+  options.axes.dtypes = {Dtype::f32};
+  options.axes.batches = {2};
+  options.axes.seqs = {16};
+  // hidden 256, 8 heads of 32, 4 KV heads, intermediate 512, vocabulary 1000: each linear
+  // layer forward, for its input's gradient and for its weight's; Q, K and V in one are as
+  // wide as the FFN, gate and up 1024; attention's of 2 x 4 KV heads
+  const Names all = peaks();
+  EXPECT_EQ(Names(all.begin(), all.begin() + 2), Names({"peak/gemm/f32", "peak/bandwidth"}));
+  const std::set<std::string> products(all.begin() + 2, all.end());
+  EXPECT_EQ(products.size(), all.size() - 2);
+  std::set<std::string> expected;
+  for (const char* shape :
+       {"32x256x256", "256x256x32", "32x128x256", "32x256x128", "128x256x32", "32x512x256",
+        "32x256x512", "512x256x32", "256x512x32", "32x1000x256", "32x256x1000", "1000x256x32",
+        "32x1024x256", "32x256x1024", "1024x256x32", "8x32x16x32", "8x32x32x16", "8x16x32x32"})
+    expected.insert(std::string("peak/gemm/f32/") + shape);
+  EXPECT_EQ(products, expected);
+  options.filter = "32x1000x256";
+  EXPECT_EQ(peaks(), Names({"peak/gemm/f32/32x1000x256"}));
+  EXPECT_EQ(plan().product_types, Names({"f32"}));
+  options.filter = ".";
+  options.axes.sizes = {"huge"};
+  EXPECT_CONTAINS(error(), "--sizes 'huge'");
+  options.axes.sizes = {};
+  options.axes.components = {"peak", "step"};
+  EXPECT_EQ(peaks(), Names({"peak/gemm/f32", "peak/bandwidth"})) << "a step's run stays short";
 }
 
 TEST_F(PlanTest, ProductTypes) {
@@ -229,7 +264,7 @@ TEST_F(PlanFilterTest, ActsOnThePeaksAndOnTheTypesToMeasure) {
   EXPECT_EQ(plan().product_types, Names({"bf16"}));
   options.filter = "peak/gemm/f32";
   EXPECT_TRUE(plan().cases.empty());
-  EXPECT_EQ(plan().peak_cases, Names({"peak/gemm/f32"}));
+  EXPECT_EQ(peaks(), Names({"peak/gemm/f32"}));
   EXPECT_EQ(plan().product_types, Names({"f32"}));
 }
 

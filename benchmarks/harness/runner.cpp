@@ -83,7 +83,7 @@ std::string Runner::refuse(const Case& planned) const {
   if (!planned.skip_reason.empty()) return planned.skip_reason;
   const auto budget = budget_now();
   const std::string too_large = refuse_for_memory(planned, budget);
-  if (!too_large.empty()) return too_large;
+  if (!too_large.empty() && settings_.admit == Admit::fitting) return too_large;
   if (settings_.verify != Verify::off && !gate_.batch_for(planned, budget.bytes)) {
     return fmt::format(
         "cannot be verified: its float64 reference does not fit beside it into {} ({})",

@@ -24,6 +24,7 @@ struct RunSettings {
   Verify verify = Verify::before;
   uint64_t seed = 42;
   int64_t memory_limit_bytes = 0;  ///< 0: what the device has free
+  Admit admit = Admit::fitting;
   double max_seconds_per_case = 10;
   bool cold_cache = false;
   const Weights* weights = nullptr;  ///< null: drawn from the seed; must outlive the runner

@@ -11,6 +11,7 @@
 #include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/harness/admission.hpp"
+#include "benchmarks/harness/figures_of_merit.hpp"
 #include "benchmarks/harness/journal.hpp"
 #include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/peak_cases.hpp"
@@ -72,6 +73,7 @@ class SuiteRun {
     RunSettings settings{options_.verify,
                          options_.seed,
                          options_.memory_limit_bytes.value_or(0),
+                         options_.admit,
                          options_.max_seconds_per_case,
                          options_.cold_cache,
                          weights_};
@@ -128,8 +130,8 @@ class SuiteRun {
 
   std::vector<std::pair<std::string, double>> work_left() const {
     std::vector<std::pair<std::string, double>> work;
-    for (const auto& name : plan_.peak_cases) {
-      if (!is_done(name)) work.emplace_back(name, 5.0);
+    for (const PeakCase& peak : plan_.peak_cases) {
+      if (!is_done(peak.name)) work.emplace_back(peak.name, peak.shape ? 0.2 : 5.0);
     }
     for (const Case& planned : plan_.cases) {
       // Half a second of preparation, and about ten times the products at 100 GFLOP/s: only the
@@ -179,8 +181,8 @@ class SuiteRun {
   }
 
   void register_cases(Runner& runner) {
-    for (const auto& name : plan_.peak_cases) {
-      if (!is_done(name)) register_peak_case(name, peaks_);
+    for (const PeakCase& peak : plan_.peak_cases) {
+      if (!is_done(peak.name)) register_peak_case(peak, peaks_);
     }
     for (const Case& planned : plan_.cases) {
       if (is_done(planned.name())) continue;
@@ -226,7 +228,8 @@ class SuiteRun {
 
   // Results in the plan's order, whether they were measured now or came from the journal.
   void sort_results() {
-    std::vector<std::string> order = plan_.peak_cases;
+    std::vector<std::string> order;
+    for (const PeakCase& peak : plan_.peak_cases) order.push_back(peak.name);
     for (const Case& planned : plan_.cases) order.push_back(planned.name());
     const auto position = [&](const CaseResult& result) {
       return std::find(order.begin(), order.end(), result.name) - order.begin();
@@ -243,6 +246,8 @@ class SuiteRun {
       std::cout << text;
     } else {
       std::cout << summary(plan_.cases, document_.results, closure_) << std::flush;
+      if (options_.figures_of_merit)
+        std::cout << figures_of_merit(plan_.cases, document_.results) << std::flush;
     }
     if (!options_.out_file.empty()) write_file_atomically(options_.out_file, text);
     if (!write_fault_.empty()) throw std::runtime_error(write_fault_);

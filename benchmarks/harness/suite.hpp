@@ -22,9 +22,9 @@ console::ExitCode run_suite(const Options& options, const Plan& plan,
                             const instruments::Device& device, const Closure& closure,
                             const Weights* weights = nullptr);
 
-/// The table of --dry-run: costs and predicted memory of every case, and whether it fits. Allocates
-/// no tensor.
-std::string dry_run_table(const Options& options, const Plan& plan,
-                          const instruments::Device& device);
+/// What --dry-run prints: costs and predicted memory of every case, and whether it fits; a table,
+/// or with --benchmark_format=json the exact figures. Allocates no tensor.
+std::string dry_run_text(const Options& options, const Plan& plan,
+                         const instruments::Device& device);
 
 }  // namespace tinyllama::harness

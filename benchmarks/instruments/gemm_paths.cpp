@@ -1,6 +1,7 @@
 #include "benchmarks/instruments/gemm_paths.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
@@ -70,7 +71,7 @@ std::vector<GemmPath> all_paths(const Device& device, c10::ScalarType type) {
 /// Why a path may not serve as the peak of this type, or nothing.
 std::optional<std::string> objection(const GemmPath& path, GemmOperandPool& pool,
                                      c10::ScalarType type) {
-  const GemmOperands operands = pool.get({64, 64, 256}, GemmLayout::a_bt);
+  const GemmOperands operands = pool.get(GemmShape{64, 64, 256}, GemmLayout::a_bt);
   at::Tensor product;
   try {
     product = path.multiply(operands).to(at::kDouble);
@@ -111,21 +112,36 @@ GemmOperandPool::GemmOperandPool(c10::Device device, c10::ScalarType type)
       output_(at::empty({0}, numbers_.options())) {}
 
 GemmOperands GemmOperandPool::get(const GemmShape& shape, GemmLayout layout) {
+  const GemmOperands batched = get(BatchedGemmShape{1, shape}, layout);
+  return {batched.a[0], batched.b[0], batched.out[0]};
+}
+
+GemmOperands GemmOperandPool::get(const BatchedGemmShape& batched, GemmLayout layout) {
+  const auto& [m, n, k] = batched.product;
+  const int64_t count = batched.count;
   // b starts where any library finds it aligned.
-  const int64_t b_start = round_up(shape.m * shape.k, 256);
-  const int64_t needed = b_start + shape.k * shape.n;
+  const int64_t b_start = round_up(count * m * k, 256);
+  const int64_t needed = b_start + count * k * n;
   if (inputs_.numel() < needed) {
     inputs_ = at::empty({round_up(needed, random_period)}, numbers_.options());
     inputs_.view({-1, random_period}).copy_(numbers_);
   }
-  if (output_.numel() < shape.m * shape.n) {
-    output_ = at::empty({shape.m * shape.n}, numbers_.options());
+  if (output_.numel() < count * m * n) {
+    output_ = at::empty({count * m * n}, numbers_.options());
   }
-  const at::Tensor a = inputs_.narrow(0, 0, shape.m * shape.k);
-  const at::Tensor b = inputs_.narrow(0, b_start, shape.k * shape.n);
-  return {layout == GemmLayout::at_b ? a.view({shape.k, shape.m}).t() : a.view({shape.m, shape.k}),
-          layout == GemmLayout::a_bt ? b.view({shape.n, shape.k}).t() : b.view({shape.k, shape.n}),
-          output_.narrow(0, 0, shape.m * shape.n).view({shape.m, shape.n})};
+  const at::Tensor a = inputs_.narrow(0, 0, count * m * k);
+  const at::Tensor b = inputs_.narrow(0, b_start, count * k * n);
+  return {layout == GemmLayout::at_b ? a.view({count, k, m}).mT() : a.view({count, m, k}),
+          layout == GemmLayout::a_bt ? b.view({count, n, k}).mT() : b.view({count, k, n}),
+          output_.narrow(0, 0, count * m * n).view({count, m, n})};
+}
+
+GemmPath batched_gemm_path() {
+  return {"at::bmm", [](const GemmOperands& operands) {
+            at::Tensor out = operands.out;
+            at::bmm_out(out, operands.a, operands.b);
+            return out;
+          }};
 }
 
 std::vector<GemmPath> usable_gemm_paths(const Device& device, c10::ScalarType type) {

@@ -16,6 +16,7 @@ namespace tinyllama::instruments {
 /// the forward pass multiplies with a transposed weight [n, k], the input's gradient with the
 /// weight as it is, the weight's gradient with a transposed a.
 enum class GemmLayout { a_b, a_bt, at_b };
+inline constexpr GemmLayout kGemmLayouts[] = {GemmLayout::a_b, GemmLayout::a_bt, GemmLayout::at_b};
 std::string_view to_string(GemmLayout layout);
 
 /// out[m, n] = a[m, k] x b[k, n], as views with the strides of a layout.
@@ -33,6 +34,8 @@ class GemmOperandPool {
   GemmOperandPool(c10::Device device, c10::ScalarType type);
   /// Valid until the next call.
   GemmOperands get(const GemmShape& shape, GemmLayout layout);
+  /// [count, m, k], [count, k, n] and [count, m, n], each matrix with the strides of the layout.
+  GemmOperands get(const BatchedGemmShape& shape, GemmLayout layout);
 
  private:
   at::Tensor numbers_;  ///< one period of random numbers
@@ -46,6 +49,9 @@ struct GemmPath {
   std::string name;
   std::function<at::Tensor(const GemmOperands&)> multiply;
 };
+
+/// Many products at once: the library's own, with the shape of BatchedGemmShape's operands.
+GemmPath batched_gemm_path();
 
 /// The paths that this device offers for this type; those that refuse it, or that compute float32
 /// in fewer bits, are left out. Throws std::runtime_error with each path's reason when none is

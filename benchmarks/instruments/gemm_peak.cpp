@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "benchmarks/instruments/gemm_paths.hpp"
+#include "benchmarks/instruments/gemm_type.hpp"
 #include "benchmarks/instruments/peaks.hpp"
 #include "benchmarks/instruments/timer.hpp"
 
@@ -17,19 +18,6 @@ namespace tinyllama::instruments {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr GemmLayout all_layouts[] = {GemmLayout::a_b, GemmLayout::a_bt, GemmLayout::at_b};
-
-c10::ScalarType parse_type(const std::string& type) {
-  static const std::map<std::string, c10::ScalarType> types = {
-      {"f64", at::kDouble}, {"f32", at::kFloat}, {"bf16", at::kBFloat16}, {"f16", at::kHalf}};
-  const auto found = types.find(type);
-  if (found == types.end()) {
-    throw std::invalid_argument(
-        fmt::format("gemm peak: type \"{}\" is unknown (allowed: f64, f32, bf16, f16)", type));
-  }
-  return found->second;
-}
 
 struct Candidate {
   size_t path = 0;
@@ -103,7 +91,7 @@ class PeakSearch {
   template <typename Action>
   void for_each_path_and_layout(Action action) {
     for (size_t path = 0; path < paths_.size(); ++path) {
-      for (const GemmLayout layout : all_layouts) action(path, layout);
+      for (const GemmLayout layout : kGemmLayouts) action(path, layout);
     }
   }
 
@@ -166,9 +154,20 @@ class PeakSearch {
 
 }  // namespace
 
+c10::ScalarType parse_gemm_type(const std::string& type) {
+  static const std::map<std::string, c10::ScalarType> types = {
+      {"f64", at::kDouble}, {"f32", at::kFloat}, {"bf16", at::kBFloat16}, {"f16", at::kHalf}};
+  const auto found = types.find(type);
+  if (found == types.end()) {
+    throw std::invalid_argument(
+        fmt::format("gemm peak: type \"{}\" is unknown (allowed: f64, f32, bf16, f16)", type));
+  }
+  return found->second;
+}
+
 MeasuredPeak measure_gemm_peak(const Device& device, const std::string& type,
                                const std::vector<GemmShape>& model_shapes, double seconds_budget) {
-  PeakSearch search(device, parse_type(type), seconds_budget);
+  PeakSearch search(device, parse_gemm_type(type), seconds_budget);
   search.probe();
   search.sample_squares();
   search.sample_linear_layers(model_shapes);

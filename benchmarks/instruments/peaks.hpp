@@ -25,6 +25,21 @@ struct GemmShape {
 /// Shapes of the matrix products that a training step of this workload runs.
 std::set<GemmShape> product_shapes(const Workload& workload);
 
+/// `count` products of one shape at once: 2 count m n k FLOPs.
+struct BatchedGemmShape {
+  int64_t count = 1;
+  GemmShape product{};
+  int64_t flops() const { return count * product.flops(); }
+  auto operator<=>(const BatchedGemmShape&) const = default;
+};
+/// "1024x256x512" is m x n x k; "32x256x128x64" is 32 of 256x128x64 at once.
+std::string to_string(const BatchedGemmShape& shape);
+
+/// Every product of a training step: those of linear layers forward, for the input's gradient and
+/// for the weight's, also with Q, K and V or gate and up in one; and attention's, of B x KV heads
+/// at once, the queries of a group stacked.
+std::set<BatchedGemmShape> step_products(const Workload& workload);
+
 struct MeasuredPeak {
   double per_second = 0;  ///< FLOP/s or bytes/s
   std::string source;     ///< how it was reached, e.g. "default BLAS, 1024x1024x1024"
@@ -36,6 +51,12 @@ struct MeasuredPeak {
 /// `seconds_budget`; never less than one product a path.
 MeasuredPeak measure_gemm_peak(const Device& device, const std::string& type,
                                const std::vector<GemmShape>& model_shapes, double seconds_budget);
+
+/// The best that products of just this shape reach, by any path and layout of the operands. Takes
+/// about `seconds_budget`; never less than two products a path and layout. Throws as
+/// measure_gemm_peak does.
+MeasuredPeak measure_product(const Device& device, const std::string& type,
+                             const BatchedGemmShape& shape, double seconds_budget);
 
 /// Triad a = b + s c, 3 arrays, counted as 2 reads and 1 write. `memory`: working set well beyond
 /// the last-level cache; `cache`: the best over working sets that fit into it.

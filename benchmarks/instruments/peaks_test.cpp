@@ -34,7 +34,7 @@ TEST(GemmPeakTest, EveryPathMultiplies) {
   GemmOperandPool pool(device.torch(), at::kFloat);
   for (const GemmPath& path : usable_gemm_paths(device, at::kFloat)) {
     for (const GemmLayout layout : {GemmLayout::a_b, GemmLayout::a_bt, GemmLayout::at_b}) {
-      const GemmOperands operands = pool.get({48, 80, 112}, layout);
+      const GemmOperands operands = pool.get(GemmShape{48, 80, 112}, layout);
       ASSERT_EQ(operands.a.sizes(), (at::IntArrayRef{48, 112}));
       ASSERT_EQ(operands.b.sizes(), (at::IntArrayRef{112, 80}));
       const at::Tensor exact = operands.a.to(at::kDouble).mm(operands.b.to(at::kDouble));
@@ -42,6 +42,36 @@ TEST(GemmPeakTest, EveryPathMultiplies) {
           << path.name << ", " << to_string(layout);
     }
   }
+}
+
+TEST(GemmPeakTest, ManyProductsAtOnceMultiply) {
+  const Device device = Device::select("cpu");
+  GemmOperandPool pool(device.torch(), at::kFloat);
+  for (const GemmLayout layout : kGemmLayouts) {
+    const GemmOperands operands = pool.get(BatchedGemmShape{3, {12, 20, 28}}, layout);
+    ASSERT_EQ(operands.a.sizes(), (at::IntArrayRef{3, 12, 28}));
+    ASSERT_EQ(operands.b.sizes(), (at::IntArrayRef{3, 28, 20}));
+    const at::Tensor exact = operands.a.to(at::kDouble).bmm(operands.b.to(at::kDouble));
+    EXPECT_TRUE(batched_gemm_path().multiply(operands).to(at::kDouble).allclose(exact, 1e-4, 1e-4))
+        << to_string(layout);
+    EXPECT_FALSE(operands.a[0].equal(operands.a[1])) << "each product has numbers of its own";
+  }
+}
+
+TEST(ProductRateTest, OneShapeAndManyAtOnce) {
+  const Device device = Device::select("auto");
+  const MeasuredPeak one = measure_product(device, "f32", {1, {64, 96, 32}}, 0.005);
+  EXPECT_GT(one.per_second, 0);
+  EXPECT_NE(one.source.find("64x96x32"), std::string::npos) << one.source;
+  const MeasuredPeak many = measure_product(device, "f32", {8, {64, 96, 32}}, 0.005);
+  EXPECT_GT(many.per_second, 0);
+  EXPECT_NE(many.source.find("at::bmm, 8x64x96x32"), std::string::npos) << many.source;
+  EXPECT_EQ((BatchedGemmShape{8, {64, 96, 32}}.flops()), 8 * 2 * 64 * 96 * 32);
+}
+
+TEST(ProductRateTest, UnknownTypeIsNamed) {
+  EXPECT_THROW(measure_product(Device::select("cpu"), "tf32", {1, {8, 8, 8}}, 0.001),
+               std::invalid_argument);
 }
 
 TEST(GemmPeakTest, DoesNotDisturbTheGlobalRandomNumbers) {

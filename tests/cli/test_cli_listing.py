@@ -136,6 +136,33 @@ def test_dry_run_shows_the_workshops_parameter_counts(program: Program) -> None:
     ]
 
 
+def test_dry_run_as_json_has_the_exact_figures(program: Program) -> None:
+    choice = ["--components=full_step,ffn", BASELINE, ALL_SIZES, "--memory-limit=8GiB"]
+    shown = program.run(*choice, "--dry-run", "--benchmark_format=json", "--device=cpu")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    document = read_json(shown.stdout)
+    assert document["memory_budget_bytes"] == 8 * 2**30
+    assert document["memory_budget_source"] == "--memory-limit"
+    cases = {case["name"]: case for case in document["cases"]}
+    assert list(cases) == program.names(*choice)
+    step = cases["full_step/train/baseline/tiny/f32/batch:8/seq:128"]
+    assert step["parameters"] == 2_873_600
+    assert step["model_flops"] == 17_678_991_360
+    assert step["fits"] is True
+    assert step["reason"] == ""
+    large = cases["full_step/train/baseline/very_large/f32/batch:4/seq:2048"]
+    assert large["predicted_memory_bytes"] > 8 * 2**30
+    assert large["fits"] is False
+    assert "exceeds 8.00 GiB" in large["reason"]
+
+
+def test_products_of_the_step_are_listed_where_peaks_alone_have_a_shape(program: Program) -> None:
+    names = program.names("--components=peak", "--sizes=tiny", "--dtypes=f32", "--batch=2")
+    assert "peak/gemm/f32/256x1000x256" in names
+    assert "peak/gemm/f32/8x256x128x32" in names
+    assert program.names("--components=peak", "--dtypes=f32") == ["peak/gemm/f32", "peak/bandwidth"]
+
+
 def test_dry_run_allocates_nothing(program: Program) -> None:
     listing = peak_memory(program, ALL_SIZES, "--list")
     # the smallest of these steps needs more than the difference that is allowed

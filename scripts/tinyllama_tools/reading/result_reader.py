@@ -161,6 +161,7 @@ def _case(name: str, entries: Sequence[Json], path: Path) -> StoredCase:
     if skipped is not None:
         return StoredCase(skipped=str(skipped.get("skip_message") or "no reason given"))
     count = len(repetitions)
+    label = str(entries[0].get("label", ""))
     if not repetitions:
         # --benchmark_report_aggregates_only leaves the median of them
         repetitions = [e for e in entries if e.get("aggregate_name") == "median"]
@@ -170,28 +171,34 @@ def _case(name: str, entries: Sequence[Json], path: Path) -> StoredCase:
         count = iterations if type(iterations) is int else 0
     counters, varying = _counters(repetitions, path)
     seconds = statistics.median(_seconds(entry, path) for entry in repetitions)
-    return StoredCase(seconds, count, counters, varying)
+    return StoredCase(seconds, count, counters, varying, label=label)
 
 
 def _by_name(entries: Sequence[object], path: Path) -> Mapping[str, list[Json]]:
     found: dict[str, list[Json]] = {}
     for index, entry in enumerate(entries):
         checked = _checked_entry(entry, index, path)
-        name = checked["run_name"].removesuffix(TIMED_BY)
-        if not name.startswith(PEAKS):
-            found.setdefault(name, []).append(checked)
+        found.setdefault(checked["run_name"].removesuffix(TIMED_BY), []).append(checked)
     return found
 
 
-def read_result(document: Json, path: Path) -> StoredRun:
-    """The cases of a result file. BadInputError naming the file, the case and the value for a wrong
-    schema_version, a foreign file, an unknown unit, a time or counter that is not finite or a time
-    of zero or less, a case that is there twice, and a file without cases."""
+def read_rows(document: Json, path: Path) -> StoredRun:
+    """The cases and the machine's peaks of a result file, none of which need be there.
+
+    BadInputError naming the file, the case and the value for a wrong schema_version, a foreign
+    file, an unknown unit, a time or counter that is not finite or a time of zero or less, and a
+    case that is there twice.
+    """
     context = _checked_context(document, path)
-    cases = {
-        name: _case(name, entries, path)
-        for name, entries in _by_name(document["benchmarks"], path).items()
-    }
-    if not cases:
+    cases, peaks = {}, {}
+    for name, entries in _by_name(document["benchmarks"], path).items():
+        (peaks if name.startswith(PEAKS) else cases)[name] = _case(name, entries, path)
+    return StoredRun(path, context, cases, peaks)
+
+
+def read_result(document: Json, path: Path) -> StoredRun:
+    """As read_rows, and BadInputError for a file without cases."""
+    run = read_rows(document, path)
+    if not run.cases:
         raise bad_file(path, "holds no case", MEASURE_AGAIN)
-    return StoredRun(path, context, cases)
+    return run

@@ -14,7 +14,7 @@ class StoredCase:
 
     `seconds`: of an iteration, the median over `repetitions`; None where it was skipped or failed,
     which `skipped` and `failed` give the reason for. `counters`: medians too. `varying`: counters
-    that were not the same in every repetition.
+    that were not the same in every repetition. `label`: what the program says of the row.
     """
 
     seconds: float | None = None
@@ -23,16 +23,19 @@ class StoredCase:
     varying: frozenset[str] = frozenset()
     skipped: str = ""
     failed: str = ""
+    label: str = ""
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """`cases` by name. `context`: what the figures belong to. `digest`: the same of the same file.
-    `configuration`: of a training run, what it was asked to do; names of cases say so elsewhere."""
+    """`cases` by name; `peaks`: rows that measure the machine, likewise. `context`: what the
+    figures belong to. `digest`: the same of the same file. `configuration`: of a training run, what
+    it was asked to do; names of cases say so elsewhere."""
 
     path: Path
     context: Mapping[str, Any]
     cases: Mapping[str, StoredCase]
+    peaks: Mapping[str, StoredCase] = field(default_factory=dict)
     digest: str = ""
     configuration: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()

@@ -1,0 +1,20 @@
+// The lines that schedulers' test frameworks look for: a figure each, and how the run ended.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "benchmarks/harness/case.hpp"
+#include "benchmarks/harness/result_document.hpp"
+
+namespace tinyllama::harness {
+
+/// For every measured case `FOM <case>/<figure> = <value> <unit>`, its median repetition, in the
+/// order of the cases; then one of
+///   SUCCESS: 12 cases measured[, 1 skipped]
+///   FAILED: 1 of 12 cases failed
+///   NOTHING MEASURED: 3 cases skipped
+std::string figures_of_merit(const std::vector<Case>& cases,
+                             const std::vector<CaseResult>& results);
+
+}  // namespace tinyllama::harness
