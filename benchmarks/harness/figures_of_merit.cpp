@@ -30,8 +30,8 @@ std::string line(const std::string& name, double value, const char* unit) {
 
 }  // namespace
 
-std::string figures_of_merit(const std::vector<Case>& cases,
-                             const std::vector<CaseResult>& results) {
+std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<CaseResult>& results,
+                             bool interrupted, size_t planned) {
   std::unordered_map<std::string, const Case*> by_name;
   for (const Case& planned : cases) by_name.emplace(planned.name(), &planned);
   std::string text;
@@ -42,9 +42,9 @@ std::string figures_of_merit(const std::vector<Case>& cases,
     if (result.entries.empty()) continue;
     failed += result.entries.front().contains("error_occurred") ? 1 : 0;
     skipped += result.entries.front().contains("skipped") ? 1 : 0;
-    const auto planned = by_name.find(result.name);
-    if (planned == by_name.end()) continue;
-    const auto row = measured_case(*planned->second, result);
+    const auto found = by_name.find(result.name);
+    if (found == by_name.end()) continue;
+    const auto row = measured_case(*found->second, result);
     if (!row) continue;
     ++measured;
     text += line(result.name + "/time", row->seconds, "s");
@@ -55,6 +55,9 @@ std::string figures_of_merit(const std::vector<Case>& cases,
             line(fmt::format("{}/{}", result.name, figure.name), value->get<double>(), figure.unit);
     }
   }
+  if (interrupted)
+    return text +
+           fmt::format("INTERRUPTED: {} of {} cases done\n", measured + failed + skipped, planned);
   if (failed > 0)
     return text +
            fmt::format("FAILED: {} of {} cases failed\n", failed, measured + failed + skipped);

@@ -14,7 +14,9 @@ namespace tinyllama::harness {
 ///   SUCCESS: 12 cases measured[, 1 skipped]
 ///   FAILED: 1 of 12 cases failed
 ///   NOTHING MEASURED: 3 cases skipped
-std::string figures_of_merit(const std::vector<Case>& cases,
-                             const std::vector<CaseResult>& results);
+///   INTERRUPTED: 2 of 12 cases done
+/// `interrupted`: the run ended before it was through all of its `planned` cases.
+std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<CaseResult>& results,
+                             bool interrupted, size_t planned);
 
 }  // namespace tinyllama::harness

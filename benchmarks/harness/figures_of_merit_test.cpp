@@ -20,7 +20,9 @@ class FiguresOfMeritTest : public ::testing::Test {
                 {"samples_per_second", 1e3 * static_cast<double>(batch) / milliseconds},
                 {"peak_memory_MiB", 12.5}});
   }
-  std::string text() const { return figures_of_merit(cases, results); }
+  std::string text(bool interrupted = false) const {
+    return figures_of_merit(cases, results, interrupted, 12);
+  }
 
   Component component = testing::linear_component();
   std::vector<Case> cases;
@@ -56,6 +58,12 @@ TEST_F(FiguresOfMeritTest, AFailedCaseIsNoSuccess) {
   EXPECT_TRUE(text().ends_with("FAILED: 1 of 2 cases failed\n")) << text();
   EXPECT_CONTAINS(text(), "FOM " + cases.front().name());
   EXPECT_EQ(text().find("SUCCESS"), std::string::npos);
+}
+
+TEST_F(FiguresOfMeritTest, AnInterruptedRunIsNoSuccess) {
+  add_measured(2, 4);
+  EXPECT_TRUE(text(true).ends_with("INTERRUPTED: 1 of 12 cases done\n")) << text(true);
+  EXPECT_EQ(text(true).find("SUCCESS"), std::string::npos);
 }
 
 TEST_F(FiguresOfMeritTest, NothingMeasuredIsNoSuccess) {

@@ -246,11 +246,15 @@ class SuiteRun {
       std::cout << text;
     } else {
       std::cout << summary(plan_.cases, document_.results, closure_) << std::flush;
-      if (options_.figures_of_merit)
-        std::cout << figures_of_merit(plan_.cases, document_.results) << std::flush;
     }
     if (!options_.out_file.empty()) write_file_atomically(options_.out_file, text);
     if (!write_fault_.empty()) throw std::runtime_error(write_fault_);
+    // Last, so that no line of success precedes a result that could not be written.
+    if (options_.figures_of_merit) {
+      const size_t all = plan_.cases.size() + plan_.peak_cases.size();
+      std::cout << figures_of_merit(plan_.cases, document_.results, console::interrupted(), all)
+                << std::flush;
+    }
     if (console::interrupted()) {
       fmt::print(stderr, "interrupted: {} of {} cases done{}\n", document_.results.size(),
                  plan_.cases.size() + plan_.peak_cases.size(),

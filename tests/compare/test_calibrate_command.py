@@ -12,9 +12,14 @@ import pytest
 from calibrated_machine import CONTEXT, case_name, write_recording
 
 from tinyllama_tools.calibrate import real_runs
-from tinyllama_tools.calibrate.analysis import document_standing
+from tinyllama_tools.calibrate.analysis import (
+    LATER_HALF,
+    calibration_document,
+    document_standing,
+)
 from tinyllama_tools.calibrate.command import main
-from tinyllama_tools.calibrate.measuring import kind_inside, kind_of_slowdown
+from tinyllama_tools.calibrate.false_alarm_rows import Effort, Rule
+from tinyllama_tools.calibrate.measuring import kind_inside, kind_of_slowdown, recordings_of
 from tinyllama_tools.calibrate.options import add_options
 from tinyllama_tools.calibrate.page_runs import runs_section
 from tinyllama_tools.calibrate.published_words import published_arguments, published_context
@@ -115,6 +120,21 @@ def test_recordings_are_analysed_into_document_page_and_profile(
     reached = {row["target"]: row["reached"] for row in document["targets"]}
     assert reached["no `slower` in at least 50 real A/A runs"] == "not shown"
     assert "Case by case at 10%:" in page
+
+
+def test_false_alarms_are_of_the_family_where_one_was_recorded(tmp_path: Path) -> None:
+    folder = tmp_path / "calibration"
+    write_recording(folder / "quiet_0001.jsonl", 24)
+    write_recording(folder / "family_0001.jsonl", 10, seed=2)
+    recordings = recordings_of(folder, [])
+    effort = Effort(families=2, cases=7, tries=2, jobs=1, seed=1)
+    document = calibration_document(recordings, [], Rule(0.001, 0.03, 6), effort, lambda _: None)
+    rows = [row for row in document["false_alarms"] if row["data"] == LATER_HALF]
+    assert {row["blocks"] for row in rows} == {5}
+    assert document["check"]["blocks"] == 5
+    assert {row["blocks"][0] for row in document["detection"]} == {12}
+    blocks = {row["name"]: row["blocks"] for row in document["recordings"]}
+    assert blocks == {"A/A": 24, "A/A, a family of its own": 10}
 
 
 def test_nothing_recorded_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,19 @@ def test_options_of_run_choose_the_cases(tmp_path: Path) -> None:
     assert "--threads=1" in arguments
 
 
+def test_a_family_is_a_recording_of_its_own(tmp_path: Path) -> None:
+    build = make_build(tmp_path / "build", cases=CASES)
+    assert calibrate(tmp_path, build, "--record", "1s", *QUICK) == 0
+    assert recordings_of(tmp_path / "kept", []).family is None
+    assert calibrate(tmp_path, build, "--record-family", "1s", *QUICK, "--seq", "32") == 0
+    found = recordings_of(tmp_path / "kept", [])
+    assert found.family is not None
+    assert len(found.quiet.headers) == len(found.family.headers) == 1
+    arguments = starts_of(build)[-1]["arguments"]
+    assert "--batch=1,2,3,4,5" in arguments
+    assert "--seq=32" in arguments, "options after -- replace those of the family"
+
+
 def test_only_the_new_side_is_slowed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     build = make_build(tmp_path / "build", cases=CASES)
     slow = make_build(tmp_path / "slow", cases=CASES)

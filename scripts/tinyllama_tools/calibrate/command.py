@@ -1,11 +1,12 @@
 """How often the comparison errs on this machine, and what it finds: recorded, resampled, written.
 
 Example: scripts/compare calibrate --record 60m
+         scripts/compare calibrate --record-family 60m
          scripts/compare calibrate --record-slowed 60m
          scripts/compare calibrate --runs 50 -- --budget 10m
          scripts/compare calibrate --publish 2core_xeon_avx512
 
---record, --record-slowed and --runs measure, and add to what --folder has; each block and each run
+--record, --record-... and --runs measure, and add to what --folder has; each block and each run
 is on disk when it is done, so whatever was interrupted goes on with the next start. Without them,
 all that the folder has is analysed: false alarms a family, detection, the other tools on the same
 data, and this machine's noise profile, which `scripts/compare BASE.json NEW.json` reads.

@@ -35,6 +35,16 @@ from tinyllama_tools.compare.recording import read_recording
 from tinyllama_tools.reading.case_name import parse_case_name
 from tinyllama_tools.reading.errors import BadInputError
 
+# A/A of as many cases as a family has, so that its families need no case twice
+FAMILY = "family"
+# eight components at five shapes that take little time: forty cases
+FAMILY_OPTIONS = (
+    "--components=embedding,rms_norm,rotary,attention,ffn,block,loss,model",
+    "--passes=forward_backward",
+    "--variants=baseline",
+    "--batch=1,2,3,4,5",
+    "--seq=64",
+)
 INSIDE = "ffn"
 STEP_SLOWDOWN = 0.05
 # of a kind, before another kind's turn
@@ -151,6 +161,10 @@ def measure(options: argparse.Namespace, say: Say) -> None:
         settings = run_settings(options.run_options)
         what = WhatToRecord(QUIET, options.build / PROGRAM_IN_BUILD, settings)
         record(what, options.folder, HowLong(options.record), options.seed, say=say)
+    if options.record_family:
+        settings = run_settings([*FAMILY_OPTIONS, *options.run_options])
+        what = WhatToRecord(FAMILY, options.build / PROGRAM_IN_BUILD, settings)
+        record(what, options.folder, HowLong(options.record_family), options.seed, say=say)
     if options.record_slowed:
         _record_slowed(options, say)
     if options.runs:
@@ -163,6 +177,7 @@ def recordings_of(folder: Path, files: list[Path]) -> Recordings:
     Raises BadInputError where there is no A/A recording, or one cannot be read.
     """
     quiet = read_recordings(files or recording_paths(folder, QUIET))
+    family = recording_paths(folder, FAMILY)
     found: dict[str, Recorded] = {}
     for kind in (*map(kind_of_slowdown, SLOWDOWNS), *map(kind_inside, PARTS)):
         paths = recording_paths(folder, kind)
@@ -172,4 +187,5 @@ def recordings_of(folder: Path, files: list[Path]) -> Recordings:
         quiet,
         {x: found[kind_of_slowdown(x)] for x in SLOWDOWNS if kind_of_slowdown(x) in found},
         {part: found[kind_inside(part)] for part in PARTS if kind_inside(part) in found},
+        read_recordings(family) if family else None,
     )

@@ -31,6 +31,8 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     record = "record A/A blocks for that long, such as 30m"
     add("--record", type=duration_of, metavar="TIME", help=record)
+    family = "record A/A blocks of 40 cases, a family of their own for false alarms"
+    add("--record-family", type=duration_of, metavar="TIME", help=family)
     slowed = "record that long with parts slowed: all by 2, 5 and 10 %%, then the FFN alone"
     add("--record-slowed", type=duration_of, metavar="TIME", help=slowed)
     runs = "do that many whole runs of `compare run`, A/A unless --slow is given"
@@ -97,7 +99,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measures(options: argparse.Namespace) -> bool:
     """Whether something is measured; then nothing is analysed."""
-    return bool(options.record or options.record_slowed or options.runs)
+    asked = (options.record, options.record_family, options.record_slowed, options.runs)
+    return any(asked)
 
 
 def check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -105,7 +108,7 @@ def check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) 
     if options.simulate and (measures(options) or options.recordings or options.publish):
         parser.error("--simulate: reads and measures nothing, so no --record, --recordings, ...")
     if options.publish and measures(options):
-        parser.error("--publish: of an analysis, so without --record, --record-slowed and --runs")
+        parser.error("--publish: of an analysis, so without --record, --record-... and --runs")
     if options.slow and not options.runs:
         parser.error("--slow: slows the runs of --runs N, which is missing")
     if options.run_options and not measures(options):
