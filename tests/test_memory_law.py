@@ -1,18 +1,23 @@
-"""The fitted law of memory against batch and sequence."""
+"""Exercise 2's law of memory against batch and sequence."""
+
+import subprocess
+import sys
 
 import pytest
 
-from tinyllama_tools.memory_law import MemoryPoint, fit_memory_law
+from built_programs import PROJECT_ROOT
+from tinyllama_tools.laws import GridPoint, LawRefusedError
+from tinyllama_tools.memory_law import fit_memory_law
 
 SIZES = ((4, 128), (8, 128), (16, 128), (8, 64), (8, 256), (4, 512))
 BASE, LINEAR, QUADRATIC = 46e6, 70e3, 300.0
 
 
-def points(off: float = 0.0) -> list[MemoryPoint]:
+def points(off: float = 0.0, base: float = BASE) -> list[GridPoint]:
     """Exactly on the law; the last one `off` times away from it."""
-    found = [MemoryPoint(b, s, BASE + b * (LINEAR * s + QUADRATIC * s * s)) for b, s in SIZES]
-    last = found[-1]
-    return [*found[:-1], MemoryPoint(last.batch, last.seq, last.peak_bytes * (1 + off))]
+    peaks = [base + b * (LINEAR * s + QUADRATIC * s * s) for b, s in SIZES]
+    peaks[-1] *= 1 + off
+    return [GridPoint(*size, (peak,)) for size, peak in zip(SIZES, peaks, strict=True)]
 
 
 def test_the_coefficients_come_back() -> None:
@@ -21,7 +26,13 @@ def test_the_coefficients_come_back() -> None:
     assert law.linear == pytest.approx(LINEAR)
     assert law.quadratic == pytest.approx(QUADRATIC)
     assert law.largest_residual_percent < 1e-6
-    assert law.at(8, 128) == pytest.approx(points()[1].peak_bytes)
+    assert law.at(8, 128) == pytest.approx(points()[1].value)
+
+
+def test_no_coefficient_is_left_out_and_one_may_be_negative() -> None:
+    law = fit_memory_law(points(base=-1e6))
+    assert law.base == pytest.approx(-1e6)
+    assert fit_memory_law(points(base=0.0)).base == pytest.approx(0, abs=1)
 
 
 def test_shares_add_up_and_the_quadratic_part_grows() -> None:
@@ -30,7 +41,7 @@ def test_shares_add_up_and_the_quadratic_part_grows() -> None:
     assert sum(short.values()) == pytest.approx(100)
     assert long["quadratic"] > short["quadratic"]
     assert long["base"] < short["base"]
-    assert short["base"] == pytest.approx(100 * BASE / points()[3].peak_bytes)
+    assert short["base"] == pytest.approx(100 * BASE / points()[3].value)
 
 
 def test_what_does_not_follow_the_law_shows_in_the_residuals() -> None:
@@ -44,14 +55,20 @@ def test_what_does_not_follow_the_law_shows_in_the_residuals() -> None:
     [
         ([(8, 128), (8, 256)], "2 sizes"),
         ([(4, 128), (8, 128), (16, 128)], "too alike"),
-        ([(8, 128), (8, 128), (8, 128)], "too alike"),
+        ([(8, 128), (8, 128), (8, 128)], "1 size"),
     ],
 )
 def test_too_few_sizes_are_an_error(sizes: list[tuple[int, int]], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        fit_memory_law([MemoryPoint(b, s, 1e6 + b * s) for b, s in sizes])
+    with pytest.raises(LawRefusedError, match=reason):
+        fit_memory_law([GridPoint(b, s, (1e6 + b * s,)) for b, s in sizes])
 
 
 def test_a_peak_of_nothing_is_an_error() -> None:
-    with pytest.raises(ValueError, match="0 bytes"):
-        fit_memory_law([MemoryPoint(b, s, 0) for b, s in SIZES])
+    with pytest.raises(LawRefusedError, match="batch 4, sequence 128: 0 in round 1"):
+        fit_memory_law([GridPoint(b, s, (0.0,)) for b, s in SIZES])
+
+
+def test_numpy_is_all_that_the_exercise_needs() -> None:
+    code = "import sys; sys.modules['scipy'] = None; import tinyllama_tools.exercise_2_scaling"
+    scripts = PROJECT_ROOT / "scripts"
+    subprocess.run([sys.executable, "-c", code], cwd=scripts, check=True, timeout=60)

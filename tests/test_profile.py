@@ -10,7 +10,7 @@ from tinyllama_tools.profile_options import parse_options, program_options
 from tinyllama_tools.profile_runs import warnings_in
 from tinyllama_tools.profile_set import read_profile_set
 from tinyllama_tools.profiler_overhead import profiler_overheads
-from tinyllama_tools.roofline_position import (
+from tinyllama_tools.roofline.position import (
     COMPUTE_BOUND,
     MEMORY_BOUND,
     ON_ROOFLINE,

@@ -6,7 +6,7 @@ from argparse import Namespace
 from dataclasses import dataclass
 
 from tinyllama_tools.exercise_runs import MeasuredRun, PlannedRun, missing_of
-from tinyllama_tools.memory_law import MemoryPoint
+from tinyllama_tools.laws.points import GridPoint
 from tinyllama_tools.suite_run import Json
 
 HOTSPOTS, BANDWIDTH, LONGEST_RUN = "memory_hotspots", "bandwidth", "longest_sequence"
@@ -71,14 +71,14 @@ class MemoryRuns:
         return (self.base.summary or {})["memory"]
 
     @property
-    def points(self) -> list[MemoryPoint]:
+    def points(self) -> list[GridPoint]:
         """Every measured peak, one a size."""
         found: dict[tuple[int, int], float] = {}
         for batch, run in self.by_batch.items():
             found[batch, self.seq] = run.value("memory.peak_bytes") or 0
         for (seq, batch), run in self.by_seq.items():
             found.setdefault((batch, seq), run.value("memory.peak_bytes") or 0)
-        return [MemoryPoint(*size, peak) for size, peak in found.items() if peak]
+        return [GridPoint(*size, (peak,)) for size, peak in found.items() if peak]
 
     @property
     def batch_peaks(self) -> list[float | None]:

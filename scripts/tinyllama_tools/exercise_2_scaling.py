@@ -14,6 +14,7 @@ from tinyllama_tools.exercise_2_rules import (
 )
 from tinyllama_tools.exercise_2_runs import MemoryRuns
 from tinyllama_tools.exercise_runs import MeasuredRun, samples_per_second
+from tinyllama_tools.laws.points import LawRefusedError
 from tinyllama_tools.memory_law import MemoryLaw, fit_memory_law
 from tinyllama_tools.worksheet import (
     NOT_MEASURED,
@@ -141,13 +142,13 @@ def law_lines(runs: MemoryRuns) -> list[str]:
     """The fitted law, what it says at the base size, and how far it is off."""
     try:
         law = fit_memory_law(runs.points)
-    except ValueError as error:
+    except LawRefusedError as error:
         return [f"No law was fitted: {error}.", ""]
     shares = law.shares_percent(runs.batch, runs.seq)
     rows = [
         (
             f"{p.batch} x {p.seq}",
-            megabytes(p.peak_bytes),
+            megabytes(p.value),
             megabytes(law.at(p.batch, p.seq)),
             f"{r:+.1f} %",
         )

@@ -11,7 +11,7 @@ from tinyllama_tools.markdown_table import cell
 from tinyllama_tools.profile_page import REPORT
 from tinyllama_tools.profile_tables import operator_shares
 from tinyllama_tools.profile_text import shown
-from tinyllama_tools.roofline_position import ON_THE_ROOF_PERCENT, POSITIONS, roofline_position
+from tinyllama_tools.roofline.position import ON_THE_ROOF_PERCENT, POSITIONS, roofline_position
 from tinyllama_tools.suite_run import Json
 from tinyllama_tools.worksheet import (
     NOT_MEASURED,

@@ -1,7 +1,9 @@
-"""memory(B, S) = base + B (linear S + quadratic S^2), fitted to measured peaks.
+"""memory(B, S) = base + B (linear S + quadratic S^2), as the workshop's exercise 2 describes it.
 
-The law describes the sizes that were measured; what other sizes need follows from the suite's own
-formulas (`tiny_llama_bench --dry-run`), not from it.
+The coefficients are those of the package `laws`, of which this is the fit with exactly three terms:
+the exercise fills in all three, whether or not its few sizes support each. The law describes the
+sizes that were measured; what other sizes need follows from the suite's own formulas
+(`tiny_llama_bench --dry-run`), not from it.
 """
 
 from __future__ import annotations
@@ -9,18 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
+from tinyllama_tools.laws.points import GridPoint
+from tinyllama_tools.laws.relative_fit import fit_relative
+from tinyllama_tools.laws.terms import BASE, LINEAR, QUADRATIC
 
-COEFFICIENTS = 3
-
-
-@dataclass(frozen=True)
-class MemoryPoint:
-    """A measured peak in bytes at one batch size and sequence length."""
-
-    batch: int
-    seq: int
-    peak_bytes: float
+TERMS = (BASE, LINEAR, QUADRATIC)
 
 
 @dataclass(frozen=True)
@@ -37,11 +32,9 @@ class MemoryLaw:
 
     def parts(self, batch: int, seq: int) -> dict[str, float]:
         """Bytes of each part at a size."""
-        return {
-            "base": self.base,
-            "linear": batch * seq * self.linear,
-            "quadratic": batch * seq * seq * self.quadratic,
-        }
+        coefficients = (self.base, self.linear, self.quadratic)
+        pairs = zip(TERMS, coefficients, strict=True)
+        return {term.name: value * term.at(batch, seq) for term, value in pairs}
 
     def at(self, batch: int, seq: int) -> float:
         """Fitted bytes at a size."""
@@ -58,24 +51,11 @@ class MemoryLaw:
         return max(abs(residual) for residual in self.residuals_percent)
 
 
-def fit_memory_law(points: Sequence[MemoryPoint]) -> MemoryLaw:
-    """Least squares of relative errors, so that a small size counts as much as a large one.
+def fit_memory_law(points: Sequence[GridPoint]) -> MemoryLaw:
+    """Least squares of relative errors over all three terms; a coefficient may be below 0.
 
-    Raises ValueError where the points do not decide the three coefficients (at least three sizes,
-    with two batch sizes or sequence lengths apart) or a peak is not positive.
+    LawRefusedError where the points do not decide the three coefficients.
     """
-    if any(point.peak_bytes <= 0 for point in points):
-        raise ValueError("a peak of 0 bytes or less: was nothing measured?")
-    rows = np.array([[1.0, p.batch * p.seq, p.batch * p.seq**2] for p in points])
-    peaks = np.array([p.peak_bytes for p in points], dtype=float)
-    if len(points) < COEFFICIENTS:
-        raise ValueError(f"{len(points)} sizes: three coefficients need at least {COEFFICIENTS}")
-    # columns of like magnitude: S^2 alone would make the rank a matter of rounding
-    scale = np.abs(rows).max(axis=0)
-    weighted = rows / scale / peaks[:, None]
-    solution, _, rank, _ = np.linalg.lstsq(weighted, np.ones(len(points)), rcond=None)
-    if rank < COEFFICIENTS:
-        raise ValueError("sizes too alike: the batch sizes or sequence lengths must differ more")
-    base, linear, quadratic = (float(value) for value in solution / scale)
-    residuals = 100 * (1 - weighted @ solution)
-    return MemoryLaw(base, linear, quadratic, tuple(float(r) for r in residuals))
+    fit = fit_relative(points, TERMS, non_negative=False)
+    base, linear, quadratic = (float(value) for value in fit.coefficients)
+    return MemoryLaw(base, linear, quadratic, tuple(100 * float(r) for r in fit.residuals))

@@ -28,7 +28,7 @@ from tinyllama_tools.profile_text import (
     shown,
 )
 from tinyllama_tools.profiler_overhead import overhead_lines
-from tinyllama_tools.roofline_position import POSITIONS, roofline_position
+from tinyllama_tools.roofline.position import POSITIONS, roofline_position
 from tinyllama_tools.suite_run import Json
 
 REPORT = "performance_summary_report.md"

@@ -1,0 +1,133 @@
+"""What cases cost before anybody runs them: the answer of `tiny_llama_bench --dry-run` in JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tinyllama_tools.reading.case_name import CaseName, parse_case_name
+from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.suite_run import SuiteError, last_words
+
+Json = dict[str, Any]
+FLAGS = ("--dry-run", "--benchmark_format=json")
+NUMBERS = (
+    "parameters",
+    "model_flops",
+    "causal_flops",
+    "hardware_flops",
+    "elementwise_flops",
+    "bytes",
+    "predicted_memory_bytes",
+)
+ASK_AGAIN = "ask again: tiny_llama_bench --dry-run --benchmark_format=json"
+
+
+@dataclass(frozen=True)
+class CaseCost:
+    """A case by the suite's formulas (model/cost.hpp); FLOPs and bytes are those of an iteration.
+
+    `predicted_memory_bytes`: the most that is alive at once. `fits`: in the memory that was free
+    when it was asked; `reason`: why not, empty where it does.
+    """
+
+    name: CaseName
+    parameters: int
+    model_flops: int
+    causal_flops: int
+    hardware_flops: int
+    elementwise_flops: int
+    bytes: int
+    predicted_memory_bytes: int
+    fits: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """The whole answer: what was free, who said so, and the cases in the program's order."""
+
+    memory_budget_bytes: int
+    memory_budget_source: str
+    cases: tuple[CaseCost, ...]
+
+
+def _whole(entry: Json, key: str, where: str) -> int:
+    value = entry.get(key)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value < 0 or value != int(value):
+        shown = repr(value) if key in entry else "missing"
+        raise BadInputError(f"{where}: {key} is {shown}, must be a whole number; {ASK_AGAIN}")
+    return int(value)
+
+
+def _cost(entry: object, index: int) -> CaseCost:
+    where = f"cases[{index}]"
+    if not isinstance(entry, dict):
+        raise BadInputError(f"{where} is {entry!r}, must be an object; {ASK_AGAIN}")
+    text = entry.get("name")
+    name = parse_case_name(text) if isinstance(text, str) else None
+    if name is None:
+        rule = "must be component/pass/variant/size/dtype/batch:B/seq:S"
+        raise BadInputError(f"{where}: name is {text!r}, {rule}; {ASK_AGAIN}")
+    fits, reason = entry.get("fits"), entry.get("reason", "")
+    if not isinstance(fits, bool) or not isinstance(reason, str):
+        raise BadInputError(
+            f"{name}: fits is {fits!r} and reason {reason!r}, must be true or false, and a text; "
+            f"{ASK_AGAIN}"
+        )
+    return CaseCost(name, *(_whole(entry, key, str(name)) for key in NUMBERS), fits, reason)
+
+
+def read_dry_run(document: object) -> DryRun:
+    """Of the program's JSON. BadInputError naming the case, the key and the value that is wrong."""
+    if not isinstance(document, dict) or not isinstance(document.get("cases"), list):
+        raise BadInputError(f"no list of 'cases' in the answer of --dry-run; {ASK_AGAIN}")
+    return DryRun(
+        _whole(document, "memory_budget_bytes", "--dry-run"),
+        str(document.get("memory_budget_source", "")),
+        tuple(_cost(entry, index) for index, entry in enumerate(document["cases"])),
+    )
+
+
+def read_case_costs(document: object) -> list[CaseCost]:
+    """The cases alone. BadInputError as read_dry_run."""
+    return list(read_dry_run(document).cases)
+
+
+def ask_dry_run(program: Path, options: Sequence[str]) -> DryRun:
+    """Starts the program, which allocates nothing. `options`: the axes of the cases.
+
+    SuiteError where it refuses them, cannot be started, answers without a case or says nonsense.
+    """
+    given = [option for option in options if option not in FLAGS]
+    try:
+        done = subprocess.run(
+            [str(program), *FLAGS, *given],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError as error:
+        raise SuiteError(f"{program.name} cannot be started: {error}") from error
+    if done.returncode != 0:
+        words = last_words(done.stderr) or "it said nothing"
+        raise SuiteError(words.splitlines()[-1])
+    try:
+        answer = read_dry_run(json.loads(done.stdout))
+    except (ValueError, BadInputError) as error:
+        raise SuiteError(f"{program.name} --dry-run: {error}") from error
+    if not answer.cases:
+        raise SuiteError(f"{program.name} --dry-run: no case in its answer")
+    return answer
+
+
+def ask_costs(program: Path, options: Sequence[str]) -> list[CaseCost]:
+    """The cases alone. SuiteError as ask_dry_run."""
+    return list(ask_dry_run(program, options).cases)

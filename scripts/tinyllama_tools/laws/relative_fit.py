@@ -1,0 +1,73 @@
+"""Least squares of relative errors: a small size counts as much as a large one.
+
+With y measured and A the terms at each size, it minimises the sum of (1 - A x / y)^2: the problem
+X x = 1 with rows X = A / y. Columns are divided by their norms, since those of S^2 and of 1 differ
+by orders of magnitude.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinyllama_tools.laws.non_negative import non_negative_solutions
+from tinyllama_tools.laws.points import GridPoint, LawRefusedError, check_points
+from tinyllama_tools.laws.terms import Array, Term, design_matrix
+
+# smallest over largest singular value; below it, terms differ by rounding only
+RANK_TOLERANCE = 1e-8
+
+
+@dataclass(frozen=True)
+class RelativeFit:
+    """`scaled` [points, terms] are the rows X over `norms` [terms]; `residuals` [points] are
+    measured minus fitted, of the measured.
+    """
+
+    terms: tuple[Term, ...]
+    scaled: Array
+    norms: Array
+    coefficients: Array
+    residuals: Array
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom that are left."""
+        return len(self.residuals) - len(self.terms)
+
+    @property
+    def sum_of_squares(self) -> float:
+        """Of the relative residuals."""
+        return float(self.residuals @ self.residuals)
+
+
+def _refuse_alike(points: Sequence[GridPoint], terms: Sequence[Term]) -> None:
+    batches = ", ".join(str(batch) for batch in sorted({p.batch for p in points}))
+    lengths = ", ".join(str(seq) for seq in sorted({p.seq for p in points}))
+    names = ", ".join(term.name for term in terms)
+    raise LawRefusedError(
+        f"sizes too alike to tell {names} apart (batches {batches}; sequences {lengths}): the "
+        "batch sizes or sequence lengths must differ more"
+    )
+
+
+def fit_relative(
+    points: Sequence[GridPoint], terms: Sequence[Term], *, non_negative: bool
+) -> RelativeFit:
+    """All terms are fitted; LawRefusedError where the points do not decide them."""
+    check_points(points, [term.name for term in terms])
+    values = np.array([point.value for point in points])
+    rows = design_matrix(terms, points) / values[:, None]
+    norms = np.linalg.norm(rows, axis=0)
+    scaled = rows / norms
+    singular = np.linalg.svd(scaled, compute_uv=False)
+    if singular[-1] < RANK_TOLERANCE * singular[0]:
+        _refuse_alike(points, terms)
+    wanted = np.ones(len(points))
+    if non_negative:
+        solution = non_negative_solutions(scaled, wanted[None, :])[0]
+    else:
+        solution, *_ = np.linalg.lstsq(scaled, wanted, rcond=None)
+    return RelativeFit(tuple(terms), scaled, norms, solution / norms, wanted - scaled @ solution)

@@ -1,0 +1,1 @@
+"""Predicts training steps that were not run, with rates calibrated on what was run."""

@@ -1,0 +1,146 @@
+"""Predicts the training steps of sizes that were not run, and checks a prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tinyllama_tools.case_costs import CaseCost
+from tinyllama_tools.prediction.basis import basis_of
+from tinyllama_tools.prediction.cells import STEP, TRAIN, part_names
+from tinyllama_tools.prediction.figures import checked, figures_of_cost
+from tinyllama_tools.prediction.layers import layer_counts
+from tinyllama_tools.prediction.memory_overhead import MEASURED, MIB
+from tinyllama_tools.prediction.rates import Rates
+from tinyllama_tools.prediction.refusal import RatesRefusedError
+from tinyllama_tools.reading.case_name import CaseName
+from tinyllama_tools.reading.result_set import LeftOut, MeasuredCase
+
+
+@dataclass(frozen=True)
+class StepPrediction:
+    """`low` to `high`: the 95 % interval of `seconds` (spread.py says what it means).
+    `memory_bytes`: the peak. `parts`: seconds of each component, all its occurrences together;
+    their sum times `step_over_parts` is `seconds`. `basis`: what it rests on. `fits`, `reason`:
+    whether the step fits into memory by the formulas, and why not."""
+
+    name: CaseName
+    seconds: float
+    low: float
+    high: float
+    memory_bytes: float
+    parts: Mapping[str, float]
+    basis: str
+    step_over_parts: float = 1.0
+    fits: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class PredictionCheck:
+    """A prediction against what was measured later: percent of the measured value, above 0 where
+    too much was predicted. `memory_percent_off`: None where memory was not measured."""
+
+    percent_off: float
+    is_inside: bool
+    memory_percent_off: float | None = None
+
+
+class _Predictor:
+    def __init__(self, rates: Rates, costs: Sequence[CaseCost]) -> None:
+        self._rates = rates
+        self._costs = {str(cost.name): cost for cost in costs}
+        # only parts with rates can make up a step
+        self._parts = {n for n, c in self._costs.items() if c.name.component in rates.parts}
+        self._layers = layer_counts(
+            {(c.name.size, c.name.component): float(c.parameters) for c in costs}
+        )
+
+    def steps(self) -> list[CaseCost]:
+        """Those of the rates' dtype and variant."""
+        wanted = (STEP, TRAIN, self._rates.dtype, self._rates.variant)
+        return [
+            cost
+            for cost in self._costs.values()
+            if (c := cost.name) and (c.component, c.pass_name, c.dtype, c.variant) == wanted
+        ]
+
+    def _part_seconds(self, step: CaseCost) -> dict[str, float]:
+        name, rates = step.name, self._rates
+        layers = self._layers.get(name.size)
+        if layers is None:
+            raise RatesRefusedError(
+                f"{name}: the costs of its parts are not known; ask --dry-run for all components"
+            )
+        found, missing = part_names(name, layers, self._parts)
+        if missing:
+            raise RatesRefusedError(
+                f"{name}: no cost or no rate of {', '.join(missing)}; ask --dry-run for all "
+                "components, and measure those parts at a size that fits"
+            )
+        return {
+            component: count
+            * rates.parts[component].seconds(
+                figures_of_cost(self._costs[part]), name.batch * name.seq, layers, rates.machine
+            )
+            for component, (part, count) in found.items()
+        }
+
+    def predict(self, step: CaseCost) -> StepPrediction:
+        name, rates = step.name, self._rates
+        parts = self._part_seconds(step)
+        seconds = checked(rates.closure.ratio * sum(parts.values()), name, "predicted time")
+        flops, tokens = float(step.model_flops), name.batch * name.seq
+        factor = rates.spread.factor(rates.range.distance(flops, tokens))
+        return StepPrediction(
+            name,
+            seconds,
+            seconds / factor,
+            seconds * factor,
+            rates.memory.peak_bytes(step.predicted_memory_bytes),
+            parts,
+            basis_of(rates, flops, tokens),
+            rates.closure.ratio,
+            step.fits,
+            step.reason,
+        )
+
+
+def predict_steps(rates: Rates, costs: Sequence[CaseCost]) -> list[StepPrediction]:
+    """Of every training step of the rates' dtype and variant among the costs, as far as the costs
+    of its parts are there too; refused_steps names the others."""
+    predictor, found = _Predictor(rates, costs), []
+    for step in predictor.steps():
+        try:
+            found.append(predictor.predict(step))
+        except RatesRefusedError:
+            continue
+    return found
+
+
+def refused_steps(rates: Rates, costs: Sequence[CaseCost]) -> list[LeftOut]:
+    """The steps that predict_steps leaves out, with the reason."""
+    predictor, found = _Predictor(rates, costs), []
+    for step in predictor.steps():
+        try:
+            predictor.predict(step)
+        except RatesRefusedError as error:
+            found.append(LeftOut(str(step.name), str(error), is_failure=False))
+    return found
+
+
+def check_against(prediction: StepPrediction, measured: MeasuredCase) -> PredictionCheck:
+    """RatesRefusedError where the case is another one or its time is no number above 0."""
+    if measured.name != prediction.name:
+        raise RatesRefusedError(
+            f"{measured.name}: the prediction is of {prediction.name}; check it against that case"
+        )
+    seconds = checked(measured.median_seconds, measured.name, "time")
+    if seconds == 0:
+        raise RatesRefusedError(f"{measured.name}: its time is 0 s; measure again")
+    memory = measured.counters.get(MEASURED)
+    return PredictionCheck(
+        100 * (prediction.seconds / seconds - 1),
+        prediction.low <= seconds <= prediction.high,
+        100 * (prediction.memory_bytes / (memory * MIB) - 1) if memory else None,
+    )

@@ -1,0 +1,1 @@
+"""What a machine allows at best: rooflines, speed of light of a step, and where time is lost."""

@@ -1,0 +1,79 @@
+"""What one iteration of a measured case has to do, and the least time that this takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinyllama_tools.reading.result_set import MeasuredCase
+from tinyllama_tools.roofline.machine import Machine, product_type
+
+TERA = 1e12
+# Rounding of the counters; the least score left out of the largest step is far more.
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class CaseWork:
+    """Of one iteration. `product_flops`: model_flops, less masked scores that the variant leaves
+    out, as the suite's rates count. `operators`: None where they were not counted."""
+
+    product_flops: float
+    elementwise_flops: float
+    bytes: float
+    operators: float | None
+
+    @property
+    def flops(self) -> float:
+        """Those of its intensity: of products, else elementwise."""
+        return self.product_flops or self.elementwise_flops
+
+
+@dataclass(frozen=True)
+class LeastTime:
+    """Seconds that products and traffic take at their peaks; `compute` 0 without products."""
+
+    compute: float
+    bandwidth: float
+
+    @property
+    def roof(self) -> float:
+        """The roofline lets both overlap: the larger."""
+        return max(self.compute, self.bandwidth)
+
+
+def useful_product_flops(case: MeasuredCase) -> float:
+    """model_flops without the masked scores that the variant leaves out.
+
+    TFLOPS is those over time and samples_per_second is the batch over the same time, so their
+    quotient has no time in it.
+    """
+    counters = case.counters
+    model = counters.get("model_flops", 0.0)
+    rate, samples = counters.get("TFLOPS"), counters.get("samples_per_second")
+    if not model or not rate or not samples:
+        return model
+    useful = float(round(rate * TERA * case.name.batch / samples))
+    return model if useful > model * (1.0 - ROUNDING) else useful
+
+
+def work_of(case: MeasuredCase) -> CaseWork | None:
+    """None for a case whose costs are not in its counters."""
+    counters = case.counters
+    work = CaseWork(
+        useful_product_flops(case),
+        counters.get("elementwise_flops", 0.0),
+        counters.get("bytes", 0.0),
+        counters.get("operators"),
+    )
+    return work if work.bytes > 0 and work.flops > 0 else None
+
+
+def least_time(work: CaseWork, dtype: str, machine: Machine) -> LeastTime | None:
+    """None where products have no measured peak of their type."""
+    compute = 0.0
+    if work.product_flops > 0:
+        peak = machine.peak_flops.get(product_type(dtype))
+        if peak is None:
+            return None
+        compute = work.product_flops / peak
+    return LeastTime(compute, machine.traffic_seconds(work.bytes))

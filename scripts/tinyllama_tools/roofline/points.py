@@ -1,0 +1,147 @@
+"""Where each case and each matrix product stands under the roofline, and what bounds it there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tinyllama_tools.reading.case_name import CaseName
+from tinyllama_tools.reading.result_set import MeasuredCase, ProductRate, ResultSet
+from tinyllama_tools.roofline.case_work import LeastTime, least_time, work_of
+from tinyllama_tools.roofline.launch_cost import LaunchCost, launch_cost
+from tinyllama_tools.roofline.machine import Machine, product_type
+from tinyllama_tools.roofline.wording import time_text
+
+Bound = Literal["compute", "bandwidth", "latency"]
+# Of the measured time: from here on, the starts of operators explain most of it.
+MOSTLY = 0.5
+ELEMENT_BYTES = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2}
+NO_LAUNCH_COST = "no cell is small enough to show what the start of an operator costs"
+
+
+@dataclass(frozen=True)
+class RooflinePoint:
+    """`intensity` in FLOP/byte: of the products that were not left out, elementwise where a case
+    has none. `attainable`: FLOP/s that the roofline allows at that intensity. `percent` of it; None
+    where it is above 100, which `error` tells. `why`: in words what bounds it. `case`: None for a
+    matrix product of its own."""
+
+    name: str
+    intensity: float
+    flops_per_second: float
+    attainable: float
+    percent: float | None
+    bound: Bound
+    why: str
+    error: str = ""
+    case: CaseName | None = None
+
+
+def _bound(
+    seconds: float, least: LeastTime, operators: float | None, launch: LaunchCost | None
+) -> tuple[Bound, str]:
+    starts = operators * launch.seconds if operators and launch else 0.0
+    times = (
+        f"of {time_text(seconds)}, products at the peak take {time_text(least.compute)}, traffic "
+        f"{time_text(least.bandwidth)}"
+    )
+    if launch is None:
+        times += f"; {NO_LAUNCH_COST}"
+    elif operators:
+        times += (
+            f", the start of {operators:.0f} operators {time_text(starts)} "
+            f"({time_text(launch.seconds)} each, from {launch.source})"
+        )
+    if starts > least.roof and starts >= MOSTLY * seconds:
+        return "latency", times
+    return ("compute" if least.compute > least.bandwidth else "bandwidth"), times
+
+
+def _point(
+    name: str,
+    flops: float,
+    bytes_moved: float,
+    seconds: float,
+    least: LeastTime,
+    bound: tuple[Bound, str],
+    case: CaseName | None = None,
+) -> RooflinePoint:
+    percent: float | None = 100.0 * least.roof / seconds
+    error = ""
+    if least.roof > seconds:
+        error = (
+            f"{time_text(seconds)} is {percent:.1f} % of what the roofline allows: the peak was "
+            "measured too low, or the time or the count is wrong"
+        )
+        percent = None
+    return RooflinePoint(
+        name,
+        flops / bytes_moved,
+        flops / seconds,
+        flops / least.roof,
+        percent,
+        *bound,
+        error,
+        case,
+    )
+
+
+def point_of(
+    case: MeasuredCase, machine: Machine, launch: LaunchCost | None
+) -> RooflinePoint | str:
+    """Or the reason why the case has no point."""
+    work = work_of(case)
+    if work is None:
+        return "its counters lack bytes or FLOPs"
+    least = least_time(work, case.name.dtype, machine)
+    if least is None:
+        return f"no peak of {product_type(case.name.dtype)} products was measured"
+    seconds = case.median_seconds
+    bound = _bound(seconds, least, work.operators, launch)
+    return _point(str(case.name), work.flops, work.bytes, seconds, least, bound, case.name)
+
+
+def roofline_points(result_set: ResultSet) -> list[RooflinePoint]:
+    """Of every case that has costs, in the set's order; left_out_of_roofline names the others.
+
+    Latency bounds a case where the start of its operators takes longer than both products and
+    traffic at their peaks, and at least half of the measured time. BadInputError for a context
+    without measured peaks.
+    """
+    machine = Machine.from_context(result_set.context)
+    launch = launch_cost(result_set, machine)
+    found = (point_of(case, machine, launch) for case in result_set.cases.values())
+    return [point for point in found if isinstance(point, RooflinePoint)]
+
+
+def left_out_of_roofline(result_set: ResultSet) -> list[str]:
+    """`<case>: <reason>` for every case without a point."""
+    machine = Machine.from_context(result_set.context)
+    found = {name: point_of(case, machine, None) for name, case in result_set.cases.items()}
+    return [f"{name}: {reason}" for name, reason in found.items() if isinstance(reason, str)]
+
+
+def product_name(rate: ProductRate) -> str:
+    """The name of its row."""
+    batch = f"{rate.batch}x" if rate.batch != 1 else ""
+    return f"peak/gemm/{rate.type_name}/{batch}{rate.m}x{rate.n}x{rate.k}"
+
+
+def product_points(result_set: ResultSet) -> list[RooflinePoint]:
+    """Of every matrix product measured at its own shape; its traffic is each operand once and the
+    result once. Products of a type without a measured peak are left out."""
+    machine = Machine.from_context(result_set.context)
+    launch = launch_cost(result_set, machine)
+    points = []
+    for rate in result_set.products:
+        peak, size = machine.peak_flops.get(rate.type_name), ELEMENT_BYTES.get(rate.type_name)
+        if peak is None or size is None:
+            continue
+        m, n, k = rate.m, rate.n, rate.k
+        flops = 2.0 * rate.batch * m * n * k
+        bytes_moved = float(size * rate.batch * (m * k + k * n + m * n))
+        seconds = flops / rate.flops_per_second
+        least = LeastTime(flops / peak, machine.traffic_seconds(bytes_moved))
+        bound = _bound(seconds, least, 1, launch)
+        points.append(_point(product_name(rate), flops, bytes_moved, seconds, least, bound))
+    return points

@@ -1,0 +1,90 @@
+"""Result sets made up for rooflines: a machine of round numbers, and steps of a toy size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tinyllama_tools.reading.case_name import CaseName, parse_case_name
+from tinyllama_tools.reading.result_set import MeasuredCase, ProductRate, ResultSet
+from tinyllama_tools.roofline.products import step_products
+
+PEAK, MEMORY, CACHE, CACHE_BYTES = 1e9, 1e8, 1e9, 1000
+# no two layers of the same shape but k and v, gate and up
+SIZES: Mapping[str, Mapping[str, int]] = {
+    "toy": {
+        "vocab_size": 20,
+        "hidden_dim": 16,
+        "n_layers": 2,
+        "n_heads": 4,
+        "n_kv_heads": 2,
+        "intermediate_dim": 24,
+    }
+}
+BATCH, SEQ = 2, 4
+AXES = f"baseline/toy/f32/batch:{BATCH}/seq:{SEQ}"
+STEP_FLOPS = sum(product.flops for product in step_products(SIZES["toy"], BATCH, SEQ))
+
+
+def name_of(text: str) -> CaseName:
+    """Of a case's whole name."""
+    name = parse_case_name(text)
+    assert name is not None
+    return name
+
+
+STEP = name_of(f"full_step/train/{AXES}")
+
+
+def case(text: str, seconds: float, label: str = "", **counters: float) -> MeasuredCase:
+    """`counters`: those that the suite would write; rates are added where there are products."""
+    name = name_of(text)
+    found = {"bytes": 100.0, "elementwise_flops": 50.0, "model_flops": 0.0, **counters}
+    useful = found.pop("useful_flops", found["model_flops"])
+    if found["model_flops"]:
+        found["TFLOPS"] = useful / seconds * 1e-12
+        found["samples_per_second"] = name.batch / seconds
+    return MeasuredCase(name, (seconds,), found, label)
+
+
+def context(**peaks: float) -> dict[str, Any]:
+    """Of a file; `peaks`: FLOP/s by type, f32 where none is given."""
+    measured: dict[str, Any] = {
+        name: {"flops_per_second": rate} for name, rate in (peaks or {"f32": PEAK}).items()
+    }
+    measured["memory_bandwidth"] = {"bytes_per_second": MEMORY}
+    measured["cache_bandwidth"] = {"bytes_per_second": CACHE}
+    return {
+        "peaks": {"measured": measured},
+        "device": {"name": "toy", "last_level_cache_bytes": CACHE_BYTES},
+    }
+
+
+def result_set(
+    cases: Sequence[MeasuredCase],
+    products: Sequence[ProductRate] = (),
+    of: Mapping[str, Any] | None = None,
+) -> ResultSet:
+    """As read_result_set makes it."""
+    by_name = {str(one.name): one for one in cases}
+    return ResultSet("toy", (Path("toy.json"),), of or context(), by_name, (), tuple(products))
+
+
+def step_cases(seconds: float = 1e-3, **other: float) -> list[MeasuredCase]:
+    """A step and all its parts with blocks. `other`: seconds by component in place of 1e-5."""
+
+    def took(component: str) -> float:
+        return other.get(component, 1e-5)
+
+    parts = ("embedding", "block", "rms_norm", "loss")
+    found = [case(f"{part}/forward_backward/{AXES}", took(part)) for part in parts]
+    found.append(case(f"optimizer/update/{AXES}", took("optimizer"), bytes=4000.0))
+    # embedding, 2 blocks, norm and loss of 100 each, and the optimizer
+    found.append(case(str(STEP), seconds, model_flops=STEP_FLOPS, bytes=4500.0))
+    return found
+
+
+def rates(factor: float, products: Sequence[Any]) -> list[ProductRate]:
+    """A rate of `factor` of the peak for each of these products."""
+    return [ProductRate("f32", p.batch, p.m, p.n, p.k, factor * PEAK, "a path") for p in products]

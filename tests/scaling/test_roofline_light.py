@@ -1,0 +1,230 @@
+"""The speed of light of a step: the least time of its parts, what is lost, what is not known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from roofline_sets import (
+    AXES,
+    BATCH,
+    CACHE,
+    MEMORY,
+    PEAK,
+    SEQ,
+    SIZES,
+    STEP,
+    STEP_FLOPS,
+    case,
+    name_of,
+    rates,
+    result_set,
+    step_cases,
+)
+
+from tinyllama_tools.reading.result_set import ResultSet, read_result_set
+from tinyllama_tools.roofline.products import Product, step_products
+from tinyllama_tools.roofline.speed_of_light import LightPart, SpeedOfLight, speed_of_light
+from tinyllama_tools.suite_run import PROJECT
+
+MEASURED = PROJECT / "results/reference/tiny_f32_2core_xeon_avx512.json"
+TOY = SIZES["toy"]
+PRODUCTS = step_products(TOY, BATCH, SEQ)
+# 2000 bytes of the update fit the cache once read and once written, 2000 come from memory
+UPDATE_LIGHT = 2000 / CACHE + 2000 / MEMORY
+SMALL_LIGHT = 100 / CACHE
+
+
+def light(found: ResultSet) -> SpeedOfLight:
+    return speed_of_light(found, STEP, SIZES)
+
+
+def part(found: SpeedOfLight, name: str) -> LightPart:
+    return next(one for one in found.parts if one.name == name)
+
+
+def seconds_of(products: list[Product], rate: float = PEAK) -> float:
+    return sum(product.flops for product in products) / rate
+
+
+def of(*components: str) -> list[Product]:
+    return [product for product in PRODUCTS if product.component in components]
+
+
+def test_products_at_the_rates_of_their_shapes() -> None:
+    cases = step_cases(block=1e-2, loss=1e-3, optimizer=1e-3, seconds=1)
+    found = light(result_set(cases, rates(0.5, PRODUCTS)))
+    block = part(found, "block")
+    assert block.count == 2
+    assert block.measured_seconds == pytest.approx(2e-2)
+    assert block.products_seconds == pytest.approx(seconds_of(of("attention", "ffn"), PEAK / 2))
+    assert block.light_seconds == block.products_seconds
+    assert block.lost_seconds == pytest.approx(2e-2 - block.light_seconds)
+    assert part(found, "loss").products_seconds == pytest.approx(seconds_of(of("loss"), PEAK / 2))
+    assert part(found, "embedding").products_seconds == 0
+    assert part(found, "embedding").light_seconds == pytest.approx(SMALL_LIGHT)
+    assert part(found, "optimizer").light_seconds == pytest.approx(UPDATE_LIGHT)
+    assert (found.missing, found.errors) == ((), ())
+
+
+def test_the_step_is_the_sum_of_its_parts() -> None:
+    seconds = 1e-2
+    cases = step_cases(seconds, block=1e-3, loss=1e-3, optimizer=1e-3)
+    found = light(result_set(cases, rates(1.0, PRODUCTS)))
+    assert found.errors == ()
+    products = STEP_FLOPS / PEAK
+    expected = products + 2 * SMALL_LIGHT + UPDATE_LIGHT
+    assert found.total.light_seconds == pytest.approx(expected)
+    assert found.share_percent == pytest.approx(100 * expected / seconds)
+    assert found.products_seconds == pytest.approx(products)
+    assert found.other_seconds == pytest.approx(seconds - products)
+    assert found.parts[-1].name == "rest"
+    assert sum(one.measured_seconds or 0.0 for one in found.parts) == pytest.approx(seconds)
+    assert found.total.lost_seconds == pytest.approx(seconds - expected)
+    assert sum(one.lost_seconds or 0.0 for one in found.parts) == pytest.approx(seconds - expected)
+
+
+def test_the_larger_of_products_and_traffic_is_the_light() -> None:
+    cases = step_cases(seconds=1, loss=1e-2)
+    index = next(i for i, one in enumerate(cases) if one.name.component == "loss")
+    cases[index] = case(str(cases[index].name), 1e-2, bytes=102000.0)
+    loss = part(light(result_set(cases, rates(1.0, PRODUCTS))), "loss")
+    assert loss.traffic_seconds == pytest.approx(2000 / CACHE + 1e5 / MEMORY)
+    assert loss.products_seconds < loss.traffic_seconds
+    assert loss.light_seconds == loss.traffic_seconds
+
+
+def test_shapes_without_a_rate_count_at_the_peak_and_are_named() -> None:
+    without = [product for product in PRODUCTS if product.layer != "lm_head"]
+    found = light(result_set(step_cases(seconds=1, loss=1), rates(0.5, without)))
+    head = of("loss")
+    assert part(found, "loss").products_seconds == pytest.approx(seconds_of(head))
+    (missing,) = found.missing
+    assert "the measured f32 peak stands in" in missing
+    assert all(product.shape in missing for product in head)
+    assert PRODUCTS[0].shape not in missing
+
+
+def test_without_any_rate_one_sentence_says_so() -> None:
+    found = light(result_set(step_cases(seconds=1)))
+    assert found.products_seconds == pytest.approx(STEP_FLOPS / PEAK)
+    assert found.missing == (
+        "no rate at their own shape, the measured f32 peak stands in: every f32 product "
+        "(measure --components peak at this size)",
+    )
+
+
+def test_a_rate_above_the_peak_raises_it_for_shapes_without_one() -> None:
+    found = light(result_set(step_cases(seconds=1, loss=1), rates(2.0, of("ffn"))))
+    assert part(found, "loss").products_seconds == pytest.approx(seconds_of(of("loss"), 2 * PEAK))
+
+
+def test_rates_of_another_type_are_nobodys() -> None:
+    rows = [replace(rate, type_name="bf16") for rate in rates(0.1, PRODUCTS)]
+    found = light(result_set(step_cases(seconds=1), rows))
+    assert found.products_seconds == pytest.approx(STEP_FLOPS / PEAK)
+
+
+def test_a_step_faster_than_light_is_an_error_and_no_number() -> None:
+    found = light(result_set(step_cases(seconds=1e-9, loss=1e-9), rates(1.0, PRODUCTS)))
+    assert found.share_percent is None
+    assert found.other_seconds is None
+    assert found.total.lost_seconds is None
+    assert part(found, "loss").lost_seconds is None
+    assert any(error.startswith("loss: 1 ns is faster than") for error in found.errors)
+    assert any(error.startswith("step: 1 ns is faster than") for error in found.errors)
+
+
+def test_a_part_that_was_not_measured_is_named() -> None:
+    cases = [one for one in step_cases(seconds=1) if one.name.component != "loss"]
+    found = light(result_set(cases, rates(1.0, PRODUCTS)))
+    loss = part(found, "loss")
+    assert (loss.measured_seconds, loss.lost_seconds) == (None, None)
+    assert loss.light_seconds == pytest.approx(seconds_of(of("loss")))
+    assert found.missing == (
+        f"loss/forward_backward/{AXES}: not measured, its light is that of its products",
+    )
+    assert found.share_percent is not None
+
+
+def test_a_part_without_its_bytes_is_named() -> None:
+    cases = [one for one in step_cases(seconds=1) if one.name.component != "embedding"]
+    embedding = f"embedding/forward_backward/{AXES}"
+    found = light(result_set([*cases, case(embedding, 1e-2, bytes=0.0)], rates(1.0, PRODUCTS)))
+    assert found.missing == (
+        f"{embedding}: its counters lack bytes, its light is that of its products",
+    )
+    # what the parts do not have is then no residual addition
+    assert part(found, "rest").light_seconds == 0
+
+
+def test_layers_taken_apart_leave_their_residuals_to_the_rest() -> None:
+    cases = [one for one in step_cases(seconds=1) if one.name.component != "block"]
+    cases += [case(f"{name}/forward_backward/{AXES}", 1e-2) for name in ("attention", "ffn")]
+    index = next(i for i, one in enumerate(cases) if one.name == STEP)
+    # 100 of embedding, loss, 5 norms, 2 attentions and networks each; the update's; 4 x 4000 more
+    cases[index] = case(str(STEP), 1, model_flops=STEP_FLOPS, bytes=5100.0 + 4 * 4000)
+    found = light(result_set(cases, rates(1.0, PRODUCTS)))
+    assert [(one.name, one.count) for one in found.parts] == [
+        ("embedding", 1),
+        ("attention", 2),
+        ("ffn", 2),
+        ("rms_norm", 5),
+        ("loss", 1),
+        ("optimizer", 1),
+        ("rest", 1),
+    ]
+    assert part(found, "rest").light_seconds == pytest.approx(4 * UPDATE_LIGHT)
+    assert part(found, "rms_norm").light_seconds == pytest.approx(5 * SMALL_LIGHT)
+    assert part(found, "ffn").products_seconds == pytest.approx(seconds_of(of("ffn")))
+
+
+def test_the_five_that_lose_most() -> None:
+    found = light(
+        result_set(
+            step_cases(seconds=2e-2, block=4e-3, loss=3e-3, optimizer=2e-3, rms_norm=1e-3),
+            rates(1.0, PRODUCTS),
+        )
+    )
+    names = [one.name for one in found.most_lost]
+    assert names == ["block", "rest", "loss", "optimizer", "rms_norm"]
+
+
+def test_parts_that_lose_nothing_are_not_among_them() -> None:
+    # the parts alone take longer than the step, so that the rest is below 0
+    found = light(result_set(step_cases(seconds=1e-3, block=4e-3), rates(1.0, PRODUCTS)))
+    rest = found.parts[-1]
+    assert rest.measured_seconds is not None
+    assert rest.measured_seconds < 0
+    assert not rest.error
+    assert "rest" not in [one.name for one in found.most_lost]
+
+
+def test_what_optimized_stands_for_is_read_from_the_label() -> None:
+    optimized = f"full_step/train/optimized/toy/f32/batch:{BATCH}/seq:{SEQ}"
+    scores = sum(p.flops for p in PRODUCTS if p.layer in ("scores", "values"))
+    step = case(
+        optimized,
+        1.0,
+        "optimized = sdpa+fused_loss+fused_adamw",
+        model_flops=STEP_FLOPS,
+        useful_flops=STEP_FLOPS - scores / 4,
+    )
+    found = speed_of_light(result_set([step], rates(0.25, PRODUCTS)), name_of(optimized), SIZES)
+    head = sum(p.flops for p in of("loss"))
+    others = (STEP_FLOPS - scores - head) / (PEAK / 4)
+    assert found.products_seconds == pytest.approx(others + (0.75 * scores + head) / PEAK)
+
+
+@pytest.mark.parametrize("variant", ["baseline", "optimized"])
+def test_of_a_real_run(variant: str) -> None:
+    measured = read_result_set([MEASURED])
+    step = name_of(f"full_step/train/{variant}/tiny/f32/batch:8/seq:128")
+    found = speed_of_light(measured, step)
+    assert found.errors == ()
+    assert found.share_percent is not None
+    # every product at the peak is the roofline of the step, and updates come on top
+    roof = measured.cases[str(step)].counters["roof_percent"]
+    assert roof - 0.5 < found.share_percent < 100
+    (missing,) = found.missing
+    assert "every f32 product" in missing
