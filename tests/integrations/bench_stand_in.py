@@ -1,0 +1,136 @@
+"""Stands in for `tiny_llama_bench --figures-of-merit`: its options, its output, made-up numbers.
+
+STAND_IN in the environment says how it behaves, for all or as `tiny/baseline=fails,...`: fails,
+skips, part (one of the cases skipped), interrupted, crashes (no last line), lost_figure,
+not_a_number, miscounts; without it all is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import signal
+import sys
+from itertools import product
+from pathlib import Path
+
+SIZES = Path(__file__).resolve().parents[2] / "fixtures" / "problem_sizes.json"
+WITHOUT_PRODUCTS = {"embedding", "rms_norm", "rotary", "optimizer"}
+PASSES = {"full_step": ["train"], "optimizer": ["update"]}
+LAYER_PASSES = ["forward", "backward", "forward_backward"]
+
+
+def list_of(text: str) -> list[str]:
+    return text.split(",")
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--device", choices=["auto", "cpu", "hip", "cuda"], default="auto")
+    parser.add_argument("--components", type=list_of, default=["full_step"])
+    parser.add_argument("--passes", type=list_of, default=[])
+    parser.add_argument("--sizes", type=list_of, default=["tiny"])
+    parser.add_argument("--variants", type=list_of, default=["baseline", "optimized"])
+    parser.add_argument("--dtypes", type=list_of, default=["f32"])
+    parser.add_argument("--batch", type=list_of)
+    parser.add_argument("--seq", type=list_of)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--journal", type=Path)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--figures-of-merit", action="store_true", required=True)
+    parser.add_argument("--benchmark_out", type=Path)
+    return parser.parse_args(arguments)
+
+
+def cases_of(options: argparse.Namespace) -> list[str]:
+    names = []
+    sizes = json.loads(SIZES.read_text(encoding="utf-8"))
+    for component, size, dtype, variant in product(
+        options.components, options.sizes, options.dtypes, options.variants
+    ):
+        batches, seqs = options.batch or [sizes[size]["batch"]], options.seq or [sizes[size]["seq"]]
+        for name in PASSES.get(component, LAYER_PASSES):
+            if options.passes and name not in options.passes:
+                continue
+            for batch, seq in product(batches, seqs):
+                case = f"{component}/{name}/{variant}/{size}/{dtype}"
+                names.append(f"{case}/batch:{batch}/seq:{seq}")
+    return names
+
+
+def figure_lines(case: str, behaviour: str) -> list[str]:
+    """The lines of a case, in the program's order, with numbers of six digits."""
+    seconds = 0.0706086 if "/optimized/" in case else 0.0928359
+    figures = {
+        "time": (f"{seconds:.6g}", "s"),
+        "samples_per_second": (f"{8 / seconds:.6g}", "samples/s"),
+        # so many that the program writes them with an exponent
+        "tokens_per_second": (f"{102400 / seconds:.6g}", "tokens/s"),
+    }
+    if case.split("/")[0] not in WITHOUT_PRODUCTS:
+        figures["TFLOPS"] = ("0.241826", "TFLOP/s")
+        figures["MFU_percent"] = ("64.5247", "%")
+        figures["peak_percent"] = ("64.5247", "%")
+    figures["roof_percent"] = ("64.5247", "%")
+    figures["peak_memory"] = ("97.5664", "MiB")
+    if behaviour == "lost_figure":
+        del figures["samples_per_second"]
+    if behaviour == "not_a_number":
+        figures["TFLOPS"] = ("nan", "TFLOP/s")
+    return [f"FOM {case}/{name} = {value} {unit}" for name, (value, unit) in figures.items()]
+
+
+def chosen_behaviour(options: argparse.Namespace) -> str:
+    asked = os.environ.get("STAND_IN", "")
+    if "=" not in asked:
+        return asked
+    by_case = dict(entry.split("=") for entry in asked.split(","))
+    return by_case.get(f"{options.sizes[0]}/{options.variants[0]}", "")
+
+
+def run_alone() -> None:
+    """Two measurements at once would disturb each other: the second ends with status 3."""
+    if "STAND_IN_LOCK" in os.environ:
+        lock = os.open(os.environ["STAND_IN_LOCK"], os.O_CREAT | os.O_RDWR)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(3)
+
+
+def main() -> int:
+    options = parse(sys.argv[1:])
+    behaviour = chosen_behaviour(options)
+    run_alone()
+    cases = cases_of(options)
+    print("\nfull_step  (size tiny, batch 8, seq 128, dtype f32, pass train)")
+    print("variant        time   +-  samples/s  tokens/s  TFLOPS  MFU %  peak %")
+    print("optimized  70.61 ms   8%      113.3     14502  0.2418   64.5    64.5\n")
+    if options.benchmark_out:
+        options.benchmark_out.write_text('{"benchmarks": []}\n', encoding="utf-8")
+    if options.journal and not options.resume:
+        options.journal.write_text("{}\n", encoding="utf-8")
+    if behaviour == "skips":
+        names = "\n  ".join(cases)
+        print(f"skipped\n  {names}\n      needs 80 GiB, 12 GiB are free\n")
+        print(f"NOTHING MEASURED: {len(cases)} cases skipped")
+        return 0
+    if behaviour == "crashes":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if behaviour in {"fails", "part"}:
+        del cases[-1]
+    for case in cases:
+        print("\n".join(figure_lines(case, behaviour)))
+    if behaviour == "fails":
+        print(f"FAILED: 1 of {len(cases) + 1} cases failed")
+        return 1
+    beside = ", 1 skipped" if behaviour == "part" else ""
+    print(f"SUCCESS: {len(cases) + (behaviour == 'miscounts')} cases measured{beside}")
+    # a success line does not excuse a status
+    return 130 if behaviour == "interrupted" else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Stands in for Ramble, which is not on PyPI: its application language, and how it reads a log.
+
+Written from Ramble's documentation. Directives are stricter than Ramble's own, which take any
+keyword: an unknown one is an error here. Reading follows Ramble's default strategy: line by line,
+success criteria, then contexts, then figures, each with re.match from the start of the line.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib.util
+import inspect
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+# what Ramble defines by itself, of which the application and the workspaces use some
+RESERVED = {"experiment_run_dir", "experiment_name", "log_file", "execute_experiment"}
+REQUIRED = {"n_ranks", "n_nodes", "processes_per_node", "mpi_command", "batch_submit", "n_threads"}
+
+FomType = enum.Enum("FomType", ["TIME", "THROUGHPUT", "MEASURE", "CATEGORY", "INFO", "UNDEFINED"])
+
+
+# The signatures of Ramble's directives, as far as the application needs them.
+# https://ramble.readthedocs.io/en/latest/dev_guides/application_dev_guide.html
+def tags(*values: str) -> None: ...
+def executable(name: str, template: str, use_mpi: bool = False) -> None: ...
+def workload(name: str, executables: list[str]) -> None: ...
+def workload_variable(
+    name: str,
+    default: str,
+    description: str,
+    values: list[str] | None = None,
+    workloads: list[str] | None = None,
+) -> None: ...
+def figure_of_merit_context(name: str, regex: str, output_format: str) -> None: ...
+def figure_of_merit(
+    name: str,
+    fom_regex: str,
+    group_name: str,
+    units: str = "",
+    contexts: list[str] | None = None,
+    log_file: str = "{log_file}",
+    fom_type: FomType = FomType.UNDEFINED,
+) -> None: ...
+def success_criteria(name: str, mode: str, match: str, file: str = "{log_file}") -> None: ...
+
+
+DIRECTIVES = [
+    tags,
+    executable,
+    workload,
+    workload_variable,
+    figure_of_merit_context,
+    figure_of_merit,
+    success_criteria,
+]
+Arguments = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Application:
+    """What the directives of an application.py said, by directive, in their order."""
+
+    class_name: str
+    name: str
+    calls: Mapping[str, list[Arguments]]
+
+    @property
+    def workloads(self) -> dict[str, list[str]]:
+        return {call["name"]: call["executables"] for call in self.calls["workload"]}
+
+    def variables(self, workload: str) -> dict[str, str]:
+        """Their defaults."""
+        calls = self.calls["workload_variable"]
+        return {call["name"]: call["default"] for call in calls if workload in call["workloads"]}
+
+    def command(self, workload: str, settings: Mapping[str, object]) -> list[str]:
+        """The words of the workload's command, every variable replaced."""
+        (wanted,) = self.workloads[workload]
+        (call,) = (call for call in self.calls["executable"] if call["name"] == wanted)
+        template = ("{mpi_command} " if call["use_mpi"] else "") + call["template"]
+        return shlex.split(expand(template, {**self.variables(workload), **settings}))
+
+
+def expand(text: str, variables: Mapping[str, object]) -> str:
+    """A variable may name others; one that is not defined is an error."""
+    while "{" in text:
+        text = re.sub(r"\{(\w+)\}", lambda found: str(variables[found[1]]), text)
+    return text
+
+
+def load_application(path: Path) -> Application:
+    """Imports an application.py with this module's language in place of Ramble's."""
+    calls: dict[str, list[Arguments]] = {directive.__name__: [] for directive in DIRECTIVES}
+
+    def recording(directive: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(directive)
+
+        def record(*positional: object, **keywords: object) -> None:
+            bound = signature.bind(*positional, **keywords)
+            bound.apply_defaults()
+            calls[directive.__name__].append(dict(bound.arguments))
+
+        return record
+
+    class ExecutableApplication:
+        pass
+
+    appkit = ModuleType("ramble.appkit")
+    vars(appkit).update({one.__name__: recording(one) for one in DIRECTIVES})
+    vars(appkit).update(ExecutableApplication=ExecutableApplication, FomType=FomType)
+    spec = importlib.util.spec_from_file_location("ramble_application", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    stand_ins = {"ramble": ModuleType("ramble"), "ramble.appkit": appkit}
+    sys.modules.update(stand_ins)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        for name in stand_ins:
+            del sys.modules[name]
+    (found,) = (
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value)
+        and issubclass(value, ExecutableApplication)
+        and value is not ExecutableApplication
+    )
+    return Application(found.__name__, found.name, calls)
+
+
+@dataclass
+class Analysis:
+    """figures[context][figure] is value (text) and unit; succeeded: as Ramble would call it."""
+
+    figures: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
+    succeeded: bool = False
+
+
+def analyse(application: Application, log: str) -> Analysis:
+    """What Ramble finds in a log file."""
+    found = Analysis()
+    met: set[str] = set()
+    active = "null"
+    (context,) = application.calls["figure_of_merit_context"]
+    for line in log.splitlines(keepends=True):
+        for criterion in application.calls["success_criteria"]:
+            if re.match(criterion["match"], line):
+                met.add(criterion["name"])
+        if entered := re.match(context["regex"], line):
+            active = context["output_format"].format(**entered.groupdict())
+        for figure in application.calls["figure_of_merit"]:
+            assert figure["contexts"] == [context["name"]]
+            if matched := re.match(figure["fom_regex"], line):
+                value = (matched[figure["group_name"]], figure["units"])
+                found.figures.setdefault(active, {})[figure["name"]] = value
+    criteria = {criterion["name"] for criterion in application.calls["success_criteria"]}
+    found.succeeded = bool(found.figures) and met == criteria
+    return found

@@ -1,0 +1,98 @@
+"""The integrations with the built tiny_llama_bench in place of the stand-in."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+from pathlib import Path
+
+import bench_stand_in
+import pytest
+from ramble_stand_in import analyse, load_application
+from reframe_run import Outcome, Report, need_reframe, run_reframe
+
+from built_programs import PROJECT_ROOT
+
+# a step of a few milliseconds, measured once; compared with the baseline as ever
+QUICK = ["--batch=2", "--seq=16", "--threads=1", "--benchmark_min_time=1x"]
+QUICK += ["--benchmark_repetitions=1"]
+FIGURE = re.compile(r"^FOM (\S+)/(\S+) = \S+ (\S+)$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def program(bench_program: Path) -> Path:
+    help_text = subprocess.run(
+        [str(bench_program), "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    if "--figures-of-merit" not in help_text:
+        pytest.skip("this build of tiny_llama_bench has no --figures-of-merit: build it again")
+    return bench_program
+
+
+@pytest.fixture(scope="module")
+def output(program: Path) -> str:
+    """What it prints of one step and of one component without products."""
+    command = [str(program), "--device=cpu", "--components=optimizer,full_step", *QUICK]
+    command += ["--variants=optimized", "--figures-of-merit"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+
+
+def test_the_last_line_is_the_success_line(output: str) -> None:
+    assert output.splitlines()[-1] == "SUCCESS: 2 cases measured"
+
+
+def test_the_stand_in_prints_the_same_lines(output: str) -> None:
+    """Names, units and order; the numbers of the stand-in are made up."""
+    options = argparse.Namespace(
+        components=["optimizer", "full_step"],
+        sizes=["tiny"],
+        dtypes=["f32"],
+        variants=["optimized"],
+        passes=[],
+        batch=["2"],
+        seq=["16"],
+    )
+    cases = bench_stand_in.cases_of(options)
+    lines = [line for case in cases for line in bench_stand_in.figure_lines(case, "")]
+    assert FIGURE.findall(output) == FIGURE.findall("\n".join(lines))
+
+
+def test_ramble_finds_every_figure(output: str) -> None:
+    folder = PROJECT_ROOT / "integrations" / "ramble" / "applications" / "tiny-llama-bench"
+    analysis = analyse(load_application(folder / "application.py"), output)
+    assert analysis.succeeded
+    found = [(case, figure) for case, figures in analysis.figures.items() for figure in figures]
+    assert found == [(case, figure) for case, figure, _ in FIGURE.findall(output)]
+
+
+@pytest.fixture(scope="module")
+def report(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """ReFrame on two sizes, with memory for the smaller one only."""
+    need_reframe()
+    return run_reframe(
+        tmp_path_factory.mktemp("reframe"),
+        "settings_local.py",
+        "--name=TinyLlamaStep%size=(tiny|small)%variant=optimized%dtype=f32",
+        f"--setvar=program={program}",
+        f"--setvar=options={' '.join(QUICK)} --memory-limit=300MiB",
+        "--setvar=device=cpu",
+    )
+
+
+def outcome_of(report: Report, size: str) -> Outcome:
+    (name,) = (name for name in report.outcomes if f"%size={size} " in name)
+    return report.outcomes[name]
+
+
+def test_reframe_measures_a_step(report: Report) -> None:
+    step = outcome_of(report, "tiny")
+    assert (step.verdict, step.reason) == ("pass", "")
+    assert step.figures["full_step/train/samples_per_second"][0] > 0
+    assert step.figures["full_step/train/peak_memory"][1] == "MiB"
+    assert (step.output / "results.json").stat().st_size > 0
+
+
+def test_reframe_skips_what_does_not_fit_with_the_program_s_reason(report: Report) -> None:
+    assert outcome_of(report, "small").verdict == "skip"
+    assert "exceeds 300.00 MiB (--memory-limit)" in report.console
