@@ -238,7 +238,7 @@ def test_a_folder_that_cannot_be_written(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("tinyllama_tools.study.predict", lambda q, _: PlayedPredictor()(q))
-    assert main(["tiny", f"--results={tmp_path / 'file' / 'below'}"]) == 2
+    assert main(["tiny", "--grid=off", f"--results={tmp_path / 'file' / 'below'}"]) == 2
     assert str(tmp_path / "file") in capsys.readouterr().err
 
 

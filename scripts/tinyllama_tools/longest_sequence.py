@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tinyllama_tools.frontier.bracket import LARGEST, VALUES_A_QUESTION, Bracket, between
 from tinyllama_tools.size_predictions import Prediction, Predictor, Question
 
-# What tiny_llama_bench accepts at most.
-LONGEST = 2**20
-LENGTHS_A_QUESTION = 16
+LONGEST = LARGEST
+SHORTEST = 2
 # An allocator's rounding, a BLAS's scratch memory and the program itself need room of their own.
 CONFIRMED_SHARE = 0.9
 
@@ -50,25 +50,14 @@ def longest_accepted(
 
     `accept` must hold up to some length and not beyond it. `first`: where to begin looking.
     """
-    lengths = sorted({2, *(min(first * 2**i, LONGEST) for i in range(LENGTHS_A_QUESTION))})
-    best, refused = None, LONGEST + 1
+    lengths = sorted({SHORTEST, *(min(first * 2**i, LONGEST) for i in range(VALUES_A_QUESTION))})
+    best, bracket = None, Bracket(SHORTEST - 1, LONGEST + 1)
     while lengths:
-        for found in sorted(ask(lengths), key=lambda prediction: prediction.seq):
-            if not accept(found):
-                refused = found.seq
-                break
-            best = found
-        if best is None:
-            return None
-        lengths = between(best.seq, refused)
+        found = {prediction.seq: prediction for prediction in ask(lengths)}
+        bracket = bracket.narrowed({seq: accept(prediction) for seq, prediction in found.items()})
+        best = found.get(bracket.accepted, best)
+        lengths = between(bracket.accepted, bracket.refused)
     return best
-
-
-def between(accepted: int, refused: int) -> list[int]:
-    """Up to LENGTHS_A_QUESTION lengths that divide the open range; empty where it is empty."""
-    width = refused - accepted
-    parts = min(LENGTHS_A_QUESTION + 1, width)
-    return sorted({accepted + width * i // parts for i in range(1, parts)} - {accepted, refused})
 
 
 def time_factor(long: Prediction, known: Prediction) -> float:

@@ -10,18 +10,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tinyllama_tools.ablation_progress import Progress
+from tinyllama_tools.grid_study.command import (
+    begin_study,
+    check_plan,
+    plan_text,
+    run_study,
+    unfinished_study,
+)
+from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.result_files import write_whole
 from tinyllama_tools.size_predictions import Predictor, Question, predict
 from tinyllama_tools.study_earlier import earlier_rate, with_earlier
 from tinyllama_tools.study_options import parse_options
 from tinyllama_tools.study_page import banner, comparison, ending, next_steps, study_page
 from tinyllama_tools.study_plan import Settings, SizePlan, plan_sizes, plan_table, plan_with_rate
-from tinyllama_tools.study_run import (
-    SizeResult,
-    run_size,
-    study_folder,
-)
-from tinyllama_tools.suite_run import SuiteError, problem_sizes
+from tinyllama_tools.study_run import SizeResult, run_size, study_folder
+from tinyllama_tools.suite_run import PROJECT, SuiteError, problem_sizes
 from tinyllama_tools.training_run import TrainingError, TrainingProgram
 
 FAILED, BAD, INTERRUPTED = 1, 2, 130
@@ -143,24 +147,60 @@ def study(
     return exit_status(found)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status; 2 with one line where the study cannot be made at all."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    options = parse_options(given)
+def resume_grid(options: argparse.Namespace) -> int:
+    """Continues the grid that --resume found; the exit status."""
+    is_own = options.build_folder == PROJECT / "build"
+    return run_study(
+        unfinished_study(options.unfinished, None if is_own else options.build_folder), say_line
+    )
+
+
+def train(options: argparse.Namespace, command: str) -> int:
+    """The problem sizes with the built programs; the exit status. Raises what they raise."""
     programs = options.build_folder / "benchmarks"
     program = TrainingProgram(programs / "tiny_llama_train", (f"--device={options.device}",))
     suite = programs / "tiny_llama_bench"
-    command = shlex.join(["scripts/study", *given])
     try:
         return study(options, program, command, lambda question: predict(question, suite))
     except KeyboardInterrupt:
         # during the samples: nothing was measured yet
         print("scripts/study: interrupted before the first size", file=sys.stderr)
         return INTERRUPTED
+
+
+def train_and_measure(options: argparse.Namespace, command: str) -> int:
+    """The problem sizes, then the grid, as far as either is wanted; the exit status."""
+    plan = options.grid_plan
+    # before anything is measured: only the program knows every variant
+    cases = check_plan(plan, options.build_folder) if plan else 0
+    status = train(options, command) if options.trains else 0
+    if status in {BAD, INTERRUPTED} or plan is None:
+        if plan is not None and not options.dry_run:
+            print(
+                "scripts/study: the grid was not begun; --grid only measures it alone",
+                file=sys.stderr,
+            )
+        return status
+    if options.dry_run:
+        say_line(plan_text(plan, cases))
+        return status
+    grid = begin_study(plan, options.build_folder, options.results, command)
+    return max(status, run_study(grid, say_line))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status; 2 with one line where the study cannot be made at all."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = parse_options(given)
+    command = shlex.join(["scripts/study", *given])
+    try:
+        if options.unfinished is not None:
+            return resume_grid(options)
+        return train_and_measure(options, command)
     except TrainingError as error:
         print(f"scripts/study: {error}", file=sys.stderr)
         return error.exit_status
-    except (SuiteError, OSError) as error:
+    except (SuiteError, BadInputError, OSError) as error:
         print(f"scripts/study: {error}", file=sys.stderr)
         return BAD
 

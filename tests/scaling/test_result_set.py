@@ -31,9 +31,10 @@ def of_case(content: Json, name: str) -> list[Json]:
 
 
 def gemm_row(name: str, tflops: float) -> Json:
+    full_name = f"{name}/iterations:1/manual_time"
     return {
-        "name": name,
-        "run_name": name,
+        "name": full_name,
+        "run_name": full_name,
         "run_type": "iteration",
         "repetition_index": 0,
         "iterations": 1,

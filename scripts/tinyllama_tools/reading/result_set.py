@@ -16,8 +16,11 @@ from tinyllama_tools.reading.json_file import MEASURE_AGAIN, bad_file, read_json
 from tinyllama_tools.reading.result_reader import is_result, read_rows
 from tinyllama_tools.reading.stored_run import StoredCase, StoredRun
 
-# peak/gemm/f32/1024x256x512, or peak/gemm/f32/64x128x128x32: so many products at once
-PRODUCT = re.compile(r"peak/gemm/(?P<type>[^/]+)/(?:(?P<batch>\d+)x)?(\d+)x(\d+)x(\d+)")
+# peak/gemm/f32/1024x256x512, or peak/gemm/f32/64x128x128x32: so many products at once; Google
+# Benchmark appends the fixed number of iterations
+PRODUCT = re.compile(
+    r"peak/gemm/(?P<type>[^/]+)/(?:(?P<batch>\d+)x)?(\d+)x(\d+)x(\d+)(?:/iterations:\d+)?"
+)
 TERA = 1e12
 # What has to be the same for files to be rounds of one run, as the context has it.
 CIRCUMSTANCES = (
