@@ -106,7 +106,8 @@ def furnish(folder: Path) -> None:
     module = f"#!/bin/bash\nexec {sys.executable} -m tinyllama_tools"
     place = f'--build-folder "{folder}/build"'
     _script(folder / "scripts/profile", f'{module}.profile "$@" {place}\n')
-    _script(folder / "scripts/study", f'{module}.study "$@" {place} --results results --grid off {NO_LIMIT}\n')
+    study = f"--results results --grid off {NO_LIMIT}"
+    _script(folder / "scripts/study", f'{module}.study "$@" {place} {study}\n')
     page = f'-o "results/exercise_$1.md" {NO_LIMIT}'
     _script(folder / "scripts/exercise", f'{module}.exercise "$@" {place} {page}\n')
     _script(folder / "scripts/bench", '#!/bin/bash\nexec build/benchmarks/tiny_llama_bench "$@"\n')

@@ -33,7 +33,7 @@ std::string line(const std::string& name, double value, const char* unit) {
 std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<CaseResult>& results,
                              bool interrupted, size_t planned) {
   std::unordered_map<std::string, const Case*> by_name;
-  for (const Case& planned : cases) by_name.emplace(planned.name(), &planned);
+  for (const Case& one : cases) by_name.emplace(one.name(), &one);
   std::string text;
   size_t measured = 0;
   size_t failed = 0;
