@@ -25,7 +25,6 @@ void run_peak_case(const PeakCase& peak, PeakBook& peaks, benchmark::State& stat
   }
   if (!peak.type.empty()) {
     state.counters["TFLOPS"] = measured.per_second * 1e-12;
-    state.counters["peak_percent"] = 100 * measured.per_second / peaks.measured_flops(peak.type);
   } else {
     state.counters["GB_per_second"] = measured.per_second / kGiga;
   }

@@ -195,8 +195,11 @@ class SuiteRun {
   }
 
   void keep(CaseResult result, Progress& progress) {
-    // Cases that an interrupt kept from starting are not results.
-    if (result.entries.front().value("skip_message", "") == "interrupted") return;
+    // Cases that an interrupt kept from starting, or from their later repetitions, are no results.
+    const auto was_cut_off = [](const Json& entry) {
+      return entry.value("skip_message", "") == "interrupted";
+    };
+    if (std::any_of(result.entries.begin(), result.entries.end(), was_cut_off)) return;
     if (write_fault_.empty() && journal_) {
       try {
         journal_peaks();
