@@ -1,0 +1,169 @@
+"""What a report consists of: sections of text, figures and tables, as JSON for whoever draws it.
+
+The page, the pictures and the Markdown are made from this and from nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinyllama_tools.reading.json_file import Json
+
+# a measurement has no more of them, and the page stays small
+DIGITS = 5
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """`unit` belongs to every number below it; `digits`: significant ones to show."""
+
+    title: str
+    unit: str = ""
+    numeric: bool = True
+    digits: int = 4
+
+
+def text_column(title: str) -> Column:
+    """A column of words."""
+    return Column(title, numeric=False)
+
+
+@dataclass(frozen=True)
+class Table:
+    """`is_key`: also shown where there is little room, such as in a pull request."""
+
+    id: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+    is_key: bool = False
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"{self.id}: {len(row)} cells under {len(self.columns)} headings")
+
+    def as_json(self) -> Json:
+        """Plain values."""
+        columns = [
+            {"title": c.title, "unit": c.unit, "numeric": c.numeric, "digits": c.digits}
+            for c in self.columns
+        ]
+        texts = {"id": self.id, "title": self.title, "note": self.note}
+        return {**texts, "columns": columns, "rows": [list(row) for row in self.rows]}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """`traces` and `layout` as plotly takes them. A trace's `role` stands for a colour of the
+    theme: measured, fit, predicted, held_out, roof, light or other."""
+
+    id: str
+    title: str
+    traces: Sequence[Json]
+    layout: Json
+    note: str = ""
+
+    @property
+    def points(self) -> int:
+        """Of all traces together."""
+        return sum(len(trace.get("y", ())) for trace in self.traces)
+
+    def as_json(self) -> Json:
+        """Plain values."""
+        texts = {"id": self.id, "title": self.title, "note": self.note}
+        return {**texts, "traces": list(self.traces), "layout": self.layout, "points": self.points}
+
+
+@dataclass(frozen=True)
+class Omission:
+    """Something that is not in the report. `kind`: file, case, section, or what could not be had
+    of it. `is_error`: something went wrong, rather than was not asked for or cannot be said."""
+
+    kind: str
+    name: str
+    reason: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """`missing`: why there is nothing to show and which command makes it; empty where there is."""
+
+    id: str
+    title: str
+    text: Sequence[str] = ()
+    missing: str = ""
+    figures: Sequence[Figure] = ()
+    tables: Sequence[Table] = ()
+    omissions: Sequence[Omission] = field(default=())
+
+    def as_json(self) -> Json:
+        """Plain values; what is left out stands in a section of its own."""
+        return {
+            "id": self.id,
+            "title": self.title,
+            "text": list(self.text),
+            "missing": self.missing,
+            "figures": [figure.as_json() for figure in self.figures],
+            "tables": [table.as_json() for table in self.tables],
+        }
+
+
+@dataclass(frozen=True)
+class Document:
+    """The whole report. `sets`: what the results are of; `comparison`: times of all of them;
+    `omissions`: everything that was left out, as the last section lists it."""
+
+    title: str
+    generated: str
+    summary: Sequence[str]
+    sets: Sequence[Json]
+    sections: Sequence[Section]
+    comparison: Json
+    omissions: Sequence[Omission] = ()
+
+    @property
+    def errors(self) -> int:
+        """How many of those went wrong."""
+        return sum(omission.is_error for omission in self.omissions)
+
+    def as_json(self) -> Json:
+        """What the page and the pictures are drawn from, numbers rounded to DIGITS."""
+        return compact(
+            {
+                "title": self.title,
+                "generated": self.generated,
+                "summary": list(self.summary),
+                "sets": list(self.sets),
+                "sections": [section.as_json() for section in self.sections],
+                "comparison": self.comparison,
+            }
+        )
+
+
+def _rounded(value: float) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    number = float(f"{value:.{DIGITS}g}")
+    # "12" is shorter than "12.0", and there is no "-0"
+    return int(number) if number.is_integer() and abs(number) < 1e15 else number
+
+
+def compact(value: Any) -> Any:  # noqa: ANN401
+    """The value with every float rounded to DIGITS; what is not finite becomes None, since JSON
+    has no such number. Whole numbers keep all their digits."""
+    if isinstance(value, Mapping):
+        return {str(key): compact(item) for key, item in value.items()}
+    if isinstance(value, (str, bool)) or value is None:
+        return value
+    if isinstance(value, Sequence):
+        return [compact(item) for item in value]
+    if isinstance(value, int):
+        return value
+    return _rounded(float(value))

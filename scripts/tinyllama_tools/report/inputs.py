@@ -1,0 +1,162 @@
+"""Everything a report is made from, read and checked, and what follows from it, computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tinyllama_tools.ablation_study import Study as AblationStudy
+from tinyllama_tools.case_costs import CaseCost
+from tinyllama_tools.reading.case_name import CaseName
+from tinyllama_tools.reading.json_file import Json
+from tinyllama_tools.reading.result_set import ResultSet
+from tinyllama_tools.report.document import Omission
+from tinyllama_tools.report.frontier_file import FrontierFile
+from tinyllama_tools.report.kinds import Kind, Source
+from tinyllama_tools.report.predicted import Predictions, predictions_of
+from tinyllama_tools.report.scaling_fits import SeriesFit, memory_fits, time_fits
+from tinyllama_tools.report.selection import STEP, TRAIN
+from tinyllama_tools.report.step_analysis import all_closures, all_lights, main_closure, main_light
+from tinyllama_tools.report.wording import case_text
+from tinyllama_tools.roofline.speed_of_light import SpeedOfLight
+from tinyllama_tools.roofline.waterfall import Waterfall
+
+# what has to be the same for a time to be of the same machine
+ONE_DEVICE = (("device", "name"), ("device", "architecture"), ("device", "backend"), ("threads",))
+
+
+def is_same_device(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two contexts are of one device with as many threads."""
+
+    def of(context: Mapping[str, Any]) -> list[object]:
+        device = context.get("device") or {}
+        return [device.get(keys[1]) if keys[1:] else context.get(keys[0]) for keys in ONE_DEVICE]
+
+    return of(one) == of(other)
+
+
+@dataclass(frozen=True)
+class GridStudy:
+    """A folder of scripts/study --grid. `description`: its study.json; `frontier`: None
+    where there is none; `results`: None where no round could be used."""
+
+    folder: Path
+    description: Mapping[str, Any]
+    results: ResultSet | None
+    costs: Sequence[CaseCost] = ()
+    frontier: FrontierFile | None = None
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A performance_summary.json of tiny_llama_train."""
+
+    path: Path
+    summary: Json
+
+    @property
+    def step_name(self) -> CaseName:
+        """The case of the suite that does the same."""
+        of = self.summary["configuration"]
+        axes = (of["variant"], of["size"], of["dtype"], of["batch_size"], of["seq_len"])
+        return CaseName(STEP, TRAIN, *axes)
+
+    @property
+    def name(self) -> str:
+        """`tiny, baseline, f32, batch 8 x sequence 128`."""
+        return case_text(self.step_name)
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """An ablation.json."""
+
+    path: Path
+    study: AblationStudy
+
+
+@dataclass(frozen=True)
+class ReportInputs:
+    """`sets`: every result of the suite, grid studies' included; the first one is what the report
+    analyses. `frontiers`: those of studies come last.
+    `absent`: kinds of which there was none."""
+
+    sources: tuple[Source, ...] = ()
+    sets: tuple[ResultSet, ...] = ()
+    studies: tuple[GridStudy, ...] = ()
+    trainings: tuple[TrainingRun, ...] = ()
+    ablations: tuple[Ablation, ...] = ()
+    frontiers: tuple[FrontierFile, ...] = ()
+    absent: tuple[Kind, ...] = ()
+    omissions: tuple[Omission, ...] = field(default=())
+
+    @property
+    def main(self) -> ResultSet | None:
+        """What is analysed; the others are compared with it."""
+        return self.sets[0] if self.sets else None
+
+    @property
+    def costs(self) -> Sequence[CaseCost]:
+        """Of the first study that has some of the same machine's run."""
+        return next((study.costs for study in self.studies if study.costs), ())
+
+    @cached_property
+    def time_fits(self) -> list[SeriesFit]:
+        """Laws of time of the first result."""
+        return time_fits(self.main) if self.main is not None else []
+
+    @cached_property
+    def memory_fits(self) -> list[SeriesFit]:
+        """Laws of peak memory of the first result."""
+        return memory_fits(self.main) if self.main is not None else []
+
+    @cached_property
+    def light(self) -> tuple[SpeedOfLight | None, str]:
+        """Of the main step; or None and why."""
+        return main_light(self.main)
+
+    @cached_property
+    def lights(self) -> tuple[list[SpeedOfLight], list[Omission]]:
+        """Of one step a size, dtype and variant of the first result; and of which it is refused."""
+        return all_lights(self.main) if self.main is not None else ([], [])
+
+    @cached_property
+    def closures(self) -> list[Waterfall]:
+        """Of one step a size, dtype and variant of the first result."""
+        return all_closures(self.main) if self.main is not None else []
+
+    @cached_property
+    def closure(self) -> tuple[Waterfall | None, str]:
+        """Of the main step; or None and why."""
+        return main_closure(self.main)
+
+    @property
+    def step_seconds(self) -> dict[str, float]:
+        """Of training steps on the first result's device, by name; from training runs too."""
+        if self.main is None:
+            return {}
+        found = {
+            name: case.median_seconds
+            for results in reversed(self.sets)
+            if is_same_device(results.context, self.main.context)
+            for name, case in results.cases.items()
+            if case.name.component == STEP
+        }
+        for run in self.trainings:
+            seconds = run.summary["summary"]["median_step_seconds"]
+            if seconds and is_same_device(run.summary["context"], self.main.context):
+                found.setdefault(str(run.step_name), seconds)
+        return found
+
+    @cached_property
+    def predictions(self) -> Predictions:
+        """Of steps that were not run."""
+        return predictions_of(self.main, self.costs, self.step_seconds)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing could be used."""
+        return not (self.sets or self.trainings or self.ablations or self.frontiers)

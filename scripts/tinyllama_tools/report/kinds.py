@@ -1,0 +1,79 @@
+"""The kinds of results that a report is made from, and how to tell them apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.reading.json_file import Json, bad_file, read_json
+from tinyllama_tools.reading.result_reader import is_result
+from tinyllama_tools.reading.training_reader import is_training_summary
+from tinyllama_tools.report.frontier_file import is_frontier
+
+STUDY_FILE = "study.json"
+SUITE_FILE = "results.json"
+TRAINING_FILE = "performance_summary.json"
+ABLATION_FILE = "ablation.json"
+FRONTIER_FILE = "frontier.json"
+GRID = "grid"
+KNOWN = f"{SUITE_FILE}, {STUDY_FILE}, {TRAINING_FILE}, {ABLATION_FILE} or {FRONTIER_FILE}"
+NAME_A_RESULT = "name a result of scripts/bench, scripts/study or scripts/ablation"
+
+
+class Kind(Enum):
+    """`words`: what it is; `command`: what makes one."""
+
+    STUDY = ("a grid study", "scripts/study tiny small")
+    SUITE = ("a run of the suite", "scripts/bench")
+    TRAINING = ("a training study", "scripts/study tiny small --grid off")
+    FRONTIER = ("a frontier", "scripts/frontier")
+    ABLATION = ("an ablation", "scripts/ablation")
+
+    def __init__(self, words: str, command: str) -> None:
+        self.words = words
+        self.command = command
+
+
+@dataclass(frozen=True)
+class Source:
+    """A result to read. `path`: the folder of a grid study, the file of any other kind."""
+
+    kind: Kind
+    path: Path
+
+
+def is_grid_study(document: Json) -> bool:
+    """Whether it is the study.json of a grid."""
+    return document.get("kind") == GRID and "schema_version" in document
+
+
+def _of_file(path: Path) -> Source:
+    document, _ = read_json(path)
+    if is_grid_study(document):
+        return Source(Kind.STUDY, path.parent)
+    if is_training_summary(document):
+        return Source(Kind.TRAINING, path)
+    if "format_version" in document and "gates" in document:
+        return Source(Kind.ABLATION, path)
+    if is_frontier(document):
+        return Source(Kind.FRONTIER, path)
+    if is_result(document):
+        return Source(Kind.SUITE, path)
+    known = ", ".join(list(document)[:5]) or "none"
+    raise bad_file(
+        path, f"is no result that this report knows: its keys are {known}", NAME_A_RESULT
+    )
+
+
+def source_of(path: Path) -> Source:
+    """What a path that somebody named is; BadInputError where it is no result, or unreadable."""
+    if not path.is_dir():
+        return _of_file(path)
+    if (path / STUDY_FILE).exists():
+        return Source(Kind.STUDY, path)
+    for name in (SUITE_FILE, ABLATION_FILE, TRAINING_FILE, FRONTIER_FILE):
+        if (path / name).exists():
+            return _of_file(path / name)
+    raise BadInputError(f"{path}: holds none of {KNOWN}; {NAME_A_RESULT}")

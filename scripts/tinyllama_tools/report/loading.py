@@ -1,0 +1,192 @@
+"""Reads the results that a report is made from; what cannot be used is named, the rest is kept."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from tinyllama_tools.ablation_files import read_study as read_ablation
+from tinyllama_tools.case_costs import CaseCost, read_case_costs
+from tinyllama_tools.profile_files import BadProfileError, check_summary
+from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.reading.json_file import MEASURE_AGAIN, Json, bad_file, read_json
+from tinyllama_tools.reading.result_set import ProductRate, ResultSet, read_result_set
+from tinyllama_tools.report.document import Omission
+from tinyllama_tools.report.frontier_file import read_frontier
+from tinyllama_tools.report.inputs import Ablation, GridStudy, ReportInputs, TrainingRun
+from tinyllama_tools.report.kinds import STUDY_FILE, SUITE_FILE, Kind, Source, is_grid_study
+from tinyllama_tools.report.selection import main_step, missing_parts
+
+STUDY_SCHEMA_VERSION = 1
+COSTS, FRONTIER, PRODUCTS = "costs.json", "frontier.json", "products.json"
+ROUNDS = "round_*.json"
+# of files whose folder says more than their name
+COMMON_NAMES = (SUITE_FILE, "round_1.json", "peers.json")
+Found = TypeVar("Found")
+
+
+class _Reading:
+    """Collects what could not be read beside what could."""
+
+    def __init__(self) -> None:
+        self.omissions: list[Omission] = []
+
+    def attempt(self, path: Path, read: Callable[[], Found]) -> Found | None:
+        """What `read` returns, None where it refuses, which is then an error of the report."""
+        try:
+            return read()
+        except (BadInputError, BadProfileError, ValueError, OSError) as error:
+            self.error(path, str(error))
+            return None
+
+    def error(self, path: Path, reason: str) -> None:
+        """The reason without the path, which stands beside it."""
+        self.omissions.append(
+            Omission("file", str(path), reason.removeprefix(f"{path}: "), is_error=True)
+        )
+
+
+def _round_number(path: Path) -> tuple[int, str]:
+    digits = path.stem.rpartition("_")[2]
+    return (int(digits) if digits.isdecimal() else -1, path.name)
+
+
+def read_rounds(paths: Sequence[Path], reading: _Reading) -> ResultSet | None:
+    """All rounds as one set. Where one cannot be used, or is of another device, torch or commit
+    than the first that can, it is left out by name and the others stay."""
+    try:
+        return read_result_set(paths)
+    except BadInputError:
+        pass
+    kept: list[Path] = []
+    for path in paths:
+        # beside the first alone: each file is read twice, not as often as there are files
+        beside = [*kept[:1], path]
+        if reading.attempt(path, lambda beside=beside: read_result_set(beside)) is not None:
+            kept.append(path)
+    return read_result_set(kept) if kept else None
+
+
+def _read_products(path: Path) -> tuple[ProductRate, ...]:
+    return read_result_set([path]).products
+
+
+def _read_costs(path: Path) -> tuple[CaseCost, ...]:
+    return tuple(read_case_costs(read_json(path)[0]))
+
+
+def _read_description(path: Path) -> Json:
+    document, _ = read_json(path)
+    if not is_grid_study(document):
+        raise bad_file(path, "is no study of a grid", "make one: scripts/study tiny small")
+    version = document["schema_version"]
+    if version != STUDY_SCHEMA_VERSION:
+        rule = f"must be {STUDY_SCHEMA_VERSION}"
+        raise bad_file(path, f"schema_version is {version!r}, {rule}", "make the study again")
+    return document
+
+
+def read_grid_study(folder: Path, reading: _Reading) -> GridStudy | None:
+    """What the folder holds; files that are not there are missing parts, not errors."""
+    description_path = folder / STUDY_FILE
+    description = reading.attempt(description_path, lambda: _read_description(description_path))
+    if description is None:
+        return None
+    rounds = sorted(folder.glob(ROUNDS), key=_round_number)
+    results = read_rounds(rounds, reading) if rounds else None
+    if not rounds:
+        reading.error(folder, "holds no round_<i>.json, so nothing was measured yet")
+    products_path, costs_path, frontier_path = (
+        folder / name for name in (PRODUCTS, COSTS, FRONTIER)
+    )
+    if results is not None and products_path.exists():
+        products = reading.attempt(products_path, lambda: _read_products(products_path))
+        results = replace(results, products=products or results.products)
+    costs = frontier = None
+    if costs_path.exists():
+        costs = reading.attempt(costs_path, lambda: _read_costs(costs_path))
+    if frontier_path.exists():
+        frontier = reading.attempt(frontier_path, lambda: read_frontier(frontier_path))
+    return GridStudy(folder, description, results, costs or (), frontier)
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"holds {text}, which is no number of JSON; {MEASURE_AGAIN}")
+
+
+def _read_training(path: Path) -> TrainingRun:
+    _, data = read_json(path)
+    return TrainingRun(path, check_summary(json.loads(data, parse_constant=_no_number), path))
+
+
+def _read_ablation(path: Path) -> Ablation:
+    return Ablation(path, read_ablation(path))
+
+
+def analysed_first(sets: Sequence[ResultSet]) -> list[ResultSet]:
+    """The first that has a training step with its parts comes first, else the first that has a
+    step; the others keep their order."""
+
+    def lacks(results: ResultSet) -> int:
+        step = main_step(results)
+        if step is None:
+            return 2
+        return 1 if missing_parts(results, step.name) else 0
+
+    best = min(sets, key=lacks, default=None)
+    return [*([best] if best is not None else []), *(one for one in sets if one is not best)]
+
+
+def with_own_titles(sets: Sequence[ResultSet]) -> list[ResultSet]:
+    """Results of one device, commit and day are told apart by their file, too."""
+    titles = Counter(results.title for results in sets)
+    found: list[ResultSet] = []
+    for results in sets:
+        if titles[results.title] > 1:
+            path = results.paths[0]
+            place = path.name if path.name not in COMMON_NAMES else path.parent.name
+            results = replace(results, title=f"{results.title} · {place}")
+        found.append(results)
+    return found
+
+
+def read_inputs(
+    sources: Sequence[Source], absent: Sequence[Kind] = (), unknown: Sequence[Omission] = ()
+) -> ReportInputs:
+    """Reads every source. `unknown`: what was named but is no result."""
+    reading = _Reading()
+    sets: list[ResultSet] = []
+    studies, trainings, ablations, frontiers = [], [], [], []
+    for source in dict.fromkeys(sources):
+        path = source.path
+        if source.kind == Kind.STUDY:
+            study = read_grid_study(path, reading)
+            if study is not None:
+                studies.append(study)
+                sets += [study.results] if study.results is not None else []
+        elif source.kind == Kind.SUITE:
+            result = reading.attempt(path, lambda path=path: read_result_set([path]))
+            sets += [result] if result is not None else []
+        elif source.kind == Kind.TRAINING:
+            training = reading.attempt(path, lambda path=path: _read_training(path))
+            trainings += [training] if training is not None else []
+        elif source.kind == Kind.FRONTIER:
+            frontier = reading.attempt(path, lambda path=path: read_frontier(path))
+            frontiers += [frontier] if frontier is not None else []
+        else:
+            ablation = reading.attempt(path, lambda path=path: _read_ablation(path))
+            ablations += [ablation] if ablation is not None else []
+    return ReportInputs(
+        tuple(sources),
+        tuple(with_own_titles(analysed_first(sets))),
+        tuple(studies),
+        tuple(trainings),
+        tuple(ablations),
+        (*frontiers, *(study.frontier for study in studies if study.frontier)),
+        tuple(absent),
+        (*unknown, *reading.omissions),
+    )

@@ -1,0 +1,44 @@
+"""The options of scripts/report."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from tinyllama_tools.result_files import RESULTS
+
+FORMATS = ("html", "md", "png", "fom")
+EPILOG = """\
+RESULT: a result file of the suite, the folder of a grid study, of a run of the suite or of a
+training run, or an ablation.json. The first result of the suite is the one that is analysed; others
+are compared with it. Without any, the newest of each kind in results/ is taken, and what is taken
+and what is missing is said.
+
+html writes results/report_<UTC time>.html and png a folder of pictures, unless -o says where; md
+and fom then write to standard output. Exit status: 0 written; 1 written, but some part had errors,
+which are named; 2 nothing usable, or a bad option."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """All of them."""
+    parser.add_argument("results", nargs="*", type=Path, metavar="RESULT", help="see below")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="of png: a folder")
+    parser.add_argument("--format", choices=FORMATS, default="html", help="default: html")
+    parser.add_argument("--title", default="", metavar="T", help="default: device, commit and date")
+    parser.add_argument(
+        "--results-folder", type=Path, default=RESULTS, metavar="FOLDER", help="default: results"
+    )
+
+
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Ends with 2 on a bad option, as argparse does."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/report",
+        description="One document about a machine, from what was measured on it.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_options(parser)
+    return parser.parse_args(arguments)

@@ -1,0 +1,98 @@
+"""A report's figures as pictures for slides, drawn by the page itself in an installed browser."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.report.page import page_of
+from tinyllama_tools.report.page_tables import Json
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+# as in requirements-test.txt: only pictures and browser tests need it, and it is large
+DRIVER = "playwright==1.65.2"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+WIDTH, HEIGHT = 1600, 900
+DATA_ADDRESS = "data:image/png;base64,"
+PAGE_TIMEOUT_MS = 60_000
+
+
+def write_pngs(document: Json, folder: Path) -> list[Path]:
+    """`<folder>/<figure's id>.png` of every figure that has points, in the document's order:
+    WIDTH x HEIGHT pixels, light. BadInputError where the driver or a browser is not installed, or
+    the browser does not start."""
+    wanted = [
+        figure["id"]
+        for section in document["sections"]
+        for figure in section.get("figures") or ()
+        if figure["points"] > 0
+    ]
+    if not wanted:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    with tempfile.TemporaryDirectory() as place, installed_browser() as browser:
+        path = Path(place) / "report.html"
+        path.write_text(page_of(document), encoding="utf-8")
+        page = browser.new_page()
+        page.set_default_timeout(PAGE_TIMEOUT_MS)
+        page.goto(path.as_uri())
+        page.evaluate("reportReady")
+        for identifier in wanted:
+            address = page.evaluate("(id) => reportPng(id)", identifier)
+            written.append(folder / file_name(identifier))
+            written[-1].write_bytes(base64.b64decode(address.removeprefix(DATA_ADDRESS)))
+    return written
+
+
+def file_name(identifier: str) -> str:
+    """Of a figure's picture; what may not stand in a file's name becomes `-`."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", identifier).lstrip(".") + ".png"
+
+
+def browser_program() -> str:
+    """The installed Chromium; BadInputError where there is none."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        names = ", ".join(BROWSERS)
+        raise BadInputError(
+            f"no browser to draw the pictures with: none of {names} is installed; install the "
+            "distribution's package chromium (apt-get install chromium), or write --format html"
+        )
+    return found
+
+
+@contextmanager
+def installed_browser() -> Iterator[Browser]:
+    """The installed Chromium without a window; BadInputError where it or its driver is missing."""
+    program = browser_program()
+    try:
+        # Not on top: everything else of a report works without the driver.
+        from playwright.sync_api import Error, sync_playwright
+    except ImportError:
+        raise BadInputError(
+            "no driver of the browser: the Python package playwright is not installed; run "
+            f"`{sys.executable} -m pip install {DRIVER}`, or write --format html"
+        ) from None
+    with sync_playwright() as driver:
+        try:
+            browser = driver.chromium.launch(executable_path=program)
+        except Error as error:
+            first = error.message.splitlines()[0]
+            raise BadInputError(
+                f"{program} does not start: {first}; try it on a shell, or write --format html"
+            ) from None
+        try:
+            yield browser
+        finally:
+            browser.close()

@@ -1,0 +1,86 @@
+"""How the time of every component grows with batch and sequence: laws and held-out cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinyllama_tools.reading.whole_and_parts import BASELINE, OPTIMIZED
+from tinyllama_tools.report.document import Figure, Section
+from tinyllama_tools.report.inputs import ReportInputs
+from tinyllama_tools.report.kinds import Kind
+from tinyllama_tools.report.law_figures import Quantity, law_figure
+from tinyllama_tools.report.law_tables import (
+    coefficient_table,
+    exponent_table,
+    held_out_summary,
+    held_out_table,
+)
+from tinyllama_tools.report.scaling_fits import SeriesFit, refused
+from tinyllama_tools.report.selection import F32, WHOLE_PASSES, rank
+
+ID, TITLE = "scaling", "Scaling"
+TIME = Quantity("time", "time", "ms", 1e3)
+UNITS = (("launch", "us", 1e6), ("per token", "ns", 1e9), ("per token and token", "ps", 1e12))
+GOAL = "The goal is a median error of at most 15 % at tiny and small."
+MAKE = f"make a grid: {Kind.STUDY.command}"
+MOST_FIGURES = 24
+LAW = (
+    "At one model size, time = launch + a B S + b B S²: B is the batch, S the sequence. The laws "
+    "describe the grid that they were fitted to; other model sizes are foretold under Predictions."
+)
+
+
+def shown_fits(fits: Sequence[SeriesFit]) -> list[SeriesFit]:
+    """One a component and size: the passes that a step consists of, `optimized`, f32."""
+    found: dict[tuple[str, str], SeriesFit] = {}
+
+    def preference(fit: SeriesFit) -> tuple[object, ...]:
+        of = fit.series.name
+        return (
+            fit.law is None,
+            rank(of.variant, (OPTIMIZED, BASELINE)),
+            rank(of.dtype, (F32,)),
+        )
+
+    for fit in fits:
+        of = fit.series.name
+        if of.pass_name not in WHOLE_PASSES or len(fit.points) < 2:
+            continue
+        key = (of.component, of.size)
+        if key not in found or preference(fit) < preference(found[key]):
+            found[key] = fit
+    return list(found.values())
+
+
+def _figures(fits: Sequence[SeriesFit]) -> list[Figure]:
+    return [law_figure(fit, TIME) for fit in shown_fits(fits)[:MOST_FIGURES]]
+
+
+def build(inputs: ReportInputs) -> Section:
+    """Of the first result."""
+    if inputs.main is None:
+        return Section(ID, TITLE, missing=f"no result of the suite was given; {MAKE}")
+    fits = inputs.time_fits
+    omissions = refused(fits, "time")
+    with_law = [fit for fit in fits if fit.law is not None]
+    if not with_law:
+        reason = f"no series of cases supports a law: {fits[0].refusal}" if fits else "no case"
+        return Section(ID, TITLE, missing=f"{reason}; {MAKE}", omissions=omissions)
+    if len(with_law) == len(fits):
+        text = f"All {len(fits)} series of cases support a law."
+    else:
+        text = f"{len(with_law)} of {len(fits)} series support a law; Left out names the others."
+    tables = [
+        held_out_summary("held_out_time", "Held-out cells by size", fits, GOAL),
+        coefficient_table("time_laws", "Laws of time", fits, UNITS),
+        exponent_table("time_exponents", fits, "Exponents of time"),
+        held_out_table("held_out_time_series", "Held-out cells by series", fits),
+    ]
+    return Section(
+        ID,
+        TITLE,
+        [LAW, text],
+        figures=_figures(fits),
+        tables=[table for table in tables if table.rows],
+        omissions=omissions,
+    )

@@ -1,0 +1,156 @@
+"""Where the time of a step goes: its parts, its phases, products against the rest, what is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tinyllama_tools.reading.case_name import CaseName
+from tinyllama_tools.reading.json_file import Json
+from tinyllama_tools.report.document import Column, Figure, Section, Table, text_column
+from tinyllama_tools.report.inputs import ReportInputs
+from tinyllama_tools.report.kinds import Kind
+from tinyllama_tools.report.plots import LIGHT, MEASURED, OTHER, axis, layout, lying_bars
+from tinyllama_tools.report.wording import case_text, listed, percent_text, seconds_text, step_text
+from tinyllama_tools.roofline.speed_of_light import SpeedOfLight
+from tinyllama_tools.roofline.waterfall import Bar, Waterfall
+
+ID, TITLE = "time", "Where the time goes"
+MAKE = f"measure a step with its parts: {Kind.STUDY.command}"
+CLOSURE = (
+    "Each part was measured alone. A rest below 0: parts alone do work that the step shares, such "
+    "as gradients of inputs."
+)
+MILLI = 1e3
+
+
+def _waterfall(found: Waterfall) -> Figure:
+    labels = [*(bar.name for bar in found.bars), "step"]
+    heights = [*(MILLI * bar.seconds for bar in found.bars), MILLI * found.step_seconds]
+    trace = {
+        "type": "waterfall",
+        "name": "time",
+        "x": labels,
+        "y": heights,
+        "measure": ["relative"] * len(found.bars) + ["total"],
+        "role": MEASURED,
+    }
+    axes = layout(axis("", automargin=True), axis("time in a step", "ms"))
+    title = f"From the parts to the step: {case_text(found.step)}"
+    return Figure("waterfall_plot", title, [trace], axes, CLOSURE)
+
+
+def _shares(
+    steps: Sequence[CaseName], parts: Sequence[Mapping[str, float]], wholes: Sequence[float]
+) -> list[Json]:
+    """Bars of percents, one a step, with the times to hover over. `parts`: seconds by name."""
+    names = dict.fromkeys(name for of in parts for name in of)
+    traces = []
+    for name in names:
+        found = [
+            (step_text(step), of[name], whole)
+            for step, of, whole in zip(steps, parts, wholes, strict=True)
+            if name in of
+        ]
+        percents = [100 * seconds / whole for _, seconds, whole in found]
+        texts = [f"{MILLI * seconds:.4g} ms" for _, seconds, _ in found]
+        labels = [label for label, _, _ in found]
+        traces.append(lying_bars(name, labels, percents, text=texts, textposition="inside"))
+    return traces
+
+
+def _share_layout() -> Json:
+    return layout(axis("share of the step", "%"), axis("", automargin=True), barmode="relative")
+
+
+def _phases(found: Sequence[Waterfall]) -> Figure:
+    traces = _shares(
+        [one.step for one in found],
+        [{bar.name: bar.seconds for bar in one.phases} for one in found],
+        [one.step_seconds for one in found],
+    )
+    title = "Forward, backward, optimizer and other"
+    return Figure("phases_plot", title, traces, _share_layout())
+
+
+def _products(lights: Sequence[SpeedOfLight]) -> Figure | None:
+    found = [
+        (light.step, light.products_seconds, light.other_seconds, light.total.measured_seconds)
+        for light in lights
+    ]
+    known = [(s, p, o, w) for s, p, o, w in found if o is not None and w is not None]
+    if not known:
+        return None
+    parts = [{"matrix products": p, "everything else": o} for _, p, o, _ in known]
+    traces = _shares([s for s, *_ in known], parts, [w for *_, w in known])
+    for trace, role in zip(traces, (LIGHT, OTHER), strict=True):
+        trace["role"] = role
+    note = (
+        "Matrix products at the best rate measured at their own shapes. What they take longer in "
+        "the step counts as everything else."
+    )
+    title = "Matrix products against everything else"
+    return Figure("products_plot", title, traces, _share_layout(), note)
+
+
+def _bar_table(identity: str, title: str, bars_of: Sequence[Bar], whole: float, note: str) -> Table:
+    rows = [[bar.name, MILLI * bar.seconds, 100 * bar.seconds / whole, bar.case] for bar in bars_of]
+    columns = (
+        text_column("part"),
+        Column("time in a step", "ms"),
+        Column("share", "%", digits=3),
+        text_column("measured as"),
+    )
+    return Table(identity, title, columns, rows, note)
+
+
+def _lost_table(light: SpeedOfLight) -> Table:
+    step = light.total.measured_seconds or 0.0
+    rows = [
+        [
+            part.name,
+            MILLI * (part.lost_seconds or 0.0),
+            100 * (part.lost_seconds or 0.0) / step if step else None,
+            MILLI * (part.measured_seconds or 0.0),
+            MILLI * part.light_seconds,
+        ]
+        for part in light.most_lost
+    ]
+    columns = (
+        text_column("part"),
+        Column("lost", "ms"),
+        Column("of the step", "%", digits=3),
+        Column("measured", "ms"),
+        Column("speed of light", "ms"),
+    )
+    title = "The five parts that lose most time against the speed of light"
+    return Table("most_lost", title, columns, rows, is_key=True)
+
+
+def build(inputs: ReportInputs) -> Section:
+    """Of the main step of the first result that has one."""
+    found, reason = inputs.closure
+    light, _ = inputs.light
+    if found is None:
+        return Section(ID, TITLE, missing=f"{reason}; {MAKE}")
+    parts = sum(bar.seconds for bar in found.bars[:-1])
+    text = [
+        f"{case_text(found.step)}: the parts add up to {seconds_text(parts)}, "
+        f"{percent_text(100 * parts / found.step_seconds)} of the step's "
+        f"{seconds_text(found.step_seconds)}."
+    ]
+    if found.missing:
+        text.append(f"Not measured, and so in the rest: {listed(found.missing)}.")
+    if found.phases_missing:
+        text.append(f"The phases would be told apart by {listed(found.phases_missing)}.")
+    figures = [_waterfall(found), _phases(inputs.closures)]
+    tables = [
+        _bar_table("closure", "Parts of the step", found.bars, found.step_seconds, CLOSURE),
+        _bar_table("phases", "Phases of the step", found.phases, found.step_seconds, ""),
+    ]
+    products = _products(inputs.lights[0])
+    figures += [products] if products is not None else []
+    if light is not None:
+        tables.insert(0, _lost_table(light))
+    else:
+        text.append("What is lost against the speed of light is not known: see there.")
+    return Section(ID, TITLE, text, figures=figures, tables=tables)

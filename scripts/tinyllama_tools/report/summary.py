@@ -1,0 +1,211 @@
+"""The report in five sentences, made from the data; where data is missing, the sentence says so."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from tinyllama_tools.laws import Estimate
+from tinyllama_tools.reading.result_set import MeasuredCase
+from tinyllama_tools.report.frontier_file import BY_SEQ
+from tinyllama_tools.report.inputs import ReportInputs
+from tinyllama_tools.report.kinds import Kind
+from tinyllama_tools.report.predicted import NOT_RUN, PredictedStep
+from tinyllama_tools.report.scaling_fits import SeriesFit
+from tinyllama_tools.report.selection import STEP, main_step
+from tinyllama_tools.report.wording import (
+    bytes_text,
+    case_text,
+    listed,
+    percent_text,
+    rate_text,
+    seconds_text,
+)
+from tinyllama_tools.roofline.speed_of_light import SpeedOfLight
+
+STUDY = f"`{Kind.STUDY.command}`"
+SUITE = f"`{Kind.SUITE.command}`"
+
+
+def machine_sentence(inputs: ReportInputs) -> str:
+    """The device and what it can do at best."""
+    if inputs.main is None:
+        return (
+            f"No result of the suite was given, so nothing is said of the machine: {SUITE} makes "
+            f"one."
+        )
+    context = inputs.main.context
+    device = (context.get("device") or {}).get("name") or "An unknown device"
+    measured = (context.get("peaks") or {}).get("measured") or {}
+    products = [
+        f"{rate_text(peak['flops_per_second'], 'FLOP/s')} in {name}"
+        for name, peak in measured.items()
+        if "flops_per_second" in peak
+    ]
+    levels = (("memory_bandwidth", "memory"), ("cache_bandwidth", "the last-level cache"))
+    moved = [
+        f"{rate_text(measured[key]['bytes_per_second'], 'B/s')} from {place}"
+        for key, place in levels
+        if "bytes_per_second" in measured.get(key, {})
+    ]
+    if not products and not moved:
+        return f"{device} was measured without its peaks: measure again with {SUITE}."
+    multiplies = [f"multiplies matrices at {listed(products)}"] if products else []
+    moves = [f"moves {' and '.join(moved)}"] if moved else []
+    return f"{device} {' and '.join([*multiplies, *moves])} at best."
+
+
+def _shares(inputs: ReportInputs, step: MeasuredCase) -> list[str]:
+    of_peak, mfu = (step.counters.get(key) for key in ("peak_percent", "MFU_percent"))
+    shares = [f"{percent_text(of_peak)} of the measured peak"] if of_peak else []
+    if mfu and (not of_peak or abs(mfu - of_peak) > 0.05):
+        shares.append(f"{percent_text(mfu)} MFU")
+    light, _ = inputs.light
+    if light is not None and light.share_percent is not None and light.step == step.name:
+        shares.append(f"{percent_text(light.share_percent)} of its speed of light")
+    return shares
+
+
+def _step(inputs: ReportInputs) -> MeasuredCase | None:
+    return main_step(inputs.main) if inputs.main is not None else None
+
+
+def speed_sentence(inputs: ReportInputs) -> str:
+    """How fast the step is, and which shares of what it reaches."""
+    step = _step(inputs)
+    if step is None:
+        return f"No training step (full_step/train) was measured: {STUDY} does."
+    seconds = step.median_seconds
+    rate = step.name.batch / seconds
+    shares = _shares(inputs, step)
+    reached = f": {', '.join(shares)}" if shares else "; its share of the peak was not counted"
+    return (
+        f"A training step ({case_text(step.name)}) takes {seconds_text(seconds)}, "
+        f"{rate:,.4g} samples/s{reached}."
+    )
+
+
+def _has_parts(light: SpeedOfLight) -> bool:
+    """Whether any part of the step was measured by itself."""
+    return any(part.case and part.measured_seconds is not None for part in light.parts)
+
+
+def _lost_sentence(light: SpeedOfLight) -> str:
+    first, *others = light.most_lost
+    step, lost = light.total.measured_seconds or 0.0, first.lost_seconds or 0.0
+    then = f", then in {listed([part.name for part in others[:2]])}" if others else ""
+    share = f" ({percent_text(100 * lost / step)})" if step else ""
+    return (
+        f"Most time against the speed of light is lost in {first.name}: {seconds_text(lost)} of "
+        f"the step's {seconds_text(step)}{share}{then}."
+    )
+
+
+def limit_sentence(inputs: ReportInputs) -> str:
+    """What limits the step most."""
+    light, _ = inputs.light
+    if light is not None and light.most_lost and _has_parts(light):
+        return _lost_sentence(light)
+    closure, reason = inputs.closure
+    parts = [bar for bar in closure.bars if bar.case] if closure is not None else []
+    if not parts:
+        why = reason or "no part of the step was measured"
+        return f"What limits the step is not known ({why}): {STUDY} measures it with its parts."
+    largest = max(parts, key=lambda bar: bar.seconds)
+    return (
+        f"The largest part of the step is {largest.name} with {seconds_text(largest.seconds)}; "
+        "what is lost against the speed of light is not known."
+    )
+
+
+def _exponent(of: Estimate) -> str:
+    return f"{of.value:.2f} ({of.low:.2f} to {of.high:.2f})"
+
+
+def _step_fit(inputs: ReportInputs) -> SeriesFit | None:
+    """Of the main step's series, else of any step with a law."""
+    with_law = [
+        f for f in inputs.time_fits if f.law is not None and f.series.name.component == STEP
+    ]
+    step = _step(inputs)
+    if step is not None:
+        of = step.name
+        for fit in with_law:
+            name = fit.series.name
+            if (name.size, name.variant, name.dtype) == (of.size, of.variant, of.dtype):
+                return fit
+    return with_law[0] if with_law else None
+
+
+def scaling_sentence(inputs: ReportInputs) -> str:
+    """The step's law, its exponents, and how well it met what was held out."""
+    fit = _step_fit(inputs)
+    if fit is None or fit.law is None:
+        refused = [f.refusal for f in inputs.time_fits if f.series.name.component == STEP]
+        reason = f" ({refused[0]})" if refused else ""
+        return f"How the step scales is not known{reason}: {STUDY} measures a grid."
+    of = fit.series.name
+    text = f"At {of.size} ({of.variant}, {of.dtype}) a step follows {fit.law.formula}"
+    if fit.exponents is not None:
+        batch, seq = _exponent(fit.exponents.batch), _exponent(fit.exponents.seq)
+        text += f", growing as batch^{batch} and sequence^{seq}"
+    if not fit.held_out:
+        return f"{text}; too few sizes to hold some out."
+    error = statistics.median(abs(held.error_percent) for held in fit.held_out)
+    covered = sum(held.is_covered for held in fit.held_out)
+    return (
+        f"{text}; the largest sizes, held out, were foretold within {percent_text(error)} "
+        f"(median), {covered} of {len(fit.held_out)} inside the 95 % interval."
+    )
+
+
+def _predicted(steps: Sequence[PredictedStep]) -> str:
+    """`51.9 s (44.3 s to 60.8 s) at medium, ...`, of sizes that were not run."""
+    found = [
+        f"{seconds_text(one.prediction.seconds)} ({seconds_text(one.prediction.low)} to "
+        f"{seconds_text(one.prediction.high)}) at {one.cost.name.size}"
+        f"{'' if one.cost.fits else ', which does not fit here'}"
+        for one in steps
+        if one.kind == NOT_RUN
+    ]
+    return f"a step is predicted to take {'; '.join(found)}" if found else ""
+
+
+def _fitting(inputs: ReportInputs) -> str:
+    """The largest batch of the biggest size that fits at all, at its longest sequence."""
+    found = next((f for f in inputs.frontiers if f.axis is BY_SEQ), None)
+    lines = [line for line in found.lines if line.largest] if found is not None else []
+    if found is None or not lines:
+        return ""
+    best = lines[-1]
+    into = f"Into {bytes_text(found.limit_bytes)}" if found.limit_bytes else "Into memory"
+    return (
+        f"{into} fits {best.size} ({best.variant}, {best.dtype}) up to batch {best.largest:,} at "
+        f"sequence {best.given:,}"
+    )
+
+
+def cost_sentence(inputs: ReportInputs) -> str:
+    """What fits, and what sizes that were not run would cost."""
+    fitting = _fitting(inputs)
+    predicted = _predicted(inputs.predictions.steps)
+    if predicted:
+        return f"{fitting}, and {predicted}." if fitting else f"{predicted.capitalize()}."
+    if fitting:
+        return f"{fitting}; what sizes that were not run would cost is not known."
+    reason = inputs.predictions.refusal or "every size was run"
+    return (
+        f"What fits and what bigger sizes would cost is not known ({reason}): {STUDY} predicts "
+        f"both."
+    )
+
+
+def five_sentences(inputs: ReportInputs) -> list[str]:
+    """Machine, speed, limit, scaling, cost."""
+    return [
+        machine_sentence(inputs),
+        speed_sentence(inputs),
+        limit_sentence(inputs),
+        scaling_sentence(inputs),
+        cost_sentence(inputs),
+    ]

@@ -1,0 +1,137 @@
+"""Roofline, speed of light and time: their numbers are those of the made-up machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from played_costs import PlayedSize
+from played_grid import (
+    PEAK,
+    PRODUCT_RATE,
+    Grid,
+    round_document,
+    true_seconds,
+)
+from played_study import write, write_result
+from report_tables import cell, table
+
+from tinyllama_tools.report.inputs import ReportInputs
+from tinyllama_tools.report.kinds import source_of
+from tinyllama_tools.report.loading import read_inputs
+from tinyllama_tools.report.sections import (
+    roofline,
+    speed_of_light,
+)
+from tinyllama_tools.report.sections import time as time_section
+from tinyllama_tools.report.selection import headline_steps, main_step, missing_parts
+from tinyllama_tools.roofline.launch_cost import launch_cost
+from tinyllama_tools.roofline.machine import Machine
+
+STEP = "full_step/train/baseline/small/f32/batch:8/seq:256"
+
+
+def test_roofline_shows_every_case_and_product(inputs: ReportInputs) -> None:
+    assert inputs.main is not None
+    found = roofline.build(inputs)
+    plot = found.figures[0]
+    shown = sum(len(trace["x"]) for trace in plot.traces if trace.get("role") != "roof")
+    assert shown == len(inputs.main.cases) + len(inputs.main.products)
+    points = table(found, "roofline_points")
+    assert len(points.rows) == len(inputs.main.cases)
+    assert cell(points, STEP, "bound") == "compute"
+    costs = PlayedSize("small", 8, 256).case("full_step", "train")
+    assert cell(points, STEP, "intensity") == pytest.approx(costs.model_flops / costs.bytes)
+    rates = [row[2] for row in table(found, "product_points").rows]
+    assert rates == pytest.approx([PRODUCT_RATE / 1e9] * len(rates))
+
+
+def test_the_launch_bound_region_ends_at_its_ridge(inputs: ReportInputs) -> None:
+    (launch,) = [one for one in roofline.build(inputs).figures if one.id == "launch_bound"]
+    (region,) = launch.layout["shapes"]
+    assert inputs.main is not None
+    start = launch_cost(inputs.main, Machine.from_context(inputs.main.context))
+    assert start is not None
+    assert region["x1"] == pytest.approx(PEAK * start.seconds)
+    roof = dict(zip(launch.traces[0]["x"], launch.traces[0]["y"], strict=True))
+    assert roof[region["x1"]] == pytest.approx(PEAK / 1e9)
+    assert region["x0"] < region["x1"]
+
+
+def test_of_many_cases_those_that_lose_most_are_listed(
+    inputs: ReportInputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert inputs.main is not None
+    everything = table(roofline.build(inputs), "roofline_points").rows
+    monkeypatch.setattr(roofline, "ALL_ROWS", 20)
+    monkeypatch.setattr(roofline, "MOST_ROWS", 3)
+    seconds = {name: case.median_seconds for name, case in inputs.main.cases.items()}
+    # name, intensity, rate, attainable
+    lost = {row[0]: seconds[row[0]] * (1 - row[2] / row[3]) for row in everything}
+    points = table(roofline.build(inputs), "roofline_points")
+    assert [row[0] for row in points.rows] == sorted(lost, key=lost.__getitem__)[:-4:-1]
+    assert "The 3 of 264 cases" in points.note
+
+
+def test_speed_of_light_of_the_step(inputs: ReportInputs) -> None:
+    found = speed_of_light.build(inputs)
+    parts = table(found, "speed_of_light_parts")
+    costs = PlayedSize("small", 8, 256).case("full_step", "train")
+    measured = cell(parts, "step", "measured")
+    assert measured == pytest.approx(1e3 * true_seconds("full_step", costs), rel=0.03)
+    assert cell(parts, "step", "products") == pytest.approx(1e3 * costs.model_flops / PRODUCT_RATE)
+    steps = table(found, "speed_of_light_steps")
+    assert [row[0].split(",")[0] for row in steps.rows] == ["tiny", "small"]
+    assert all(0 < row[3] < 100 for row in steps.rows)
+
+
+def test_the_waterfall_adds_up_to_the_step(inputs: ReportInputs) -> None:
+    found = time_section.build(inputs)
+    (trace,) = found.figures[0].traces
+    assert trace["measure"] == ["relative"] * (len(trace["x"]) - 1) + ["total"]
+    assert sum(trace["y"][:-1]) == pytest.approx(trace["y"][-1])
+    phases = table(found, "phases")
+    assert [row[0] for row in phases.rows] == ["forward", "backward", "optimizer", "other"]
+    assert sum(row[2] for row in phases.rows) == pytest.approx(100)
+    for figure in found.figures[1:]:
+        assert figure.id in {"phases_plot", "products_plot"}
+        for place, size in enumerate(("tiny", "small")):
+            assert all(trace["y"][place].startswith(size) for trace in figure.traces)
+            assert sum(trace["x"][place] for trace in figure.traces) == pytest.approx(100)
+
+
+def test_the_five_most_lost_are_sorted(inputs: ReportInputs) -> None:
+    lost = [row[1] for row in table(time_section.build(inputs), "most_lost").rows]
+    assert len(lost) == 5
+    assert lost == sorted(lost, reverse=True)
+
+
+def test_the_main_step_is_the_largest_with_parts_at_its_own_shape(inputs: ReportInputs) -> None:
+    assert inputs.main is not None
+    main = main_step(inputs.main)
+    assert main is not None
+    assert str(main.name) == STEP
+    assert [str(step.name).split("/")[3:] for step in headline_steps(inputs.main)] == [
+        ["tiny", "f32", "batch:8", "seq:128"],
+        ["small", "f32", "batch:8", "seq:256"],
+    ]
+
+
+def test_a_step_with_its_parts_comes_before_a_larger_one_without(tmp_path: Path) -> None:
+    whole = round_document(Grid(sizes=("tiny",), batches=(8,), seqs=(128,)), 1)
+    bare = Grid(sizes=("small",), batches=(8,), seqs=(256,), components=("full_step",))
+    rows = [*round_document(bare, 1)["benchmarks"], *whole["benchmarks"]]
+    path = write(tmp_path / "a.json", whole | {"benchmarks": rows})
+    (results,) = read_inputs([source_of(path)]).sets
+    main = main_step(results)
+    assert main is not None
+    assert main.name.size == "tiny"
+    assert missing_parts(results, main.name) == ()
+
+
+def test_optimized_comes_before_baseline(tmp_path: Path) -> None:
+    grid = Grid(sizes=("tiny",), batches=(8,), seqs=(128,), variants=("baseline", "optimized"))
+    (results,) = read_inputs([source_of(write_result(tmp_path / "a.json", grid))]).sets
+    main = main_step(results)
+    assert main is not None
+    assert main.name.variant == "optimized"

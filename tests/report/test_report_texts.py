@@ -1,0 +1,99 @@
+"""The report as Markdown and as figures of merit."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from played_grid import Grid
+from played_study import write_result
+
+from tinyllama_tools.report.build import build_document
+from tinyllama_tools.report.document import Document
+from tinyllama_tools.report.figures_of_merit import figures_of_merit, figures_text
+from tinyllama_tools.report.inputs import ReportInputs
+from tinyllama_tools.report.kinds import source_of
+from tinyllama_tools.report.loading import read_inputs
+from tinyllama_tools.report.markdown import markdown_of, number_text
+from tinyllama_tools.suite_run import PROJECT
+
+LINE = re.compile(r"FOM (\S+) = (\S+) (\S+)")
+STEP = "full_step/train/baseline/tiny/f32/batch:8/seq:128"
+
+
+def test_markdown_has_the_summary_and_the_key_tables(built: Document) -> None:
+    text = markdown_of(built)
+    lines = text.splitlines()
+    assert lines[0] == f"# {built.title}"
+    assert lines[2:7] == [f"- {sentence}" for sentence in built.summary]
+    key = [table.title for one in built.sections for table in one.tables if table.is_key]
+    assert [line[4:] for line in lines if line.startswith("### ")] == key
+    assert "plotly" not in text
+    assert lines[-1].startswith("Made by `scripts/report`, ")
+
+
+def test_markdown_tables_are_whole(built: Document) -> None:
+    for block in re.findall(r"(?:^\|.*\n)+", markdown_of(built), re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+
+
+def test_markdown_names_what_is_missing_and_left_out(tmp_path: Path) -> None:
+    grid = Grid(sizes=("tiny",), batches=(8,), seqs=(128,))
+    text = markdown_of(build_document(read_inputs([source_of(write_result(tmp_path / "a", grid))])))
+    assert "## Missing" in text
+    assert "- Training runs: no training run was given" in text
+    assert "- time law full_step/train/baseline/tiny/f32, " in text
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (1234.9, 4, "1,235"),
+        (0.012345, 3, "0.0123"),
+        (12.0, 4, "12"),
+        (3132000.4, 4, "3,132,000"),
+        (1.2e-7, 4, "1.2e-07"),
+        (0, 4, "0"),
+        (-0.5, 3, "-0.5"),
+    ],
+)
+def test_numbers_of_markdown(value: float, digits: int, text: str) -> None:
+    assert number_text(value, digits) == text
+
+
+def test_figures_of_merit_have_one_form(inputs: ReportInputs) -> None:
+    *lines, last = figures_text(figures_of_merit(inputs), errors=0).splitlines()
+    found = {match[1]: match for match in map(LINE.fullmatch, lines) if match}
+    assert len(found) == len(lines)
+    assert last == f"SUCCESS: {len(lines)} figures"
+    assert float(found["peak/gemm/f32/TFLOPS"][2]) == 0.3
+    assert found[f"{STEP}/time"][3] == "s"
+    assert 0 < float(found[f"{STEP}/speed_of_light_percent"][2]) < 100
+    assert float(found["held_out/time/tiny/median_error_percent"][2]) < 15
+    medium = "full_step/train/baseline/medium/f32/batch:16/seq:512"
+    low, value, high = (
+        float(found[f"{medium}/predicted_time{end}"][2]) for end in ("_low", "", "_high")
+    )
+    assert low < value < high
+
+
+def test_figures_come_in_the_same_order(inputs: ReportInputs) -> None:
+    names = [figure.name for figure in figures_of_merit(inputs)]
+    assert names == [figure.name for figure in figures_of_merit(inputs)]
+    assert names[:3] == ["peak/gemm/f32/TFLOPS", "peak/memory_bandwidth", "peak/cache_bandwidth"]
+
+
+def test_errors_end_in_failed(inputs: ReportInputs) -> None:
+    assert figures_text(figures_of_merit(inputs)[:2], errors=1).endswith(
+        "\nFAILED: 1 errors, 2 figures\n"
+    )
+    assert figures_text([], errors=0) == "FAILED: no figure\n"
+
+
+def test_every_kind_of_figure_is_documented(inputs: ReportInputs) -> None:
+    page = (PROJECT / "docs/report.md").read_text(encoding="utf-8")
+    for figure in figures_of_merit(inputs):
+        last = figure.name.rpartition("/")[2]
+        assert f"`{last}`" in page or f"/{last}`" in page, figure.name
+        assert f"| {figure.unit} |" in page, figure.unit
