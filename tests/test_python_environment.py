@@ -147,13 +147,14 @@ set_up_build() { echo build "${@:3}"; }
         (
             "test",
             False,
-            "torch requirements-test.txt requirements-compare.txt requirements-oracle.txt build "
-            "TINY_LLAMA_WITH_SLOWDOWN=ON",
+            "torch requirements-test.txt requirements-compare.txt requirements-pictures.txt "
+            "requirements-oracle.txt build TINY_LLAMA_WITH_SLOWDOWN=ON",
         ),
         (
             "test",
             True,
-            "requirements-test.txt requirements-compare.txt build TINY_LLAMA_WITH_SLOWDOWN=ON",
+            "requirements-test.txt requirements-compare.txt requirements-pictures.txt build "
+            "TINY_LLAMA_WITH_SLOWDOWN=ON",
         ),
         ("peers", False, "torch requirements-oracle.txt build"),
         ("peers", True, "build"),

@@ -36,6 +36,7 @@ Counters fixed_counters(const Case& planned, const Metering& metering) {
   counters["causal_flops"] = static_cast<double>(cost.causal_flops);
   counters["lookup_flops"] = static_cast<double>(cost.lookup_flops);
   counters["opaque_flops"] = static_cast<double>(cost.opaque_flops);
+  counters["useful_flops"] = static_cast<double>(cost.useful_flops);
   counters["hardware_flops"] = static_cast<double>(cost.hardware_flops);
   counters["elementwise_flops"] = static_cast<double>(cost.elementwise_flops);
   counters["bytes"] = static_cast<double>(cost.bytes);

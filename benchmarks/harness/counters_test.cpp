@@ -100,13 +100,14 @@ TEST_F(CountersTest, FixedCounters) {
             .elementwise_flops = 80,
             .bytes = 200,
             .lookup_flops = 900,
-            .opaque_flops = 100});
+            .opaque_flops = 100,
+            .useful_flops = 550});
   const Counters expected = {
       {"parameters", 7},       {"model_flops", 600},      {"causal_flops", 500},
       {"hardware_flops", 700}, {"elementwise_flops", 80}, {"bytes", 200},
       {"flop_per_byte", 3},    {"peak_memory_MiB", 1.5},  {"predicted_memory_MiB", 3},
       {"allocations", 11},     {"operators", 22},         {"counted_flops", 650},
-      {"lookup_flops", 900},   {"opaque_flops", 100}};
+      {"lookup_flops", 900},   {"opaque_flops", 100},     {"useful_flops", 550}};
   EXPECT_EQ(fixed_counters(planned, {3 << 19, 11, 22, {650, {}, {}}}), expected);
 }
 

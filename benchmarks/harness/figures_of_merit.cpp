@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <unordered_map>
 
@@ -28,6 +29,30 @@ std::string line(const std::string& name, double value, const char* unit) {
   return fmt::format("FOM {} = {:.6g} {}\n", name, value, unit);
 }
 
+std::string case_lines(const MeasuredCase& row) {
+  const std::string name = row.planned->name();
+  std::string text = line(name + "/time", row.seconds, "s");
+  for (const Figure& figure : kFigures) {
+    const auto value = row.entry.find(figure.counter);
+    if (value != row.entry.end())
+      text += line(fmt::format("{}/{}", name, figure.name), value->get<double>(), figure.unit);
+  }
+  return text;
+}
+
+// The best repetition of a peak, or nothing.
+std::string peak_line(const CaseResult& result) {
+  const bool products = result.entries.front().contains("TFLOPS");
+  double best = 0;
+  for (const Json& entry : result.entries) {
+    if (entry.value("run_type", "") == "iteration")
+      best = std::max(best, entry.value(products ? "TFLOPS" : "GB_per_second", 0.0));
+  }
+  if (best == 0) return {};
+  return line(result.name + (products ? "/TFLOPS" : "/GB_per_second"), best,
+              products ? "TFLOP/s" : "GB/s");
+}
+
 }  // namespace
 
 std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<CaseResult>& results,
@@ -43,17 +68,14 @@ std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<C
     failed += result.entries.front().contains("error_occurred") ? 1 : 0;
     skipped += result.entries.front().contains("skipped") ? 1 : 0;
     const auto found = by_name.find(result.name);
-    if (found == by_name.end()) continue;
-    const auto row = measured_case(*found->second, result);
-    if (!row) continue;
-    ++measured;
-    text += line(result.name + "/time", row->seconds, "s");
-    for (const Figure& figure : kFigures) {
-      const auto value = row->entry.find(figure.counter);
-      if (value != row->entry.end())
-        text +=
-            line(fmt::format("{}/{}", result.name, figure.name), value->get<double>(), figure.unit);
+    std::string lines;
+    if (found == by_name.end()) {
+      lines = peak_line(result);
+    } else if (const auto row = measured_case(*found->second, result)) {
+      lines = case_lines(*row);
     }
+    measured += lines.empty() ? 0 : 1;
+    text += lines;
   }
   if (interrupted)
     return text +

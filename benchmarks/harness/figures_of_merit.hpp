@@ -9,8 +9,8 @@
 
 namespace tinyllama::harness {
 
-/// For every measured case `FOM <case>/<figure> = <value> <unit>`, its median repetition, in the
-/// order of the cases; then one of
+/// For every measured case `FOM <case>/<figure> = <value> <unit>`, its median repetition, and of
+/// every peak its best one, in the order of the results; then, peaks counted as cases, one of
 ///   SUCCESS: 12 cases measured[, 1 skipped]
 ///   FAILED: 1 of 12 cases failed
 ///   NOTHING MEASURED: 3 cases skipped

@@ -60,6 +60,19 @@ TEST_F(FiguresOfMeritTest, AFailedCaseIsNoSuccess) {
   EXPECT_EQ(text().find("SUCCESS"), std::string::npos);
 }
 
+TEST_F(FiguresOfMeritTest, PeaksCountWithTheirBestRepetition) {
+  Json entries = Json::array();
+  for (const double rate : {0.25, 0.5, 0.375})
+    entries.push_back({{"run_type", "iteration"}, {"TFLOPS", rate}});
+  results.push_back({"peak/gemm/f32/64x96x32", entries});
+  const Json bandwidth = {{"run_type", "iteration"}, {"GB_per_second", 40.0}};
+  results.push_back({"peak/bandwidth", Json::array({bandwidth})});
+  EXPECT_EQ(text(),
+            "FOM peak/gemm/f32/64x96x32/TFLOPS = 0.5 TFLOP/s\n"
+            "FOM peak/bandwidth/GB_per_second = 40 GB/s\n"
+            "SUCCESS: 2 cases measured\n");
+}
+
 TEST_F(FiguresOfMeritTest, AnInterruptedRunIsNoSuccess) {
   add_measured(2, 4);
   EXPECT_TRUE(text(true).ends_with("INTERRUPTED: 1 of 12 cases done\n")) << text(true);

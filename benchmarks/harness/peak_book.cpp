@@ -1,7 +1,10 @@
 #include "benchmarks/harness/peak_book.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
+#include <stdexcept>
 
 namespace tinyllama::harness {
 namespace {
@@ -48,6 +51,13 @@ instruments::MeasuredPeak PeakBook::measure_bandwidth_again() {
 instruments::MeasuredPeak PeakBook::measure_product(const std::string& type,
                                                     const instruments::BatchedGemmShape& shape) {
   const auto found = instruments::measure_product(device_, type, shape, kSecondsPerProduct);
+  if (datasheet_ && datasheet_->flops.contains(type) &&
+      found.per_second > datasheet_->flops.at(type)) {
+    throw std::runtime_error(fmt::format(
+        "{:.4g} FLOP/s by {} are above the datasheet's {:.4g} of {}: a wrong time, or products in "
+        "fewer bits",
+        found.per_second, found.source, datasheet_->flops.at(type), type));
+  }
   if (found.per_second > measured_flops(type)) replace_flops(type, found);
   return found;
 }

@@ -23,7 +23,8 @@ class PeakBook {
   /// was measured now.
   instruments::MeasuredPeak measure_flops_again(const std::string& type);
   instruments::MeasuredPeak measure_bandwidth_again();
-  /// The best of products of one shape. One that beats the peak of its type becomes it.
+  /// The best of products of one shape. One that beats the peak of its type becomes it; throws
+  /// std::runtime_error for one that beats the datasheet's figure, which no right time can.
   instruments::MeasuredPeak measure_product(const std::string& type,
                                             const instruments::BatchedGemmShape& shape);
   /// A case reached this rate, which no product could beat, so it is the peak.

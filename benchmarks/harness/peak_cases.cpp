@@ -3,6 +3,7 @@
 #include <benchmark/benchmark.h>
 
 #include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/harness/case_work.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -15,12 +16,19 @@ instruments::MeasuredPeak measure_again(const PeakCase& peak, PeakBook& peaks) {
                     : peaks.measure_flops_again(peak.type);
 }
 
-void run_peak_case(const PeakCase& peak, PeakBook& peaks, benchmark::State& state) {
+void run_peak_case(const PeakCase& peak, PeakBook& peaks, const instruments::Device& device,
+                   benchmark::State& state) {
   if (console::interrupted()) return state.SkipWithMessage("interrupted");
+  if (peak.shape) {
+    const std::string refused = instruments::refuse_product(device, peak.type, *peak.shape);
+    if (!refused.empty()) return state.SkipWithMessage(refused);
+  }
   const double work = peak.shape ? static_cast<double>(peak.shape->flops()) : kGiga;
   instruments::MeasuredPeak measured;
+  std::string failure;
   while (state.KeepRunningBatch(state.max_iterations)) {
-    measured = measure_again(peak, peaks);
+    failure = failure_of(device, 0, [&] { measured = measure_again(peak, peaks); });
+    if (!failure.empty()) return state.SkipWithError(failure);
     state.SetIterationTime(static_cast<double>(state.max_iterations) * work / measured.per_second);
   }
   if (!peak.type.empty()) {
@@ -33,9 +41,11 @@ void run_peak_case(const PeakCase& peak, PeakBook& peaks, benchmark::State& stat
 
 }  // namespace
 
-void register_peak_case(const PeakCase& peak, PeakBook& peaks) {
-  benchmark::RegisterBenchmark(
-      peak.name, [peak, &peaks](benchmark::State& state) { run_peak_case(peak, peaks, state); })
+void register_peak_case(const PeakCase& peak, PeakBook& peaks, const instruments::Device& device) {
+  benchmark::RegisterBenchmark(peak.name,
+                               [peak, &peaks, &device](benchmark::State& state) {
+                                 run_peak_case(peak, peaks, device, state);
+                               })
       ->UseManualTime()
       ->Unit(benchmark::kMillisecond)
       ->Iterations(1);

@@ -229,7 +229,8 @@ Plan make_plan(const Options& options, const std::vector<Component>& components,
   for (const auto& type : peak_types) peaks.push_back({"peak/gemm/" + type, type});
   peaks.push_back({"peak/bandwidth", ""});
   const AxisOptions& axes = options.axes;
-  if (only_peaks && !(axes.sizes.empty() && axes.batches.empty() && axes.seqs.empty())) {
+  const bool has_shape = !(axes.sizes.empty() && axes.batches.empty() && axes.seqs.empty());
+  if (!chosen.empty() && has_shape) {
     const auto products = builder.products(axes);
     for (const auto& type : peak_types) {
       for (const auto& shape : products)

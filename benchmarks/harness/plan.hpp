@@ -29,8 +29,8 @@ struct Plan {
   /// Types of products ("f32", "bf16", ...) that the cases run in: their peaks are the
   /// denominators.
   std::vector<std::string> product_types;
-  /// When they were asked for. Peaks alone with a size, batch or sequence: also every product of
-  /// the training step there.
+  /// When they were asked for. `--components peak` with a size, batch or sequence: also every
+  /// product of the training step there.
   std::vector<PeakCase> peak_cases;
 };
 

@@ -172,7 +172,7 @@ TEST_F(PlanTest, Peaks) {
   EXPECT_TRUE(plan().peak_cases.empty());
 }
 
-TEST_F(PlanTest, PeaksAloneAtAShapeBringTheProductsOfTheStepThere) {
+TEST_F(PlanTest, NamedPeaksAtAShapeBringTheProductsOfTheStepThere) {
   options.axes.components = {"peak"};
   options.axes.dtypes = {Dtype::f32};
   options.axes.batches = {2};
@@ -199,7 +199,11 @@ TEST_F(PlanTest, PeaksAloneAtAShapeBringTheProductsOfTheStepThere) {
   EXPECT_CONTAINS(error(), "--sizes 'huge'");
   options.axes.sizes = {};
   options.axes.components = {"peak", "step"};
-  EXPECT_EQ(peaks(), Names({"peak/gemm/f32", "peak/bandwidth"})) << "a step's run stays short";
+  EXPECT_EQ(peaks().size(), all.size()) << "beside cases as well";
+  options.axes.components = {"step"};
+  EXPECT_TRUE(peaks().empty());
+  options.axes.components = {};
+  EXPECT_EQ(peaks(), Names({"peak/gemm/f32", "peak/bandwidth"})) << "peaks that nobody named";
 }
 
 TEST_F(PlanTest, ProductTypes) {

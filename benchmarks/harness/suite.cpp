@@ -182,7 +182,7 @@ class SuiteRun {
 
   void register_cases(Runner& runner) {
     for (const PeakCase& peak : plan_.peak_cases) {
-      if (!is_done(peak.name)) register_peak_case(peak, peaks_);
+      if (!is_done(peak.name)) register_peak_case(peak, peaks_, device_);
     }
     for (const Case& planned : plan_.cases) {
       if (is_done(planned.name())) continue;

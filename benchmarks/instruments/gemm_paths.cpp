@@ -4,6 +4,7 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
 #include <fmt/format.h>
 
@@ -68,10 +69,16 @@ std::vector<GemmPath> all_paths(const Device& device, c10::ScalarType type) {
   return paths;
 }
 
-/// Why a path may not serve as the peak of this type, or nothing.
-std::optional<std::string> objection(const GemmPath& path, GemmOperandPool& pool,
+at::Tensor multiply_batched(const GemmOperands& operands) {
+  at::Tensor out = operands.out;
+  at::bmm_out(out, operands.a, operands.b);
+  return out;
+}
+
+/// Why a path may not serve as the peak of this type, or nothing. `operands`: small ones to try it
+/// on.
+std::optional<std::string> objection(const GemmPath& path, const GemmOperands& operands,
                                      c10::ScalarType type) {
-  const GemmOperands operands = pool.get(GemmShape{64, 64, 256}, GemmLayout::a_bt);
   at::Tensor product;
   try {
     product = path.multiply(operands).to(at::kDouble);
@@ -82,7 +89,7 @@ std::optional<std::string> objection(const GemmPath& path, GemmOperandPool& pool
     return error.what();
   }
   if (type != at::kFloat) return std::nullopt;
-  const at::Tensor exact = operands.a.to(at::kDouble).mm(operands.b.to(at::kDouble));
+  const at::Tensor exact = operands.a.to(at::kDouble).matmul(operands.b.to(at::kDouble));
   const double error = product.sub(exact).norm().item().toDouble() / exact.norm().item().toDouble();
   // float32 gives about 1e-7 here, TF32 3e-4, bfloat16 2e-3.
   constexpr double tolerance = 1e-5;
@@ -90,6 +97,24 @@ std::optional<std::string> objection(const GemmPath& path, GemmOperandPool& pool
   return fmt::format(
       "relative error {:.1e}: not true float32; float32 matmul precision must be \"highest\"",
       error);
+}
+
+std::vector<GemmPath> without_objection(const Device& device, std::vector<GemmPath> paths,
+                                        const GemmOperands& trial, c10::ScalarType type) {
+  std::vector<GemmPath> usable;
+  std::string reasons;
+  for (GemmPath& path : paths) {
+    if (const auto reason = objection(path, trial, type)) {
+      reasons += fmt::format("\n  {}: {}", path.name, *reason);
+    } else {
+      usable.push_back(std::move(path));
+    }
+  }
+  if (usable.empty()) {
+    throw std::runtime_error(fmt::format("no library multiplies {} matrices on {}:{}",
+                                         c10::toString(type), device.description().name, reasons));
+  }
+  return usable;
 }
 
 }  // namespace
@@ -136,30 +161,24 @@ GemmOperands GemmOperandPool::get(const BatchedGemmShape& batched, GemmLayout la
           output_.narrow(0, 0, count * m * n).view({count, m, n})};
 }
 
-GemmPath batched_gemm_path() {
-  return {"at::bmm", [](const GemmOperands& operands) {
-            at::Tensor out = operands.out;
-            at::bmm_out(out, operands.a, operands.b);
-            return out;
-          }};
-}
-
 std::vector<GemmPath> usable_gemm_paths(const Device& device, c10::ScalarType type) {
   GemmOperandPool pool(device.torch(), type);
-  std::vector<GemmPath> usable;
-  std::string reasons;
-  for (GemmPath& path : all_paths(device, type)) {
-    if (const auto reason = objection(path, pool, type)) {
-      reasons += fmt::format("\n  {}: {}", path.name, *reason);
-    } else {
-      usable.push_back(std::move(path));
-    }
+  const GemmOperands trial = pool.get(GemmShape{64, 64, 256}, GemmLayout::a_bt);
+  return without_objection(device, all_paths(device, type), trial, type);
+}
+
+std::vector<GemmPath> usable_batched_gemm_paths(const Device& device, c10::ScalarType type) {
+  GemmOperandPool pool(device.torch(), type);
+  const GemmOperands trial = pool.get(BatchedGemmShape{4, {64, 64, 256}}, GemmLayout::a_bt);
+  std::vector<GemmPath> paths{{"at::bmm", multiply_batched}};
+  if (!device.is_gpu() && c10::elementSize(type) < sizeof(float)) {
+    paths.push_back({"at::bmm in float32, rounded once", [](const GemmOperands& operands) {
+                       return operands.a.to(at::kFloat)
+                           .bmm(operands.b.to(at::kFloat))
+                           .to(operands.out.scalar_type());
+                     }});
   }
-  if (usable.empty()) {
-    throw std::runtime_error(fmt::format("no library multiplies {} matrices on {}:{}",
-                                         c10::toString(type), device.description().name, reasons));
-  }
-  return usable;
+  return without_objection(device, std::move(paths), trial, type);
 }
 
 }  // namespace tinyllama::instruments

@@ -50,12 +50,11 @@ struct GemmPath {
   std::function<at::Tensor(const GemmOperands&)> multiply;
 };
 
-/// Many products at once: the library's own, with the shape of BatchedGemmShape's operands.
-GemmPath batched_gemm_path();
-
 /// The paths that this device offers for this type; those that refuse it, or that compute float32
 /// in fewer bits, are left out. Throws std::runtime_error with each path's reason when none is
 /// left.
 std::vector<GemmPath> usable_gemm_paths(const Device& device, c10::ScalarType type);
+/// The same for many products at once, with the operands of BatchedGemmShape.
+std::vector<GemmPath> usable_batched_gemm_paths(const Device& device, c10::ScalarType type);
 
 }  // namespace tinyllama::instruments

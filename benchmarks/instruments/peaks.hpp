@@ -36,8 +36,8 @@ struct BatchedGemmShape {
 std::string to_string(const BatchedGemmShape& shape);
 
 /// Every product of a training step: those of linear layers forward, for the input's gradient and
-/// for the weight's, also with Q, K and V or gate and up in one; and attention's, of B x KV heads
-/// at once, the queries of a group stacked.
+/// for the weight's, also with Q, K and V or gate and up in one, and the LM head's by chunks; and
+/// attention's, of B x KV heads at once, the queries of a group stacked.
 std::set<BatchedGemmShape> step_products(const Workload& workload);
 
 struct MeasuredPeak {
@@ -52,8 +52,13 @@ struct MeasuredPeak {
 MeasuredPeak measure_gemm_peak(const Device& device, const std::string& type,
                                const std::vector<GemmShape>& model_shapes, double seconds_budget);
 
-/// The best that products of just this shape reach, by any path and layout of the operands. Takes
-/// about `seconds_budget`; never less than two products a path and layout. Throws as
+/// Why products of this shape are not to be tried: their operands need more than half of the free
+/// memory. Empty where they are.
+std::string refuse_product(const Device& device, const std::string& type,
+                           const BatchedGemmShape& shape);
+/// The best that products of just this shape reach, by any path and layout of the operands; so many
+/// in a row are timed that starting them does not count. Takes about `seconds_budget`, and never
+/// less than two products a way and three samples of those that are not hopeless. Throws as
 /// measure_gemm_peak does.
 MeasuredPeak measure_product(const Device& device, const std::string& type,
                              const BatchedGemmShape& shape, double seconds_budget);

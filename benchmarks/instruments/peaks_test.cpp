@@ -52,8 +52,10 @@ TEST(GemmPeakTest, ManyProductsAtOnceMultiply) {
     ASSERT_EQ(operands.a.sizes(), (at::IntArrayRef{3, 12, 28}));
     ASSERT_EQ(operands.b.sizes(), (at::IntArrayRef{3, 28, 20}));
     const at::Tensor exact = operands.a.to(at::kDouble).bmm(operands.b.to(at::kDouble));
-    EXPECT_TRUE(batched_gemm_path().multiply(operands).to(at::kDouble).allclose(exact, 1e-4, 1e-4))
-        << to_string(layout);
+    for (const GemmPath& path : usable_batched_gemm_paths(device, at::kFloat)) {
+      EXPECT_TRUE(path.multiply(operands).to(at::kDouble).allclose(exact, 1e-4, 1e-4))
+          << path.name << ", " << to_string(layout);
+    }
     EXPECT_FALSE(operands.a[0].equal(operands.a[1])) << "each product has numbers of its own";
   }
 }
@@ -67,6 +69,14 @@ TEST(ProductRateTest, OneShapeAndManyAtOnce) {
   EXPECT_GT(many.per_second, 0);
   EXPECT_NE(many.source.find("at::bmm, 8x64x96x32"), std::string::npos) << many.source;
   EXPECT_EQ((BatchedGemmShape{8, {64, 96, 32}}.flops()), 8 * 2 * 64 * 96 * 32);
+}
+
+TEST(ProductRateTest, WhatDoesNotFitIsRefused) {
+  const Device device = Device::select("cpu");
+  EXPECT_EQ(refuse_product(device, "f32", {1, {64, 96, 32}}), "");
+  const std::string refused = refuse_product(device, "f32", {1 << 20, {4096, 4096, 64}});
+  EXPECT_NE(refused.find("1048576x4096x4096x64"), std::string::npos) << refused;
+  EXPECT_NE(refused.find("more than half"), std::string::npos) << refused;
 }
 
 TEST(ProductRateTest, UnknownTypeIsNamed) {

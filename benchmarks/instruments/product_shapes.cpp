@@ -33,7 +33,7 @@ std::set<BatchedGemmShape> step_products(const Workload& workload) {
   const ModelConfig& config = workload.config;
   std::set<BatchedGemmShape> products;
   Workload merged = workload;
-  merged.variant = Variant({Switch::qkv, Switch::gate_up});
+  merged.variant = Variant({Switch::qkv, Switch::gate_up, Switch::fused_loss});
   for (const auto& [m, n, k] : product_shapes(merged)) {
     products.insert({1, {m, n, k}});
     products.insert({1, {m, k, n}});

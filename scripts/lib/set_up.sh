@@ -15,6 +15,16 @@ source "$library_folder/build.sh"
 
 set_up_compare_tools() { set_up_tools requirements-compare.txt "what compares results" compare_tools; }
 
+set_up_picture_tools() { set_up_tools requirements-pictures.txt "what draws pictures of a report" picture_tools; }
+
+# After set_up compare: few need pictures, and their driver is large.
+set_up_pictures() {
+  if environment_has "$project_root/requirements-pictures.txt"; then return 0; fi
+  lock_set_up
+  set_up_picture_tools
+  unlock_set_up
+}
+
 # No compiler, no libtorch: stored results can be compared where nothing could be built, and while something is being built.
 set_up_compare() {
   if environment_has "$project_root/requirements-compare.txt"; then return 0; fi
@@ -36,7 +46,7 @@ set_up() {
   fi
   lock_set_up
   if find_own_torch; then own_torch=yes; else needed+=(requirements.txt); fi
-  if [[ "$purpose" == test ]]; then needed+=(requirements-test.txt requirements-compare.txt); fi
+  if [[ "$purpose" == test ]]; then needed+=(requirements-test.txt requirements-compare.txt requirements-pictures.txt); fi
   if [[ "$purpose" != bench && -z "$own_torch" ]]; then needs_oracle=yes needed+=(requirements-oracle.txt); fi
   for file in "${needed[@]}"; do
     if ! environment_has "$project_root/$file"; then not_needed=(); fi
@@ -49,7 +59,10 @@ set_up() {
   set_up_packages "${not_needed[@]}"
   if [[ -z "$own_torch" ]]; then set_up_torch; fi
   if [[ "$purpose" == test ]]; then set_up_tools requirements-test.txt "tools for the tests" test_tools; fi
-  if [[ "$purpose" == test ]]; then set_up_compare_tools; fi
+  if [[ "$purpose" == test ]]; then
+    set_up_compare_tools
+    set_up_picture_tools
+  fi
   if [[ -n "$needs_oracle" ]]; then set_up_tools requirements-oracle.txt "the oracle of the proofs" oracle; fi
   if [[ "$purpose" != golden ]]; then
     set_up_google_benchmark

@@ -19,7 +19,7 @@ from tinyllama_tools.report.page_tables import Json
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-# as in requirements-test.txt: only pictures and browser tests need it, and it is large
+# as in requirements-pictures.txt: only pictures and tests of pages need it, and it is large
 DRIVER = "playwright==1.65.2"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDTH, HEIGHT = 1600, 900
@@ -39,9 +39,10 @@ def write_pngs(document: Json, folder: Path) -> list[Path]:
     ]
     if not wanted:
         return []
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
     with tempfile.TemporaryDirectory() as place, installed_browser() as browser:
+        # only now: where no browser starts, no empty folder is left
+        folder.mkdir(parents=True, exist_ok=True)
         path = Path(place) / "report.html"
         path.write_text(page_of(document), encoding="utf-8")
         page = browser.new_page()
