@@ -7,7 +7,7 @@ import pytest
 
 from built_programs import PROJECT_ROOT
 from tinyllama_tools.laws import GridPoint, LawRefusedError
-from tinyllama_tools.memory_law import fit_memory_law
+from tinyllama_tools.memory_law import MemoryLaw
 
 SIZES = ((4, 128), (8, 128), (16, 128), (8, 64), (8, 256), (4, 512))
 BASE, LINEAR, QUADRATIC = 46e6, 70e3, 300.0
@@ -21,7 +21,7 @@ def points(off: float = 0.0, base: float = BASE) -> list[GridPoint]:
 
 
 def test_the_coefficients_come_back() -> None:
-    law = fit_memory_law(points())
+    law = MemoryLaw.fitted_to(points())
     assert law.base == pytest.approx(BASE)
     assert law.linear == pytest.approx(LINEAR)
     assert law.quadratic == pytest.approx(QUADRATIC)
@@ -30,13 +30,13 @@ def test_the_coefficients_come_back() -> None:
 
 
 def test_no_coefficient_is_left_out_and_one_may_be_negative() -> None:
-    law = fit_memory_law(points(base=-1e6))
+    law = MemoryLaw.fitted_to(points(base=-1e6))
     assert law.base == pytest.approx(-1e6)
-    assert fit_memory_law(points(base=0.0)).base == pytest.approx(0, abs=1)
+    assert MemoryLaw.fitted_to(points(base=0.0)).base == pytest.approx(0, abs=1)
 
 
 def test_shares_add_up_and_the_quadratic_part_grows() -> None:
-    law = fit_memory_law(points())
+    law = MemoryLaw.fitted_to(points())
     short, long = law.shares_percent(8, 64), law.shares_percent(4, 512)
     assert sum(short.values()) == pytest.approx(100)
     assert long["quadratic"] > short["quadratic"]
@@ -45,7 +45,7 @@ def test_shares_add_up_and_the_quadratic_part_grows() -> None:
 
 
 def test_what_does_not_follow_the_law_shows_in_the_residuals() -> None:
-    law = fit_memory_law(points(off=0.2))
+    law = MemoryLaw.fitted_to(points(off=0.2))
     assert law.largest_residual_percent > 1
     assert len(law.residuals_percent) == len(SIZES)
 
@@ -60,12 +60,12 @@ def test_what_does_not_follow_the_law_shows_in_the_residuals() -> None:
 )
 def test_too_few_sizes_are_an_error(sizes: list[tuple[int, int]], reason: str) -> None:
     with pytest.raises(LawRefusedError, match=reason):
-        fit_memory_law([GridPoint(b, s, (1e6 + b * s,)) for b, s in sizes])
+        MemoryLaw.fitted_to([GridPoint(b, s, (1e6 + b * s,)) for b, s in sizes])
 
 
 def test_a_peak_of_nothing_is_an_error() -> None:
     with pytest.raises(LawRefusedError, match="batch 4, sequence 128: 0 in round 1"):
-        fit_memory_law([GridPoint(b, s, (0.0,)) for b, s in SIZES])
+        MemoryLaw.fitted_to([GridPoint(b, s, (0.0,)) for b, s in SIZES])
 
 
 def test_numpy_is_all_that_the_exercise_needs() -> None:

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).resolve().parent
 # Plays one run at once; a run of small with all its steps waits for Ctrl-C, then ends as the
 # training program does: with its summary written and status 130.
@@ -64,8 +66,9 @@ def dry_run_answer() -> str:
 
 
 def heed_signals() -> None:
-    """The tests themselves may run where Ctrl-C is ignored, and so a program of theirs."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """The tests themselves may run where these are ignored, and so a program of theirs."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def write_program(path: Path, text: str) -> None:
@@ -82,7 +85,9 @@ def wait_for(log: Path, text: str) -> None:
     raise AssertionError(f"{text} never came: {log.read_text() if log.exists() else 'no log'}")
 
 
-def test_ctrl_c_ends_the_study_with_what_is_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_being_asked_to_end_keeps_what_is_measured(tmp_path: Path, by: signal.Signals) -> None:
+    """By a signal to the study alone, as a batch system sends it."""
     scripts = str(TESTS.parent / "scripts")
     programs = tmp_path / "build"
     programs.mkdir()
@@ -103,7 +108,7 @@ def test_ctrl_c_ends_the_study_with_what_is_measured(tmp_path: Path) -> None:
         wait_for(said, "Problem Size: SMALL")
         log = next_log(results)
         wait_for(log, "Step 1/7")
-        os.killpg(process.pid, signal.SIGINT)
+        process.send_signal(by)
         status = process.wait(30)
     text = said.read_text()
     assert status == 130, text

@@ -15,7 +15,7 @@ from tinyllama_tools.exercise_2_rules import (
 from tinyllama_tools.exercise_2_runs import MemoryRuns
 from tinyllama_tools.exercise_runs import MeasuredRun, samples_per_second
 from tinyllama_tools.laws.points import LawRefusedError
-from tinyllama_tools.memory_law import MemoryLaw, fit_memory_law
+from tinyllama_tools.memory_law import MemoryLaw
 from tinyllama_tools.worksheet import (
     NOT_MEASURED,
     Verdict,
@@ -141,7 +141,7 @@ def growths(runs: MemoryRuns) -> list[Growth]:
 def law_lines(runs: MemoryRuns) -> list[str]:
     """The fitted law, what it says at the base size, and how far it is off."""
     try:
-        law = fit_memory_law(runs.points)
+        law = MemoryLaw.fitted_to(runs.points)
     except LawRefusedError as error:
         return [f"No law was fitted: {error}.", ""]
     shares = law.shares_percent(runs.batch, runs.seq)

@@ -1,8 +1,8 @@
 """memory(B, S) = base + B (linear S + quadratic S^2), as the workshop's exercise 2 describes it.
 
-The coefficients are those of the package `laws`, of which this is the fit with exactly three terms:
-the exercise fills in all three, whether or not its few sizes support each. The law describes the
-sizes that were measured; what other sizes need follows from the suite's own formulas
+Least squares are those of the package `laws`, whose fit_memory_law chooses among more terms: the
+exercise fills in exactly these three, whether or not its few sizes support each. The law describes
+the sizes that were measured; what other sizes need follows from the suite's own formulas
 (`tiny_llama_bench --dry-run`), not from it.
 """
 
@@ -30,6 +30,16 @@ class MemoryLaw:
     quadratic: float
     residuals_percent: tuple[float, ...]
 
+    @classmethod
+    def fitted_to(cls, points: Sequence[GridPoint]) -> MemoryLaw:
+        """Least squares of relative errors over all three terms; a coefficient may be below 0.
+
+        LawRefusedError where the points do not decide the three coefficients.
+        """
+        fit = fit_relative(points, TERMS, non_negative=False)
+        base, linear, quadratic = (float(value) for value in fit.coefficients)
+        return cls(base, linear, quadratic, tuple(100 * float(r) for r in fit.residuals))
+
     def parts(self, batch: int, seq: int) -> dict[str, float]:
         """Bytes of each part at a size."""
         coefficients = (self.base, self.linear, self.quadratic)
@@ -49,13 +59,3 @@ class MemoryLaw:
     def largest_residual_percent(self) -> float:
         """By magnitude."""
         return max(abs(residual) for residual in self.residuals_percent)
-
-
-def fit_memory_law(points: Sequence[GridPoint]) -> MemoryLaw:
-    """Least squares of relative errors over all three terms; a coefficient may be below 0.
-
-    LawRefusedError where the points do not decide the three coefficients.
-    """
-    fit = fit_relative(points, TERMS, non_negative=False)
-    base, linear, quadratic = (float(value) for value in fit.coefficients)
-    return MemoryLaw(base, linear, quadratic, tuple(100 * float(r) for r in fit.residuals))

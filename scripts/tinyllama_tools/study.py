@@ -10,13 +10,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tinyllama_tools.ablation_progress import Progress
+from tinyllama_tools.compare.interrupts import INTERRUPTED, ended_as_by_ctrl_c
 from tinyllama_tools.grid_study.command import (
     begin_study,
     check_plan,
+    drop_study,
     plan_text,
+    resuming,
     run_study,
     unfinished_study,
 )
+from tinyllama_tools.profile_text import shown
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.result_files import write_whole
 from tinyllama_tools.size_predictions import Predictor, Question, predict
@@ -28,7 +32,7 @@ from tinyllama_tools.study_run import SizeResult, run_size, study_folder
 from tinyllama_tools.suite_run import PROJECT, SuiteError, problem_sizes
 from tinyllama_tools.training_run import TrainingError, TrainingProgram
 
-FAILED, BAD, INTERRUPTED = 1, 2, 130
+FAILED, BAD = 1, 2
 Say = Callable[[str], None]
 
 
@@ -150,9 +154,9 @@ def study(
 def resume_grid(options: argparse.Namespace) -> int:
     """Continues the grid that --resume found; the exit status."""
     is_own = options.build_folder == PROJECT / "build"
-    return run_study(
-        unfinished_study(options.unfinished, None if is_own else options.build_folder), say_line
-    )
+    found = unfinished_study(options.unfinished, None if is_own else options.build_folder)
+    say_line(f"Resuming {shown(options.unfinished)}, begun as: {found.record.command}")
+    return run_study(found, say_line)
 
 
 def train(options: argparse.Namespace, command: str) -> int:
@@ -173,18 +177,24 @@ def train_and_measure(options: argparse.Namespace, command: str) -> int:
     plan = options.grid_plan
     # before anything is measured: only the program knows every variant
     cases = check_plan(plan, options.build_folder) if plan else 0
-    status = train(options, command) if options.trains else 0
-    if status in {BAD, INTERRUPTED} or plan is None:
-        if plan is not None and not options.dry_run:
-            print(
-                "scripts/study: the grid was not begun; --grid only measures it alone",
-                file=sys.stderr,
-            )
+    if plan is None or options.dry_run:
+        status = train(options, command) if options.trains else 0
+        if plan is not None and status == 0:
+            say_line(plan_text(plan, cases))
         return status
-    if options.dry_run:
-        say_line(plan_text(plan, cases))
-        return status
+    # before the training: what ends that leaves a grid for --resume
     grid = begin_study(plan, options.build_folder, options.results, command)
+    try:
+        status = train(options, command) if options.trains else 0
+    except Exception:
+        drop_study(grid)
+        raise
+    if status == BAD:
+        drop_study(grid)
+    if status == INTERRUPTED:
+        print(f"scripts/study: the grid was not begun; {resuming(grid)} it alone", file=sys.stderr)
+    if status in {BAD, INTERRUPTED}:
+        return status
     return max(status, run_study(grid, say_line))
 
 
@@ -194,9 +204,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_options(given)
     command = shlex.join(["scripts/study", *given])
     try:
-        if options.unfinished is not None:
-            return resume_grid(options)
-        return train_and_measure(options, command)
+        with ended_as_by_ctrl_c():
+            if options.unfinished is not None:
+                return resume_grid(options)
+            return train_and_measure(options, command)
+    except KeyboardInterrupt:
+        # the parts keep what they have and end in order; this came between them
+        print("scripts/study: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except TrainingError as error:
         print(f"scripts/study: {error}", file=sys.stderr)
         return error.exit_status

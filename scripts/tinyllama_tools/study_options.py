@@ -17,9 +17,10 @@ performance_summary.json and, with --enable-profilers, pytorch_profiles/. A size
 in memory or would take longer than --max-minutes is said beforehand and not attempted.
 Ctrl-C keeps the sizes that are done and writes the tables from them.
 
-The grid goes to results/TIME_grid/: study.json, round_1.json, ..., products.json, costs.json and
-frontier.json. Lists are 8 or 4,8,16 or 64:512:*2. Ctrl-C keeps every case that was measured, and
-scripts/study --resume [--results FOLDER] [--build-folder DIR] goes on from there.
+The grid goes to results/TIME_grid/: study.json, round_1.json, ..., products.json, check.json,
+costs.json and frontier.json. Lists are 8 or 4,8,16 or '64:512:*2'. Ctrl-C keeps every case that was
+measured, and scripts/study --resume [--results FOLDER] [--build-folder DIR] goes on from there with
+the grid; sizes that were not trained yet stay so.
 
 Exit status: 0 all measured, or left out with a reason; 1 some run failed; 2 bad option, the set-up
 failed, or files that cannot be written; 130 interrupted."""

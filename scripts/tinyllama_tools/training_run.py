@@ -73,11 +73,13 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """The exit status; Ctrl-C reaches the program too, which then ends after its current step."""
+    """The exit status. An interruption of ours, by whatever signal, asks the program to end after
+    its current step."""
     try:
         return process.wait()
     except KeyboardInterrupt:
         try:
+            process.send_signal(signal.SIGINT)
             process.wait()
         except KeyboardInterrupt:
             process.kill()
@@ -126,8 +128,13 @@ class TrainingProgram:
 
     def _start(self, command: Sequence[str], file: BinaryIO) -> subprocess.Popen[bytes]:
         try:
+            # a session of its own: a terminal's Ctrl-C reaches us only, and the program from us
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         except OSError as error:
             reason = f"{self.program.name} cannot be started: {error}"

@@ -111,6 +111,17 @@ def test_success_is_the_success_line(
     assert analyse(application, log).succeeded is succeeded
 
 
+@pytest.mark.parametrize("line", ["SUCCESS: 12 figures", "SUCCESS: 3 cases measured, 1 skipped"])
+def test_the_end_of_a_report_is_success_too(application: Application, line: str) -> None:
+    """To Ramble and to ReFrame: there is one grammar."""
+    (criterion,) = application.calls["success_criteria"]
+    assert re.match(criterion["match"], line)
+    assert not re.match(criterion["match"], "FAILED: 1 error, 12 figures")
+    text = (REPOSITORY.parent / "reframe" / "tiny_llama.py").read_text(encoding="utf-8")
+    (pattern,) = re.findall(r'^SUCCESS = re.compile\(\s*r"(.*)"', text, re.MULTILINE)
+    assert re.match(pattern, line) and not re.match(pattern, "SUCCESS: 0 figures")
+
+
 def test_a_value_that_is_no_number_is_no_figure(
     application: Application, tmp_path: Path, stand_in: Path
 ) -> None:

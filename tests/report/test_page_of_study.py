@@ -8,6 +8,7 @@ from sample_document import figures_of
 from test_page_layout import MEETING_BOXES, MEETING_TEXTS, wider_than_paper
 
 from tinyllama_tools.report.document import Document
+from tinyllama_tools.report.selection import COMPONENTS
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(PHONE, "dark"), (DESK, "light")])
@@ -28,3 +29,17 @@ def test_a_study_is_drawn_whole(
 
 def test_nothing_of_a_study_is_cut_on_paper(open_page: PageOpener, built: Document) -> None:
     assert wider_than_paper(open_page(built.as_json())) == []
+
+
+def test_a_component_has_one_look_in_every_figure(open_page: PageOpener, built: Document) -> None:
+    opened = open_page(built.as_json())
+    opened.draw_all()
+    drawn = opened.page.evaluate(
+        """() => ["roofline_plot", "launch_bound"].map((id) => Object.fromEntries(
+          document.querySelector(`.plot[data-plot="${id}"]`)._fullData
+            .filter((trace) => trace.mode === "markers" && trace.name !== "matrix products")
+            .map(({name, marker}) => [name, `${marker.color} ${marker.symbol[0] >= 100}`])))"""
+    )
+    roofline, launches = drawn
+    assert len(set(roofline.values())) == len(roofline) == len(COMPONENTS)
+    assert launches and launches.items() <= roofline.items()

@@ -13,6 +13,7 @@ import pytest
 from sample_document import HOSTILE, sample_document, tables_of
 
 from tinyllama_tools.report.page import TEMPLATES, figure_height, marked, numbers_bold, page_of
+from tinyllama_tools.report.selection import COMPONENTS
 
 MOST_BYTES = 6_000_000
 
@@ -161,6 +162,16 @@ def test_a_figure_of_bars_has_room_for_each() -> None:
     assert figure_height({"traces": [], "layout": {"height": 333}}) == 333
 
 
+def test_a_note_that_the_section_has_said_is_not_said_again() -> None:
+    document = sample_document()
+    section = next(one for one in document["sections"] if one.get("figures"))
+    figure = section["figures"][0]
+    figure["note"] = "Said once, here."
+    assert page_of(document).count("Said once, here.") == 1
+    section["text"] = [*(section.get("text") or ()), figure["note"]]
+    assert page_of(document).count("Said once, here.") == 1
+
+
 def luminance(colour: str) -> float:
     """WCAG 2.2, relative luminance."""
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -183,5 +194,10 @@ def test_colours_can_be_told_from_their_ground(name: str) -> None:
         for colour in [*theme["roles"].values(), *theme["sequence"]]:
             assert contrast(colour, ground) >= 3, (colour, ground)
     assert contrast(theme["quiet"], theme["soft"]) >= 4.5
-    # as many marks as colours: no two series differ in colour alone
-    assert len(set(styles["symbols"])) == len(styles["patterns"]) == len(theme["sequence"])
+    # enough for every component of a step, and lists of different lengths: those that share a
+    # colour differ in mark, line and pattern, and the other way round
+    assert len(set(theme["sequence"])) >= len(COMPONENTS)
+    for marks in (styles["symbols"], styles["dashes"], styles["patterns"]):
+        assert len(set(marks)) == len(marks)
+        looks = {(n % len(theme["sequence"]), n % len(marks)) for n in range(24)}
+        assert len(looks) == 24

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
+import json
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +13,15 @@ import pytest
 from played_grid import Grid
 from played_study import write_everything, write_result, write_study
 
-from tinyllama_tools.report import build, main, options, scaling_fits, writing
+from tinyllama_tools.report import build, main
+from tinyllama_tools.report.kinds import source_of
+from tinyllama_tools.report.loading import read_inputs
 from tinyllama_tools.report.main import NOTHING_USABLE, WITH_ERRORS, WRITTEN
-from tinyllama_tools.report.sections import roofline
+from tinyllama_tools.report.places import without_places
 from tinyllama_tools.suite_run import PROJECT
 
 if TYPE_CHECKING:
-    from conftest import ScriptCheckout
+    pass
 
 SMALL = Grid(sizes=("tiny",), batches=(8,), seqs=(128,), rounds=1)
 PAGE = PROJECT / "docs/report.md"
@@ -53,8 +54,8 @@ def test_it_says_what_it_takes_and_what_is_missing(tmp_path: Path, capsys: Captu
     said = capsys.readouterr()
     assert said.out.startswith("# Tiny LLaMA on Played CPU")
     assert f"taking {folder}: a grid study" in said.err
-    assert "no run of the suite in results/: scripts/bench makes one" in said.err
-    assert "no ablation in results/: scripts/ablation makes one" in said.err
+    assert f"no run of the suite in {tmp_path}: scripts/bench makes one" in said.err
+    assert f"no ablation in {tmp_path}: scripts/ablation makes one" in said.err
 
 
 @pytest.mark.parametrize("kind", ["md", "fom"])
@@ -164,51 +165,51 @@ def test_the_title_can_be_chosen(tmp_path: Path, capsys: Capture) -> None:
     assert capsys.readouterr().out.startswith("# Mine\n")
 
 
-def script(checkout: ScriptCheckout, *arguments: str) -> subprocess.CompletedProcess[str]:
-    checkout.stub("say_python", 'shift 2\necho "main $*"')
-    with (checkout.root / "scripts/lib/set_up.sh").open("a") as stream:
-        stream.write('set_up() { echo "set up $1"; }\nvirtual_python=say_python\n')
-    return checkout.run(f"bash scripts/report {shlex.join(arguments)}")
+def test_ctrl_c_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "build_document", interrupted)
+    assert run(write_result(tmp_path / "a.json", SMALL)) == main.INTERRUPTED
+    assert "interrupted, and nothing was written" in capsys.readouterr().err
 
 
-def test_the_script_needs_no_build(checkout: ScriptCheckout) -> None:
-    result = script(checkout, "a b.json", "-o", "x.html")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == ["set up compare", "main a b.json -o x.html"]
+def test_pictures_of_nothing_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    from tinyllama_tools.report import png
+
+    monkeypatch.setattr(png, "write_pngs", lambda *_: [])
+    result = write_result(tmp_path / "a.json", SMALL)
+    assert run(result, "--format=png", "-o", tmp_path / "slides") == NOTHING_USABLE
+    assert "no figure to draw" in capsys.readouterr().err
 
 
-def test_help_sets_nothing_up_and_names_every_option(checkout: ScriptCheckout) -> None:
-    result = script(checkout, "--help")
-    assert result.returncode == 0
-    assert "set up" not in result.stdout
-    parser = argparse.ArgumentParser(add_help=False)
-    options.add_options(parser)
-    for action in parser._actions:
-        for name in action.option_strings:
-            assert name in result.stdout, name
-            assert f"`{name}" in PAGE.read_text(encoding="utf-8"), name
-
-
-def documented_commands() -> list[str]:
-    text = PAGE.read_text(encoding="utf-8")
-    blocks = re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    lines = [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
-    return [line for line in lines if line.startswith("scripts/report")]
-
-
-def test_documented_commands_parse() -> None:
-    assert len(documented_commands()) >= 4
-    for command in documented_commands():
-        options.parse_options(shlex.split(command)[1:])
-
-
-def test_every_section_is_documented(tmp_path: Path) -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    for _, title, _ in build.BUILDERS:
-        assert f"| {title} |" in text, title
-    for number in (scaling_fits.MOST_LAWS, roofline.ALL_ROWS, roofline.MOST_ROWS):
-        assert f" {number} " in text, number
-    assert writing.default_path(".html", tmp_path).parent == tmp_path
+def test_folders_of_whoever_measured_stay_out_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below a home folder of its own; settings and reasons name it too."""
+    home = tmp_path / "jane"
+    monkeypatch.setenv("HOME", str(home))
+    folder = write_study(home / "work" / "20260304T050607Z_grid", SMALL)
+    bad = folder / "bad.json"
+    bad.write_text("{", encoding="utf-8")
+    for path in folder.glob("round_*.json"):
+        text = path.read_text(encoding="utf-8")
+        value = f"{home}/cache:/home/john/lib:/root/lib:{PROJECT}/fixtures"
+        path.write_text(text.replace('"0-1"', f'"0-1", "env.X": "{value}"'), encoding="utf-8")
+    for kind in ("html", "md"):
+        out = tmp_path / f"page.{kind}"
+        assert run(folder, bad, f"--format={kind}", "-o", out) == WITH_ERRORS
+    text = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "file ~/work/20260304T050607Z_grid/bad.json: is cut short" in text
+    document = without_places(["~", f"{home}/a", f"{home}s/a", f"in {PROJECT}/x", "a/root/b"])
+    assert document == ["~", "~/a", f"{home}s/a", "in x", "a/root/b"]
+    inputs = read_inputs([source_of(folder), source_of(folder / "study.json")])
+    whole = json.dumps(build.build_document(inputs).as_json())
+    assert "~/cache:~/lib:~/lib:fixtures" in whole
+    for own in (str(home), "/home/john", "/root/", str(PROJECT)):
+        assert own not in text and own not in whole, own
 
 
 @pytest.mark.long

@@ -136,6 +136,34 @@ def test_a_fault_in_one_section_leaves_the_others(
     assert not section(built, "scaling").missing
 
 
+def test_a_fault_in_one_sentence_leaves_the_others(
+    inputs: ReportInputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: ReportInputs) -> str:
+        raise TypeError("no number")
+
+    monkeypatch.setattr(build, "SENTENCES", (("the machine", broken), *build.SENTENCES[1:]))
+    built = build.build_document(inputs)
+    assert built.summary[0] == "There is no sentence on the machine: Left out says why."
+    assert built.summary[1].startswith("A training step")
+    (error,) = [one for one in built.omissions if one.is_error]
+    assert (error.kind, error.reason) == ("summary", "not foreseen: TypeError: no number")
+
+
+def test_a_table_without_a_row_is_a_sentence(tmp_path: Path) -> None:
+    grid = Grid(sizes=("tiny",), batches=(8,), seqs=(128,), rounds=1)
+    path = write_result(tmp_path / "a.json", grid)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["context"] |= {"peaks": {"measured": {}}, "settings": {}}
+    for name in ("verify", "cold_cache", "seed", "memory_source"):
+        del content["context"][name]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    built = build.build_document(read_inputs([source_of(path)]))
+    environment = section(built, "environment")
+    assert [table.id for table in environment.tables] == ["results", "sources"]
+    assert environment.text[-1].startswith("Nothing was measured for: Peaks; Settings of ")
+
+
 def test_the_title_is_the_devices_or_the_one_given(inputs: ReportInputs, built: Document) -> None:
     assert built.title == "Tiny LLaMA on Played CPU · cccccccc · 2026-03-04"
     nothing = dataclasses.replace(inputs, sets=(), studies=())

@@ -1,8 +1,9 @@
-"""Laws, memory and predictions: they find what the machine was made up with."""
+"""Laws and memory: they find what the machine was made up with."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,19 @@ from played_grid import (
     MIB,
     RATE,
     Grid,
-    true_seconds,
 )
-from played_study import write_result
+from played_study import write_result, write_study
 from report_tables import cell, table
 
+from tinyllama_tools.laws import GridPoint, fit_time_law
+from tinyllama_tools.reading.case_name import CaseName
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import source_of
+from tinyllama_tools.report.law_tables import held_out_summary
 from tinyllama_tools.report.loading import read_inputs
+from tinyllama_tools.report.scaling_fits import Foretold, Series, SeriesFit
 from tinyllama_tools.report.sections import (
     memory,
-    predictions,
     scaling,
 )
 
@@ -38,7 +41,7 @@ def test_laws_are_those_of_the_machine(inputs: ReportInputs) -> None:
     assert cell(laws, name, "per token") == pytest.approx(1e9 * a_token, rel=0.02)
     # an FFN does nothing that grows with the square of the sequence
     assert cell(laws, name, "per token and token") is None
-    assert "quadratic: " in str(cell(laws, name, "not supported"))
+    assert "quadratic: " in str(cell(laws, name, "remarks"))
 
 
 def test_held_out_cells_are_met(inputs: ReportInputs) -> None:
@@ -47,7 +50,8 @@ def test_held_out_cells_are_met(inputs: ReportInputs) -> None:
         summary = table(found, "held_out_time")
         assert cell(summary, name, "held-out cells") == 33
         assert cell(summary, name, "median error") < 3
-        assert cell(summary, name, "in the interval") > 70
+        assert cell(summary, name, "which is") == "within 15 %"
+        assert cell(summary, name, "covered") > 90
     by_series = table(found, "held_out_time_series")
     counts = {row[1] for row in by_series.rows}
     assert counts == {3}
@@ -62,6 +66,7 @@ def test_a_scaling_figure_has_every_point_and_the_held_out(inputs: ReportInputs)
     assert by_role["measured"] == 12
     assert by_role["held_out"] == 3
     assert figure.note.startswith("time = ")
+    assert figure.note.endswith("Bars: 95 % interval.")
 
 
 def test_memory_is_stacked_to_the_measured_peak(inputs: ReportInputs) -> None:
@@ -86,43 +91,82 @@ def test_memory_of_a_training_run_is_its_profilers(inputs: ReportInputs) -> None
     assert [figure.id for figure in found.figures] == ["memory_at_peak"]
 
 
-def test_predictions_are_marked_and_hold_what_the_machine_would_take(
-    inputs: ReportInputs,
+def test_ranges_of_memory_are_misfits_and_no_intervals(inputs: ReportInputs) -> None:
+    found = memory.build(inputs)
+    for one in (table(found, "held_out_memory"), table(found, "memory_laws")):
+        assert "misfit" in one.note or "without any one of the sizes" in one.note
+        assert "95 %" not in one.note
+    laws = [figure for figure in found.figures if "memory_full_step" in figure.id]
+    assert laws
+    assert all("95 %" not in figure.note for figure in laws)
+    assert any(figure.note.endswith("Bars: largest misfit.") for figure in laws)
+    summary = table(found, "held_out_memory")
+    for size in ("tiny", "small"):
+        assert cell(summary, size, "median error") < 5
+
+
+def test_exponents_are_said_to_be_averages(inputs: ReportInputs) -> None:
+    note = table(scaling.build(inputs), "time_exponents").note
+    assert "hold only as far as the series is a power law" in note
+
+
+def test_one_round_claims_nothing_of_others(tmp_path: Path) -> None:
+    path = write_result(tmp_path / "one.json", Grid(sizes=("tiny",)))
+    found = scaling.build(read_inputs([source_of(path)]))
+    for identity in ("held_out_time", "held_out_time_series", "time_laws"):
+        note = table(found, identity).note
+        assert "how much rounds differ is not known" in note
+        assert "95 %" not in note
+
+
+@pytest.mark.parametrize("lost", [(3,), (2, 3)])
+def test_a_cell_that_lacks_a_round_is_left_out_of_its_law_and_named(
+    tmp_path: Path, lost: tuple[int, ...]
 ) -> None:
-    steps = inputs.predictions.steps
-    assert [one.cost.name.size for one in steps] == [
-        *("tiny", "small", "medium", "large", "very_large"),
-    ]
-    kinds = [one.kind for one in steps]
-    assert kinds == ["calibrated on this size"] * 2 + ["prediction"] * 3
-    for one in steps:
-        name = one.cost.name
-        costs = PlayedSize(name.size, name.batch, name.seq).case("full_step", "train")
-        truth = true_seconds("full_step", costs)
-        assert one.prediction.low <= truth <= one.prediction.high, name.size
-    found = predictions.build(inputs)
-    assert found.figures[0].traces[0]["role"] == "predicted"
-    assert found.text[0].startswith("Predictions, not measurements")
+    folder = write_study(tmp_path / "study", Grid(sizes=("tiny",), components=("ffn", "loss")))
+    name = "ffn/forward_backward/baseline/tiny/f32/batch:4/seq:128"
+    for number in lost:
+        path = folder / f"round_{number}.json"
+        document = json.loads(path.read_text(encoding="utf-8"))
+        rows = document["benchmarks"]
+        kept = [row for row in rows if not row["run_name"].startswith(name)]
+        assert len(kept) == len(rows) - 1
+        path.write_text(json.dumps({**document, "benchmarks": kept}), encoding="utf-8")
+    found = scaling.build(read_inputs([source_of(folder)]))
+    laws = table(found, "time_laws")
+    assert cell(laws, "ffn/forward_backward/baseline/tiny/f32", "sizes") == 11
+    assert cell(laws, "loss/forward_backward/baseline/tiny/f32", "sizes") == 12
+    (omission,) = found.omissions
+    assert omission.name == name
+    assert omission.kind == "time law"
+    assert "not measured in the 3 rounds of the other sizes" in omission.reason
 
 
-def test_a_step_that_was_run_elsewhere_checks_its_prediction(
-    tmp_path: Path, inputs: ReportInputs
-) -> None:
-    medium = Grid(sizes=("medium",), batches=(16,), seqs=(512,), components=("full_step",))
-    other = read_inputs([source_of(write_result(tmp_path / "m.json", medium))]).sets
-    both = dataclasses.replace(inputs, sets=(*inputs.sets, *other))
-    (checked,) = [one for one in both.predictions.steps if one.cost.name.size == "medium"]
-    assert checked.kind == "prediction, checked"
-    assert checked.measured_seconds is not None
-    assert "medium was run too" in predictions.build(both).text[1]
-
-
-def test_a_step_of_another_machine_checks_nothing(tmp_path: Path, inputs: ReportInputs) -> None:
-    medium = Grid(
-        **{"sizes": ("medium",), "batches": (16,), "seqs": (512,)},
-        components=("full_step",),
-        device="Another CPU",
+def test_a_goal_that_is_missed_is_said() -> None:
+    law = fit_time_law(
+        [GridPoint(b, s, (1e-3 * b * s,)) for b in (1, 2, 4) for s in (64, 128, 256)]
     )
-    other = read_inputs([source_of(write_result(tmp_path / "m.json", medium))]).sets
-    both = dataclasses.replace(inputs, sets=(*inputs.sets, *other))
-    assert all(one.kind != "prediction, checked" for one in both.predictions.steps)
+    name = CaseName("ffn", "forward_backward", "baseline", "tiny", "f32", 4, 256)
+    foretold = Foretold(GridPoint(4, 256, (1.0,)), 1.2, 1.1, 1.3, 20.0)
+    fit = SeriesFit(Series(name, ()), law.points, law, held_out=(foretold,))
+    for goal, verdict in ((15.0, "above 15 %"), (20.0, "within 20 %")):
+        summary = held_out_summary("t", "T", [fit], goal)
+        assert cell(summary, "tiny", "which is") == verdict
+        assert cell(summary, "tiny", "covered") == 0
+
+
+def test_a_law_without_a_check_is_named(tmp_path: Path) -> None:
+    # of four cells three are held out
+    grid = Grid(sizes=("tiny",), batches=(1, 2), seqs=(64, 128), components=("ffn",))
+    found = scaling.build(read_inputs([source_of(write_study(tmp_path / "study", grid))]))
+    (omission,) = found.omissions
+    assert omission.kind == "held-out check of a time law"
+    assert "sizes that are not held out" in omission.reason
+
+
+def test_figures_beyond_the_most_are_named(inputs: ReportInputs) -> None:
+    fits = scaling.shown_fits(inputs.time_fits)
+    figures, omissions = scaling.drawn(fits, scaling.TIME, 3)
+    assert len(figures) == 3
+    assert [one.name for one in omissions] == [str(fit.series) for fit in fits[3:]]
+    assert omissions[0].kind == "figure of time"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from played_grid import Grid, context, round_document, study_document
+from played_grid import Grid, cells_of, context, cost_entry, round_document, study_document
 from played_study import (
     write,
     write_ablation,
@@ -25,7 +25,7 @@ from tinyllama_tools.report.document import Omission
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import Kind, Source, source_of
 from tinyllama_tools.report.loading import read_inputs
-from tinyllama_tools.report.newest import newest_sources
+from tinyllama_tools.report.predicted import CHECKED
 
 Json = dict[str, Any]
 SMALL = Grid(sizes=("tiny",), batches=(8,), seqs=(128,), rounds=2)
@@ -58,6 +58,48 @@ def test_a_study_is_read_whole(tmp_path: Path) -> None:
     assert {cost.name.size for cost in inputs.costs} >= {"tiny", "very_large"}
     assert inputs.frontiers[0].limit_bytes == 24 * 2**30
     assert inputs.omissions == ()
+
+
+def test_a_check_is_beside_the_rounds_and_no_part_of_them(tmp_path: Path) -> None:
+    """So that rates do not know of it, and predictions can be checked by it."""
+    folder = write_study(tmp_path / "study", Grid(rounds=2))
+    medium = Grid(sizes=("medium",), batches=(4,), seqs=(512,), components=("full_step",))
+    write(folder / "check.json", round_document(medium, 1))
+    costs = json.loads((folder / "costs.json").read_text(encoding="utf-8"))
+    costs["cases"] += [
+        cost_entry(name, of) for name, _, of, _ in cells_of(Grid(), "medium", 4, 512)
+    ]
+    write(folder / "costs.json", costs)
+    inputs = read(folder)
+    assert inputs.omissions == ()
+    assert len(inputs.sets) == 1
+    (case,) = inputs.check_cases
+    assert inputs.main is not None and str(case.name) not in inputs.main.cases
+    assert inputs.step_seconds[str(case.name)] == case.median_seconds
+    (checked,) = [s for s in inputs.predictions.steps if s.cost.name == case.name]
+    assert checked.measured_seconds == case.median_seconds
+    assert checked.kind == CHECKED
+
+
+def test_a_check_of_another_machine_is_no_check(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "study", SMALL)
+    medium = Grid(
+        **{"sizes": ("medium",), "batches": (4,), "seqs": (512,), "device": "Another CPU"},
+        components=("full_step",),
+    )
+    write(folder / "check.json", round_document(medium, 1))
+    inputs = read(folder)
+    assert inputs.check_cases == ()
+    assert [error.name for error in errors(inputs)] == [str(folder / "check.json")]
+
+
+def test_costs_of_another_machine_say_nothing_of_what_fits_here(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "study", SMALL)
+    other = write_result(tmp_path / "other.json", replace(SMALL, device="Another CPU"))
+    inputs = read(study, other)
+    assert inputs.costs
+    first, second = inputs.sets
+    assert replace(inputs, sets=(second, first)).costs == ()
 
 
 def test_rounds_are_taken_in_their_order(tmp_path: Path) -> None:
@@ -160,7 +202,7 @@ def test_another_study_is_refused(tmp_path: Path, change: Json, reason: str) -> 
 def test_a_study_without_a_round_is_named(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "study", replace(SMALL, rounds=0))
     (error,) = errors(read(folder))
-    assert "nothing was measured yet" in error.reason
+    assert "nothing was measured" in error.reason
 
 
 @pytest.mark.parametrize(
@@ -216,37 +258,6 @@ def test_results_of_one_commit_and_day_have_titles_of_their_own(tmp_path: Path) 
 def test_a_result_named_twice_is_read_once(tmp_path: Path) -> None:
     path = write_result(tmp_path / "a.json", SMALL)
     assert len(read(path, path).sets) == 1
-
-
-def test_the_newest_of_each_kind_is_found(tmp_path: Path) -> None:
-    write_everything(tmp_path)
-    newest = write_study(tmp_path / "20260401T000000Z_grid", SMALL)
-    write_study(tmp_path / "20250101T000000Z_grid", SMALL)
-    tiny = write_training(tmp_path / "performance_results_tiny_20260401_000000")
-    small = write_training(tmp_path / "performance_results_small_20260101_000000")
-    sources, absent = newest_sources(tmp_path)
-    found: dict[Kind, list[Path]] = {}
-    for source in sources:
-        found.setdefault(source.kind, []).append(source.path)
-    assert found[Kind.STUDY] == [newest]
-    assert found[Kind.TRAINING] == [tiny, small]
-    assert len(found[Kind.SUITE]) == len(found[Kind.ABLATION]) == 1
-    # the study has a frontier of its own
-    assert absent == []
-    (newest / "frontier.json").unlink()
-    assert newest_sources(tmp_path)[1] == [Kind.FRONTIER]
-
-
-def test_a_study_that_was_damaged_is_still_the_newest(tmp_path: Path) -> None:
-    folder = write_study(tmp_path / "20260401T000000Z_grid", SMALL)
-    cut_short(folder / "study.json")
-    sources, _ = newest_sources(tmp_path)
-    assert sources == [Source(Kind.STUDY, folder)]
-    assert "is cut short" in errors(read_inputs(sources))[0].reason
-
-
-def test_without_a_results_folder_every_kind_is_absent(tmp_path: Path) -> None:
-    assert newest_sources(tmp_path / "none") == ([], list(Kind))
 
 
 def test_the_played_round_has_what_the_suite_writes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from played_grid import (
     round_document,
     true_seconds,
 )
-from played_study import write, write_result
+from played_study import write, write_result, write_training
 from report_tables import cell, table
 
 from tinyllama_tools.report.inputs import ReportInputs
@@ -27,6 +28,8 @@ from tinyllama_tools.report.sections import time as time_section
 from tinyllama_tools.report.selection import headline_steps, main_step, missing_parts
 from tinyllama_tools.roofline.launch_cost import launch_cost
 from tinyllama_tools.roofline.machine import Machine
+from tinyllama_tools.roofline.products import step_products
+from tinyllama_tools.suite_run import problem_sizes
 
 STEP = "full_step/train/baseline/small/f32/batch:8/seq:256"
 
@@ -79,10 +82,96 @@ def test_speed_of_light_of_the_step(inputs: ReportInputs) -> None:
     costs = PlayedSize("small", 8, 256).case("full_step", "train")
     measured = cell(parts, "step", "measured")
     assert measured == pytest.approx(1e3 * true_seconds("full_step", costs), rel=0.03)
-    assert cell(parts, "step", "products") == pytest.approx(1e3 * costs.model_flops / PRODUCT_RATE)
+    of = step_products(problem_sizes()["small"], 8, 256)
+    scores = sum(product.flops for product in of if product.layer in ("scores", "values"))
+    # scores at the peak, 257 of 512 of them not masked
+    light = (costs.model_flops - scores) / PRODUCT_RATE + scores * 257 / 512 / PEAK
+    assert cell(parts, "step", "products") == pytest.approx(1e3 * light)
     steps = table(found, "speed_of_light_steps")
     assert [row[0].split(",")[0] for row in steps.rows] == ["tiny", "small"]
     assert all(0 < row[3] < 100 for row in steps.rows)
+
+
+def test_without_a_bound_there_is_no_share(inputs: ReportInputs) -> None:
+    assert inputs.main is not None
+    cases = dict(inputs.main.cases)
+    for name, case in cases.items():
+        if case.name.component == "loss":
+            cases[name] = replace(case, seconds=(1e-9,))
+    spoilt = replace(inputs, sets=(replace(inputs.main, cases=cases),))
+    found = speed_of_light.build(spoilt)
+    assert any("There is no share" in text for text in found.text)
+    assert [o.name for o in found.omissions if o.is_error and o.reason.startswith("loss:")]
+    assert cell(table(found, "speed_of_light_parts"), "step", "share") is None
+    assert all(row[3] is None for row in table(found, "speed_of_light_steps").rows)
+    # nothing is drawn of what is not known
+    assert "products_plot" not in [figure.id for figure in time_section.build(spoilt).figures]
+
+
+def products_plot(inputs: ReportInputs) -> dict[str, dict[str, float]]:
+    """Percents by bar and by segment."""
+    (figure,) = [one for one in time_section.build(inputs).figures if one.id == "products_plot"]
+    found: dict[str, dict[str, float]] = {}
+    for trace in figure.traces:
+        for label, share in zip(trace["y"], trace["x"], strict=True):
+            found.setdefault(label, {})[trace["name"]] = share
+    return found
+
+
+def test_products_against_everything_else_are_at_their_best(inputs: ReportInputs) -> None:
+    light, _ = inputs.light
+    assert light is not None
+    assert light.total.measured_seconds is not None
+    shares = products_plot(inputs)["small, baseline, f32, 8 x 256"]
+    assert list(shares) == [
+        "matrix products at their best",
+        "other work at the speed of light",
+        "lost against it",
+    ]
+    assert shares["matrix products at their best"] == pytest.approx(
+        100 * light.products_seconds / light.total.measured_seconds
+    )
+    assert light.share_percent == pytest.approx(100 - shares["lost against it"])
+
+
+def test_a_profile_of_the_step_shows_what_products_took(
+    inputs: ReportInputs, tmp_path: Path
+) -> None:
+    assert inputs.main is not None
+    path = write_training(tmp_path)
+    (run,) = read_inputs([source_of(path)]).trainings
+    here = {"threads": 2, "device": inputs.main.context["device"]}
+    context = {**run.summary["context"], **here}
+    same = replace(run, summary={**run.summary, "context": context})
+    label = f"{run.name.replace('batch ', '').replace('sequence ', '')} (profiled)"
+    assert label not in products_plot(replace(inputs, trainings=(run,)))
+    shares = products_plot(replace(inputs, trainings=(same,)))[label]
+    measured = run.summary["operators"]["matrix_product_percent"]
+    assert shares == {
+        "matrix products, profiled": pytest.approx(measured),
+        "everything else, profiled": pytest.approx(100 - measured),
+    }
+
+
+def test_the_launch_cost_is_called_inferred(inputs: ReportInputs) -> None:
+    found = roofline.build(inputs)
+    (text,) = [text for text in found.text if text.startswith("Starting an operator")]
+    assert "at most" in text
+    assert "inferred from this data, not measured" in text
+    rows = table(found, "roofline_points").rows
+    # the source is told once, not in every row
+    assert any("the start of" in row[6] for row in rows)
+    assert not any("each, inferred from" in row[6] for row in rows)
+
+
+def test_products_without_a_peak_are_named(inputs: ReportInputs) -> None:
+    assert inputs.main is not None
+    other = replace(inputs.main.products[0], type_name="bf16")
+    products = (*inputs.main.products, other)
+    found = roofline.build(replace(inputs, sets=(replace(inputs.main, products=products),)))
+    assert [(o.name, o.reason) for o in found.omissions] == [
+        (other.name, "no peak of bf16 products was measured")
+    ]
 
 
 def test_the_waterfall_adds_up_to_the_step(inputs: ReportInputs) -> None:

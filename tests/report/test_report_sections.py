@@ -13,6 +13,7 @@ from played_grid import (
     DEVICE,
     PEAK,
     Grid,
+    frontier_head,
     largest_batch,
     round_document,
 )
@@ -69,7 +70,7 @@ def test_a_confirmed_frontier_over_batches_stands_beside(
         **{"longest_seq": 900, "predicted_bytes": 1 << 30, "limit_bytes": 1 << 30},
         **{"confirmed": "880 ran, 881 did not", "confirmed_seq": 880, "apart_percent": 2.3},
     }
-    document = {"limit_bytes": 1 << 30, "limit_source": "--memory-limit", "sequences": [point]}
+    document = frontier_head(1 << 30, "--memory-limit", DEVICE) | {"sequences": [point]}
     path = write(tmp_path / "frontier.json", document)
     other = read_inputs([source_of(path)]).frontiers
     found = frontier.build(dataclasses.replace(inputs, frontiers=(*other, *inputs.frontiers)))

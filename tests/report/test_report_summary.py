@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,14 @@ def test_all_five_have_their_numbers(inputs: ReportInputs) -> None:
     )
     assert speed.endswith("% of its speed of light.")
     assert limit.startswith("Most time against the speed of light is lost in ffn: ")
-    assert scaling.startswith("At small (baseline, f32) a step follows time = ")
+    assert scaling.startswith(
+        "At small (baseline, f32) a step of batch B and sequence S follows time = "
+    )
     assert "inside the 95 % interval" in scaling
-    assert cost.startswith("Into 24 GiB fits medium (baseline, f32) up to batch ")
+    assert re.match(
+        r"At sequence [\d,]+, medium \(baseline, f32\) fits into 24 GiB up to batch \d+, and a ",
+        cost,
+    )
     assert "at medium" in cost
     assert "at tiny" not in cost
 

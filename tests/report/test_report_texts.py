@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import re
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from tinyllama_tools.report.figures_of_merit import figures_of_merit, figures_te
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import source_of
 from tinyllama_tools.report.loading import read_inputs
-from tinyllama_tools.report.markdown import markdown_of, number_text
+from tinyllama_tools.report.markdown import markdown_of, number_text, plain
 from tinyllama_tools.suite_run import PROJECT
 
 LINE = re.compile(r"FOM (\S+) = (\S+) (\S+)")
@@ -36,6 +38,40 @@ def test_markdown_has_the_summary_and_the_key_tables(built: Document) -> None:
 def test_markdown_tables_are_whole(built: Document) -> None:
     for block in re.findall(r"(?:^\|.*\n)+", markdown_of(built), re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a <b>\n  c", "a &lt;b> c"),
+        ("`<time>` of <x>", "`<time>` of &lt;x>"),
+        ("one ` only <x>", "one ' only &lt;x>"),
+    ],
+)
+def test_texts_of_files_are_no_markup(text: str, shown: str) -> None:
+    assert plain(text) == shown
+
+
+def test_what_is_no_number_is_no_figure(inputs: ReportInputs) -> None:
+    main = inputs.main
+    assert main is not None
+    peaks = {"measured": {"f32": {"flops_per_second": math.nan}}}
+    spoilt = dataclasses.replace(main, context={**main.context, "peaks": peaks})
+    found = figures_of_merit(dataclasses.replace(inputs, sets=(spoilt,)))
+    assert found and all(math.isfinite(one.value) for one in found)
+
+
+def test_memory_is_in_one_unit(inputs: ReportInputs) -> None:
+    units = {one.unit for one in figures_of_merit(inputs) if "memory" in one.name.split("/")[-1]}
+    assert units == {"MiB", "GB/s"}
+
+
+def test_no_step_is_cut_off(tmp_path: Path) -> None:
+    grid = Grid(
+        sizes=("tiny",), batches=(8,), seqs=(128,), variants=[f"v{n}" for n in range(15)], rounds=1
+    )
+    found = figures_of_merit(read_inputs([source_of(write_result(tmp_path / "a", grid))]))
+    assert sum(one.name.endswith("/speed_of_light_percent") for one in found) == 15
 
 
 def test_markdown_names_what_is_missing_and_left_out(tmp_path: Path) -> None:
@@ -86,7 +122,7 @@ def test_figures_come_in_the_same_order(inputs: ReportInputs) -> None:
 
 def test_errors_end_in_failed(inputs: ReportInputs) -> None:
     assert figures_text(figures_of_merit(inputs)[:2], errors=1).endswith(
-        "\nFAILED: 1 errors, 2 figures\n"
+        "\nFAILED: 1 error, 2 figures\n"
     )
     assert figures_text([], errors=0) == "FAILED: no figure\n"
 

@@ -9,12 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from tinyllama_tools.case_costs import CaseCost, DryRun
+from tinyllama_tools.frontier.command import main
 from tinyllama_tools.reading.case_name import CaseName
 from tinyllama_tools.suite_run import SuiteError
 
 MIB, GIB = 2**20, 2**30
+ONE_LINE = ("tiny", "--variants=baseline", "--dtypes=f32", "--seq=256", "--memory-limit=512MiB")
 WEIGHTS = {
     "tiny": 48 * MIB,
     "small": 400 * MIB,
@@ -193,3 +196,12 @@ def result_file(path: Path, *ratios: float) -> Path:
     context = {"schema_version": 2, "device": {"name": "card"}, "git_commit": "0123456789"}
     path.write_text(json.dumps({"context": context, "benchmarks": rows}), encoding="utf-8")
     return path
+
+
+def run_frontier(tmp_path: Path, *options: str) -> tuple[int, dict[str, Any], str]:
+    """Exit status, frontier.json and frontier.md."""
+    places = (f"--results={tmp_path / 'r'}", f"--build-folder={tmp_path / 'build'}")
+    status = main([*options, *places])
+    (folder,) = (tmp_path / "r").glob("*_frontier")
+    document = json.loads((folder / "frontier.json").read_text())
+    return status, document, (folder / "frontier.md").read_text()

@@ -148,7 +148,8 @@ def own_cell(size: str) -> tuple[str, int, int]:
 @dataclass(frozen=True)
 class SimulatedMachine:
     """Seconds of a part: its operators' launches, its products, its elementwise work and its
-    traffic, one after the other.
+    traffic, one after the other. `traffic_factor`: how often the least traffic is moved; the first
+    time it goes to the memory, then it is in the cache, as each tensor by itself fits into it.
 
     `width_half`: of a product of this width (hidden_dim) half of `flops_per_second` is attained; 0:
     all of it, whatever the width. `off`: factors on the time of a part at a size, which no formula
@@ -159,7 +160,7 @@ class SimulatedMachine:
     launch: float = 3e-6
     flops_per_second: float = 300e9
     elementwise_per_second: float = 8e9
-    traffic_factor: float = 4.0
+    traffic_factor: float = 1.0
     width_half: float = 0.0
     noise: float = 0.02
     step_over_parts: float = 1.06
@@ -183,7 +184,8 @@ class SimulatedMachine:
             self.launch * operators(component, size)
             + f["model_flops"] / rate
             + f["elementwise_flops"] / self.elementwise_per_second
-            + self.traffic_factor * self.traffic_seconds(f["bytes"])
+            + self.traffic_seconds(f["bytes"])
+            + (self.traffic_factor - 1) * f["bytes"] / self.cache_bandwidth
         )
 
     def seconds(self, component: str, size: str, batch: int, seq: int) -> float:

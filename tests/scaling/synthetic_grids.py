@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tinyllama_tools.laws import GridPoint
 from tinyllama_tools.laws.terms import MEMORY_TERMS, TIME_TERMS, Term
+from tinyllama_tools.suite_run import problem_sizes
 
 BATCHES = (2, 4, 8, 16)
 LENGTHS = (64, 128, 256, 512)
@@ -27,16 +28,20 @@ def time_grid(
     seed: int = 0,
     sizes: Sequence[tuple[int, int]] = SIZES,
     rounds: int = ROUNDS,
+    shift: float = 0.0,
 ) -> list[GridPoint]:
-    """Seconds; `noise` is the standard deviation of their logarithms."""
+    """Seconds. Standard deviations of logarithms: `noise` of every cell of a round, `shift` of a
+    round, the same for all of its cells.
+    """
     generator = np.random.default_rng(seed)
+    common = shift * np.random.default_rng([seed, rounds]).standard_normal(rounds)
     return [
         GridPoint(
             batch,
             seq,
             tuple(
                 law_value(TIME_TERMS, coefficients, batch, seq)
-                * np.exp(noise * generator.standard_normal(rounds))
+                * np.exp(common + noise * generator.standard_normal(rounds))
             ),
         )
         for batch, seq in sizes
@@ -46,7 +51,32 @@ def time_grid(
 def memory_grid(
     coefficients: Sequence[float], sizes: Sequence[tuple[int, int]] = SIZES
 ) -> list[GridPoint]:
-    """Bytes, the same in every round."""
-    return [
-        GridPoint(b, s, (law_value(MEMORY_TERMS, coefficients, b, s),) * ROUNDS) for b, s in sizes
-    ]
+    """Bytes; of the first terms, the others have none."""
+    terms = MEMORY_TERMS[: len(coefficients)]
+    return [GridPoint(b, s, (law_value(terms, coefficients, b, s),)) for b, s in sizes]
+
+
+def step_peak(size: Mapping[str, int], batch: int, seq: int) -> float:
+    """Bytes of a training step in float32, as model/memory_cost.cpp has its largest parts: the
+    highest of three moments, which are the loss's logits, the first attention's backward and the
+    update. Tables and masks are there throughout.
+    """
+    width, layers, heads = size["hidden_dim"], size["n_layers"], size["n_heads"]
+    inner, vocabulary, tokens = size["intermediate_dim"], size["vocab_size"], batch * seq
+    groups = size["n_heads"] // size["n_kv_heads"]
+    parameters = 2 * vocabulary * width + layers * (3 * width * width + 3 * width * inner)
+    scores = batch * heads * seq * seq
+    kept = layers * (tokens * (8 * width + 4 * inner) + scores)
+    moments = (
+        parameters + kept + 4 * tokens * vocabulary,
+        2 * parameters + tokens * (6 * width + inner) + kept - scores + 4 * scores,
+        4 * parameters + vocabulary * width,
+    )
+    shared = 2 * seq * (width // heads) + groups * seq * seq
+    return 4.0 * (max(moments) + parameters + shared)
+
+
+def step_grid(size: str, batches: Sequence[int] = (1, 2, 4, 8)) -> list[GridPoint]:
+    """Peaks of a size's step over the grid of scripts/study."""
+    of = problem_sizes()[size]
+    return [GridPoint(b, s, (step_peak(of, b, s),)) for b in batches for s in LENGTHS]

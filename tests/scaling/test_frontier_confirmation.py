@@ -130,10 +130,30 @@ def test_a_step_above_the_limit_does_not_fit() -> None:
     assert found == Try(12, False, "needed 2049.0 MiB", 2 * GIB + MIB)
 
 
-@pytest.mark.parametrize(("status", "name"), [(-9, "SIGKILL"), (-6, "SIGABRT"), (-11, "SIGSEGV")])
-def test_a_killed_process_is_an_answer(status: int, name: str) -> None:
-    assert run_once(raising("ended"), status) == Try(12, False, f"killed by {name}")
-    assert run_once(raising("ended"), -99).why == "killed by signal 99"
+NO_ROOM = "ended with -6: terminate called after throwing an instance of 'std::bad_alloc'"
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "name"), [(-9, "ended", "SIGKILL"), (-6, NO_ROOM, "SIGABRT")]
+)
+def test_a_process_killed_for_want_of_memory_is_an_answer(
+    status: int, words: str, name: str
+) -> None:
+    assert run_once(raising(words), status) == Try(12, False, f"killed by {name}")
+
+
+@pytest.mark.parametrize(
+    ("status", "name"),
+    [(-6, "SIGABRT"), (-11, "SIGSEGV"), (-15, "SIGTERM"), (-2, "SIGINT"), (-99, "signal 99")],
+)
+def test_any_other_death_shows_nothing_and_keeps_its_words(status: int, name: str) -> None:
+    found = run_once(raising("ended with a bug"), status)
+    assert found == Try(12, None, f"killed by {name}: ended with a bug")
+
+
+def test_a_step_without_its_peak_shows_nothing() -> None:
+    ran = run_once(lambda: SuiteResult({}, (CaseRun("case", (0.1,), {}),)))
+    assert ran == Try(12, None, "it ran, but its peak_memory_MiB was not measured")
 
 
 def test_other_endings_show_nothing() -> None:

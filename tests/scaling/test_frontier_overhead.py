@@ -14,27 +14,31 @@ from tinyllama_tools.suite_run import PROJECT
 
 
 def test_nothing_measured_is_no_overhead() -> None:
-    assert measured_overhead([]).factor == 1
+    found = measured_overhead([])
+    assert found.model.most_bytes(1e9) == 1e9
+    assert found.source == "no --measured results were given, so none is assumed"
 
 
 def test_steps_that_took_less_than_predicted_widen_nothing(tmp_path: Path) -> None:
     overhead = measured_overhead([result_file(tmp_path / "a.json", 0.9, 0.98)])
-    assert overhead.factor == 1
-    assert overhead.source.startswith("0.9800 at full_step/train/baseline/tiny/f32/batch:2/seq:128")
+    assert overhead.model.most_bytes(1e9) == pytest.approx(1e9, rel=0.002)
+    assert overhead.source.startswith("measured on 2 steps of tiny: 0.0 MiB + 0.00 % beyond")
+    assert "card" in overhead.source
+    assert overhead.device == "card"
 
 
 def test_the_largest_overhead_of_several_results_counts(tmp_path: Path) -> None:
     files = [result_file(tmp_path / f"{ratio}.json", ratio) for ratio in (1.01, 1.1, 1.05)]
-    assert measured_overhead(files).factor == pytest.approx(1.1)
+    assert measured_overhead(files).model.share == pytest.approx(0.1)
 
 
 def test_a_folder_holds_rounds_or_one_run(tmp_path: Path) -> None:
     result_file(tmp_path / "results.json", 1.5)
-    assert measured_overhead([tmp_path]).factor == pytest.approx(1.5)
+    assert measured_overhead([tmp_path]).model.share == pytest.approx(0.5)
     result_file(tmp_path / "round_1.json", 1.2)
     result_file(tmp_path / "round_2.json", 1.3)
     # the median of the rounds
-    assert measured_overhead([tmp_path]).factor == pytest.approx(1.25)
+    assert measured_overhead([tmp_path]).model.share == pytest.approx(0.25)
     with pytest.raises(BadInputError, match=r"holds neither round_\*.json nor results.json; name"):
         measured_overhead([tmp_path.parent])
 
@@ -49,5 +53,5 @@ def test_results_without_a_training_step_are_refused(tmp_path: Path) -> None:
 def test_published_results_say_how_good_the_prediction_is(tmp_path: Path) -> None:
     reference = PROJECT / "results/reference/tiny_f32_2core_xeon_avx512.json"
     found = measured_overhead([Path(shutil.copy(reference, tmp_path))])
-    assert 1 <= found.factor < 1.02
-    assert "full_step/train" in found.source
+    assert 1 <= found.model.most_bytes(1.0) < 1.02
+    assert "steps of tiny" in found.source

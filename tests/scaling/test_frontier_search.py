@@ -7,15 +7,30 @@ from collections.abc import Callable
 import pytest
 from frontier_stand_in import GIB, MIB, PlayedAsker, largest_by_trial, step_bytes
 
-from tinyllama_tools.frontier.asking import TOO_LARGE, UNCOUNTED, refusal
+from tinyllama_tools.frontier.asking import TOO_LARGE, UNCOUNTED, Asker, refusal
 from tinyllama_tools.frontier.axis import BY_BATCH, BY_SEQ, Line
 from tinyllama_tools.frontier.bracket import LARGEST, Bracket, between
-from tinyllama_tools.frontier.points import FrontierPoint, predict_frontier
-from tinyllama_tools.frontier.prediction import Found, Grid, Room, predict_lines
+from tinyllama_tools.frontier.points import FrontierPoint, point_of
+from tinyllama_tools.frontier.prediction import Found, Grid, Room, predict_lines, room_for
 from tinyllama_tools.frontier.proposals import guess, proposals
+from tinyllama_tools.prediction.memory_overhead import MemoryOverhead
 from tinyllama_tools.suite_run import PROJECT, SuiteError
 
 LIMIT = 3 * GIB
+Points = list[FrontierPoint]
+NONE = MemoryOverhead()
+
+
+def points_of(asker: Asker, grid: Grid, limit: int, overhead: MemoryOverhead = NONE) -> Points:
+    """The largest batches as they are written."""
+    room = Room(limit, "--memory-limit", overhead)
+    found = predict_lines(asker, BY_SEQ, grid, room)
+    points = (point_of(BY_SEQ, limit, one) for one in found)
+    return [point for point in points if isinstance(point, FrontierPoint)]
+
+
+def of_line(seq: int, size: str = "tiny", variants: tuple[str, ...] = ("baseline",)) -> Grid:
+    return Grid((size,), variants, ("f32",), (seq,))
 
 
 def lines_of(asker: PlayedAsker, by: str, limit: float, *given: int) -> list[Found]:
@@ -43,9 +58,8 @@ def test_dividing_a_bracket_asks_for_no_more_than_is_wanted(most: int) -> None:
 def test_points_are_to_the_batch_and_carry_their_bytes() -> None:
     asker = PlayedAsker()
     seqs = (128, 512, 2048)
-    points = predict_frontier(
-        asker, ("tiny", "small"), ("baseline", "optimized"), ("f32", "bf16"), seqs, LIMIT
-    )
+    grid = Grid(("tiny", "small"), ("baseline", "optimized"), ("f32", "bf16"), seqs)
+    points = points_of(asker, grid, LIMIT)
     assert len(points) == 2 * 2 * 2 * 3
     for point in points:
         case = (point.size, point.variant, point.dtype)
@@ -85,41 +99,52 @@ def test_not_even_the_shortest_sequence_fits() -> None:
 
 
 def test_nothing_fits_and_the_smallest_step_is_named() -> None:
-    (point,) = predict_frontier(
-        PlayedAsker(), ("very_large",), ("baseline",), ("f32",), (128,), 8 * GIB
-    )
+    (point,) = points_of(PlayedAsker(), of_line(128, "very_large"), 8 * GIB)
     assert point.largest_batch == 0
     assert point.predicted_bytes == step_bytes("very_large", "baseline", "f32", 1, 128) > 8 * GIB
     assert point.remark == ""
 
 
-def test_without_a_limit_it_is_what_is_free() -> None:
+def test_without_a_limit_it_is_nine_tenths_of_what_is_free() -> None:
     asker = PlayedAsker(free=GIB)
-    (point,) = predict_frontier(asker, ("tiny",), ("baseline",), ("f32",), (256,), None)
-    assert point.limit_bytes == GIB
-    assert point.largest_batch == largest_by_trial(GIB, "tiny", "baseline", "f32", seq=256)
+    room = room_for(asker, None, NONE)
+    assert room.limit_bytes == int(0.9 * GIB)
+    assert room.source.startswith("90 % of the 1.00 GiB free on the device: the program")
+    assert room_for(asker, 3 * GIB, NONE).limit_bytes == 3 * GIB
+    # tries happen here, whatever is asked for
+    tried = room_for(asker, 3 * GIB, NONE, is_tried=True)
+    assert (tried.limit_bytes, "below the 3.00 GiB asked for" in tried.source) == (
+        room.limit_bytes,
+        True,
+    )
+    assert room_for(asker, GIB // 2, NONE, is_tried=True).limit_bytes == GIB // 2
 
 
 def test_the_measured_overhead_leaves_less_room() -> None:
-    found = predict_frontier(
-        PlayedAsker(), ("tiny",), ("baseline",), ("f32",), (256,), LIMIT, overhead=1.25
-    )
-    (point,) = found
-    largest = largest_by_trial(LIMIT / 1.25, "tiny", "baseline", "f32", seq=256)
+    overhead = MemoryOverhead(fixed_bytes=64 * MIB, share=0.2, most=1.02, steps=3, sizes=("tiny",))
+    (point,) = points_of(PlayedAsker(), of_line(256), LIMIT, overhead)
+    formulas = (LIMIT / 1.02 - 64 * MIB) / 1.2
+    largest = largest_by_trial(formulas, "tiny", "baseline", "f32", seq=256)
     assert point.largest_batch == largest
     bare = step_bytes("tiny", "baseline", "f32", largest, 256)
-    assert point.predicted_bytes == pytest.approx(1.25 * bare)
+    assert point.predicted_bytes == pytest.approx(1.02 * (64 * MIB + 1.2 * bare))
+    # the fixed part is that of a step, whatever its size
+    (few,) = points_of(PlayedAsker(), of_line(256), 150 * MIB, overhead)
+    small = largest_by_trial(
+        (150 * MIB / 1.02 - 64 * MIB) / 1.2, "tiny", "baseline", "f32", seq=256
+    )
+    assert few.largest_batch == small
 
 
 def test_a_limit_beyond_what_is_free_counts() -> None:
     asker = PlayedAsker(free=100 * MIB)
-    (point,) = predict_frontier(asker, ("tiny",), ("baseline",), ("f32",), (512,), 64 * GIB)
+    (point,) = points_of(asker, of_line(512), 64 * GIB)
     assert point.largest_batch == largest_by_trial(64 * GIB, "tiny", "baseline", "f32", seq=512)
 
 
 def test_a_variant_that_the_device_refuses_is_named_and_the_others_stay() -> None:
     asker = PlayedAsker(refused={"graph": "graph: needs a GPU"})
-    points = predict_frontier(asker, ("tiny",), ("graph", "baseline"), ("f32",), (128,), LIMIT)
+    points = points_of(asker, of_line(128, variants=("graph", "baseline")), LIMIT)
     assert [(p.variant, p.largest_batch > 0, p.remark) for p in points] == [
         ("graph", False, "graph: needs a GPU"),
         ("baseline", True, ""),
@@ -154,7 +179,7 @@ def test_what_the_program_refuses_is_an_error() -> None:
         raise SuiteError("tiny_llama_bench: --variants 'x': must be one of")
 
     with pytest.raises(SuiteError, match="--variants 'x'"):
-        predict_frontier(refuse, ("tiny",), ("x",), ("f32",), (128,), LIMIT)
+        points_of(refuse, of_line(128, variants=("x",)), LIMIT)
 
 
 def test_the_words_of_the_program_are_still_these() -> None:

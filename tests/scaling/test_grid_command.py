@@ -6,7 +6,6 @@ import argparse
 import os
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,12 @@ from grid_runs import (
 from grid_stand_in import calls, make_program, measuring_calls, tell
 
 from tinyllama_tools import study
+from tinyllama_tools.grid_study import afterwards
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.suite_run import SuiteError
 from tinyllama_tools.training_run import TrainingError
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-FRONTIER = "tinyllama_tools.frontier.command"
 
 
 class Training:
@@ -86,7 +85,6 @@ def test_only_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("training", "status"),
     [
-        (Training(130), 130),
         (Training(2), 2),
         (Training(error=TrainingError("tiny_llama_train: no memory", 1)), 1),
         (Training(error=SuiteError("tiny_llama_bench: no device")), 2),
@@ -99,6 +97,23 @@ def test_a_training_that_ends_the_study_ends_it_before_the_grid(
     make_program(tmp_path)
     assert run_grid(tmp_path, "tiny", *SMALL_GRID) == status
     assert measuring_calls(tmp_path) == []
+    assert list((tmp_path / "results").iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_frontier")
+def test_an_interrupted_training_leaves_the_grid_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play_training(monkeypatch, Training(130))
+    make_program(tmp_path)
+    grid = [*SMALL_GRID, "--rounds=1"]
+    assert run_grid(tmp_path, "tiny", *grid) == 130
+    assert "the grid was not begun; scripts/study --resume" in capsys.readouterr().err
+    assert measuring_calls(tmp_path) == []
+    assert run_grid(tmp_path, "--resume") == 0
+    folder = grid_folder(tmp_path)
+    assert document(folder, "study.json")["rounds_done"] == 1
+    assert f"Resuming {folder}, begun as: scripts/study tiny" in capsys.readouterr().out
 
 
 def test_a_grid_that_the_program_refuses_is_told_before_the_training(
@@ -113,7 +128,7 @@ def test_a_grid_that_the_program_refuses_is_told_before_the_training(
 def put_frontier(
     monkeypatch: pytest.MonkeyPatch, error: Exception | None = None
 ) -> list[tuple[Path, Path, str, object]]:
-    """In place of the frontier's package; what it is called with."""
+    """In place of the prediction; what it is called with."""
     asked: list[tuple[Path, Path, str, object]] = []
 
     def write_frontier(
@@ -124,9 +139,7 @@ def put_frontier(
             raise error
         (folder / "frontier.json").write_text("{}")
 
-    module = types.ModuleType(FRONTIER)
-    module.write_frontier = write_frontier  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, FRONTIER, module)
+    monkeypatch.setattr(afterwards, "predict_frontier", write_frontier)
     return asked
 
 
@@ -151,8 +164,14 @@ def test_a_frontier_that_cannot_be_predicted_leaves_the_rest(
     put_frontier(monkeypatch, error)
     make_program(tmp_path)
     assert small_grid(tmp_path, "--rounds=1") == 1
-    assert "frontier.json is left out: no device" in capsys.readouterr().err
-    assert document(grid_folder(tmp_path), "study.json")["finished"]
+    assert "frontier.json is left out: no device; scripts/study --resume" in capsys.readouterr().err
+    folder = grid_folder(tmp_path)
+    assert not document(folder, "study.json")["finished"]
+    before = len(measuring_calls(tmp_path))
+    put_frontier(monkeypatch)
+    assert run_grid(tmp_path, "--resume") == 0
+    assert (folder / "frontier.json").is_file() and document(folder, "study.json")["finished"]
+    assert len(measuring_calls(tmp_path)) == before
 
 
 @pytest.mark.usefixtures("no_frontier")
@@ -164,8 +183,16 @@ def test_products_that_fail_are_measured_by_a_resumed_study(tmp_path: Path) -> N
     tell(tmp_path)
     before = len(measuring_calls(tmp_path))
     assert run_grid(tmp_path, "--resume") == 0
-    assert len(measuring_calls(tmp_path)) == before + 2
+    # twice the products, and the check
+    assert len(measuring_calls(tmp_path)) == before + 3
     assert names_in(folder, "products.json")
+
+
+@pytest.mark.usefixtures("no_frontier")
+@pytest.mark.parametrize("what", ["peak/gemm", "/medium/"])
+def test_products_or_checks_that_fail_are_a_failure(tmp_path: Path, what: str) -> None:
+    make_program(tmp_path, fail=[what])
+    assert small_grid(tmp_path, "--rounds=1") == 1
 
 
 def test_the_standard_library_is_enough(tmp_path: Path) -> None:

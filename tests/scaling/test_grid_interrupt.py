@@ -104,10 +104,10 @@ def test_a_resumed_study_measures_only_what_is_missing(tmp_path: Path) -> None:
     assert journaled(tmp_path, 1) == first
     assert journaled(tmp_path, 2)[: len(kept)] == kept
     assert len(journaled(tmp_path, 2)) == CASES
-    # the rest of round 2, and twice the products
+    # the rest of round 2, twice the products, and the check
     again = measuring_calls(tmp_path)[before:]
     assert [Path(value(call, "benchmark_out")).name for call in again] == [
-        *("round_2.json", "products_own.json", "products_largest.json")
+        *("round_2.json", "products_own.json", "products_largest.json", "check.json")
     ]
     assert value(again[0], "grid-batch") == "" and value(again[0], "batch") in {"1,2", "2,1"}
     assert (folder / "products.json").is_file()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tinyllama_tools.grid_study.plan import COMPONENTS, GridPlan
-from tinyllama_tools.grid_study.record import Record, write_record
+from tinyllama_tools.grid_study.record import Record, read_record, write_record
 from tinyllama_tools.study_options import parse_options
 
 
@@ -56,6 +56,31 @@ def test_every_axis_can_be_named() -> None:
     assert plan.cells == 24
 
 
+def test_the_grid_is_of_the_variant_that_is_trained() -> None:
+    trained = plan_of("tiny", "--variant=optimized")
+    assert trained is not None and trained.variants == ("optimized",)
+    named = plan_of("tiny", "--variant=optimized", "--grid-variants=baseline")
+    assert named is not None and named.variants == ("baseline",)
+
+
+def test_a_bigger_size_checks() -> None:
+    plan = plan_of("tiny")
+    assert plan is not None and plan.check_size == "medium" and plan.is_checked
+    off = plan_of("tiny", "--check-size=off")
+    assert off is not None and not off.is_checked
+    of_grid = plan_of("tiny", "--grid-sizes=tiny,medium")
+    assert of_grid is not None and not of_grid.is_checked
+
+
+def test_a_study_of_before_the_check_can_be_resumed(tmp_path: Path) -> None:
+    folder = begun(tmp_path, "20260101T000000Z")
+    path = folder / "study.json"
+    document = json.loads(path.read_text())
+    assert document.pop("check_size") == "medium"
+    path.write_text(json.dumps(document))
+    assert not read_record(folder).plan.is_checked
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -68,6 +93,8 @@ def test_every_axis_can_be_named() -> None:
         (["tiny", "--grid-variants=Q K"], "'Q K': must be a name"),
         (["tiny", "--grid-sizes=tony"], "size 'tony'"),
         (["tiny", "--rounds=0"], "--rounds: '0'"),
+        (["tiny", "--check-size=tony"], "--check-size: invalid choice: 'tony'"),
+        (["tiny", "--grid=off", "--check-size=off"], "--check-size: has no effect with --grid off"),
         (["tiny", "--grid-minutes=nan"], "--grid-minutes: 'nan'"),
         (["tiny", "--grid-minutes=-1"], "--grid-minutes: '-1'"),
         (["--grid=only"], "--grid only: no SIZE; name tiny and small"),

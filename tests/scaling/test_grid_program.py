@@ -73,9 +73,11 @@ def test_costs_are_told(bench_program: Path, tmp_path: Path) -> None:
     study = GridStudy(tmp_path, bench_program, Record(GridPlan(("tiny",), (1,), (64,))))
     costs = costs_of(study)
     steps = {cost.name.size: cost for cost in costs if cost.name.component == "full_step"}
-    assert list(steps) == list(problem_sizes())
+    assert set(steps) == set(problem_sizes())
     own = [cost.name for cost in costs if cost.name.component == "rms_norm"]
-    assert len(own) == len(problem_sizes()) + 1
+    # the sizes' own shapes, the grid's cell, and medium with smaller batches
+    smaller = len(study.record.plan.check_shapes) - 1
+    assert len(own) == len(problem_sizes()) + 1 + smaller
     assert costs_of(study) == costs
 
 
@@ -96,3 +98,7 @@ def test_a_study_of_two_rounds(bench_program: Path, tmp_path: Path) -> None:
     products = read_result_set([folder / "products.json"]).products
     assert products and all(rate.flops_per_second > 1e9 for rate in products)
     assert (folder / "frontier.json").is_file()
+    check = read_result_set([folder / "check.json"])
+    (step,) = check.cases.values()
+    assert (step.name.component, step.name.size) == ("full_step", "medium")
+    assert step.counters["peak_memory_MiB"] > 0

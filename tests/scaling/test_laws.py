@@ -1,4 +1,4 @@
-"""Laws of time and memory: coefficients, supported terms, words, and refusals."""
+"""Laws of time: coefficients, supported terms, words, and refusals."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from synthetic_grids import SIZES, memory_grid, time_grid
+from synthetic_grids import SIZES, time_grid
 
 from tinyllama_tools.laws import (
     GridPoint,
     Law,
     LawRefusedError,
-    fit_memory_law,
     fit_time_law,
 )
 from tinyllama_tools.laws.formula import Quantity
 from tinyllama_tools.laws.relative_fit import fit_relative
 from tinyllama_tools.laws.support import corrected_aic
-from tinyllama_tools.laws.terms import BASE, LINEAR
+from tinyllama_tools.laws.terms import BASE, LAUNCH, LINEAR
 
 # of noise that feigns no term; one in forty does, for each term
 SEED = 4
 LAUNCH_S, LINEAR_S, QUADRATIC_S = 10e-3, 64e-6, 117e-9
-BASE_B, BATCH_B, LINEAR_B, QUADRATIC_B = 33e6, 350e3, 76e3, 155.0
 
 
 def supported(law: Law) -> list[str]:
@@ -43,14 +41,6 @@ def test_the_time_law_comes_back_from_exact_times() -> None:
     assert law.at(3, 100) == pytest.approx(10e-3 + 300 * 64e-6 + 30000 * 117e-9)
     assert law.interval(3, 100) == pytest.approx((law.at(3, 100), law.at(3, 100)))
     assert law.formula == "time = 10 ms + 64 us x B S + 117 ns x B S^2"
-
-
-def test_the_memory_law_comes_back_from_exact_peaks() -> None:
-    law = fit_memory_law(memory_grid((BASE_B, BATCH_B, LINEAR_B, QUADRATIC_B)))
-    assert [c.name for c in law.coefficients] == ["base", "batch", "linear", "quadratic"]
-    assert values(law) == pytest.approx([BASE_B, BATCH_B, LINEAR_B, QUADRATIC_B])
-    assert supported(law) == ["base", "batch", "linear", "quadratic"]
-    assert law.formula == ("memory = 31.5 MiB + 342 KiB x B + 74.2 KiB x B S + 155 bytes x B S^2")
 
 
 @pytest.mark.parametrize(
@@ -85,13 +75,6 @@ def test_few_terms_are_supported_by_chance() -> None:
     assert wrong <= 6
 
 
-def test_memory_that_does_not_depend_on_the_size_has_a_base_alone() -> None:
-    law = fit_memory_law(memory_grid((BASE_B, 0, 0, 0)))
-    assert supported(law) == ["base"]
-    assert law.formula == "memory = 31.5 MiB"
-    assert law.interval(64, 4096) == pytest.approx((BASE_B, BASE_B))
-
-
 def test_a_term_that_noise_hides_is_reported_and_not_used() -> None:
     # at the largest size 2 % of the time; the noise is 10 %
     law = fit_time_law(time_grid((LAUNCH_S, LINEAR_S, 2.5e-9), noise=0.1))
@@ -103,6 +86,17 @@ def test_a_term_that_noise_hides_is_reported_and_not_used() -> None:
     assert law.at(1, 1000) == pytest.approx(
         law.coefficients[0].value + 1000 * law.coefficients[1].value
     )
+
+
+def test_a_term_that_the_work_does_not_have_is_not_fitted() -> None:
+    # a term of its own would be supported
+    points = time_grid((LAUNCH_S, LINEAR_S, QUADRATIC_S), 0.02)
+    law = fit_time_law(points, terms=(LAUNCH, LINEAR))
+    missing = law.coefficients[2]
+    assert not missing.supported
+    assert (missing.value, missing.low, missing.high) == (0, 0, 0)
+    assert missing.reason == "neither FLOPs nor bytes have it"
+    assert "S^2" not in law.formula
 
 
 def test_coefficients_are_never_negative() -> None:
@@ -189,12 +183,6 @@ def test_as_many_sizes_as_terms_leave_out_a_term() -> None:
 def test_too_few_or_alike_sizes_are_refused(sizes: list[tuple[int, int]], reason: str) -> None:
     with pytest.raises(LawRefusedError, match=reason):
         fit_time_law(time_grid((LAUNCH_S, LINEAR_S, QUADRATIC_S), sizes=sizes))
-
-
-def test_memory_at_one_batch_size_is_refused() -> None:
-    sizes = [(8, s) for s in (64, 128, 256, 512, 1024)]
-    with pytest.raises(LawRefusedError, match=r"base, batch, .* apart .batches 8;"):
-        fit_memory_law(memory_grid((BASE_B, BATCH_B, LINEAR_B, QUADRATIC_B), sizes))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1e-3])

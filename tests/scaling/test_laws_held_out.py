@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from synthetic_grids import SIZES, memory_grid, time_grid
+from synthetic_grids import SIZES, time_grid
 
 from tinyllama_tools.laws import (
     GridPoint,
     LawRefusedError,
     check_held_out,
-    fit_memory_law,
     fit_time_law,
 )
 
@@ -50,12 +49,6 @@ def test_what_lies_in_the_intervals_is_covered() -> None:
     ]
     assert found.covered == sum(inside) >= 2
     assert 10 < found.median_width_percent < 100
-
-
-def test_memory_is_checked_by_the_same_rule() -> None:
-    found = check_held_out(memory_grid((33e6, 350e3, 76e3, 155.0)), fit_memory_law)
-    assert len(found.held) == 3
-    assert found.median_percent < 1e-6
 
 
 @pytest.mark.parametrize(

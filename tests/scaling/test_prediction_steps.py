@@ -33,11 +33,17 @@ def predict(rates: Rates, *sizes: str) -> list[StepPrediction]:
     return predict_steps(rates, costs(own_cell(size) for size in sizes))
 
 
-def machine_of(seed: int, unknown: float) -> SimulatedMachine:
-    """Rates drawn by chance; `unknown`: deviation that each part has at each size by itself, beside
-    a rate of products that grows with their width, which no term describes exactly."""
+def machine_of(seed: int, unknown: float, common: float = 0.0) -> SimulatedMachine:
+    """Rates drawn by chance. What no formula knows: `unknown`, deviation that each part has at each
+    size by itself, beside a rate of products that grows with their width; `common`, deviation that
+    all parts of a size share."""
     random = np.random.default_rng(1000 + seed)
-    off = {(part, size): math.exp(random.normal(0, unknown)) for part in PARTS for size in SIZES}
+    shared = {size: random.normal(0, common) for size in SIZES}
+    off = {
+        (part, size): math.exp(shared[size] + random.normal(0, unknown))
+        for part in PARTS
+        for size in SIZES
+    }
     return SimulatedMachine(
         launch=math.exp(random.uniform(math.log(1e-6), math.log(8e-6))),
         flops_per_second=random.uniform(200e9, 370e9),
@@ -51,11 +57,15 @@ def machine_of(seed: int, unknown: float) -> SimulatedMachine:
     )
 
 
-@pytest.mark.parametrize(("unknown", "widest"), [(0.0, 1.35), (0.04, 2.0)])
-def test_a_larger_size_lies_within_its_interval(unknown: float, widest: float) -> None:
+@pytest.mark.parametrize(
+    ("unknown", "common", "widest"), [(0.0, 0.0, 1.8), (0.04, 0.0, 1.9), (0.04, 0.12, 2.2)]
+)
+def test_a_larger_size_lies_within_its_interval(
+    unknown: float, common: float, widest: float
+) -> None:
     inside, widths, errors = [], [], []
     for seed in range(TRIES):
-        machine = machine_of(seed, unknown)
+        machine = machine_of(seed, unknown, common)
         (medium,) = predict(rates_of(machine, seed), "medium")
         check = check_against(medium, machine.case("full_step", *own_cell("medium")))
         inside.append(check.is_inside)
@@ -64,7 +74,7 @@ def test_a_larger_size_lies_within_its_interval(unknown: float, widest: float) -
     assert sum(inside) >= 0.9 * TRIES
     # an interval that is always right because it is endless would be of no use
     assert statistics.median(widths) < widest
-    assert statistics.median(errors) < 3 + 300 * unknown
+    assert statistics.median(errors) < 4 + 300 * unknown + 100 * common
 
 
 def test_intervals_widen_with_the_distance() -> None:
@@ -79,7 +89,8 @@ def test_intervals_widen_with_the_distance() -> None:
 def test_one_size_alone_is_less_sure_and_says_so() -> None:
     machine = SimulatedMachine()
     (both,), (alone,) = (predict(rates_of(machine, sizes=s), "medium") for s in ((), ("tiny",)))
-    assert alone.high / alone.low > 2 * both.high / both.low
+    assert alone.high / alone.low > 1.5 * both.high / both.low
+    assert (alone.range_words, both.range_words) == ("assumed range", "95 % interval")
     assert "only one size was measured (tiny)" in alone.basis
     assert "tiny from the others" in both.basis
     assert "small from the others" in both.basis
@@ -93,7 +104,9 @@ def test_the_basis_names_rates_and_cells() -> None:
     assert "attention 3" in medium.basis
     assert "GFLOP/s" in medium.basis
     assert "us an operator" in medium.basis
-    assert "18 steps" in medium.basis
+    assert "of all sizes" in medium.basis
+    assert "memory: measured on 18 steps of tiny, small" in medium.basis
+    assert "an assumed 20 % for each factor of 10 in FLOPs, which counts as 3 sizes" in medium.basis
     assert "times the FLOPs a token and 2 times the tokens of the largest" in medium.basis
 
 
@@ -102,7 +115,7 @@ def test_parts_and_closure_make_the_step() -> None:
     (medium,) = predict(rates, "medium")
     assert set(medium.parts) == set(PARTS)
     assert sum(medium.parts.values()) * medium.step_over_parts == pytest.approx(medium.seconds)
-    assert medium.step_over_parts == rates.closure.ratio
+    assert medium.step_over_parts == rates.closure.ratio_at(1e9)
     machine = SimulatedMachine()
     layers = SIZES["medium"]["n_layers"]
     true = layers * machine.part_seconds("ffn", *own_cell("medium"))
@@ -114,6 +127,8 @@ def test_memory_is_the_formulas_and_the_measured_overhead() -> None:
     (medium,) = predict(rates, "medium")
     known = cost("full_step", *own_cell("medium")).predicted_memory_bytes
     assert medium.memory_bytes == pytest.approx(known)
+    assert medium.memory_low < medium.memory_bytes < medium.memory_high
+    assert medium.memory_high == pytest.approx(known, rel=0.01)
     wider = dataclasses.replace(rates, memory=dataclasses.replace(rates.memory, share=0.05))
     assert predict(wider, "medium")[0].memory_bytes == pytest.approx(1.05 * known)
 
@@ -128,6 +143,14 @@ def test_no_part_is_faster_than_its_traffic_allows() -> None:
     (medium,) = predict(dataclasses.replace(rates, parts=free), "medium")
     least = machine.traffic_seconds(cost("optimizer", *own_cell("medium")).bytes)
     assert medium.parts["optimizer"] == pytest.approx(least)
+
+
+def test_an_update_beyond_the_cache_does_not_move_everything_from_memory_each_time() -> None:
+    # operators one by one: only the first pass over a tensor goes to the memory
+    machine = SimulatedMachine(noise=0.0, traffic_factor=5.0, cache_bytes=272 * 2**20)
+    (medium,) = predict(rates_of(machine), "medium")
+    true = machine.part_seconds("optimizer", *own_cell("medium"))
+    assert medium.parts["optimizer"] == pytest.approx(true, rel=0.5)
 
 
 def test_what_does_not_fit_is_predicted_and_says_why_it_was_not_run() -> None:
@@ -166,6 +189,11 @@ def test_a_check_gives_percent_and_place() -> None:
     assert found.percent_off == pytest.approx(10)
     assert found.is_inside
     assert found.memory_percent_off == pytest.approx(0, abs=1e-6)
+    assert found.is_memory_inside
+    smaller = dataclasses.replace(medium, memory_high=0.9 * medium.memory_bytes)
+    assert not check_against(smaller, exact).is_memory_inside
+    bare = check_against(medium, dataclasses.replace(exact, counters={}))
+    assert (bare.memory_percent_off, bare.is_memory_inside) == (None, None)
     late = dataclasses.replace(case, seconds=(2 * medium.high,))
     assert not check_against(medium, late).is_inside
 

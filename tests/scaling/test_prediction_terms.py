@@ -7,13 +7,18 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 from simulated_machine import named, part_figures
 
+from tinyllama_tools.prediction.cells import Cell, StepCell
+from tinyllama_tools.prediction.closure import ASSUMED_SCATTER, closure_of
+from tinyllama_tools.prediction.figures import Figures
 from tinyllama_tools.prediction.layers import layer_counts, layers_of
 from tinyllama_tools.prediction.memory_overhead import memory_overhead
 from tinyllama_tools.prediction.operator_rule import CountedCell, operator_rule
 from tinyllama_tools.prediction.refusal import RatesRefusedError
 from tinyllama_tools.prediction.spread import (
+    ASSUMED_DEGREES,
     ASSUMED_GROWTH,
     CalibratedRange,
     HeldOutStep,
@@ -24,7 +29,7 @@ from tinyllama_tools.reading.result_set import MeasuredCase
 
 PEAK = 400e9
 # launch, seconds a FLOP, seconds an elementwise FLOP, times the least traffic
-TRUE = np.array([3e-6, 1 / 300e9, 1 / 8e9, 3.0])
+TRUE = np.array([3e-6, 1 / 300e9, 1 / 8e9, 1.5])
 
 
 def cells(count: int = 40, seed: int = 1) -> np.ndarray:
@@ -115,45 +120,109 @@ def test_two_models_under_one_name_are_refused() -> None:
         layer_counts({("tiny", part): value for part, value in mixed.items()})
 
 
-def step(predicted: float, measured: float) -> MeasuredCase:
+def step(predicted: float, measured: float, size: str = "tiny") -> MeasuredCase:
     counters = {"predicted_memory_MiB": predicted, "peak_memory_MiB": measured}
-    return MeasuredCase(named("full_step", "tiny", int(predicted), 2), (1.0,), counters)
+    return MeasuredCase(named("full_step", size, int(predicted), 2), (1.0,), counters)
 
 
 def test_memory_beyond_the_formulas_is_fixed_and_a_share() -> None:
     found = memory_overhead([step(p, 32 + 1.02 * p) for p in (100, 400, 1600)])
     assert found.steps == 3
     assert found.peak_bytes(10_000 * 2**20) == pytest.approx((32 + 10_200) * 2**20, rel=1e-3)
+    assert found.in_words().startswith("measured on 3 steps of tiny: 32.0 MiB + 2.00 %")
 
 
 def test_memory_is_never_below_the_formulas() -> None:
     assert memory_overhead([step(100, 90), step(400, 350)]).peak_bytes(1e9) == pytest.approx(1e9)
     assert memory_overhead([step(100, 110)]).peak_bytes(1e9) == pytest.approx(1.1e9)
-    assert memory_overhead([]).steps == 0
+    assert memory_overhead([step(100, 132), step(400, 396)]).share == 0
+    assert memory_overhead([step(100, 90), step(400, 440)]).fixed_bytes == 0
+    assert memory_overhead([]).in_words() == "not measured, so none is assumed"
 
 
-RANGE = CalibratedRange((1e7, 1e8), (2048, 4096))
+def test_what_fits_has_to_fit_with_the_largest_misfit() -> None:
+    found = memory_overhead(
+        [step(p, p * more) for p, more in ((100, 1.0), (400, 1.0), (900, 1.09))]
+    )
+    low, high = found.interval(1e9)
+    assert low < found.peak_bytes(1e9) < high == found.most_bytes(1e9)
+    # the step that took most fits into what it took
+    assert found.most_bytes(900 * 2**20) >= 0.999 * 900 * 1.09 * 2**20
+
+
+def test_memory_ranges_come_from_sizes_left_out() -> None:
+    tiny = [step(p, 1.00 * p, "tiny") for p in (100, 400)]
+    small = [step(p, 1.10 * p, "small") for p in (800, 3200)]
+    low, high = memory_overhead([*tiny, *small]).interval(1.0)
+    # small is 10 % above what tiny alone says, and may be so beyond both
+    assert high == pytest.approx(1.1 * memory_overhead([*tiny, *small]).peak_bytes(1.0), rel=0.01)
+    assert low <= 1.0
+    exact = memory_overhead([step(p, 32 + p, size) for p, size in ((100, "tiny"), (900, "small"))])
+    assert exact.sizes == ("tiny", "small")
+
+
+RANGE = CalibratedRange((1e7, 1e8), (2048, 4096), 2e10)
 
 
 def test_distance_counts_model_and_tokens() -> None:
     assert RANGE.distance(5e7 * 3000, 3000) == 0
     assert RANGE.distance(1e9 * 4096, 4096) == pytest.approx(math.log(10))
     assert RANGE.distance(1e9 * 8192, 8192) == pytest.approx(math.log(20))
-    assert RANGE.distance(1e7 * 512, 512) == pytest.approx(math.log(4))
+    assert RANGE.distance(1e7 * 512, 512) == pytest.approx(math.log(2e10 / (1e7 * 512)))
+    # few tokens of a large model are no small step
+    assert RANGE.distance(1e8 * 512, 512) == 0
+
+
+def held(error: float, distance: float = 2.0) -> list[HeldOutStep]:
+    """Two sizes, each from the other."""
+    return [HeldOutStep("tiny", -error, distance), HeldOutStep("small", error, distance)]
 
 
 def test_errors_of_sizes_left_out_widen_the_interval() -> None:
-    true = [HeldOutStep("tiny", -0.02, 2.0), HeldOutStep("small", 0.02, 2.0)]
-    wrong = [HeldOutStep("tiny", -0.2, 2.0), HeldOutStep("small", 0.2, 2.0)]
-    narrow, wide = spread_of(0.02, true), spread_of(0.02, wrong)
+    narrow, wide = spread_of(0.02, held(0.02)), spread_of(0.02, held(0.6))
     assert narrow.factor(0) == wide.factor(0)
     assert narrow.factor(0) < narrow.factor(2) < narrow.factor(5) < wide.factor(5)
-    # at the distance of those left out: their error, with the quantile
-    assert math.log(wide.factor(2)) == pytest.approx(wide.quantile * 0.2, rel=0.01)
+    assert not wide.is_assumed
+    assert wide.words == "95 % interval"
+
+
+def test_two_sizes_are_one_comparison() -> None:
+    # a comparison that came out well by chance does not end the doubt
+    lucky, alone = spread_of(0.02, held(0.0)), spread_of(0.02, [])
+    assert lucky.growth == pytest.approx(
+        ASSUMED_GROWTH * math.sqrt(ASSUMED_DEGREES / (ASSUMED_DEGREES + 1))
+    )
+    assert lucky.quantile == pytest.approx(student.ppf(0.975, ASSUMED_DEGREES + 1))
+    assert alone.quantile == pytest.approx(student.ppf(0.975, ASSUMED_DEGREES))
+    third = [*held(0.0), HeldOutStep("medium", 0.0, 2.0)]
+    assert spread_of(0.02, third).quantile < lucky.quantile
 
 
 def test_one_size_shows_no_growth_so_it_is_assumed() -> None:
     alone = spread_of(0.02, [])
     assert (alone.growth, alone.held_out) == (ASSUMED_GROWTH, ())
-    alike = spread_of(0.02, [HeldOutStep("a", 0.1, 0.0), HeldOutStep("b", 0.1, 0.0)])
+    assert alone.is_assumed
+    assert alone.words == "assumed range"
+    alike = spread_of(0.02, held(0.1, distance=0.0))
     assert (alike.growth, alike.base) == (ASSUMED_GROWTH, pytest.approx(0.1))
+
+
+def step_cell(size: str, tokens: int, over_parts: float) -> StepCell:
+    """Of parts that took a second."""
+    name = named("full_step", size, 1, tokens)
+    flops = Figures(1.0, tokens * {"tiny": 1e7, "small": 1e8}[size], 0.0, 0.0, 0.0)
+    return StepCell(name, over_parts, ((Cell(name, 1.0, flops, 1.0, 4), 1),))
+
+
+def test_the_closure_is_that_of_large_steps_of_the_nearest_size() -> None:
+    tiny = [step_cell("tiny", tokens, 1.4) for tokens in (64, 128, 256, 512)]
+    tiny += [step_cell("tiny", tokens, 1.1) for tokens in (2048, 4096)]
+    small = [step_cell("small", tokens, 1.0) for tokens in (2048, 4096)]
+    found = closure_of([*tiny, *small])
+    assert found.steps == 4
+    assert found.ratio_at(1e7) == pytest.approx(1.1)
+    assert found.ratio_at(1e9) == pytest.approx(1.0)
+    # what lies between the sizes is no less than the scatter
+    assert found.scatter == pytest.approx(math.log(1.1))
+    assert closure_of([]).ratio_at(1e7) == 1
+    assert closure_of([step_cell("tiny", 64, 1.2)]).scatter == ASSUMED_SCATTER

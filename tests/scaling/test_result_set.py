@@ -3,46 +3,24 @@
 from __future__ import annotations
 
 import copy
-import json
+import math
 from pathlib import Path
 
 import pytest
+from result_documents import MEASURED, document, gemm_row, write
 
+from tinyllama_tools.compare.stored_files import read_stored
+from tinyllama_tools.reading.circumstances import SAME_DEVICE, first_difference
 from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.result_set import ProductRate, read_result_set
-from tinyllama_tools.suite_run import PROJECT, Json
+from tinyllama_tools.reading.product_rates import ProductRate
+from tinyllama_tools.reading.result_set import read_result_set
+from tinyllama_tools.suite_run import Json
 
-MEASURED = PROJECT / "results/reference/tiny_f32_2core_xeon_avx512.json"
 NAME = "embedding/forward_backward/baseline/tiny/f32/batch:8/seq:128"
-
-
-def document() -> Json:
-    return json.loads(MEASURED.read_text(encoding="utf-8"))
-
-
-def write(folder: Path, name: str, content: Json) -> Path:
-    path = folder / name
-    path.write_text(json.dumps(content), encoding="utf-8")
-    return path
 
 
 def of_case(content: Json, name: str) -> list[Json]:
     return [e for e in content["benchmarks"] if e["run_name"].startswith(name)]
-
-
-def gemm_row(name: str, tflops: float) -> Json:
-    full_name = f"{name}/iterations:1/manual_time"
-    return {
-        "name": full_name,
-        "run_name": full_name,
-        "run_type": "iteration",
-        "repetition_index": 0,
-        "iterations": 1,
-        "real_time": 1.0,
-        "time_unit": "ms",
-        "TFLOPS": tflops,
-        "label": "oneDNN",
-    }
 
 
 def test_one_file() -> None:
@@ -67,6 +45,7 @@ def test_rounds_are_one_set(tmp_path: Path) -> None:
     case = read_result_set(paths).cases[NAME]
     assert case.seconds == pytest.approx((one, 2 * one, 4 * one))
     assert case.median_seconds == pytest.approx(2 * one)
+    assert case.rounds == (1, 2, 3)
 
 
 def test_a_case_that_failed_in_one_round_has_failed(tmp_path: Path) -> None:
@@ -80,14 +59,43 @@ def test_a_case_that_failed_in_one_round_has_failed(tmp_path: Path) -> None:
     ]
 
 
-def test_a_case_skipped_in_one_round_keeps_the_others(tmp_path: Path) -> None:
+def test_a_case_skipped_in_one_round_keeps_the_others_and_is_named(tmp_path: Path) -> None:
     content = document()
     for entry in of_case(content, NAME):
         entry |= {"skipped": True, "skip_message": "too long"}
     second = write(tmp_path, "second.json", content)
-    assert len(read_result_set([MEASURED, second]).cases[NAME].seconds) == 1
+    found = read_result_set([MEASURED, second, write(tmp_path, "third.json", document())])
+    assert found.cases[NAME].rounds == (1, 3)
+    assert len(found.cases[NAME].seconds) == 2
+    assert found.warnings == (f"not measured in second.json: {NAME}: too long",)
     alone = read_result_set([second])
     assert [(one.name, one.is_failure) for one in alone.left_out] == [(NAME, False)]
+    assert alone.warnings == ()
+
+
+def test_cases_that_a_round_lacks_share_a_warning(tmp_path: Path) -> None:
+    content = document()
+    content["benchmarks"] = of_case(content, NAME)
+    found = read_result_set([MEASURED, write(tmp_path, "second.json", content)])
+    assert found.cases[NAME].rounds == (1, 2)
+    (warning,) = found.warnings
+    assert warning.startswith("not measured in second.json: ")
+    assert warning.endswith(f" and {len(found.cases) - 4} more: not in the file")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_bad_counter_costs_its_case_only(tmp_path: Path, value: float) -> None:
+    content = document()
+    of_case(content, NAME)[1]["MFU_percent"] = value
+    of_case(content, NAME)[0]["MFU_percent"] = 1.0
+    path = write(tmp_path, "bad.json", content)
+    found = read_result_set([path])
+    assert len(found.cases) == len(read_result_set([MEASURED]).cases) - 1
+    assert [(one.name, one.is_failure) for one in found.left_out] == [(NAME, True)]
+    assert found.left_out[0].reason == f"counter MFU_percent is {value}, must be finite"
+    # a comparison has no use for the rest of such a file
+    with pytest.raises(BadInputError, match="counter MFU_percent is"):
+        read_stored(path)
 
 
 def test_products_by_shape_at_their_best(tmp_path: Path) -> None:
@@ -107,6 +115,33 @@ def test_products_by_shape_at_their_best(tmp_path: Path) -> None:
     )
 
 
+def test_of_repetitions_the_best_counts_with_its_own_label(tmp_path: Path) -> None:
+    rows = [
+        gemm_row("peak/gemm/f32/8x8x8", rate, label, number)
+        for number, (rate, label) in enumerate([(0.1, "BLAS"), (0.3, "oneDNN"), (0.2, "BLAS")])
+    ]
+    content = document() | {"benchmarks": rows}
+    (product,) = read_result_set([write(tmp_path, "products.json", content)]).products
+    assert (product.flops_per_second, product.source) == (pytest.approx(0.3e12), "oneDNN")
+
+
+def test_products_without_a_figure_are_named(tmp_path: Path) -> None:
+    skipped, failed, bad, good = (
+        gemm_row(f"peak/gemm/f32/{number}x8x8", 0.1) for number in (1, 2, 3, 4)
+    )
+    skipped |= {"skipped": True, "skip_message": "does not fit"}
+    failed |= {"error_occurred": True, "error_message": "wrong"}
+    bad["TFLOPS"] = math.nan
+    content = document() | {"benchmarks": [skipped, failed, bad, good]}
+    found = read_result_set([write(tmp_path, "products.json", content)])
+    assert [product.m for product in found.products] == [4]
+    assert [(one.name, one.reason, one.is_failure) for one in found.left_out] == [
+        ("peak/gemm/f32/1x8x8", "does not fit", False),
+        ("peak/gemm/f32/2x8x8", "wrong", True),
+        ("peak/gemm/f32/3x8x8", "counter TFLOPS is nan, must be finite", True),
+    ]
+
+
 def test_products_alone_are_a_set(tmp_path: Path) -> None:
     content = document() | {"benchmarks": [gemm_row("peak/gemm/f32/8x8x8", 0.2)]}
     found = read_result_set([write(tmp_path, "products.json", content)])
@@ -115,7 +150,15 @@ def test_products_alone_are_a_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("torch_version", "2.9.0"), ("threads", 64), ("git_commit", "0" * 40)]
+    ("key", "value"),
+    [
+        ("torch_version", "2.9.0"),
+        ("threads", 64),
+        ("git_commit", "0" * 40),
+        ("git_dirty", True),
+        ("cold_cache", True),
+        ("memory_source", "another"),
+    ],
 )
 def test_other_circumstances_are_refused(tmp_path: Path, key: str, value: object) -> None:
     content = document()
@@ -125,11 +168,35 @@ def test_other_circumstances_are_refused(tmp_path: Path, key: str, value: object
         read_result_set([MEASURED, other])
 
 
-def test_another_device_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("part", "key", "value"),
+    [
+        ("device", "name", "AMD Instinct MI300X"),
+        ("device", "driver_version", "6.8"),
+        ("device", "runtime_version", "6.2"),
+        ("settings", "float32_matmul_precision", "high"),
+        ("settings", "cpu_affinity", "0-63"),
+        ("settings", "env.OMP_NUM_THREADS", "1"),
+    ],
+)
+def test_another_device_or_setting_is_refused(
+    tmp_path: Path, part: str, key: str, value: str
+) -> None:
     content = document()
-    content["context"]["device"]["name"] = "AMD Instinct MI300X"
-    with pytest.raises(BadInputError, match=r"device\.name is 'AMD Instinct MI300X'"):
+    content["context"][part][key] = value
+    with pytest.raises(BadInputError, match=f"{part}.{key} is '{value}'"):
         read_result_set([MEASURED, write(tmp_path, "other.json", content)])
+
+
+def test_a_device_is_the_same_with_another_commit() -> None:
+    here, there = document()["context"], document()["context"]
+    there["git_commit"] = "0" * 40
+    there["device"]["driver_version"] = "2"
+    assert first_difference(here, there, SAME_DEVICE) is None
+    there["threads"] = 64
+    found = first_difference(here, there, SAME_DEVICE)
+    assert found is not None
+    assert (found.name, found.here, found.there) == ("threads", 2, 64)
 
 
 def test_nothing_measured_is_refused(tmp_path: Path) -> None:

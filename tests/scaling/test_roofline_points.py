@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from roofline_sets import AXES, CACHE, PEAK, case, context, name_of, result_set
 
-from tinyllama_tools.reading.result_set import MeasuredCase, ProductRate, read_result_set
+from tinyllama_tools.reading.product_rates import ProductRate
+from tinyllama_tools.reading.result_set import MeasuredCase, read_result_set
 from tinyllama_tools.roofline.case_work import useful_product_flops
 from tinyllama_tools.roofline.launch_cost import launch_cost
 from tinyllama_tools.roofline.machine import Machine
@@ -58,6 +61,13 @@ def test_masked_scores_that_are_left_out_do_not_count() -> None:
     assert less.intensity == pytest.approx(15.0)
 
 
+def test_the_counter_of_useful_flops_counts_where_there_is_one() -> None:
+    older = case(FFN, 4e-6, model_flops=2000.0, useful_flops=1500.0)
+    assert useful_product_flops(older) == 1500.0
+    newer = replace(older, counters={**older.counters, "useful_flops": 1200.0})
+    assert useful_product_flops(newer) == 1200.0
+
+
 def test_rounding_of_counters_leaves_no_score_out() -> None:
     # FLOPs of the largest steps are more than a float counts one by one
     flops = 3.0 * 2**60 + 4096.0
@@ -80,13 +90,27 @@ def test_launches_bound_what_they_explain_mostly() -> None:
     other = f"loss/forward_backward/{AXES}"
     found = only(case(other, 2e-4, model_flops=5e4, operators=150.0), small)
     assert found.bound == "latency"
-    assert "the start of 150 operators 135 us (900 ns each, from rms_norm" in found.why
+    assert (
+        "the start of 150 operators at most 135 us (900 ns each, inferred from rms_norm"
+        in found.why
+    )
     # products take longer than launches do
     assert only(case(other, 3e-4, model_flops=2e5, operators=150.0), small).bound == "compute"
     # the same where launches take more than half of it
     assert only(case(other, 2e-4, model_flops=1.5e5, operators=130.0), small).bound == "compute"
     # launches take longer than products, but most of the time is neither's
     assert only(case(other, 4e-4, model_flops=5e4, operators=150.0), small).bound == "compute"
+
+
+def test_the_case_that_shows_what_a_launch_costs_is_not_bound_by_it() -> None:
+    small, larger = (
+        case(f"{name}/forward_backward/{AXES}", seconds, bytes=10.0, operators=10.0)
+        for name, seconds in (("rms_norm", 9e-6), ("loss", 10e-6))
+    )
+    source, other = roofline_points(result_set([small, larger]))
+    assert other.bound == "latency"
+    assert source.bound == "bandwidth"
+    assert "inferred from this very case" in source.why
 
 
 def test_the_cost_of_a_launch_comes_from_the_cell_that_shows_it_best() -> None:
@@ -139,7 +163,13 @@ def test_products_of_their_own() -> None:
         ProductRate("f32", 8, 10, 10, 1, PEAK / 100, "a path"),
         ProductRate("bf16", 1, 10, 10, 10, PEAK, "a path"),
     ]
-    square, thin = product_points(result_set([], rows))
+    rows.append(ProductRate("i8", 1, 2, 2, 2, PEAK, "a path"))
+    of = context(f32=PEAK, i8=PEAK)
+    square, thin = product_points(result_set([], rows, of))
+    assert left_out_of_roofline(result_set([], rows, of)) == [
+        "peak/gemm/bf16/10x10x10: no peak of bf16 products was measured",
+        "peak/gemm/i8/2x2x2: how many bytes a value of i8 has is not known",
+    ]
     assert square.name == "peak/gemm/f32/10x10x10"
     assert square.intensity == pytest.approx(2000 / (4 * 300))
     # 1.2 us of traffic at the bandwidth against 2 us at the peak, 4 us measured
@@ -157,7 +187,8 @@ def test_of_a_real_run() -> None:
             assert point.bound == "compute"
         elif name.startswith(("embedding", "rms_norm")):
             assert point.bound == "bandwidth"
-    # the update of one tensor after another is a thousand starts; as one operator it is traffic
+    # the update of one tensor after another is a thousand starts, and shows best what one costs; as
+    # one operator it is traffic
     tail = "tiny/f32/batch:8/seq:128"
-    assert points[f"optimizer/update/baseline/{tail}"].bound == "latency"
+    assert "inferred from this very case" in points[f"optimizer/update/baseline/{tail}"].why
     assert points[f"optimizer/update/optimized/{tail}"].bound == "bandwidth"

@@ -140,12 +140,24 @@ def test_phases_without_the_update() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variant", "is_found"), [("fused_adamw", True), ("foreach_adamw", True), ("qkv", False)]
+    ("variant", "label", "is_found"),
+    [
+        ("fused_adamw", "", True),
+        ("foreach_adamw", "", True),
+        ("qkv", "", False),
+        # one of the set's switches is the update's, the others are not
+        ("fused", "", False),
+        # what that stands for is in the label
+        ("optimized", "optimized = fused_adamw", True),
+        ("optimized", "optimized = sdpa+fused_adamw", False),
+    ],
 )
-def test_a_switch_of_the_update_leaves_the_model_as_it_is(variant: str, is_found: bool) -> None:
+def test_a_switch_of_the_update_leaves_the_model_as_it_is(
+    variant: str, label: str, is_found: bool
+) -> None:
     step = replace(STEP, variant=variant)
     cases = [case(FORWARD, 3e-4), case(BOTH, 9e-4)]
-    cases.append(case(str(step), 1e-3, model_flops=STEP_FLOPS))
+    cases.append(case(str(step), 1e-3, label, model_flops=STEP_FLOPS))
     found = waterfall(result_set(cases), step, SIZES)
     assert ("forward" in shown(found.phases)) == is_found
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tinyllama_tools.case_costs import CaseCost, DryRun, ask_dry_run
-from tinyllama_tools.frontier.axis import COMPONENT, PASS, Axis
+from tinyllama_tools.frontier.axis import Axis
+from tinyllama_tools.reading.case_name import STEP, TRAIN
 from tinyllama_tools.suite_run import SuiteError
 
 # Words of benchmarks/harness/plan.cpp and admission.cpp.
@@ -37,8 +38,8 @@ def step_options(
 ) -> list[str]:
     """Options that choose the training step at all combinations; `values`: on the searched axis."""
     axes = {
-        "components": [COMPONENT],
-        "passes": [PASS],
+        "components": [STEP],
+        "passes": [TRAIN],
         "sizes": sizes,
         "variants": variants,
         "dtypes": dtypes,
@@ -50,7 +51,7 @@ def step_options(
 
 def free_memory(asker: Asker) -> DryRun:
     """What is free now, which every answer says; asked with the smallest step."""
-    return asker([f"--components={COMPONENT}", "--sizes=tiny", "--batch=1", "--seq=2"])
+    return asker([f"--components={STEP}", "--sizes=tiny", "--batch=1", "--seq=2"])
 
 
 def ask_countable(

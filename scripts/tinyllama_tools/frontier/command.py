@@ -3,136 +3,177 @@
 from __future__ import annotations
 
 import argparse
-import functools
+import datetime
 import json
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tinyllama_tools.ablation_progress import Progress
-from tinyllama_tools.compare.interrupts import ended_as_by_ctrl_c
-from tinyllama_tools.frontier.asking import Asker, ask_program, free_memory
-from tinyllama_tools.frontier.axis import BY_SEQ, Axis
-from tinyllama_tools.frontier.confirmation import Confirmation, confirm
+from tinyllama_tools.compare.interrupts import INTERRUPTED, ended_as_by_ctrl_c
+from tinyllama_tools.frontier.asking import ask_program
+from tinyllama_tools.frontier.axis import AXES
+from tinyllama_tools.frontier.confirmation import Confirmation, Try, confirm
 from tinyllama_tools.frontier.options import (
+    DEFAULT_BATCHES,
     DEFAULT_DTYPES,
     DEFAULT_SEQS,
     DEFAULT_VARIANTS,
     parse_options,
 )
 from tinyllama_tools.frontier.overhead import Overhead, measured_overhead
-from tinyllama_tools.frontier.page import bytes_text, details, facts, overview, page
-from tinyllama_tools.frontier.points import Frontier
-from tinyllama_tools.frontier.prediction import Found, Grid, Room, predict_lines, room_for
-from tinyllama_tools.frontier.tries import SAFE_SHARE, MortalProgram, Trial
+from tinyllama_tools.frontier.page import details, facts, overview, page
+from tinyllama_tools.frontier.points import Frontier, Origin, document_of
+from tinyllama_tools.frontier.prediction import Found, Grid, predict_lines, room_for
+from tinyllama_tools.frontier.tries import MortalProgram, Trial
+from tinyllama_tools.grid_files import FRONTIER
 from tinyllama_tools.profile_text import shown
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.result_files import run_folder, write_whole
-from tinyllama_tools.suite_run import SuiteError, problem_sizes
+from tinyllama_tools.suite_run import PROJECT, SuiteError, problem_sizes
 
-JSON_FILE, PAGE_FILE = "frontier.json", "frontier.md"
-UNSETTLED, BAD, INTERRUPTED = 1, 2, 130
-NONE_IN_STUDY = Overhead(1.0, "none: no training step was measured beside it")
+PAGE_FILE = "frontier.md"
+UNSETTLED, BAD = 1, 2
+
+
+def _commit() -> str:
+    """Of the checkout; empty where it is none."""
+    command = ["git", "-c", "safe.directory=*", "rev-parse", "HEAD"]
+    try:
+        found = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return found.stdout.strip()
+
+
+def origin_of(overhead: Overhead, command: str) -> Origin:
+    """Now, on the device that the overhead was measured on."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return Origin(overhead.device, _commit(), now.isoformat(timespec="seconds"), command)
 
 
 def write_frontier(
     folder: Path, program: Path, device: str = "auto", memory_limit: int | None = None
 ) -> Path:
-    """Writes the predicted frontier of all sizes to the folder's frontier.json.
+    """Writes the predicted frontier of all sizes, over sequences and over batches, to the folder's
+    frontier.json.
 
-    `memory_limit`: bytes, without it what is free now. The overhead is that of the rounds in the
-    folder, where they have training steps. Needs the standard library only. Raises SuiteError where
-    the program cannot be asked, OSError where the file cannot be written.
+    `memory_limit`: bytes, without it the safe share of what is free now. The overhead is that of
+    the rounds in the folder, where they have training steps. Needs the standard library only.
+    Raises SuiteError where the program cannot be asked, OSError where the file cannot be written.
     """
     try:
         overhead = measured_overhead([folder])
-    except BadInputError:
-        overhead = NONE_IN_STUDY
+    except BadInputError as error:
+        overhead = Overhead(source=f"none is known: {error}")
     asker = ask_program(program, device)
-    room = room_for(asker, memory_limit, overhead.factor)
-    grid = Grid(tuple(problem_sizes()), DEFAULT_VARIANTS, DEFAULT_DTYPES, DEFAULT_SEQS)
-    found = predict_lines(asker, BY_SEQ, grid, room)
-    frontier = Frontier(BY_SEQ, room, overhead, tuple(found), (None,) * len(found))
-    path = folder / JSON_FILE
-    write_whole(path, json.dumps(frontier.document(), indent=1) + "\n")
+    room = room_for(asker, memory_limit, overhead.model)
+    origin = origin_of(overhead, "scripts/study")
+    frontiers = []
+    for axis in AXES.values():
+        given = DEFAULT_SEQS if axis.given == "seq" else DEFAULT_BATCHES
+        grid = Grid(tuple(problem_sizes()), DEFAULT_VARIANTS, DEFAULT_DTYPES, given)
+        found = predict_lines(asker, axis, grid, room)
+        untried = (None,) * len(found)
+        frontiers.append(Frontier(axis, room, overhead, tuple(found), untried, origin))
+    path = folder / FRONTIER
+    write_whole(path, json.dumps(document_of(*frontiers), indent=1) + "\n")
     return path
-
-
-def safe_room(asker: Asker, room: Room) -> Room:
-    """The room for tries: the limit, lowered where tries could use up the machine's memory."""
-    free = free_memory(asker)
-    most = int(SAFE_SHARE * free.memory_budget_bytes)
-    if room.limit_bytes <= most:
-        return room
-    given = "" if room.source != "--memory-limit" else f"below the {bytes_text(room.limit_bytes)} "
-    source = (
-        f"{100 * SAFE_SHARE:.0f} % of the {bytes_text(free.memory_budget_bytes)} "
-        f"{free.memory_budget_source}, {given}{'asked for, ' if given else ''}so that no try uses "
-        "up the machine's memory"
-    )
-    return Room(most, source, room.overhead)
-
-
-def confirm_all(
-    axis: Axis, found: Sequence[Found], trial: Trial, progress: Progress
-) -> tuple[list[Confirmation | None], bool]:
-    """Of every line that memory ends, and whether it came to its end; what an interruption left
-    untried has None."""
-    confirmed: list[Confirmation | None] = []
-    wanted = [one for one in found if not one.remark]
-    progress.begin(len(wanted))
-    try:
-        for one in found:
-            if one.remark:
-                confirmed.append(None)
-                continue
-            line = one.line
-            progress.step(f"{line.size} {line.variant} {line.dtype} {axis.given} {line.given}")
-            attempt = functools.partial(trial.attempt, axis, line)
-            confirmed.append(confirm(one.largest, attempt, axis.smallest))
-    except KeyboardInterrupt:
-        progress.line("interrupted")
-    finally:
-        progress.end()
-    is_complete = len(confirmed) == len(found)
-    return confirmed + [None] * (len(found) - len(confirmed)), is_complete
 
 
 def write_results(frontier: Frontier, folder: Path) -> None:
     """frontier.json and frontier.md."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / JSON_FILE, json.dumps(frontier.document(), indent=1) + "\n")
+    write_whole(folder / FRONTIER, json.dumps(document_of(frontier), indent=1) + "\n")
     write_whole(folder / PAGE_FILE, page(frontier))
 
 
+@dataclass
+class Confirming:
+    """Tries every line that memory ends, and writes what is known after each one.
+
+    `is_interrupted`: somebody ended it; what was tried of the line in hand is kept.
+    """
+
+    frontier: Frontier
+    trial: Trial
+    folder: Path
+    is_interrupted: bool = False
+    _has_answer: bool = False
+
+    def _attempt(self, one: Found, value: int) -> Try:
+        """Where the program can no longer be asked, what was confirmed before is not lost."""
+        try:
+            answer = self.trial.attempt(self.frontier.axis, one.line, value)
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+            return Try(value, None, "interrupted")
+        except SuiteError as error:
+            if not self._has_answer:
+                raise
+            return Try(value, None, str(error))
+        self._has_answer = True
+        return answer
+
+    def _keep(self, place: int, confirmation: Confirmation) -> None:
+        confirmed = list(self.frontier.confirmed)
+        confirmed[place] = confirmation
+        self.frontier = replace(self.frontier, confirmed=tuple(confirmed))
+        write_results(self.frontier, self.folder)
+
+    def run(self, progress: Progress) -> Frontier:
+        """The frontier with its confirmations. SuiteError where not even the first try starts."""
+        axis = self.frontier.axis
+        wanted = [(i, one) for i, one in enumerate(self.frontier.found) if not one.remark]
+        progress.begin(len(wanted))
+        try:
+            for place, one in wanted:
+                line = one.line
+                progress.step(f"{line.size} {line.variant} {line.dtype} {axis.given} {line.given}")
+                found = confirm(
+                    one.largest, lambda value, of=one: self._attempt(of, value), axis.smallest
+                )
+                self._keep(place, found)
+                if self.is_interrupted:
+                    break
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+        finally:
+            progress.end()
+        if self.is_interrupted:
+            progress.line("interrupted")
+        return self.frontier
+
+
 def run(options: argparse.Namespace, command: str, progress: Progress) -> int:
-    """Predicts, confirms, writes; the exit status."""
+    """Predicts, writes, confirms; the exit status."""
     program = options.build_folder / "benchmarks" / "tiny_llama_bench"
     asker = ask_program(program, options.device)
     overhead = measured_overhead(options.measured)
-    room = room_for(asker, options.memory_limit, overhead.factor)
-    if options.confirm:
-        room = safe_room(asker, room)
+    room = room_for(asker, options.memory_limit, overhead.model, is_tried=options.confirm)
     grid = Grid(options.sizes, options.variants, options.dtypes, options.given)
-    found = predict_lines(asker, options.axis, grid, room)
-    untried = (None,) * len(found)
-    frontier = Frontier(options.axis, room, overhead, tuple(found), untried, command)
+    found = tuple(predict_lines(asker, options.axis, grid, room))
+    origin = origin_of(overhead, command)
+    frontier = Frontier(options.axis, room, overhead, found, (None,) * len(found), origin)
     print("\n".join([*facts(frontier), "", *overview(frontier), ""]), flush=True)
-    is_complete = True
+    folder = run_folder("frontier", options.results)
+    write_results(frontier, folder)
+    is_interrupted = False
     if options.confirm:
         suite = MortalProgram(
             (f"--device={options.device}",), program, time_limit=options.max_seconds
         )
-        trial = Trial(suite, asker, room.limit_bytes, options.max_seconds)
-        confirmed, is_complete = confirm_all(options.axis, found, trial, progress)
-        frontier = replace(frontier, confirmed=tuple(confirmed))
+        confirming = Confirming(
+            frontier, Trial(suite, asker, room.limit_bytes, options.max_seconds), folder
+        )
+        frontier = confirming.run(progress)
+        is_interrupted = confirming.is_interrupted
         print("\n".join([*details(frontier), ""]), flush=True)
-    folder = run_folder("frontier", options.results)
-    write_results(frontier, folder)
-    print(f"{shown(folder / PAGE_FILE)}\n{shown(folder / JSON_FILE)}", flush=True)
-    if not is_complete:
+    print(f"{shown(folder / PAGE_FILE)}\n{shown(folder / FRONTIER)}", flush=True)
+    if is_interrupted:
         return INTERRUPTED
     has_open = any(one is not None and one.largest is None for one in frontier.confirmed)
     return UNSETTLED if has_open else 0

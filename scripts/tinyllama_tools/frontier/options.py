@@ -30,12 +30,14 @@ UNITS = {
 SIZE_RULE = "write an amount as 8GiB, 512MiB, 1.5GB or 1048576 (bytes)"
 MOST_BYTES = 9e18
 EPILOG = """\
-Predicted from the suite's own formulas for a training step (full_step), times the largest ratio of
-measured to predicted memory in --measured, for a limit that this machine need not have. --confirm
-tries: a process for each step, one step each. One that runs out of memory, or is killed, is the
-answer that it does not fit. Tries never get more than 90 % of what is free; where the limit is
-higher, it is lowered to that, for the prediction as well.
-Writes frontier.json and frontier.md to results/<UTC time>_frontier/.
+Predicted from the suite's own formulas for a training step (full_step) and what the steps in
+--measured took beyond them, for a limit that this machine need not have. Without --memory-limit it
+is 90 % of what is free: the program and its libraries need the rest.
+--confirm tries: a process for each step, one step each. One that runs out of memory, or is killed
+by SIGKILL as the kernel does for want of memory, is the answer that it does not fit. Tries never
+get more than 90 % of what is free; a higher limit is lowered to that, for the prediction as well.
+Writes frontier.json and frontier.md to results/<UTC time>_frontier/ before the first try, and again
+after each line.
 
 Exit status: 0 done; 1 a try ended without an answer (too long, or failed for another reason than
 memory); 2 bad option or file, or a program that cannot be asked; 130 interrupted: what was
@@ -88,7 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--variants", type=variants, default=DEFAULT_VARIANTS, help="default: baseline,optimized")
     dtypes = list_of(DTYPES, "dtype")
     add("--dtypes", type=dtypes, default=DEFAULT_DTYPES, help="default: f32,bf16")
-    limit_help = "e.g. 8GiB (default: what is free)"
+    limit_help = "e.g. 8GiB (default: 90 % of what is free)"
     add("--memory-limit", type=memory_size, metavar="SIZE", help=limit_help)
     add(
         "--measured",

@@ -71,14 +71,25 @@ def facts(frontier: Frontier) -> list[str]:
     what = f"The {axis.adjective} {axis.searched} whose training step is predicted to fit"
     return [
         f"{what} into {bytes_text(room.limit_bytes)} ({room.source}).",
-        f"Measured over predicted memory: {frontier.overhead.source}.",
+        f"Memory beyond the formulas: {frontier.overhead.source}.",
     ]
+
+
+def _made_of(frontier: Frontier) -> str:
+    """` on AMD EPYC, commit 0123abcd, 2026-01-31T08:00:00+00:00`, as far as that is known."""
+    of = frontier.origin
+    parts = (of.device and f"on {of.device}", of.git_commit and f"commit {of.git_commit[:8]}")
+    known = [*filter(None, parts), of.date]
+    return f" {', '.join(known)}" if any(known) else ""
 
 
 def page(frontier: Frontier) -> str:
     """frontier.md."""
     axis = frontier.axis
-    needs = "`needs`: the predicted peak of that step, of the smallest step where none fits."
+    needs = (
+        "`needs`: the predicted peak of that step with the largest measured misfit, of the "
+        "smallest step where none fits."
+    )
     confirmed = (
         f"`confirmed`: the {axis.adjective} {axis.searched} whose step ran while the next one did "
         "not, each tried in a process of its own; `apart`: how far the prediction is above it."
@@ -94,6 +105,6 @@ def page(frontier: Frontier) -> str:
         "",
         *details(frontier),
         "",
-        f"Made by `{frontier.command}`.",
+        f"Made by `{frontier.origin.command}`{_made_of(frontier)}.",
     ]
     return "\n".join(lines) + "\n"

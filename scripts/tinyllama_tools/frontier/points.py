@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tinyllama_tools.frontier.asking import Asker
-from tinyllama_tools.frontier.axis import BY_SEQ, Axis
+from tinyllama_tools.frontier.axis import AXES, BY_SEQ, Axis
 from tinyllama_tools.frontier.confirmation import Confirmation
 from tinyllama_tools.frontier.overhead import Overhead
-from tinyllama_tools.frontier.prediction import Found, Grid, Room, predict_lines, room_for
+from tinyllama_tools.frontier.prediction import Found, Room
 
 KIND, SCHEMA_VERSION = "frontier", 1
 
@@ -57,42 +55,42 @@ class SequencePoint:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Of which device, commit and day (UTC time) a frontier is, and the command that made it;
+    `device` empty where nothing that was measured on it was given."""
+
+    device: str = ""
+    git_commit: str = ""
+    date: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True)
 class Frontier:
-    """What is predicted, and what was tried of it: `confirmed` has None where nothing was."""
+    """What is predicted of one axis, and what was tried of it: `confirmed` has None where nothing
+    was."""
 
     axis: Axis
     room: Room
     overhead: Overhead
     found: tuple[Found, ...]
     confirmed: tuple[Confirmation | None, ...]
-    command: str = ""
+    origin: Origin
 
     @property
     def has_tries(self) -> bool:
         """Whether anything was tried."""
         return any(self.confirmed)
 
-    def document(self) -> dict[str, Any]:
-        """frontier.json. `points` are by sequence length, `sequences` by batch; one is empty."""
-        points = [
+    def points(self) -> list[dict[str, Any]]:
+        """As they are written, one a line."""
+        return [
             asdict(point_of(self.axis, self.room.limit_bytes, found, confirmed))
             for found, confirmed in zip(self.found, self.confirmed, strict=True)
         ]
-        by_seq = self.axis is BY_SEQ
-        return {
-            "kind": KIND,
-            "schema_version": SCHEMA_VERSION,
-            "command": self.command,
-            "by": self.axis.given,
-            "limit_bytes": self.room.limit_bytes,
-            "limit_source": self.room.source,
-            "overhead": asdict(self.overhead),
-            "points": points if by_seq else [],
-            "sequences": [] if by_seq else points,
-            "tries": self._tries(),
-        }
 
-    def _tries(self) -> list[dict[str, Any]]:
+    def tries(self) -> list[dict[str, Any]]:
+        """All of them, in their order."""
         return [
             {
                 "case": str(found.line.case(self.axis, one.value)),
@@ -103,6 +101,25 @@ class Frontier:
             for found, confirmed in zip(self.found, self.confirmed, strict=True)
             for one in (confirmed.tries if confirmed else ())
         ]
+
+
+def document_of(*frontiers: Frontier) -> dict[str, Any]:
+    """frontier.json, of one axis or of both in the same room. `points` are by sequence length,
+    `sequences` by batch; one may be empty."""
+    first = frontiers[0]
+    by_key = {frontier.axis.key: frontier.points() for frontier in frontiers}
+    overhead = first.overhead
+    return {
+        "kind": KIND,
+        "schema_version": SCHEMA_VERSION,
+        **asdict(first.origin),
+        "by": ",".join(frontier.axis.given for frontier in frontiers),
+        "limit_bytes": first.room.limit_bytes,
+        "limit_source": first.room.source,
+        "overhead": {**asdict(overhead.model), "source": overhead.source},
+        **{axis.key: by_key.get(axis.key, []) for axis in AXES.values()},
+        "tries": [one for frontier in frontiers for one in frontier.tries()],
+    }
 
 
 def apart_percent(predicted: int, confirmed: int | None) -> float | None:
@@ -131,22 +148,3 @@ def point_of(
         apart_percent(found.largest, settled),
         found.remark,
     )
-
-
-def predict_frontier(
-    asker: Asker,
-    sizes: Sequence[str],
-    variants: Sequence[str],
-    dtypes: Sequence[str],
-    seqs: Sequence[int],
-    memory_limit_bytes: int | None,
-    overhead: float = 1.0,
-) -> list[FrontierPoint]:
-    """The largest batch for each sequence length; without a limit, in what is free now.
-
-    `overhead`: measured over predicted memory. Raises SuiteError where the program refuses a name.
-    """
-    room = room_for(asker, memory_limit_bytes, overhead)
-    found = predict_lines(asker, BY_SEQ, Grid(sizes, variants, dtypes, seqs), room)
-    points = (point_of(BY_SEQ, room.limit_bytes, one) for one in found)
-    return [point for point in points if isinstance(point, FrontierPoint)]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tinyllama_tools.case_costs import CaseCost
+from tinyllama_tools.case_costs import CaseCost, DryRun
 from tinyllama_tools.frontier.asking import (
     Asker,
     ask_countable,
@@ -17,6 +17,12 @@ from tinyllama_tools.frontier.asking import (
 from tinyllama_tools.frontier.axis import Axis, Line, line_of
 from tinyllama_tools.frontier.bracket import LARGEST, Bracket
 from tinyllama_tools.frontier.proposals import proposals
+from tinyllama_tools.prediction.memory_overhead import MemoryOverhead
+
+GIB = 2**30
+# Of what is free, a step gets at most this share: the program, its libraries' scratch memory and
+# the rounding of the allocator's blocks need room as well.
+SAFE_SHARE = 0.9
 
 
 @dataclass(frozen=True)
@@ -31,15 +37,15 @@ class Grid:
 
 @dataclass(frozen=True)
 class Room:
-    """What a step may need. `overhead`: measured over predicted memory, 1 or more."""
+    """What a step may need. `overhead`: what it takes beyond the formulas."""
 
     limit_bytes: int
     source: str
-    overhead: float = 1.0
+    overhead: MemoryOverhead = field(default_factory=MemoryOverhead)
 
     def needed(self, cost: CaseCost) -> float:
-        """Bytes that the step is expected to take."""
-        return self.overhead * cost.predicted_memory_bytes
+        """Bytes that the step may take, by the largest misfit that was measured."""
+        return self.overhead.most_bytes(cost.predicted_memory_bytes)
 
 
 @dataclass(frozen=True)
@@ -86,12 +92,31 @@ class _Search:
         return Found(self.line, largest, math.ceil(needed), remark)
 
 
-def room_for(asker: Asker, limit_bytes: int | None, overhead: float = 1.0) -> Room:
-    """The limit, or without one what is free now; one question about the smallest step."""
-    if limit_bytes is not None:
+def safe_share(free: DryRun) -> Room:
+    """The share of what is free that a step may have."""
+    bytes_free = f"{free.memory_budget_bytes / GIB:.2f} GiB"
+    source = f"{100 * SAFE_SHARE:.0f} % of the {bytes_free} {free.memory_budget_source}"
+    return Room(int(SAFE_SHARE * free.memory_budget_bytes), source)
+
+
+def room_for(
+    asker: Asker, limit_bytes: int | None, overhead: MemoryOverhead, *, is_tried: bool = False
+) -> Room:
+    """The limit, or without one the safe share of what is free now; one question about the
+    smallest step. `is_tried`: the limit is lowered to that share too, since tries run here."""
+    if limit_bytes is not None and not is_tried:
         return Room(limit_bytes, "--memory-limit", overhead)
-    free = free_memory(asker)
-    return Room(free.memory_budget_bytes, free.memory_budget_source, overhead)
+    safe = safe_share(free_memory(asker))
+    if limit_bytes is None:
+        why = ": the program and its libraries need the rest"
+        return Room(safe.limit_bytes, safe.source + why, overhead)
+    if limit_bytes <= safe.limit_bytes:
+        return Room(limit_bytes, "--memory-limit", overhead)
+    why = (
+        f", below the {limit_bytes / GIB:.2f} GiB asked for, so that no try uses up the machine's "
+        "memory"
+    )
+    return Room(safe.limit_bytes, safe.source + why, overhead)
 
 
 def _options_of(

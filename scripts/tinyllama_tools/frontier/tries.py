@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -14,9 +15,10 @@ from tinyllama_tools.suite_run import REFUSED_OPTIONS, CaseRun, SuiteCase, Suite
 
 MIB = 2**20
 OUT_OF_MEMORY = "out of memory"
-# Of what is free, tries get at most this share: the program, its libraries' scratch memory and the
-# rounding of the allocator's blocks need room as well.
-SAFE_SHARE = 0.9
+# How the kernel ends what used up the memory, and libraries what they cannot go on with.
+KILLED, ABORTED = -signal.SIGKILL, -signal.SIGABRT
+# words of libraries that found no memory
+NO_MEMORY = (OUT_OF_MEMORY, "bad_alloc", "cannot allocate memory", "not enough memory")
 # Free memory comes and goes a little between one try and the next.
 MOST_SHARE = 0.95
 
@@ -80,11 +82,12 @@ class Trial:
             return Try(value, None, f"took more than {self.max_seconds:g} s (--max-seconds)")
         if status is None or status == REFUSED_OPTIONS:
             raise error
+        is_memory = any(words in str(error).lower() for words in NO_MEMORY)
+        if status == KILLED or (is_memory and status in {ABORTED, *range(1, 128)}):
+            how = f"killed by {signal_name(-status)}" if status < 0 else OUT_OF_MEMORY
+            return Try(value, False, how)
         if status < 0:
-            # Whoever killed it: the kernel for want of memory, or a library that could not go on.
-            return Try(value, False, f"killed by {signal_name(-status)}")
-        if OUT_OF_MEMORY in str(error).lower():
-            return Try(value, False, OUT_OF_MEMORY)
+            return Try(value, None, f"killed by {signal_name(-status)}: {error}")
         return Try(value, None, str(error))
 
     def _with_result(self, value: int, run: CaseRun) -> Try:
@@ -93,7 +96,9 @@ class Trial:
             return Try(value, False, OUT_OF_MEMORY) if is_memory else Try(value, None, run.failed)
         if not run.seconds:
             return Try(value, None, run.skipped or "no time was measured")
-        peak = run.counters.get("peak_memory_MiB", 0.0) * MIB
+        peak = run.counters.get("peak_memory_MiB", math.nan) * MIB
+        if not peak > 0:
+            return Try(value, None, "it ran, but its peak_memory_MiB was not measured")
         # The allocator of a GPU knows no limit of ours.
         if peak > self.limit_bytes:
             return Try(value, False, f"needed {peak / MIB:.1f} MiB", peak)

@@ -1,5 +1,5 @@
 """What a grid needs beside its rounds: the costs of its cases, the rates of the model's products at
-their own shapes, and the out-of-memory frontier."""
+their own shapes, and the out-of-memory frontier. check.py has the check of predictions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tinyllama_tools.case_costs import CaseCost, ask_dry_run, read_case_costs
+from tinyllama_tools.frontier.command import write_frontier as predict_frontier
+from tinyllama_tools.grid_files import COSTS, FRONTIER, PRODUCTS, journal_of
 from tinyllama_tools.grid_study.bench_process import case_of, journaled_names
-from tinyllama_tools.grid_study.plan import axis_options, own_shape_options, product_options
+from tinyllama_tools.grid_study.plan import (
+    axis_options,
+    check_cost_options,
+    own_shape_options,
+    product_options,
+)
 from tinyllama_tools.grid_study.progress import GridProgress
-from tinyllama_tools.grid_study.record import COSTS, FRONTIER, PRODUCTS, journal_of
 from tinyllama_tools.grid_study.rounds import GridStudy, run_journaled
 from tinyllama_tools.reading.json_file import read_json
 from tinyllama_tools.result_files import write_whole
@@ -28,8 +34,9 @@ def planned_names(program: Path, options: Sequence[str]) -> list[str]:
 
 
 def costs_of(study: GridStudy) -> list[CaseCost]:
-    """Of every case of the grid, and of every problem size at its own batch and sequence: what
-    costs.json says, which is written where it is not there yet.
+    """Of every case of the grid, of every problem size at its own batch and sequence, and of the
+    shapes that might check predictions: what costs.json says, which is written where it is not
+    there yet.
 
     SuiteError where the program does not tell them, BadInputError where the file is no longer good.
     """
@@ -37,8 +44,10 @@ def costs_of(study: GridStudy) -> list[CaseCost]:
     if not path.is_file():
         plan = study.record.plan
         grid = ask_dry_run(study.program, axis_options(plan))
-        own = ask_dry_run(study.program, own_shape_options(plan))
-        cases = {str(cost.name): asdict(cost) for cost in (*grid.cases, *own.cases)}
+        others = [own_shape_options(plan)]
+        others += [check_cost_options(plan)] if plan.is_checked else []
+        answers = [grid, *(ask_dry_run(study.program, options) for options in others)]
+        cases = {str(cost.name): asdict(cost) for answer in answers for cost in answer.cases}
         document = {
             "memory_budget_bytes": grid.memory_budget_bytes,
             "memory_budget_source": grid.memory_budget_source,
@@ -84,16 +93,11 @@ def write_products(study: GridStudy, progress: GridProgress) -> None:
 
 
 def write_frontier(study: GridStudy, progress: GridProgress) -> None:
-    """frontier.json: the largest batch of each sequence, where the package for it is there.
+    """frontier.json: the largest batch of each sequence, and the reverse.
 
     Raises SuiteError and BadInputError where it cannot be predicted.
     """
     if (study.folder / FRONTIER).is_file():
         return
-    try:
-        from tinyllama_tools.frontier.command import write_frontier as write
-    except ImportError as error:
-        progress.say(f"{FRONTIER} is left out: {error}")
-        return
     progress.say("predicting the largest batch of every sequence")
-    write(study.folder, study.program, study.record.plan.device, memory_limit=None)
+    predict_frontier(study.folder, study.program, study.record.plan.device, memory_limit=None)

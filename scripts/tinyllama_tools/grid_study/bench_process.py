@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.grid_study.record import journal_of
+from tinyllama_tools.grid_files import journal_of
 from tinyllama_tools.suite_run import LAST_WORDS, REFUSED_OPTIONS, Json
 
 INTERRUPTED = 130

@@ -1,4 +1,4 @@
-"""Makes or continues a grid: its folder, costs, rounds, products and frontier."""
+"""Makes or continues a grid: its folder, costs, rounds, products, check and frontier."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tinyllama_tools.ablation_progress import duration
 from tinyllama_tools.compare.interrupts import INTERRUPTED, ended_as_by_ctrl_c
+from tinyllama_tools.grid_files import KIND, STUDY, journal_of, round_file
 from tinyllama_tools.grid_study.afterwards import (
     costs_of,
     planned_names,
@@ -17,16 +18,10 @@ from tinyllama_tools.grid_study.afterwards import (
     write_products,
 )
 from tinyllama_tools.grid_study.bench_process import StoppedError
+from tinyllama_tools.grid_study.check import write_check
 from tinyllama_tools.grid_study.plan import GridPlan, axis_options
 from tinyllama_tools.grid_study.progress import GridProgress, expected_weights
-from tinyllama_tools.grid_study.record import (
-    KIND,
-    Record,
-    journal_of,
-    read_record,
-    round_file,
-    write_record,
-)
+from tinyllama_tools.grid_study.record import Record, read_record, write_record
 from tinyllama_tools.grid_study.rounds import GridStudy, has_failures, run_rounds
 from tinyllama_tools.profile_text import shown
 from tinyllama_tools.reading.errors import BadInputError
@@ -57,8 +52,13 @@ def plan_text(plan: GridPlan, cases: int) -> str:
     return (
         f"Grid: {cases} cases of {len(plan.components)} components, {plan.in_words()} "
         f"({plan.dtype}, {', '.join(plan.variants)}),\n"
-        f"in {plan.rounds} rounds, the later ones as far as {plan.minutes:g} minutes go."
+        f"in {plan.rounds} rounds, the later ones as far as {plan.minutes:g} minutes go, beside "
+        f"some minutes for matrix products{_check_text(plan)}."
     )
+
+
+def _check_text(plan: GridPlan) -> str:
+    return f" and steps of {plan.check_size}" if plan.is_checked else ""
 
 
 def _kept_name(build_folder: Path) -> str:
@@ -75,6 +75,13 @@ def begin_study(plan: GridPlan, build_folder: Path, results: Path, command: str)
     return GridStudy(folder, bench_of(build_folder), record)
 
 
+def drop_study(study: GridStudy) -> None:
+    """Removes the folder of one that has measured nothing."""
+    if [path.name for path in study.folder.iterdir()] == [STUDY]:
+        (study.folder / STUDY).unlink()
+        study.folder.rmdir()
+
+
 def unfinished_study(folder: Path, build_folder: Path | None) -> GridStudy:
     """As it was begun, unless another build folder is given. BadInputError for a bad study.json."""
     record = read_record(folder)
@@ -82,7 +89,8 @@ def unfinished_study(folder: Path, build_folder: Path | None) -> GridStudy:
     return GridStudy(folder, bench_of(used), record)
 
 
-def _resuming(study: GridStudy) -> str:
+def resuming(study: GridStudy) -> str:
+    """The command that goes on with it, and that it does."""
     results = study.folder.parent
     place = "" if results.resolve() == RESULTS.resolve() else f" --results {results}"
     return f"scripts/study --resume{place} continues"
@@ -90,16 +98,19 @@ def _resuming(study: GridStudy) -> str:
 
 def _make(study: GridStudy, say: Say) -> int:
     names = planned_names(study.program, axis_options(study.record.plan))
-    progress = GridProgress(expected_weights(costs_of(study)), sys.stderr)
+    costs = costs_of(study)
+    progress = GridProgress(expected_weights(costs), sys.stderr)
     say(f"{plan_text(study.record.plan, len(names))}\nOutput Directory: {shown(study.folder)}")
     run_rounds(study, names, progress)
-    status = FAILED if has_failures(study) else 0
     write_products(study, progress)
+    write_check(study, costs, progress)
     try:
         write_frontier(study, progress)
     except (SuiteError, BadInputError) as error:
-        complain(f"frontier.json is left out: {error}")
-        status = FAILED
+        # not finished: --resume tries it again
+        complain(f"frontier.json is left out: {error}; {resuming(study)}")
+        return FAILED
+    status = FAILED if has_failures(study) else 0
     now = datetime.datetime.now(datetime.timezone.utc)
     study.keep(replace(study.record, finished=now.isoformat(timespec="seconds")))
     return status
@@ -126,7 +137,7 @@ def _stopped(study: GridStudy, error: Exception) -> None:
             "a new one with the command of study.json"
         )
     elif journal_of(round_file(study.folder, 1)).exists():
-        complain(f"what was measured is in {shown(study.folder)}; {_resuming(study)}")
+        complain(f"what was measured is in {shown(study.folder)}; {resuming(study)}")
 
 
 def run_study(study: GridStudy, say: Say) -> int:
@@ -140,7 +151,7 @@ def run_study(study: GridStudy, say: Say) -> int:
             status = _make(study, say)
     except KeyboardInterrupt:
         done = f"{study.record.rounds_done} of {study.record.plan.rounds} rounds are done"
-        complain(f"interrupted: {done}, and nothing is lost; {_resuming(study)}")
+        complain(f"interrupted: {done}, and nothing is lost; {resuming(study)}")
         return INTERRUPTED
     except StoppedError as error:
         _stopped(study, error)

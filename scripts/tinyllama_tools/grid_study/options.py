@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tinyllama_tools.grid_study.number_lists import number_list
-from tinyllama_tools.grid_study.plan import BATCH, COMPONENTS, DEFAULT_SIZES, SEQ, GridPlan
+from tinyllama_tools.grid_study.plan import (
+    BATCH,
+    CHECK_SIZE,
+    COMPONENTS,
+    DEFAULT_SIZES,
+    NO_CHECK,
+    SEQ,
+    GridPlan,
+)
 from tinyllama_tools.grid_study.record import newest_unfinished
 from tinyllama_tools.option_values import list_of, minutes, positive, variants
 from tinyllama_tools.reading.errors import BadInputError
@@ -18,7 +26,7 @@ ON, ONLY, OFF = "on", "only", "off"
 MOST_CELLS = 2000
 GRID_OPTIONS = (
     *("grid_sizes", "grid_batch", "grid_seq", "grid_components", "grid_variants"),
-    *("rounds", "grid_minutes"),
+    *("rounds", "grid_minutes", "check_size"),
 )
 # What trains the sizes, and says nothing to a grid.
 TRAINING_OPTIONS = ("enable_profilers", "num_steps", "max_minutes", "variant")
@@ -45,9 +53,15 @@ def add_grid_options(parser: argparse.ArgumentParser) -> None:
     add("--grid-seq", **numbers, help=f"default: {','.join(map(str, SEQ))}")
     components = list_of(COMPONENTS, "component")
     add("--grid-components", type=components, metavar="LIST", help="default: all")
-    add("--grid-variants", type=variants, metavar="LIST", help="default: baseline")
+    add("--grid-variants", type=variants, metavar="LIST", help="default: that of --variant")
     add("--rounds", type=positive, metavar="N", help="of the whole grid (default: 3)")
     add("--grid-minutes", type=minutes, metavar="M", help="budget of all rounds (default: 20)")
+    add(
+        "--check-size",
+        choices=(*sizes, NO_CHECK),
+        help="its steps are timed at the end, as far as a minute goes, to check predictions by; "
+        f"default: {CHECK_SIZE}",
+    )
     add("--resume", action="store_true", help="continue the newest grid that did not end")
 
 
@@ -113,9 +127,10 @@ def _plan(options: argparse.Namespace, sizes: tuple[str, ...]) -> GridPlan:
         "batch": options.grid_batch,
         "seq": options.grid_seq,
         "components": options.grid_components,
-        "variants": options.grid_variants,
+        "variants": options.grid_variants or (options.variant,),
         "rounds": options.rounds,
         "minutes": options.grid_minutes,
+        "check_size": options.check_size,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
     return GridPlan(sizes, dtype=options.dtype, device=options.device, **chosen)

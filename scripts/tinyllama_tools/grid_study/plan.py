@@ -20,6 +20,9 @@ DEFAULT_SIZES = ("tiny", "small")
 SEED = 1
 # Peaks are measured at the start of every round; as rows they would be measured twice.
 NO_PEAKS = "--benchmark_filter=-^peak/"
+# Of a bigger size, by which predictions are checked.
+CHECK_SIZE, NO_CHECK = "medium", "off"
+CHECK_STEPS = 3
 PRODUCTS_ONLY = "--benchmark_filter=^peak/gemm/[^/]+/[0-9]"
 MEASURING = ("--benchmark_repetitions=1", "--benchmark_min_time=0.1s", "--max-seconds-per-case=30")
 
@@ -32,7 +35,8 @@ def _list(name: str, values: Sequence[object]) -> str:
 class GridPlan:
     """A grid: the axes, how often it is measured, and for how long (`minutes`, a budget).
 
-    `seed`: of the order in which the rounds go through the axes.
+    `seed`: of the order in which the rounds go through the axes. `check_size`: of which a few steps
+    are timed at the end, or NO_CHECK.
     """
 
     sizes: tuple[str, ...]
@@ -45,6 +49,22 @@ class GridPlan:
     rounds: int = 3
     minutes: float = 20.0
     seed: int = SEED
+    check_size: str = CHECK_SIZE
+
+    @property
+    def is_checked(self) -> bool:
+        """A size of the grid checks nothing: rates are calibrated on it."""
+        return self.check_size != NO_CHECK and self.check_size not in self.sizes
+
+    @property
+    def check_shapes(self) -> list[tuple[int, int]]:
+        """Batch and sequence: the size's own, then with a half of the batch each."""
+        of = problem_sizes()[self.check_size]
+        batches, batch = [], of["batch"]
+        while batch:
+            batches.append(batch)
+            batch //= 2
+        return [(batch, of["seq"]) for batch in batches]
 
     @property
     def cells(self) -> int:
@@ -94,9 +114,41 @@ def own_shape_options(plan: GridPlan) -> list[str]:
     ]
 
 
+def check_cost_options(plan: GridPlan) -> list[str]:
+    """Every component of the size that is checked, at each shape at which it might be."""
+    shapes = plan.check_shapes
+    return [
+        *_common(plan),
+        _list("sizes", [plan.check_size]),
+        _list("batch", [batch for batch, _ in shapes]),
+        _list("seq", [shapes[0][1]]),
+        _list("variants", plan.variants),
+        _list("passes", PASSES),
+        NO_PEAKS,
+    ]
+
+
+def check_options(plan: GridPlan, variant: str, batch: int, seq: int) -> list[str]:
+    """A few training steps of that size at that shape, without the proof."""
+    return [
+        *_common(plan),
+        "--components=full_step",
+        _list("sizes", [plan.check_size]),
+        _list("batch", [batch]),
+        _list("seq", [seq]),
+        _list("variants", [variant]),
+        "--passes=train",
+        f"--benchmark_repetitions={CHECK_STEPS}",
+        "--benchmark_min_time=1x",
+        "--verify=off",
+        NO_PEAKS,
+    ]
+
+
 def round_options(plan: GridPlan, number: int) -> list[str]:
-    """The cases of round `number` (from 1), its axes in an order of its own, and how they are
-    measured: the first round with the proof."""
+    """The cases of round `number` (from 1), sizes, batches and sequences in an order of their own,
+    and how they are measured: the first round with the proof. Components keep the program's order.
+    """
     order = random.Random(f"{plan.seed}/{number}")
 
     def shuffled(values: Sequence[object]) -> tuple:

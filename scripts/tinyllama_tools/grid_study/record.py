@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from tinyllama_tools.compact_json import compact_json
-from tinyllama_tools.grid_study.plan import PASSES, GridPlan
+from tinyllama_tools.grid_files import KIND, SCHEMA_VERSION, STUDY
+from tinyllama_tools.grid_study.plan import NO_CHECK, PASSES, GridPlan
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.json_file import Json, bad_file, read_json
 from tinyllama_tools.result_files import write_whole
 
-KIND, SCHEMA_VERSION = "grid", 1
-STUDY, COSTS, PRODUCTS, FRONTIER = "study.json", "costs.json", "products.json", "frontier.json"
 START_ANOTHER = "remove the folder, or name another with --results"
 
 
@@ -57,21 +56,12 @@ class Record:
             "rounds_done": self.rounds_done,
             "minutes": plan.minutes,
             "seed": plan.seed,
+            "check_size": plan.check_size,
             "build_folder": self.build_folder,
             "round_seconds": [round(seconds, 3) for seconds in self.round_seconds],
             "left_out": self.left_out,
             "finished": self.finished,
         }
-
-
-def round_file(folder: Path, number: int) -> Path:
-    """The result of a round, from 1."""
-    return folder / f"round_{number}.json"
-
-
-def journal_of(result: Path) -> Path:
-    """Beside the result file."""
-    return result.with_name(result.stem + ".journal.jsonl")
 
 
 def write_record(folder: Path, record: Record) -> None:
@@ -93,6 +83,7 @@ TYPES: Mapping[str, tuple[type, ...] | list[type]] = {
     "rounds_done": (int,),
     "minutes": (int, float),
     "seed": (int,),
+    "check_size": (str,),
     "build_folder": (str,),
     "left_out": (str,),
     "finished": (str,),
@@ -127,7 +118,8 @@ def _round_seconds(document: Json, path: Path) -> tuple[float, ...]:
 def read_record(folder: Path) -> Record:
     """BadInputError naming the file and the value where study.json is not one of a grid."""
     path = folder / STUDY
-    document = _checked(read_json(path)[0], path)
+    # studies of before there was a check had none
+    document = _checked({"check_size": NO_CHECK} | read_json(path)[0], path)
     values = {f.name: document[f.name] for f in fields(GridPlan) if f.name != "dtype"}
     plan = GridPlan(
         **{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()},

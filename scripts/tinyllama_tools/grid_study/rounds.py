@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tinyllama_tools.ablation_progress import duration
+from tinyllama_tools.grid_files import CHECK, PRODUCTS, journal_of, round_file
 from tinyllama_tools.grid_study.bench_process import (
     StoppedError,
     case_of,
@@ -19,7 +20,7 @@ from tinyllama_tools.grid_study.bench_process import (
 )
 from tinyllama_tools.grid_study.plan import round_options
 from tinyllama_tools.grid_study.progress import GridProgress, Place
-from tinyllama_tools.grid_study.record import Record, journal_of, round_file, write_record
+from tinyllama_tools.grid_study.record import Record, write_record
 from tinyllama_tools.suite_run import Json
 
 # What a later round takes beside the first, which proves every case before it times it. Small
@@ -164,7 +165,8 @@ def run_rounds(study: GridStudy, names: Sequence[str], progress: GridProgress) -
 
 
 def has_failures(study: GridStudy) -> bool:
-    """Whether a case of a round that is done failed."""
+    """Whether a case of a round that is done failed, of the products or of the check."""
     done = range(1, study.record.rounds_done + 1)
-    files = (read_document(round_file(study.folder, number)) for number in done)
-    return any(count_outcomes(document).failed for document in files)
+    files = [round_file(study.folder, number) for number in done]
+    files += [path for name in (PRODUCTS, CHECK) if (path := study.folder / name).is_file()]
+    return any(count_outcomes(read_document(path)).failed for path in files)

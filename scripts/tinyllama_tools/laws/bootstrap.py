@@ -7,13 +7,13 @@ sqrt(f / chi-square of f), f being the degrees of freedom: with few cells the sc
 badly known, and this gives the draws the tails of the t distribution (Davison and Hinkley,
 Bootstrap Methods and their Application, 1997, sections 2.3 and 6.2.3 for residuals and leverage).
 
-A round that is slow throughout moves all cells together and shows in no residual, so the rounds'
-common shifts are drawn too.
+A round that is slow throughout moves all cells together and shows in no residual. Such shifts are
+drawn twice: for the rounds that were measured, which the coefficients rest on, and for as many new
+ones, which a prediction is about. With one round they are not known at all.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,8 +25,10 @@ from tinyllama_tools.laws.relative_fit import RelativeFit
 from tinyllama_tools.laws.terms import Array
 
 DRAWS = 2000
-# residuals of cells that a coefficient alone decides say nothing about the errors
+# residuals of cells that alone decide a coefficient say nothing about the errors
 LARGEST_LEVERAGE = 0.99
+# of a logarithm: with one degree of freedom, single draws are beyond all numbers
+LARGEST_SHIFT = 20.0
 
 
 @dataclass(frozen=True)
@@ -38,19 +40,33 @@ class Draws:
 
 
 def round_shifts(points: Sequence[GridPoint]) -> Array:
-    """[rounds]: logarithm of how slow each round was throughout, around their mean."""
+    """[rounds]: logarithm of how slow each round was throughout, around their mean.
+
+    Between two rounds it is the median over the cells, which a few disturbed ones do not move.
+    """
     values = np.log(np.array([point.rounds for point in points]))
-    shifts = np.median(values - np.median(values, axis=1, keepdims=True), axis=0)
-    return shifts - shifts.mean()
+    between = np.median(values[:, :, None] - values[:, None, :], axis=0)
+    return between.mean(axis=1)
 
 
-def _drawn_shifts(shifts: Array, generator: np.random.Generator) -> Array:
-    """[DRAWS]: the mean shift of rounds drawn anew, widened for their small number."""
+def drawn_shifts(shifts: Array, generator: np.random.Generator) -> tuple[Array, Array]:
+    """[DRAWS] each: what the median of the rounds' normal shifts may be off by, of the measured
+    rounds and of as many new ones.
+
+    The standard deviation of `shifts` is known from these few rounds alone, so both are relative to
+    the one that rounds drawn alike would have shown; with means in place of medians their
+    difference would be t s sqrt(2 / rounds), with rounds - 1 degrees of freedom.
+    """
     rounds = len(shifts)
-    if rounds < 2 or not shifts.any():
-        return np.zeros(DRAWS)
-    chosen = generator.integers(rounds, size=(DRAWS, rounds))
-    return shifts[chosen].mean(axis=1) * math.sqrt(rounds / (rounds - 1))
+    if rounds < 2:
+        return np.zeros(DRAWS), np.zeros(DRAWS)
+    measured, coming = generator.standard_normal((2, DRAWS, rounds))
+    scale = shifts.std(ddof=1) / measured.std(axis=1, ddof=1)
+    was, will_be = (
+        np.clip(scale * np.median(of, axis=1), -LARGEST_SHIFT, LARGEST_SHIFT)
+        for of in (measured, coming)
+    )
+    return was, will_be
 
 
 def draw(
@@ -65,8 +81,7 @@ def draw(
     wherever that has one.
     """
     generator = np.random.default_rng(seed)
-    basis, _ = np.linalg.qr(errors_of.scaled)
-    leverage = np.minimum(np.einsum("ij,ij->i", basis, basis), LARGEST_LEVERAGE)
+    leverage = np.minimum(errors_of.leverage, LARGEST_LEVERAGE)
     errors = errors_of.residuals / np.sqrt(1 - leverage)
     errors = np.concatenate([errors, -errors])
     # one column more than cells: the error of the cell that a law is asked about
@@ -75,6 +90,6 @@ def draw(
     drawn *= np.sqrt(freedom / generator.chisquare(freedom, size=DRAWS))[:, None]
     fitted = model.scaled @ (model.coefficients * model.norms)
     solutions = non_negative_solutions(model.scaled, fitted + drawn[:, :-1])
-    shifts = _drawn_shifts(round_shifts(points), generator)
-    coefficients = solutions / model.norms * np.exp(shifts)[:, None]
-    return Draws(coefficients, drawn[:, -1])
+    was, will_be = drawn_shifts(round_shifts(points), generator)
+    coefficients = solutions / model.norms * np.exp(was)[:, None]
+    return Draws(coefficients, drawn[:, -1] + will_be)

@@ -1,4 +1,4 @@
-"""How well a law foretells what it has not seen: the largest cells of a grid are held out."""
+"""How well a law predicts what it has not seen: the largest cells of a grid are held out."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tinyllama_tools.laws.law import Law
-from tinyllama_tools.laws.points import GridPoint, LawRefusedError
-
-# of the largest B S of the grid; cells from there on are held out
-HELD_SHARE = 0.5
+from tinyllama_tools.laws.points import GridPoint, LawRefusedError, split_largest
 
 
 @dataclass(frozen=True)
@@ -18,8 +15,10 @@ class HeldOut:
     """`law` is of the kept points.
 
     `errors_percent`: predicted minus measured, of the measured, in the order of `held`;
-    `median_percent` of their absolutes. `covered`: how many of `held` lie in the law's 95 %
-    interval, whose median width is `median_width_percent` of the prediction.
+    `median_percent` of their absolutes. `covered`: how many of `held` lie in the law's range
+    (`law.range_kind` says of what), whose median width is `median_width_percent` of the prediction.
+    Held-out cells are of the same rounds, so a range for new rounds holds more of them than of new
+    ones.
     """
 
     law: Law
@@ -39,9 +38,7 @@ def check_held_out(
     """
     if not points:
         raise LawRefusedError("0 sizes: none to hold out")
-    limit = HELD_SHARE * max(point.tokens for point in points)
-    held = tuple(point for point in points if point.tokens >= limit)
-    kept = [point for point in points if point.tokens < limit]
+    kept, held = split_largest(points)
     try:
         law = fit(kept)
     except LawRefusedError as error:

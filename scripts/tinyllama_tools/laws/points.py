@@ -8,6 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# of the largest B S of a grid; cells from there on are held out
+HELD_SHARE = 0.5
+
 
 class LawRefusedError(ValueError):
     """The data supports no law; the message is the reason."""
@@ -76,3 +79,13 @@ def check_points(points: Sequence[GridPoint], terms: Sequence[str], spare: int =
             "different ones"
         )
     _check_rounds(points)
+
+
+def split_largest(
+    points: Sequence[GridPoint],
+) -> tuple[tuple[GridPoint, ...], tuple[GridPoint, ...]]:
+    """The cells below half of the largest B S, and the others."""
+    limit = HELD_SHARE * max(point.tokens for point in points)
+    kept = tuple(point for point in points if point.tokens < limit)
+    held = tuple(point for point in points if point.tokens >= limit)
+    return kept, held

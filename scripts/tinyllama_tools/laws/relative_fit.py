@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -36,6 +37,46 @@ class RelativeFit:
     def freedom(self) -> int:
         """Degrees of freedom that are left."""
         return len(self.residuals) - len(self.terms)
+
+    @cached_property
+    def _factors(self) -> tuple[Array, Array]:
+        """Orthonormal [points, terms], and the inverse of the triangle [terms, terms]."""
+        basis, triangle = np.linalg.qr(self.scaled)
+        return basis, np.linalg.inv(triangle)
+
+    @property
+    def leverage(self) -> Array:
+        """[points]: 1 where a point alone decides a coefficient."""
+        basis, _ = self._factors
+        return (basis**2).sum(axis=1)
+
+    @property
+    def increases(self) -> Array:
+        """[terms]: of the sum of squares, without each term, were the others free of sign."""
+        _, inverse = self._factors
+        return (self.coefficients * self.norms) ** 2 / (inverse**2).sum(axis=1)
+
+    def relative_variance(self, row: Array) -> float:
+        """Of measured over predicted at a size whose terms are `row`, as far as scatter goes."""
+        _, inverse = self._factors
+        predicted = float(self.coefficients @ row)
+        reached = (row / predicted / self.norms) @ inverse
+        scatter = self.sum_of_squares / max(self.freedom, 1)
+        return scatter * (1 + float(reached @ reached))
+
+    def without_each(self) -> tuple[Array, Array]:
+        """Of the fits without each of the points: coefficients [points, terms], none below 0, and
+        the residual of the point that is left out [points]. No leverage may be 1.
+        """
+        basis, inverse = self._factors
+        residuals = self.residuals / (1 - self.leverage)
+        moved = (basis * residuals[:, None]) @ inverse.T / self.norms
+        return np.maximum(self.coefficients - moved, 0.0), residuals
+
+    @property
+    def largest_shares(self) -> Array:
+        """[terms]: of a size's measured value, the most that each term is anywhere."""
+        return (self.scaled * self.norms).max(axis=0) * self.coefficients
 
     @property
     def sum_of_squares(self) -> float:

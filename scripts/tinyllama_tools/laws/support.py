@@ -19,10 +19,13 @@ import numpy as np
 from tinyllama_tools.laws.bootstrap import Draws, draw
 from tinyllama_tools.laws.points import GridPoint, LawRefusedError
 from tinyllama_tools.laws.relative_fit import RelativeFit, fit_relative
+from tinyllama_tools.laws.terms import Array
 
 CONFIDENCE = 0.95
 # relative errors below it are rounding: memory is counted exactly
 RESOLUTION = 1e-6
+ABSENT = "the best fit has nothing of it"
+NOT_LOWER = "the corrected AIC is not lower with it"
 
 
 @dataclass(frozen=True)
@@ -48,28 +51,27 @@ def corrected_aic(fit: RelativeFit) -> float | None:
     return cells * math.log(mean_square) + 2 * parameters + correction
 
 
-def interval_of(values: np.ndarray) -> tuple[float, float]:
-    """The middle 95 % of draws."""
-    outside = (1 - CONFIDENCE) / 2
+def interval_of(values: Array, share: float = CONFIDENCE) -> tuple[float, float]:
+    """The middle 95 % of draws, or another share."""
+    outside = (1 - share) / 2
     low, high = np.quantile(values, [outside, 1 - outside])
     return float(low), float(high)
 
 
 def _reason_against(
-    position: int, fit: RelativeFit, draws: Draws | None, without: RelativeFit | None
+    position: int, fit: RelativeFit, draws: Draws | None, smaller: RelativeFit | None
 ) -> str:
     """Why the term is not supported; empty if it is."""
-    share = float((fit.scaled[:, position] * fit.norms[position]).max())
-    if share * fit.coefficients[position] < RESOLUTION:
-        return "the best fit has nothing of it"
+    if fit.largest_shares[position] < RESOLUTION:
+        return ABSENT
     if draws is None:
         return "no more sizes than terms, and the others fit better"
     if interval_of(draws.coefficients[:, position])[0] <= 0:
         return "its 95 % interval reaches 0"
-    if without is not None:
-        with_it, without_it = corrected_aic(fit), corrected_aic(without)
+    if smaller is not None:
+        with_it, without_it = corrected_aic(fit), corrected_aic(smaller)
         if with_it is not None and without_it is not None and without_it <= with_it:
-            return "the corrected AIC is not lower with it"
+            return NOT_LOWER
     return ""
 
 

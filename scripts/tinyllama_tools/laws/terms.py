@@ -1,7 +1,8 @@
 """The terms of the laws: powers of the batch and of the sequence, and what each stands for.
 
 Time has no term of the batch alone, since whatever is done once a sample touches all of its tokens.
-Memory has one: what is kept a sample, such as sums over its tokens.
+Memory has one: what is kept a sample, such as sums over its tokens. It also has what all samples
+share: tables with a row a position, and the causal mask with one a pair of positions.
 """
 
 from __future__ import annotations
@@ -43,9 +44,11 @@ BASE = Term("base", 0, 0)
 BATCH = Term("batch", 1, 0)
 LINEAR = Term("linear", 1, 1)
 QUADRATIC = Term("quadratic", 1, 2)
+TABLE = Term("table", 0, 1)
+MASK = Term("mask", 0, 2)
 
 TIME_TERMS = (LAUNCH, LINEAR, QUADRATIC)
-MEMORY_TERMS = (BASE, BATCH, LINEAR, QUADRATIC)
+MEMORY_TERMS = (BASE, BATCH, LINEAR, QUADRATIC, TABLE, MASK)
 
 
 def term_values(terms: Sequence[Term], batch: int, seq: int) -> Array:

@@ -6,7 +6,7 @@ import math
 import statistics
 
 from tinyllama_tools.prediction.rates import Rates
-from tinyllama_tools.prediction.spread import ASSUMED_OFF, COVERAGE
+from tinyllama_tools.prediction.spread import ASSUMED_DEGREES, ASSUMED_OFF
 
 # Less than this beyond the calibrated range is not worth a word.
 WORTH_SAYING = 1.05
@@ -26,13 +26,16 @@ def _rates(rates: Rates) -> str:
     return ", ".join([*found, f"{1e6 * launch:.2g} us an operator"])
 
 
-def _closure(rates: Rates) -> str:
+def _closure(rates: Rates, flops_a_token: float) -> str:
     closure = rates.closure
     if not closure.steps:
         return "no step was measured, so the parts are taken to add up"
     scatter = 100 * math.expm1(closure.scatter)
     steps = f"{closure.steps} step" + ("s" if closure.steps > 1 else "")
-    return f"a step takes {closure.ratio:.3f} times its parts ({steps}, scatter {scatter:.1f} %)"
+    return (
+        f"a step takes {closure.ratio_at(flops_a_token):.3f} times its parts, as the large steps "
+        f"of the nearest size did ({steps} of all sizes, scatter {scatter:.1f} %)"
+    )
 
 
 def _beyond(rates: Rates, flops: float, tokens: int) -> str:
@@ -42,22 +45,30 @@ def _beyond(rates: Rates, flops: float, tokens: int) -> str:
     return f"{_joined(words)} of the largest calibrated step" if words else ""
 
 
-def _interval(rates: Rates) -> str:
-    interval = f"{100 * COVERAGE:.0f} % interval"
+def _range(rates: Rates) -> str:
+    spread = rates.spread
+    assumed = f"{100 * (ASSUMED_OFF - 1):.0f} % for each factor of 10 in FLOPs"
     by_size: dict[str, list[float]] = {}
-    for step in rates.spread.held_out:
+    for step in spread.held_out:
         by_size.setdefault(step.size, []).append(step.error)
     if not by_size:
         known = "one size was" if len(rates.sizes) == 1 else "too few parts of other sizes were"
         return (
-            f"{interval}: only {known} measured ({', '.join(rates.sizes)}), so how errors grow "
-            f"is assumed: {100 * (ASSUMED_OFF - 1):.0f} % for each factor of 10 in FLOPs"
+            f"{spread.words}: only {known} measured ({', '.join(rates.sizes)}), so how errors grow "
+            f"is assumed: {assumed}"
         )
     words = [
         f"{size} from the others {100 * math.expm1(statistics.median(errors)):+.1f} %"
         for size, errors in by_size.items()
     ]
-    return f"{interval} from predicting measured sizes: {_joined(words)}"
+    return (
+        f"{spread.words} from predicting measured sizes: {_joined(words)}, together with an "
+        f"assumed {assumed}, which counts as {ASSUMED_DEGREES} sizes would"
+    )
+
+
+def _memory(rates: Rates) -> str:
+    return f"memory: {rates.memory.in_words()}"
 
 
 def basis_of(rates: Rates, flops: float, tokens: int) -> str:
@@ -66,8 +77,9 @@ def basis_of(rates: Rates, flops: float, tokens: int) -> str:
     where = f"{cells} cells of {_joined(list(rates.sizes))} ({rates.dtype}, {rates.variant})"
     facts = (
         f"predicted, not run: rates of {where}: {_rates(rates)}",
-        _closure(rates),
+        _closure(rates, flops / tokens),
         _beyond(rates, flops, tokens),
-        _interval(rates),
+        _range(rates),
+        _memory(rates),
     )
     return "; ".join(fact for fact in facts if fact)

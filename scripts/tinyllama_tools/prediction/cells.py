@@ -10,11 +10,10 @@ from tinyllama_tools.prediction.figures import Figures, checked, figures_of_case
 from tinyllama_tools.prediction.layers import layer_counts
 from tinyllama_tools.prediction.operator_rule import OPTIMIZER
 from tinyllama_tools.prediction.refusal import RatesRefusedError
-from tinyllama_tools.reading.case_name import CaseName, parse_case_name
+from tinyllama_tools.reading.case_name import STEP, TRAIN, CaseName, parse_case_name
 from tinyllama_tools.reading.result_set import MeasuredCase
 from tinyllama_tools.reading.whole_and_parts import parts_of
 
-STEP, TRAIN = "full_step", "train"
 BLOCK, FINE = "block", ("attention", "ffn")
 
 
@@ -79,6 +78,12 @@ class Cells:
         }
         steps = tuple(step for step in self.steps if step.name.size in sizes)
         return Cells({name: cells for name, cells in kept.items() if cells}, steps)
+
+
+def large_steps(steps: Sequence[StepCell]) -> list[StepCell]:
+    """Those of at least half the largest B S."""
+    most = max((step.tokens for step in steps), default=0)
+    return [step for step in steps if 2 * step.tokens >= most]
 
 
 def step_name(variant: str, size: str, dtype: str, batch: int, seq: int) -> CaseName:

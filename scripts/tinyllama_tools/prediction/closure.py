@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinyllama_tools.prediction.cells import StepCell
+from tinyllama_tools.prediction.cells import StepCell, large_steps
 
 # Of the logarithm, where fewer than two steps were measured.
 ASSUMED_SCATTER = 0.1
@@ -15,18 +15,52 @@ ASSUMED_SCATTER = 0.1
 
 @dataclass(frozen=True)
 class Closure:
-    """`ratio`: the median of measured step over the sum of its measured parts; `scatter`: standard
-    deviation of its logarithm; `steps`: how many say so, 0 where the ratio is assumed to be 1."""
+    """Measured step over the sum of its measured parts, of the large steps of each size: small
+    ones wait for launches, which parts measured by themselves do as well or do not.
 
-    ratio: float
+    `ratios`: FLOPs a token and the median ratio of each size, empty where it is assumed to be 1;
+    `scatter`: standard deviation of the logarithm around these, and no less than what lies between
+    the sizes; `steps`: how many say so.
+    """
+
+    ratios: tuple[tuple[float, float], ...]
     scatter: float
     steps: int
+
+    def ratio_at(self, flops_a_token: float) -> float:
+        """Of the size that is nearest in FLOPs a token."""
+        nearest = min(
+            self.ratios,
+            key=lambda pair: abs(math.log(pair[0] / flops_a_token)),
+            default=(flops_a_token, 1.0),
+        )
+        return nearest[1]
+
+
+def _logarithms(steps: Sequence[StepCell]) -> list[float]:
+    return [math.log(s.seconds / s.parts_seconds) for s in steps if s.seconds is not None]
 
 
 def closure_of(steps: Sequence[StepCell]) -> Closure:
     """Of those steps that were measured themselves."""
-    logs = [math.log(s.seconds / s.parts_seconds) for s in steps if s.seconds is not None]
-    if not logs:
-        return Closure(1.0, ASSUMED_SCATTER, 0)
-    scatter = statistics.stdev(logs) if len(logs) > 1 else ASSUMED_SCATTER
-    return Closure(math.exp(statistics.median(logs)), scatter, len(logs))
+    by_size: dict[str, list[StepCell]] = {}
+    for step in steps:
+        if step.seconds is not None:
+            by_size.setdefault(step.name.size, []).append(step)
+    large = [large_steps(found) for found in by_size.values()]
+    if not large:
+        return Closure((), ASSUMED_SCATTER, 0)
+    medians = [statistics.median(_logarithms(found)) for found in large]
+    around = [
+        value - median
+        for found, median in zip(large, medians, strict=True)
+        for value in _logarithms(found)
+    ]
+    ratios = tuple(
+        (statistics.median(s.flops / s.tokens for s in found), math.exp(median))
+        for found, median in zip(large, medians, strict=True)
+    )
+    # what changes from size to size may go on changing
+    trend = max(medians) - min(medians)
+    scatter = max(statistics.stdev(around), trend) if len(around) > 1 else ASSUMED_SCATTER
+    return Closure(ratios, scatter, len(around))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tinyllama_tools.case_costs import CaseCost
-from tinyllama_tools.prediction.cells import Cells, StepCell, collect_cells
+from tinyllama_tools.prediction.cells import Cells, StepCell, collect_cells, large_steps
 from tinyllama_tools.prediction.closure import Closure, closure_of
 from tinyllama_tools.prediction.memory_overhead import MemoryOverhead, memory_overhead
 from tinyllama_tools.prediction.part_rates import PartRate, fit_part_rates
@@ -16,22 +16,12 @@ from tinyllama_tools.prediction.spread import (
     CalibratedRange,
     HeldOutStep,
     Spread,
-    large_steps,
     range_of,
     spread_of,
 )
 from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
+from tinyllama_tools.reading.result_set import ResultSet
 from tinyllama_tools.roofline.machine import Machine, product_type
-
-# What results have to share for one calibration, as the context has it.
-ONE_MACHINE = (
-    ("device", "name"),
-    ("device", "architecture"),
-    ("device", "backend"),
-    ("torch_version",),
-    ("threads",),
-)
 
 
 @dataclass(frozen=True)
@@ -70,7 +60,8 @@ class _Fit:
         )
         if step.seconds is None:
             return math.log(fitted / step.parts_seconds)
-        return math.log(self.closure.ratio * fitted / step.seconds)
+        ratio = self.closure.ratio_at(step.flops / step.tokens)
+        return math.log(ratio * fitted / step.seconds)
 
 
 def _fit(cells: Cells, machine: Machine, dtype: str) -> _Fit:
@@ -90,61 +81,27 @@ def _held_out(cells: Cells, machine: Machine, dtype: str) -> Iterator[HeldOutSte
                 yield HeldOutStep(size, error, known.distance(step.flops, step.tokens))
 
 
-def _base(fit: _Fit, steps: Sequence[StepCell]) -> float:
-    errors = [error for step in steps if (error := fit.error(step)) is not None]
+def _base(fit: _Fit, cells: Cells) -> float:
+    """Of large steps, as the closure is: what is predicted is no step that waits for launches."""
+    large = [step for size in cells.sizes for step in large_steps(cells.of_sizes([size]).steps)]
+    errors = [error for step in large if (error := fit.error(step)) is not None]
     scatter = math.sqrt(sum(error**2 for error in errors) / len(errors))
     return max(scatter, fit.closure.scatter)
 
 
-def _at(context: Mapping[str, object], keys: Sequence[str]) -> object:
-    found: object = context
-    for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
-
-
-def _refuse_other_machines(sets: Sequence[ResultSet]) -> None:
-    for other in sets[1:]:
-        for keys in ONE_MACHINE:
-            here, there = _at(sets[0].context, keys), _at(other.context, keys)
-            if here != there:
-                raise RatesRefusedError(
-                    f"{'.'.join(keys)} is {here!r} in {sets[0].title} and {there!r} in "
-                    f"{other.title}: rates are of one machine; calibrate each by itself"
-                )
-
-
-def _merged(sets: Sequence[ResultSet]) -> dict[str, MeasuredCase]:
-    found: dict[str, MeasuredCase] = {}
-    for result_set in sets:
-        for name, case in result_set.cases.items():
-            known = found.get(name)
-            seconds = (*known.seconds, *case.seconds) if known else case.seconds
-            found[name] = replace(case, seconds=seconds)
-    return found
-
-
 def calibrate_rates(
-    result_sets: ResultSet | Sequence[ResultSet],
-    dtype: str,
-    variant: str,
-    costs: Sequence[CaseCost] = (),
+    results: ResultSet, dtype: str, variant: str, costs: Sequence[CaseCost] = ()
 ) -> Rates:
     """Rates of every part of a training step.
 
-    `result_sets`: one, or several of one machine. `costs`: for rows that lack a counter of the
-    formulas. RatesRefusedError where a part was not measured, machines differ, a bandwidth was not
-    measured or a figure is not finite.
+    `costs`: for rows that lack a counter of the formulas. RatesRefusedError where a part was not
+    measured, a bandwidth was not measured or a figure is not finite.
     """
-    sets = (result_sets,) if isinstance(result_sets, ResultSet) else tuple(result_sets)
-    if not sets:
-        raise RatesRefusedError("no result to calibrate rates on; measure with scripts/study")
-    _refuse_other_machines(sets)
     try:
-        machine = Machine.from_context(sets[0].context)
+        machine = Machine.from_context(results.context)
     except BadInputError as error:
         raise RatesRefusedError(str(error)) from error
-    cases = _merged(sets)
+    cases = results.cases
     cells = collect_cells(cases, {str(cost.name): cost for cost in costs}, dtype, variant)
     fit = _fit(cells, machine, dtype)
     alike = (c for c in cases.values() if (c.name.dtype, c.name.variant) == (dtype, variant))
@@ -154,7 +111,7 @@ def calibrate_rates(
         machine,
         fit.parts,
         fit.closure,
-        spread_of(_base(fit, cells.steps), list(_held_out(cells, machine, dtype))),
+        spread_of(_base(fit, cells), list(_held_out(cells, machine, dtype))),
         range_of(cells.steps),
         memory_overhead(alike),
         cells.sizes,

@@ -7,31 +7,35 @@ from dataclasses import dataclass
 
 from tinyllama_tools.case_costs import CaseCost
 from tinyllama_tools.prediction.basis import basis_of
-from tinyllama_tools.prediction.cells import STEP, TRAIN, part_names
+from tinyllama_tools.prediction.cells import part_names
 from tinyllama_tools.prediction.figures import checked, figures_of_cost
 from tinyllama_tools.prediction.layers import layer_counts
 from tinyllama_tools.prediction.memory_overhead import MEASURED, MIB
 from tinyllama_tools.prediction.rates import Rates
 from tinyllama_tools.prediction.refusal import RatesRefusedError
-from tinyllama_tools.reading.case_name import CaseName
+from tinyllama_tools.reading.case_name import STEP, TRAIN, CaseName
 from tinyllama_tools.reading.result_set import LeftOut, MeasuredCase
 
 
 @dataclass(frozen=True)
 class StepPrediction:
-    """`low` to `high`: the 95 % interval of `seconds` (spread.py says what it means).
-    `memory_bytes`: the peak. `parts`: seconds of each component, all its occurrences together;
-    their sum times `step_over_parts` is `seconds`. `basis`: what it rests on. `fits`, `reason`:
-    whether the step fits into memory by the formulas, and why not."""
+    """`low` to `high`: the range of `seconds`, which `range_words` names: `95 % interval`, or
+    `assumed range` (spread.py says what they mean). `memory_bytes`: the peak, within `memory_low`
+    to `memory_high` by the largest misfits that were measured. `parts`: seconds of each component,
+    all its occurrences together; their sum times `step_over_parts` is `seconds`. `basis`: what it
+    rests on. `fits`, `reason`: whether the step fits into memory by the formulas, and why not."""
 
     name: CaseName
     seconds: float
     low: float
     high: float
     memory_bytes: float
+    memory_low: float
+    memory_high: float
     parts: Mapping[str, float]
     basis: str
     step_over_parts: float = 1.0
+    range_words: str = ""
     fits: bool = True
     reason: str = ""
 
@@ -39,11 +43,13 @@ class StepPrediction:
 @dataclass(frozen=True)
 class PredictionCheck:
     """A prediction against what was measured later: percent of the measured value, above 0 where
-    too much was predicted. `memory_percent_off`: None where memory was not measured."""
+    too much was predicted. `memory_percent_off`: None where memory was not measured, and so is
+    `is_memory_inside`."""
 
     percent_off: float
     is_inside: bool
     memory_percent_off: float | None = None
+    is_memory_inside: bool | None = None
 
 
 class _Predictor:
@@ -89,8 +95,9 @@ class _Predictor:
     def predict(self, step: CaseCost) -> StepPrediction:
         name, rates = step.name, self._rates
         parts = self._part_seconds(step)
-        seconds = checked(rates.closure.ratio * sum(parts.values()), name, "predicted time")
         flops, tokens = float(step.model_flops), name.batch * name.seq
+        ratio = rates.closure.ratio_at(flops / tokens)
+        seconds = checked(ratio * sum(parts.values()), name, "predicted time")
         factor = rates.spread.factor(rates.range.distance(flops, tokens))
         return StepPrediction(
             name,
@@ -98,9 +105,11 @@ class _Predictor:
             seconds / factor,
             seconds * factor,
             rates.memory.peak_bytes(step.predicted_memory_bytes),
+            *rates.memory.interval(step.predicted_memory_bytes),
             parts,
             basis_of(rates, flops, tokens),
-            rates.closure.ratio,
+            ratio,
+            rates.spread.words,
             step.fits,
             step.reason,
         )
@@ -138,9 +147,14 @@ def check_against(prediction: StepPrediction, measured: MeasuredCase) -> Predict
     seconds = checked(measured.median_seconds, measured.name, "time")
     if seconds == 0:
         raise RatesRefusedError(f"{measured.name}: its time is 0 s; measure again")
-    memory = measured.counters.get(MEASURED)
+    percent = 100 * (prediction.seconds / seconds - 1)
+    is_inside = prediction.low <= seconds <= prediction.high
+    memory = MIB * measured.counters.get(MEASURED, 0.0)
+    if memory <= 0:
+        return PredictionCheck(percent, is_inside)
     return PredictionCheck(
-        100 * (prediction.seconds / seconds - 1),
-        prediction.low <= seconds <= prediction.high,
-        100 * (prediction.memory_bytes / (memory * MIB) - 1) if memory else None,
+        percent,
+        is_inside,
+        100 * (prediction.memory_bytes / memory - 1),
+        prediction.memory_low <= memory <= prediction.memory_high,
     )

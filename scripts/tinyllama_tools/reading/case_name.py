@@ -11,6 +11,8 @@ PATTERN = re.compile(
 )
 # what Google Benchmark appends
 TIMED_BY = "/manual_time"
+# of a whole training step
+STEP, TRAIN = "full_step", "train"
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,11 @@ class CaseName:
     def __str__(self) -> str:
         axes = (self.component, self.pass_name, self.variant, self.size, self.dtype)
         return f"{'/'.join(axes)}/batch:{self.batch}/seq:{self.seq}"
+
+    @property
+    def is_training_step(self) -> bool:
+        """Whether it is a whole training step."""
+        return (self.component, self.pass_name) == (STEP, TRAIN)
 
     @property
     def circumstances(self) -> tuple[str, str, str, int, int]:

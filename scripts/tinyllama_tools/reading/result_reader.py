@@ -10,9 +10,11 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tinyllama_tools.reading.case_name import TIMED_BY
+from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.json_file import MEASURE_AGAIN, Json, bad_file
 from tinyllama_tools.reading.stored_run import StoredCase, StoredRun
 from tinyllama_tools.suite_run import OWN_KEYS, UNITS
@@ -22,10 +24,20 @@ SCHEMA_VERSION = 2
 MOST_DIGITS = 40
 # measurements of the machine, which are the percentages' denominators and nobody's code
 PEAKS = "peak/"
+# of those rows, the counter that is the more the better
+PEAK_RATES = ("TFLOPS", "GB_per_second")
 ITERATION, AGGREGATE = "iteration", "aggregate"
 NEEDED = {"run_name": str, "run_type": str, "real_time": (int, float), "time_unit": str}
 # of the context, where they are there at all
 OBJECTS = (("device",), ("settings",), ("weights",), ("peaks",), ("peaks", "measured"))
+
+
+class BadCounterError(BadInputError):
+    """A counter of one row cannot be computed with. `reason`: without the file and the row."""
+
+    def __init__(self, path: Path, row: str, reason: str) -> None:
+        super().__init__(str(bad_file(path, f"{row}: {reason}", MEASURE_AGAIN)))
+        self.reason = reason
 
 
 def is_result(document: Json) -> bool:
@@ -124,11 +136,8 @@ def _counters(repetitions: Sequence[Json], path: Path) -> tuple[dict[str, float]
         values = [value, *(entry.get(name, value) for entry in others)]
         if not all(map(_is_finite, values)):
             bad = next(v for v in values if not _is_finite(v))
-            raise bad_file(
-                path,
-                f"{first['run_name']}: counter {name} is {_shown(bad)}, must be finite",
-                MEASURE_AGAIN,
-            )
+            reason = f"counter {name} is {_shown(bad)}, must be finite"
+            raise BadCounterError(path, first["run_name"], reason)
         if values.count(value) == len(values):
             found[name] = value
         else:
@@ -174,6 +183,23 @@ def _case(name: str, entries: Sequence[Json], path: Path) -> StoredCase:
     return StoredCase(seconds, count, counters, varying, label=label)
 
 
+def _peak_rate(entry: Json) -> float:
+    rates = (entry.get(name) for name in PEAK_RATES)
+    return next((rate for rate in rates if type(rate) in (int, float)), 0.0)
+
+
+def _peak(name: str, entries: Sequence[Json], path: Path) -> StoredCase:
+    """As a case, but of its best repetition alone: what a machine can do is the best it did."""
+    case = _case(name, entries, path)
+    repetitions = [entry for entry in entries if entry["run_type"] == ITERATION]
+    if case.seconds is None or not repetitions:
+        return case
+    best = max(repetitions, key=_peak_rate)
+    counters, _ = _counters([best], path)
+    label = str(best.get("label", ""))
+    return replace(case, seconds=_seconds(best, path), counters=counters, label=label)
+
+
 def _by_name(entries: Sequence[object], path: Path) -> Mapping[str, list[Json]]:
     found: dict[str, list[Json]] = {}
     for index, entry in enumerate(entries):
@@ -182,17 +208,25 @@ def _by_name(entries: Sequence[object], path: Path) -> Mapping[str, list[Json]]:
     return found
 
 
-def read_rows(document: Json, path: Path) -> StoredRun:
+def read_rows(document: Json, path: Path, *, bad_counters_fail: bool = False) -> StoredRun:
     """The cases and the machine's peaks of a result file, none of which need be there.
 
     BadInputError naming the file, the case and the value for a wrong schema_version, a foreign
     file, an unknown unit, a time or counter that is not finite or a time of zero or less, and a
-    case that is there twice.
+    case that is there twice. `bad_counters_fail`: a row with such a counter has failed instead, and
+    the others stay.
     """
     context = _checked_context(document, path)
-    cases, peaks = {}, {}
+    cases: dict[str, StoredCase] = {}
+    peaks: dict[str, StoredCase] = {}
     for name, entries in _by_name(document["benchmarks"], path).items():
-        (peaks if name.startswith(PEAKS) else cases)[name] = _case(name, entries, path)
+        found, read = (peaks, _peak) if name.startswith(PEAKS) else (cases, _case)
+        try:
+            found[name] = read(name, entries, path)
+        except BadCounterError as error:
+            if not bad_counters_fail:
+                raise
+            found[name] = StoredCase(failed=error.reason)
     return StoredRun(path, context, cases, peaks)
 
 

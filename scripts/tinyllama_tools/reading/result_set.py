@@ -2,47 +2,43 @@
 
 from __future__ import annotations
 
-import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tinyllama_tools.reading.case_name import CaseName, parse_case_name
+from tinyllama_tools.reading.circumstances import SAME_RUN, first_difference
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.json_file import MEASURE_AGAIN, bad_file, read_json
+from tinyllama_tools.reading.peaks import merged_peaks, restated
+from tinyllama_tools.reading.product_rates import (
+    ITERATIONS,
+    ProductRate,
+    best_products,
+    product_rate,
+)
 from tinyllama_tools.reading.result_reader import is_result, read_rows
 from tinyllama_tools.reading.stored_run import StoredCase, StoredRun
 
-# peak/gemm/f32/1024x256x512, or peak/gemm/f32/64x128x128x32: so many products at once; Google
-# Benchmark appends the fixed number of iterations
-PRODUCT = re.compile(
-    r"peak/gemm/(?P<type>[^/]+)/(?:(?P<batch>\d+)x)?(\d+)x(\d+)x(\d+)(?:/iterations:\d+)?"
-)
-TERA = 1e12
-# What has to be the same for files to be rounds of one run, as the context has it.
-CIRCUMSTANCES = (
-    ("device", "name"),
-    ("device", "architecture"),
-    ("device", "backend"),
-    ("torch_version",),
-    ("threads",),
-    ("git_commit",),
-)
 COMMIT_DIGITS = 8
+# of names in one warning
+MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
 class MeasuredCase:
     """`seconds` of an iteration: one a file, the median over its repetitions. `counters`: medians
-    over the files. `label`: what `optimized` stands for, and remarks."""
+    over the files. `label`: what `optimized` stands for, and remarks. `rounds`: which file each of
+    the `seconds` is from, the first of the set is 1."""
 
     name: CaseName
     seconds: tuple[float, ...]
     counters: Mapping[str, float]
     label: str = ""
+    rounds: tuple[int, ...] = ()
 
     @cached_property
     def median_seconds(self) -> float:
@@ -60,22 +56,10 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class ProductRate:
-    """The best that `batch` products [m, k] x [k, n] at once reach on this device."""
-
-    type_name: str
-    batch: int
-    m: int
-    n: int
-    k: int
-    flops_per_second: float
-    source: str
-
-
-@dataclass(frozen=True)
 class ResultSet:
-    """`cases` by their full name. `context`: of the first file; the others' is alike where it
-    matters (CIRCUMSTANCES)."""
+    """`cases` by their full name. `context`: of the first file, with the best peaks of all files;
+    the others' is alike where it matters (SAME_RUN). `warnings`: what is odd, and cases that some
+    of the rounds lack."""
 
     title: str
     paths: tuple[Path, ...]
@@ -95,46 +79,16 @@ def title_of(context: Mapping[str, Any]) -> str:
     return f"{device} · {commit}{changed} · {day}"
 
 
-def _value(context: Mapping[str, Any], keys: Sequence[str]) -> object:
-    found: object = context
-    for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
-
-
-def _refuse_other_circumstances(runs: Sequence[StoredRun]) -> None:
-    first = runs[0]
-    for run in runs[1:]:
-        for keys in CIRCUMSTANCES:
-            here, there = _value(first.context, keys), _value(run.context, keys)
-            if here != there:
-                raise BadInputError(
-                    f"{run.path}: {'.'.join(keys)} is {there!r}, in {first.path} it is {here!r}; "
-                    "files of one set must be rounds of one run: name them as results of their own"
-                )
-
-
-def _product(name: str, row: StoredCase) -> ProductRate | None:
-    found = PRODUCT.fullmatch(name)
-    rate = row.counters.get("TFLOPS")
-    if found is None or rate is None:
-        return None
-    m, n, k = (int(text) for text in found.groups()[2:])
-    return ProductRate(found["type"], int(found["batch"] or 1), m, n, k, rate * TERA, row.label)
-
-
-def _best_products(runs: Iterable[StoredRun]) -> tuple[ProductRate, ...]:
-    """Of each shape its best rate: it is what the device can do."""
-    best: dict[tuple[str, int, int, int, int], ProductRate] = {}
-    for run in runs:
-        for name, row in run.peaks.items():
-            product = _product(name, row)
-            if product is None:
-                continue
-            key = (product.type_name, product.batch, product.m, product.n, product.k)
-            if key not in best or best[key].flops_per_second < product.flops_per_second:
-                best[key] = product
-    return tuple(best.values())
+def refuse_other_run(
+    first: Mapping[str, Any], first_path: Path, other: Mapping[str, Any], path: Path
+) -> None:
+    """BadInputError unless a file's context says what the first file's does."""
+    found = first_difference(first, other, SAME_RUN)
+    if found is not None:
+        raise BadInputError(
+            f"{path}: {found.name} is {found.there!r}, in {first_path.name} it is {found.here!r}; "
+            "files of one set must be of one run: name them as results of their own"
+        )
 
 
 def _median_counters(rows: Sequence[StoredCase]) -> Mapping[str, float]:
@@ -147,55 +101,118 @@ def _median_counters(rows: Sequence[StoredCase]) -> Mapping[str, float]:
     }
 
 
-def _case(name: CaseName, rows: Sequence[StoredCase]) -> MeasuredCase | LeftOut:
+def _case(name: CaseName, rows: Mapping[int, StoredCase]) -> MeasuredCase | LeftOut:
     """A failure in any round is the case's failure; a skip in some rounds leaves the others."""
-    failed = next((row for row in rows if row.failed), None)
+    failed = next((row for row in rows.values() if row.failed), None)
     if failed is not None:
         return LeftOut(str(name), failed.failed, is_failure=True)
-    measured = [row for row in rows if row.seconds is not None]
-    if not measured:
-        return LeftOut(str(name), rows[0].skipped, is_failure=False)
-    seconds = tuple(row.seconds for row in measured if row.seconds is not None)
-    return MeasuredCase(name, seconds, _median_counters(measured), measured[-1].label)
+    seconds = {number: row.seconds for number, row in rows.items() if row.seconds is not None}
+    if not seconds:
+        return LeftOut(str(name), next(iter(rows.values())).skipped, is_failure=False)
+    measured = [rows[number] for number in seconds]
+    counters, label = _median_counters(measured), measured[-1].label
+    return MeasuredCase(name, tuple(seconds.values()), counters, label, tuple(seconds))
+
+
+def _short_cases(
+    cases: Mapping[str, MeasuredCase],
+    rows: Mapping[str, Mapping[int, StoredCase]],
+    runs: Sequence[StoredRun],
+) -> Iterator[str]:
+    """What some of the rounds lack: a warning for each of the reasons."""
+    short: dict[tuple[int, str], list[str]] = {}
+    for name, case in cases.items():
+        if len(case.rounds) == len(runs):
+            continue
+        for number, _ in enumerate(runs, start=1):
+            if number not in case.rounds:
+                row = rows[name].get(number)
+                reason = row.skipped if row is not None else "not in the file"
+                short.setdefault((number, reason), []).append(name)
+    for (number, reason), names in short.items():
+        shown, more = ", ".join(names[:MOST_NAMED]), len(names) - MOST_NAMED
+        others = f" and {more} more" if more > 0 else ""
+        yield f"not measured in {runs[number - 1].path.name}: {shown}{others}: {reason}"
+
+
+def _products(runs: Sequence[StoredRun]) -> tuple[tuple[ProductRate, ...], list[LeftOut]]:
+    """Of each shape the best; and rows about the machine that no file has a figure of."""
+    rows = [(name, row) for run in runs for name, row in run.peaks.items()]
+    products = [found for name, row in rows if (found := product_rate(name, row)) is not None]
+    measured = {name for name, row in rows if row.seconds is not None}
+    left_out = {
+        name: LeftOut(name.partition(ITERATIONS)[0], row.failed or row.skipped, bool(row.failed))
+        for name, row in rows
+        if name not in measured
+    }
+    return best_products(products), list(left_out.values())
+
+
+def _with_peaks(
+    results: ResultSet, contexts: Sequence[Mapping[str, Any]], products: Sequence[ProductRate]
+) -> ResultSet:
+    context, warnings = merged_peaks(contexts, products)
+    of = [(case.name, case.counters) for case in results.cases.values()]
+    counters = restated(of, context)
+    cases = {
+        name: replace(case, counters=found)
+        for (name, case), found in zip(results.cases.items(), counters, strict=True)
+    }
+    known = (*results.warnings, *(w for w in warnings if w not in results.warnings))
+    return replace(results, context=context, cases=cases, products=tuple(products), warnings=known)
 
 
 def combine(runs: Sequence[StoredRun]) -> ResultSet:
     """Rounds of the same run as one set; BadInputError where they are not."""
-    _refuse_other_circumstances(runs)
-    rows: dict[str, list[StoredCase]] = {}
-    for run in runs:
+    first = runs[0]
+    for run in runs[1:]:
+        refuse_other_run(first.context, first.path, run.context, run.path)
+    rows: dict[str, dict[int, StoredCase]] = {}
+    for number, run in enumerate(runs, start=1):
         for name, row in run.cases.items():
-            rows.setdefault(name, []).append(row)
+            rows.setdefault(name, {})[number] = row
     cases: dict[str, MeasuredCase] = {}
-    left_out, foreign = [], []
+    products, left_out = _products(runs)
+    warnings = []
     for text, found in rows.items():
         name = parse_case_name(text)
         if name is None:
-            foreign.append(text)
+            warnings.append(f"not a case of this suite: {text}")
             continue
         case = _case(name, found)
         if isinstance(case, LeftOut):
             left_out.append(case)
         else:
             cases[text] = case
-    warnings = [f"not a case of this suite: {text}" for text in foreign]
+    warnings += _short_cases(cases, rows, runs)
     warnings += [warning for run in runs for warning in run.warnings]
-    return ResultSet(
-        title_of(runs[0].context),
-        tuple(run.path for run in runs),
-        runs[0].context,
-        cases,
-        tuple(left_out),
-        _best_products(runs),
-        tuple(warnings),
+    paths = tuple(run.path for run in runs)
+    title = title_of(first.context)
+    bare = ResultSet(title, paths, {}, cases, tuple(left_out), (), tuple(warnings))
+    return _with_peaks(bare, [run.context for run in runs], products)
+
+
+def add_products(results: ResultSet, others: ResultSet) -> ResultSet:
+    """The set with the products, and peaks, that other processes of the same run measured.
+
+    BadInputError where they are of another run.
+    """
+    refuse_other_run(results.context, results.paths[0], others.context, others.paths[0])
+    products = best_products([*results.products, *others.products])
+    joined = replace(
+        results,
+        left_out=(*results.left_out, *others.left_out),
+        warnings=(*results.warnings, *others.warnings),
     )
+    return _with_peaks(joined, [results.context, others.context], products)
 
 
 def read_result_set(paths: Sequence[Path]) -> ResultSet:
     """Of result files of tiny_llama_bench, each a round.
 
-    BadInputError for a file that cannot be used, for files of another device, torch, number of
-    threads or commit than the first, and where no file holds a case or a product.
+    A row with a counter that is no number is a failure of its case. BadInputError for a file that
+    cannot be used, for files of another run than the first (SAME_RUN), and where no file holds a
+    case or a product.
     """
     runs = []
     for path in paths:
@@ -203,7 +220,7 @@ def read_result_set(paths: Sequence[Path]) -> ResultSet:
         if not is_result(document):
             known = ", ".join(list(document)[:5]) or "none"
             raise bad_file(path, f"is no result of the suite: its keys are {known}", MEASURE_AGAIN)
-        runs.append(read_rows(document, path))
+        runs.append(read_rows(document, path, bad_counters_fail=True))
     if not runs or not any(run.cases or run.peaks for run in runs):
         names = ", ".join(map(str, paths)) or "no file"
         raise BadInputError(f"{names}: no case was measured; {MEASURE_AGAIN}")

@@ -49,8 +49,9 @@ class Parts:
     missing: tuple[str, ...]
 
 
-def _switches(variant: str) -> frozenset[str]:
-    names = frozenset(variant.split("+")) - {BASELINE}
+def switches_named(variant: str) -> frozenset[str]:
+    """Those that a variant's name stands for; none for `optimized`, which depends on the case."""
+    names = frozenset(variant.split("+")) - {BASELINE, OPTIMIZED}
     return (names - {"fused"}) | FUSED if "fused" in names else names
 
 
@@ -63,7 +64,7 @@ def _name_of_part(whole: CaseName, component: str, measured: Collection[str]) ->
     if str(part) in measured or component not in SWITCHES:
         return str(part)
     # which switches `optimized` has depends on the case, so it is `changed` wherever it can be
-    wanted = SWITCHES[component] if whole.variant == OPTIMIZED else _switches(whole.variant)
+    wanted = SWITCHES[component] if whole.variant == OPTIMIZED else switches_named(whole.variant)
     changed = wanted & SWITCHES[component]
     return str(part) if changed else str(replace(part, variant=BASELINE))
 
@@ -74,7 +75,7 @@ def _layer_counts(whole: CaseName, layers: int, measured: Collection[str]) -> di
     is_fine = all(_name_of_part(whole, part, measured) in measured for part in fine)
     has_block = _name_of_part(whole, "block", measured) in measured
     # a checkpointed layer computes its forward twice, which only the block's time has
-    computes_again = CHECKPOINT in _switches(whole.variant)
+    computes_again = CHECKPOINT in switches_named(whole.variant)
     if (has_block and not is_fine) or computes_again:
         return {"block": layers, "rms_norm": 1}
     return {"attention": layers, "ffn": layers, "rms_norm": 2 * layers + 1}
@@ -84,7 +85,7 @@ def _counts(whole: CaseName, layers: int | None, measured: Collection[str]) -> d
     """How often the whole contains each component; empty for what is no whole."""
     if whole.component == "attention":
         return {"rotary": 1}
-    if whole.component == "block" and CHECKPOINT not in _switches(whole.variant):
+    if whole.component == "block" and CHECKPOINT not in switches_named(whole.variant):
         return {"attention": 1, "ffn": 1, "rms_norm": 2}
     if whole.component not in {"full_step", "model"} or layers is None:
         return {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tinyllama_tools.laws import LawRefusedError
 from tinyllama_tools.prediction.refusal import RatesRefusedError
@@ -24,7 +25,8 @@ from tinyllama_tools.report.sections import (
     time,
     training,
 )
-from tinyllama_tools.report.summary import five_sentences
+from tinyllama_tools.report.places import without_places
+from tinyllama_tools.report.summary import SENTENCES
 from tinyllama_tools.suite_run import SuiteError
 
 Builder = Callable[[ReportInputs], Section]
@@ -45,17 +47,18 @@ BUILDERS: Sequence[tuple[str, str, Builder]] = tuple(
         comparison,
     )
 )
+NOT_FORESEEN = "not foreseen:"
 REFUSALS = (BadInputError, LawRefusedError, RatesRefusedError, SuiteError)
 
 
 def _section(identity: str, title: str, build: Builder, inputs: ReportInputs) -> Section:
     try:
-        return build(inputs)
+        return _without_empty(build(inputs))
     except REFUSALS as error:
         reason = str(error)
     except Exception as error:
         # a fault of ours in one section must not cost the reader the others
-        reason = f"not foreseen: {type(error).__name__}: {error}"
+        reason = f"{NOT_FORESEEN} {type(error).__name__}: {error}"
     return Section(
         identity,
         title,
@@ -64,11 +67,32 @@ def _section(identity: str, title: str, build: Builder, inputs: ReportInputs) ->
     )
 
 
-def _sentences(inputs: ReportInputs) -> list[str]:
-    try:
-        return five_sentences(inputs)
-    except REFUSALS as error:
-        return [f"There is no summary: {error}."]
+def _sentences(inputs: ReportInputs) -> tuple[list[str], list[Omission]]:
+    """Five, and those of them that cannot be made."""
+    texts, omissions = [], []
+    for what, sentence in SENTENCES:
+        try:
+            texts.append(sentence(inputs))
+        except Exception as error:
+            is_foreseen = isinstance(error, REFUSALS)
+            reason = (
+                str(error) if is_foreseen else f"{NOT_FORESEEN} {type(error).__name__}: {error}"
+            )
+            texts.append(f"There is no sentence on {what}: Left out says why.")
+            omissions.append(Omission("summary", what, reason, is_error=True))
+    return texts, omissions
+
+
+def _without_empty(section: Section) -> Section:
+    """A table without a row, or a figure without a point, becomes a sentence."""
+    tables = [table for table in section.tables if table.rows]
+    figures = [figure for figure in section.figures if figure.points]
+    empty = [table.title for table in section.tables if not table.rows]
+    empty += [figure.title for figure in section.figures if not figure.points]
+    if section.missing or not empty:
+        return replace(section, tables=tables, figures=figures)
+    text = [*section.text, f"Nothing was measured for: {'; '.join(empty)}."]
+    return replace(section, tables=tables, figures=figures, text=text)
 
 
 def default_title(inputs: ReportInputs) -> str:
@@ -82,19 +106,22 @@ def default_title(inputs: ReportInputs) -> str:
 def build_document(inputs: ReportInputs, title: str = "") -> Document:
     """Every section, in order; `title`: instead of the one made from the data."""
     sections = [_section(*builder, inputs) for builder in BUILDERS]
+    sentences, unsaid = _sentences(inputs)
     omissions = [
         *inputs.omissions,
         *left_out.case_omissions(inputs),
+        *unsaid,
         *(omission for section in sections for omission in section.omissions),
     ]
+    omissions = without_places(omissions)
     last = left_out.build(inputs, omissions)
     now = datetime.datetime.now(datetime.timezone.utc)
     return Document(
         title or default_title(inputs),
         now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        _sentences(inputs),
+        without_places(sentences),
         [environment.set_summary(results) for results in inputs.sets],
-        [*sections, last],
+        without_places([*sections, last]),
         comparison.comparison_json(inputs.sets),
         omissions,
     )

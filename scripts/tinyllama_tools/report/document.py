@@ -61,7 +61,8 @@ class Table:
 @dataclass(frozen=True)
 class Figure:
     """`traces` and `layout` as plotly takes them. A trace's `role` stands for a colour of the
-    theme: measured, fit, predicted, held_out, roof, light or other."""
+    theme: measured, fit, predicted, held_out, roof, light or other; without one, `series` is the
+    number of its colour, which is its place in the figure where it has none."""
 
     id: str
     title: str

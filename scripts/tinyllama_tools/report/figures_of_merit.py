@@ -5,6 +5,7 @@ Names and their order only depend on what was measured, so that a series of runs
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.scaling_fits import Foretold, SeriesFit
 from tinyllama_tools.report.selection import headline_steps
+from tinyllama_tools.report.wording import count_of
 
 # as tiny_llama_bench --figures-of-merit names them
 COUNTERS = (
@@ -25,7 +27,7 @@ COUNTERS = (
     ("peak_memory_MiB", "peak_memory", "MiB"),
 )
 BANDWIDTHS = ("memory_bandwidth", "cache_bandwidth")
-TERA, GIGA, GIB = 1e12, 1e9, 2**30
+TERA, GIGA, MIB = 1e12, 1e9, 2**20
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ def _held_out(what: str, fits: list[SeriesFit]) -> Iterator[FigureOfMerit]:
         if not found:
             continue
         name = f"held_out/{what}/{size}"
-        error = statistics.median(abs(held.error_percent) for held in found)
+        # counted memory is met to the last bit, which is no figure
+        error = round(statistics.median(abs(held.error_percent) for held in found), 6)
         covered = 100 * sum(held.is_covered for held in found) / len(found)
         yield FigureOfMerit(f"{name}/median_error_percent", error, "%")
         yield FigureOfMerit(f"{name}/covered_percent", covered, "%")
@@ -90,7 +93,7 @@ def _predicted(inputs: ReportInputs) -> Iterator[FigureOfMerit]:
         yield FigureOfMerit(f"{name}/predicted_time", of.seconds, "s")
         yield FigureOfMerit(f"{name}/predicted_time_low", of.low, "s")
         yield FigureOfMerit(f"{name}/predicted_time_high", of.high, "s")
-        yield FigureOfMerit(f"{name}/predicted_memory", of.memory_bytes / GIB, "GiB")
+        yield FigureOfMerit(f"{name}/predicted_memory", of.memory_bytes / MIB, "MiB")
 
 
 def figures_of_merit(inputs: ReportInputs) -> list[FigureOfMerit]:
@@ -98,20 +101,23 @@ def figures_of_merit(inputs: ReportInputs) -> list[FigureOfMerit]:
     results = inputs.main
     if results is None:
         return []
-    return [
-        *_peaks(results),
-        *_of_steps(inputs, results),
-        *_held_out("time", inputs.time_fits),
-        *_held_out("memory", inputs.memory_fits),
-        *_predicted(inputs),
-    ]
+    found = (
+        _peaks(results),
+        _of_steps(inputs, results),
+        _held_out("time", inputs.time_fits),
+        _held_out("memory", inputs.memory_fits),
+        _predicted(inputs),
+    )
+    # what is no number is no figure
+    return [one for figures in found for one in figures if math.isfinite(one.value)]
 
 
 def figures_text(figures: list[FigureOfMerit], errors: int) -> str:
-    """The lines, and at the end SUCCESS: or FAILED:, which are looked for."""
+    """The lines, and at the end SUCCESS: or FAILED:, which are looked for as those of
+    tiny_llama_bench --figures-of-merit are."""
     lines = [str(figure) for figure in figures]
     if errors:
-        lines.append(f"FAILED: {errors} errors, {len(figures)} figures")
+        lines.append(f"FAILED: {count_of(errors, 'error')}, {len(figures)} figures")
     elif figures:
         lines.append(f"SUCCESS: {len(figures)} figures")
     else:

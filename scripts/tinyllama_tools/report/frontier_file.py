@@ -1,32 +1,20 @@
-"""Reads a frontier.json: the largest batch of each sequence length, or the reverse."""
+"""Reads a frontier.json: the largest batch of each sequence length, the reverse, or both."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tinyllama_tools.frontier.axis import AXES, BY_SEQ, Axis
+from tinyllama_tools.frontier.points import SCHEMA_VERSION
 from tinyllama_tools.reading.json_file import Json, bad_file, read_json
 
 AGAIN = "make it again: scripts/frontier"
-SCHEMA_VERSION = 1
 TEXTS = ("size", "variant", "dtype")
-
-
-@dataclass(frozen=True)
-class Axis:
-    """`given` and `largest`: keys of a point; `confirmed`: what was found by trying."""
-
-    key: str
-    given: str
-    largest: str
-    confirmed: str
-    title: str
-
-
-BY_SEQ = Axis("points", "seq", "largest_batch", "confirmed_batch", "largest batch")
-BY_BATCH = Axis("sequences", "batch", "longest_seq", "confirmed_seq", "longest sequence")
+MOST = 1e30
 
 
 @dataclass(frozen=True)
@@ -47,75 +35,130 @@ class FrontierLine:
 
 
 @dataclass(frozen=True)
-class FrontierFile:
-    """`limit_bytes`: None where the file does not say."""
+class FrontierPart:
+    """The lines of one axis, one or more."""
 
-    path: Path
     axis: Axis
-    limit_bytes: float | None
-    limit_source: str
     lines: tuple[FrontierLine, ...]
 
 
-def _number(point: Mapping[str, Any], key: str, where: str, path: Path) -> int | float:
-    value = point.get(key)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1e30:
-        raise bad_file(path, f"{where}: {key} is {value!r}, must be a number from 0", AGAIN)
-    return value
+@dataclass(frozen=True)
+class FrontierFile:
+    """`parts`: one or two, that over sequences first. `overhead`: what steps took beyond the
+    formulas, in words. `device`, `git_commit`, `date`: empty where the file does not say."""
+
+    path: Path
+    parts: tuple[FrontierPart, ...]
+    limit_bytes: float
+    limit_source: str
+    overhead: str
+    device: str
+    git_commit: str
+    date: str
+
+    @property
+    def axis(self) -> Axis:
+        """Of the first part."""
+        return self.parts[0].axis
+
+    @property
+    def lines(self) -> tuple[FrontierLine, ...]:
+        """Of the first part."""
+        return self.parts[0].lines
 
 
-def _line(point: object, index: int, axis: Axis, path: Path) -> FrontierLine:
-    where = f"{axis.key}[{index}]"
-    if not isinstance(point, dict):
-        raise bad_file(path, f"{where} is no object", AGAIN)
-    for key in TEXTS:
-        if not isinstance(point.get(key), str):
-            raise bad_file(path, f"{where}: {key} is {point.get(key)!r}, must be a text", AGAIN)
-    numbers = [
-        _number(point, k, where, path) for k in (axis.given, axis.largest, "predicted_bytes")
-    ]
-    tried = str(point.get("confirmed") or "")
-    remarks = ["not even 1 fits"] if not numbers[1] else []
-    remarks += [text for text in (tried, str(point.get("remark") or "")) if text]
-    texts = [point[key] for key in TEXTS]
+class _Point:
+    """One entry of a list of points, with the file and the place for messages."""
+
+    def __init__(self, entry: object, where: str, path: Path) -> None:
+        self._where, self._path = where, path
+        if not isinstance(entry, dict):
+            raise self.bad("is no object")
+        self._entry: Mapping[str, Any] = entry
+
+    def bad(self, what: str) -> Exception:
+        return bad_file(self._path, f"{self._where}: {what}", AGAIN)
+
+    def text(self, key: str, default: object = None) -> str:
+        value = self._entry.get(key, default)
+        if not isinstance(value, str):
+            raise self.bad(f"{key} is {value!r}, must be a text")
+        return value
+
+    def number(self, key: str) -> float:
+        value = self._entry.get(key)
+        if not _is_number(value) or not 0 <= value < MOST:
+            raise self.bad(f"{key} is {value!r}, must be a number from 0")
+        return value
+
+    def number_or_none(self, key: str) -> float | None:
+        """May be below 0."""
+        value = self._entry.get(key)
+        if value is not None and not _is_number(value):
+            raise self.bad(f"{key} is {value!r}, must be a number or null")
+        return value
+
+
+def _is_number(value: object) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and abs(value) < MOST
+
+
+def _line(point: _Point, axis: Axis) -> FrontierLine:
+    texts = [point.text(key) for key in TEXTS]
+    largest, confirmed = point.number(axis.largest_key), point.number_or_none(axis.confirmed_key)
+    tried, remark = point.text("confirmed", ""), point.text("remark", "")
+    remarks = ["" if largest else "not even 1 fits", tried, remark]
     return FrontierLine(
         *texts,
-        int(numbers[0]),
-        int(numbers[1]),
-        float(numbers[2]),
-        point.get(axis.confirmed),
-        point.get("apart_percent"),
-        "; ".join(remarks),
+        int(point.number(axis.given)),
+        int(largest),
+        float(point.number("predicted_bytes")),
+        None if confirmed is None else int(confirmed),
+        point.number_or_none("apart_percent"),
+        "; ".join(filter(None, remarks)),
         bool(tried),
     )
 
 
 def is_frontier(document: Json) -> bool:
     """Whether scripts/frontier wrote it."""
-    return "limit_bytes" in document and any(axis.key in document for axis in (BY_SEQ, BY_BATCH))
+    return "limit_bytes" in document and any(axis.key in document for axis in AXES.values())
+
+
+def _part(document: Json, axis: Axis, path: Path) -> FrontierPart | None:
+    points = document.get(axis.key, [])
+    if not isinstance(points, list):
+        raise bad_file(path, f"'{axis.key}' is no list", AGAIN)
+    lines = (
+        _line(_Point(entry, f"{axis.key}[{index}]", path), axis)
+        for index, entry in enumerate(points)
+    )
+    return FrontierPart(axis, tuple(lines)) if points else None
 
 
 def read_frontier(path: Path) -> FrontierFile:
     """BadInputError naming the point and the key that is wrong, and for a file without points."""
     document, _ = read_json(path)
-    version = document.get("schema_version", SCHEMA_VERSION)
+    version = document.get("schema_version")
     if version != SCHEMA_VERSION:
         raise bad_file(path, f"schema_version is {version!r}, must be {SCHEMA_VERSION}", AGAIN)
-    found: dict[str, Sequence[object]] = {}
-    for axis in (BY_SEQ, BY_BATCH):
-        points = document.get(axis.key) or []
-        if not isinstance(points, list):
-            raise bad_file(path, f"'{axis.key}' is no list", AGAIN)
-        found[axis.key] = points
-    axis = BY_SEQ if found[BY_SEQ.key] else BY_BATCH
-    points = found[axis.key]
-    if not points:
+    parts = [_part(document, axis, path) for axis in AXES.values()]
+    known = tuple(part for part in parts if part is not None)
+    if not known:
         raise bad_file(path, "has no point", AGAIN)
-    limit = document.get("limit_bytes")
+    whole = _Point(document, "the file", path)
+    overhead = _Point(document.get("overhead"), "overhead", path)
     return FrontierFile(
         path,
-        axis,
-        float(limit) if isinstance(limit, (int, float)) else None,
-        str(document.get("limit_source") or "unknown"),
-        tuple(_line(point, index, axis, path) for index, point in enumerate(points)),
+        known,
+        whole.number("limit_bytes"),
+        whole.text("limit_source"),
+        overhead.text("source"),
+        whole.text("device", ""),
+        whole.text("git_commit", ""),
+        whole.text("date", ""),
     )
+
+
+__all__ = ["BY_SEQ", "FrontierFile", "FrontierLine", "FrontierPart", "is_frontier", "read_frontier"]

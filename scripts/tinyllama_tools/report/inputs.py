@@ -11,8 +11,9 @@ from typing import Any
 from tinyllama_tools.ablation_study import Study as AblationStudy
 from tinyllama_tools.case_costs import CaseCost
 from tinyllama_tools.reading.case_name import CaseName
+from tinyllama_tools.reading.circumstances import SAME_DEVICE, first_difference
 from tinyllama_tools.reading.json_file import Json
-from tinyllama_tools.reading.result_set import ResultSet
+from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
 from tinyllama_tools.report.document import Omission
 from tinyllama_tools.report.frontier_file import FrontierFile
 from tinyllama_tools.report.kinds import Kind, Source
@@ -24,30 +25,24 @@ from tinyllama_tools.report.wording import case_text
 from tinyllama_tools.roofline.speed_of_light import SpeedOfLight
 from tinyllama_tools.roofline.waterfall import Waterfall
 
-# what has to be the same for a time to be of the same machine
-ONE_DEVICE = (("device", "name"), ("device", "architecture"), ("device", "backend"), ("threads",))
-
 
 def is_same_device(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two contexts are of one device with as many threads."""
-
-    def of(context: Mapping[str, Any]) -> list[object]:
-        device = context.get("device") or {}
-        return [device.get(keys[1]) if keys[1:] else context.get(keys[0]) for keys in ONE_DEVICE]
-
-    return of(one) == of(other)
+    return first_difference(one, other, SAME_DEVICE) is None
 
 
 @dataclass(frozen=True)
 class GridStudy:
     """A folder of scripts/study --grid. `description`: its study.json; `frontier`: None
-    where there is none; `results`: None where no round could be used."""
+    where there is none; `results`: None where no round could be used; `check`: steps of a bigger
+    size, which are no part of `results` so that nothing is calibrated on them."""
 
     folder: Path
     description: Mapping[str, Any]
     results: ResultSet | None
     costs: Sequence[CaseCost] = ()
     frontier: FrontierFile | None = None
+    check: ResultSet | None = None
 
 
 @dataclass(frozen=True)
@@ -100,8 +95,23 @@ class ReportInputs:
 
     @property
     def costs(self) -> Sequence[CaseCost]:
-        """Of the first study that has some of the same machine's run."""
-        return next((study.costs for study in self.studies if study.costs), ())
+        """Of the first study of the same machine that has some: what fits is the machine's."""
+        return next((s.costs for s in self.studies if s.costs and self._is_of_main(s.results)), ())
+
+    def _is_of_main(self, results: ResultSet | None) -> bool:
+        if self.main is None:
+            return True
+        return results is not None and is_same_device(results.context, self.main.context)
+
+    @property
+    def check_cases(self) -> tuple[MeasuredCase, ...]:
+        """Steps of the same machine that were measured to check predictions by."""
+        return tuple(
+            case
+            for study in self.studies
+            if study.check is not None and self._is_of_main(study.check)
+            for case in study.check.cases.values()
+        )
 
     @cached_property
     def time_fits(self) -> list[SeriesFit]:
@@ -135,7 +145,8 @@ class ReportInputs:
 
     @property
     def step_seconds(self) -> dict[str, float]:
-        """Of training steps on the first result's device, by name; from training runs too."""
+        """Of training steps on the first result's device, by name; from checks and training runs
+        too."""
         if self.main is None:
             return {}
         found = {
@@ -145,6 +156,8 @@ class ReportInputs:
             for name, case in results.cases.items()
             if case.name.component == STEP
         }
+        for case in self.check_cases:
+            found.setdefault(str(case.name), case.median_seconds)
         for run in self.trainings:
             seconds = run.summary["summary"]["median_step_seconds"]
             if seconds and is_same_device(run.summary["context"], self.main.context):
@@ -154,7 +167,7 @@ class ReportInputs:
     @cached_property
     def predictions(self) -> Predictions:
         """Of steps that were not run."""
-        return predictions_of(self.main, self.costs, self.step_seconds)
+        return predictions_of(self.main, self.costs, self.step_seconds, self.check_cases)
 
     @property
     def is_empty(self) -> bool:

@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from tinyllama_tools.grid_files import FRONTIER, KIND, STUDY
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.json_file import Json, bad_file, read_json
 from tinyllama_tools.reading.result_reader import is_result
 from tinyllama_tools.reading.training_reader import is_training_summary
 from tinyllama_tools.report.frontier_file import is_frontier
 
-STUDY_FILE = "study.json"
+STUDY_FILE, FRONTIER_FILE = STUDY, FRONTIER
 SUITE_FILE = "results.json"
 TRAINING_FILE = "performance_summary.json"
 ABLATION_FILE = "ablation.json"
-FRONTIER_FILE = "frontier.json"
-GRID = "grid"
 KNOWN = f"{SUITE_FILE}, {STUDY_FILE}, {TRAINING_FILE}, {ABLATION_FILE} or {FRONTIER_FILE}"
 NAME_A_RESULT = "name a result of scripts/bench, scripts/study or scripts/ablation"
 
@@ -46,7 +45,7 @@ class Source:
 
 def is_grid_study(document: Json) -> bool:
     """Whether it is the study.json of a grid."""
-    return document.get("kind") == GRID and "schema_version" in document
+    return document.get("kind") == KIND and "schema_version" in document
 
 
 def _of_file(path: Path) -> Source:

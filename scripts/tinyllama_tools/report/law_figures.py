@@ -66,7 +66,7 @@ def _held_out(fit: SeriesFit, by: Quantity) -> list[Json]:
     ]
     return [
         markers(
-            "foretold without them",
+            "predicted without them",
             [held.point.seq for held in fit.held_out],
             predicted,
             role=HELD_OUT,
@@ -88,6 +88,8 @@ def law_figure(fit: SeriesFit, by: Quantity, batches: Sequence[int] | None = Non
     ]
     traces += _held_out(fit, by)
     note = fit.law.formula if fit.law is not None else f"No law: {fit.refusal}."
+    if fit.law is not None and fit.held_out:
+        note += f". Bars: {fit.law.range_kind.short}."
     title = f"{of.component}, {of.pass_name}: {of.size}, {of.variant}, {of.dtype}"
     axes = layout(axis("sequence", "tokens", log=True), axis(by.title, by.unit, log=True))
     axes_of = (by.id, of.component, of.pass_name, of.variant, of.size, of.dtype)

@@ -11,19 +11,32 @@ from typing import NoReturn, TypeVar
 
 from tinyllama_tools.ablation_files import read_study as read_ablation
 from tinyllama_tools.case_costs import CaseCost, read_case_costs
+from tinyllama_tools.grid_files import (
+    CHECK,
+    COSTS,
+    FRONTIER,
+    PRODUCTS,
+    SCHEMA_VERSION,
+    rounds_of,
+    why_no_round,
+)
 from tinyllama_tools.profile_files import BadProfileError, check_summary
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.json_file import MEASURE_AGAIN, Json, bad_file, read_json
-from tinyllama_tools.reading.result_set import ProductRate, ResultSet, read_result_set
+from tinyllama_tools.reading.result_set import (
+    ResultSet,
+    add_products,
+    read_result_set,
+    refuse_other_run,
+)
 from tinyllama_tools.report.document import Omission
 from tinyllama_tools.report.frontier_file import read_frontier
 from tinyllama_tools.report.inputs import Ablation, GridStudy, ReportInputs, TrainingRun
 from tinyllama_tools.report.kinds import STUDY_FILE, SUITE_FILE, Kind, Source, is_grid_study
 from tinyllama_tools.report.selection import main_step, missing_parts
 
-STUDY_SCHEMA_VERSION = 1
-COSTS, FRONTIER, PRODUCTS = "costs.json", "frontier.json", "products.json"
-ROUNDS = "round_*.json"
+# counters of a case that its costs must agree with: neither depends on how it was run
+COUNTED = ("parameters", "model_flops", "bytes")
 # of files whose folder says more than their name
 COMMON_NAMES = (SUITE_FILE, "round_1.json", "peers.json")
 Found = TypeVar("Found")
@@ -50,11 +63,6 @@ class _Reading:
         )
 
 
-def _round_number(path: Path) -> tuple[int, str]:
-    digits = path.stem.rpartition("_")[2]
-    return (int(digits) if digits.isdecimal() else -1, path.name)
-
-
 def read_rounds(paths: Sequence[Path], reading: _Reading) -> ResultSet | None:
     """All rounds as one set. Where one cannot be used, or is of another device, torch or commit
     than the first that can, it is left out by name and the others stay."""
@@ -71,12 +79,30 @@ def read_rounds(paths: Sequence[Path], reading: _Reading) -> ResultSet | None:
     return read_result_set(kept) if kept else None
 
 
-def _read_products(path: Path) -> tuple[ProductRate, ...]:
-    return read_result_set([path]).products
+def _with_products(results: ResultSet, path: Path) -> ResultSet:
+    return add_products(results, read_result_set([path]))
 
 
-def _read_costs(path: Path) -> tuple[CaseCost, ...]:
-    return tuple(read_case_costs(read_json(path)[0]))
+def _read_check(path: Path, results: ResultSet) -> ResultSet:
+    check = read_result_set([path])
+    refuse_other_run(results.context, results.paths[0], check.context, path)
+    return check
+
+
+def _read_costs(path: Path, results: ResultSet | None) -> tuple[CaseCost, ...]:
+    """BadInputError, too, where they are not of the cases that were measured."""
+    costs = tuple(read_case_costs(read_json(path)[0]))
+    for cost in costs:
+        case = results.cases.get(str(cost.name)) if results is not None else None
+        for name in COUNTED if case is not None else ():
+            counted, foretold = case.counters.get(name), getattr(cost, name)
+            if counted is not None and counted != float(foretold):
+                raise bad_file(
+                    path,
+                    f"{cost.name}: {name} is {foretold:,}, the rounds have {counted:,.0f}",
+                    "these are costs of another program or size; make the study again",
+                )
+    return costs
 
 
 def _read_description(path: Path) -> Json:
@@ -84,8 +110,8 @@ def _read_description(path: Path) -> Json:
     if not is_grid_study(document):
         raise bad_file(path, "is no study of a grid", "make one: scripts/study tiny small")
     version = document["schema_version"]
-    if version != STUDY_SCHEMA_VERSION:
-        rule = f"must be {STUDY_SCHEMA_VERSION}"
+    if version != SCHEMA_VERSION:
+        rule = f"must be {SCHEMA_VERSION}"
         raise bad_file(path, f"schema_version is {version!r}, {rule}", "make the study again")
     return document
 
@@ -96,22 +122,23 @@ def read_grid_study(folder: Path, reading: _Reading) -> GridStudy | None:
     description = reading.attempt(description_path, lambda: _read_description(description_path))
     if description is None:
         return None
-    rounds = sorted(folder.glob(ROUNDS), key=_round_number)
+    rounds = rounds_of(folder)
     results = read_rounds(rounds, reading) if rounds else None
     if not rounds:
-        reading.error(folder, "holds no round_<i>.json, so nothing was measured yet")
-    products_path, costs_path, frontier_path = (
-        folder / name for name in (PRODUCTS, COSTS, FRONTIER)
-    )
-    if results is not None and products_path.exists():
-        products = reading.attempt(products_path, lambda: _read_products(products_path))
-        results = replace(results, products=products or results.products)
-    costs = frontier = None
-    if costs_path.exists():
-        costs = reading.attempt(costs_path, lambda: _read_costs(costs_path))
-    if frontier_path.exists():
-        frontier = reading.attempt(frontier_path, lambda: read_frontier(frontier_path))
-    return GridStudy(folder, description, results, costs or (), frontier)
+        reading.error(folder, why_no_round(folder))
+
+    def beside(name: str, read: Callable[[Path], Found]) -> Found | None:
+        path = folder / name
+        return reading.attempt(path, lambda: read(path)) if path.exists() else None
+
+    check = None
+    if results is not None:
+        measured = results
+        results = beside(PRODUCTS, lambda path: _with_products(measured, path)) or measured
+        check = beside(CHECK, lambda path: _read_check(path, measured))
+    costs = beside(COSTS, lambda path: _read_costs(path, results))
+    frontier = beside(FRONTIER, read_frontier)
+    return GridStudy(folder, description, results, costs or (), frontier, check)
 
 
 def _no_number(text: str) -> NoReturn:

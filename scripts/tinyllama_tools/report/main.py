@@ -1,6 +1,7 @@
 """scripts/report: reads results, builds the document and writes it.
 
-Exit status: 0 written; 1 written, but some part had errors; 2 nothing usable, or a bad option.
+Exit status: 0 written; 1 written, but some part had errors; 2 nothing usable, a bad option, or a
+file that cannot be written; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from tinyllama_tools.profile_text import shown
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.document import Omission
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import Kind, Source, source_of
 from tinyllama_tools.report.loading import read_inputs
-from tinyllama_tools.report.newest import newest_sources
+from tinyllama_tools.report.newest import Newest, newest_sources
 from tinyllama_tools.report.options import parse_options
 from tinyllama_tools.report.sections.left_out import grouped
 from tinyllama_tools.report.wording import count_of, listed
@@ -46,11 +48,11 @@ def _named_sources(paths: Sequence[Path]) -> tuple[list[Source], list[Omission]]
     return sources, unknown
 
 
-def _say_what_was_taken(sources: Sequence[Source], absent: Sequence[Kind]) -> None:
-    for source in sources:
-        say(f"taking {source.path}: {source.kind.words}")
-    for kind in absent:
-        say(f"no {kind.words.partition(' ')[2]} in results/: {kind.command} makes one")
+def _say_what_was_taken(found: Newest, results: Path) -> None:
+    for source in found.sources:
+        say(f"taking {shown(source.path)}: {source.kind.words}")
+    for kind in found.absent:
+        say(f"no {kind.words.partition(' ')[2]} in {shown(results)}: {kind.command} makes one")
 
 
 def read_all(options: argparse.Namespace) -> ReportInputs:
@@ -58,9 +60,9 @@ def read_all(options: argparse.Namespace) -> ReportInputs:
     if options.results:
         sources, unknown = _named_sources(options.results)
         return read_inputs(sources, unknown=unknown)
-    sources, absent = newest_sources(options.results_folder)
-    _say_what_was_taken(sources, absent)
-    return read_inputs(sources, absent)
+    found = newest_sources(options.results_folder)
+    _say_what_was_taken(found, options.results_folder)
+    return read_inputs(found.sources, found.absent, found.passed_over)
 
 
 def _say_omissions(omissions: Sequence[Omission]) -> None:
@@ -109,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _let_go_of_output()
         say(f"scripts/report: {error}")
     except KeyboardInterrupt:
+        say("scripts/report: interrupted, and nothing was written")
         return INTERRUPTED
     except Exception as error:
         traceback.print_exc()

@@ -23,10 +23,19 @@ def number_text(value: float, digits: int) -> str:
     return f"{rounded:,.15g}"
 
 
+def plain(text: str) -> str:
+    """In one line, and no markup but the code between backticks: names come from files."""
+    parts = " ".join(text.split()).split("`")
+    if len(parts) % 2 == 0:
+        parts = ["'".join(parts)]
+    shown = [part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(parts)]
+    return "`".join(shown)
+
+
 def _cell(value: Cell, column: Column) -> str:
     if value is None:
         return NOTHING
-    return value if isinstance(value, str) else number_text(value, column.digits)
+    return plain(value) if isinstance(value, str) else number_text(value, column.digits)
 
 
 def _heading(column: Column) -> str:
@@ -38,12 +47,12 @@ def _table(table: Table) -> Iterator[str]:
         [_cell(value, column) for value, column in zip(row, table.columns, strict=True)]
         for row in table.rows[:MOST_ROWS]
     ]
-    yield f"### {table.title}"
+    yield f"### {plain(table.title)}"
     yield ""
     yield from markdown_table([_heading(column) for column in table.columns], rows)
     yield ""
     if table.note:
-        yield table.note
+        yield plain(table.note)
         yield ""
     if len(table.rows) > MOST_ROWS:
         yield f"The first {MOST_ROWS} of {len(table.rows):,} rows."
@@ -67,19 +76,20 @@ def _left_out(document: Document) -> Iterator[str]:
     yield ""
     for first, names in grouped(omissions):
         mark = "**error** " if first.is_error else ""
-        yield f"- {mark}{first.kind} {listed(names, 3)}: {first.reason}"
+        yield f"- {mark}{plain(f'{first.kind} {listed(names, 3)}: {first.reason}')}"
     yield ""
 
 
 def markdown_of(document: Document) -> str:
     """Ends with a line break."""
-    lines = [f"# {document.title}", "", *(f"- {text}" for text in document.summary), ""]
+    sentences = (f"- {plain(text)}" for text in document.summary)
+    lines = [f"# {plain(document.title)}", "", *sentences, ""]
     for section in document.sections:
         lines += _section(section)
     missing = [section for section in document.sections if section.missing]
     if missing:
         lines += ["## Missing", ""]
-        lines += [f"- {section.title}: {section.missing}" for section in missing]
+        lines += [f"- {section.title}: {plain(section.missing)}" for section in missing]
         lines.append("")
     lines += _left_out(document)
     return "\n".join([*lines, f"Made by `scripts/report`, {document.generated}.", ""])

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from tinyllama_tools.grid_files import rounds_of, why_no_round
+from tinyllama_tools.report.document import Omission
 from tinyllama_tools.report.kinds import (
     ABLATION_FILE,
     FRONTIER_FILE,
@@ -55,12 +58,27 @@ def _newest_trainings(folders: list[Path]) -> Iterator[Path]:
             yield folder / TRAINING_FILE
 
 
-def _newest_frontiers(folders: list[Path]) -> list[Path]:
-    """The newest over sequences and the newest over batches, apart from those of grid studies."""
+def _newest_study(folders: list[Path]) -> tuple[Path | None, list[Omission]]:
+    """The newest that has measured something, and those that were passed over."""
+    passed: list[Omission] = []
+    for folder in folders:
+        if not _holds_grid(folder):
+            continue
+        if rounds_of(folder):
+            return folder, passed
+        passed.append(Omission("grid study", str(folder), why_no_round(folder)))
+    return None, passed
+
+
+def _newest_frontiers(folders: list[Path], study: Path | None) -> list[Path]:
+    """The newest over sequences and the newest over batches, apart from those of grid studies;
+    not what is older than the frontier of the study that is taken."""
+    has_own = study is not None and (study / FRONTIER_FILE).is_file()
+    oldest = _time_of(study) if study is not None and has_own else ("", "")
     found: dict[object, Path] = {}
     for folder in folders:
         path = folder / FRONTIER_FILE
-        if path.is_file() and not (folder / STUDY_FILE).exists():
+        if path.is_file() and not (folder / STUDY_FILE).exists() and _time_of(folder) >= oldest:
             found.setdefault(_by(path), path)
     return list(found.values())
 
@@ -73,17 +91,29 @@ def _by(path: Path) -> object:
         return None
 
 
-def newest_sources(results: Path) -> tuple[list[Source], list[Kind]]:
-    """The newest of each kind, grid study first, and the kinds of which there is none."""
+@dataclass(frozen=True)
+class Newest:
+    """`sources`: the newest of each kind, grid study first; `absent`: the kinds of which there is
+    none; `passed_over`: newer studies that have measured nothing to report on."""
+
+    sources: list[Source]
+    absent: list[Kind]
+    passed_over: list[Omission]
+
+
+def newest_sources(results: Path) -> Newest:
+    """What a report takes where nothing was named. OSError where `results` cannot be listed."""
     folders = _folders(results) if results.is_dir() else []
+    study, passed_over = _newest_study(folders)
     found: dict[Kind, list[Path]] = {
-        Kind.STUDY: [folder for folder in folders if _holds_grid(folder)][:1],
+        Kind.STUDY: [study] if study is not None else [],
         Kind.SUITE: [f / SUITE_FILE for f in folders if (f / SUITE_FILE).is_file()][:1],
         Kind.TRAINING: list(_newest_trainings(folders)),
-        Kind.FRONTIER: _newest_frontiers(folders),
+        Kind.FRONTIER: _newest_frontiers(folders, study),
         Kind.ABLATION: [f / ABLATION_FILE for f in folders if (f / ABLATION_FILE).is_file()][:1],
     }
     # a study's own serves where there is no other
     served = {Kind.FRONTIER for f in found[Kind.STUDY] if (f / FRONTIER_FILE).is_file()}
     sources = [Source(kind, path) for kind, paths in found.items() for path in paths]
-    return sources, [kind for kind, paths in found.items() if not paths and kind not in served]
+    absent = [kind for kind, paths in found.items() if not paths and kind not in served]
+    return Newest(sources, absent, passed_over)

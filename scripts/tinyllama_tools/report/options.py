@@ -11,13 +11,14 @@ from tinyllama_tools.result_files import RESULTS
 FORMATS = ("html", "md", "png", "fom")
 EPILOG = """\
 RESULT: a result file of the suite, the folder of a grid study, of a run of the suite or of a
-training run, or an ablation.json. The first result of the suite is the one that is analysed; others
-are compared with it. Without any, the newest of each kind in results/ is taken, and what is taken
-and what is missing is said.
+training run, or an ablation.json. Of several results of the suite, the first that has a training
+step with all its parts is analysed; all are compared. Without any, the newest of each kind in
+results/ is taken, and what is taken and what is missing is said.
 
 html writes results/report_<UTC time>.html and png a folder of pictures, unless -o says where; md
 and fom then write to standard output. Exit status: 0 written; 1 written, but some part had errors,
-which are named; 2 nothing usable, or a bad option."""
+which are named; 2 nothing usable, a bad option, or a file that cannot be written; 130 interrupted,
+and nothing was written."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -42,3 +43,7 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add_options(parser)
     return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    parse_options(None)

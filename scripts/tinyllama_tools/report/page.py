@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -197,7 +197,13 @@ def _for_template(document: Json, views: Mapping[str, Any]) -> dict[str, Any]:
     """The sections with what the template needs of their figures and tables."""
     sections = []
     for section in document["sections"]:
-        figures = [_figure_view(one) for one in section.get("figures") or ()]
+        said = set(section.get("text") or ())
+        figures = [
+            _figure_view(one) | {"note": _new(one.get("note", ""), said)}
+            for one in section.get("figures") or ()
+        ]
+        shown = (views[one["id"]] for one in section.get("tables") or ())
+        tables = [replace(table, note=_new(table.note, said)) for table in shown]
         heights = {one["height"] for one in figures}
         sections.append(
             {
@@ -207,7 +213,7 @@ def _for_template(document: Json, views: Mapping[str, Any]) -> dict[str, Any]:
                 "missing": section.get("missing") or "",
                 "figures": figures,
                 "in_columns": len(figures) >= FEWEST_IN_COLUMNS and len(heights) == 1,
-                "tables": [views[one["id"]] for one in section.get("tables") or ()],
+                "tables": tables,
             }
         )
     return {
@@ -217,6 +223,13 @@ def _for_template(document: Json, views: Mapping[str, Any]) -> dict[str, Any]:
         "sets": document.get("sets") or [],
         "sections": sections,
     }
+
+
+def _new(note: str, said: set[str]) -> str:
+    """The note, unless the section has said it already."""
+    is_new = note not in said
+    said.add(note)
+    return note if is_new else ""
 
 
 def _figure_view(figure: Json) -> dict[str, Any]:

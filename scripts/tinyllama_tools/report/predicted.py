@@ -8,9 +8,15 @@ from dataclasses import dataclass, field
 from tinyllama_tools.case_costs import CaseCost
 from tinyllama_tools.prediction.rates import Rates, calibrate_rates
 from tinyllama_tools.prediction.refusal import RatesRefusedError
-from tinyllama_tools.prediction.steps import StepPrediction, predict_steps, refused_steps
-from tinyllama_tools.reading.case_name import CaseName
-from tinyllama_tools.reading.result_set import ResultSet
+from tinyllama_tools.prediction.steps import (
+    PredictionCheck,
+    StepPrediction,
+    check_against,
+    predict_steps,
+    refused_steps,
+)
+from tinyllama_tools.reading.case_name import CaseName, parse_case_name
+from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
 from tinyllama_tools.report.document import Omission
 from tinyllama_tools.report.selection import STEP, is_own_shape, main_step, rank, sizes_by_name
 
@@ -22,50 +28,59 @@ NOT_RUN, CHECKED, CALIBRATED = "prediction", "prediction, checked", "calibrated 
 @dataclass(frozen=True)
 class PredictedStep:
     """`kind`: NOT_RUN; CHECKED where the step was run, but did not serve the rates; CALIBRATED.
-    `measured_seconds`: None where it was not run."""
+    `measured_seconds`, `check`: None where it was not run."""
 
     cost: CaseCost
     prediction: StepPrediction
     kind: str
     measured_seconds: float | None = None
+    check: PredictionCheck | None = None
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """One a problem size, at its own shape, smallest first. `refusal`: why there are none;
-    `omissions`: single steps that cannot be predicted."""
+    """One a problem size at its own shape, smallest first, and steps of sizes without rates that
+    were run at another shape. `refusal`: why there are none; `omissions`: single steps that cannot
+    be predicted."""
 
     steps: Sequence[PredictedStep] = ()
     refusal: str = ""
     omissions: Sequence[Omission] = field(default=())
 
 
-def _own_steps(costs: Sequence[CaseCost], of: CaseName) -> dict[str, CaseCost]:
-    """Steps of the same dtype and variant at their problem size's own shape, by name."""
+def _asked_steps(
+    costs: Sequence[CaseCost], of: CaseName, measured: Mapping[str, MeasuredCase]
+) -> dict[str, CaseCost]:
+    """Steps of the same dtype and variant, by name: at their problem size's own shape, and those
+    that were run."""
     return {
         str(cost.name): cost
         for cost in costs
         if cost.name.component == STEP
         and (cost.name.dtype, cost.name.variant) == (of.dtype, of.variant)
-        and is_own_shape(cost.name)
+        and (is_own_shape(cost.name) or str(cost.name) in measured)
     }
 
 
 def _predicted(
-    cost: CaseCost, one: StepPrediction, rates: Rates, measured: Mapping[str, float]
+    cost: CaseCost, one: StepPrediction, rates: Rates, case: MeasuredCase | None
 ) -> PredictedStep:
-    seconds = measured.get(str(one.name))
-    if one.name.size in rates.sizes:
-        return PredictedStep(cost, one, CALIBRATED, seconds)
-    return PredictedStep(cost, one, NOT_RUN if seconds is None else CHECKED, seconds)
+    check = check_against(one, case) if case is not None else None
+    seconds = case.median_seconds if case is not None else None
+    kind = CALIBRATED if one.name.size in rates.sizes else NOT_RUN if case is None else CHECKED
+    return PredictedStep(cost, one, kind, seconds, check)
 
 
 def predictions_of(
-    results: ResultSet | None, costs: Sequence[CaseCost], measured: Mapping[str, float]
+    results: ResultSet | None,
+    costs: Sequence[CaseCost],
+    measured: Mapping[str, float],
+    cases: Sequence[MeasuredCase] = (),
 ) -> Predictions:
     """In the dtype and variant of the main step of `results`, which the rates come from.
 
-    `measured`: seconds of steps of the same machine by name, from wherever they were run.
+    `measured`: seconds of steps of the same machine by name, from wherever they were run; `cases`:
+    such steps with their counters, which say more than the seconds do.
     """
     step = main_step(results) if results is not None else None
     if results is None or step is None:
@@ -73,21 +88,33 @@ def predictions_of(
     if not costs:
         return Predictions(refusal=NO_COSTS)
     of = step.name
-    own = _own_steps(costs, of)
-    if not own:
+    # the later ones replace the earlier
+    known = {
+        n: MeasuredCase(name, (s,), {}) for n, s in measured.items() if (name := parse_case_name(n))
+    }
+    known |= {name: case for name, case in results.cases.items() if case.name.component == STEP}
+    known |= {str(case.name): case for case in cases}
+    asked = _asked_steps(costs, of, known)
+    if not asked:
         what = f"{of.variant} step in {of.dtype} at a size's own batch and sequence"
         return Predictions(refusal=f"costs.json has no {what}")
     try:
         rates = calibrate_rates(results, of.dtype, of.variant, costs)
         found = predict_steps(rates, costs)
         refused = refused_steps(rates, costs)
+        steps = [
+            _predicted(asked[name], one, rates, known.get(name))
+            for one in found
+            if (name := str(one.name)) in asked
+            and (is_own_shape(one.name) or one.name.size not in rates.sizes)
+        ]
     except RatesRefusedError as error:
         return Predictions(refusal=str(error))
-    steps = [
-        _predicted(own[name], one, rates, measured)
-        for one in found
-        if (name := str(one.name)) in own
-    ]
-    steps.sort(key=lambda one: rank(one.cost.name.size, tuple(sizes_by_name())))
-    omissions = [Omission("prediction", r.name, r.reason) for r in refused if r.name in own]
+    steps.sort(key=_order)
+    omissions = [Omission("prediction", r.name, r.reason) for r in refused if r.name in asked]
     return Predictions(steps, "" if steps else "no step could be predicted", omissions)
+
+
+def _order(one: PredictedStep) -> tuple[object, ...]:
+    name = one.cost.name
+    return (rank(name.size, tuple(sizes_by_name())), not is_own_shape(name), name.batch, name.seq)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tinyllama_tools.reading.json_file import Json
 from tinyllama_tools.reading.result_set import ResultSet
@@ -29,6 +30,8 @@ ROOF_POINTS = 25
 MOST_TEXTS = 6000
 # plotly's numbers of circle, square and triangle-up: thousands of them stay small
 BOUND_SYMBOLS = {"compute": 0, "bandwidth": 1, "latency": 5}
+# added to the number of a symbol
+OPEN = 100
 MEANINGS = (
     "Circles are bound by products, squares by bandwidth, triangles by latency: there the start of"
     " operators takes longer than products and traffic at their peaks."
@@ -59,7 +62,16 @@ def _roofs(machine: Machine, first: float, last: float) -> list[Json]:
     return traces
 
 
-def _scatter(name: str, points: Sequence[RooflinePoint], texts: bool, **more: str) -> Json:
+def _of_component(name: str, points: Sequence[RooflinePoint], texts: bool) -> Json:
+    """In the colour that the component has in every figure; every second one has open marks."""
+    series = rank(name, COMPONENTS)[0]
+    trace = _scatter(name, points, texts, series=series)
+    if series % 2:
+        trace["marker"]["symbol"] = [OPEN + symbol for symbol in trace["marker"]["symbol"]]
+    return trace
+
+
+def _scatter(name: str, points: Sequence[RooflinePoint], texts: bool, **more: Any) -> Json:  # noqa: ANN401
     trace = markers(
         name,
         [point.intensity for point in points],
@@ -96,7 +108,7 @@ def roofline_figure(
     first, last = _ends(point.intensity for point in [*points, *products])
     texts = len(points) + len(products) <= MOST_TEXTS
     traces = _roofs(machine, first, last)
-    traces += [_scatter(name, own, texts) for name, own in _by_component(points).items()]
+    traces += [_of_component(name, own, texts) for name, own in _by_component(points).items()]
     if products:
         traces.append(_scatter("matrix products", products, texts, role=OTHER))
     axes = layout(axis("intensity", "FLOP/byte", log=True), axis("rate", "GFLOP/s", log=True))
@@ -123,7 +135,7 @@ def launch_figure(
     traces = [line("start of an operator, then the peak", xs, ys, role=ROOF)]
     for name, own in _by_component([point for point, _ in shown]).items():
         work = {id(point): flops for point, flops in shown}
-        trace = _scatter(name, own, texts=False)
+        trace = _of_component(name, own, texts=False)
         trace["x"] = [work[id(point)] for point in own]
         traces.append(trace)
     title = "Launch-bound region: rate over the work of one operator"

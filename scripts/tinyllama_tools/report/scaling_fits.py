@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tinyllama_tools.laws import (
     Exponents,
@@ -11,11 +13,13 @@ from tinyllama_tools.laws import (
     HeldOut,
     Law,
     LawRefusedError,
+    RangeKind,
     check_held_out,
     fit_exponents,
     fit_memory_law,
     fit_time_law,
 )
+from tinyllama_tools.laws.work import terms_of_work
 from tinyllama_tools.reading.case_name import CaseName
 from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
 from tinyllama_tools.reading.whole_and_parts import BASELINE, OPTIMIZED
@@ -24,6 +28,7 @@ from tinyllama_tools.report.selection import F32, WHOLE_PASSES, name_rank, rank
 
 MIB = 2**20
 PEAK_MEMORY = "peak_memory_MiB"
+WORK = ("hardware_flops", "elementwise_flops", "bytes")
 # some 10 ms of computing each: a report is written within seconds
 MOST_LAWS = 320
 TOO_MANY = f"a report fits {MOST_LAWS} series at most; report fewer components or variants at once"
@@ -50,8 +55,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Foretold:
-    """What a law of the other sizes says of one that was held out, with its 95 % interval, in
-    seconds or bytes. `error_percent`: of the measured, above 0 where too much was foretold."""
+    """What a law of the other sizes says of one that was held out, with its range, in seconds or
+    bytes. `error_percent`: of the measured, above 0 where too much was predicted."""
 
     point: GridPoint
     value: float
@@ -61,12 +66,12 @@ class Foretold:
 
     @property
     def is_covered(self) -> bool:
-        """Whether the measured value lies in the interval."""
+        """Whether the measured value lies in the range."""
         return self.low <= self.point.value <= self.high
 
     @property
     def width_percent(self) -> float:
-        """Of the interval, of the value."""
+        """Of the range, of the value."""
         return 100 * (self.high - self.low) / self.value
 
 
@@ -74,7 +79,8 @@ class Foretold:
 class SeriesFit:
     """`law` says values and its formula; its draws are gone. `held_out`: in the order of the grid;
     empty where there are too few sizes, which `held_out_refusal` says. `refusal`: why there
-    is no law; empty where there is. `exponents`: None where the sizes do not decide them."""
+    is no law; empty where there is. `exponents`: None where the sizes do not decide them.
+    `short`: cases that were not measured in all rounds of the others, which `points` lacks."""
 
     series: Series
     points: tuple[GridPoint, ...]
@@ -83,6 +89,7 @@ class SeriesFit:
     held_out: tuple[Foretold, ...] = ()
     held_out_refusal: str = ""
     exponents: Exponents | None = None
+    short: tuple[MeasuredCase, ...] = ()
 
 
 def series_of(results: ResultSet) -> list[Series]:
@@ -135,17 +142,43 @@ def _importance(series: Series) -> tuple[object, ...]:
     )
 
 
-def _fits(every: Sequence[Series], value: Value, fit: Fit) -> list[SeriesFit]:
+def _rounds_of(case: MeasuredCase, values: tuple[float, ...]) -> tuple[int, ...]:
+    """Which rounds, as far as it matters: one value each tells nothing of rounds."""
+    if len(values) < 2:
+        return ()
+    return case.rounds or tuple(range(len(values)))
+
+
+def _points_and_short(
+    series: Series, value: Value
+) -> tuple[tuple[GridPoint, ...], tuple[MeasuredCase, ...]]:
+    """What has values of the rounds that most of the cases have, and the cases that lack some."""
+    found = [(case, of) for case in series.cases if (of := value(case))]
+    if not found:
+        return (), ()
+    counts = Counter(_rounds_of(case, of) for case, of in found)
+    usual = max(counts, key=lambda rounds: (counts[rounds], len(rounds)))
+    points, short = [], []
+    for case, of in found:
+        if _rounds_of(case, of) == usual:
+            points.append(GridPoint(case.name.batch, case.name.seq, of))
+        else:
+            short.append(case)
+    return tuple(points), tuple(short)
+
+
+def _fits(
+    every: Sequence[Series], value: Value, fit_of: Callable[[Series], Fit]
+) -> list[SeriesFit]:
     """In the order of `every`; of more than MOST_LAWS those that matter most."""
     found: dict[str, SeriesFit] = {}
     fitted = 0
     for series in sorted(every, key=_importance):
-        measured = [(case.name, value(case)) for case in series.cases]
-        points = tuple(GridPoint(name.batch, name.seq, of) for name, of in measured if of)
+        points, short = _points_and_short(series, value)
         if not points:
             continue
         if fitted < MOST_LAWS:
-            one = _fitted(series, points, fit)
+            one = replace(_fitted(series, points, fit_of(series)), short=short)
         else:
             one = SeriesFit(series, points, refusal=TOO_MANY)
         # a refusal costs nothing
@@ -164,17 +197,47 @@ def _peak_bytes(case: MeasuredCase) -> tuple[float, ...]:
     return (peak * MIB,) if peak else ()
 
 
+def _time_fit_of(series: Series) -> Fit:
+    """With the terms that the counted work has, where every case counts it."""
+    counters = {
+        name: {(c.name.batch, c.name.seq): c.counters[name] for c in series.cases}
+        for name in WORK
+        if all(name in case.counters for case in series.cases)
+    }
+    return partial(fit_time_law, terms=terms_of_work(counters))
+
+
 def time_fits(results: ResultSet) -> list[SeriesFit]:
     """Laws of the time of every series."""
-    return _fits(series_of(results), _seconds, fit_time_law)
+    return _fits(series_of(results), _seconds, _time_fit_of)
 
 
 def memory_fits(results: ResultSet) -> list[SeriesFit]:
     """Laws of peak memory, of the passes that a step consists of."""
     whole = [series for series in series_of(results) if series.name.pass_name in WHOLE_PASSES]
-    return _fits(whole, _peak_bytes, fit_memory_law)
+    return _fits(whole, _peak_bytes, lambda _: fit_memory_law)
+
+
+def range_kind(fits: Sequence[SeriesFit]) -> RangeKind:
+    """What the ranges of all of them hold; of one round where any series has but one."""
+    kinds = {fit.law.range_kind for fit in fits if fit.law is not None}
+    if RangeKind.ONE_ROUND in kinds:
+        return RangeKind.ONE_ROUND
+    return kinds.pop() if kinds else RangeKind.NEW_ROUNDS
 
 
 def refused(fits: Sequence[SeriesFit], what: str) -> list[Omission]:
-    """The series without a law, to be named. `what`: of time or of memory."""
-    return [Omission(f"{what} law", str(fit.series), fit.refusal) for fit in fits if fit.refusal]
+    """To be named: series without a law or a check of it, and cases that are no part of one.
+    `what`: of time or of memory."""
+    kind = f"{what} law"
+    found = [Omission(kind, str(fit.series), fit.refusal) for fit in fits if fit.refusal]
+    found += [
+        Omission(f"held-out check of a {kind}", str(fit.series), fit.held_out_refusal)
+        for fit in fits
+        if fit.held_out_refusal
+    ]
+    for fit in fits:
+        rounds = f"the {len(fit.points[0].rounds)} rounds of the other sizes"
+        why = f"not measured in {rounds}, so the law is of those without it"
+        found += [Omission(kind, str(case.name), why) for case in fit.short]
+    return found

@@ -14,8 +14,6 @@ from tinyllama_tools.report.selection import headline_steps, main_step
 from tinyllama_tools.roofline.speed_of_light import SpeedOfLight, speed_of_light
 from tinyllama_tools.roofline.waterfall import Waterfall, waterfall
 
-# more rows than that nobody reads
-MOST_STEPS = 12
 Found = TypeVar("Found")
 
 
@@ -46,7 +44,7 @@ def main_closure(results: ResultSet | None) -> tuple[Waterfall | None, str]:
 def all_closures(results: ResultSet) -> list[Waterfall]:
     """Of a set's headline steps, as far as their parts are known."""
     found = []
-    for step in headline_steps(results)[:MOST_STEPS]:
+    for step in headline_steps(results):
         # the main step's refusal is told where its parts are shown
         with contextlib.suppress(BadInputError):
             found.append(waterfall(results, step.name))
@@ -56,7 +54,7 @@ def all_closures(results: ResultSet) -> list[Waterfall]:
 def all_lights(results: ResultSet) -> tuple[list[SpeedOfLight], list[Omission]]:
     """Of a set's headline steps, and those of which it is refused."""
     found, refused = [], []
-    for step in headline_steps(results)[:MOST_STEPS]:
+    for step in headline_steps(results):
         try:
             found.append(speed_of_light(results, step.name))
         except BadInputError as error:

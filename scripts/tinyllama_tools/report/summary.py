@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from tinyllama_tools.laws import Estimate
+from tinyllama_tools.frontier.axis import BY_SEQ
 from tinyllama_tools.reading.result_set import MeasuredCase
-from tinyllama_tools.report.frontier_file import BY_SEQ
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import Kind
 from tinyllama_tools.report.predicted import NOT_RUN, PredictedStep
 from tinyllama_tools.report.scaling_fits import SeriesFit
+from tinyllama_tools.report.sections.frontier import chosen
 from tinyllama_tools.report.selection import STEP, main_step
 from tinyllama_tools.report.wording import (
     bytes_text,
@@ -22,6 +22,7 @@ from tinyllama_tools.report.wording import (
     seconds_text,
 )
 from tinyllama_tools.roofline.speed_of_light import SpeedOfLight
+from tinyllama_tools.roofline.step_parts import REST
 
 STUDY = f"`{Kind.STUDY.command}`"
 SUITE = f"`{Kind.SUITE.command}`"
@@ -90,13 +91,18 @@ def _has_parts(light: SpeedOfLight) -> bool:
     return any(part.case and part.measured_seconds is not None for part in light.parts)
 
 
+def _part_text(name: str) -> str:
+    return "the rest of the step" if name == REST else name
+
+
 def _lost_sentence(light: SpeedOfLight) -> str:
     first, *others = light.most_lost
     step, lost = light.total.measured_seconds or 0.0, first.lost_seconds or 0.0
-    then = f", then in {listed([part.name for part in others[:2]])}" if others else ""
+    names = [_part_text(part.name) for part in (first, *others[:2])]
+    then = f", then in {' and '.join(names[1:])}" if others else ""
     share = f" ({percent_text(100 * lost / step)})" if step else ""
     return (
-        f"Most time against the speed of light is lost in {first.name}: {seconds_text(lost)} of "
+        f"Most time against the speed of light is lost in {names[0]}: {seconds_text(lost)} of "
         f"the step's {seconds_text(step)}{share}{then}."
     )
 
@@ -116,10 +122,6 @@ def limit_sentence(inputs: ReportInputs) -> str:
         f"The largest part of the step is {largest.name} with {seconds_text(largest.seconds)}; "
         "what is lost against the speed of light is not known."
     )
-
-
-def _exponent(of: Estimate) -> str:
-    return f"{of.value:.2f} ({of.low:.2f} to {of.high:.2f})"
 
 
 def _step_fit(inputs: ReportInputs) -> SeriesFit | None:
@@ -145,17 +147,21 @@ def scaling_sentence(inputs: ReportInputs) -> str:
         reason = f" ({refused[0]})" if refused else ""
         return f"How the step scales is not known{reason}: {STUDY} measures a grid."
     of = fit.series.name
-    text = f"At {of.size} ({of.variant}, {of.dtype}) a step follows {fit.law.formula}"
+    text = (
+        f"At {of.size} ({of.variant}, {of.dtype}) a step of batch B and sequence S follows "
+        f"{fit.law.formula}"
+    )
     if fit.exponents is not None:
-        batch, seq = _exponent(fit.exponents.batch), _exponent(fit.exponents.seq)
-        text += f", growing as batch^{batch} and sequence^{seq}"
+        batch, seq = fit.exponents.batch.value, fit.exponents.seq.value
+        text += f", about as B^{batch:.2f} and S^{seq:.2f} over the grid"
     if not fit.held_out:
-        return f"{text}; too few sizes to hold some out."
+        return f"{text}; too few cells to hold some out."
     error = statistics.median(abs(held.error_percent) for held in fit.held_out)
     covered = sum(held.is_covered for held in fit.held_out)
+    inside = f"{covered} of {len(fit.held_out)} inside the {fit.law.range_kind.short}"
     return (
-        f"{text}; the largest sizes, held out, were foretold within {percent_text(error)} "
-        f"(median), {covered} of {len(fit.held_out)} inside the 95 % interval."
+        f"{text}; the largest cells, held out of the fit, were predicted to within "
+        f"{percent_text(error)} (median), {inside}."
     )
 
 
@@ -172,16 +178,23 @@ def _predicted(steps: Sequence[PredictedStep]) -> str:
 
 
 def _fitting(inputs: ReportInputs) -> str:
-    """The largest batch of the biggest size that fits at all, at its longest sequence."""
-    found = next((f for f in inputs.frontiers if f.axis is BY_SEQ), None)
-    lines = [line for line in found.lines if line.largest] if found is not None else []
-    if found is None or not lines:
+    """The largest batch of the biggest size that fits at all, at its longest sequence; in the main
+    step's variant and dtype where those were asked about."""
+    found = next(((f, part) for f, part in chosen(inputs) if part.axis is BY_SEQ), None)
+    if found is None:
+        return ""
+    file, part = found
+    lines = [line for line in part.lines if line.largest]
+    step = _step(inputs)
+    if step is not None:
+        like = (step.name.variant, step.name.dtype)
+        lines = [line for line in lines if (line.variant, line.dtype) == like] or lines
+    if not lines:
         return ""
     best = lines[-1]
-    into = f"Into {bytes_text(found.limit_bytes)}" if found.limit_bytes else "Into memory"
     return (
-        f"{into} fits {best.size} ({best.variant}, {best.dtype}) up to batch {best.largest:,} at "
-        f"sequence {best.given:,}"
+        f"At sequence {best.given:,}, {best.size} ({best.variant}, {best.dtype}) fits into "
+        f"{bytes_text(file.limit_bytes)} up to batch {best.largest:,}"
     )
 
 
@@ -200,12 +213,16 @@ def cost_sentence(inputs: ReportInputs) -> str:
     )
 
 
+# what each is on, and what makes it
+SENTENCES: Sequence[tuple[str, Callable[[ReportInputs], str]]] = (
+    ("the machine", machine_sentence),
+    ("the step's speed", speed_sentence),
+    ("what limits the step", limit_sentence),
+    ("how the step scales", scaling_sentence),
+    ("what fits and what bigger sizes cost", cost_sentence),
+)
+
+
 def five_sentences(inputs: ReportInputs) -> list[str]:
-    """Machine, speed, limit, scaling, cost."""
-    return [
-        machine_sentence(inputs),
-        speed_sentence(inputs),
-        limit_sentence(inputs),
-        scaling_sentence(inputs),
-        cost_sentence(inputs),
-    ]
+    """All of them, in order."""
+    return [sentence(inputs) for _, sentence in SENTENCES]

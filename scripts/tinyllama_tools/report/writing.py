@@ -58,7 +58,14 @@ def write_report(
     if kind == "png":
         from tinyllama_tools.report.png import write_pngs
 
-        return write_pngs(document.as_json(), output or default_path("_png", results))
+        folder = output or default_path("_png", results)
+        try:
+            written = write_pngs(document.as_json(), folder)
+        except OSError as error:
+            raise BadInputError(f"{folder}: cannot be written: {error.strerror}") from error
+        if not written:
+            raise BadInputError("the report has no figure to draw; --format md writes its tables")
+        return written
     from tinyllama_tools.report.page import page_of
 
     return [_write(output or default_path(".html", results), page_of(document.as_json()))]

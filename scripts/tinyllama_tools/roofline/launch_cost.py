@@ -1,4 +1,10 @@
-"""What it costs to start one operator, from the cells of a run that show it."""
+"""What it costs to start one operator, inferred from the cells of a run that show it.
+
+Nothing measures it directly. What the best cell leaves above its roofline time is the operators'
+starts and whatever else its operators take, so this is an upper bound on what starting an operator
+costs here. It says nothing new of the cell that it comes from, which is for that reason never
+called latency-bound by it (points.py).
+"""
 
 from __future__ import annotations
 
@@ -28,14 +34,14 @@ class TimedCell:
 
 @dataclass(frozen=True)
 class LaunchCost:
-    """`seconds` per operator; `source`: the case that they come from."""
+    """`seconds` per operator, an upper bound; `source`: the case that it was inferred from."""
 
     seconds: float
     source: str
 
 
 def launch_cost_of(cells: Iterable[TimedCell]) -> LaunchCost | None:
-    """The least time per operator that a cell leaves above its roofline time.
+    """The least time per operator that a cell leaves above its roofline time: an upper bound.
 
     Taken of cells of which the roofline explains less than half; never more than the whole time of
     any cell per operator, which bounds it from above. None where it is more than 20 us.

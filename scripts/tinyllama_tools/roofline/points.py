@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tinyllama_tools.reading.case_name import CaseName
-from tinyllama_tools.reading.result_set import MeasuredCase, ProductRate, ResultSet
+from tinyllama_tools.reading.product_rates import ProductRate
+from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
 from tinyllama_tools.roofline.case_work import LeastTime, least_time, work_of
 from tinyllama_tools.roofline.launch_cost import LaunchCost, launch_cost
 from tinyllama_tools.roofline.machine import Machine, product_type
@@ -17,6 +18,10 @@ Bound = Literal["compute", "bandwidth", "latency"]
 MOSTLY = 0.5
 ELEMENT_BYTES = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2}
 NO_LAUNCH_COST = "no cell is small enough to show what the start of an operator costs"
+SHOWS_LAUNCH_COST = (
+    "what it takes beyond them is the largest that the start of its operators can cost, inferred "
+    "from this very case, so it does not show that latency bounds it"
+)
 
 
 @dataclass(frozen=True)
@@ -37,21 +42,33 @@ class RooflinePoint:
     case: CaseName | None = None
 
 
+def _starts_text(operators: float, starts: float, launch: LaunchCost) -> str:
+    return (
+        f", the start of {operators:.0f} operator{'' if operators == 1 else 's'} at most "
+        f"{time_text(starts)} "
+        f"({time_text(launch.seconds)} each, inferred from {launch.source})"
+    )
+
+
 def _bound(
-    seconds: float, least: LeastTime, operators: float | None, launch: LaunchCost | None
+    name: str,
+    seconds: float,
+    least: LeastTime,
+    operators: float | None,
+    launch: LaunchCost | None,
 ) -> tuple[Bound, str]:
-    starts = operators * launch.seconds if operators and launch else 0.0
     times = (
         f"of {time_text(seconds)}, products at the peak take {time_text(least.compute)}, traffic "
         f"{time_text(least.bandwidth)}"
     )
+    starts = 0.0
     if launch is None:
         times += f"; {NO_LAUNCH_COST}"
+    elif launch.source == name:
+        times += f"; {SHOWS_LAUNCH_COST}"
     elif operators:
-        times += (
-            f", the start of {operators:.0f} operators {time_text(starts)} "
-            f"({time_text(launch.seconds)} each, from {launch.source})"
-        )
+        starts = operators * launch.seconds
+        times += _starts_text(operators, starts, launch)
     if starts > least.roof and starts >= MOSTLY * seconds:
         return "latency", times
     return ("compute" if least.compute > least.bandwidth else "bandwidth"), times
@@ -96,17 +113,17 @@ def point_of(
     least = least_time(work, case.name.dtype, machine)
     if least is None:
         return f"no peak of {product_type(case.name.dtype)} products was measured"
-    seconds = case.median_seconds
-    bound = _bound(seconds, least, work.operators, launch)
-    return _point(str(case.name), work.flops, work.bytes, seconds, least, bound, case.name)
+    name, seconds = str(case.name), case.median_seconds
+    bound = _bound(name, seconds, least, work.operators, launch)
+    return _point(name, work.flops, work.bytes, seconds, least, bound, case.name)
 
 
 def roofline_points(result_set: ResultSet) -> list[RooflinePoint]:
     """Of every case that has costs, in the set's order; left_out_of_roofline names the others.
 
-    Latency bounds a case where the start of its operators takes longer than both products and
-    traffic at their peaks, and at least half of the measured time. BadInputError for a context
-    without measured peaks.
+    Latency bounds a case where the start of its operators, at the cost inferred from another case
+    of this set (launch_cost.py), takes longer than both products and traffic at their peaks, and at
+    least half of the measured time. BadInputError for a context without measured peaks.
     """
     machine = Machine.from_context(result_set.context)
     launch = launch_cost(result_set, machine)
@@ -115,33 +132,34 @@ def roofline_points(result_set: ResultSet) -> list[RooflinePoint]:
 
 
 def left_out_of_roofline(result_set: ResultSet) -> list[str]:
-    """`<case>: <reason>` for every case without a point."""
+    """`<case>: <reason>` for every case and every product without a point."""
     machine = Machine.from_context(result_set.context)
     found = {name: point_of(case, machine, None) for name, case in result_set.cases.items()}
+    found |= {rate.name: product_point(rate, machine, None) for rate in result_set.products}
     return [f"{name}: {reason}" for name, reason in found.items() if isinstance(reason, str)]
 
 
-def product_name(rate: ProductRate) -> str:
-    """The name of its row."""
-    batch = f"{rate.batch}x" if rate.batch != 1 else ""
-    return f"peak/gemm/{rate.type_name}/{batch}{rate.m}x{rate.n}x{rate.k}"
+def product_point(
+    rate: ProductRate, machine: Machine, launch: LaunchCost | None
+) -> RooflinePoint | str:
+    """Its traffic is each operand once and the result once. Or the reason why it has no point."""
+    peak, size = machine.peak_flops.get(rate.type_name), ELEMENT_BYTES.get(rate.type_name)
+    if peak is None:
+        return f"no peak of {rate.type_name} products was measured"
+    if size is None:
+        return f"how many bytes a value of {rate.type_name} has is not known"
+    m, n, k = rate.m, rate.n, rate.k
+    flops = 2.0 * rate.batch * m * n * k
+    bytes_moved = float(size * rate.batch * (m * k + k * n + m * n))
+    seconds = flops / rate.flops_per_second
+    least = LeastTime(flops / peak, machine.traffic_seconds(bytes_moved))
+    bound = _bound(rate.name, seconds, least, 1, launch)
+    return _point(rate.name, flops, bytes_moved, seconds, least, bound)
 
 
 def product_points(result_set: ResultSet) -> list[RooflinePoint]:
-    """Of every matrix product measured at its own shape; its traffic is each operand once and the
-    result once. Products of a type without a measured peak are left out."""
+    """Of every matrix product measured at its own shape; left_out_of_roofline names the others."""
     machine = Machine.from_context(result_set.context)
     launch = launch_cost(result_set, machine)
-    points = []
-    for rate in result_set.products:
-        peak, size = machine.peak_flops.get(rate.type_name), ELEMENT_BYTES.get(rate.type_name)
-        if peak is None or size is None:
-            continue
-        m, n, k = rate.m, rate.n, rate.k
-        flops = 2.0 * rate.batch * m * n * k
-        bytes_moved = float(size * rate.batch * (m * k + k * n + m * n))
-        seconds = flops / rate.flops_per_second
-        least = LeastTime(flops / peak, machine.traffic_seconds(bytes_moved))
-        bound = _bound(seconds, least, 1, launch)
-        points.append(_point(product_name(rate), flops, bytes_moved, seconds, least, bound))
-    return points
+    found = (product_point(rate, machine, launch) for rate in result_set.products)
+    return [point for point in found if isinstance(point, RooflinePoint)]

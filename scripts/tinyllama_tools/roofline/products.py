@@ -8,7 +8,7 @@ embedding needs), the LM head over all positions, and no product for the embeddi
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tinyllama_tools.reading.errors import BadInputError
 
@@ -23,6 +23,8 @@ DIMENSIONS = (
 QKV, GATE_UP = "qkv", "gate_up"
 SCORES, VALUES = "scores", "values"
 LM_HEAD = "lm_head"
+# model/fused_loss.cpp, fused_loss_chunk: logits of a chunk, and the fewest tokens of one
+CHUNK_LOGITS, FEWEST_TOKENS, TOKENS_STEP = 1 << 19, 256, 64
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "forward", "input gradient", "weight gradient"
 
 
@@ -138,3 +140,19 @@ def step_products(
     products += _linear("ffn", "down_proj", layers, tokens, hidden, inner)
     products += _linear("loss", LM_HEAD, 1, tokens, dims["vocab_size"], hidden)
     return products
+
+
+def chunk_of(head: Product, size: Mapping[str, int]) -> Product:
+    """The LM head's product as fused_loss runs it: on so many tokens at a time. Its `count` stays,
+    so its `flops` are those of one chunk."""
+    vocab, hidden = size["vocab_size"], size["hidden_dim"]
+    tokens = head.k if head.direction == WEIGHT_GRADIENT else head.m
+    chunk = max(FEWEST_TOKENS, CHUNK_LOGITS // vocab // TOKENS_STEP * TOKENS_STEP)
+    chunk = min(tokens, chunk)
+    shapes = {
+        FORWARD: (chunk, vocab, hidden),
+        INPUT_GRADIENT: (chunk, hidden, vocab),
+        WEIGHT_GRADIENT: (vocab, hidden, chunk),
+    }
+    m, n, k = shapes[head.direction]
+    return replace(head, m=m, n=n, k=k)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tinyllama_tools.reading.case_name import CaseName, parse_case_name
+from tinyllama_tools.reading.case_name import STEP, TRAIN, CaseName, parse_case_name
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
 from tinyllama_tools.reading.whole_and_parts import parts_of
 
-STEP = ("full_step", "train")
 # What is left of the step when its parts are taken away.
 REST = "rest"
 
@@ -69,7 +68,7 @@ def _parts(result_set: ResultSet, step: CaseName, layers: int) -> tuple[StepPart
 def measured_steps(result_set: ResultSet) -> list[CaseName]:
     """Every training step that was measured."""
     names = (case.name for case in result_set.cases.values())
-    return [name for name in names if (name.component, name.pass_name) == STEP]
+    return [name for name in names if name.is_training_step]
 
 
 def read_step(
@@ -77,8 +76,8 @@ def read_step(
 ) -> MeasuredStep:
     """BadInputError for a case that is no training step or was not measured, and for a size that
     is not among `sizes`."""
-    if (step.component, step.pass_name) != STEP:
-        raise BadInputError(f"{step}: is no training step; name a case of {'/'.join(STEP)}")
+    if not step.is_training_step:
+        raise BadInputError(f"{step}: is no training step; name a case of {STEP}/{TRAIN}")
     case = result_set.cases.get(str(step))
     if case is None:
         known = ", ".join(map(str, measured_steps(result_set))) or "none"

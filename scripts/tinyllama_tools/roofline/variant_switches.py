@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from tinyllama_tools.ablation_variants import resolved_switches
 from tinyllama_tools.reading.result_set import MeasuredCase
-from tinyllama_tools.reading.whole_and_parts import BASELINE, FUSED, OPTIMIZED
-
-SET_OF_SWITCHES = "fused"
+from tinyllama_tools.reading.whole_and_parts import OPTIMIZED, switches_named
 
 
 def switches_of(case: MeasuredCase) -> frozenset[str]:
@@ -14,5 +12,4 @@ def switches_of(case: MeasuredCase) -> frozenset[str]:
     variant = case.name.variant
     if variant == OPTIMIZED:
         return frozenset(resolved_switches(case.label) or ())
-    names = frozenset(variant.split("+")) - {BASELINE}
-    return (names - {SET_OF_SWITCHES}) | FUSED if SET_OF_SWITCHES in names else names
+    return switches_named(variant)

@@ -120,6 +120,6 @@ class TinyLlamaBench(ExecutableApplication):
     success_criteria(
         "all-measured",
         mode="string",
-        match=r"SUCCESS: [1-9][0-9]* cases? measured(, [0-9]+ skipped)?$",
+        match=r"SUCCESS: [1-9][0-9]* (cases? measured(, [0-9]+ skipped)?|figures)$",
         file="{log_file}",
     )

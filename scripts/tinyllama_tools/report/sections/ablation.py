@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tinyllama_tools.ablation_rows import Row, rows_at
 from tinyllama_tools.ablation_study import Kind, Point
+from tinyllama_tools.profile_text import shown
 from tinyllama_tools.report.document import Cell, Column, Figure, Section, Table, text_column
 from tinyllama_tools.report.inputs import Ablation, ReportInputs
 from tinyllama_tools.report.kinds import Kind as ResultKind
@@ -98,10 +99,11 @@ def build(inputs: ReportInputs) -> Section:
     ablation = inputs.ablations[0]
     figures, tables = _parts(ablation)
     if not tables:
-        return Section(ID, TITLE, missing=f"{ablation.path} has no measured point; {MISSING}")
+        where = shown(ablation.path)
+        return Section(ID, TITLE, missing=f"{where} has no measured point; {MISSING}")
     context, meta = ablation.study.context, ablation.study.meta
     device = (context.get("device") or {}).get("name") or "unknown device"
     commit = str(context.get("git_commit") or "unknown")[:8]
     text = f"Measured on {device}, commit {commit}, {meta.get('date', 'at an unknown time')}."
-    more = [f"Not shown: {a.path}" for a in inputs.ablations[1:]]
+    more = [f"Not shown: {shown(a.path)}." for a in inputs.ablations[1:]]
     return Section(ID, TITLE, [text, *more], figures=figures, tables=tables)

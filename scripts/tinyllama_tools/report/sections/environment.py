@@ -138,7 +138,7 @@ def _texts(inputs: ReportInputs) -> Iterator[str]:
             yield f"The grid study has {done} of {count_of(planned, 'round')}: {why}."
     absent = [kind.words for kind in inputs.absent]
     if absent:
-        yield f"Not in results/: {listed(absent)}."
+        yield f"Not found: {listed(absent)}."
     for results in inputs.sets:
         yield from results.warnings
 

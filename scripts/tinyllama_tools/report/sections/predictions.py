@@ -22,27 +22,32 @@ COLUMNS = (
     Column("predicted time", "s"),
     Column("from", "s"),
     Column("to", "s"),
+    text_column("from and to"),
     Column("measured time", "s"),
     Column("off by", "%", digits=3),
+    text_column("inside the range"),
     Column("peak memory", "GiB"),
+    Column("memory from", "GiB"),
+    Column("memory to", "GiB"),
+    Column("memory off by", "%", digits=3),
     text_column("fits"),
     text_column("kind"),
 )
 METHOD = (
     "Predictions, not measurements: the sum over a step's parts of FLOPs over the rates attained "
-    "here, bytes over bandwidth and starts of operators. Intervals are 95 %."
+    "here, bytes over bandwidth and starts of operators. The range of a time is a 95 % interval "
+    "where at least two sizes were measured, each of which is predicted from the others, and an "
+    "assumption where one was; that of memory is the largest misfit of a measured step."
 )
 
 
-def _off(step: PredictedStep) -> float | None:
-    """Above 0 where too much was predicted."""
-    if step.measured_seconds is None:
-        return None
-    return 100 * (step.prediction.seconds / step.measured_seconds - 1)
+def _rounded(percent: float | None) -> float | None:
+    """Formulas that are right to the byte are off by what the counter in MiB rounds."""
+    return None if percent is None else round(percent, 3)
 
 
 def _row(step: PredictedStep) -> list[Cell]:
-    prediction, cost = step.prediction, step.cost
+    prediction, cost, check = step.prediction, step.cost, step.check
     return [
         cost.name.size,
         shape_text(cost.name),
@@ -50,42 +55,76 @@ def _row(step: PredictedStep) -> list[Cell]:
         prediction.seconds,
         prediction.low,
         prediction.high,
+        prediction.range_words,
         step.measured_seconds,
-        _off(step),
+        check.percent_off if check else None,
+        ("yes" if check.is_inside else "no") if check else "",
         prediction.memory_bytes / GIB,
+        prediction.memory_low / GIB,
+        prediction.memory_high / GIB,
+        _rounded(check.memory_percent_off if check else None),
         "yes" if cost.fits else cost.reason or "no",
         step.kind,
     ]
 
 
+def _check_text(step: PredictedStep) -> str:
+    """Of a step that was run and did not serve the rates."""
+    check, name = step.check, step.cost.name
+    if check is None:
+        return ""
+    place = "inside" if check.is_inside else "outside"
+    text = (
+        f"{name.size} ({shape_text(name)}) was run too, which the rates do not know of: the "
+        f"predicted time is off by {check.percent_off:+.1f} %, {place} the "
+        f"{step.prediction.range_words}"
+    )
+    if check.memory_percent_off is None:
+        return f"{text}."
+    place = "inside" if check.is_memory_inside else "outside"
+    return f"{text}; the predicted memory by {check.memory_percent_off:+.2f} %, {place} its range."
+
+
 def _basis(steps: Sequence[PredictedStep]) -> Table:
     """What each prediction rests on, in words."""
-    rows = [[of.cost.name.size, of.prediction.basis] for of in steps if of.kind != CALIBRATED]
-    columns = (text_column("size"), text_column("rests on"))
+    rows = [
+        [of.cost.name.size, shape_text(of.cost.name), of.prediction.basis]
+        for of in steps
+        if of.kind != CALIBRATED
+    ]
+    columns = (text_column("size"), text_column("batch x sequence"), text_column("rests on"))
     return Table("prediction_basis", "What the predictions rest on", columns, rows)
+
+
+def _label(step: PredictedStep) -> str:
+    """`medium, 16 x 512`: a size may be there at two shapes."""
+    return f"{step.cost.name.size}, {shape_text(step.cost.name)}"
 
 
 def _figure(steps: Sequence[PredictedStep]) -> Figure:
     found = [step.prediction for step in steps]
     values = [one.seconds for one in found]
     errors = error_bars(values, [one.low for one in found], [one.high for one in found])
-    labels = [step.cost.name.size for step in steps]
+    labels = [_label(step) for step in steps]
     traces = [
         markers("predicted", labels, values, role=PREDICTED, symbol="diamond", error_y=errors)
     ]
-    measured = [(step.cost.name.size, step.measured_seconds) for step in steps]
+    measured = [(_label(step), step.measured_seconds) for step in steps]
     shown = [(size, seconds) for size, seconds in measured if seconds is not None]
     if shown:
         xs, ys = [size for size, _ in shown], [seconds for _, seconds in shown]
         traces.append(markers("measured", xs, ys, role=MEASURED))
-    axes = layout(axis("size", type="category"), axis("time of a step", "s", log=True))
+    axes = layout(
+        axis("size and batch x sequence", automargin=True, type="category"),
+        axis("time of a step", "s", log=True),
+    )
     return Figure(
-        "predictions_plot", "Time of a step at each size's own shape", traces, axes, METHOD
+        "predictions_plot", "Time of a step at each size's batch x sequence", traces, axes, METHOD
     )
 
 
 def build(inputs: ReportInputs) -> Section:
-    """Of every problem size at its own batch and sequence."""
+    """Of every problem size at its own batch and sequence, and of steps that check one."""
     found = inputs.predictions
     if found.refusal:
         return Section(ID, TITLE, missing=f"{found.refusal}; {MAKE}", omissions=found.omissions)
@@ -93,12 +132,7 @@ def build(inputs: ReportInputs) -> Section:
     title = f"Training steps, {of.variant}, {of.dtype}"
     rows = [_row(step) for step in found.steps]
     table = Table("predicted_steps", title, COLUMNS, rows, METHOD, is_key=True)
-    checks = [
-        f"{one.cost.name.size} was run too, which the rates do not know of: the prediction is off "
-        f"by {_off(one):+.1f} %."
-        for one in found.steps
-        if one.kind == CHECKED
-    ]
+    checks = [_check_text(one) for one in found.steps if one.kind == CHECKED]
     return Section(
         ID,
         TITLE,

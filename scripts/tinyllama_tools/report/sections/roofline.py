@@ -32,7 +32,7 @@ MAKE = f"make one: {Kind.SUITE.command}"
 # of more cases than the first, only the second number is listed: the page has to be mailed
 ALL_ROWS, MOST_ROWS = 500, 250
 # of every reason, which the text says once
-LAUNCH_SOURCE = re.compile(r" \([^()]* each, from [^()]*\)")
+LAUNCH_SOURCE = re.compile(r" \([^()]* each, inferred from [^()]*\)")
 POINT_COLUMNS = (
     text_column("case"),
     Column("intensity", "FLOP/byte"),
@@ -124,7 +124,12 @@ def build(inputs: ReportInputs) -> Section:
     figures = [roofline_figure(points, products, machine)]
     launch = launch_cost(results, machine)
     if launch is not None:
-        text.append(f"Starting an operator takes {seconds_text(launch.seconds)} ({launch.source}).")
+        text.append(
+            f"Starting an operator takes at most {seconds_text(launch.seconds)}. That is inferred "
+            f"from this data, not measured: it is what the fastest operators, those of "
+            f"{launch.source}, take beyond their roofline time. That case is not called "
+            "latency-bound by it."
+        )
         launches = launch_figure(points, results, machine, launch)
         figures += [launches] if launches is not None else []
     else:

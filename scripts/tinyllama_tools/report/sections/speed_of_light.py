@@ -15,8 +15,13 @@ ID, TITLE = "speed_of_light", "Speed of light"
 MAKE = f"measure a step with its parts and its products: {Kind.STUDY.command}"
 MEANING = (
     "The speed of light of a part is the longer of its matrix products, each at the best rate "
-    "measured at its own shape, and its bytes at the bandwidth that they can see. Lost is what was"
-    " measured above it."
+    "measured at its own shape in any form (one by one, fused, in chunks), and its bytes at the "
+    "bandwidth that they can see. Attention's scores and values count at the peak, without what the"
+    " mask hides. It is the same for every variant. Lost is what was measured above it."
+)
+NO_SHARE = (
+    "There is no share: something was faster than its speed of light, which is then no bound; "
+    "Left out names it."
 )
 COLUMNS = (
     text_column("part"),
@@ -99,7 +104,8 @@ def build(inputs: ReportInputs) -> Section:
         f"{seconds_text(light.total.light_seconds)} at the speed of light"
     )
     share = light.share_percent
-    text = [f"{reached}, a share of {percent_text(share)}." if share is not None else f"{reached}."]
+    shown = f", a share of {percent_text(share)}." if share is not None else f". {NO_SHARE}"
+    text = [reached + shown]
     text += [f"Missing: {missing}." for missing in light.missing]
     errors = [
         Omission("speed of light", str(one.step), error, is_error=True)

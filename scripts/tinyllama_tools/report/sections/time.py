@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tinyllama_tools.reading.case_name import CaseName
+from tinyllama_tools.reading.circumstances import SAME_DEVICE, first_difference
 from tinyllama_tools.reading.json_file import Json
 from tinyllama_tools.report.document import Column, Figure, Section, Table, text_column
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import Kind
-from tinyllama_tools.report.plots import LIGHT, MEASURED, OTHER, axis, layout, lying_bars
+from tinyllama_tools.report.plots import (
+    FIT,
+    LIGHT,
+    MEASURED,
+    OTHER,
+    ROOF,
+    axis,
+    layout,
+    lying_bars,
+)
 from tinyllama_tools.report.wording import case_text, listed, percent_text, seconds_text, step_text
 from tinyllama_tools.roofline.speed_of_light import SpeedOfLight
 from tinyllama_tools.roofline.waterfall import Bar, Waterfall
@@ -72,24 +82,57 @@ def _phases(found: Sequence[Waterfall]) -> Figure:
     return Figure("phases_plot", title, traces, _share_layout())
 
 
-def _products(lights: Sequence[SpeedOfLight]) -> Figure | None:
-    found = [
-        (light.step, light.products_seconds, light.other_seconds, light.total.measured_seconds)
-        for light in lights
-    ]
-    known = [(s, p, o, w) for s, p, o, w in found if o is not None and w is not None]
-    if not known:
+def _products(lights: Sequence[SpeedOfLight], profiled: Mapping[CaseName, float]) -> Figure | None:
+    """`profiled`: measured percents of matrix products, by step."""
+    names = (
+        "matrix products at their best",
+        "other work at the speed of light",
+        "lost against it",
+        "matrix products, profiled",
+        "everything else, profiled",
+    )
+    bars: list[tuple[str, tuple[float | None, ...]]] = []
+    for light in lights:
+        whole, lost = light.total.measured_seconds, light.lost_seconds
+        if whole and lost is not None:
+            best = [light.products_seconds, light.other_light_seconds, lost]
+            shares = (*(100 * seconds / whole for seconds in best), None, None)
+            bars.append((step_text(light.step), shares))
+        if light.step in profiled:
+            percent = profiled[light.step]
+            label = f"{step_text(light.step)} (profiled)"
+            bars.append((label, (None, None, None, percent, 100 - percent)))
+    roles = (LIGHT, ROOF, OTHER, MEASURED, FIT)
+    traces = []
+    for place, (name, role) in enumerate(zip(names, roles, strict=True)):
+        found = [(label, of[place]) for label, of in bars if of[place] is not None]
+        if found:
+            labels, lengths = zip(*found, strict=True)
+            traces.append(lying_bars(name, labels, lengths, role=role))
+    if not traces:
         return None
-    parts = [{"matrix products": p, "everything else": o} for _, p, o, _ in known]
-    traces = _shares([s for s, *_ in known], parts, [w for *_, w in known])
-    for trace, role in zip(traces, (LIGHT, OTHER), strict=True):
-        trace["role"] = role
     note = (
-        "Matrix products at the best rate measured at their own shapes. What they take longer in "
-        "the step counts as everything else."
+        "Matrix products at the best rate measured at their own shapes, what the rest of the step "
+        "would take at its speed of light, and what is lost against both. The time that products "
+        "themselves took is known only where an operator profile of the same step was given: its "
+        "bar shows their measured share."
     )
     title = "Matrix products against everything else"
     return Figure("products_plot", title, traces, _share_layout(), note)
+
+
+def _profiled(inputs: ReportInputs) -> dict[CaseName, float]:
+    """Percents of a step's operators that matrix products take, of training runs on the first
+    result's device that were profiled."""
+    found: dict[CaseName, float] = {}
+    for run in inputs.trainings:
+        operators = run.summary.get("operators")
+        is_here = inputs.main is not None and not first_difference(
+            run.summary["context"], inputs.main.context, SAME_DEVICE
+        )
+        if operators and is_here:
+            found[run.step_name] = operators["matrix_product_percent"]
+    return found
 
 
 def _bar_table(identity: str, title: str, bars_of: Sequence[Bar], whole: float, note: str) -> Table:
@@ -147,7 +190,7 @@ def build(inputs: ReportInputs) -> Section:
         _bar_table("closure", "Parts of the step", found.bars, found.step_seconds, CLOSURE),
         _bar_table("phases", "Phases of the step", found.phases, found.step_seconds, ""),
     ]
-    products = _products(inputs.lights[0])
+    products = _products(inputs.lights[0], _profiled(inputs))
     figures += [products] if products is not None else []
     if light is not None:
         tables.insert(0, _lost_table(light))

@@ -46,7 +46,9 @@ function seriesOf(traces) {
   return traces.map((trace, index) => {
     const role = trace.role || "";
     const many = !role || (SERIES_ROLES.has(role) && counts[role] > 1);
-    const series = trace.legendgroup ? groups.indexOf(trace.legendgroup) : inRole[index];
+    const own = trace.legendgroup ? groups.indexOf(trace.legendgroup) : inRole[index];
+    // what is the same thing in several figures brings its number along
+    const series = Number.isInteger(trace.series) ? trace.series : own;
     return {role, many, order: inRole[index], series: many ? series : 0};
   });
 }
@@ -103,7 +105,7 @@ function themedTraces(traces, theme, styles) {
     const place = places[index];
     const colours = place.many ? theme.sequence : null;
     const colour = colours ? colours[place.series % colours.length] : theme.roles[place.role] || theme.sequence[0];
-    const {role, ...own} = plain(trace);
+    const {role, series, ...own} = plain(trace);
     let style = {};
     if (!trace.type || trace.type.startsWith("scatter")) style = scatterStyle(trace, place, colour, theme, styles, size);
     else if (trace.type === "bar") style = barStyle(trace, bars.indexOf(trace), colour, theme, styles);
