@@ -40,6 +40,7 @@ KINDS: Mapping[str, Kind] = {
     "elementwise_flops": COST,
     "lookup_flops": COST,
     "opaque_flops": COST,
+    "useful_flops": COST,
     "bytes": COST,
     "predicted_memory_MiB": COST,
     "flop_per_byte": FACT,
