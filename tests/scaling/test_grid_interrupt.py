@@ -82,8 +82,8 @@ def test_an_interrupted_study_keeps_what_it_measured_and_says_how_to_go_on(
     assert f"interrupted: 0 of 2 rounds are done, and nothing is lost; scripts/study --resume " \
            f"--results {results} continues" in said  # fmt: skip
     kept = journaled(tmp_path, 1)
-    # the one in hand was ended
-    assert len(kept) == HELD + 1
+    # the one in hand was ended, if it had begun when the signal came
+    assert len(kept) in {HELD, HELD + 1}
     folder = grid_folder(tmp_path)
     assert len(names_in(folder, "round_1.json")) == len(kept)
     record = document(folder, "study.json")
