@@ -1,6 +1,6 @@
 """What scripts/study and scripts/bench would have written of a made-up machine with known laws.
 
-Time is launch + FLOPs / rate + bytes / bandwidth, which is launch + a B S + b B S^2; rounds scatter
+Time is launch + FLOPs / rate + bytes / bandwidth, which is launch + a B S + b B S²; rounds scatter
 by a percent. Nothing is measured, and every number follows from the seed.
 """
 

@@ -85,7 +85,7 @@ class PlayedAsker:
         return CaseCost(name, 1, 1, 1, 1, 1, 1, needed, not reason, reason)
 
 
-# Memory of a step: weights + batch (linear S + quadratic S^2), as predicted; what a step really
+# Memory of a step: weights + batch (linear S + quadratic S²), as predicted; what a step really
 # takes is `truth` times that. Beyond the limit it ends as `ending` says.
 PROGRAM = """#!{python} -IS
 import json, os, signal, sys, time

@@ -40,7 +40,7 @@ def test_the_time_law_comes_back_from_exact_times() -> None:
     assert max(map(abs, law.residuals_percent)) < 1e-9
     assert law.at(3, 100) == pytest.approx(10e-3 + 300 * 64e-6 + 30000 * 117e-9)
     assert law.interval(3, 100) == pytest.approx((law.at(3, 100), law.at(3, 100)))
-    assert law.formula == "time = 10 ms + 64 us x B S + 117 ns x B S^2"
+    assert law.formula == "time = 10 ms + 64 us x B S + 117 ns x B S²"
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_terms_that_are_not_there_are_not_supported(
     # the sum of the supported terms and of nothing else
     alone = [c.value if c.supported else 0 for c in law.coefficients]
     assert law.at(16, 512) == pytest.approx(alone[0] + 8192 * (alone[1] + 512 * alone[2]))
-    assert ("B S^2" in law.formula) == ("quadratic" in kept)
+    assert ("B S²" in law.formula) == ("quadratic" in kept)
 
 
 def test_few_terms_are_supported_by_chance() -> None:
@@ -96,7 +96,7 @@ def test_a_term_that_the_work_does_not_have_is_not_fitted() -> None:
     assert not missing.supported
     assert (missing.value, missing.low, missing.high) == (0, 0, 0)
     assert missing.reason == "neither FLOPs nor bytes have it"
-    assert "S^2" not in law.formula
+    assert "S²" not in law.formula
 
 
 def test_coefficients_are_never_negative() -> None:

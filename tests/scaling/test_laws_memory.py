@@ -32,8 +32,8 @@ def test_the_law_comes_back_from_exact_peaks() -> None:
     assert [c.value for c in law.coefficients] == pytest.approx(truth)
     assert law.below == ()
     assert law.formula == (
-        "memory = 31.5 MiB + 342 KiB x B + 74.2 KiB x B S + 155 bytes x B S^2 + 3.91 KiB x S + "
-        "32 bytes x S^2"
+        "memory = 31.5 MiB + 342 KiB x B + 74.2 KiB x B S + 155 bytes x B S² + 3.91 KiB x S + "
+        "32 bytes x S²"
     )
 
 
@@ -98,7 +98,7 @@ def test_a_peak_that_does_not_depend_on_the_size_is_no_part_of_the_law() -> None
     }
     assert len(law.points) + len(law.below) == len(points)
     assert law.at(2, 64) == floor
-    assert law.formula.endswith("155 bytes x B S^2, at least 60 MiB")
+    assert law.formula.endswith("155 bytes x B S², at least 60 MiB")
 
 
 @pytest.mark.parametrize("size", ["tiny", "small"])

@@ -1,4 +1,4 @@
-"""Laws in words: `time = 1.2 ms + 0.9 us x B S + 0.4 ns x B S^2`."""
+"""Laws in words: `time = 1.2 ms + 0.9 us x B S + 0.4 ns x B S²`."""
 
 from __future__ import annotations
 

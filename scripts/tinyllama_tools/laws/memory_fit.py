@@ -1,6 +1,6 @@
 """Fits the law of memory over batch and sequence at one model size.
 
-  memory = base + batch B + linear B S + quadratic B S^2 + table S + mask S^2
+  memory = base + batch B + linear B S + quadratic B S² + table S + mask S²
 
 No coefficient is below 0, for each stands for tensors. Memory is counted and has no noise: what a
 law is off by is its own misfit, and its ranges are made of misfits: how far off the law of the

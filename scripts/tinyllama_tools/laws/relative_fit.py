@@ -1,7 +1,7 @@
 """Least squares of relative errors: a small size counts as much as a large one.
 
 With y measured and A the terms at each size, it minimises the sum of (1 - A x / y)^2: the problem
-X x = 1 with rows X = A / y. Columns are divided by their norms, since those of S^2 and of 1 differ
+X x = 1 with rows X = A / y. Columns are divided by their norms, since those of S² and of 1 differ
 by orders of magnitude.
 """
 

@@ -18,6 +18,9 @@ from tinyllama_tools.laws.points import GridPoint
 Array = NDArray[np.float64]
 
 
+SUPERSCRIPTS = {2: "²", 3: "³"}
+
+
 @dataclass(frozen=True)
 class Term:
     """coefficient x B^batch_power x S^seq_power."""
@@ -32,10 +35,12 @@ class Term:
 
     @property
     def symbol(self) -> str:
-        """`B S^2`; empty for the constant."""
+        """`B S²`; empty for the constant."""
         powers = (("B", self.batch_power), ("S", self.seq_power))
         return " ".join(
-            name if power == 1 else f"{name}^{power}" for name, power in powers if power
+            name if power == 1 else f"{name}{SUPERSCRIPTS[power]}"
+            for name, power in powers
+            if power
         )
 
 

@@ -1,6 +1,6 @@
 """Fits the law of time over batch and sequence at one model size.
 
-  time = launch + linear B S + quadratic B S^2
+  time = launch + linear B S + quadratic B S²
 
 No coefficient is below 0, for each stands for work, and no term is fitted that the work itself does
 not have (work.py). The law describes the grid that it was fitted to and its neighbourhood; it says
