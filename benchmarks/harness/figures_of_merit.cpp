@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <unordered_map>
 
@@ -40,19 +39,6 @@ std::string case_lines(const MeasuredCase& row) {
   return text;
 }
 
-// The best repetition of a peak, or nothing.
-std::string peak_line(const CaseResult& result) {
-  const bool products = result.entries.front().contains("TFLOPS");
-  double best = 0;
-  for (const Json& entry : result.entries) {
-    if (entry.value("run_type", "") == "iteration")
-      best = std::max(best, entry.value(products ? "TFLOPS" : "GB_per_second", 0.0));
-  }
-  if (best == 0) return {};
-  return line(result.name + (products ? "/TFLOPS" : "/GB_per_second"), best,
-              products ? "TFLOP/s" : "GB/s");
-}
-
 }  // namespace
 
 std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<CaseResult>& results,
@@ -69,10 +55,10 @@ std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<C
     skipped += result.entries.front().contains("skipped") ? 1 : 0;
     const auto found = by_name.find(result.name);
     std::string lines;
-    if (found == by_name.end()) {
-      lines = peak_line(result);
-    } else if (const auto row = measured_case(*found->second, result)) {
-      lines = case_lines(*row);
+    if (const auto best = best_peak(result)) {
+      lines = line(fmt::format("{}/{}", result.name, best->counter), best->value, best->unit);
+    } else if (found != by_name.end()) {
+      if (const auto row = measured_case(*found->second, result)) lines = case_lines(*row);
     }
     measured += lines.empty() ? 0 : 1;
     text += lines;

@@ -106,9 +106,10 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
       ->capture_default_str();
   app.add_option("--memory-limit", raw.memory_limit,
                  "skip cases predicted to need more, e.g. 8GiB (default: what is free)");
-  app.add_option("--admit", raw.admit,
-                 "fitting: skip cases predicted not to fit; all: attempt them, each failing where "
-                 "its memory really ends")
+  app.add_option(
+         "--admit", raw.admit,
+         "fitting: skip cases predicted not to fit; all: attempt them, each failing where "
+         "its memory really ends (with --verify off: no float64 reference fits beside them)")
       ->capture_default_str();
   app.add_option("--max-seconds-per-case", options.max_seconds_per_case,
                  "skip cases predicted to need longer; fewer repetitions where time runs out")

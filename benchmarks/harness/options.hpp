@@ -47,7 +47,7 @@ struct Options {
   bool list = false;
   bool dry_run = false;
   bool describe_device = false;
-  bool figures_of_merit = false;
+  bool figures_of_merit = false;   ///< print FOM lines and how the run ended (figures_of_merit.hpp)
   bool turns = false;              ///< stay resident and answer requests (turn_server.hpp)
   std::string filter = ".";        ///< --benchmark_filter
   std::string out_file;            ///< --benchmark_out

@@ -230,7 +230,7 @@ Plan make_plan(const Options& options, const std::vector<Component>& components,
   peaks.push_back({"peak/bandwidth", ""});
   const AxisOptions& axes = options.axes;
   const bool has_shape = !(axes.sizes.empty() && axes.batches.empty() && axes.seqs.empty());
-  if (!chosen.empty() && has_shape) {
+  if (with_peaks && !chosen.empty() && has_shape) {
     const auto products = builder.products(axes);
     for (const auto& type : peak_types) {
       for (const auto& shape : products)

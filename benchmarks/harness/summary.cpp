@@ -7,6 +7,7 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <utility>
 
 #include "benchmarks/console/text_table.hpp"
 
@@ -111,18 +112,10 @@ std::string component_table(const std::string& component,
 std::string peak_lines(const std::vector<CaseResult>& results) {
   std::string text;
   for (const auto& result : results) {
-    if (!result.name.starts_with("peak/") || result.entries.empty()) continue;
-    const Json& entry = result.entries.front();
-    const bool flops = entry.contains("TFLOPS");
-    if (!flops && !entry.contains("GB_per_second")) continue;
-    double best = 0;
-    for (const auto& repetition : result.entries) {
-      if (repetition.value("run_type", "") == "iteration") {
-        best = std::max(best, repetition.value(flops ? "TFLOPS" : "GB_per_second", 0.0));
-      }
-    }
-    text += fmt::format("  {:<18} {:>9.4g} {}  {}\n", result.name, best, flops ? "TFLOP/s" : "GB/s",
-                        entry.value("label", ""));
+    const auto best = best_peak(result);
+    if (!best) continue;
+    text += fmt::format("  {:<18} {:>9.4g} {}  {}\n", result.name, best->value, best->unit,
+                        result.entries.front().value("label", ""));
   }
   return text.empty() ? "" : "peaks, measured\n" + text + "\n";
 }
@@ -157,6 +150,21 @@ std::optional<MeasuredCase> measured_case(const Case& planned, const CaseResult&
   const double seconds =
       chosen->at("real_time").get<double>() * unit_seconds(chosen->value("time_unit", "s"));
   return MeasuredCase{&planned, seconds, spread, *chosen};
+}
+
+std::optional<BestPeak> best_peak(const CaseResult& result) {
+  if (!result.name.starts_with("peak/") || result.entries.empty()) return std::nullopt;
+  for (const auto& [counter, unit] :
+       {std::pair{"TFLOPS", "TFLOP/s"}, std::pair{"GB_per_second", "GB/s"}}) {
+    if (!result.entries.front().contains(counter)) continue;
+    double best = 0;
+    for (const Json& entry : result.entries) {
+      if (entry.value("run_type", "") == "iteration")
+        best = std::max(best, entry.value(counter, 0.0));
+    }
+    return BestPeak{best, counter, unit};
+  }
+  return std::nullopt;
 }
 
 std::string summary(const std::vector<Case>& cases, const std::vector<CaseResult>& results,

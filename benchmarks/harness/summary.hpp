@@ -24,6 +24,16 @@ struct MeasuredCase {
 /// Looks a case's measurement up among its entries; nothing if it was skipped or failed.
 std::optional<MeasuredCase> measured_case(const Case& planned, const CaseResult& result);
 
+/// A row peak/...: its best repetition.
+struct BestPeak {
+  double value;
+  const char* counter;  ///< "TFLOPS" or "GB_per_second"
+  const char* unit;     ///< "TFLOP/s" or "GB/s"
+};
+
+/// Nothing for a row that is no peak, was skipped or failed.
+std::optional<BestPeak> best_peak(const CaseResult& result);
+
 /// Tables of every component, then peaks, skipped and failed cases with their reasons, then
 /// closure.
 std::string summary(const std::vector<Case>& cases, const std::vector<CaseResult>& results,

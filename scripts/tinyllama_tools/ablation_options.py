@@ -11,10 +11,9 @@ from tinyllama_tools.ablation_growth import FIT_FROM
 from tinyllama_tools.ablation_measure import Effort
 from tinyllama_tools.ablation_reference import MEMORY_EXERCISE, SWITCHES
 from tinyllama_tools.ablation_study import FUSED, OPTIMIZED, Point
-from tinyllama_tools.option_values import list_of, machine, positive, seconds
+from tinyllama_tools.option_values import DTYPES, list_of, machine, positive, script_parser, seconds
 from tinyllama_tools.suite_run import PROJECT, problem_sizes
 
-DTYPES = ("f32", "bf16", "f16", "amp_bf16", "amp_f16")
 PARTS = ("main", "batches", "types", "memory", "gates")
 EPILOG = """\
 Times are ratios of processes that took turns; what cannot run stays in the tables with its reason.
@@ -65,13 +64,11 @@ def combinations(text: str) -> tuple[str, ...]:
 
 def make_parser() -> argparse.ArgumentParser:
     """All options."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/ablation",
-        description="Measures every optimisation added to the baseline and removed from "
+    parser = script_parser(
+        "ablation",
+        "Measures every optimisation added to the baseline and removed from "
         "`optimized`, in turn, and writes the workshop's tables filled in.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        EPILOG,
     )
     switches = list_of(SWITCHES, "switch")
     sizes = list_of(tuple(problem_sizes()), "size")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 from tinyllama_tools.reading.case_name import CaseName, parse_case_name
 from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.reading.json_number import is_number, shown
 from tinyllama_tools.suite_run import SuiteError, last_words
 
 Json = dict[str, Any]
@@ -59,10 +59,9 @@ class DryRun:
 
 def _whole(entry: Json, key: str, where: str) -> int:
     value = entry.get(key)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value < 0 or value != int(value):
-        shown = repr(value) if key in entry else "missing"
-        raise BadInputError(f"{where}: {key} is {shown}, must be a whole number; {ASK_AGAIN}")
+    if not is_number(value) or value < 0 or value != int(value):
+        found = shown(value) if key in entry else "missing"
+        raise BadInputError(f"{where}: {key} is {found}, must be a whole number; {ASK_AGAIN}")
     return int(value)
 
 

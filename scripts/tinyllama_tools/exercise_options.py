@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.option_values import list_of, minutes, positive
+from tinyllama_tools.option_values import list_of, minutes, positive, script_parser
 from tinyllama_tools.result_files import RESULTS
 from tinyllama_tools.suite_run import PROJECT, problem_sizes
 
@@ -50,12 +50,10 @@ def exercise(text: str) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """All options."""
     sizes = tuple(problem_sizes())
-    parser = argparse.ArgumentParser(
-        prog="scripts/exercise",
-        description="The workshop's exercises: 1 baseline, 2 memory, 3 problem sizes.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = script_parser(
+        "exercise",
+        "The workshop's exercises: 1 baseline, 2 memory, 3 problem sizes.",
+        EPILOG,
     )
     add = parser.add_argument
     add("number", type=exercise, metavar="1|2|3", help="which exercise")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -32,17 +33,24 @@ def rounds_of(folder: Path) -> list[Path]:
     return sorted(folder.glob(ROUNDS), key=_round_number)
 
 
-def _journaled(journal: Path) -> int:
+def journaled_names(journal: Path) -> list[str]:
+    """The cases that a journal holds; a last line that was cut short is none."""
     try:
         lines = journal.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-    except OSError:
-        return 0
-    return sum(line.startswith('{"case"') for line in lines)
+    except FileNotFoundError:
+        return []
+    names = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, dict) and isinstance(entry.get("case"), str):
+                names.append(entry["case"])
+    return names
 
 
 def why_no_round(folder: Path) -> str:
     """Of a folder without the result of a round: what is there, and how to go on."""
-    cases = _journaled(journal_of(round_file(folder, 1)))
+    cases = len(journaled_names(journal_of(round_file(folder, 1))))
     there = f"{cases} cases in its journal" if cases else "nothing was measured"
     try:
         is_finished = bool(json.loads((folder / STUDY).read_text(encoding="utf-8"))["finished"])

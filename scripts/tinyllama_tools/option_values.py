@@ -6,6 +6,19 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 
+DTYPES = ("f32", "bf16", "f16", "amp_bf16", "amp_f16")
+
+
+def script_parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """Of `scripts/<name>`: the epilog keeps its lines, and no option can be shortened."""
+    return argparse.ArgumentParser(
+        prog=f"scripts/{name}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
 
 def list_of(allowed: Sequence[str], what: str) -> Callable[[str], tuple[str, ...]]:
     """A parser of comma-separated names that says what is allowed."""

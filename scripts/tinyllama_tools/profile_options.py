@@ -7,10 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.option_values import positive
+from tinyllama_tools.option_values import DTYPES, positive
 from tinyllama_tools.suite_run import PROJECT, problem_sizes
 
-DTYPES = ("f32", "bf16", "f16", "amp_bf16", "amp_f16")
 # What the program is given as it stands.
 PASSED_ON = ("size", "batch_size", "seq_len", "num_steps", "dtype", "variant", "device", "threads")
 DEFAULT_STEPS, DEFAULT_TOP = 30, 10

@@ -9,6 +9,8 @@ from pathlib import Path
 from tinyllama_tools.suite_run import PROJECT
 
 RESULTS = PROJECT / "results"
+# of a run of the suite, in its folder
+SUITE_FILE = "results.json"
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -22,6 +24,16 @@ def run_folder(kind: str, results: Path = RESULTS) -> Path:
     """results/<UTC time>_<kind>, not yet made."""
     now = datetime.datetime.now(datetime.timezone.utc)
     return results / f"{now.strftime('%Y%m%dT%H%M%SZ')}_{kind}"
+
+
+def head_commit(project: Path) -> str:
+    """Of the checkout; empty where it is none."""
+    command = ["git", "-c", "safe.directory=*", "rev-parse", "HEAD"]
+    try:
+        found = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return found.stdout.strip()
 
 
 def changed_files(project: Path) -> str:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tinyllama_tools.case_costs import CaseCost, ask_costs
+from tinyllama_tools.reading.case_name import STEP
 from tinyllama_tools.suite_run import PROGRAM, SuiteError
-
-STEP = ("full_step", "train")
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Question:
     def options(self) -> list[str]:
         """Of tiny_llama_bench."""
         axes = {
-            "components": ("full_step",),
+            "components": (STEP,),
             "sizes": self.sizes,
             "dtypes": (self.dtype,),
             "variants": self.variants,
@@ -82,7 +81,7 @@ def _prediction(cost: CaseCost) -> Prediction:
 def predict(question: Question, program: Path = PROGRAM) -> list[Prediction]:
     """In the program's order. SuiteError where it refuses the options or cannot be started."""
     costs = ask_costs(program, question.options)
-    steps = [_prediction(c) for c in costs if (c.name.component, c.name.pass_name) == STEP]
+    steps = [_prediction(cost) for cost in costs if cost.name.is_training_step]
     if not steps:
         raise SuiteError(f"{program.name} --dry-run: no training step in its answer")
     return steps

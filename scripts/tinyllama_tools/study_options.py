@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tinyllama_tools.grid_study.options import add_grid_options, finish_grid_options
-from tinyllama_tools.option_values import list_of, minutes, positive
+from tinyllama_tools.option_values import DTYPES, list_of, minutes, positive, script_parser
 from tinyllama_tools.result_files import RESULTS
 from tinyllama_tools.suite_run import PROJECT, problem_sizes
 
@@ -24,19 +24,16 @@ the grid; sizes that were not trained yet stay so.
 
 Exit status: 0 all measured, or left out with a reason; 1 some run failed; 2 bad option, the set-up
 failed, or files that cannot be written; 130 interrupted."""
-DTYPES = ("f32", "bf16", "f16", "amp_bf16", "amp_f16")
 
 
 def make_parser() -> argparse.ArgumentParser:
     """All options."""
     names = tuple(problem_sizes())
-    parser = argparse.ArgumentParser(
-        prog="scripts/study",
-        description="The performance study: trains each problem size and compares them, and "
+    parser = script_parser(
+        "study",
+        "The performance study: trains each problem size and compares them, and "
         "measures every component over batch x sequence x size.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        EPILOG,
     )
     add = parser.add_argument
     add("sizes", nargs="*", type=list_of(names, "size"), metavar="SIZE", help=", ".join(names))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from tinyllama_tools.option_values import machine, positive, variants
+from tinyllama_tools.option_values import DTYPES, machine, positive, variants
 from tinyllama_tools.result_files import changed_files
-from tinyllama_tools.study_options import DTYPES
 from tinyllama_tools.suite_run import PROJECT, problem_sizes
 
 DESCRIPTION = """\

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+import made_up_context
 from tinyllama_tools.compare.comparison import (
     Attribution,
     ComparedCase,
     Comparison,
     CounterChange,
     Interval,
-    PartShare,
+    PartChange,
 )
 from tinyllama_tools.judging.outcome import Outcome
 
@@ -48,29 +49,11 @@ COUNTERS: Mapping[str, float] = {
     "parameters": 256.0,
 }
 CONTEXT: Mapping[str, Any] = {
+    **made_up_context.CONTEXT,
     "date": "2026-01-02T03:04:05+00:00",
-    "host_name": "host",
-    "library_build_type": "release",
-    "library_version": "v1.9.1",
-    "num_cpus": 2,
     "cpu_scaling_enabled": False,
-    "schema_version": 2,
     "git_commit": "a" * 40,
-    "git_dirty": False,
-    "device": {
-        "name": "Some CPU",
-        "architecture": "x86-64 AVX2",
-        "backend": "cpu",
-        "memory_bytes": 1 << 34,
-        "runtime_version": "",
-        "driver_version": "",
-    },
-    "torch_version": "2.13.0",
-    "threads": 2,
-    "seed": 42,
-    "verify": "before",
-    "cold_cache": False,
-    "memory_source": "allocator",
+    "device": {**made_up_context.DEVICE, "name": "Some CPU", "memory_bytes": 1 << 34},
     "settings": {"torch_threads": "2"},
     "peaks": {
         "measured": {
@@ -163,8 +146,8 @@ def write_runs(
 
 def _slow_step() -> ComparedCase:
     parts = (
-        PartShare(FFN, 4, 0.0045, 0.93, 0.85, 1.01),
-        PartShare(ATTENTION, 4, 0.0001, 0.02, -0.03, 0.06),
+        PartChange(FFN, 4, 0.0045, 0.93, 0.85, 1.01),
+        PartChange(ATTENTION, 4, 0.0001, 0.02, -0.03, 0.06),
     )
     return ComparedCase(
         STEP,

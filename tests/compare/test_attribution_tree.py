@@ -136,10 +136,7 @@ def test_a_slowdown_outside_all_parts_has_no_culprit() -> None:
     assert found.unexplained == pytest.approx(1.0, abs=0.2)
 
 
-def test_problem_sizes_do_as_layers() -> None:
-    cases = slowed(0.15, 0.05)
-    sizes = {"tiny": {"n_layers": LAYERS, "hidden_dim": 256}}
-    assert attributions(cases, sizes) == attributions(cases, {"tiny": LAYERS})
+def test_layers_are_those_of_the_problem_sizes() -> None:
     assert layers_by_size()["tiny"] == LAYERS
 
 

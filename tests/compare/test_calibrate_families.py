@@ -115,7 +115,7 @@ def counted(false: int, families: int, *, slower: int, same: int) -> dict[str, A
         "cases": 6,
         "blocks": 100,
         "blocks_needed": 50,
-        "allowed": 1e-3,
+        "alpha": 1e-3,
         "false": Share(false, families).as_json(),
         "slower": Share(slower, families).as_json(),
         "verdicts": {"slower": slower, "same": same},

@@ -27,6 +27,7 @@ def test_good_options_pass_silently(
         (["run", "--base", "build", "--new", "build", "--budget", "never"], "'never'"),
         (["run", "--base", "build"], "--new"),
         (["calibrate", "--record", "0"], "'0'"),
+        (["calibrate", "--simulate", "--record", "1m"], "--simulate"),
         (["run", "--bas", "build", "--new", "build"], "--base"),
     ],
 )

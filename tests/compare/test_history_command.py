@@ -130,7 +130,7 @@ def test_the_page_is_written(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["show", "--case", "("], "'(' is no regular expression"),
+        (["show", "--case", "("], "'(': is no regular expression"),
         (["changes", "--margin", "3"], "'3'"),
         (["page"], "-o"),
         ([], "add|show|changes|page"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sqlite3
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import pytest
 from history_samples import CASE, OTHER_CASE, entry, result_document, write_result
 
 from tinyllama_tools.history import result_file
-from tinyllama_tools.history.entries import Machine
+from tinyllama_tools.history.entries import CaseEntry, Machine
 from tinyllama_tools.history.result_file import commit_time, read_entry
 from tinyllama_tools.history.store import HistoryStore, KnownResultError
 from tinyllama_tools.reading.errors import BadInputError
@@ -32,8 +34,14 @@ def test_what_is_kept_of_a_file(path: Path, tmp_path: Path) -> None:
     file = write_result(tmp_path / "a.json", document)
     with HistoryStore(path, create=True) as store:
         stored = store.add(read_entry(file))
-        cases = {case.name: case for case in store.cases_of(stored.number)}
         (series,) = store.series()
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        columns = "name, seconds, repetitions, counters, reason"
+        rows = database.execute(f"SELECT {columns} FROM cases WHERE result = ?", (stored.number,))
+        cases = {
+            name: CaseEntry(name, seconds, repetitions, json.loads(counters), reason)
+            for name, seconds, repetitions, counters, reason in rows
+        }
     assert stored.machine == Machine("Test CPU", "x86-64", 2)
     assert (stored.commit, stored.date) == ("c" * 40, "2026-03-01T12:00:00+00:00")
     assert cases[CASE].seconds == pytest.approx(0.011)

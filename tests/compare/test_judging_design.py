@@ -66,21 +66,13 @@ def test_looks_start_at_the_fewest_and_grow_by_a_quarter() -> None:
         assert 1.27 <= later / earlier < 1.27 + 1 / earlier
 
 
-def test_looks_that_the_budget_drops_are_still_paid_for() -> None:
-    whole, cut = plan_design(9), plan_design(9, most_blocks=40)
-    assert cut.looks == (19, 25, 32)
-    assert cut.paid_looks == whole.paid_looks == 6
+def test_every_planned_look_is_paid_for() -> None:
+    design = plan_design(9)
     # a quarter of 1e-3, divided among 9 cases and 6 looks
-    assert cut.strictest_level == pytest.approx(2.5e-4 / 54)
+    assert design.strictest_level == pytest.approx(2.5e-4 / 54)
     # the p-value of a look is held against a quarter of alpha / 6
-    assert cut.correction == 24
-    assert cut.look_confidence == pytest.approx(1 - 0.05 / 6)
-
-
-def test_a_budget_below_the_first_look_is_refused_with_the_number_it_takes() -> None:
-    with pytest.raises(DesignError, match="18 blocks cannot reach a verdict: 19 are needed for 9"):
-        plan_design(9, most_blocks=18)
-    assert plan_design(9, most_blocks=19).looks == (19,)
+    assert design.correction == 24
+    assert design.look_confidence == pytest.approx(1 - 0.05 / 6)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -0.1, 5.0, float("nan")])
@@ -103,11 +95,9 @@ def test_looks_that_do_not_grow_are_refused(looks: tuple[int, ...]) -> None:
 
 
 def test_a_design_of_ones_own_is_held_to_the_same_rules() -> None:
-    assert Design(cases=40, looks=(19,)).paid_looks == 1
+    assert Design(cases=40, looks=(19,)).correction == 4
     with pytest.raises(DesignError, match="19 are needed for 40 cases"):
         Design(cases=40, looks=(18,))
-    with pytest.raises(DesignError, match="2 looks, but alpha is divided by 1"):
-        Design(cases=9, looks=(30, 40), paid_looks=1)
 
 
 def test_looks_beyond_what_the_exact_test_takes_are_refused() -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
+from signed_rank_of_one import signed_rank_p_value, walsh_interval
 from simulated_blocks import ALL_SCENARIOS, simulated_blocks, summaries
 
 from tinyllama_tools.judging.block_summary import BlockSummary, summarise
@@ -16,11 +17,7 @@ from tinyllama_tools.judging.blocks import Block
 from tinyllama_tools.judging.design import Design, DesignError, plan_design
 from tinyllama_tools.judging.family import Judgement, judge_family
 from tinyllama_tools.judging.outcome import Outcome
-from tinyllama_tools.judging.signed_rank import (
-    hodges_lehmann,
-    signed_rank_p_value,
-    walsh_interval,
-)
+from tinyllama_tools.judging.signed_rank import hodges_lehmann
 from tinyllama_tools.judging.verdict import Limits, verdict
 
 DESIGN = plan_design(4, alpha=0.01, looks=3)
@@ -209,7 +206,7 @@ def _family(swap: bool = False, unit: float = 1.0) -> dict[str, list[BlockSummar
 
 
 def test_swapped_sides_swap_the_verdicts() -> None:
-    design = plan_design(len(ALL_SCENARIOS), alpha=0.05, looks=3, most_blocks=LAST)
+    design = plan_design(len(ALL_SCENARIOS), alpha=0.05, looks=3)
     there, back = (judge_family(_family(swap), design) for swap in (False, True))
     opposite = {Outcome.SLOWER: Outcome.FASTER, Outcome.FASTER: Outcome.SLOWER}
     assert {j.outcome for j in there.values()} > {Outcome.SLOWER}
@@ -222,7 +219,7 @@ def test_swapped_sides_swap_the_verdicts() -> None:
 
 
 def test_another_unit_changes_nothing() -> None:
-    design = plan_design(len(ALL_SCENARIOS), alpha=0.05, looks=3, most_blocks=LAST)
+    design = plan_design(len(ALL_SCENARIOS), alpha=0.05, looks=3)
     seconds, others = (judge_family(_family(unit=unit), design) for unit in (1.0, 0.37))
     for name, judgement in seconds.items():
         assert others[name].outcome is judgement.outcome
@@ -231,7 +228,7 @@ def test_another_unit_changes_nothing() -> None:
 
 
 def test_smallest_difference_is_found_in_95_percent_of_tries() -> None:
-    one_look = replace(DESIGN, looks=(SECOND,), paid_looks=3)
+    one_look = replace(DESIGN, looks=(SECOND,))
     promised = judged(noise(SECOND, scatter=0.04), one_look).evidence
     shift = math.log1p(promised.smallest_difference)
     tries = 400
@@ -277,7 +274,7 @@ def test_nobody_is_told_to_wait_for_what_more_blocks_may_not_settle() -> None:
 
 
 def test_forty_cases_are_judged_within_milliseconds() -> None:
-    design = plan_design(40, most_blocks=60)
+    design = plan_design(40)
     cases = {str(i): summaries(noise(60, seed=i)) for i in range(40)}
     judge_family(cases, design)  # tables are made once
     started = time.process_time()

@@ -10,8 +10,9 @@ import pytest
 from scipy import stats
 
 from tinyllama_tools.judging import rank_sum
+from tinyllama_tools.judging.design import fewest_files
 from tinyllama_tools.judging.outcome import Outcome
-from tinyllama_tools.judging.unpaired import fewest_files, judge_unpaired, judge_with_profile
+from tinyllama_tools.judging.unpaired import judge_unpaired, judge_with_profile
 
 
 @pytest.mark.parametrize(("base", "new"), [(3, 3), (5, 9), (10, 10), (14, 6)])

@@ -18,6 +18,12 @@ def test_rates_are_those_of_a_result_file() -> None:
     assert fewer["TFLOPS"] == pytest.approx(0.3)
 
 
+def test_a_build_that_counts_useful_flops_knows_them_of_every_variant() -> None:
+    counters = {"model_flops": 4e9, "hardware_flops": 5e9, "useful_flops": 3e9}
+    found = rates(FFN.replace("baseline", "sdpa+checkpoint"), 0.01, counters)
+    assert found["TFLOPS"] == pytest.approx(0.3)
+
+
 @pytest.mark.parametrize(
     ("case", "counters"),
     [

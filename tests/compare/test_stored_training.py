@@ -114,6 +114,7 @@ def faulty(**step: object) -> Json:
     ("bad", "expected"),
     [
         (faulty(time_seconds=float("inf")), "time_seconds of a step is inf"),
+        (faulty(time_seconds=10**400), "time_seconds of a step is of 401 digits"),
         (faulty(time_seconds=float("nan")), "NaN"),
         (faulty(time_seconds=-1.0), "-1.0 must be 0 or more"),
         (faulty(time_seconds=0.0), "time_seconds of a step is 0.0, must be positive"),

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from played_costs import PASSES, Costs, PlayedSize
 
+from made_up_context import CONTEXT
+from made_up_context import DEVICE as CPU
 from tinyllama_tools.frontier.points import SCHEMA_VERSION
 from tinyllama_tools.roofline.products import step_products
 from tinyllama_tools.suite_run import problem_sizes
@@ -57,30 +59,16 @@ def true_seconds(component: str, costs: Costs, variant: str = "baseline") -> flo
 def context(grid: Grid) -> Json:
     """As at the head of a result file."""
     return {
+        **CONTEXT,
         "date": "2026-03-04T05:06:07+00:00",
-        "host_name": "host",
-        "library_build_type": "release",
-        "library_version": "v1.9.1",
-        "num_cpus": 2,
-        "schema_version": 2,
         "git_commit": grid.commit,
-        "git_dirty": False,
         "device": {
+            **CPU,
             "name": grid.device,
-            "architecture": "x86-64 AVX2",
-            "backend": "cpu",
             "memory_bytes": 32 * 2**30,
             "multiprocessors": 2,
             "last_level_cache_bytes": CACHE_BYTES,
-            "runtime_version": "",
-            "driver_version": "",
         },
-        "torch_version": "2.13.0",
-        "threads": 2,
-        "seed": 42,
-        "verify": "before",
-        "cold_cache": False,
-        "memory_source": "allocator",
         "settings": {"torch_threads": "2", "cpu_affinity": "0-1"},
         "peaks": {
             "measured": {

@@ -191,7 +191,7 @@ def test_folders_of_whoever_measured_stay_out_of_the_page(
     """Below a home folder of its own; settings and reasons name it too."""
     home = tmp_path / "jane"
     monkeypatch.setenv("HOME", str(home))
-    folder = write_study(home / "work" / "20260304T050607Z_grid", SMALL)
+    folder = write_study(home / "measured" / "20260304T050607Z_grid", SMALL)
     bad = folder / "bad.json"
     bad.write_text("{", encoding="utf-8")
     for path in folder.glob("round_*.json"):
@@ -202,7 +202,7 @@ def test_folders_of_whoever_measured_stay_out_of_the_page(
         out = tmp_path / f"page.{kind}"
         assert run(folder, bad, f"--format={kind}", "-o", out) == WITH_ERRORS
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
-    assert "file ~/work/20260304T050607Z_grid/bad.json: is cut short" in text
+    assert "file ~/measured/20260304T050607Z_grid/bad.json: is cut short" in text
     document = without_places(["~", f"{home}/a", f"{home}s/a", f"in {PROJECT}/x", "a/root/b"])
     assert document == ["~", "~/a", f"{home}s/a", "in x", "a/root/b"]
     inputs = read_inputs([source_of(folder), source_of(folder / "study.json")])

@@ -75,7 +75,7 @@ def test_a_check_is_beside_the_rounds_and_no_part_of_them(tmp_path: Path) -> Non
     assert len(inputs.sets) == 1
     (case,) = inputs.check_cases
     assert inputs.main is not None and str(case.name) not in inputs.main.cases
-    assert inputs.step_seconds[str(case.name)] == case.median_seconds
+    assert inputs.known_steps[str(case.name)] == case
     (checked,) = [s for s in inputs.predictions.steps if s.cost.name == case.name]
     assert checked.measured_seconds == case.median_seconds
     assert checked.kind == CHECKED

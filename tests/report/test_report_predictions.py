@@ -70,7 +70,8 @@ def test_a_step_that_was_run_elsewhere_checks_its_prediction(
     assert checked.measured_seconds is not None
     said = predictions.build(both).text[1]
     assert said.startswith("medium (16 x 512) was run too, which the rates do not know of")
-    assert said.endswith("inside the 95 % interval.")
+    assert "inside the 95 % interval; the predicted memory by " in said
+    assert said.endswith("inside its range.")
 
 
 @pytest.mark.parametrize(("slower", "place"), [(1.0, "inside"), (9.0, "outside")])
@@ -96,7 +97,7 @@ def test_a_check_at_a_smaller_shape_says_time_and_memory(
     )
     memory = cost.predicted_memory_bytes / MIB
     case = MeasuredCase(small, (seconds,), {"peak_memory_MiB": 1.25 * memory})
-    found = predictions_of(inputs.main, [*inputs.costs, *costs], {}, [case])
+    found = predictions_of(inputs.main, [*inputs.costs, *costs], {str(small): case})
     (checked,) = [one for one in found.steps if one.kind == "prediction, checked"]
     assert (checked.cost.name, found.steps[3]) == (small, checked)
     section = predictions.build(_with_predictions(inputs, found))

@@ -17,6 +17,7 @@ from played_grid import (
 from played_study import write, write_result, write_training
 from report_tables import cell, table
 
+from tinyllama_tools.reading.machine import Machine
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import source_of
 from tinyllama_tools.report.loading import read_inputs
@@ -27,7 +28,6 @@ from tinyllama_tools.report.sections import (
 from tinyllama_tools.report.sections import time as time_section
 from tinyllama_tools.report.selection import headline_steps, main_step, missing_parts
 from tinyllama_tools.roofline.launch_cost import launch_cost
-from tinyllama_tools.roofline.machine import Machine
 from tinyllama_tools.roofline.products import step_products
 from tinyllama_tools.suite_run import problem_sizes
 

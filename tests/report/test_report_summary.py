@@ -13,9 +13,13 @@ from played_study import write_result, write_study
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import source_of
 from tinyllama_tools.report.loading import read_inputs
-from tinyllama_tools.report.summary import five_sentences
+from tinyllama_tools.report.summary import SENTENCES
 
 ONE_CELL = Grid(sizes=("tiny",), batches=(8,), seqs=(128,), rounds=1)
+
+
+def five_sentences(inputs: ReportInputs) -> list[str]:
+    return [sentence(inputs) for _, sentence in SENTENCES]
 
 
 def test_all_five_have_their_numbers(inputs: ReportInputs) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 from tinyllama_tools.reading.case_name import CaseName, parse_case_name
 from tinyllama_tools.reading.product_rates import ProductRate
 from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
-from tinyllama_tools.roofline.products import step_products
+from tinyllama_tools.roofline.light_parts import LightPart
+from tinyllama_tools.roofline.products import Product, step_products
+from tinyllama_tools.roofline.speed_of_light import SpeedOfLight
 
 PEAK, MEMORY, CACHE, CACHE_BYTES = 1e9, 1e8, 1e9, 1000
 # no two layers of the same shape but k and v, gate and up
@@ -25,16 +27,11 @@ SIZES: Mapping[str, Mapping[str, int]] = {
 }
 BATCH, SEQ = 2, 4
 AXES = f"baseline/toy/f32/batch:{BATCH}/seq:{SEQ}"
-STEP_FLOPS = sum(product.flops for product in step_products(SIZES["toy"], BATCH, SEQ))
-SCORE_FLOPS = sum(
-    product.flops
-    for product in step_products(SIZES["toy"], BATCH, SEQ)
-    if product.layer in ("scores", "values")
-)
+PRODUCTS = step_products(SIZES["toy"], BATCH, SEQ)
+STEP_FLOPS = sum(product.flops for product in PRODUCTS)
+SCORE_FLOPS = sum(product.flops for product in PRODUCTS if product.layer in ("scores", "values"))
 # the mask hides 6 of 16 scores
 UNMASKED = 10 / 16
-# what no variant can do without
-LEAST_FLOPS = STEP_FLOPS - (1 - UNMASKED) * SCORE_FLOPS
 
 
 def name_of(text: str) -> CaseName:
@@ -99,3 +96,23 @@ def step_cases(seconds: float = 1e-3, **other: float) -> list[MeasuredCase]:
 def rates(factor: float, products: Sequence[Any]) -> list[ProductRate]:
     """A rate of `factor` of the peak for each of these products."""
     return [ProductRate("f32", p.batch, p.m, p.n, p.k, factor * PEAK, "a path") for p in products]
+
+
+def products_of(*components: str) -> list[Product]:
+    """Of a step of the toy."""
+    return [product for product in PRODUCTS if product.component in components]
+
+
+def seconds_of(products: Sequence[Product], rate: float = PEAK) -> float:
+    """Of these products at one rate."""
+    return sum(product.flops for product in products) / rate
+
+
+def least_seconds(rate: float) -> float:
+    """Of all products of a step at one rate, scores at the peak as far as they are not masked."""
+    return (STEP_FLOPS - SCORE_FLOPS) / rate + UNMASKED * SCORE_FLOPS / PEAK
+
+
+def part(found: SpeedOfLight, name: str) -> LightPart:
+    """The part of that name."""
+    return next(one for one in found.parts if one.name == name)

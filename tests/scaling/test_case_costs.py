@@ -42,7 +42,7 @@ def test_what_does_not_fit_says_why() -> None:
 
 
 @pytest.mark.parametrize("key", NUMBERS)
-@pytest.mark.parametrize("value", [None, "1", True, -1, 0.5, math.nan, math.inf])
+@pytest.mark.parametrize("value", [None, "1", True, -1, 0.5, math.nan, math.inf, 10**400])
 def test_a_bad_figure_is_named(key: str, value: object) -> None:
     with pytest.raises(BadInputError, match=f"{NAME}: {key} is .*must be a whole number"):
         read_case_costs(document(**{key: value}))

@@ -51,7 +51,7 @@ def test_a_prediction_that_is_off_is_corrected_by_tries(
 def test_the_overhead_of_measured_results_corrects_it_beforehand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "_commit", lambda: "0123456789")
+    monkeypatch.setattr(command, "head_commit", lambda _: "0123456789")
     played_program(tmp_path / "build", truth=1.04)
     measured = result_file(tmp_path / "measured.json", 1.04, 1.04, 1.04)
     status, document, page = run_frontier(

@@ -24,8 +24,8 @@ def test_without_options_it_is_every_size() -> None:
     ("options", "words"),
     [
         (("huge",), ("'huge'", "must be one of tiny", "very_large")),
-        (("--by=size",), ("'size'", "must be one of seq, batch")),
-        (("--by=seq,batch",), ("'seq,batch'", "name one axis")),
+        (("--by=size",), ("--by", "'size'", "'seq', 'batch'")),
+        (("--by=seq,batch",), ("'seq,batch'", "'seq', 'batch'")),
         (("--batch=8",), ("--batch: '8'", "leave it out, or say --by batch")),
         (("--by=batch", "--seq=64"), ("--seq: '64'", "leave it out, or say --by seq")),
         (("--seq=0",), ("--seq", "0 is not at least 1")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from frontier_stand_in import GIB, MIB, PlayedAsker, largest_by_trial, step_bytes
@@ -10,14 +11,14 @@ from frontier_stand_in import GIB, MIB, PlayedAsker, largest_by_trial, step_byte
 from tinyllama_tools.frontier.asking import TOO_LARGE, UNCOUNTED, Asker, refusal
 from tinyllama_tools.frontier.axis import BY_BATCH, BY_SEQ, Line
 from tinyllama_tools.frontier.bracket import LARGEST, Bracket, between
-from tinyllama_tools.frontier.points import FrontierPoint, point_of
+from tinyllama_tools.frontier.points import point_of
 from tinyllama_tools.frontier.prediction import Found, Grid, Room, predict_lines, room_for
 from tinyllama_tools.frontier.proposals import guess, proposals
 from tinyllama_tools.prediction.memory_overhead import MemoryOverhead
 from tinyllama_tools.suite_run import PROJECT, SuiteError
 
 LIMIT = 3 * GIB
-Points = list[FrontierPoint]
+Points = list[SimpleNamespace]
 NONE = MemoryOverhead()
 
 
@@ -25,8 +26,7 @@ def points_of(asker: Asker, grid: Grid, limit: int, overhead: MemoryOverhead = N
     """The largest batches as they are written."""
     room = Room(limit, "--memory-limit", overhead)
     found = predict_lines(asker, BY_SEQ, grid, room)
-    points = (point_of(BY_SEQ, limit, one) for one in found)
-    return [point for point in points if isinstance(point, FrontierPoint)]
+    return [SimpleNamespace(**point_of(BY_SEQ, limit, one)) for one in found]
 
 
 def of_line(seq: int, size: str = "tiny", variants: tuple[str, ...] = ("baseline",)) -> Grid:
@@ -222,8 +222,8 @@ def test_proposals_narrow_every_open_bracket(known: dict[int, float]) -> None:
 
 
 def test_the_point_has_the_fields_that_reports_read() -> None:
-    names = list(FrontierPoint.__dataclass_fields__)
-    assert names[:8] == [
+    (found,) = lines_of(PlayedAsker(), "seq", LIMIT, 128)
+    assert list(point_of(BY_SEQ, LIMIT, found))[:8] == [
         "size",
         "variant",
         "dtype",

@@ -59,6 +59,7 @@ def test_every_axis_can_be_named() -> None:
 def test_the_grid_is_of_the_variant_that_is_trained() -> None:
     trained = plan_of("tiny", "--variant=optimized")
     assert trained is not None and trained.variants == ("optimized",)
+    assert plan_of("tiny", "--grid=only", "--variant=optimized") == trained
     named = plan_of("tiny", "--variant=optimized", "--grid-variants=baseline")
     assert named is not None and named.variants == ("baseline",)
 

@@ -8,9 +8,9 @@ import pytest
 from result_documents import MEASURED, document, gemm_row, write
 
 from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.reading.machine import Machine
 from tinyllama_tools.reading.result_reader import read_rows
 from tinyllama_tools.reading.result_set import add_products, read_result_set
-from tinyllama_tools.roofline.machine import Machine
 from tinyllama_tools.roofline.points import left_out_of_roofline, roofline_points
 from tinyllama_tools.suite_run import Json
 
@@ -101,7 +101,7 @@ def test_products_of_another_process_are_of_the_same_machine(tmp_path: Path) -> 
         add_products(rounds, others)
 
 
-@pytest.mark.parametrize("value", [None, float("nan"), 0, -1.0, "fast"])
+@pytest.mark.parametrize("value", [None, float("nan"), 0, -1.0, "fast", True, 10**400])
 def test_a_peak_that_is_no_rate_is_left_out_and_named(tmp_path: Path, value: object) -> None:
     content = document()
     content["context"]["peaks"]["measured"]["f32"]["flops_per_second"] = value
@@ -110,6 +110,7 @@ def test_a_peak_that_is_no_rate_is_left_out_and_named(tmp_path: Path, value: obj
     assert "f32" not in found.context["peaks"]["measured"]
     (warning,) = found.warnings
     assert warning.startswith("context.peaks.measured.f32.flops_per_second is ")
+    assert len(warning) < 130
     assert any("no peak of f32" in reason for reason in left_out_of_roofline(found))
     # another round's stands in
     both = read_result_set([bad, MEASURED])

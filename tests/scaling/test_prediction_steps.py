@@ -16,7 +16,6 @@ from tinyllama_tools.prediction.steps import (
     StepPrediction,
     check_against,
     predict_steps,
-    refused_steps,
 )
 
 GRID = [(s, b, q) for s in ("tiny", "small") for b in (1, 4, 16) for q in (64, 128, 256)]
@@ -30,7 +29,9 @@ def rates_of(machine: SimulatedMachine, seed: int = 1, sizes: tuple[str, ...] = 
 
 
 def predict(rates: Rates, *sizes: str) -> list[StepPrediction]:
-    return predict_steps(rates, costs(own_cell(size) for size in sizes))
+    found, refused = predict_steps(rates, costs(own_cell(size) for size in sizes))
+    assert refused == []
+    return found
 
 
 def machine_of(seed: int, unknown: float, common: float = 0.0) -> SimulatedMachine:
@@ -156,7 +157,7 @@ def test_an_update_beyond_the_cache_does_not_move_everything_from_memory_each_ti
 def test_what_does_not_fit_is_predicted_and_says_why_it_was_not_run() -> None:
     asked = costs([own_cell("large")])
     asked = [dataclasses.replace(c, fits=False, reason="too large") for c in asked]
-    (large,) = predict_steps(rates_of(SimulatedMachine()), asked)
+    ((large,), _) = predict_steps(rates_of(SimulatedMachine()), asked)
     assert (large.fits, large.reason) == (False, "too large")
     assert large.seconds > 0
 
@@ -165,19 +166,20 @@ def test_a_step_without_the_costs_of_its_parts_is_refused_by_name() -> None:
     rates = rates_of(SimulatedMachine())
     asked = costs([own_cell("medium"), own_cell("large")])
     asked = [c for c in asked if (c.name.component, c.name.size) != ("ffn", "large")]
-    assert [p.name.size for p in predict_steps(rates, asked)] == ["medium"]
-    (refused,) = refused_steps(rates, asked)
+    (found,), (refused,) = predict_steps(rates, asked)
+    assert found.name.size == "medium"
     assert refused.name == str(cost("full_step", *own_cell("large")).name)
     assert "costs of its parts are not known" in refused.reason
     elsewhere = [cost("ffn", "large", 1, 2), *asked]
-    (refused,) = refused_steps(rates, elsewhere)
+    _, (refused,) = predict_steps(rates, elsewhere)
     assert "no cost or no rate of ffn/forward_backward/baseline/large" in refused.reason
 
 
 def test_other_dtypes_and_variants_are_left_alone() -> None:
     asked = costs([own_cell("medium")])
     other = [dataclasses.replace(c, name=dataclasses.replace(c.name, dtype="bf16")) for c in asked]
-    assert len(predict_steps(rates_of(SimulatedMachine()), [*asked, *other])) == 1
+    found, refused = predict_steps(rates_of(SimulatedMachine()), [*asked, *other])
+    assert (len(found), refused) == (1, [])
 
 
 def test_a_check_gives_percent_and_place() -> None:

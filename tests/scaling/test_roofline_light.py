@@ -5,35 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from result_documents import MEASURED
 from roofline_sets import (
     AXES,
-    BATCH,
     CACHE,
-    LEAST_FLOPS,
     MEMORY,
     PEAK,
-    SCORE_FLOPS,
-    SEQ,
+    PRODUCTS,
     SIZES,
     STEP,
     STEP_FLOPS,
-    UNMASKED,
     case,
+    least_seconds,
     name_of,
+    part,
+    products_of,
     rates,
     result_set,
+    seconds_of,
     step_cases,
 )
 
 from tinyllama_tools.reading.result_set import ResultSet, read_result_set
-from tinyllama_tools.roofline.products import Product, step_products
-from tinyllama_tools.roofline.speed_of_light import LightPart, SpeedOfLight, speed_of_light
-from tinyllama_tools.suite_run import PROJECT
+from tinyllama_tools.roofline.speed_of_light import SpeedOfLight, speed_of_light
 
-MEASURED = PROJECT / "results/reference/tiny_f32_2core_xeon_avx512.json"
 STEP_OF_TINY = 17678991360
-TOY = SIZES["toy"]
-PRODUCTS = step_products(TOY, BATCH, SEQ)
 # 2000 bytes of the update fit the cache once read and once written, 2000 come from memory
 UPDATE_LIGHT = 2000 / CACHE + 2000 / MEMORY
 SMALL_LIGHT = 100 / CACHE
@@ -43,34 +39,19 @@ def light(found: ResultSet) -> SpeedOfLight:
     return speed_of_light(found, STEP, SIZES)
 
 
-def part(found: SpeedOfLight, name: str) -> LightPart:
-    return next(one for one in found.parts if one.name == name)
-
-
-def seconds_of(products: list[Product], rate: float = PEAK) -> float:
-    return sum(product.flops for product in products) / rate
-
-
-def of(*components: str) -> list[Product]:
-    return [product for product in PRODUCTS if product.component in components]
-
-
-def least_seconds(rate: float) -> float:
-    """Of all products of a step: scores at the peak as far as they are not masked."""
-    return (STEP_FLOPS - SCORE_FLOPS) / rate + UNMASKED * SCORE_FLOPS / PEAK
-
-
 def test_products_at_the_rates_of_their_shapes() -> None:
     cases = step_cases(block=1e-2, loss=1e-3, optimizer=1e-3, seconds=1)
     found = light(result_set(cases, rates(0.5, PRODUCTS)))
     block = part(found, "block")
     assert block.count == 2
     assert block.measured_seconds == pytest.approx(2e-2)
-    expected = least_seconds(PEAK / 2) - seconds_of(of("loss"), PEAK / 2)
+    expected = least_seconds(PEAK / 2) - seconds_of(products_of("loss"), PEAK / 2)
     assert block.products_seconds == pytest.approx(expected)
     assert block.light_seconds == block.products_seconds
     assert block.lost_seconds == pytest.approx(2e-2 - block.light_seconds)
-    assert part(found, "loss").products_seconds == pytest.approx(seconds_of(of("loss"), PEAK / 2))
+    assert part(found, "loss").products_seconds == pytest.approx(
+        seconds_of(products_of("loss"), PEAK / 2)
+    )
     assert part(found, "embedding").products_seconds == 0
     assert part(found, "embedding").light_seconds == pytest.approx(SMALL_LIGHT)
     assert part(found, "optimizer").light_seconds == pytest.approx(UPDATE_LIGHT)
@@ -82,7 +63,7 @@ def test_the_step_is_the_sum_of_its_parts() -> None:
     cases = step_cases(seconds, block=1e-3, loss=1e-3, optimizer=1e-3)
     found = light(result_set(cases, rates(1.0, PRODUCTS)))
     assert found.errors == ()
-    products = LEAST_FLOPS / PEAK
+    products = least_seconds(PEAK)
     expected = products + 2 * SMALL_LIGHT + UPDATE_LIGHT
     assert found.total.light_seconds == pytest.approx(expected)
     assert found.share_percent == pytest.approx(100 * expected / seconds)
@@ -108,7 +89,7 @@ def test_the_larger_of_products_and_traffic_is_the_light() -> None:
 def test_shapes_without_a_rate_count_at_the_peak_and_are_named() -> None:
     without = [product for product in PRODUCTS if product.layer != "lm_head"]
     found = light(result_set(step_cases(seconds=1, loss=1), rates(0.5, without)))
-    head = of("loss")
+    head = products_of("loss")
     assert part(found, "loss").products_seconds == pytest.approx(seconds_of(head))
     (missing,) = found.missing
     assert "the measured f32 peak stands in" in missing
@@ -118,7 +99,7 @@ def test_shapes_without_a_rate_count_at_the_peak_and_are_named() -> None:
 
 def test_without_any_rate_one_sentence_says_so() -> None:
     found = light(result_set(step_cases(seconds=1)))
-    assert found.products_seconds == pytest.approx(LEAST_FLOPS / PEAK)
+    assert found.products_seconds == pytest.approx(least_seconds(PEAK))
     assert found.missing == (
         "no rate at their own shape, the measured f32 peak stands in: every f32 product "
         "(measure --components peak at this size)",
@@ -128,7 +109,7 @@ def test_without_any_rate_one_sentence_says_so() -> None:
 def test_rates_of_another_type_are_nobodys() -> None:
     rows = [replace(rate, type_name="bf16") for rate in rates(0.1, PRODUCTS)]
     found = light(result_set(step_cases(seconds=1), rows))
-    assert found.products_seconds == pytest.approx(LEAST_FLOPS / PEAK)
+    assert found.products_seconds == pytest.approx(least_seconds(PEAK))
 
 
 def test_a_step_faster_than_light_is_an_error_and_no_number() -> None:
@@ -146,7 +127,7 @@ def test_a_part_that_was_not_measured_is_named() -> None:
     found = light(result_set(cases, rates(1.0, PRODUCTS)))
     loss = part(found, "loss")
     assert (loss.measured_seconds, loss.lost_seconds) == (None, None)
-    assert loss.light_seconds == pytest.approx(seconds_of(of("loss")))
+    assert loss.light_seconds == pytest.approx(seconds_of(products_of("loss")))
     assert found.missing == (
         f"loss/forward_backward/{AXES}: not measured, its light is that of its products",
     )
@@ -182,7 +163,7 @@ def test_layers_taken_apart_leave_their_residuals_to_the_rest() -> None:
     ]
     assert part(found, "rest").light_seconds == pytest.approx(4 * UPDATE_LIGHT)
     assert part(found, "rms_norm").light_seconds == pytest.approx(5 * SMALL_LIGHT)
-    assert part(found, "ffn").products_seconds == pytest.approx(seconds_of(of("ffn")))
+    assert part(found, "ffn").products_seconds == pytest.approx(seconds_of(products_of("ffn")))
 
 
 def test_the_five_that_lose_most() -> None:

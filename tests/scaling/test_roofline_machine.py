@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import copy
-import json
 from typing import Any
 
 import pytest
+from result_documents import document
 from roofline_sets import CACHE, CACHE_BYTES, MEMORY, PEAK, context, name_of
 
 from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.reading.machine import Machine, product_type
 from tinyllama_tools.reading.result_set import MeasuredCase
-from tinyllama_tools.roofline.machine import Machine, product_type
 from tinyllama_tools.roofline.points import point_of
-from tinyllama_tools.suite_run import OWN_KEYS, PROJECT, UNITS
+from tinyllama_tools.suite_run import OWN_KEYS, UNITS
 
-MEASURED = PROJECT / "results/reference/tiny_f32_2core_xeon_avx512.json"
-DOCUMENT = json.loads(MEASURED.read_text(encoding="utf-8"))
+DOCUMENT = document()
 # those whose counters belong to their time: means and deviations do not
 ROWS = [
     row
@@ -56,7 +55,9 @@ def test_a_cache_of_unknown_size_holds_nothing() -> None:
         (("peaks", "measured", "f32"), {"flops_per_second": 0}, "f32.flops_per_second is 0"),
         (("peaks", "measured", "f32"), {"flops_per_second": float("nan")}, "is nan"),
         (("peaks", "measured", "f32"), {"flops_per_second": "1"}, "is '1'"),
+        (("peaks", "measured", "f32"), {"flops_per_second": 10**400}, "is of 401 digits"),
         (("device", "last_level_cache_bytes"), -1, "last_level_cache_bytes is -1"),
+        (("device", "last_level_cache_bytes"), 10**400, "last_level_cache_bytes is of 401 digits"),
     ],
 )
 def test_a_context_without_a_rate_is_refused(

@@ -5,22 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from result_documents import MEASURED
 from roofline_sets import AXES, CACHE, PEAK, case, context, name_of, result_set
 
+from tinyllama_tools.reading.machine import Machine
 from tinyllama_tools.reading.product_rates import ProductRate
 from tinyllama_tools.reading.result_set import MeasuredCase, read_result_set
 from tinyllama_tools.roofline.case_work import useful_product_flops
 from tinyllama_tools.roofline.launch_cost import launch_cost
-from tinyllama_tools.roofline.machine import Machine
 from tinyllama_tools.roofline.points import (
     RooflinePoint,
     left_out_of_roofline,
     product_points,
     roofline_points,
 )
-from tinyllama_tools.suite_run import PROJECT
 
-MEASURED = PROJECT / "results/reference/tiny_f32_2core_xeon_avx512.json"
 FFN, NORM = f"ffn/forward_backward/{AXES}", f"rms_norm/forward_backward/{AXES}"
 
 

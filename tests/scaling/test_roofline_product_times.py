@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from roofline_sets import BATCH, PEAK, SEQ, SIZES, rates
+from result_documents import MEASURED
+from roofline_sets import BATCH, PEAK, PRODUCTS, SEQ, SIZES, products_of, rates, seconds_of
 
 from tinyllama_tools.reading.product_rates import ProductRate
 from tinyllama_tools.reading.result_set import read_result_set
@@ -20,17 +21,7 @@ from tinyllama_tools.roofline.products import (
 from tinyllama_tools.suite_run import PROJECT, problem_sizes
 
 TOY = SIZES["toy"]
-PRODUCTS = step_products(TOY, BATCH, SEQ)
-MEASURED = PROJECT / "results/reference/tiny_f32_2core_xeon_avx512.json"
 LONG = 4 * FEWEST_TOKENS
-
-
-def seconds_of(products: list[Product], rate: float = PEAK) -> float:
-    return sum(product.flops for product in products) / rate
-
-
-def of(*components: str) -> list[Product]:
-    return [product for product in PRODUCTS if product.component in components]
 
 
 def layers(*names: str) -> list[Product]:
@@ -67,14 +58,14 @@ def test_a_measured_form_counts_before_one_at_the_peak() -> None:
 
 def test_without_a_measured_form_the_peak_stands_in_by_name() -> None:
     head = layers("lm_head")
-    found = times(rates(0.25, of("attention", "ffn")))
+    found = times(rates(0.25, products_of("attention", "ffn")))
     assert found.seconds["loss"] == pytest.approx(seconds_of(head))
     assert set(found.at_peak) == {product.shape for product in head}
 
 
 def test_scores_count_at_the_peak_without_what_the_mask_hides() -> None:
     scores = layers("scores", "values")
-    others = seconds_of(of("attention"), PEAK / 4) - seconds_of(scores, PEAK / 4)
+    others = seconds_of(products_of("attention"), PEAK / 4) - seconds_of(scores, PEAK / 4)
     # 1 + 2 + 3 + 4 of 16 scores are not masked
     expected = others + 10 / 16 * seconds_of(scores)
     assert times(SEPARATE).seconds["attention"] == pytest.approx(expected)
@@ -126,4 +117,4 @@ def test_chunks_are_those_of_the_program() -> None:
 
 def test_of_a_shape_that_is_there_twice_the_better_rate_counts() -> None:
     rows = [*SEPARATE, *(replace(row, flops_per_second=PEAK / 2) for row in SEPARATE)]
-    assert times(rows).seconds["ffn"] == pytest.approx(seconds_of(of("ffn"), PEAK / 2))
+    assert times(rows).seconds["ffn"] == pytest.approx(seconds_of(products_of("ffn"), PEAK / 2))

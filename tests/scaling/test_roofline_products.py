@@ -6,12 +6,12 @@ import json
 from collections import Counter
 
 import pytest
+from result_documents import MEASURED
 
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.roofline.products import DIMENSIONS, step_products
-from tinyllama_tools.suite_run import PROJECT, problem_sizes
+from tinyllama_tools.suite_run import problem_sizes
 
-MEASURED = PROJECT / "results/reference/tiny_f32_2core_xeon_avx512.json"
 SIZES = problem_sizes()
 TINY = SIZES["tiny"]
 

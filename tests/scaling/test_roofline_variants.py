@@ -7,33 +7,22 @@ from dataclasses import replace
 import pytest
 from roofline_sets import (
     AXES,
-    BATCH,
     CACHE,
     PEAK,
-    SCORE_FLOPS,
-    SEQ,
+    PRODUCTS,
     SIZES,
     STEP,
     STEP_FLOPS,
-    UNMASKED,
     case,
+    least_seconds,
+    part,
     rates,
     result_set,
     step_cases,
 )
 
 from tinyllama_tools.reading.result_set import MeasuredCase
-from tinyllama_tools.roofline.light_parts import LightPart
-from tinyllama_tools.roofline.products import step_products
-from tinyllama_tools.roofline.speed_of_light import SpeedOfLight, speed_of_light
-
-PRODUCTS = step_products(SIZES["toy"], BATCH, SEQ)
-# other products at a quarter of the peak, scores at the peak as far as they are not masked
-LEAST_SECONDS = (STEP_FLOPS - SCORE_FLOPS) / (PEAK / 4) + UNMASKED * SCORE_FLOPS / PEAK
-
-
-def part(found: SpeedOfLight, name: str) -> LightPart:
-    return next(one for one in found.parts if one.name == name)
+from tinyllama_tools.roofline.speed_of_light import speed_of_light
 
 
 def other_variant(cases: list[MeasuredCase], variant: str, label: str = "") -> list[MeasuredCase]:
@@ -65,8 +54,8 @@ def test_the_light_is_the_same_for_every_variant(variant: str) -> None:
         parts = sum(of_part.light_seconds for of_part in one.parts)
         assert one.total.light_seconds == pytest.approx(parts)
     assert fine.total.light_seconds == pytest.approx(coarse.total.light_seconds)
-    assert fine.products_seconds == pytest.approx(LEAST_SECONDS)
-    assert coarse.products_seconds == pytest.approx(LEAST_SECONDS)
+    assert fine.products_seconds == pytest.approx(least_seconds(PEAK / 4))
+    assert coarse.products_seconds == pytest.approx(least_seconds(PEAK / 4))
     residuals = 2 * 2 * (2000 / CACHE)
     assert part(fine, "rest").light_seconds == pytest.approx(residuals)
     assert part(coarse, "rest").light_seconds == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from result_documents import MEASURED
 from roofline_sets import (
     AXES,
     SIZES,
@@ -19,9 +20,7 @@ from roofline_sets import (
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.result_set import MeasuredCase, read_result_set
 from tinyllama_tools.roofline.waterfall import Bar, Waterfall, waterfall
-from tinyllama_tools.suite_run import PROJECT
 
-MEASURED = PROJECT / "results/reference/tiny_f32_2core_xeon_avx512.json"
 FORWARD, BACKWARD, BOTH = (
     f"model/{name}/{AXES}" for name in ("forward_loss", "backward", "forward_backward")
 )

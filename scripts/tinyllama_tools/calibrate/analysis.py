@@ -7,6 +7,7 @@ checks that level; everything stated of recorded data is from the later half.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -24,6 +25,7 @@ from tinyllama_tools.calibrate.false_alarm_rows import (
     BROKEN,
     HELD,
     NOT_SHOWN,
+    SIMULATED,
     Effort,
     Rule,
     false_alarm_row,
@@ -44,7 +46,6 @@ from tinyllama_tools.judging.block_summary import BlockSummary
 
 KIND = "tiny_llama calibration"
 SCHEMA_VERSION = 1
-SIMULATED = "simulated: "
 EARLIER_HALF, LATER_HALF = "recorded, earlier half", "recorded, later half"
 Json = dict[str, Any]
 Say = Callable[[str], None]
@@ -99,9 +100,9 @@ def noise_rows(data: PairedBlocks) -> list[Json]:
         rows.append(
             {
                 "case": name,
-                "median_seconds": sorted(s.base_seconds for s in summaries)[len(summaries) // 2],
+                "median_seconds": statistics.median(s.base_seconds for s in summaries),
                 "processes": between,
-                "blocks": _standard_deviation([s.log_ratio for s in summaries]),
+                "blocks": statistics.stdev(s.log_ratio for s in summaries),
                 "degrees": degrees,
                 "autocorrelation": autocorrelation(summaries),
             }
@@ -120,11 +121,6 @@ def autocorrelation(summaries: Sequence[BlockSummary]) -> float | None:
     if len(logs) < 3 or scale == 0:
         return None
     return float((apart[:-1] * apart[1:]).sum() / scale)
-
-
-def _standard_deviation(values: Sequence[float]) -> float:
-    mean = sum(values) / len(values)
-    return (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
 
 
 def without_step(data: PairedBlocks) -> PairedBlocks:

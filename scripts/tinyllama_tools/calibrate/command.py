@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -40,6 +39,7 @@ from tinyllama_tools.calibrate.page import calibration_page
 from tinyllama_tools.calibrate.publish import publish, write_calibration, write_noise_profile
 from tinyllama_tools.calibrate.published_words import published_arguments, published_context
 from tinyllama_tools.calibrate.real_runs import kept_runs
+from tinyllama_tools.compare.interrupts import INTERRUPTED
 from tinyllama_tools.judging.outcome import (
     BAD_INPUT,
     NO_REGRESSION,
@@ -47,23 +47,16 @@ from tinyllama_tools.judging.outcome import (
     STILL_UNCLEAR,
 )
 from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.result_files import RESULTS, changed_files
+from tinyllama_tools.result_files import RESULTS, changed_files, head_commit
 from tinyllama_tools.suite_run import PROJECT
 
-__all__ = ["add_options", "main"]
+__all__ = ["add_options", "main", "read_options"]
 
-INTERRUPTED = 130
 Json = dict[str, Any]
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _commit() -> str:
-    command = ["git", "-c", "safe.directory=*", "rev-parse", "HEAD"]
-    found = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
 
 
 def _meta(arguments: Sequence[str], recordings: Recordings | None) -> Json:
@@ -73,7 +66,7 @@ def _meta(arguments: Sequence[str], recordings: Recordings | None) -> Json:
     return {
         "date": recordings.quiet.headers[0].started if recordings else now,
         "computed": now,
-        "commit": str(context.get("git_commit", _commit())),
+        "commit": str(context.get("git_commit", head_commit(PROJECT) or "unknown")),
         "dirty": bool(context.get("git_dirty", changed_files(PROJECT))),
         "command": shlex.join(
             ["scripts/compare", "calibrate", *published_arguments(arguments, _parser())]
@@ -144,11 +137,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Measures, or analyses and writes; the exit status."""
+def read_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Ends the program after the help, and with status 2 for options that will not do."""
     parser = _parser()
     options = parser.parse_args(arguments)
     check_options(parser, options)
+    return options
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measures, or analyses and writes; the exit status."""
+    options = read_options(arguments)
     try:
         return _run(options, arguments)
     except BadInputError as error:

@@ -16,9 +16,8 @@ import numpy as np
 from tinyllama_tools.calibrate.intervals import Share
 from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
 from tinyllama_tools.calibrate.resample import draw_blocks, in_chunks
-from tinyllama_tools.calibrate.turns import Judge, Verdict, judge_in_turn
+from tinyllama_tools.calibrate.turns import Verdict, judge_in_turn
 from tinyllama_tools.judging.design import Design
-from tinyllama_tools.judging.family import judge_family
 from tinyllama_tools.judging.outcome import Outcome
 
 
@@ -62,7 +61,6 @@ class OneSlowCase:
     case: str
     design: Design
     budget: float
-    judge: Judge = judge_family
 
     def tries(self, count: int, seed: int) -> list[Verdict]:
         """The verdict of the slow case in that many families."""
@@ -74,9 +72,7 @@ class OneSlowCase:
             slow = draw_blocks(rng, self.slowed.blocks, wanted, 1)[0].tolist()
             family = {n: [values[i] for i in quiet] for n, values in self.quiet.summaries.items()}
             family[self.case] = [self.slowed.summaries[self.case][i] for i in slow]
-            verdicts = judge_in_turn(
-                family, self.design, self.quiet.costs, budget=self.budget, judge=self.judge
-            )
+            verdicts = judge_in_turn(family, self.design, self.quiet.costs, budget=self.budget)
             found.append(verdicts[self.case])
         return found
 

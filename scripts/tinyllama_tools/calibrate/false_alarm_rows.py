@@ -30,6 +30,8 @@ from tinyllama_tools.judging.family import judge_family
 HELD, BROKEN, NOT_SHOWN = "held", "broken", "not shown"
 # of a row whose families count with those of others
 IN_ALL = "in all"
+# what the names of rows of simulated data begin with
+SIMULATED = "simulated: "
 Json = dict[str, Any]
 
 
@@ -71,7 +73,6 @@ def _row(name: str, counts: FamilyCounts, rule: Rule, cases: int, more: Json) ->
         "data": name,
         "cases": cases,
         "alpha": rule.alpha,
-        "allowed": rule.alpha,
         "false": Share(counts.false, counts.families).as_json(),
         "slower": Share(counts.slower, counts.families).as_json(),
         "verdicts": {outcome.value: count for outcome, count in counts.cases.items()},
@@ -152,7 +153,7 @@ def together(name: str, rows: Sequence[Json]) -> Json:
         "false": false.as_json(),
         "slower": _sum(rows, "slower").as_json(),
         "verdicts": dict(verdicts),
-        "standing": standing(false, rows[0]["allowed"]),
+        "standing": standing(false, rows[0]["alpha"]),
     }
 
 

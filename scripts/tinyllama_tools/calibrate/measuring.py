@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,8 +86,7 @@ def fraction_inside(quiet: PairedBlocks, part: str, change: float) -> float:
 
 
 def _median(blocks: PairedBlocks, case: str) -> float:
-    times = sorted(summary.base_seconds for summary in blocks.summaries[case])
-    return times[len(times) // 2]
+    return statistics.median(summary.base_seconds for summary in blocks.summaries[case])
 
 
 def _fraction_recorded(folder: Path, part: str) -> float | None:

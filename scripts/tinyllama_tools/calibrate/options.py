@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 from tinyllama_tools.calibrate.slowdown_build import parse_slowdown
-from tinyllama_tools.compare.common_options import ALPHA, MARGIN, fraction
+from tinyllama_tools.compare.common_options import fraction
 from tinyllama_tools.compare.profile_of_noise import DEFAULT_PATH
 from tinyllama_tools.compare.run_options import duration_of
-from tinyllama_tools.judging.design import LOOKS
+from tinyllama_tools.judging.design import ALPHA, LOOKS, MARGIN
 from tinyllama_tools.option_values import machine, positive
 from tinyllama_tools.result_files import RESULTS
 from tinyllama_tools.suite_run import PROJECT
@@ -66,7 +66,7 @@ def _add_analysis(parser: argparse.ArgumentParser) -> None:
     add("--alpha", type=fraction, default=ALPHA, help=alpha)
     add("--margin", type=fraction, default=MARGIN, help="as in compare run (default: %(default)s)")
     add("--looks", type=positive, default=LOOKS, help="as in compare run (default: %(default)s)")
-    strict = "exit 3 where there are too few families to show that the rate is held"
+    strict = "exit 3 where there are too few families, blocks or runs to show that alpha holds"
     add("--strict", action="store_true", help=strict)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tinyllama_tools.calibrate.false_alarm_rows import BROKEN, HELD, IN_ALL
+from tinyllama_tools.calibrate.false_alarm_rows import BROKEN, HELD, IN_ALL, SIMULATED
 from tinyllama_tools.calibrate.page_detection import (
     attribution_section,
     detection_section,
@@ -106,7 +106,7 @@ def false_alarm_section(document: Json) -> list[str]:
     )  # fmt: skip
     cells = (_false_alarm_cells(row) for row in document["false_alarms"])
     lines = ["## False alarms", "", *markdown_table(header, cells), ""]
-    recorded = [row for row in document["false_alarms"] if not row["data"].startswith("simulated")]
+    recorded = [row for row in document["false_alarms"] if not row["data"].startswith(SIMULATED)]
     lines += [f"{row['data']}, {row['sides']}: drawn {row['drawing']}." for row in recorded]
     lines += [""] if recorded else []
     check = document.get("check")
@@ -128,7 +128,7 @@ def _false_alarm_cells(row: Json) -> tuple[str, ...]:
         f"{row['false']['trials']:,} x {row['cases']}",
         about(row["false"]),
         small_percent(row["false"]["upper_bound_95"]),
-        small_percent(row["allowed"]),
+        small_percent(row["alpha"]),
         row["standing"] if row["standing"] in {HELD, IN_ALL} else f"**{row['standing']}**",
         f"{unclear:.0%}",
     )

@@ -10,18 +10,16 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
+from tinyllama_tools.compare.case_record import CaseRecord
 from tinyllama_tools.compare.measurements import (
     SIDES,
     BothReady,
     CaseFailure,
-    CaseOpening,
-    CaseSkip,
     Measured,
     Measurer,
     Opened,
@@ -39,8 +37,6 @@ from tinyllama_tools.compare.turn_program import Greeting, TurnProgram
 from tinyllama_tools.compare.turns_block import SliceEffort, TakingTurns
 from tinyllama_tools.reading.errors import BadInputError
 
-# of the same side and case, as `compare run` has it
-MOST_FAILURES = 2
 QUIET = "quiet"
 Say = Callable[[str], None]
 Greetings = dict[Side, Greeting]
@@ -77,36 +73,29 @@ def next_path(folder: Path, kind: str) -> Path:
     return folder / f"{kind}_{max(numbers, default=0) + 1:04d}.jsonl"
 
 
-class _Failures:
-    """Which cases are still worth a try."""
+class _CasesLeft:
+    """Which cases are still worth a try: `compare run` gives up the same ones."""
 
     def __init__(self, cases: Sequence[str], say: Say) -> None:
         self.cases = list(cases)
-        self._counts: Counter[tuple[str, Side]] = Counter()
+        self._records = {name: CaseRecord(name) for name in cases}
         self._say = say
-        self._opened: set[tuple[str, Side]] = set()
 
     def note(self, item: Measured | Opened) -> None:
-        """Closes the case of a skip, and that of a second failure of the same side."""
-        if isinstance(item, CaseOpening):
-            self._opened.add((item.case, item.side))
+        """Whatever became of a case."""
+        self._records[item.case].add(item)
         if isinstance(item, CaseFailure):
-            self._counts[(item.case, item.side)] += 1
             self._say(f"{item.case} failed on the {item.side.value} side: {item.reason}")
-            if self._counts[(item.case, item.side)] < MOST_FAILURES:
-                return
-        elif not isinstance(item, CaseSkip):
-            return
-        self._close(item.case)
+        self._leave_out()
 
     def end_of_openings(self) -> None:
-        """A case that a side could not open before any timing is not timed, as in `compare run`."""
-        for case in list(self.cases):
-            if any((case, side) not in self._opened for side in SIDES):
-                self._close(case)
+        """A case that a side could not open before any timing is not timed."""
+        for record in self._records.values():
+            record.end_of_openings()
+        self._leave_out()
 
-    def _close(self, case: str) -> None:
-        if case in self.cases:
+    def _leave_out(self) -> None:
+        for case in [name for name in self.cases if self._records[name].given_up]:
             self.cases.remove(case)
             self._say(f"{case} is left out of the recording")
 
@@ -124,7 +113,7 @@ def record_blocks(
 
     The proofs before the first block do not count. Raises BadInputError where no case is left.
     """
-    left, index = _Failures(cases, say), 0
+    left, index = _CasesLeft(cases, say), 0
     say(f"proving {len(cases)} cases on both sides")
     for opened in measurer.open_once(list(cases), verify=True):
         writer.add(opened)

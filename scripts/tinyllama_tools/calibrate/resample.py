@@ -17,7 +17,12 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from tinyllama_tools.calibrate.paired_blocks import PairedBlocks, Summaries, exchanged_summary
+from tinyllama_tools.calibrate.paired_blocks import (
+    Costs,
+    PairedBlocks,
+    Summaries,
+    exchanged_summary,
+)
 from tinyllama_tools.calibrate.turns import Judge, judge_in_turn
 from tinyllama_tools.judging.block_summary import BlockSummary
 from tinyllama_tools.judging.design import Design
@@ -137,9 +142,9 @@ class AaFamilies:
         cases: Counter[Outcome] = Counter()
         for _ in range(families):
             family = self.draw(rng)
-            costs = self.recorded.costs
-            all_costs = type(costs)(0.0, dict.fromkeys(family, 0.0))
-            verdicts = judge_in_turn(family, self.design, all_costs, judge=self.judge)
+            # without a budget, time decides nothing
+            costs = Costs(0.0, dict.fromkeys(family, 0.0))
+            verdicts = judge_in_turn(family, self.design, costs, judge=self.judge)
             outcomes = Counter(verdict.outcome for verdict in verdicts.values())
             false += bool(outcomes[Outcome.SLOWER] or outcomes[Outcome.FASTER])
             slower += bool(outcomes[Outcome.SLOWER])

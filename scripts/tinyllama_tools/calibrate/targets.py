@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tinyllama_tools.calibrate.false_alarm_rows import HELD, NOT_SHOWN
+from tinyllama_tools.calibrate.false_alarm_rows import HELD, NOT_SHOWN, SIMULATED
 from tinyllama_tools.calibrate.page_words import about, case_words, share_words, small_percent
 from tinyllama_tools.calibrate.run_groups import ENOUGH_RUNS
 
@@ -41,12 +41,12 @@ def _false_alarm_targets(document: Json) -> list[Json]:
         )
         for row in document["false_alarms"]
         # scenarios count together
-        if not row["data"].startswith("simulated") or row is _simulated_together(document)
+        if not row["data"].startswith(SIMULATED) or row is _simulated_together(document)
     ]
 
 
 def _simulated_together(document: Json) -> Json | None:
-    found = [row for row in document["false_alarms"] if row["data"].startswith("simulated")]
+    found = [row for row in document["false_alarms"] if row["data"].startswith(SIMULATED)]
     return found[-1] if found else None
 
 

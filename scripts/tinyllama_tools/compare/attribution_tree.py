@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
-from tinyllama_tools.compare.comparison import Attribution, PartShare
+from tinyllama_tools.compare.comparison import Attribution
 from tinyllama_tools.judging.attribution import attribute
 from tinyllama_tools.judging.block_summary import BlockSummary
 from tinyllama_tools.reading.whole_and_parts import Parts, wholes_among
@@ -21,34 +20,26 @@ FEWEST_BLOCKS = 2
 
 def layers_by_size(path: Path = PROBLEM_SIZES) -> dict[str, int]:
     """Number of layers of each named problem size; OSError or ValueError of a bad file."""
-    return layer_counts(json.loads(path.read_text(encoding="utf-8")))
-
-
-def layer_counts(sizes: Mapping[str, int | Mapping[str, int]]) -> dict[str, int]:
-    """By size, from such numbers or from problem sizes with their `n_layers`."""
-    return {
-        name: size["n_layers"] if isinstance(size, Mapping) else size
-        for name, size in sizes.items()
-    }
+    sizes = json.loads(path.read_text(encoding="utf-8"))
+    return {name: size["n_layers"] for name, size in sizes.items()}
 
 
 def _attribution(whole: Summaries, parts: Parts, cases: Mapping[str, Summaries]) -> Attribution:
     found = attribute(whole, {part.case: (part.count, cases[part.case]) for part in parts.measured})
-    shares = tuple(PartShare(**asdict(part)) for part in found.parts)
-    return Attribution(shares, found.unexplained, found.culprit, parts.missing)
+    return Attribution(found.parts, found.unexplained, found.culprit, parts.missing)
 
 
 def attributions(
-    cases: Mapping[str, Summaries], layers: Mapping[str, int | Mapping[str, int]]
+    cases: Mapping[str, Summaries], layers: Mapping[str, int]
 ) -> dict[str, Attribution]:
     """Of every case that changed at all and has parts among the others, by its name.
 
-    `cases`: blocks by case name. `layers`: of each size, or the problem sizes. A whole or part with
-    fewer than two blocks counts as not measured.
+    `cases`: blocks by case name. `layers`: of each size. A whole or part with fewer than two blocks
+    counts as not measured.
     """
     known = {name: blocks for name, blocks in cases.items() if len(blocks) >= FEWEST_BLOCKS}
     found = {}
-    for whole, parts in wholes_among(known, layer_counts(layers)):
+    for whole, parts in wholes_among(known, layers):
         # a whole whose blocks say exactly 0 has no change to divide
         with contextlib.suppress(ValueError):
             found[whole] = _attribution(known[whole], parts, known)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from tinyllama_tools.compare.gate import Gate
 from tinyllama_tools.judging.design import ALPHA, MARGIN
-
-__all__ = ["ALPHA", "MARGIN", "add_common_options", "fraction", "gate_of"]
 
 FORMATS = ("text", "md", "json")
 
@@ -24,6 +23,14 @@ def fraction(text: str) -> float:
             f"'{text}': must be a number between 0 and 1, such as 0.03"
         )
     return value
+
+
+def regular_expression(text: str) -> re.Pattern[str]:
+    """One that compiles."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"'{text}': is no regular expression: {error}") from error
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tinyllama_tools.judging.attribution import PartChange
 from tinyllama_tools.judging.outcome import Outcome, exit_status
 
 SCHEMA_VERSION = 1
@@ -52,28 +53,12 @@ class CounterChange:
 
 
 @dataclass(frozen=True)
-class PartShare:
-    """What one part contributes to the change of a whole.
-
-    `count`: how often the whole contains it. `seconds`: count x (new - base) of the part.
-    `share`: seconds / the whole's change, with `low` to `high` at 95 %.
-    """
-
-    case: str
-    count: int
-    seconds: float
-    share: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class Attribution:
     """Which parts explain a case's change. `parts`: largest share first. `unexplained`: what is
     left of 1. `culprit`: the part that the change is attributed to, None where none stands out.
     `missing`: parts that were not measured."""
 
-    parts: tuple[PartShare, ...]
+    parts: tuple[PartChange, ...]
     unexplained: float
     culprit: str | None
     missing: tuple[str, ...] = ()

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tinyllama_tools.reading.case_name import parse_case_name
+from tinyllama_tools.reading.whole_and_parts import CHECKPOINT, switches_named
 
-# computes parts once more, which its counters do not tell from what is useful
-CHECKPOINT = "checkpoint"
 TERA = 1e-12
 
 
 def _useful_flops(variant: str, counters: Mapping[str, float]) -> float:
-    """What the variant computes of model_flops; 0 where that is not known."""
-    if CHECKPOINT in variant.split("+"):
+    """What the variant computes of model_flops; 0 where that is not known.
+
+    Builds from before useful_flops was counted say it only of what computes nothing twice.
+    """
+    if "useful_flops" in counters:
+        return counters["useful_flops"]
+    if CHECKPOINT in switches_named(variant):
         return 0.0
     asked, done = counters.get("model_flops", 0.0), counters.get("hardware_flops", 0.0)
     return min(asked, done)

@@ -48,7 +48,7 @@ from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.result_files import run_folder
 from tinyllama_tools.suite_run import PROBLEM_SIZES
 
-__all__ = ["add_options", "main"]
+__all__ = ["add_options", "main", "read_options"]
 
 SEEDS = 2**32
 RECORDING = "blocks.jsonl"
@@ -230,9 +230,8 @@ def _run(options: argparse.Namespace) -> int:
     return _reported(options, finished, folder, progress)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Measures, prints and writes; the exit status. BadInputError for bad input, and where the run
-    could not answer."""
+def read_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Ends the program after the help, and with status 2 for options that will not do."""
     parser = argparse.ArgumentParser(
         prog="scripts/compare run",
         description=__doc__,
@@ -240,4 +239,10 @@ def main(arguments: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     add_options(parser)
-    return _run(parser.parse_args(arguments))
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measures, prints and writes; the exit status. BadInputError for bad input, and where the run
+    could not answer."""
+    return _run(read_options(arguments))

@@ -124,7 +124,6 @@ def _design_values(design: Design, run: RunRecord, pairs: int, seed: int, settin
     return {
         "cases": design.cases,
         "looks": list(design.looks),
-        "paid_looks": design.paid_looks,
         "correction": f"Holm over cases; {SPENT:g} of alpha, divided by the looks",
         "confidence": design.confidence,
         "pairs": pairs,

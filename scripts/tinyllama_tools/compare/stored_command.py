@@ -9,13 +9,16 @@ a case has no answer.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tinyllama_tools.compare.common_options import add_common_options, gate_of
+from tinyllama_tools.compare.common_options import (
+    add_common_options,
+    gate_of,
+    regular_expression,
+)
 from tinyllama_tools.compare.outputs import print_comparison, write_comparison
 from tinyllama_tools.compare.profile_of_noise import (
     DEFAULT_PATH,
@@ -29,13 +32,6 @@ from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.stored_run import StoredRun
 
 
-def _pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"'{text}': is no regular expression: {error}") from error
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The files, --filter, --noise-profile, and what every comparison takes."""
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="BASE.json NEW.json")
@@ -45,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         )
     parser.add_argument(
         "--filter",
-        type=_pattern,
+        type=regular_expression,
         metavar="REGEX",
         help="compare only cases whose name has a match",
     )

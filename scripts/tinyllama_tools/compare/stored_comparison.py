@@ -129,10 +129,11 @@ def _attributed(
     if not any(case.outcome in {Outcome.SLOWER, Outcome.FASTER} for case in cases):
         return {}
     blocks = {
-        name: [BlockSummary(math.log(n / b), 0.0, b, n) for b, n in zip(*seconds, strict=False)]
-        for name, seconds in (
-            (name, (base.seconds, new.seconds)) for name, (base, new) in shared.items()
-        )
+        name: [
+            BlockSummary(math.log(n / b), 0.0, b, n)
+            for b, n in zip(base.seconds, new.seconds, strict=False)
+        ]
+        for name, (base, new) in shared.items()
     }
     return attributions(blocks, layers_by_size())
 

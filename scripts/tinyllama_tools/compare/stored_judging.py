@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from tinyllama_tools.compare.profile_of_noise import NoiseProfile
 from tinyllama_tools.compare.side_cases import SideCase
-from tinyllama_tools.judging.unpaired import fewest_files, judge_unpaired, judge_with_profile
+from tinyllama_tools.judging.design import fewest_files
+from tinyllama_tools.judging.unpaired import judge_unpaired, judge_with_profile
 from tinyllama_tools.judging.verdict import Judgement
 
 Sides = tuple[SideCase, SideCase]

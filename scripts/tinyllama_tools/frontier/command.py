@@ -6,7 +6,6 @@ import argparse
 import datetime
 import json
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,27 +31,17 @@ from tinyllama_tools.frontier.tries import MortalProgram, Trial
 from tinyllama_tools.grid_files import FRONTIER
 from tinyllama_tools.profile_text import shown
 from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.result_files import run_folder, write_whole
+from tinyllama_tools.result_files import head_commit, run_folder, write_whole
 from tinyllama_tools.suite_run import PROJECT, SuiteError, problem_sizes
 
 PAGE_FILE = "frontier.md"
 UNSETTLED, BAD = 1, 2
 
 
-def _commit() -> str:
-    """Of the checkout; empty where it is none."""
-    command = ["git", "-c", "safe.directory=*", "rev-parse", "HEAD"]
-    try:
-        found = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
-    except OSError:
-        return ""
-    return found.stdout.strip()
-
-
 def origin_of(overhead: Overhead, command: str) -> Origin:
     """Now, on the device that the overhead was measured on."""
     now = datetime.datetime.now(datetime.timezone.utc)
-    return Origin(overhead.device, _commit(), now.isoformat(timespec="seconds"), command)
+    return Origin(overhead.device, head_commit(PROJECT), now.isoformat(timespec="seconds"), command)
 
 
 def write_frontier(

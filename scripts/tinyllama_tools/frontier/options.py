@@ -11,11 +11,10 @@ from pathlib import Path
 from tinyllama_tools.frontier.axis import AXES
 from tinyllama_tools.frontier.bracket import LARGEST
 from tinyllama_tools.grid_study.number_lists import number_list
-from tinyllama_tools.option_values import list_of, seconds, variants
+from tinyllama_tools.option_values import DTYPES, list_of, script_parser, seconds, variants
 from tinyllama_tools.result_files import RESULTS
 from tinyllama_tools.suite_run import PROJECT, problem_sizes
 
-DTYPES = ("f32", "bf16", "f16", "amp_bf16", "amp_f16")
 DEFAULT_VARIANTS, DEFAULT_DTYPES = ("baseline", "optimized"), ("f32", "bf16")
 DEFAULT_SEQS, DEFAULT_BATCHES = (128, 256, 512, 1024, 2048), (1, 2, 4, 8, 16)
 DEFAULT_SECONDS = 120.0
@@ -68,12 +67,10 @@ def axis_values(text: str) -> tuple[int, ...]:
 def make_parser() -> argparse.ArgumentParser:
     """All options."""
     names = tuple(problem_sizes())
-    parser = argparse.ArgumentParser(
-        prog="scripts/frontier",
-        description="The largest batch that fits for each sequence length, and the reverse.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = script_parser(
+        "frontier",
+        "The largest batch that fits for each sequence length, and the reverse.",
+        EPILOG,
     )
     add = parser.add_argument
     add(
@@ -84,7 +81,7 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"{', '.join(names)} (default: all)",
     )
     by_help = "seq: the largest batch for each --seq; batch: the longest sequence for each --batch"
-    add("--by", type=list_of(tuple(AXES), "axis"), default=("seq",), help=f"{by_help} (seq)")
+    add("--by", choices=tuple(AXES), default="seq", help=f"{by_help} (default: seq)")
     add("--seq", type=axis_values, help="default: 128,256,512,1024,2048")
     add("--batch", type=axis_values, help="default: 1,2,4,8,16")
     add("--variants", type=variants, default=DEFAULT_VARIANTS, help="default: baseline,optimized")
@@ -109,9 +106,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _refuse_contradictions(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    if len(options.by) != 1:
-        parser.error(f"argument --by: '{','.join(options.by)}': name one axis, seq or batch")
-    axis = AXES[options.by[0]]
+    axis = AXES[options.by]
     found = getattr(options, axis.searched)
     if found is not None:
         parser.error(
@@ -133,7 +128,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = make_parser()
     options = parser.parse_args(arguments)
     _refuse_contradictions(options, parser)
-    options.axis = AXES[options.by[0]]
+    options.axis = AXES[options.by]
     default = DEFAULT_SEQS if options.axis.given == "seq" else DEFAULT_BATCHES
     options.given = getattr(options, options.axis.given) or default
     flat = dict.fromkeys(name for names in options.sizes for name in names)

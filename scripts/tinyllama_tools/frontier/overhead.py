@@ -11,9 +11,7 @@ from tinyllama_tools.prediction.memory_overhead import MemoryOverhead, memory_ov
 from tinyllama_tools.profile_text import shown
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.result_set import ResultSet, read_result_set
-
-# What a folder of results holds, other than rounds of a grid study: one run of the suite.
-ONE_RUN = "results.json"
+from tinyllama_tools.result_files import SUITE_FILE
 
 
 @dataclass(frozen=True)
@@ -34,11 +32,11 @@ def result_files(place: Path) -> list[Path]:
     if not place.is_dir():
         return [place]
     files = rounds_of(place)
-    if not files and (place / ONE_RUN).is_file():
-        files = [place / ONE_RUN]
+    if not files and (place / SUITE_FILE).is_file():
+        files = [place / SUITE_FILE]
     if not files:
         raise BadInputError(
-            f"{shown(place)}: holds neither {ROUNDS} nor {ONE_RUN}; name a folder of "
+            f"{shown(place)}: holds neither {ROUNDS} nor {SUITE_FILE}; name a folder of "
             "scripts/study --grid or of scripts/bench, or a result file"
         )
     return files

@@ -5,53 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tinyllama_tools.frontier.axis import AXES, BY_SEQ, Axis
+from tinyllama_tools.frontier.axis import AXES, Axis
 from tinyllama_tools.frontier.confirmation import Confirmation
 from tinyllama_tools.frontier.overhead import Overhead
 from tinyllama_tools.frontier.prediction import Found, Room
 
 KIND, SCHEMA_VERSION = "frontier", 1
-
-
-@dataclass(frozen=True)
-class FrontierPoint:
-    """The largest batch at a sequence length.
-
-    `largest_batch` 0: not even batch 1 fits. `predicted_bytes`: what that batch needs (batch 1
-    where none fits), the measured overhead included. `remark`: why the line ends where memory does
-    not end it. `confirmed`: in words, empty where nothing was tried; `confirmed_batch`: the largest
-    that ran while the next one did not, None where that was not settled; `apart_percent`: how far
-    the prediction is above that.
-    """
-
-    size: str
-    variant: str
-    dtype: str
-    seq: int
-    largest_batch: int
-    predicted_bytes: int
-    limit_bytes: int
-    confirmed: str = ""
-    confirmed_batch: int | None = None
-    apart_percent: float | None = None
-    remark: str = ""
-
-
-@dataclass(frozen=True)
-class SequencePoint:
-    """The longest sequence at a batch; the fields are those of FrontierPoint."""
-
-    size: str
-    variant: str
-    dtype: str
-    batch: int
-    longest_seq: int
-    predicted_bytes: int
-    limit_bytes: int
-    confirmed: str = ""
-    confirmed_seq: int | None = None
-    apart_percent: float | None = None
-    remark: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,7 +44,7 @@ class Frontier:
     def points(self) -> list[dict[str, Any]]:
         """As they are written, one a line."""
         return [
-            asdict(point_of(self.axis, self.room.limit_bytes, found, confirmed))
+            point_of(self.axis, self.room.limit_bytes, found, confirmed)
             for found, confirmed in zip(self.found, self.confirmed, strict=True)
         ]
 
@@ -131,20 +90,26 @@ def apart_percent(predicted: int, confirmed: int | None) -> float | None:
 
 def point_of(
     axis: Axis, limit_bytes: int, found: Found, confirmation: Confirmation | None = None
-) -> FrontierPoint | SequencePoint:
-    """The form in which a line's answer is written."""
+) -> dict[str, Any]:
+    """A line's answer as it is written.
+
+    `largest_batch` or `longest_seq` 0: not even the smallest fits. `predicted_bytes`: what it needs
+    (the smallest where none fits), the measured overhead included. `confirmed`: in words, empty
+    where nothing was tried; `confirmed_batch` or `confirmed_seq`: the largest that ran while the
+    next one did not, None where that was not settled; `apart_percent`: how far the prediction is
+    above that. `remark`: why the line ends where memory does not end it.
+    """
     settled = confirmation.largest if confirmation else None
-    kind = FrontierPoint if axis is BY_SEQ else SequencePoint
-    return kind(
-        found.line.size,
-        found.line.variant,
-        found.line.dtype,
-        found.line.given,
-        found.largest,
-        found.predicted_bytes,
-        limit_bytes,
-        confirmation.text(axis) if confirmation else "",
-        settled,
-        apart_percent(found.largest, settled),
-        found.remark,
-    )
+    return {
+        "size": found.line.size,
+        "variant": found.line.variant,
+        "dtype": found.line.dtype,
+        axis.given: found.line.given,
+        axis.largest_key: found.largest,
+        "predicted_bytes": found.predicted_bytes,
+        "limit_bytes": limit_bytes,
+        "confirmed": confirmation.text(axis) if confirmation else "",
+        axis.confirmed_key: settled,
+        "apart_percent": apart_percent(found.largest, settled),
+        "remark": found.remark,
+    }

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tinyllama_tools.case_costs import CaseCost, ask_dry_run, read_case_costs
 from tinyllama_tools.frontier.command import write_frontier as predict_frontier
-from tinyllama_tools.grid_files import COSTS, FRONTIER, PRODUCTS, journal_of
-from tinyllama_tools.grid_study.bench_process import case_of, journaled_names
+from tinyllama_tools.grid_files import COSTS, FRONTIER, PRODUCTS, journal_of, journaled_names
+from tinyllama_tools.grid_study.bench_process import case_of
 from tinyllama_tools.grid_study.plan import (
     axis_options,
     check_cost_options,

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tinyllama_tools.compare.interrupts import INTERRUPTED
 from tinyllama_tools.grid_files import journal_of
 from tinyllama_tools.suite_run import LAST_WORDS, REFUSED_OPTIONS, Json
 
-INTERRUPTED = 130
 OWN_SUFFIXES = re.compile(r"(/iterations:\d+)?(/repeats:\d+)?(/manual_time)?$")
 OnLine = Callable[[str], None]
 
@@ -102,21 +102,6 @@ def check_ending(ending: Ending, name: str, what: str) -> None:
     if ending.status < 0:
         how = f"was ended by signal {signal.Signals(-ending.status).name}"
     raise StoppedError(f"{name} {how} in {what}; its last words: {words}", 1)
-
-
-def journaled_names(journal: Path) -> list[str]:
-    """The cases that a journal holds; a last line that was cut short is none."""
-    try:
-        lines = journal.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-    except FileNotFoundError:
-        return []
-    names = []
-    for line in lines:
-        with contextlib.suppress(ValueError):
-            entry = json.loads(line)
-            if isinstance(entry, dict) and isinstance(entry.get("case"), str):
-                names.append(entry["case"])
-    return names
 
 
 def _header(journal: Path) -> Json | None:

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 from tinyllama_tools.ablation_progress import duration
 from tinyllama_tools.case_costs import CaseCost
-from tinyllama_tools.grid_files import CHECK, journal_of, round_file
-from tinyllama_tools.grid_study.bench_process import case_of, journaled_names, read_document
+from tinyllama_tools.grid_files import CHECK, journal_of, journaled_names, round_file
+from tinyllama_tools.grid_study.bench_process import case_of, read_document
 from tinyllama_tools.grid_study.plan import CHECK_STEPS, GridPlan, check_options
 from tinyllama_tools.grid_study.progress import GridProgress
 from tinyllama_tools.grid_study.rounds import GridStudy, run_journaled
-from tinyllama_tools.reading.case_name import parse_case_name
+from tinyllama_tools.reading.case_name import STEP, parse_case_name
+from tinyllama_tools.reading.whole_and_parts import OPTIMIZED
+from tinyllama_tools.suite_run import UNITS
 
 # of all steps together, the first of which only warms up
 MOST_SECONDS = 60.0
-STEP, OPTIMIZED = "full_step", "optimized"
-UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 def checked_variant(plan: GridPlan) -> str:

@@ -29,7 +29,7 @@ GRID_OPTIONS = (
     *("rounds", "grid_minutes", "check_size"),
 )
 # What trains the sizes, and says nothing to a grid.
-TRAINING_OPTIONS = ("enable_profilers", "num_steps", "max_minutes", "variant")
+TRAINING_OPTIONS = ("enable_profilers", "num_steps", "max_minutes")
 RESUMED_WITH = ("resume", "results", "build_folder")
 
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tinyllama_tools.ablation_progress import duration
-from tinyllama_tools.grid_files import CHECK, PRODUCTS, journal_of, round_file
+from tinyllama_tools.grid_files import CHECK, PRODUCTS, journal_of, journaled_names, round_file
 from tinyllama_tools.grid_study.bench_process import (
     StoppedError,
     case_of,
     check_ending,
     journal_options,
-    journaled_names,
     listen,
     read_document,
 )

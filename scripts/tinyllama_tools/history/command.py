@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tinyllama_tools.compare.common_options import fraction
+from tinyllama_tools.compare.common_options import fraction, regular_expression
+from tinyllama_tools.compare.interrupts import INTERRUPTED
 from tinyllama_tools.history.change_points import MARGIN, find_change_points
 from tinyllama_tools.history.entries import Series
 from tinyllama_tools.history.page import page_of
@@ -23,18 +23,8 @@ from tinyllama_tools.judging.outcome import BAD_INPUT
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.result_files import write_whole
 
-INTERRUPTED = 130
 # a page of more is slow to open on a phone
 LARGE_PAGE_BYTES = 6_000_000
-
-
-def regex(text: str) -> re.Pattern[str]:
-    """A regular expression that compiles."""
-    try:
-        return re.compile(text)
-    except re.error as error:
-        message = f"'{text}' is no regular expression: {error}"
-        raise argparse.ArgumentTypeError(message) from error
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +46,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "--store", type=Path, default=DEFAULT_STORE, help="default: results/history.sqlite"
         )
     for command in (show, changes, page):
-        command.add_argument("--case", type=regex, metavar="REGEX", help="only these cases")
+        command.add_argument(
+            "--case", type=regular_expression, metavar="REGEX", help="only these cases"
+        )
         command.add_argument("--machine", metavar="NAME", help="only machines of such a name")
     for command in (show, changes):
         command.add_argument("--format", choices=("text", "json"), default="text")

@@ -112,19 +112,6 @@ class HistoryStore:
         series = [Series(machine, case, tuple(points)) for (machine, case), points in found.items()]
         return sorted(series, key=lambda one: (str(one.machine), one.case))
 
-    def cases_of(self, number: int) -> list[CaseEntry]:
-        """What was kept of one file, by its number."""
-        with self._named_errors():
-            rows = self._connection.execute(
-                "SELECT name, seconds, repetitions, counters, reason FROM cases WHERE result = ? "
-                "ORDER BY name",
-                (number,),
-            ).fetchall()
-        return [
-            CaseEntry(name, seconds, repetitions, json.loads(counters), reason)
-            for name, seconds, repetitions, counters, reason in rows
-        ]
-
     def _insert_result(self, entry: ResultEntry) -> int:
         number = self._connection.execute("SELECT coalesce(max(number), 0) + 1 FROM results")
         (next_number,) = number.fetchone()

@@ -23,8 +23,11 @@ LEAST_SHARE = 0.5
 
 @dataclass(frozen=True)
 class PartChange:
-    """`seconds`: count x (new - base) of the part. `share`: seconds / the whole's change, with
-    `low` to `high` at 95 %."""
+    """What one part contributes to the change of a whole. `count`: how often the whole contains it.
+
+    `seconds`: count x (new - base) of the part. `share`: seconds / the whole's change, with `low`
+    to `high` at 95 %.
+    """
 
     case: str
     count: int

@@ -7,7 +7,6 @@ pairs only make each block precise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -24,6 +23,3 @@ class Block:
                 f"{len(self.base)} slices against {len(self.new)}: as many on both sides, "
                 "at least 1"
             )
-
-
-Blocks = Sequence[Block]

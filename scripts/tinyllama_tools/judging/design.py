@@ -84,7 +84,6 @@ class Design:
 
     `margin`: fraction below which a difference does not matter. `looks`: numbers of blocks at which
     it judges. `confidence`: of the interval that shows `same`, over all looks together.
-    `paid_looks`: looks that alpha was divided by, as many as `looks` or more; 0 stands for as many.
     """
 
     cases: int
@@ -92,7 +91,6 @@ class Design:
     margin: float = MARGIN
     looks: tuple[int, ...]
     confidence: float = CONFIDENCE
-    paid_looks: int = 0
 
     def __post_init__(self) -> None:
         _check_fraction("alpha", self.alpha)
@@ -100,18 +98,14 @@ class Design:
         _check_fraction("confidence", self.confidence)
         if not self.looks or any(later <= earlier for earlier, later in pairwise((0, *self.looks))):
             raise DesignError(f"looks {self.looks}: growing numbers of blocks, at least one")
-        if self.paid_looks == 0:
-            object.__setattr__(self, "paid_looks", len(self.looks))
-        if self.paid_looks < len(self.looks):
-            raise DesignError(f"{len(self.looks)} looks, but alpha is divided by {self.paid_looks}")
-        needed = fewest_blocks(self.cases, self.alpha, self.paid_looks)
+        needed = fewest_blocks(self.cases, self.alpha, len(self.looks))
         if self.looks[0] < needed:
             raise DesignError(_too_few(self.looks[0], needed, self.cases, self.alpha))
 
     @property
     def look_confidence(self) -> float:
         """Of the interval at each look, so that all looks together keep `confidence`."""
-        return 1 - (1 - self.confidence) / self.paid_looks
+        return 1 - (1 - self.confidence) / len(self.looks)
 
     @property
     def strictest_level(self) -> float:
@@ -121,7 +115,7 @@ class Design:
     @property
     def correction(self) -> float:
         """What the p-value of a look is multiplied by before it is held against alpha."""
-        return self.paid_looks / SPENT
+        return len(self.looks) / SPENT
 
 
 def _too_few(blocks: int, needed: int, cases: int, alpha: float) -> str:
@@ -132,18 +126,12 @@ def _too_few(blocks: int, needed: int, cases: int, alpha: float) -> str:
 
 
 def plan_design(
-    cases: int,
-    *,
-    alpha: float = ALPHA,
-    margin: float = MARGIN,
-    looks: int = LOOKS,
-    most_blocks: int | None = None,
+    cases: int, *, alpha: float = ALPHA, margin: float = MARGIN, looks: int = LOOKS
 ) -> Design:
     """Looks from the fewest blocks on, each about 1.27 times the one before.
 
-    Looks beyond `most_blocks` are dropped but still paid for, so that a budget can be prolonged.
-    Raises DesignError where `most_blocks` is fewer than the first look needs, a value is out of its
-    range, or there are so many looks that the last ones pass what the exact test can take.
+    Raises DesignError where a value is out of its range, or there are so many looks that the last
+    ones pass what the exact test can take.
     """
     planned = [fewest_blocks(cases, alpha, looks)]
     while len(planned) < looks and planned[-1] <= MOST_BLOCKS:
@@ -153,7 +141,4 @@ def plan_design(
             f"{looks} looks: look {len(planned)} would come after {planned[-1]} blocks, and the "
             f"exact test takes at most {MOST_BLOCKS}; plan fewer looks or a larger alpha"
         )
-    kept = tuple(n for n in planned if most_blocks is None or n <= most_blocks)
-    if not kept:
-        raise DesignError(_too_few(most_blocks or 0, planned[0], cases, alpha))
-    return Design(cases=cases, alpha=alpha, margin=margin, looks=kept, paid_looks=looks)
+    return Design(cases=cases, alpha=alpha, margin=margin, looks=tuple(planned))

@@ -139,33 +139,12 @@ def standard_errors(ordered: Array, count: int) -> Array | None:
     return (ordered[:, -1 - left_out] - ordered[:, left_out]) / (2 * quantile)
 
 
-def _row(values: Sequence[float]) -> Array:
-    row = np.asarray(values, dtype=np.float64)[np.newaxis, :]
-    if row.size == 0 or not np.all(np.isfinite(row)):
-        raise ValueError(f"{list(values)}: at least one value, all of them finite")
-    return row
-
-
-def signed_rank_p_value(values: Sequence[float]) -> float:
-    """Exact two-sided p-value for a location of zero; 1 where all values are zero.
-
-    Raises ValueError for no values or values that are not finite.
-    """
-    return float(p_values(_row(values))[0])
-
-
 def hodges_lehmann(values: Sequence[float]) -> float:
     """Median of the Walsh averages (Hodges, Lehmann, Annals of Mathematical Statistics 34, 1963).
 
     Raises ValueError for no values or values that are not finite.
     """
-    return float(middle(walsh_averages(_row(values)))[0])
-
-
-def walsh_interval(values: Sequence[float], confidence: float) -> tuple[float, float] | None:
-    """Holds the location with at least this probability if values are symmetric about it.
-
-    None: too few values for this confidence. Raises ValueError as hodges_lehmann().
-    """
-    ends = interval_ends(walsh_averages(_row(values)), len(values), confidence)
-    return None if ends is None else (float(ends[0][0]), float(ends[1][0]))
+    row = np.asarray(values, dtype=np.float64)[np.newaxis, :]
+    if row.size == 0 or not np.all(np.isfinite(row)):
+        raise ValueError(f"{list(values)}: at least one value, all of them finite")
+    return float(middle(walsh_averages(row))[0])

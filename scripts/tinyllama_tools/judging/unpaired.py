@@ -26,8 +26,6 @@ from tinyllama_tools.judging.power import (
 from tinyllama_tools.judging.signed_rank import Array
 from tinyllama_tools.judging.verdict import Evidence, Judgement, Limits, verdict
 
-__all__ = ["fewest_files", "judge_unpaired", "judge_with_profile"]
-
 Sides = tuple[Sequence[float], Sequence[float]]
 
 

@@ -49,6 +49,10 @@ def round_shifts(points: Sequence[GridPoint]) -> Array:
     return between.mean(axis=1)
 
 
+def _clipped(logarithms: Array) -> Array:
+    return np.clip(logarithms, -LARGEST_SHIFT, LARGEST_SHIFT)
+
+
 def drawn_shifts(shifts: Array, generator: np.random.Generator) -> tuple[Array, Array]:
     """[DRAWS] each: what the median of the rounds' normal shifts may be off by, of the measured
     rounds and of as many new ones.
@@ -62,10 +66,7 @@ def drawn_shifts(shifts: Array, generator: np.random.Generator) -> tuple[Array, 
         return np.zeros(DRAWS), np.zeros(DRAWS)
     measured, coming = generator.standard_normal((2, DRAWS, rounds))
     scale = shifts.std(ddof=1) / measured.std(axis=1, ddof=1)
-    was, will_be = (
-        np.clip(scale * np.median(of, axis=1), -LARGEST_SHIFT, LARGEST_SHIFT)
-        for of in (measured, coming)
-    )
+    was, will_be = (_clipped(scale * np.median(of, axis=1)) for of in (measured, coming))
     return was, will_be
 
 
@@ -92,4 +93,4 @@ def draw(
     solutions = non_negative_solutions(model.scaled, fitted + drawn[:, :-1])
     was, will_be = drawn_shifts(round_shifts(points), generator)
     coefficients = solutions / model.norms * np.exp(was)[:, None]
-    return Draws(coefficients, drawn[:, -1] + will_be)
+    return Draws(coefficients, _clipped(drawn[:, -1] + will_be))

@@ -14,9 +14,6 @@ from tinyllama_tools.laws.points import GridPoint
 from tinyllama_tools.laws.support import CONFIDENCE, interval_of
 from tinyllama_tools.laws.terms import Term, term_values
 
-# e^20; with one degree of freedom, single draws are beyond all numbers
-LARGEST_NOISE = 20.0
-
 
 class RangeKind(Enum):
     """What a law's ranges hold. `short`: within a sentence; `of_values` and `of_coefficients`: in
@@ -129,8 +126,7 @@ class Law:
         values = term_values(self.terms, batch, seq)
         ends = [self.at(batch, seq)]
         for draws in self.draws:
-            noise = np.clip(draws.noise, -LARGEST_NOISE, LARGEST_NOISE)
-            ends += interval_of(draws.coefficients @ values * np.exp(noise), share)
+            ends += interval_of(draws.coefficients @ values * np.exp(draws.noise), share)
         largest = max(point.tokens for point in self.points)
         octaves = max(0.0, math.log2(batch * seq / largest))
         wider = math.exp(self.drift * octaves)

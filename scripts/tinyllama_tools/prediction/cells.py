@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tinyllama_tools.case_costs import CaseCost
-from tinyllama_tools.prediction.figures import Figures, checked, figures_of_case
+from tinyllama_tools.prediction.figures import Figures, checked, figures_of_case, seconds_of
 from tinyllama_tools.prediction.layers import layer_counts
 from tinyllama_tools.prediction.operator_rule import OPTIMIZER
 from tinyllama_tools.prediction.refusal import RatesRefusedError
@@ -80,10 +80,16 @@ class Cells:
         return Cells({name: cells for name, cells in kept.items() if cells}, steps)
 
 
-def large_steps(steps: Sequence[StepCell]) -> list[StepCell]:
-    """Those of at least half the largest B S."""
-    most = max((step.tokens for step in steps), default=0)
-    return [step for step in steps if 2 * step.tokens >= most]
+def large_steps(steps: Iterable[StepCell]) -> dict[str, list[StepCell]]:
+    """By size: those of at least half its largest B S."""
+    by_size: dict[str, list[StepCell]] = {}
+    for step in steps:
+        by_size.setdefault(step.name.size, []).append(step)
+    most = {size: max(step.tokens for step in found) for size, found in by_size.items()}
+    return {
+        size: [step for step in found if 2 * step.tokens >= most[size]]
+        for size, found in by_size.items()
+    }
 
 
 def step_name(variant: str, size: str, dtype: str, batch: int, seq: int) -> CaseName:
@@ -142,9 +148,7 @@ class _Collector:
     def cell(self, name: str) -> Cell:
         if name not in self._cells:
             case = self._cases[name]
-            seconds = checked(case.median_seconds, name, "time")
-            if seconds == 0:
-                raise RatesRefusedError(f"{name}: its time is 0 s; measure again")
+            seconds = seconds_of(case)
             if "operators" not in case.counters:
                 raise RatesRefusedError(
                     f"{name}: the row has no counter operators; measure again with this version"
@@ -168,9 +172,8 @@ class _Collector:
             if missing:
                 continue
             case = self._cases.get(str(step))
-            seconds = checked(case.median_seconds, step, "time") if case else None
             pairs = tuple((self.cell(name), count) for name, count in found.values())
-            complete.append(StepCell(step, seconds or None, pairs))
+            complete.append(StepCell(step, seconds_of(case) if case else None, pairs))
         kept = {component: tuple(cells.values()) for component, cells in parts.items()}
         return Cells(kept, tuple(sorted(complete, key=lambda step: step.flops)))
 

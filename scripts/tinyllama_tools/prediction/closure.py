@@ -43,11 +43,7 @@ def _logarithms(steps: Sequence[StepCell]) -> list[float]:
 
 def closure_of(steps: Sequence[StepCell]) -> Closure:
     """Of those steps that were measured themselves."""
-    by_size: dict[str, list[StepCell]] = {}
-    for step in steps:
-        if step.seconds is not None:
-            by_size.setdefault(step.name.size, []).append(step)
-    large = [large_steps(found) for found in by_size.values()]
+    large = large_steps(step for step in steps if step.seconds is not None).values()
     if not large:
         return Closure((), ASSUMED_SCATTER, 0)
     medians = [statistics.median(_logarithms(found)) for found in large]

@@ -39,6 +39,14 @@ def checked(value: float, name: object, key: str) -> float:
     return float(value)
 
 
+def seconds_of(case: MeasuredCase) -> float:
+    """Of an iteration; RatesRefusedError where that is no time."""
+    seconds = checked(case.median_seconds, case.name, "time")
+    if seconds == 0:
+        raise RatesRefusedError(f"{case.name}: its time is 0 s; measure again")
+    return seconds
+
+
 def figures_of_case(case: MeasuredCase, cost: CaseCost | None) -> Figures:
     """Of a measured row; `cost` where the row lacks a counter.
 

@@ -11,7 +11,7 @@ from tinyllama_tools.prediction.cells import Cell
 from tinyllama_tools.prediction.figures import Figures
 from tinyllama_tools.prediction.operator_rule import CountedCell, OperatorRule, operator_rule
 from tinyllama_tools.prediction.terms import LAUNCH, PRODUCTS, fit_terms
-from tinyllama_tools.roofline.machine import Machine
+from tinyllama_tools.reading.machine import Machine
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from tinyllama_tools.prediction.spread import (
     spread_of,
 )
 from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.reading.machine import Machine, product_type
 from tinyllama_tools.reading.result_set import ResultSet
-from tinyllama_tools.roofline.machine import Machine, product_type
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,12 @@ def _fit(cells: Cells, machine: Machine, dtype: str) -> _Fit:
 
 def _held_out(cells: Cells, machine: Machine, dtype: str) -> Iterator[HeldOutStep]:
     """The steps of each size, from the other sizes alone."""
-    for size in cells.sizes if len(cells.sizes) > 1 else ():
+    if len(cells.sizes) < 2:
+        return
+    for size, large in large_steps(cells.steps).items():
         kept = cells.of_sizes([other for other in cells.sizes if other != size])
         fit, known = _fit(kept, machine, dtype), range_of(kept.steps)
-        for step in large_steps(cells.of_sizes([size]).steps):
+        for step in large:
             error = fit.error(step)
             if error is not None:
                 yield HeldOutStep(size, error, known.distance(step.flops, step.tokens))
@@ -83,7 +85,7 @@ def _held_out(cells: Cells, machine: Machine, dtype: str) -> Iterator[HeldOutSte
 
 def _base(fit: _Fit, cells: Cells) -> float:
     """Of large steps, as the closure is: what is predicted is no step that waits for launches."""
-    large = [step for size in cells.sizes for step in large_steps(cells.of_sizes([size]).steps)]
+    large = [step for found in large_steps(cells.steps).values() for step in found]
     errors = [error for step in large if (error := fit.error(step)) is not None]
     scatter = math.sqrt(sum(error**2 for error in errors) / len(errors))
     return max(scatter, fit.closure.scatter)

@@ -105,10 +105,7 @@ def _beyond(value: float, end: float) -> float:
 def range_of(steps: Sequence[StepCell]) -> CalibratedRange:
     """Of at least one step."""
     a_token = [step.flops / step.tokens for step in steps]
-    by_size: dict[str, list[StepCell]] = {}
-    for step in steps:
-        by_size.setdefault(step.name.size, []).append(step)
-    large = [step for found in by_size.values() for step in large_steps(found)]
+    large = [step for found in large_steps(steps).values() for step in found]
     tokens = [step.tokens for step in large]
     return CalibratedRange(
         (min(a_token), max(a_token)),

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from tinyllama_tools.case_costs import CaseCost
 from tinyllama_tools.prediction.basis import basis_of
 from tinyllama_tools.prediction.cells import part_names
-from tinyllama_tools.prediction.figures import checked, figures_of_cost
+from tinyllama_tools.prediction.figures import checked, figures_of_cost, seconds_of
 from tinyllama_tools.prediction.layers import layer_counts
 from tinyllama_tools.prediction.memory_overhead import MEASURED, MIB
 from tinyllama_tools.prediction.rates import Rates
 from tinyllama_tools.prediction.refusal import RatesRefusedError
-from tinyllama_tools.reading.case_name import STEP, TRAIN, CaseName
+from tinyllama_tools.reading.case_name import CaseName
 from tinyllama_tools.reading.result_set import LeftOut, MeasuredCase
 
 
@@ -64,12 +64,9 @@ class _Predictor:
 
     def steps(self) -> list[CaseCost]:
         """Those of the rates' dtype and variant."""
-        wanted = (STEP, TRAIN, self._rates.dtype, self._rates.variant)
-        return [
-            cost
-            for cost in self._costs.values()
-            if (c := cost.name) and (c.component, c.pass_name, c.dtype, c.variant) == wanted
-        ]
+        wanted = (self._rates.dtype, self._rates.variant)
+        steps = (cost for cost in self._costs.values() if cost.name.is_training_step)
+        return [cost for cost in steps if (cost.name.dtype, cost.name.variant) == wanted]
 
     def _part_seconds(self, step: CaseCost) -> dict[str, float]:
         name, rates = step.name, self._rates
@@ -115,27 +112,19 @@ class _Predictor:
         )
 
 
-def predict_steps(rates: Rates, costs: Sequence[CaseCost]) -> list[StepPrediction]:
+def predict_steps(
+    rates: Rates, costs: Sequence[CaseCost]
+) -> tuple[list[StepPrediction], list[LeftOut]]:
     """Of every training step of the rates' dtype and variant among the costs, as far as the costs
-    of its parts are there too; refused_steps names the others."""
-    predictor, found = _Predictor(rates, costs), []
+    of its parts are there too; and the other steps, with the reason."""
+    predictor = _Predictor(rates, costs)
+    found, refused = [], []
     for step in predictor.steps():
         try:
             found.append(predictor.predict(step))
-        except RatesRefusedError:
-            continue
-    return found
-
-
-def refused_steps(rates: Rates, costs: Sequence[CaseCost]) -> list[LeftOut]:
-    """The steps that predict_steps leaves out, with the reason."""
-    predictor, found = _Predictor(rates, costs), []
-    for step in predictor.steps():
-        try:
-            predictor.predict(step)
         except RatesRefusedError as error:
-            found.append(LeftOut(str(step.name), str(error), is_failure=False))
-    return found
+            refused.append(LeftOut(str(step.name), str(error), is_failure=False))
+    return found, refused
 
 
 def check_against(prediction: StepPrediction, measured: MeasuredCase) -> PredictionCheck:
@@ -144,9 +133,7 @@ def check_against(prediction: StepPrediction, measured: MeasuredCase) -> Predict
         raise RatesRefusedError(
             f"{measured.name}: the prediction is of {prediction.name}; check it against that case"
         )
-    seconds = checked(measured.median_seconds, measured.name, "time")
-    if seconds == 0:
-        raise RatesRefusedError(f"{measured.name}: its time is 0 s; measure again")
+    seconds = seconds_of(measured)
     percent = 100 * (prediction.seconds / seconds - 1)
     is_inside = prediction.low <= seconds <= prediction.high
     memory = MIB * measured.counters.get(MEASURED, 0.0)

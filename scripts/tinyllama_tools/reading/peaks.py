@@ -13,18 +13,13 @@ from typing import Any
 from tinyllama_tools.reading.case_name import CaseName
 from tinyllama_tools.reading.circumstances import Context, value_at
 from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.product_rates import ProductRate
-from tinyllama_tools.roofline.machine import BANDWIDTHS, Machine, product_type
+from tinyllama_tools.reading.json_number import shown
+from tinyllama_tools.reading.machine import FLOPS, Machine, is_rate, product_type, unit_of
+from tinyllama_tools.reading.product_rates import TERA, ProductRate
 
-FLOPS, BYTES = "flops_per_second", "bytes_per_second"
-TERA, GIGA = 1e12, 1e9
+GIGA = 1e9
 
 Peak = Mapping[str, Any]
-
-
-def _is_rate(value: object) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and value > 0
 
 
 def _measured(context: Context) -> Mapping[str, Peak]:
@@ -32,14 +27,10 @@ def _measured(context: Context) -> Mapping[str, Peak]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _unit(name: str) -> str:
-    return BYTES if name in BANDWIDTHS else FLOPS
-
-
 def _datasheet(context: Context, type_name: str) -> float:
     """Infinity where it is not known."""
     found = value_at(context, ("peaks", "datasheet", FLOPS, type_name))
-    return float(found) if _is_rate(found) else math.inf
+    return float(found) if is_rate(found) else math.inf
 
 
 def _raised(
@@ -71,11 +62,11 @@ def merged_peaks(
     warnings: list[str] = []
     for context in contexts:
         for name, peak in _measured(context).items():
-            unit = _unit(name)
+            unit = unit_of(name)
             value = peak.get(unit)
-            if not _is_rate(value):
+            if not is_rate(value):
                 warnings.append(
-                    f"context.peaks.measured.{name}.{unit} is {value!r}, must be a positive, "
+                    f"context.peaks.measured.{name}.{unit} is {shown(value)}, must be a positive, "
                     "finite number: left out"
                 )
             elif name not in peaks or peaks[name][unit] < value:

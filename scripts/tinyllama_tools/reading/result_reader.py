@@ -1,4 +1,4 @@
-"""Reads a result file of tiny_llama_bench as far as comparing needs it, and refuses bad ones.
+"""Reads a result file of tiny_llama_bench: its rows, and as much of the rest as must be sound.
 
 results/schema.json describes the whole file; a test holds this reader to it. Thousands of cases are
 read within a second, which a check of the whole schema is too slow for.
@@ -16,17 +16,16 @@ from pathlib import Path
 from tinyllama_tools.reading.case_name import TIMED_BY
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.json_file import MEASURE_AGAIN, Json, bad_file
+from tinyllama_tools.reading.json_number import is_finite, shown
 from tinyllama_tools.reading.stored_run import StoredCase, StoredRun
 from tinyllama_tools.suite_run import OWN_KEYS, UNITS
 
 SCHEMA_VERSION = 2
-# of a number in a message
-MOST_DIGITS = 40
 # measurements of the machine, which are the percentages' denominators and nobody's code
 PEAKS = "peak/"
 # of those rows, the counter that is the more the better
 PEAK_RATES = ("TFLOPS", "GB_per_second")
-ITERATION, AGGREGATE = "iteration", "aggregate"
+ITERATION = "iteration"
 NEEDED = {"run_name": str, "run_type": str, "real_time": (int, float), "time_unit": str}
 # of the context, where they are there at all
 OBJECTS = (("device",), ("settings",), ("weights",), ("peaks",), ("peaks", "measured"))
@@ -59,19 +58,6 @@ def _refuse_no_objects(context: Json, path: Path) -> None:
             raise bad_file(path, f"{where} is {peak!r}, must be an object", MEASURE_AGAIN)
 
 
-def _is_finite(value: float) -> bool:
-    """Whether it is a number that can be computed with; whole ones of JSON have no largest."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
-def _shown(value: float) -> str:
-    text = repr(value)
-    return text if len(text) <= MOST_DIGITS else f"of {len(text)} digits"
-
-
 def _checked_context(document: Json, path: Path) -> Json:
     context = document["context"]
     version = context.get("schema_version")
@@ -100,9 +86,9 @@ def _checked_entry(entry: object, index: int, path: Path) -> Json:
     for key, kind in NEEDED.items():
         value = entry.get(key)
         if not isinstance(value, kind) or isinstance(value, bool):
-            shown = f"has no '{key}'" if key not in entry else f"has {key} {value!r}"
+            what = f"has no '{key}'" if key not in entry else f"has {key} {value!r}"
             rule = f"must be {'a text' if kind is str else 'a number'}"
-            raise bad_file(path, f"{where} {shown}, {rule}", MEASURE_AGAIN)
+            raise bad_file(path, f"{where} {what}, {rule}", MEASURE_AGAIN)
     if entry["time_unit"] not in UNITS:
         known = ", ".join(UNITS)
         raise bad_file(
@@ -115,11 +101,11 @@ def _checked_entry(entry: object, index: int, path: Path) -> Json:
 
 def _seconds(entry: Json, path: Path) -> float:
     time = entry["real_time"]
-    seconds = time * UNITS[entry["time_unit"]] if _is_finite(time) else math.inf
-    if not (_is_finite(seconds) and seconds > 0):
+    seconds = time * UNITS[entry["time_unit"]] if is_finite(time) else math.inf
+    if not (is_finite(seconds) and seconds > 0):
         raise bad_file(
             path,
-            f"{entry['run_name']}: real_time {_shown(time)} {entry['time_unit']}, "
+            f"{entry['run_name']}: real_time {shown(time)} {entry['time_unit']}, "
             "must be a positive, finite number",
             MEASURE_AGAIN,
         )
@@ -134,9 +120,9 @@ def _counters(repetitions: Sequence[Json], path: Path) -> tuple[dict[str, float]
         if name in OWN_KEYS or type(value) not in (int, float):
             continue
         values = [value, *(entry.get(name, value) for entry in others)]
-        if not all(map(_is_finite, values)):
-            bad = next(v for v in values if not _is_finite(v))
-            reason = f"counter {name} is {_shown(bad)}, must be finite"
+        if not all(map(is_finite, values)):
+            bad = next(v for v in values if not is_finite(v))
+            reason = f"counter {name} is {shown(bad)}, must be finite"
             raise BadCounterError(path, first["run_name"], reason)
         if values.count(value) == len(values):
             found[name] = value

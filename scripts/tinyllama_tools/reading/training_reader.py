@@ -5,7 +5,6 @@ docs/training_files.md says what the keys mean.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from tinyllama_tools.profile_files import BadProfileError, check_summary
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.json_file import MEASURE_AGAIN, Json, bad_file
+from tinyllama_tools.reading.json_number import is_finite, shown
 from tinyllama_tools.reading.stored_run import StoredCase, StoredRun
 from tinyllama_tools.reading.whole_and_parts import TRAINING_PHASES, TRAINING_STEP, training_case
 
@@ -54,8 +54,10 @@ def _counters(document: Json, path: Path) -> dict[str, float]:
         value = _value(document, keys)
         if value is None:
             continue
-        if not math.isfinite(value):
-            raise bad_file(path, f"{'.'.join(keys)} is {value}, must be finite", MEASURE_AGAIN)
+        if not is_finite(value):
+            raise bad_file(
+                path, f"{'.'.join(keys)} is {shown(value)}, must be finite", MEASURE_AGAIN
+            )
         found[name] = value * size
     return found
 
@@ -76,8 +78,10 @@ def _compared_steps(steps: Sequence[Json], path: Path) -> tuple[list[Json], list
 def _phase(steps: Sequence[Json], key: str, path: Path) -> float | None:
     values = [step[key] for step in steps if step[key] is not None]
     for value in values:
-        if not math.isfinite(value):
-            raise bad_file(path, f"{key} of a step is {value}, must be finite", MEASURE_AGAIN)
+        if not is_finite(value):
+            raise bad_file(
+                path, f"{key} of a step is {shown(value)}, must be finite", MEASURE_AGAIN
+            )
     return statistics.median(values) if values else None
 
 

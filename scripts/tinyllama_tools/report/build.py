@@ -11,6 +11,7 @@ from tinyllama_tools.prediction.refusal import RatesRefusedError
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.report.document import Document, Omission, Section
 from tinyllama_tools.report.inputs import ReportInputs
+from tinyllama_tools.report.places import without_places
 from tinyllama_tools.report.sections import (
     ablation,
     comparison,
@@ -25,7 +26,6 @@ from tinyllama_tools.report.sections import (
     time,
     training,
 )
-from tinyllama_tools.report.places import without_places
 from tinyllama_tools.report.summary import SENTENCES
 from tinyllama_tools.suite_run import SuiteError
 
@@ -114,7 +114,7 @@ def build_document(inputs: ReportInputs, title: str = "") -> Document:
         *(omission for section in sections for omission in section.omissions),
     ]
     omissions = without_places(omissions)
-    last = left_out.build(inputs, omissions)
+    last = left_out.build(omissions)
     now = datetime.datetime.now(datetime.timezone.utc)
     return Document(
         title or default_title(inputs),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.frontier.axis import AXES, BY_SEQ, Axis
+from tinyllama_tools.frontier.axis import AXES, Axis
 from tinyllama_tools.frontier.points import SCHEMA_VERSION
 from tinyllama_tools.reading.json_file import Json, bad_file, read_json
+from tinyllama_tools.reading.json_number import is_number
 
 AGAIN = "make it again: scripts/frontier"
 TEXTS = ("size", "variant", "dtype")
@@ -56,16 +56,6 @@ class FrontierFile:
     git_commit: str
     date: str
 
-    @property
-    def axis(self) -> Axis:
-        """Of the first part."""
-        return self.parts[0].axis
-
-    @property
-    def lines(self) -> tuple[FrontierLine, ...]:
-        """Of the first part."""
-        return self.parts[0].lines
-
 
 class _Point:
     """One entry of a list of points, with the file and the place for messages."""
@@ -87,21 +77,16 @@ class _Point:
 
     def number(self, key: str) -> float:
         value = self._entry.get(key)
-        if not _is_number(value) or not 0 <= value < MOST:
+        if not is_number(value) or not 0 <= value < MOST:
             raise self.bad(f"{key} is {value!r}, must be a number from 0")
         return value
 
     def number_or_none(self, key: str) -> float | None:
         """May be below 0."""
         value = self._entry.get(key)
-        if value is not None and not _is_number(value):
+        if value is not None and not (is_number(value) and abs(value) < MOST):
             raise self.bad(f"{key} is {value!r}, must be a number or null")
         return value
-
-
-def _is_number(value: object) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and abs(value) < MOST
 
 
 def _line(point: _Point, axis: Axis) -> FrontierLine:
@@ -159,6 +144,3 @@ def read_frontier(path: Path) -> FrontierFile:
         whole.text("git_commit", ""),
         whole.text("date", ""),
     )
-
-
-__all__ = ["BY_SEQ", "FrontierFile", "FrontierLine", "FrontierPart", "is_frontier", "read_frontier"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from tinyllama_tools.ablation_study import Study as AblationStudy
 from tinyllama_tools.case_costs import CaseCost
-from tinyllama_tools.reading.case_name import CaseName
+from tinyllama_tools.reading.case_name import STEP, TRAIN, CaseName
 from tinyllama_tools.reading.circumstances import SAME_DEVICE, first_difference
 from tinyllama_tools.reading.json_file import Json
 from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
@@ -19,7 +19,6 @@ from tinyllama_tools.report.frontier_file import FrontierFile
 from tinyllama_tools.report.kinds import Kind, Source
 from tinyllama_tools.report.predicted import Predictions, predictions_of
 from tinyllama_tools.report.scaling_fits import SeriesFit, memory_fits, time_fits
-from tinyllama_tools.report.selection import STEP, TRAIN
 from tinyllama_tools.report.step_analysis import all_closures, all_lights, main_closure, main_light
 from tinyllama_tools.report.wording import case_text
 from tinyllama_tools.roofline.speed_of_light import SpeedOfLight
@@ -144,30 +143,25 @@ class ReportInputs:
         return main_closure(self.main)
 
     @property
-    def step_seconds(self) -> dict[str, float]:
-        """Of training steps on the first result's device, by name; from checks and training runs
-        too."""
+    def known_steps(self) -> dict[str, MeasuredCase]:
+        """Training steps on the first result's device, by name: of training runs, which know no
+        more than the time, of every result, and of checks; the later instead of the earlier."""
         if self.main is None:
             return {}
-        found = {
-            name: case.median_seconds
-            for results in reversed(self.sets)
-            if is_same_device(results.context, self.main.context)
-            for name, case in results.cases.items()
-            if case.name.component == STEP
-        }
-        for case in self.check_cases:
-            found.setdefault(str(case.name), case.median_seconds)
-        for run in self.trainings:
+        found = {}
+        for run in reversed(self.trainings):
             seconds = run.summary["summary"]["median_step_seconds"]
             if seconds and is_same_device(run.summary["context"], self.main.context):
-                found.setdefault(str(run.step_name), seconds)
-        return found
+                found[str(run.step_name)] = MeasuredCase(run.step_name, (seconds,), {})
+        for results in reversed(self.sets):
+            if is_same_device(results.context, self.main.context):
+                found |= {n: c for n, c in results.cases.items() if c.name.component == STEP}
+        return found | {str(case.name): case for case in self.check_cases}
 
     @cached_property
     def predictions(self) -> Predictions:
         """Of steps that were not run."""
-        return predictions_of(self.main, self.costs, self.step_seconds, self.check_cases)
+        return predictions_of(self.main, self.costs, self.known_steps)
 
     @property
     def is_empty(self) -> bool:

@@ -6,19 +6,21 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from tinyllama_tools.ablation_files import RESULT as ABLATION_FILE
 from tinyllama_tools.grid_files import FRONTIER, KIND, STUDY
+from tinyllama_tools.profile_files import SUMMARY as TRAINING_FILE
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.json_file import Json, bad_file, read_json
 from tinyllama_tools.reading.result_reader import is_result
 from tinyllama_tools.reading.training_reader import is_training_summary
 from tinyllama_tools.report.frontier_file import is_frontier
+from tinyllama_tools.result_files import SUITE_FILE
 
 STUDY_FILE, FRONTIER_FILE = STUDY, FRONTIER
-SUITE_FILE = "results.json"
-TRAINING_FILE = "performance_summary.json"
-ABLATION_FILE = "ablation.json"
 KNOWN = f"{SUITE_FILE}, {STUDY_FILE}, {TRAINING_FILE}, {ABLATION_FILE} or {FRONTIER_FILE}"
-NAME_A_RESULT = "name a result of scripts/bench, scripts/study or scripts/ablation"
+NAME_A_RESULT = (
+    "name a result of scripts/bench, scripts/study, scripts/frontier or scripts/ablation"
+)
 
 
 class Kind(Enum):

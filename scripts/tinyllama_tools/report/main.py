@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from tinyllama_tools.compare.interrupts import INTERRUPTED
 from tinyllama_tools.profile_text import shown
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.report.build import build_document
@@ -27,7 +28,7 @@ from tinyllama_tools.report.sections.left_out import grouped
 from tinyllama_tools.report.wording import count_of, listed
 from tinyllama_tools.report.writing import write_report
 
-WRITTEN, WITH_ERRORS, NOTHING_USABLE, INTERRUPTED = 0, 1, 2, 130
+WRITTEN, WITH_ERRORS, NOTHING_USABLE = 0, 1, 2
 # names that share a reason, in a line on standard error
 MOST_NAMES = 5
 

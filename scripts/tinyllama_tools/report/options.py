@@ -6,12 +6,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from tinyllama_tools.option_values import script_parser
 from tinyllama_tools.result_files import RESULTS
 
 FORMATS = ("html", "md", "png", "fom")
 EPILOG = """\
-RESULT: a result file of the suite, the folder of a grid study, of a run of the suite or of a
-training run, or an ablation.json. Of several results of the suite, the first that has a training
+RESULT: a result file of the suite, the folder of a grid study, of a run of the suite, of a training
+run, of a frontier or of an ablation. Of several results of the suite, the first that has a training
 step with all its parts is analysed; all are compared. Without any, the newest of each kind in
 results/ is taken, and what is taken and what is missing is said.
 
@@ -34,12 +35,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Ends with 2 on a bad option, as argparse does."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/report",
-        description="One document about a machine, from what was measured on it.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = script_parser(
+        "report",
+        "One document about a machine, from what was measured on it.",
+        EPILOG,
     )
     add_options(parser)
     return parser.parse_args(arguments)

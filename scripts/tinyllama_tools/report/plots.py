@@ -36,8 +36,7 @@ def markers(
     **more: Any,  # noqa: ANN401
 ) -> Json:
     """Points without lines between them."""
-    trace = {"type": "scatter", "mode": "markers", "name": name, "x": list(x), "y": list(y)}
-    return trace | {"marker": {"symbol": symbol}} | _role(role) | more
+    return _scatter("markers", name, x, y, role) | {"marker": {"symbol": symbol}} | more
 
 
 def line(
@@ -50,8 +49,7 @@ def line(
     **more: Any,  # noqa: ANN401
 ) -> Json:
     """A line without points."""
-    trace = {"type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": list(y)}
-    return trace | {"line": {"dash": dash}} | _role(role) | more
+    return _scatter("lines", name, x, y, role) | {"line": {"dash": dash}} | more
 
 
 def bars(
@@ -95,6 +93,11 @@ def spaced(first: float, last: float, count: int) -> list[float]:
         return [first]
     step = math.log(last / first) / (count - 1)
     return [first * math.exp(step * i) for i in range(count - 1)] + [last]
+
+
+def _scatter(mode: str, name: str, x: Sequence[object], y: Sequence[float], role: str) -> Json:
+    trace = {"type": "scatter", "mode": mode, "name": name, "x": list(x), "y": list(y)}
+    return trace | _role(role)
 
 
 def _role(role: str) -> Json:

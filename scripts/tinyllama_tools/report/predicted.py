@@ -13,12 +13,11 @@ from tinyllama_tools.prediction.steps import (
     StepPrediction,
     check_against,
     predict_steps,
-    refused_steps,
 )
-from tinyllama_tools.reading.case_name import CaseName, parse_case_name
+from tinyllama_tools.reading.case_name import STEP, CaseName
 from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
 from tinyllama_tools.report.document import Omission
-from tinyllama_tools.report.selection import STEP, is_own_shape, main_step, rank, sizes_by_name
+from tinyllama_tools.report.selection import is_own_shape, main_step, rank, sizes_by_name
 
 NO_STEP = "no training step (full_step/train) was measured to calibrate on"
 NO_COSTS = "no costs of sizes that were not run were given: a grid study writes costs.json"
@@ -74,13 +73,11 @@ def _predicted(
 def predictions_of(
     results: ResultSet | None,
     costs: Sequence[CaseCost],
-    measured: Mapping[str, float],
-    cases: Sequence[MeasuredCase] = (),
+    known: Mapping[str, MeasuredCase],
 ) -> Predictions:
     """In the dtype and variant of the main step of `results`, which the rates come from.
 
-    `measured`: seconds of steps of the same machine by name, from wherever they were run; `cases`:
-    such steps with their counters, which say more than the seconds do.
+    `known`: steps of the same machine by name, from wherever they were run.
     """
     step = main_step(results) if results is not None else None
     if results is None or step is None:
@@ -88,20 +85,13 @@ def predictions_of(
     if not costs:
         return Predictions(refusal=NO_COSTS)
     of = step.name
-    # the later ones replace the earlier
-    known = {
-        n: MeasuredCase(name, (s,), {}) for n, s in measured.items() if (name := parse_case_name(n))
-    }
-    known |= {name: case for name, case in results.cases.items() if case.name.component == STEP}
-    known |= {str(case.name): case for case in cases}
     asked = _asked_steps(costs, of, known)
     if not asked:
         what = f"{of.variant} step in {of.dtype} at a size's own batch and sequence"
         return Predictions(refusal=f"costs.json has no {what}")
     try:
         rates = calibrate_rates(results, of.dtype, of.variant, costs)
-        found = predict_steps(rates, costs)
-        refused = refused_steps(rates, costs)
+        found, refused = predict_steps(rates, costs)
         steps = [
             _predicted(asked[name], one, rates, known.get(name))
             for one in found

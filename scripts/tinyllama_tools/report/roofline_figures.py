@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tinyllama_tools.reading.json_file import Json
+from tinyllama_tools.reading.machine import Machine
 from tinyllama_tools.reading.result_set import ResultSet
 from tinyllama_tools.report.document import Figure
 from tinyllama_tools.report.plots import (
@@ -21,7 +22,6 @@ from tinyllama_tools.report.plots import (
 from tinyllama_tools.report.selection import COMPONENTS, WHOLE_PASSES, rank
 from tinyllama_tools.report.wording import seconds_text
 from tinyllama_tools.roofline.launch_cost import LaunchCost
-from tinyllama_tools.roofline.machine import Machine
 from tinyllama_tools.roofline.points import RooflinePoint
 
 GIGA = 1e9

@@ -6,12 +6,11 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tinyllama_tools.reading.case_name import CaseName
+from tinyllama_tools.reading.case_name import STEP, CaseName
 from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
 from tinyllama_tools.reading.whole_and_parts import BASELINE, OPTIMIZED, parts_of
 from tinyllama_tools.suite_run import problem_sizes
 
-STEP, TRAIN = "full_step", "train"
 F32 = "f32"
 # of components that have several passes, the one that a step consists of
 WHOLE_PASSES = ("train", "update", "forward_backward")

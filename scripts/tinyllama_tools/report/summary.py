@@ -6,13 +6,14 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from tinyllama_tools.frontier.axis import BY_SEQ
+from tinyllama_tools.reading.case_name import STEP
 from tinyllama_tools.reading.result_set import MeasuredCase
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import Kind
 from tinyllama_tools.report.predicted import NOT_RUN, PredictedStep
 from tinyllama_tools.report.scaling_fits import SeriesFit
 from tinyllama_tools.report.sections.frontier import chosen
-from tinyllama_tools.report.selection import STEP, main_step
+from tinyllama_tools.report.selection import main_step
 from tinyllama_tools.report.wording import (
     bytes_text,
     case_text,
@@ -221,8 +222,3 @@ SENTENCES: Sequence[tuple[str, Callable[[ReportInputs], str]]] = (
     ("how the step scales", scaling_sentence),
     ("what fits and what bigger sizes cost", cost_sentence),
 )
-
-
-def five_sentences(inputs: ReportInputs) -> list[str]:
-    """All of them, in order."""
-    return [sentence(inputs) for _, sentence in SENTENCES]

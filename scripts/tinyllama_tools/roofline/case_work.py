@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tinyllama_tools.reading.machine import Machine, product_type
 from tinyllama_tools.reading.result_set import MeasuredCase
-from tinyllama_tools.roofline.machine import Machine, product_type
 
 TERA = 1e12
 # Rounding of the counters; the least score left out of the largest step is far more.
@@ -30,15 +30,15 @@ class CaseWork:
 
 @dataclass(frozen=True)
 class LeastTime:
-    """Seconds that products and traffic take at their peaks; `compute` 0 without products."""
+    """Seconds that products and traffic take at best; `products` 0 where there are none."""
 
-    compute: float
-    bandwidth: float
+    products: float
+    traffic: float
 
     @property
-    def roof(self) -> float:
-        """The roofline lets both overlap: the larger."""
-        return max(self.compute, self.bandwidth)
+    def seconds(self) -> float:
+        """Of both: they may overlap, so the larger; their sum would be no bound."""
+        return max(self.products, self.traffic)
 
 
 def useful_product_flops(case: MeasuredCase) -> float:
@@ -71,11 +71,11 @@ def work_of(case: MeasuredCase) -> CaseWork | None:
 
 
 def least_time(work: CaseWork, dtype: str, machine: Machine) -> LeastTime | None:
-    """None where products have no measured peak of their type."""
-    compute = 0.0
+    """At the machine's peaks; None where products have none of their type."""
+    products = 0.0
     if work.product_flops > 0:
         peak = machine.peak_flops.get(product_type(dtype))
         if peak is None:
             return None
-        compute = work.product_flops / peak
-    return LeastTime(compute, machine.traffic_seconds(work.bytes))
+        products = work.product_flops / peak
+    return LeastTime(products, machine.traffic_seconds(work.bytes))

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tinyllama_tools.reading.machine import Machine
 from tinyllama_tools.reading.result_set import ResultSet
 from tinyllama_tools.roofline.case_work import LeastTime, least_time, work_of
-from tinyllama_tools.roofline.machine import Machine
 
 # A cell that the roofline explains further than this has too small a rest to divide.
 LARGEST_ROOF_SHARE = 0.5
@@ -49,8 +49,8 @@ def launch_cost_of(cells: Iterable[TimedCell]) -> LaunchCost | None:
     costs = []
     for cell in cells:
         time = cell.seconds
-        if cell.least.roof <= LARGEST_ROOF_SHARE * cell.seconds:
-            time -= cell.least.roof
+        if cell.least.seconds <= LARGEST_ROOF_SHARE * cell.seconds:
+            time -= cell.least.seconds
         costs.append(LaunchCost(time / cell.operators, cell.name))
     best = min(costs, key=lambda cost: cost.seconds, default=None)
     return best if best is not None and best.seconds <= LARGEST_SECONDS else None

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tinyllama_tools.reading.case_name import CaseName
+from tinyllama_tools.reading.machine import Machine
 from tinyllama_tools.reading.result_set import ResultSet
-from tinyllama_tools.roofline.machine import Machine
+from tinyllama_tools.roofline.case_work import LeastTime
 from tinyllama_tools.roofline.product_times import ProductTimes
 from tinyllama_tools.roofline.step_parts import REST, MeasuredStep, StepPart
 from tinyllama_tools.roofline.wording import time_text
@@ -42,19 +43,6 @@ class LightPart:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class Least:
-    """Seconds that products and bytes take at best; they may overlap, so light is the larger."""
-
-    products: float
-    traffic: float
-
-    @property
-    def light(self) -> float:
-        """Their sum would be no bound."""
-        return max(self.products, self.traffic)
-
-
 def _faster_than_light(name: str, measured: float, light: float) -> str:
     return (
         f"{name}: {time_text(measured)} is faster than its speed of light, {time_text(light)}: a "
@@ -63,10 +51,10 @@ def _faster_than_light(name: str, measured: float, light: float) -> str:
 
 
 def light_part(
-    name: str, count: int, measured: float | None, least: Sequence[Least], case: str = ""
+    name: str, count: int, measured: float | None, least: Sequence[LeastTime], case: str = ""
 ) -> LightPart:
     """Of the least times of everything in it, one after another."""
-    light = sum(one.light for one in least)
+    light = sum(one.seconds for one in least)
     error = ""
     if measured is not None and light > measured:
         error = _faster_than_light(name, measured, light)
@@ -115,31 +103,31 @@ class StepWork:
         """Whether the layers' own parts are known."""
         return {ATTENTION, FFN} <= self.bytes.keys()
 
-    def _component(self, name: str, count: int) -> Least:
+    def _component(self, name: str, count: int) -> LeastTime:
         traffic = count * self.machine.traffic_seconds(self.bytes.get(name, 0.0))
-        return Least(self.times.seconds.get(name, 0.0), traffic)
+        return LeastTime(self.times.seconds.get(name, 0.0), traffic)
 
-    def _residuals(self) -> Least:
+    def _residuals(self) -> LeastTime:
         """The additions of the residual stream: the step's bytes without those of its parts."""
         layers = self._layers
         counts = {ATTENTION: layers, FFN: layers, NORM: NORMS * layers + 1}
         inside = {BLOCK, *counts}
         counts |= {p.component: p.count for p in self.step.parts if p.component not in inside}
         if not self._is_fine or not counts.keys() <= self.bytes.keys():
-            return Least(0.0, 0.0)
+            return LeastTime(0.0, 0.0)
         known = sum(count * self.bytes[name] for name, count in counts.items())
         left = max(0.0, self.step.case.counters.get("bytes", 0.0) - known)
         additions = RESIDUALS * layers
-        return Least(0.0, additions * self.machine.traffic_seconds(left / additions))
+        return LeastTime(0.0, additions * self.machine.traffic_seconds(left / additions))
 
-    def _block(self) -> list[Least]:
+    def _block(self) -> list[LeastTime]:
         layers = self._layers
         if self._is_fine:
             counts = {ATTENTION: layers, FFN: layers, NORM: NORMS * layers}
             parts = [self._component(name, count) for name, count in counts.items()]
             return [*parts, self._residuals()]
         products = sum(self.times.seconds.get(name, 0.0) for name in (ATTENTION, FFN))
-        return [Least(products, self._component(BLOCK, layers).traffic)]
+        return [LeastTime(products, self._component(BLOCK, layers).traffic)]
 
     def part(self, part: StepPart) -> LightPart:
         """Of a part of the step, measured or not."""
@@ -147,7 +135,7 @@ class StepWork:
         least = self._block() if name == BLOCK else [self._component(name, part.count)]
         return light_part(name, part.count, part.seconds, least, str(part.name))
 
-    def whole(self) -> list[Least]:
+    def whole(self) -> list[LeastTime]:
         """Of everything in the step, whichever parts of it this variant was measured by."""
         others = (p for p in self.step.parts if p.component not in (ATTENTION, FFN, NORM, BLOCK))
         outside = [self._component(part.component, part.count) for part in others]
@@ -157,11 +145,11 @@ class StepWork:
         """The step without its parts: residual additions where layers are taken apart, autograd's
         own work, and less than nothing where parts alone do what the step shares."""
         has_blocks = any(part.component == BLOCK for part in self.step.parts)
-        least = Least(0.0, 0.0) if has_blocks else self._residuals()
+        least = LeastTime(0.0, 0.0) if has_blocks else self._residuals()
         seconds = self.step.rest_seconds
         # no error: being faster than light only says that parts alone do more than in the step
-        lost = seconds - least.light
-        return LightPart(REST, 1, seconds, least.light, lost, 0.0, least.traffic)
+        lost = seconds - least.seconds
+        return LightPart(REST, 1, seconds, least.seconds, lost, 0.0, least.traffic)
 
     def missing(self) -> list[str]:
         """What the parts' light lacks."""

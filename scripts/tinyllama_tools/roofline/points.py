@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tinyllama_tools.reading.case_name import CaseName
+from tinyllama_tools.reading.machine import Machine, product_type
 from tinyllama_tools.reading.product_rates import ProductRate
 from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
 from tinyllama_tools.roofline.case_work import LeastTime, least_time, work_of
 from tinyllama_tools.roofline.launch_cost import LaunchCost, launch_cost
-from tinyllama_tools.roofline.machine import Machine, product_type
 from tinyllama_tools.roofline.wording import time_text
 
 Bound = Literal["compute", "bandwidth", "latency"]
@@ -58,8 +58,8 @@ def _bound(
     launch: LaunchCost | None,
 ) -> tuple[Bound, str]:
     times = (
-        f"of {time_text(seconds)}, products at the peak take {time_text(least.compute)}, traffic "
-        f"{time_text(least.bandwidth)}"
+        f"of {time_text(seconds)}, products at the peak take {time_text(least.products)}, traffic "
+        f"{time_text(least.traffic)}"
     )
     starts = 0.0
     if launch is None:
@@ -69,9 +69,9 @@ def _bound(
     elif operators:
         starts = operators * launch.seconds
         times += _starts_text(operators, starts, launch)
-    if starts > least.roof and starts >= MOSTLY * seconds:
+    if starts > least.seconds and starts >= MOSTLY * seconds:
         return "latency", times
-    return ("compute" if least.compute > least.bandwidth else "bandwidth"), times
+    return ("compute" if least.products > least.traffic else "bandwidth"), times
 
 
 def _point(
@@ -83,9 +83,9 @@ def _point(
     bound: tuple[Bound, str],
     case: CaseName | None = None,
 ) -> RooflinePoint:
-    percent: float | None = 100.0 * least.roof / seconds
+    percent: float | None = 100.0 * least.seconds / seconds
     error = ""
-    if least.roof > seconds:
+    if least.seconds > seconds:
         error = (
             f"{time_text(seconds)} is {percent:.1f} % of what the roofline allows: the peak was "
             "measured too low, or the time or the count is wrong"
@@ -95,7 +95,7 @@ def _point(
         name,
         flops / bytes_moved,
         flops / seconds,
-        flops / least.roof,
+        flops / least.seconds,
         percent,
         *bound,
         error,

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 from tinyllama_tools.reading.case_name import CaseName
 from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.reading.machine import Machine, product_type
 from tinyllama_tools.reading.result_set import ResultSet
 from tinyllama_tools.roofline.light_parts import LightPart, StepWork, light_part
-from tinyllama_tools.roofline.machine import Machine, product_type
 from tinyllama_tools.roofline.product_times import ProductRates, ProductTimes, product_times
 from tinyllama_tools.roofline.products import step_products
 from tinyllama_tools.roofline.step_parts import MeasuredStep, read_step

@@ -46,14 +46,11 @@ def _rows(omissions: Sequence[Omission]) -> list[list[str]]:
     ]
 
 
-def build(inputs: ReportInputs, of_sections: Iterable[Omission] = ()) -> Section:
-    """`of_sections`: what the sections before it could not say."""
-    del inputs
-    omissions = list(of_sections)
+def build(found: Iterable[Omission]) -> Section:
+    """What went wrong first."""
+    omissions = sorted(found, key=lambda omission: not omission.is_error)
     if not omissions:
         return Section(ID, TITLE, ["Nothing was left out."])
-    # what went wrong first
-    omissions.sort(key=lambda omission: not omission.is_error)
     errors = sum(omission.is_error for omission in omissions)
     text = (
         f"{len(omissions):,} left out, {errors:,} of them because something went wrong."

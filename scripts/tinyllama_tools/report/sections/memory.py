@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 
+from tinyllama_tools.reading.case_name import STEP
 from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
 from tinyllama_tools.report.document import Cell, Column, Figure, Section, Table, text_column
 from tinyllama_tools.report.inputs import ReportInputs, TrainingRun
@@ -20,7 +21,7 @@ from tinyllama_tools.report.memory_parts import (
 from tinyllama_tools.report.plots import MEASURED, PREDICTED, axis, bars, layout, line, markers
 from tinyllama_tools.report.scaling_fits import MIB, PEAK_MEMORY, refused
 from tinyllama_tools.report.sections.scaling import drawn, shown_fits
-from tinyllama_tools.report.selection import STEP, main_step, steps
+from tinyllama_tools.report.selection import main_step, steps
 from tinyllama_tools.report.wording import bytes_text, case_text
 
 ID, TITLE = "memory", "Memory"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from tinyllama_tools.reading.case_name import CaseName
+from tinyllama_tools.reading.machine import Machine
 from tinyllama_tools.reading.result_set import ResultSet
 from tinyllama_tools.report.document import Column, Omission, Section, Table, text_column
 from tinyllama_tools.report.inputs import ReportInputs
@@ -19,7 +20,6 @@ from tinyllama_tools.report.roofline_figures import (
 from tinyllama_tools.report.selection import name_rank
 from tinyllama_tools.report.wording import count_of, rate_text, seconds_text
 from tinyllama_tools.roofline.launch_cost import launch_cost
-from tinyllama_tools.roofline.machine import Machine
 from tinyllama_tools.roofline.points import (
     RooflinePoint,
     left_out_of_roofline,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tinyllama_tools.reading.case_name import CaseName
-from tinyllama_tools.reading.circumstances import SAME_DEVICE, first_difference
 from tinyllama_tools.reading.json_file import Json
 from tinyllama_tools.report.document import Column, Figure, Section, Table, text_column
-from tinyllama_tools.report.inputs import ReportInputs
+from tinyllama_tools.report.inputs import ReportInputs, is_same_device
 from tinyllama_tools.report.kinds import Kind
 from tinyllama_tools.report.plots import (
     FIT,
@@ -127,8 +126,8 @@ def _profiled(inputs: ReportInputs) -> dict[CaseName, float]:
     found: dict[CaseName, float] = {}
     for run in inputs.trainings:
         operators = run.summary.get("operators")
-        is_here = inputs.main is not None and not first_difference(
-            run.summary["context"], inputs.main.context, SAME_DEVICE
+        is_here = inputs.main is not None and is_same_device(
+            run.summary["context"], inputs.main.context
         )
         if operators and is_here:
             found[run.step_name] = operators["matrix_product_percent"]

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.json_file import MEASURE_AGAIN
+from tinyllama_tools.reading.json_number import is_number, shown
 
 BANDWIDTHS = ("memory_bandwidth", "cache_bandwidth")
 AUTOCAST = "amp_"
+FLOPS, BYTES = "flops_per_second", "bytes_per_second"
+
+
+def unit_of(peak: str) -> str:
+    """The key that a measured peak's rate is under."""
+    return BYTES if peak in BANDWIDTHS else FLOPS
+
+
+def is_rate(value: object) -> bool:
+    """Whether it can be a peak."""
+    return is_number(value) and value > 0
 
 
 def product_type(dtype: str) -> str:
@@ -48,16 +59,13 @@ class Machine:
     def from_context(cls, context: Mapping[str, Any]) -> Machine:
         """Of a result file's context. BadInputError naming the key that is missing or no rate."""
         measured = _object(_object(context, "peaks"), "measured")
-        rates = {
-            name: _rate(name, measured, "bytes_per_second" if name in BANDWIDTHS else None)
-            for name in dict.fromkeys((*measured, *BANDWIDTHS))
-        }
+        rates = {name: _rate(name, measured) for name in dict.fromkeys((*measured, *BANDWIDTHS))}
         memory, cache = (rates.pop(name) for name in BANDWIDTHS)
         cache_bytes = _object(context, "device").get("last_level_cache_bytes") or 0
-        if not _is_number(cache_bytes) or cache_bytes < 0:
+        if not is_number(cache_bytes) or cache_bytes < 0:
             raise BadInputError(
-                f"context.device.last_level_cache_bytes is {cache_bytes!r}, must be a number of "
-                f"bytes; {MEASURE_AGAIN}"
+                f"context.device.last_level_cache_bytes is {shown(cache_bytes)}, must be a number "
+                f"of bytes; {MEASURE_AGAIN}"
             )
         return cls(rates, memory, cache, int(cache_bytes))
 
@@ -69,17 +77,12 @@ def _object(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _rate(name: str, measured: Mapping[str, Any], unit: str | None) -> float:
-    unit = unit or "flops_per_second"
-    peak = measured.get(name)
+def _rate(name: str, measured: Mapping[str, Any]) -> float:
+    unit, peak = unit_of(name), measured.get(name)
     value = peak.get(unit) if isinstance(peak, Mapping) else None
-    if not _is_number(value) or value <= 0:
+    if not is_rate(value):
         raise BadInputError(
-            f"context.peaks.measured.{name}.{unit} is {value!r}, must be a positive, finite "
+            f"context.peaks.measured.{name}.{unit} is {shown(value)}, must be a positive, finite "
             f"number; {MEASURE_AGAIN}"
         )
     return float(value)
