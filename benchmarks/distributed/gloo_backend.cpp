@@ -1,0 +1,42 @@
+// libtorch has Gloo inside, but not its headers, which ProcessGroupGloo.hpp includes; only types
+// that libtorch makes itself are taken from them, so their version does not matter.
+#include "benchmarks/distributed/backend.hpp"
+
+#include <cstdlib>
+#include <string>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+namespace tinyllama::distributed {
+namespace {
+
+bool is_loopback(const std::string& address) {
+  return address == "localhost" || address == "::1" || address.rfind("127.", 0) == 0;
+}
+
+// As torch.distributed does: the interface that the user names. Ranks that meet on the loopback
+// address are all on this host; elsewhere the host's own name decides.
+std::shared_ptr<gloo::transport::Device> transport(const std::string& master_address) {
+  const char* const interface = std::getenv("GLOO_SOCKET_IFNAME");
+  if (interface != nullptr && *interface != '\0')
+    return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
+  if (is_loopback(master_address))
+    return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  return c10d::ProcessGroupGloo::createDefaultDevice();
+}
+
+}  // namespace
+
+bool has_gloo() {
+  return true;
+}
+
+c10::intrusive_ptr<c10d::Backend> connect_gloo(const Rendezvous& rendezvous) {
+  const LaunchEnvironment& where = rendezvous.where();
+  auto options = c10d::ProcessGroupGloo::Options::create(rendezvous.timeout());
+  options->devices.push_back(transport(where.master_address));
+  const auto store = c10::make_intrusive<c10d::PrefixStore>("gloo", rendezvous.store());
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, where.rank, where.world_size, options);
+}
+
+}  // namespace tinyllama::distributed

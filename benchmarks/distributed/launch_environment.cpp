@@ -1,0 +1,182 @@
+#include "benchmarks/distributed/launch_environment.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+#include <stdexcept>
+
+#include "benchmarks/distributed/slurm_node_list.hpp"
+
+namespace tinyllama::distributed {
+namespace {
+
+// torch.distributed's own, for whoever starts ranks on one host and sets no port.
+constexpr uint16_t kDefaultPort = 29500;
+// Ports that jobs are spread over, so that two of them on one host rarely meet.
+constexpr uint64_t kFirstJobPort = 20000;
+constexpr uint64_t kJobPorts = 20000;
+
+class Variables {
+ public:
+  explicit Variables(const ReadVariable& read) : read_(read) {}
+
+  std::optional<std::string> text(const char* name) const { return read_(name); }
+  bool has(const char* name) const { return read_(name).has_value(); }
+
+  int64_t number(const char* name, int64_t lowest, int64_t highest) const {
+    const std::optional<std::string> value = read_(name);
+    if (!value) throw std::invalid_argument(fmt::format("{}: is not set", name));
+    int64_t found = 0;
+    const char* const end = value->data() + value->size();
+    const auto [rest, error] = std::from_chars(value->data(), end, found);
+    if (error != std::errc{} || rest != end || found < lowest || found > highest) {
+      throw std::invalid_argument(
+          fmt::format("{}={}: must be an integer from {} to {}", name, *value, lowest, highest));
+    }
+    return found;
+  }
+
+  int64_t number_or(const char* name, int64_t lowest, int64_t highest, int64_t otherwise) const {
+    return has(name) ? number(name, lowest, highest) : otherwise;
+  }
+
+ private:
+  const ReadVariable& read_;
+};
+
+constexpr int64_t kMostRanks = 1 << 20;
+
+struct RankVariables {
+  Launcher launcher;
+  const char* rank;
+  const char* world_size;
+  const char* local_rank;
+};
+
+LaunchEnvironment read_ranks(const Variables& variables, const RankVariables& names) {
+  LaunchEnvironment found;
+  found.launcher = names.launcher;
+  found.world_size = static_cast<int>(variables.number(names.world_size, 1, kMostRanks));
+  found.rank = static_cast<int>(variables.number(names.rank, 0, kMostRanks));
+  if (found.rank >= found.world_size) {
+    throw std::invalid_argument(fmt::format("{}={}: must be below {}={}", names.rank, found.rank,
+                                            names.world_size, found.world_size));
+  }
+  found.local_rank = static_cast<int>(variables.number_or(names.local_rank, 0, found.rank, 0));
+  return found;
+}
+
+uint16_t port_of_job(uint64_t job) {
+  return static_cast<uint16_t>(kFirstJobPort + job % kJobPorts);
+}
+
+// The same on every platform and in every process, unlike std::hash.
+uint64_t fnv1a(std::string_view text) {
+  uint64_t hash = 14695981039346656037ULL;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  return hash;
+}
+
+void apply_master(const Variables& variables, LaunchEnvironment& found) {
+  if (const auto address = variables.text("MASTER_ADDR")) {
+    if (address->empty())
+      throw std::invalid_argument("MASTER_ADDR=: must be the name or address of rank 0's host");
+    found.master_address = *address;
+  }
+  found.master_port = static_cast<uint16_t>(variables.number_or(
+      "MASTER_PORT", 1, std::numeric_limits<uint16_t>::max(), found.master_port));
+}
+
+LaunchEnvironment from_torchrun(const Variables& variables) {
+  LaunchEnvironment found =
+      read_ranks(variables, {Launcher::torchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK"});
+  found.master_port = kDefaultPort;
+  if (variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+    found.agent_store_prefix = fmt::format(
+        "/worker/attempt_{}", variables.number_or("TORCHELASTIC_RESTART_COUNT", 0,
+                                                  std::numeric_limits<int64_t>::max(), 0));
+  }
+  return found;
+}
+
+LaunchEnvironment from_open_mpi(const Variables& variables) {
+  LaunchEnvironment found =
+      read_ranks(variables, {Launcher::open_mpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_LOCAL_RANK"});
+  const int64_t here =
+      variables.number_or("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMostRanks, found.world_size);
+  if (here < found.world_size && !variables.has("MASTER_ADDR")) {
+    throw std::invalid_argument(fmt::format(
+        "OMPI_COMM_WORLD_SIZE={}, {} of them on this host: mpirun does not say which host rank 0 "
+        "is on; set MASTER_ADDR to its name (mpirun -x MASTER_ADDR=...)",
+        found.world_size, here));
+  }
+  const auto job = variables.text("PMIX_NAMESPACE");
+  found.master_port = job ? port_of_job(fnv1a(*job)) : kDefaultPort;
+  return found;
+}
+
+LaunchEnvironment from_slurm(const Variables& variables) {
+  const bool has_step_tasks = variables.has("SLURM_STEP_NUM_TASKS");
+  LaunchEnvironment found = read_ranks(
+      variables, {Launcher::slurm, "SLURM_PROCID",
+                  has_step_tasks ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", "SLURM_LOCALID"});
+  const char* nodes =
+      variables.has("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
+  if (const auto list = variables.text(nodes); list && !variables.has("MASTER_ADDR")) {
+    try {
+      found.master_address = first_slurm_node(*list);
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(fmt::format("{}={}: {}", nodes, *list, error.what()));
+    }
+  }
+  const int64_t job =
+      variables.number_or("SLURM_JOB_ID", 0, std::numeric_limits<int64_t>::max(), 0);
+  found.master_port = port_of_job(static_cast<uint64_t>(job));
+  return found;
+}
+
+}  // namespace
+
+std::string_view to_string(Launcher launcher) {
+  switch (launcher) {
+    case Launcher::nobody:
+      return "nobody";
+    case Launcher::torchrun:
+      return "torchrun";
+    case Launcher::slurm:
+      return "slurm";
+    case Launcher::open_mpi:
+      return "open_mpi";
+  }
+  throw std::logic_error("unknown launcher");
+}
+
+std::string LaunchEnvironment::name() const {
+  return fmt::format("rank {} of {}", rank, world_size);
+}
+
+std::optional<std::string> environment_variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+LaunchEnvironment read_launch_environment(const ReadVariable& variable) {
+  const Variables variables(variable);
+  LaunchEnvironment found;
+  // mpirun inside a Slurm job has the variables of both. A batch script that starts the program
+  // without srun has Slurm's as well, but is no step: it is one process.
+  if (variables.has("RANK") || variables.has("WORLD_SIZE")) {
+    found = from_torchrun(variables);
+  } else if (variables.has("OMPI_COMM_WORLD_SIZE")) {
+    found = from_open_mpi(variables);
+  } else if (variables.has("SLURM_PROCID") && variables.has("SLURM_STEP_ID")) {
+    found = from_slurm(variables);
+  }
+  if (found.is_distributed()) apply_master(variables, found);
+  return found;
+}
+
+}  // namespace tinyllama::distributed

@@ -1,0 +1,88 @@
+// The ranks of a run and what they can do together.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "benchmarks/distributed/backend.hpp"
+#include "benchmarks/distributed/rendezvous.hpp"
+#include "benchmarks/instruments/device.hpp"
+
+namespace tinyllama::distributed {
+
+class ProcessGroup;
+
+/// An operation that was started; its tensors must stay as they are until wait() has returned.
+class Pending {
+ public:
+  Pending() = default;  ///< of a world of one: nothing to wait for
+  Pending(ProcessGroup& group, const char* operation, c10::intrusive_ptr<c10d::Work> work)
+      : group_(&group), operation_(operation), work_(std::move(work)) {}
+
+  /// On a GPU the current stream waits, not this thread. Throws RankLostError.
+  void wait();
+
+ private:
+  ProcessGroup* group_ = nullptr;
+  const char* operation_ = "";
+  c10::intrusive_ptr<c10d::Work> work_;
+};
+
+class ProcessGroup {
+ public:
+  /// Meets the other ranks; alone, it is a world of one whose operations are copies or nothing.
+  /// Throws what Rendezvous and connect() throw.
+  ProcessGroup(const LaunchEnvironment& where, const instruments::Device& device,
+               std::chrono::milliseconds timeout, const Agreement& agreement);
+  ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  int rank() const { return where_.rank; }
+  int size() const { return where_.world_size; }
+  bool is_first() const { return where_.rank == 0; }
+  const LaunchEnvironment& where() const { return where_; }
+  const instruments::Device& device() const { return device_; }
+  /// "gloo", "nccl"; "none" for a world of one.
+  std::string backend_name() const;
+
+  /// What the run is doing from now on ("step 17"), for the message of whoever loses a rank.
+  void enter(std::string stage) { stage_ = std::move(stage); }
+
+  /// Sum over all ranks, in place. Dense tensors only.
+  Pending all_reduce(const at::Tensor& values);
+  /// `share` [n] becomes this rank's part of the sum of all ranks' `whole` [n x ranks].
+  Pending reduce_scatter(const at::Tensor& share, const at::Tensor& whole);
+  /// `whole` [n x ranks] becomes every rank's `share` [n], in the order of ranks.
+  Pending all_gather(const at::Tensor& whole, const at::Tensor& share);
+  /// Rank 0's values on every rank, in place.
+  Pending broadcast(const at::Tensor& values);
+  /// Returns when every rank has called it. Waits without using the processor.
+  void barrier();
+
+  /// Small figures and texts between the timed parts.
+  std::vector<double> gather_numbers(double mine);
+  double number_of_first(double mine);
+  double largest_number(double mine);
+  std::vector<std::string> gather_texts(const std::string& name, const std::string& mine);
+
+  /// Ends in RankLostError, which names who is missing.
+  [[noreturn]] void give_up(const char* operation, const std::exception& cause);
+
+ private:
+  template <typename Start>
+  Pending start(const char* operation, Start begin);
+  at::Tensor numbers(int64_t count) const;
+
+  LaunchEnvironment where_;
+  instruments::Device device_;
+  std::string stage_ = "set-up";
+  std::optional<Rendezvous> rendezvous_;
+  c10::intrusive_ptr<c10d::Backend> backend_;
+};
+
+}  // namespace tinyllama::distributed

@@ -1,0 +1,166 @@
+#include "benchmarks/distributed/process_group.hpp"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <stdexcept>
+
+#include "benchmarks/distributed/rank_lost.hpp"
+#include "benchmarks/distributed/testing.hpp"
+#include "model/testing.hpp"
+
+namespace tinyllama::distributed {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::message_of;
+using testing::run_ranks;
+using testing::try_ranks;
+using ::tinyllama::testing::contains;
+
+const instruments::Device& cpu() {
+  static const instruments::Device device = instruments::Device::select("cpu");
+  return device;
+}
+
+TEST(ProcessGroupTest, SumsAreThoseOfAllRanks) {
+  run_ranks(3, [](ProcessGroup& group) {
+    EXPECT_EQ(group.backend_name(), "gloo");
+    const at::Tensor values = at::full({5}, static_cast<double>(group.rank() + 1));
+    group.all_reduce(values).wait();
+    EXPECT_TRUE(values.equal(at::full({5}, 6.0)));
+  });
+}
+
+TEST(ProcessGroupTest, ScatteredSumsAndGatheredSharesAreInTheOrderOfRanks) {
+  run_ranks(2, [](ProcessGroup& group) {
+    const at::Tensor share = at::zeros({3});
+    group.reduce_scatter(share, at::arange(6, at::kFloat)).wait();
+    EXPECT_TRUE(share.equal(at::arange(3 * group.rank(), 3 * group.rank() + 3, at::kFloat) * 2));
+    const at::Tensor whole = at::zeros({6});
+    group.all_gather(whole, share).wait();
+    EXPECT_TRUE(whole.equal(at::arange(6, at::kFloat) * 2));
+  });
+}
+
+TEST(ProcessGroupTest, NumbersAndTextsAreKnownToAll) {
+  run_ranks(4, [](ProcessGroup& group) {
+    EXPECT_EQ(group.gather_numbers(group.rank() * 0.5), (std::vector<double>{0, 0.5, 1, 1.5}));
+    EXPECT_EQ(group.number_of_first(7.0 + group.rank()), 7.0);
+    EXPECT_EQ(group.largest_number(group.rank()), 3.0);
+    EXPECT_EQ(group.gather_texts("name", std::to_string(group.rank())),
+              (std::vector<std::string>{"0", "1", "2", "3"}));
+  });
+}
+
+TEST(ProcessGroupTest, AWorldOfOneNeedsNobody) {
+  ProcessGroup alone({}, cpu(), milliseconds(100), {});
+  const at::Tensor values = at::arange(4, at::kFloat);
+  alone.all_reduce(values).wait();
+  EXPECT_TRUE(values.equal(at::arange(4, at::kFloat)));
+  const at::Tensor share = at::zeros({4});
+  alone.reduce_scatter(share, values).wait();
+  EXPECT_TRUE(share.equal(values));
+  EXPECT_EQ(alone.gather_numbers(2.5), std::vector<double>{2.5});
+  EXPECT_EQ(alone.backend_name(), "none");
+  alone.barrier();
+}
+
+TEST(ProcessGroupFaultTest, WhatTwoRanksDifferInIsNamedOnBoth) {
+  const auto thrown = try_ranks(2, [](const LaunchEnvironment& where) {
+    ProcessGroup(where, cpu(), milliseconds(10000),
+                 {{"--seq", where.rank == 0 ? "128" : "256"}, {"--seed", "42"}});
+  });
+  for (const auto& error : thrown)
+    EXPECT_CONTAINS(message_of(error), "--seq: 128 on rank 0 and 256 on rank 1");
+}
+
+TEST(ProcessGroupFaultTest, ARankThatNeverComesIsNamed) {
+  const auto thrown = try_ranks(2, [](LaunchEnvironment where) {
+    where.world_size = 3;
+    ProcessGroup(where, cpu(), milliseconds(700), {});
+  });
+  for (const auto& error : thrown) EXPECT_CONTAINS(message_of(error), "rank 2 did not come");
+}
+
+TEST(ProcessGroupFaultTest, TwoProcessesCannotBeTheSameRank) {
+  const auto thrown = try_ranks(2, [](LaunchEnvironment where) {
+    if (where.rank == 0) {
+      where.world_size = 2;
+      ProcessGroup(where, cpu(), milliseconds(3000), {});
+      return;
+    }
+    // Two of them.
+    const auto again = [where] { ProcessGroup(where, cpu(), milliseconds(3000), {}); };
+    std::exception_ptr second;
+    std::thread other([&] {
+      try {
+        again();
+      } catch (...) {
+        second = std::current_exception();
+      }
+    });
+    std::exception_ptr first;
+    try {
+      again();
+    } catch (...) {
+      first = std::current_exception();
+    }
+    other.join();
+    const std::string said = message_of(first) + message_of(second);
+    EXPECT_CONTAINS(said, "processes say that they are rank 1");
+  });
+}
+
+TEST(ProcessGroupFaultTest, AMasterThatCannotBeReachedIsNamed) {
+  LaunchEnvironment where = testing::rank_of(1, 2, testing::free_port());
+  const std::string said = ::tinyllama::testing::error_of<std::invalid_argument>(
+      [&] { ProcessGroup(where, cpu(), milliseconds(700), {}); });
+  EXPECT_CONTAINS(said, "MASTER_PORT=" + std::to_string(where.master_port));
+  EXPECT_CONTAINS(said, "nobody answers");
+}
+
+TEST(ProcessGroupFaultTest, APortInUseIsNamed) {
+  LaunchEnvironment where = testing::rank_of(0, 2, testing::free_port());
+  // Somebody else listens there.
+  const int socket_number = ::socket(AF_INET6, SOCK_STREAM, 0);
+  sockaddr_in6 address = {};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_any;
+  address.sin6_port = htons(where.master_port);
+  ASSERT_EQ(::bind(socket_number, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(socket_number, 1), 0);
+  const std::string said = ::tinyllama::testing::error_of<std::invalid_argument>(
+      [&] { ProcessGroup(where, cpu(), milliseconds(1500), {}); });
+  ::close(socket_number);
+  EXPECT_CONTAINS(said, "the port free");
+  EXPECT_CONTAINS(said, std::to_string(where.master_port));
+}
+
+TEST(ProcessGroupFaultTest, ARankThatLeavesIsNamedWithTheStage) {
+  const auto thrown = try_ranks(3, [](const LaunchEnvironment& where) {
+    ProcessGroup group(where, cpu(), milliseconds(3000), {});
+    group.barrier();
+    if (where.rank == 1) return;
+    group.enter("step 17");
+    const at::Tensor values = at::zeros({1000});
+    group.all_reduce(values).wait();
+  });
+  for (const int rank : {0, 2}) {
+    const std::string said = message_of(thrown[static_cast<size_t>(rank)]);
+    EXPECT_CONTAINS(said, "step 17");
+    EXPECT_CONTAINS(said, "rank 1 does not answer");
+  }
+}
+
+TEST(RankWordsTest, RanksAreListedAsPeopleDo) {
+  EXPECT_EQ(rank_words({2}), "rank 2");
+  EXPECT_EQ(rank_words({1, 2}), "ranks 1 and 2");
+  EXPECT_EQ(rank_words({1, 2, 5}), "ranks 1, 2 and 5");
+}
+
+}  // namespace
+}  // namespace tinyllama::distributed

@@ -1,0 +1,59 @@
+// AdamW whose moments are cut over the ranks: each keeps and updates one share of every bucket
+// (Rajbhandari and others, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
+// stage 1 with reduce-scattered gradients).
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "benchmarks/distributed/gradient_reducer.hpp"
+#include "model/adamw.hpp"
+
+namespace tinyllama::distributed {
+
+class ShardedAdamW {
+ public:
+  /// Moves the parameters into one piece of memory a bucket, padded to equal shares. Holds a
+  /// reference to the group. The update is element by element, so that its results are those of
+  /// AdamW over whole parameters, to the bit. Throws std::invalid_argument for parameters that are
+  /// not dense.
+  ShardedAdamW(ProcessGroup& group, const NamedTensors& parameters, const Variant& variant,
+               const AdamWOptions& options, const BucketOptions& buckets);
+
+  void attach() { hooks_.attach(); }
+  void detach() { hooks_.detach(); }
+
+  /// Before the backward, and after it: waits until this rank has the sum of its share of every
+  /// gradient. Throws RankLostError, and std::logic_error naming a parameter without a gradient.
+  void begin();
+  void finish();
+  /// Updates this rank's share and gathers everyone's; then all ranks have all parameters.
+  void step();
+  /// Gradients of the parameters to none.
+  void clear_gradients();
+
+  /// The optimizer of this rank's shares, a flat tensor a bucket.
+  AdamW& of_shares() { return *optimizer_; }
+  /// Elements of the moments on this rank, both together.
+  int64_t moment_elements() const;
+
+ private:
+  void on_gradient(size_t parameter);
+  void start(size_t bucket);
+
+  ProcessGroup& group_;
+  NamedTensors parameters_;
+  GradientBuckets buckets_;
+  BucketQueue queue_;
+  bool overlap_;
+  std::vector<int64_t> offset_;              // of a parameter in its bucket
+  std::vector<at::Tensor> flat_parameters_;  // a bucket: [share x ranks]
+  std::vector<at::Tensor> flat_gradients_;   // the same
+  std::vector<at::Tensor> shares_;           // views: this rank's part of flat_parameters_
+  std::vector<at::Tensor> gradient_shares_;  // a bucket: [share]
+  std::vector<Pending> pending_;
+  std::optional<AdamW> optimizer_;  // over the shares
+  GradientHooks hooks_;
+};
+
+}  // namespace tinyllama::distributed

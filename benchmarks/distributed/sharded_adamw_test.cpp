@@ -1,0 +1,81 @@
+#include "benchmarks/distributed/sharded_adamw.hpp"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "benchmarks/distributed/step_testing.hpp"
+#include "benchmarks/distributed/testing.hpp"
+
+namespace tinyllama::distributed {
+namespace {
+
+using testing::copies;
+using testing::largest_difference;
+using testing::run_ranks;
+using testing::SmallTraining;
+
+constexpr int kSteps = 3;
+constexpr AdamWOptions kOptions = {.learning_rate = 1e-2};
+
+std::vector<at::Tensor> weights_of_one_process(int ranks) {
+  SmallTraining one(ranks);
+  for (int step = 0; step < kSteps; ++step) {
+    one.optimizer.clear_gradients();
+    one.step.run({&one.all, 1});
+  }
+  return copies(one.parameters);
+}
+
+class ShardedAdamWTest : public ::testing::TestWithParam<std::pair<int, Switch>> {};
+
+TEST_P(ShardedAdamWTest, WeightsAreThoseOfOneProcessWithAWholeOptimizer) {
+  const int ranks = GetParam().first;
+  const Variant variant({GetParam().second});
+  const auto expected = weights_of_one_process(ranks);
+  std::mutex guard;
+  std::vector<std::vector<at::Tensor>> weights;
+  run_ranks(ranks, [&](ProcessGroup& group) {
+    SmallTraining training(group.size());
+    ShardedAdamW sharded(group, training.parameters, variant, kOptions, {.bucket_bytes = 600});
+    for (const auto& [name, moment] : sharded.of_shares().second_moments()) moment.fill_(0x1p-12);
+    sharded.attach();
+    for (int step = 0; step < kSteps; ++step) {
+      sharded.clear_gradients();
+      const at::Tensor loss =
+          training.step.forward(training.samples_of(group.rank()), group.size());
+      sharded.begin();
+      training.step.backward(loss);
+      sharded.finish();
+      sharded.step();
+    }
+    EXPECT_LE(largest_difference(copies(training.parameters), expected), 1e-5);
+    const std::lock_guard<std::mutex> lock(guard);
+    weights.push_back(copies(training.parameters));
+  });
+  for (size_t rank = 1; rank < weights.size(); ++rank) {
+    for (size_t i = 0; i < weights[0].size(); ++i)
+      EXPECT_TRUE(weights[rank][i].equal(weights[0][i])) << rank << " " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(RanksAndForms, ShardedAdamWTest,
+                         ::testing::Values(std::pair{1, Switch::foreach_adamw},
+                                           std::pair{2, Switch::foreach_adamw},
+                                           std::pair{3, Switch::fused_adamw},
+                                           std::pair{4, Switch::foreach_adamw}));
+
+TEST(ShardedAdamWMemoryTest, ARankKeepsItsShareOfTheMomentsOnly) {
+  int64_t whole = 0;
+  for (const auto& [name, parameter] : SmallTraining(1).parameters) whole += 2 * parameter.numel();
+  run_ranks(3, [&](ProcessGroup& group) {
+    SmallTraining training(group.size());
+    const ShardedAdamW sharded(group, training.parameters, {}, kOptions, {});
+    EXPECT_GE(3 * sharded.moment_elements(), whole);
+    // Rounded up to equal shares, at most two elements of each moment.
+    EXPECT_LE(3 * sharded.moment_elements(), whole + 2 * 3 * 2);
+  });
+}
+
+}  // namespace
+}  // namespace tinyllama::distributed

@@ -1,0 +1,89 @@
+// Ranks as threads of one test program.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "benchmarks/distributed/process_group.hpp"
+#include "benchmarks/instruments/device.hpp"
+
+namespace tinyllama::distributed::testing {
+
+/// A port that nobody listens on now.
+inline uint16_t free_port() {
+  const int socket_number = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  const bool found =
+      ::bind(socket_number, any, length) == 0 && ::getsockname(socket_number, any, &length) == 0;
+  ::close(socket_number);
+  if (!found) throw std::runtime_error("no free port");
+  return ntohs(address.sin_port);
+}
+
+inline LaunchEnvironment rank_of(int rank, int size, uint16_t port) {
+  LaunchEnvironment where;
+  where.launcher = Launcher::torchrun;
+  where.rank = rank;
+  where.local_rank = rank;
+  where.world_size = size;
+  where.master_port = port;
+  return where;
+}
+
+/// Runs `body` once a rank, each in a thread of its own, and returns what each of them threw, null
+/// where nothing.
+inline std::vector<std::exception_ptr> try_ranks(
+    int size, const std::function<void(LaunchEnvironment)>& body) {
+  const uint16_t port = free_port();
+  std::vector<std::exception_ptr> thrown(static_cast<size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(rank_of(rank, size, port));
+      } catch (...) {
+        thrown[static_cast<size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return thrown;
+}
+
+/// The same with a group each; whatever the first rank threw leaves.
+inline void run_ranks(int size, const std::function<void(ProcessGroup&)>& body) {
+  constexpr std::chrono::seconds kTimeout(20);
+  const auto thrown = try_ranks(size, [&](const LaunchEnvironment& where) {
+    ProcessGroup group(where, instruments::Device::select("cpu"), kTimeout, {});
+    body(group);
+    group.barrier();
+  });
+  for (const std::exception_ptr& error : thrown) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+/// What a rank said, empty where it threw nothing.
+inline std::string message_of(const std::exception_ptr& error) {
+  if (!error) return {};
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& found) {
+    return found.what();
+  }
+}
+
+}  // namespace tinyllama::distributed::testing

@@ -1,0 +1,246 @@
+#include "benchmarks/scaling/collectives.hpp"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <stdexcept>
+
+#include "benchmarks/scaling/random_order.hpp"
+#include "benchmarks/scaling/run_control.hpp"
+#include "benchmarks/scaling/scaling_row.hpp"
+
+namespace tinyllama::scaling {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kSmallestBytes = 1024;
+constexpr int64_t kSizeFactor = 4;
+constexpr int64_t kWarmUpCalls = 3;
+constexpr double kShareOfMinTime = 0.1;
+// Elements count up to this and start again: sums over some ranks stay exact in every type.
+constexpr int64_t kPattern = 8;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// A collective of one size, with its tensors.
+class Message {
+ public:
+  Message(Collective collective, int64_t bytes, Dtype dtype, distributed::ProcessGroup& group)
+      : collective_(collective),
+        bytes_(bytes),
+        group_(group),
+        whole_(at::zeros({bytes / storage_bytes(dtype)},
+                         at::TensorOptions(storage_type(dtype)).device(group.device().torch()))),
+        share_(at::zeros({whole_.numel() / group.size()}, whole_.options())) {}
+
+  void run() {
+    switch (collective_) {
+      case Collective::all_reduce:
+        return group_.all_reduce(whole_).wait();
+      case Collective::reduce_scatter:
+        return group_.reduce_scatter(share_, whole_).wait();
+      case Collective::all_gather:
+        return group_.all_gather(whole_, share_).wait();
+    }
+  }
+
+  /// Fills in small whole numbers, runs, and compares every element with what it must be. Throws
+  /// std::runtime_error naming the first that is wrong.
+  void prove() {
+    const auto ranks = static_cast<double>(group_.size());
+    const at::Tensor pattern =
+        at::arange(whole_.numel(), whole_.options()).remainder_(static_cast<double>(kPattern));
+    const int64_t own = share_.numel() * group_.rank();
+    at::Tensor expected;
+    at::Tensor actual;
+    whole_.copy_(pattern);
+    if (collective_ == Collective::all_gather) {
+      whole_.zero_();
+      share_.copy_(pattern.narrow(0, own, share_.numel()));
+      expected = pattern;
+      actual = whole_;
+    } else if (collective_ == Collective::reduce_scatter) {
+      expected = pattern.narrow(0, own, share_.numel()) * ranks;
+      actual = share_;
+    } else {
+      expected = pattern * ranks;
+      actual = whole_;
+    }
+    run();
+    group_.device().synchronize();
+    const at::Tensor wrong = actual.ne(expected).nonzero();
+    if (wrong.numel() > 0) {
+      const int64_t at = wrong[0][0].item<int64_t>();
+      throw std::runtime_error(
+          fmt::format("{}: wrong result: {} of {} bytes: element {} is {}, not {}",
+                      group_.where().name(), to_string(collective_), bytes_, at,
+                      actual[at].item<double>(), expected[at].item<double>()));
+    }
+    // Sums of sums would run out of the type's range.
+    whole_.zero_();
+    share_.zero_();
+  }
+
+  double time_calls(int64_t calls) {
+    group_.barrier();
+    group_.device().synchronize();
+    const auto start = Clock::now();
+    for (int64_t call = 0; call < calls; ++call) run();
+    group_.device().synchronize();
+    return seconds_since(start) / static_cast<double>(calls);
+  }
+
+  std::string name(Dtype dtype) const {
+    return fmt::format("{}/{}/bytes:{}/ranks:{}", to_string(collective_), to_string(dtype), bytes_,
+                       group_.size());
+  }
+  Collective collective() const { return collective_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  Collective collective_;
+  int64_t bytes_;
+  distributed::ProcessGroup& group_;
+  at::Tensor whole_;
+  at::Tensor share_;
+};
+
+struct MessageRecord {
+  Collective collective;
+  int64_t bytes;
+  int64_t calls = 1;
+  std::string name = {};
+  std::vector<Repetition> repetitions = {};
+  std::vector<RoundSamples> samples = {};
+};
+
+class CollectiveRounds {
+ public:
+  CollectiveRounds(const ScalingOptions& options, distributed::ProcessGroup& group,
+                   const std::vector<int64_t>& bucket_bytes)
+      : options_(options), group_(group) {
+    int64_t largest = kSmallestBytes;
+    for (const int64_t bytes : bucket_bytes) largest = std::max(largest, bytes);
+    const int64_t granularity = storage_bytes(options.dtype) * group.size();
+    for (const Collective collective :
+         {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather}) {
+      if (!options.measures(std::string(to_string(collective)))) continue;
+      for (const int64_t bytes :
+           message_sizes(options.max_bytes.value_or(largest), bucket_bytes, granularity))
+        records_.push_back({collective, bytes});
+    }
+  }
+
+  std::vector<MeasuredRow> measure() {
+    for (MessageRecord& record : records_) prepare(record);
+    for (int64_t round = 0; round < options_.rounds && !any_rank_interrupted(group_); ++round) {
+      for (const size_t index :
+           random_order(records_.size(), options_.seed, static_cast<uint64_t>(round)))
+        measure(records_[index], round);
+      say(group_,
+          fmt::format("round {} of {}: {} messages", round + 1, options_.rounds, records_.size()));
+    }
+    std::vector<MeasuredRow> rows;
+    for (MessageRecord& record : records_) {
+      if (record.repetitions.empty()) continue;
+      rows.push_back({to_case_result(record.name, benchmark::kMicrosecond, record.repetitions),
+                      std::move(record.samples)});
+    }
+    return rows;
+  }
+
+ private:
+  // Tensors live for their turn only: all sizes together would not fit where the largest does.
+  Message message(const MessageRecord& record) {
+    return {record.collective, record.bytes, options_.dtype, group_};
+  }
+
+  void prepare(MessageRecord& record) {
+    Message found = message(record);
+    record.name = found.name(options_.dtype);
+    group_.enter("proof of " + record.name);
+    if (options_.verify) found.prove();
+    const double seconds = found.time_calls(kWarmUpCalls);
+    const double calls =
+        std::ceil(options_.min_seconds * kShareOfMinTime / std::max(seconds, 1e-7));
+    record.calls = static_cast<int64_t>(group_.number_of_first(std::clamp(calls, 1.0, 1e6)));
+  }
+
+  void measure(MessageRecord& record, int64_t round) {
+    Message found = message(record);
+    group_.enter(fmt::format("round {} of {}, {}", round + 1, options_.rounds, record.name));
+    found.time_calls(1);  // fresh memory
+    const std::clock_t start = std::clock();
+    const double mine = found.time_calls(record.calls);
+    const double cpu_seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC /
+                               static_cast<double>(record.calls);
+    RoundSamples samples = gather_samples(group_, {mine});
+    const double seconds = slowest_seconds(samples);
+    const double algorithm = static_cast<double>(record.bytes) / seconds * 1e-9;
+    record.repetitions.push_back(
+        {seconds,
+         cpu_seconds,
+         record.calls,
+         {{"ranks", group_.size()},
+          {"message_bytes", static_cast<double>(record.bytes)},
+          {"algorithm_GB_per_second", algorithm},
+          {"bus_GB_per_second", algorithm * bus_factor(record.collective, group_.size())}}});
+    record.samples.push_back(std::move(samples));
+  }
+
+  const ScalingOptions& options_;
+  distributed::ProcessGroup& group_;
+  std::vector<MessageRecord> records_;
+};
+
+}  // namespace
+
+std::string_view to_string(Collective collective) {
+  switch (collective) {
+    case Collective::all_reduce:
+      return "all_reduce";
+    case Collective::reduce_scatter:
+      return "reduce_scatter";
+    case Collective::all_gather:
+      return "all_gather";
+  }
+  throw std::logic_error("unknown collective");
+}
+
+std::vector<int64_t> message_sizes(int64_t largest, const std::vector<int64_t>& bucket_bytes,
+                                   int64_t granularity) {
+  std::vector<int64_t> sizes;
+  const auto add = [&](int64_t bytes) {
+    sizes.push_back((bytes + granularity - 1) / granularity * granularity);
+  };
+  for (int64_t bytes = kSmallestBytes; bytes <= largest; bytes *= kSizeFactor) add(bytes);
+  for (const int64_t bytes : bucket_bytes) {
+    if (bytes <= largest) add(bytes);
+  }
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  return sizes;
+}
+
+double bus_factor(Collective collective, int ranks) {
+  const double others = static_cast<double>(ranks - 1) / ranks;
+  return collective == Collective::all_reduce ? 2 * others : others;
+}
+
+std::vector<MeasuredRow> measure_collectives(const ScalingOptions& options,
+                                             distributed::ProcessGroup& group,
+                                             const std::vector<int64_t>& bucket_bytes) {
+  if (group.size() == 1) return {};
+  return CollectiveRounds(options, group, bucket_bytes).measure();
+}
+
+}  // namespace tinyllama::scaling

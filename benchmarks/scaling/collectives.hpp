@@ -1,0 +1,30 @@
+// The collectives that data-parallel training is made of, proved and timed over message sizes.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "benchmarks/scaling/scaling_results.hpp"
+
+namespace tinyllama::scaling {
+
+enum class Collective { all_reduce, reduce_scatter, all_gather };
+std::string_view to_string(Collective collective);
+
+/// Bytes from 1 KiB on in steps of 4 up to `largest`, and each of `bucket_bytes` up to it; sorted,
+/// each once. All are multiples of `granularity`, rounded up.
+std::vector<int64_t> message_sizes(int64_t largest, const std::vector<int64_t>& bucket_bytes,
+                                   int64_t granularity);
+
+/// Bus bandwidth over algorithm bandwidth, as nccl-tests defines it (its PERFORMANCE.md): what each
+/// link has to carry, so that it can be held against the hardware's, whatever the number of ranks.
+double bus_factor(Collective collective, int ranks);
+
+/// Rows of the collectives that the options name; bytes are those of the whole vector: what every
+/// rank has (all_reduce), gives (reduce_scatter) or gets (all_gather). Empty for a world of one.
+/// Throws std::runtime_error where a collective's result is wrong, and RankLostError.
+std::vector<MeasuredRow> measure_collectives(const ScalingOptions& options,
+                                             distributed::ProcessGroup& group,
+                                             const std::vector<int64_t>& bucket_bytes);
+
+}  // namespace tinyllama::scaling

@@ -1,0 +1,269 @@
+#include "benchmarks/scaling/scaling_options.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "benchmarks/console/command_line.hpp"
+#include "benchmarks/console/number_options.hpp"
+#include "benchmarks/console/option_grammar.hpp"
+#include "benchmarks/instruments/context.hpp"
+#include "model/problem_sizes.hpp"
+
+namespace tinyllama::scaling {
+namespace {
+
+constexpr const char* kDescription =
+    "Measures data-parallel training steps and the collectives under them, one process a rank.\n"
+    "Rank and number of ranks come from torchrun, mpirun or srun; scripts/scaling starts local "
+    "ones.\n"
+    "What each row and counter means: docs/distributed.md.";
+constexpr const char* kFooter =
+    "Exit status: 0 done; 1 a wrong result, or a rank was lost; 2 bad options, or ranks that "
+    "cannot "
+    "meet;\n"
+    "130 interrupted, with what was measured written.";
+
+// Texts that become checked values once CLI11 has split the command line.
+struct RawOptions {
+  std::string components;
+  std::string variant = "baseline";
+  std::string dtype = "f32";
+  std::string verify = "before";
+  std::string max_bytes;
+  bool no_overlap = false;
+};
+
+void add_model_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) {
+  const char* const group = "Step";
+  app.add_option("--size", options.size, "problem size; gives batch and sequence their defaults")
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--variant", raw.variant,
+                 "baseline, fused, optimized, or switches joined by '+' (as in tiny_llama_bench)")
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--dtype", raw.dtype, "f32, bf16, f16, amp_bf16 or amp_f16")
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "samples of a rank and step: weak scaling")
+      ->check(console::integer<int64_t>())
+      ->group(group);
+  app.add_option("--global-batch", options.global_batch,
+                 "samples of all ranks together: strong scaling")
+      ->check(console::integer<int64_t>())
+      ->group(group);
+  app.add_option("--seq", options.seq, "tokens of a sample")
+      ->check(console::integer<int64_t>())
+      ->group(group);
+  app.add_option("--threads", options.threads, "CPU threads of a rank (default: libtorch's choice)")
+      ->check(console::integer<int>())
+      ->group(group);
+  app.add_option("--device", options.device,
+                 "auto, cpu, cuda or hip; a rank takes the device of "
+                 "its number on its host")
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "of weights and tokens")
+      ->check(console::integer<uint64_t>())
+      ->group(group)
+      ->capture_default_str();
+}
+
+void add_communication_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) {
+  const char* const group = "Communication";
+  app.add_option("--bucket-mb", options.bucket_MiB,
+                 "gradients that travel together, MiB (the first bucket has at most 1)")
+      ->check(console::number())
+      ->group(group)
+      ->capture_default_str();
+  app.add_flag("--no-overlap", raw.no_overlap, "leave out the steps that overlap communication")
+      ->group(group);
+  app.add_flag("--shard-optimizer", options.shard_optimizer,
+               "also steps whose optimizer state is cut over the ranks")
+      ->group(group);
+  app.add_option("--max-bytes", raw.max_bytes,
+                 "largest message of a collective, such as 64MiB (default: the largest bucket)")
+      ->group(group);
+  app.add_option("--timeout", options.timeout_seconds,
+                 "seconds after which a rank that does not answer is given up")
+      ->check(console::number())
+      ->group(group)
+      ->capture_default_str();
+}
+
+void add_measuring_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) {
+  const char* const group = "Measuring";
+  app.add_option("--components", raw.components,
+                 fmt::format("of {} (default: all)", fmt::join(kComponents, ",")))
+      ->group(group);
+  app.add_option("--rounds", options.rounds, "in each of them everything is measured once")
+      ->check(console::integer<int64_t>())
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--min-time", options.min_seconds,
+                 "seconds of each kind of step in a round; a collective gets a tenth")
+      ->check(console::number())
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--verify", raw.verify, "before: prove results before timing; off")
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--benchmark_out", options.out_file, "result file, written by rank 0")
+      ->group(group);
+  app.add_option("--benchmark_format", options.format, "what rank 0 prints: console or json")
+      ->group(group)
+      ->capture_default_str();
+}
+
+template <typename Parse>
+auto parse_named(const char* option, const std::string& text, Parse parse) {
+  try {
+    return parse(text);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(fmt::format("{}: {}", option, error.what()));
+  }
+}
+
+void check_one_of(const char* option, const std::string& text,
+                  const std::vector<std::string>& allowed) {
+  if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return;
+  throw std::invalid_argument(
+      fmt::format("{} '{}': must be one of {}", option, text, fmt::join(allowed, ", ")));
+}
+
+std::vector<std::string> chosen_components(const std::string& text) {
+  const std::vector<std::string> known(std::begin(kComponents), std::end(kComponents));
+  if (text.empty()) return known;
+  std::vector<std::string> chosen = console::parse_names("--components", text);
+  for (const auto& name : chosen) check_one_of("--components", name, known);
+  return chosen;
+}
+
+void apply_size(const CLI::App& app, ScalingOptions& options, const std::filesystem::path& file) {
+  const auto sizes = load_problem_sizes(file);
+  std::vector<std::string> names;
+  for (const auto& size : sizes) names.push_back(size.name);
+  check_one_of("--size", options.size, names);
+  const auto found = std::find_if(sizes.begin(), sizes.end(),
+                                  [&](const auto& size) { return size.name == options.size; });
+  options.dimensions = found->config.dimensions();
+  if (app.count("--batch") == 0) options.batch = found->batch;
+  if (app.count("--seq") == 0) options.seq = found->seq;
+}
+
+void apply_global_batch(const CLI::App& app, ScalingOptions& options, int ranks) {
+  if (!options.global_batch) return;
+  if (app.count("--batch") > 0) {
+    throw std::invalid_argument(fmt::format(
+        "--batch {} with --global-batch {}: one of them says how many samples a rank gets",
+        options.batch, *options.global_batch));
+  }
+  if (*options.global_batch < 1 || *options.global_batch % ranks != 0) {
+    throw std::invalid_argument(fmt::format("--global-batch {}: must be a multiple of the {} ranks",
+                                            *options.global_batch, ranks));
+  }
+  options.batch = *options.global_batch / ranks;
+}
+
+void check_at_least(const char* option, double value, double smallest) {
+  if (value >= smallest && std::isfinite(value)) return;
+  throw std::invalid_argument(
+      fmt::format("{} {:g}: must be {:g} or more", option, value, smallest));
+}
+
+void check(const ScalingOptions& options) {
+  constexpr double kSmallestBucketMiB = 1.0 / 1024;
+  constexpr double kLargestBucketMiB = 1 << 20;
+  check_at_least("--batch", static_cast<double>(options.batch), 1);
+  check_at_least("--seq", static_cast<double>(options.seq), 2);
+  check_at_least("--rounds", static_cast<double>(options.rounds), 1);
+  check_at_least("--min-time", options.min_seconds, 0);
+  check_at_least("--timeout", options.timeout_seconds, 0.1);
+  check_at_least("--bucket-mb", options.bucket_MiB, kSmallestBucketMiB);
+  if (options.bucket_MiB > kLargestBucketMiB) {
+    throw std::invalid_argument(fmt::format("--bucket-mb {:g}: must be {:g} or less",
+                                            options.bucket_MiB, kLargestBucketMiB));
+  }
+  if (options.threads) check_at_least("--threads", *options.threads, 1);
+  if (options.max_bytes)
+    check_at_least("--max-bytes", static_cast<double>(*options.max_bytes), 1024);
+  check_one_of("--benchmark_format", options.format, {"console", "json"});
+  if (options.variant.has(Switch::graph)) {
+    throw std::invalid_argument(
+        fmt::format("--variant '{}': a captured step cannot wait for other ranks; leave graph out",
+                    options.variant.name()));
+  }
+  if (options.shard_optimizer && options.dtype == Dtype::amp_f16) {
+    throw std::invalid_argument(
+        "--shard-optimizer with --dtype amp_f16: whether a step is skipped is decided on all "
+        "gradients, and a rank has a share of them only; take amp_bf16");
+  }
+}
+
+}  // namespace
+
+bool ScalingOptions::measures(const std::string& component) const {
+  return std::find(components.begin(), components.end(), component) != components.end();
+}
+
+Workload ScalingOptions::workload() const {
+  return {ModelConfig(dimensions), variant, dtype, batch, seq};
+}
+
+std::optional<ScalingOptions> parse_scaling_options(int argc, const char* const* argv, int ranks,
+                                                    const std::filesystem::path& problem_sizes) {
+  ScalingOptions options;
+  RawOptions raw;
+  CLI::App app(kDescription, "tiny_llama_scaling");
+  app.footer(kFooter);
+  add_model_options(app, options, raw);
+  add_communication_options(app, options, raw);
+  add_measuring_options(app, options, raw);
+  if (!console::parse_command_line(app, {argv + 1, argv + argc})) return std::nullopt;
+  options.components = chosen_components(raw.components);
+  options.variant = parse_named("--variant", raw.variant, Variant::parse);
+  const auto dtypes = benchmark_dtypes();
+  std::vector<std::string> names;
+  for (const Dtype dtype : dtypes) names.emplace_back(to_string(dtype));
+  check_one_of("--dtype", raw.dtype, names);
+  options.dtype = parse_dtype(raw.dtype);
+  check_one_of("--verify", raw.verify, {"before", "off"});
+  options.verify = raw.verify == "before";
+  options.overlap = !raw.no_overlap;
+  if (!raw.max_bytes.empty())
+    options.max_bytes = console::parse_memory_size("--max-bytes", raw.max_bytes);
+  apply_size(app, options, problem_sizes);
+  apply_global_batch(app, options, ranks);
+  check(options);
+  return options;
+}
+
+distributed::Agreement agreement_of(const ScalingOptions& options) {
+  const instruments::SourceVersion version = instruments::source_version();
+  return {
+      {"commit of the build", version.commit + (version.dirty ? " with changes" : "")},
+      {"libtorch", instruments::torch_version()},
+      {"--components", fmt::format("{}", fmt::join(options.components, ","))},
+      {"--size", options.size},
+      {"--variant", options.variant.name()},
+      {"--dtype", std::string(to_string(options.dtype))},
+      {"--batch", std::to_string(options.batch)},
+      {"--global-batch",
+       options.global_batch ? std::to_string(*options.global_batch) : std::string("none")},
+      {"--seq", std::to_string(options.seq)},
+      {"--bucket-mb", fmt::format("{:g}", options.bucket_MiB)},
+      {"--no-overlap", options.overlap ? "no" : "yes"},
+      {"--shard-optimizer", options.shard_optimizer ? "yes" : "no"},
+      {"--rounds", std::to_string(options.rounds)},
+      {"--max-bytes", options.max_bytes ? std::to_string(*options.max_bytes) : std::string("none")},
+      {"--seed", std::to_string(options.seed)},
+      {"--verify", options.verify ? "before" : "off"},
+  };
+}
+
+}  // namespace tinyllama::scaling

@@ -1,0 +1,58 @@
+// The command line of tiny_llama_scaling, read and checked as far as text can be.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "benchmarks/distributed/rendezvous.hpp"
+#include "model/cost.hpp"
+
+namespace tinyllama::scaling {
+
+/// What can be measured, in the order of the results.
+inline constexpr const char* kComponents[] = {"full_step", "all_reduce", "reduce_scatter",
+                                              "all_gather"};
+
+struct ScalingOptions {
+  std::vector<std::string> components;  ///< of kComponents
+  std::string size = "small";
+  ModelDimensions dimensions;
+  Variant variant;
+  Dtype dtype = Dtype::f32;
+  int64_t batch = 1;  ///< samples of a rank and step; with --global-batch its share
+  std::optional<int64_t> global_batch;  ///< strong scaling: samples of all ranks together
+  int64_t seq = 2;
+  double bucket_MiB = 25;
+  bool overlap = true;
+  bool shard_optimizer = false;
+  int64_t rounds = 10;
+  double min_seconds = 0.5;  ///< of each mode in each round; a collective gets a tenth
+  std::optional<int64_t> max_bytes;
+  std::optional<int> threads;
+  std::string device = "auto";
+  uint64_t seed = 42;
+  double timeout_seconds = 60;
+  bool verify = true;
+  std::string out_file;
+  std::string format = "console";
+
+  bool measures(const std::string& component) const;
+  int64_t bucket_bytes() const { return static_cast<int64_t>(bucket_MiB * 1048576.0); }
+  /// Of a rank.
+  Workload workload() const;
+};
+
+/// Reads the command line of one of `ranks` processes. Prints help and returns nothing for --help;
+/// throws std::invalid_argument, whose message names the option, its value and what is allowed, for
+/// anything else that cannot be run.
+std::optional<ScalingOptions> parse_scaling_options(int argc, const char* const* argv, int ranks,
+                                                    const std::filesystem::path& problem_sizes);
+
+/// What has to be the same on all ranks: options that decide what is computed and sent, and the
+/// build.
+distributed::Agreement agreement_of(const ScalingOptions& options);
+
+}  // namespace tinyllama::scaling

@@ -1,0 +1,43 @@
+// What a run of the scaling program has measured so far, and the file it goes to.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "benchmarks/distributed/process_group.hpp"
+#include "benchmarks/harness/result_document.hpp"
+#include "benchmarks/scaling/rank_samples.hpp"
+#include "benchmarks/scaling/scaling_options.hpp"
+
+namespace tinyllama::scaling {
+
+/// A row and, by round, what each rank measured for it.
+struct MeasuredRow {
+  harness::CaseResult row;
+  std::vector<RoundSamples> samples;
+};
+
+class ScalingResults {
+ public:
+  /// All ranks have to make one: they tell rank 0 where they are. `bucket_bytes` of the gradients;
+  /// empty where no step is measured.
+  ScalingResults(const ScalingOptions& options, distributed::ProcessGroup& group,
+                 const std::vector<int64_t>& bucket_bytes);
+
+  /// Writes the file anew with these rows: nothing that was measured is lost with a rank. Does
+  /// nothing on other ranks than the first. Throws std::runtime_error where it cannot be written.
+  void add(std::vector<MeasuredRow> rows);
+  /// For the end: the document (--benchmark_format=json) or a table of medians.
+  std::string text() const;
+  bool is_empty() const { return rows_.empty(); }
+
+ private:
+  harness::Json document() const;
+
+  const ScalingOptions& options_;
+  bool is_first_;
+  harness::Json context_;
+  std::vector<MeasuredRow> rows_;
+};
+
+}  // namespace tinyllama::scaling

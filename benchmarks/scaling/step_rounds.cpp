@@ -1,0 +1,168 @@
+#include "benchmarks/scaling/step_rounds.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <map>
+
+#include "benchmarks/instruments/memory_meter.hpp"
+#include "benchmarks/scaling/random_order.hpp"
+#include "benchmarks/scaling/run_control.hpp"
+#include "benchmarks/scaling/scaling_row.hpp"
+#include "benchmarks/scaling/step_counters.hpp"
+
+namespace tinyllama::scaling {
+namespace {
+
+constexpr int64_t kWarmUpSteps = 3;
+
+struct ModeRecord {
+  int64_t steps = 1;  // in a round
+  double peak_bytes = 0;
+  std::vector<Repetition> repetitions;
+  std::vector<RoundSamples> samples;
+};
+
+class StepRounds {
+ public:
+  StepRounds(StepSession& session, const ScalingOptions& options, distributed::ProcessGroup& group,
+             const StepProof& proof)
+      : session_(session),
+        options_(options),
+        group_(group),
+        proof_(proof),
+        modes_(step_modes(options, group.size())) {}
+
+  std::vector<MeasuredRow> measure() {
+    for (const StepMode mode : modes_) warm_up(mode);
+    for (int64_t round = 0; round < options_.rounds; ++round) {
+      if (any_rank_interrupted(group_)) break;
+      measure_round(round);
+    }
+    return rows();
+  }
+
+ private:
+  void warm_up(StepMode mode) {
+    group_.enter(fmt::format("warm-up of {}", to_string(mode)));
+    instruments::MemoryMeter meter(group_.device());
+    meter.start();
+    const RoundSamples samples = gather_samples(group_, session_.time_steps(mode, kWarmUpSteps));
+    ModeRecord& record = records_[mode];
+    record.peak_bytes = group_.largest_number(static_cast<double>(meter.read().peak_bytes));
+    // The last one: the first pay for what later ones find in caches. Every rank has all samples,
+    // but their clocks' readings decide: rank 0's word counts.
+    double last = 0;
+    for (const auto& rank : samples) {
+      if (!rank.empty()) last = std::max(last, rank.back());
+    }
+    const double steps = std::ceil(options_.min_seconds / std::max(last, 1e-6));
+    record.steps = static_cast<int64_t>(group_.number_of_first(std::clamp(steps, 1.0, 1e6)));
+  }
+
+  void measure_round(int64_t round) {
+    ModeSamples of_round;
+    std::map<StepMode, double> cpu_seconds;
+    for (const size_t index :
+         random_order(modes_.size(), options_.seed, static_cast<uint64_t>(round))) {
+      const StepMode mode = modes_[index];
+      const int64_t steps = records_[mode].steps;
+      group_.enter(fmt::format("round {} of {}, {} steps {}", round + 1, options_.rounds, steps,
+                               to_string(mode)));
+      const std::clock_t start = std::clock();
+      const std::vector<double> mine = session_.time_steps(mode, steps);
+      cpu_seconds[mode] =
+          static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC / static_cast<double>(steps);
+      of_round[mode] = gather_samples(group_, mine);
+    }
+    for (const StepMode mode : modes_) keep(mode, of_round, cpu_seconds.at(mode));
+    say(group_, fmt::format("round {} of {}: {}", round + 1, options_.rounds, summary(of_round)));
+  }
+
+  static std::string summary(const ModeSamples& of_round) {
+    std::string text;
+    for (const auto& [mode, samples] : of_round) {
+      text +=
+          fmt::format("{}{} {:.1f} ms", text.empty() ? "" : ", ",
+                      mode == StepMode::alone_global ? "alone with all samples" : to_string(mode),
+                      slowest_seconds(samples) * 1e3);
+    }
+    return text;
+  }
+
+  void keep(StepMode mode, const ModeSamples& of_round, double cpu_seconds) {
+    ModeRecord& record = records_[mode];
+    const RoundSamples& samples = of_round.at(mode);
+    Repetition repetition{slowest_seconds(samples), cpu_seconds, record.steps, {}};
+    repetition.counters = counters(mode, repetition.seconds, record.peak_bytes);
+    if (is_data_parallel(mode)) {
+      for (const auto& [name, value] : scaling_counters(of_round, mode, group_.size()))
+        repetition.counters[name] = value;
+    }
+    record.repetitions.push_back(std::move(repetition));
+    record.samples.push_back(samples);
+  }
+
+  static bool is_data_parallel(StepMode mode) {
+    return mode == StepMode::overlap || mode == StepMode::no_overlap || mode == StepMode::sharded;
+  }
+
+  // Of the ranks that compute.
+  harness::Counters counters(StepMode mode, double seconds, double peak_bytes) const {
+    harness::Counters found = {{"ranks", group_.size()},
+                               {"peak_memory_MiB", peak_bytes / 1048576.0}};
+    if (mode == StepMode::communication) return found;
+    const Workload workload = workload_of(mode);
+    const bool alone = mode == StepMode::alone || mode == StepMode::alone_global;
+    const auto samples = static_cast<double>(workload.batch * (alone ? 1 : group_.size()));
+    const auto flops = static_cast<double>(full_step_cost(workload).model_flops);
+    found["samples_per_second"] = samples / seconds;
+    found["tokens_per_second"] = samples * static_cast<double>(workload.seq) / seconds;
+    found["TFLOPS"] = flops / seconds * 1e-12;
+    found["model_flops"] = flops;
+    if (options_.verify && is_data_parallel(mode)) found["max_rel_error"] = proof_.max_rel_error;
+    return found;
+  }
+
+  Workload workload_of(StepMode mode) const {
+    Workload workload = options_.workload();
+    if (mode == StepMode::alone_global) workload.batch = *options_.global_batch;
+    return workload;
+  }
+
+  std::string name_of(StepMode mode) const {
+    const Workload workload = workload_of(mode);
+    return fmt::format("full_step/train/{}/{}/{}/batch:{}/seq:{}/ranks:{}/{}",
+                       workload.variant.name(), options_.size, to_string(workload.dtype),
+                       workload.batch, workload.seq, group_.size(), to_string(mode));
+  }
+
+  std::vector<MeasuredRow> rows() {
+    std::vector<MeasuredRow> found;
+    for (const StepMode mode : modes_) {
+      ModeRecord& record = records_[mode];
+      if (record.repetitions.empty()) continue;
+      found.push_back({to_case_result(name_of(mode), benchmark::kMillisecond, record.repetitions),
+                       std::move(record.samples)});
+    }
+    return found;
+  }
+
+  StepSession& session_;
+  const ScalingOptions& options_;
+  distributed::ProcessGroup& group_;
+  const StepProof& proof_;
+  std::vector<StepMode> modes_;
+  std::map<StepMode, ModeRecord> records_;
+};
+
+}  // namespace
+
+std::vector<MeasuredRow> measure_steps(StepSession& session, const ScalingOptions& options,
+                                       distributed::ProcessGroup& group, const StepProof& proof) {
+  return StepRounds(session, options, group, proof).measure();
+}
+
+}  // namespace tinyllama::scaling
