@@ -17,10 +17,8 @@ TokenBatch random_token_batch(const ModelConfig& config, int64_t batch, int64_t 
 TrainStep::TrainStep(const TinyLlama& model, AdamW& optimizer)
     : model_(model),
       optimizer_(optimizer),
-      device_type_(optimizer.parameters().front().second.device().type()) {
-  if (model.dtype() == Dtype::amp_f16) {
-    scaler_.emplace(optimizer.parameters().front().second.device());
-  }
+      device_type_(model.parameters().front().second.device().type()) {
+  if (model.dtype() == Dtype::amp_f16) scaler_.emplace(model.parameters().front().second.device());
 }
 
 at::Tensor TrainStep::forward(const TokenBatch& batch, int64_t accumulation_steps) const {

@@ -23,7 +23,8 @@ TokenBatch random_token_batch(const ModelConfig& config, int64_t batch, int64_t 
 
 class TrainStep {
  public:
-  /// Holds references: model and optimizer must outlive it. amp_f16 gets a LossScaler.
+  /// Holds references: model and optimizer must outlive it. amp_f16 gets a LossScaler. Who updates
+  /// the parameters in another way gives an optimizer of none.
   TrainStep(const TinyLlama& model, AdamW& optimizer);
 
   /// Loss of one batch divided by `accumulation_steps`, with its graph.

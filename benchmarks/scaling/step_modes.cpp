@@ -76,9 +76,8 @@ struct StepSession::Sharded {
         parameters(model.parameters()),
         optimizer(group, parameters, options.variant, {.learning_rate = kLearningRate},
                   bucket_options(options)),
-        // Only its forward and backward are used; the moments that it would make are not there.
-        whole({parameters.front()}, Variant()),
-        step(model, whole) {
+        none({}, Variant()),
+        step(model, none) {
     leave_first_step(optimizer.of_shares());
   }
 
@@ -86,7 +85,7 @@ struct StepSession::Sharded {
   TinyLlama model;
   NamedTensors parameters;
   distributed::ShardedAdamW optimizer;
-  AdamW whole;
+  AdamW none;  // the step's own: it updates nothing
   TrainStep step;
 };
 

@@ -2,11 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
 #include <stdexcept>
 #include <vector>
 
-#include "benchmarks/distributed/gradient_hooks.hpp"
+#include "benchmarks/distributed/fingerprint.hpp"
 #include "model/relative_error.hpp"
 
 namespace tinyllama::scaling {
@@ -47,38 +46,7 @@ std::string shared_failure(distributed::ProcessGroup& group, const std::string& 
   return group.gather_texts(name, mine).front();
 }
 
-std::string differing_ranks(distributed::ProcessGroup& group, const std::string& name,
-                            const NamedTensors& parameters) {
-  const std::vector<std::string> all = group.gather_texts(name, fingerprint(parameters));
-  std::vector<int> different;
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] != all.front()) different.push_back(static_cast<int>(rank));
-  }
-  if (different.empty()) return {};
-  return fmt::format("wrong result: after one step the weights of {} are not those of rank 0",
-                     distributed::rank_words(different));
-}
-
 }  // namespace
-
-std::string fingerprint(const NamedTensors& tensors) {
-  uint64_t hash = 14695981039346656037ULL;
-  for (const auto& [name, tensor] : tensors) {
-    const at::Tensor values = distributed::dense_values(tensor.detach()).cpu();
-    const auto* bytes = static_cast<const unsigned char*>(values.const_data_ptr());
-    const size_t count = values.nbytes();
-    size_t at = 0;
-    for (; at + sizeof(uint64_t) <= count; at += sizeof(uint64_t)) {
-      uint64_t word = 0;
-      std::memcpy(&word, bytes + at, sizeof word);
-      // A multiplication alone would never carry high bits down.
-      hash = (hash ^ word) * 1099511628211ULL;
-      hash ^= hash >> 29;
-    }
-    for (; at < count; ++at) hash = (hash ^ bytes[at]) * 1099511628211ULL;
-  }
-  return fmt::format("{:016x}", hash);
-}
 
 StepProof prove_step(StepSession& session, const ScalingOptions& options,
                      distributed::ProcessGroup& group) {
@@ -115,14 +83,14 @@ StepProof prove_step(StepSession& session, const ScalingOptions& options,
   proof.failure = shared_failure(group, "gradients proved", wrong);
   if (!proof.failure.empty()) return proof;
   session.update();
-  proof.failure = differing_ranks(group, "weights proved", session.parameters());
+  proof.failure = distributed::differing_ranks(group, "weights proved", session.parameters());
   if (!proof.failure.empty() || !options.shard_optimizer) return proof;
 
   session.attach(StepMode::sharded);
   session.run_sharded();
   session.detach();
   const NamedTensors sharded = session.sharded_parameters();
-  proof.failure = differing_ranks(group, "sharded weights proved", sharded);
+  proof.failure = distributed::differing_ranks(group, "sharded weights proved", sharded);
   if (!proof.failure.empty()) return proof;
   for (size_t i = 0; i < sharded.size() && group.is_first(); ++i) {
     const auto& [name, parameter] = session.parameters()[i];

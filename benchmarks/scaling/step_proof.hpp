@@ -21,7 +21,4 @@ struct StepProof {
 StepProof prove_step(StepSession& session, const ScalingOptions& options,
                      distributed::ProcessGroup& group);
 
-/// Differs, but for chance, where any bit of any tensor does. 16 hexadecimal digits.
-std::string fingerprint(const NamedTensors& tensors);
-
 }  // namespace tinyllama::scaling

@@ -9,7 +9,9 @@ namespace tinyllama::training {
 ModelState::ModelState(const TrainOptions& options, c10::Device device)
     : initializer(options.seed, options.dtype, device),
       model(ModelConfig(options.dimensions), options.variant, options.seq_len, initializer),
-      optimizer(model.parameters(), options.variant, {.learning_rate = options.learning_rate}),
+      // A sharded optimizer has moments of its own (DataParallel).
+      optimizer(options.shard_optimizer ? NamedTensors() : model.parameters(), options.variant,
+                {.learning_rate = options.learning_rate}),
       step(model, optimizer) {
   if (options.weights_folder.empty()) return;
   Weights(options.weights_folder).copy_to(model.parameters());

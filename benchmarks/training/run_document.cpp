@@ -66,6 +66,15 @@ Json run_header(const TrainOptions& options, const instruments::Device& device,
           {"model", model_json(options)}};
 }
 
+Json distributed_json(const TrainOptions& options, const distributed::ProcessGroup& group) {
+  return {{"world_size", group.size()},
+          {"backend", group.backend_name()},
+          {"started_by", to_string(group.where().launcher)},
+          {"bucket_MiB", options.bucket_MiB},
+          {"overlap", options.overlap},
+          {"shard_optimizer", options.shard_optimizer}};
+}
+
 Json sampling_json(const instruments::SystemSamples& samples) {
   Json readings = Json::object();
   for (const auto& [name, r] : samples.readings) {

@@ -3,10 +3,12 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <iostream>
 
 #include "benchmarks/console/command_line.hpp"
+#include "benchmarks/distributed/run_rank.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/thread_pinning.hpp"
@@ -73,11 +75,37 @@ ExitCode report_setup(const training::TrainOptions& options) {
   return training::usable(lines) ? ExitCode::ok : ExitCode::failed;
 }
 
-ExitCode run(int argc, const char* const* argv) {
+// Ranks share one device each, one console and one set of files, which are rank 0's.
+void take_part(training::TrainOptions& options, const distributed::LaunchEnvironment& where) {
+  options.rank = where.rank;
+  options.ranks = where.world_size;
+  const char* const in_the_way = options.profile_memory    ? "--profile-memory"
+                                 : options.profile_pytorch ? "--enable-pytorch-profiler"
+                                 : options.profile_flops   ? "--enable-deepspeed-flops"
+                                                           : nullptr;
+  if (in_the_way != nullptr && options.shard_optimizer) {
+    throw std::invalid_argument(fmt::format(
+        "{} with --shard-optimizer: the profilers know whole optimizers only; leave one out",
+        in_the_way));
+  }
+  if (options.variant.has(Switch::graph)) {
+    throw std::invalid_argument(
+        fmt::format("--variant '{}': a captured step cannot wait for other ranks; leave graph out",
+                    options.variant.name()));
+  }
+  if (where.rank == 0) return;
+  options.output_folder.clear();
+  options.save_weights_folder.clear();
+  options.profile_pytorch = options.profile_memory = options.profile_flops = false;
+  options.profile_operators = options.profile_stacks = false;
+  std::cout.setstate(std::ios_base::failbit);
+}
+
+ExitCode run(int argc, const char* const* argv, const distributed::LaunchEnvironment& where) {
   auto options = training::parse_train_options(argc, argv, kFixtures / "problem_sizes.json");
   if (!options) return ExitCode::ok;
   if (options->validate_setup) return report_setup(*options);
-  const auto device = instruments::Device::select(options->device);
+  const auto device = distributed::select_device(options->device, where);
   const DeviceTraits traits = device_traits(device.torch().type());
   const std::string refusal = refuse_variant(options->variant, options->dtype, traits);
   if (!refusal.empty()) {
@@ -86,18 +114,34 @@ ExitCode run(int argc, const char* const* argv) {
   }
   options->variant = resolved(options->variant, options->dtype, traits);
   refuse_for_graph(*options);
+  if (where.world_size > 1) {
+    take_part(*options, where);
+  } else if (options->shard_optimizer) {
+    throw std::invalid_argument(
+        "--shard-optimizer: one process has nobody to share the optimizer's state with; start "
+        "several with torchrun, mpirun or srun");
+  }
   instruments::host_allocator::install();
   if (options->threads) at::set_num_threads(*options->threads);
   if (options->deterministic) make_deterministic();
-  return training::run_training(*options, device, {argv, argv + argc},
-                                {kFixtures / "device_peaks.json"});
+  const std::vector<std::string> command(argv, argv + argc);
+  const training::TrainRunPaths paths = {kFixtures / "device_peaks.json"};
+  if (where.world_size == 1) return training::run_training(*options, device, command, paths);
+  const std::chrono::milliseconds timeout(static_cast<int64_t>(options->timeout_seconds * 1e3));
+  distributed::ProcessGroup group(where, device, timeout, training::agreement_of(*options));
+  return training::run_training(*options, device, command, paths, &group);
 }
 
 }  // namespace
 }  // namespace tinyllama
 
 int main(int argc, char** argv) {
-  tinyllama::instruments::pin_openmp_threads(argv);
-  return tinyllama::console::run_program("tiny_llama_train",
-                                         [&] { return tinyllama::run(argc, argv); });
+  using namespace tinyllama;
+  return console::run_program("tiny_llama_train", [&] {
+    return distributed::run_rank("tiny_llama_train", [&](const auto& where) {
+      // The ranks of a host would all take its first processors.
+      if (where.world_size == 1) instruments::pin_openmp_threads(argv);
+      return run(argc, argv, where);
+    });
+  });
 }

@@ -51,6 +51,12 @@ struct TrainOptions {
   bool emit_ranges = false;
   int64_t profile_steps = 5;
   int64_t flops_profile_step = 10;
+  double bucket_MiB = 25;        ///< gradients that travel together between ranks
+  bool overlap = true;           ///< they travel while the backward runs
+  bool shard_optimizer = false;  ///< each rank keeps a share of the optimizer's state
+  double timeout_seconds = 60;   ///< after which a rank that does not answer is given up
+  int rank = 0;                  ///< of this process; from the environment
+  int ranks = 1;
 
   bool any_profiler() const { return profile_pytorch || profile_memory || profile_flops; }
   /// Where the files go: --profile-dir with a profiler, else --output-dir, else nowhere.
@@ -62,7 +68,8 @@ struct TrainOptions {
   StepRange flops_steps() const;
   /// Of one micro-batch.
   Workload workload() const;
-  int64_t samples_per_step() const { return batch_size * gradient_accumulation_steps; }
+  /// Of all ranks together.
+  int64_t samples_per_step() const { return batch_size * gradient_accumulation_steps * ranks; }
 };
 
 /// Reads the command line. Prints help and returns nothing for --help; throws

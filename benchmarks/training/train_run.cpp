@@ -32,10 +32,11 @@ constexpr size_t kOperatorsShown = 10;
 class TrainRun {
  public:
   TrainRun(const TrainOptions& options, const instruments::Device& device,
-           const TrainRunPaths& paths)
+           const TrainRunPaths& paths, distributed::ProcessGroup* group)
       : options_(options),
         device_(device),
         paths_(paths),
+        group_(group),
         profiles_("--profile-dir", options.any_profiler() ? options.profile_folder : ""),
         output_("--output-dir", options.output_folder),
         weights_("--save-weights", options.save_weights_folder),
@@ -49,10 +50,13 @@ class TrainRun {
 
   ExitCode run(const std::vector<std::string>& command) {
     document_ = run_header(options_, device_, command, data_->name());
+    if (group_) document_["distributed"] = distributed_json(options_, *group_);
     std::cout << banner(options_, device_, data_->name()) << "\nInitializing model and optimizer..."
               << std::endl;
     ModelState state(options_, device_.torch());
+    if (group_) parallel_.emplace(options_, state, *group_);
     attempts_.attempt([&] { train(state); });
+    attempts_.attempt([&] { compare_weights(); });
     // Nothing to tell, and an earlier run's files are worth more.
     if (steps_.empty()) attempts_.rethrow();
     summarize_run();
@@ -95,7 +99,7 @@ class TrainRun {
     if (operators_) profilers.operators = &*operators_;
     profilers.phase_ranges = options_.emit_ranges;
     profilers.keep_memory = [&](MemoryRecording recording) { recording_ = std::move(recording); };
-    Trainer trainer(options_, device_, state, *data_, profilers);
+    Trainer trainer(options_, device_, state, *data_, profilers, parallel_ ? &*parallel_ : nullptr);
     trainer.on_step([&](const StepRecord& step) { keep_step(step); });
     instruments::SystemSampler sampler(device_);
     std::cout << "\nStarting training..." << std::endl;
@@ -109,12 +113,21 @@ class TrainRun {
     if (step.step % options_.log_interval == 0 || step.step == 1 || last)
       std::cout << step_line(step, options_.num_steps) << std::flush;
     write_event(step);
-    if (!std::isfinite(step.loss)) {
+    if (!std::isfinite(step.loss) && options_.rank == 0) {
       fmt::print(stderr,
                  "tiny_llama_train: step {}: the loss is {}: training stopped; lower "
                  "--learning-rate {:g}, or use a wider --dtype\n",
                  step.step, step.loss, options_.learning_rate);
     }
+  }
+
+  // What data-parallel training promises, checked where it can be.
+  void compare_weights() {
+    if (!parallel_ || attempts_.has_failed()) return;
+    const std::string different = parallel_->differing_ranks();
+    document_["distributed"]["weights_are_identical"] = different.empty();
+    if (!different.empty())
+      throw std::runtime_error(fmt::format("after the last step {}: wrong result", different));
   }
 
   void write_event(const StepRecord& step) {
@@ -232,6 +245,8 @@ class TrainRun {
   const TrainOptions& options_;
   instruments::Device device_;
   const TrainRunPaths& paths_;
+  distributed::ProcessGroup* group_;
+  std::optional<DataParallel> parallel_;
   ResultFolder profiles_;
   ResultFolder output_;
   ResultFolder weights_;
@@ -249,9 +264,10 @@ class TrainRun {
 }  // namespace
 
 ExitCode run_training(const TrainOptions& options, const instruments::Device& device,
-                      const std::vector<std::string>& command, const TrainRunPaths& paths) {
+                      const std::vector<std::string>& command, const TrainRunPaths& paths,
+                      distributed::ProcessGroup* group) {
   console::install_interrupt_handler();
-  return TrainRun(options, device, paths).run(command);
+  return TrainRun(options, device, paths, group).run(command);
 }
 
 }  // namespace tinyllama::training

@@ -12,12 +12,13 @@
 namespace tinyllama::training {
 
 Trainer::Trainer(const TrainOptions& options, const instruments::Device& device, ModelState& state,
-                 TokenData& data, Profilers profilers)
+                 TokenData& data, Profilers profilers, DataParallel* parallel)
     : options_(options),
       device_(device),
       state_(state),
       data_(data),
       profilers_(std::move(profilers)),
+      parallel_(parallel),
       clock_(device),
       meter_(device) {
   if (!options.variant.has(Switch::graph)) return;
@@ -51,26 +52,53 @@ at::Tensor Trainer::train(int64_t step) {
     begin(Phase::forward);
     return graph_->run().clone();
   }
+  // The micro-batches of all ranks follow each other, as those of one process with all of them.
+  const int64_t micro_steps = options_.gradient_accumulation_steps;
+  const int64_t ranks = parallel_ ? parallel_->ranks() : 1;
+  const int64_t first = parallel_ ? parallel_->rank() * micro_steps : 0;
+  if (parallel_) parallel_->begin_step(step);
   at::Tensor total;
-  for (int64_t micro = 0; micro < options_.gradient_accumulation_steps; ++micro) {
+  for (int64_t micro = 0; micro < micro_steps; ++micro) {
     begin(Phase::data_loading);
     const TokenBatch batch = [&] {
       const ComponentRange range("data_loading");
-      return data_.train_batch(step, micro);
+      return data_.train_batch(step, first + micro);
     }();
     begin(Phase::forward);
-    at::Tensor loss = state_.step.forward(batch, options_.gradient_accumulation_steps);
+    at::Tensor loss = state_.step.forward(batch, micro_steps * ranks);
     begin(Phase::backward);
-    state_.step.backward(loss);
+    compute_gradients(loss, micro + 1 == micro_steps);
     loss = loss.detach();
     total = total.defined() ? total + loss : loss;
   }
   if (memory_) memory_->mark_gradients(state_.optimizer.parameters());
   begin(Phase::optimizer);
+  update_parameters();
+  return total;
+}
+
+// Waiting for the sums over the ranks is a part of the backward that they overlap.
+void Trainer::compute_gradients(const at::Tensor& loss, bool is_last) {
+  if (parallel_ && is_last) parallel_->begin_last_backward();
+  state_.step.backward(loss);
+  if (parallel_ && is_last) parallel_->finish_last_backward();
+}
+
+void Trainer::update_parameters() {
+  if (parallel_) {
+    parallel_->update();
+    begin(Phase::other);
+    parallel_->clear_gradients();
+    return;
+  }
   state_.step.update();
   begin(Phase::other);
   state_.optimizer.clear_gradients();
-  return total;
+}
+
+// Ranks stop after the same step.
+bool Trainer::interrupted() const {
+  return parallel_ ? interrupted_together_ : console::interrupted();
 }
 
 void Trainer::evaluate(Pending& pending, int64_t step) {
@@ -117,6 +145,11 @@ bool Trainer::report_pending() {
     Pending& pending = pending_[i];
     pending.record.times = times[i];
     pending.record.loss = pending.loss.item<double>();
+    if (parallel_) {
+      const DataParallel::Agreed agreed = parallel_->agree(pending.record.loss);
+      pending.record.loss = agreed.loss;
+      interrupted_together_ = interrupted_together_ || agreed.interrupted;
+    }
     // The sign of a NaN says nothing, and would be printed.
     if (std::isnan(pending.record.loss)) pending.record.loss = std::abs(pending.record.loss);
     finite = std::isfinite(pending.record.loss);
@@ -127,7 +160,7 @@ bool Trainer::report_pending() {
 }
 
 void Trainer::run() {
-  for (int64_t step = 1; step <= options_.num_steps && !console::interrupted(); ++step) {
+  for (int64_t step = 1; step <= options_.num_steps && !interrupted(); ++step) {
     try {
       run_step(step);
     } catch (...) {
@@ -139,7 +172,7 @@ void Trainer::run() {
       }
       std::rethrow_exception(fault);
     }
-    if ((is_due(step) || console::interrupted()) && !report_pending()) break;
+    if ((is_due(step) || (!parallel_ && interrupted())) && !report_pending()) break;
   }
   report_pending();
   if (memory_) {

@@ -8,6 +8,7 @@
 
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
+#include "benchmarks/training/data_parallel.hpp"
 #include "benchmarks/training/memory_recorder.hpp"
 #include "benchmarks/training/model_state.hpp"
 #include "benchmarks/training/operator_recorder.hpp"
@@ -28,9 +29,9 @@ struct Profilers {
 
 class Trainer {
  public:
-  /// Holds references; everything must outlive it.
+  /// Holds references; everything must outlive it. `parallel`: null for a process alone.
   Trainer(const TrainOptions& options, const instruments::Device& device, ModelState& state,
-          TokenData& data, Profilers profilers);
+          TokenData& data, Profilers profilers, DataParallel* parallel = nullptr);
 
   /// Called with each finished step, in order: at once on a CPU, every --log-interval steps on a
   /// GPU, which need not be waited for in between.
@@ -55,12 +56,18 @@ class Trainer {
   /// Waits for the device and reports what is pending; false where a loss is not finite.
   bool report_pending();
   bool is_due(int64_t step) const;
+  void compute_gradients(const at::Tensor& loss, bool is_last);
+  void update_parameters();
+  bool interrupted() const;
 
   const TrainOptions& options_;
   instruments::Device device_;
   ModelState& state_;
   TokenData& data_;
   Profilers profilers_;
+  DataParallel* parallel_;
+  /// Some rank's signal, as all ranks know it.
+  bool interrupted_together_ = false;
   std::function<void(const StepRecord&)> report_ = [](const StepRecord&) {};
   PhaseClock clock_;
   instruments::MemoryMeter meter_;
