@@ -11,6 +11,7 @@
 #include "benchmarks/console/command_line.hpp"
 #include "benchmarks/console/number_options.hpp"
 #include "benchmarks/console/option_grammar.hpp"
+#include "benchmarks/console/size_options.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "model/problem_sizes.hpp"
 
@@ -60,6 +61,11 @@ void add_model_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) 
   app.add_option("--seq", options.seq, "tokens of a sample")
       ->check(console::integer<int64_t>())
       ->group(group);
+  for (const auto& [name, dimension] : console::kSizeOptions) {
+    app.add_option(name, options.dimensions.*dimension, "of a size of your own")
+        ->check(console::integer<int64_t>())
+        ->group(group);
+  }
   app.add_option("--threads", options.threads, "CPU threads of a rank (default: libtorch's choice)")
       ->check(console::integer<int>())
       ->group(group);
@@ -151,7 +157,12 @@ void apply_size(const CLI::App& app, ScalingOptions& options, const std::filesys
   check_one_of("--size", options.size, names);
   const auto found = std::find_if(sizes.begin(), sizes.end(),
                                   [&](const auto& size) { return size.name == options.size; });
+  const ModelDimensions given = options.dimensions;
   options.dimensions = found->config.dimensions();
+  for (const auto& [name, dimension] : console::kSizeOptions) {
+    if (app.count(name) > 0) options.dimensions.*dimension = given.*dimension;
+  }
+  if (options.dimensions != found->config.dimensions()) options.size = "custom";
   if (app.count("--batch") == 0) options.batch = found->batch;
   if (app.count("--seq") == 0) options.seq = found->seq;
 }
@@ -177,6 +188,7 @@ void check_at_least(const char* option, double value, double smallest) {
 }
 
 void check(const ScalingOptions& options) {
+  static_cast<void>(ModelConfig(options.dimensions));
   constexpr double kSmallestBucketMiB = 1.0 / 1024;
   constexpr double kLargestBucketMiB = 1 << 20;
   check_at_least("--batch", static_cast<double>(options.batch), 1);
@@ -203,6 +215,13 @@ void check(const ScalingOptions& options) {
         "--shard-optimizer with --dtype amp_f16: whether a step is skipped is decided on all "
         "gradients, and a rank has a share of them only; take amp_bf16");
   }
+}
+
+std::string dimension_words(const ModelDimensions& dimensions) {
+  std::vector<std::string> words;
+  for (const auto& [name, dimension] : console::kSizeOptions)
+    words.push_back(fmt::format("{}={}", name, dimensions.*dimension));
+  return fmt::format("{}", fmt::join(words, " "));
 }
 
 }  // namespace
@@ -249,7 +268,7 @@ distributed::Agreement agreement_of(const ScalingOptions& options) {
       {"commit of the build", version.commit + (version.dirty ? " with changes" : "")},
       {"libtorch", instruments::torch_version()},
       {"--components", fmt::format("{}", fmt::join(options.components, ","))},
-      {"--size", options.size},
+      {"dimensions of the model", dimension_words(options.dimensions)},
       {"--variant", options.variant.name()},
       {"--dtype", std::string(to_string(options.dtype))},
       {"--batch", std::to_string(options.batch)},

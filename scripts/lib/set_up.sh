@@ -54,8 +54,8 @@ set_up() {
   if [[ "$torch_kind" == cuda ]]; then not_needed+=(libamdhip64-dev); fi
   # what torch.compile includes, and the malloc that its processes are measured with
   if [[ "$purpose" != peers && "$purpose" != test ]]; then not_needed+=(libtcmalloc-minimal4 python3-dev); fi
-  # what the pictures and traces are opened in
-  if [[ "$purpose" != test ]]; then not_needed+=(chromium); fi
+  # what the pictures and traces are opened in, and a launcher of ranks that the tests start
+  if [[ "$purpose" != test ]]; then not_needed+=(chromium openmpi-bin); fi
   set_up_packages "${not_needed[@]}"
   if [[ -z "$own_torch" ]]; then set_up_torch; fi
   if [[ "$purpose" == test ]]; then set_up_tools requirements-test.txt "tools for the tests" test_tools; fi
