@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from played_grid import (
 )
 
 from ablation_stand_in import StandIn, measurement, study
+from made_up_scaling import write_run
 from tinyllama_tools.ablation_files import result_text
 from tinyllama_tools.ablation_measure import Effort
 from tinyllama_tools.ablation_options import parse_options
@@ -24,6 +27,7 @@ from tinyllama_tools.ablation_run import run_study
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.kinds import source_of
 from tinyllama_tools.report.loading import read_inputs
+from tinyllama_tools.scaling.main import main as scaling
 from training_stand_in import made_up_summary
 
 
@@ -69,6 +73,15 @@ def write_training(folder: Path, **options: Any) -> Path:  # noqa: ANN401
     return write(folder / "performance_summary.json", made_up_summary(**options))
 
 
+def write_scaling(folder: Path) -> Path:
+    """A folder of scripts/scaling with its projections over two interconnects."""
+    write_run(folder)
+    with contextlib.redirect_stdout(io.StringIO()):
+        status = scaling([f"--from={folder}", "--interconnects=mi300x_ndr,ethernet_10g"])
+    assert status == 0
+    return folder
+
+
 def write_everything(folder: Path) -> list[Path]:
     """A result of every kind; the second machine is half as fast again."""
     other = Grid(rounds=1, speed=1.5, device="Another CPU", commit="d" * 40)
@@ -77,6 +90,7 @@ def write_everything(folder: Path) -> list[Path]:
         write_result(folder / "20260304T060000Z_another_cpu" / "results.json", other),
         write_training(folder / "performance_results_tiny_20260304_070000"),
         write_ablation(folder / "20260304T080000Z_ablation"),
+        write_scaling(folder / "20260304T090000Z_scaling"),
     ]
 
 

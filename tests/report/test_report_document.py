@@ -26,6 +26,7 @@ ORDER = [
     "memory",
     "frontier",
     "predictions",
+    "data_parallel",
     "ablation",
     "training",
     "comparison",
@@ -103,7 +104,7 @@ def test_a_training_run_alone_names_what_is_missing(tmp_path: Path) -> None:
     missing = {one["id"]: one["missing"] for one in made["sections"] if one["missing"]}
     assert set(missing) == {
         *("environment", "roofline", "speed_of_light", "time", "scaling", "frontier"),
-        *("predictions", "ablation", "comparison"),
+        *("predictions", "data_parallel", "ablation", "comparison"),
     }
     assert all("scripts/" in reason for reason in missing.values())
     assert len(made["summary"]) == 5

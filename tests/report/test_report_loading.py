@@ -42,7 +42,7 @@ def errors(inputs: ReportInputs) -> list[Omission]:
 def test_every_kind_is_told_apart(tmp_path: Path) -> None:
     paths = write_everything(tmp_path)
     kinds = {source_of(path).kind for path in paths}
-    assert kinds == {Kind.STUDY, Kind.SUITE, Kind.TRAINING, Kind.ABLATION}
+    assert kinds == {Kind.STUDY, Kind.SUITE, Kind.TRAINING, Kind.ABLATION, Kind.SCALING}
     assert source_of(paths[0] / "study.json") == Source(Kind.STUDY, paths[0])
     assert source_of(paths[0] / "frontier.json").kind == Kind.FRONTIER
     assert source_of(paths[1].parent) == Source(Kind.SUITE, paths[1])

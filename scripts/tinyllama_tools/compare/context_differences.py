@@ -8,11 +8,17 @@ from typing import Any
 
 from tinyllama_tools.profile_compare import SAME_WORK
 from tinyllama_tools.reading.case_name import parse_case_name
+from tinyllama_tools.reading.collective_name import parse_collective_name
 
 Context = Mapping[str, Any]
 Contexts = Sequence[Context]
 # the most important first
 KEYS = (
+    ("distributed", "world_size"),
+    ("distributed", "backend"),
+    ("distributed", "bucket_MiB"),
+    ("distributed", "started_by"),
+    ("distributed", "scaling"),
     ("device", "name"),
     ("device", "backend"),
     ("device", "architecture"),
@@ -137,12 +143,19 @@ def work_differences(base: Contexts, new: Contexts) -> list[str]:
     return [f"not the same work: {text}" for text in texts if text]
 
 
+def _axis(text: str, axis: str) -> str:
+    """Of a case or a collective; empty where a name does not have it."""
+    name = parse_case_name(text) or parse_collective_name(text)
+    value = getattr(name, axis, None)
+    return "" if value is None else str(value)
+
+
 def axis_differences(base: Sequence[str], new: Sequence[str]) -> list[str]:
-    """From names of cases: dtypes, sizes and variants that only one side has."""
+    """From names of cases: dtypes, sizes, variants and ranks that only one side has."""
     found = []
-    for axis in ("dtype", "size", "variant"):
+    for axis in ("dtype", "size", "variant", "ranks"):
         sides = [
-            sorted({getattr(name, axis) for name in map(parse_case_name, names) if name})
+            sorted({value for name in names if (value := _axis(name, axis))})
             for names in (base, new)
         ]
         if sides[0] != sides[1]:

@@ -20,6 +20,7 @@ SMALLER, LARGER, NEITHER = -1, 1, 0
 RATE = Kind(LARGER, exact=False)
 COST = Kind(SMALLER, exact=True)
 FACT = Kind(NEITHER, exact=True)
+LOSS = Kind(SMALLER, exact=False)
 KINDS: Mapping[str, Kind] = {
     "samples_per_second": RATE,
     "tokens_per_second": RATE,
@@ -46,6 +47,19 @@ KINDS: Mapping[str, Kind] = {
     "flop_per_byte": FACT,
     # threads may add up in another order, so that the last digits differ from run to run
     "max_rel_error": Kind(SMALLER, exact=False),
+    # of data-parallel steps and of collectives; what is lost or waited for is the less the better
+    "ranks": FACT,
+    "message_bytes": FACT,
+    "weak_efficiency_percent": RATE,
+    "strong_efficiency_percent": RATE,
+    "overlap_percent": RATE,
+    "algorithm_GB_per_second": RATE,
+    "bus_GB_per_second": RATE,
+    "communication_percent": LOSS,
+    "loss_small_batch_percent": LOSS,
+    "loss_slower_local_percent": LOSS,
+    "loss_imbalance_percent": LOSS,
+    "loss_communication_percent": LOSS,
     # of the training program
     "final_loss": Kind(NEITHER, exact=False),
 }

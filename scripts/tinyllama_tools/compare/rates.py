@@ -29,7 +29,8 @@ def rates(case: str, seconds: float, counters: Mapping[str, float]) -> dict[str,
     `seconds`: of an iteration, above 0. `counters`: of the case's opening.
     """
     axes = parse_case_name(case)
-    if axes is None:
+    # of a data-parallel step, the mode decides how many samples there are
+    if axes is None or axes.is_data_parallel:
         return {}
     found = {
         "samples_per_second": axes.batch / seconds,

@@ -111,7 +111,8 @@ def share_text(share: float) -> str:
 def part_text(case: str) -> str:
     """`ffn/forward_backward`: the other axes are those of the whole."""
     name = parse_case_name(case)
-    return case if name is None else f"{name.component}/{name.pass_name}"
+    is_part = name is not None and not name.is_data_parallel
+    return f"{name.component}/{name.pass_name}" if is_part else case
 
 
 def attribution_text(attribution: Attribution) -> list[str]:

@@ -176,8 +176,9 @@ def combine(runs: Sequence[StoredRun]) -> ResultSet:
     warnings = []
     for text, found in rows.items():
         name = parse_case_name(text)
-        if name is None:
-            warnings.append(f"not a case of this suite: {text}")
+        if name is None or name.is_data_parallel:
+            # of several ranks, or a collective: scaling/scaling_result.py reads those
+            warnings.append(f"not a case of one process of this suite: {text}")
             continue
         case = _case(name, found)
         if isinstance(case, LeftOut):

@@ -15,6 +15,7 @@ from tinyllama_tools.report.places import without_places
 from tinyllama_tools.report.sections import (
     ablation,
     comparison,
+    data_parallel,
     environment,
     frontier,
     left_out,
@@ -42,6 +43,7 @@ BUILDERS: Sequence[tuple[str, str, Builder]] = tuple(
         memory,
         frontier,
         predictions,
+        data_parallel,
         ablation,
         training,
         comparison,

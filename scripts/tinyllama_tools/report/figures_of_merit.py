@@ -96,17 +96,32 @@ def _predicted(inputs: ReportInputs) -> Iterator[FigureOfMerit]:
         yield FigureOfMerit(f"{name}/predicted_memory", of.memory_bytes / MIB, "MiB")
 
 
+def _data_parallel(inputs: ReportInputs) -> Iterator[FigureOfMerit]:
+    for run in inputs.scalings:
+        for result in run.analysis.results:
+            for point in (p for p in run.analysis.points if p.ranks == result.ranks):
+                name = str(result.steps[point.mode].name)
+                yield FigureOfMerit(f"{name}/time", point.seconds.median, "s")
+                if point.efficiency is not None:
+                    percent = point.efficiency.median
+                    yield FigureOfMerit(f"{name}/efficiency_percent", percent, "%")
+                if point.communication is not None:
+                    percent = point.communication.median
+                    yield FigureOfMerit(f"{name}/communication_percent", percent, "%")
+
+
 def figures_of_merit(inputs: ReportInputs) -> list[FigureOfMerit]:
-    """Of the first result."""
+    """Of the first result, and of every data-parallel run."""
     results = inputs.main
     if results is None:
-        return []
+        return list(_data_parallel(inputs))
     found = (
         _peaks(results),
         _of_steps(inputs, results),
         _held_out("time", inputs.time_fits),
         _held_out("memory", inputs.memory_fits),
         _predicted(inputs),
+        _data_parallel(inputs),
     )
     # what is no number is no figure
     return [one for figures in found for one in figures if math.isfinite(one.value)]

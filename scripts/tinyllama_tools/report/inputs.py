@@ -18,6 +18,7 @@ from tinyllama_tools.report.document import Omission
 from tinyllama_tools.report.frontier_file import FrontierFile
 from tinyllama_tools.report.kinds import Kind, Source
 from tinyllama_tools.report.predicted import Predictions, predictions_of
+from tinyllama_tools.report.scaling_file import ScalingRun
 from tinyllama_tools.report.scaling_fits import SeriesFit, memory_fits, time_fits
 from tinyllama_tools.report.step_analysis import all_closures, all_lights, main_closure, main_light
 from tinyllama_tools.report.wording import case_text
@@ -84,6 +85,7 @@ class ReportInputs:
     trainings: tuple[TrainingRun, ...] = ()
     ablations: tuple[Ablation, ...] = ()
     frontiers: tuple[FrontierFile, ...] = ()
+    scalings: tuple[ScalingRun, ...] = ()
     absent: tuple[Kind, ...] = ()
     omissions: tuple[Omission, ...] = field(default=())
 
@@ -166,4 +168,5 @@ class ReportInputs:
     @property
     def is_empty(self) -> bool:
         """Whether nothing could be used."""
-        return not (self.sets or self.trainings or self.ablations or self.frontiers)
+        kinds = (self.sets, self.trainings, self.ablations, self.frontiers, self.scalings)
+        return not any(kinds)

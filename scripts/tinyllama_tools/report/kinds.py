@@ -15,11 +15,19 @@ from tinyllama_tools.reading.result_reader import is_result
 from tinyllama_tools.reading.training_reader import is_training_summary
 from tinyllama_tools.report.frontier_file import is_frontier
 from tinyllama_tools.result_files import SUITE_FILE
+from tinyllama_tools.scaling.files import DOCUMENT as SCALING_FILE
+from tinyllama_tools.scaling.files import KIND as SCALING_KIND
+from tinyllama_tools.scaling.files import RESULTS as SCALING_RESULTS
+from tinyllama_tools.scaling.scaling_result import is_scaling_result
 
 STUDY_FILE, FRONTIER_FILE = STUDY, FRONTIER
-KNOWN = f"{SUITE_FILE}, {STUDY_FILE}, {TRAINING_FILE}, {ABLATION_FILE} or {FRONTIER_FILE}"
+KNOWN = (
+    f"{SUITE_FILE}, {STUDY_FILE}, {TRAINING_FILE}, {ABLATION_FILE}, {FRONTIER_FILE} or "
+    f"{SCALING_RESULTS}"
+)
 NAME_A_RESULT = (
-    "name a result of scripts/bench, scripts/study, scripts/frontier or scripts/ablation"
+    "name a result of scripts/bench, scripts/study, scripts/frontier, scripts/scaling or "
+    "scripts/ablation"
 )
 
 
@@ -31,6 +39,7 @@ class Kind(Enum):
     TRAINING = ("a training study", "scripts/study tiny small --grid off")
     FRONTIER = ("a frontier", "scripts/frontier")
     ABLATION = ("an ablation", "scripts/ablation")
+    SCALING = ("a data-parallel run", "scripts/scaling --processes 1,2")
 
     def __init__(self, words: str, command: str) -> None:
         self.words = words
@@ -39,7 +48,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Source:
-    """A result to read. `path`: the folder of a grid study, the file of any other kind."""
+    """A result to read. `path`: the folder of a grid study or of a data-parallel run, the file of
+    any other kind, and of a data-parallel result that somebody named alone."""
 
     kind: Kind
     path: Path
@@ -48,6 +58,11 @@ class Source:
 def is_grid_study(document: Json) -> bool:
     """Whether it is the study.json of a grid."""
     return document.get("kind") == KIND and "schema_version" in document
+
+
+def is_scaling_document(document: Json) -> bool:
+    """Whether it is the scaling.json of scripts/scaling."""
+    return document.get("kind") == SCALING_KIND and "schema_version" in document
 
 
 def _of_file(path: Path) -> Source:
@@ -60,6 +75,10 @@ def _of_file(path: Path) -> Source:
         return Source(Kind.ABLATION, path)
     if is_frontier(document):
         return Source(Kind.FRONTIER, path)
+    if is_scaling_document(document):
+        return Source(Kind.SCALING, path.parent)
+    if is_scaling_result(document):
+        return Source(Kind.SCALING, path)
     if is_result(document):
         return Source(Kind.SUITE, path)
     known = ", ".join(list(document)[:5]) or "none"
@@ -74,7 +93,9 @@ def source_of(path: Path) -> Source:
         return _of_file(path)
     if (path / STUDY_FILE).exists():
         return Source(Kind.STUDY, path)
-    for name in (SUITE_FILE, ABLATION_FILE, TRAINING_FILE, FRONTIER_FILE):
+    for name in (SUITE_FILE, ABLATION_FILE, TRAINING_FILE, FRONTIER_FILE, SCALING_FILE):
         if (path / name).exists():
             return _of_file(path / name)
+    if any(path.glob(SCALING_RESULTS)):
+        return Source(Kind.SCALING, path)
     raise BadInputError(f"{path}: holds none of {KNOWN}; {NAME_A_RESULT}")

@@ -33,6 +33,7 @@ from tinyllama_tools.report.document import Omission
 from tinyllama_tools.report.frontier_file import read_frontier
 from tinyllama_tools.report.inputs import Ablation, GridStudy, ReportInputs, TrainingRun
 from tinyllama_tools.report.kinds import STUDY_FILE, SUITE_FILE, Kind, Source, is_grid_study
+from tinyllama_tools.report.scaling_file import read_scaling_run
 from tinyllama_tools.report.selection import main_step, missing_parts
 
 # counters of a case that its costs must agree with: neither depends on how it was run
@@ -187,7 +188,7 @@ def read_inputs(
     """Reads every source. `unknown`: what was named but is no result."""
     reading = _Reading()
     sets: list[ResultSet] = []
-    studies, trainings, ablations, frontiers = [], [], [], []
+    studies, trainings, ablations, frontiers, scalings = [], [], [], [], []
     for source in dict.fromkeys(sources):
         path = source.path
         if source.kind == Kind.STUDY:
@@ -204,6 +205,9 @@ def read_inputs(
         elif source.kind == Kind.FRONTIER:
             frontier = reading.attempt(path, lambda path=path: read_frontier(path))
             frontiers += [frontier] if frontier is not None else []
+        elif source.kind == Kind.SCALING:
+            scaling = reading.attempt(path, lambda path=path: read_scaling_run(path))
+            scalings += [scaling] if scaling is not None else []
         else:
             ablation = reading.attempt(path, lambda path=path: _read_ablation(path))
             ablations += [ablation] if ablation is not None else []
@@ -214,6 +218,7 @@ def read_inputs(
         tuple(trainings),
         tuple(ablations),
         (*frontiers, *(study.frontier for study in studies if study.frontier)),
+        tuple(scalings),
         tuple(absent),
         (*unknown, *reading.omissions),
     )

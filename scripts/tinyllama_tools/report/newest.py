@@ -13,6 +13,7 @@ from tinyllama_tools.report.document import Omission
 from tinyllama_tools.report.kinds import (
     ABLATION_FILE,
     FRONTIER_FILE,
+    SCALING_FILE,
     STUDY_FILE,
     SUITE_FILE,
     TRAINING_FILE,
@@ -111,6 +112,7 @@ def newest_sources(results: Path) -> Newest:
         Kind.TRAINING: list(_newest_trainings(folders)),
         Kind.FRONTIER: _newest_frontiers(folders, study),
         Kind.ABLATION: [f / ABLATION_FILE for f in folders if (f / ABLATION_FILE).is_file()][:1],
+        Kind.SCALING: [f for f in folders if (f / SCALING_FILE).is_file()][:1],
     }
     # a study's own serves where there is no other
     served = {Kind.FRONTIER for f in found[Kind.STUDY] if (f / FRONTIER_FILE).is_file()}

@@ -12,9 +12,9 @@ from tinyllama_tools.result_files import RESULTS
 FORMATS = ("html", "md", "png", "fom")
 EPILOG = """\
 RESULT: a result file of the suite, the folder of a grid study, of a run of the suite, of a training
-run, of a frontier or of an ablation. Of several results of the suite, the first that has a training
-step with all its parts is analysed; all are compared. Without any, the newest of each kind in
-results/ is taken, and what is taken and what is missing is said.
+run, of a frontier, of a data-parallel run or of an ablation. Of several results of the suite, the
+first that has a training step with all its parts is analysed; all are compared. Without any, the
+newest of each kind in results/ is taken, and what is taken and what is missing is said.
 
 html writes results/report_<UTC time>.html and png a folder of pictures, unless -o says where; md
 and fom then write to standard output. Exit status: 0 written; 1 written, but some part had errors,

@@ -1,0 +1,43 @@
+"""Names of the files in the folder of a scaling run, for what writes them and what reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tinyllama_tools.reading.errors import BadInputError
+
+KIND, SCHEMA_VERSION = "scaling", 1
+DOCUMENT, PAGE = "scaling.json", "scaling.md"
+RESULTS = "ranks_*.json"
+# a batch for each rank; one batch for all of them
+WEAK, STRONG = "weak", "strong"
+
+
+def result_file(folder: Path, ranks: int) -> Path:
+    """What tiny_llama_scaling writes at rank 0."""
+    return folder / f"ranks_{ranks}.json"
+
+
+def log_file(folder: Path, ranks: int) -> Path:
+    """What the ranks said, a line each with its rank before it."""
+    return folder / f"ranks_{ranks}.log"
+
+
+def _ranks_of(path: Path) -> tuple[int, str]:
+    digits = path.stem.rpartition("_")[2]
+    return (int(digits) if digits.isdecimal() else -1, path.name)
+
+
+def result_files(path: Path) -> list[Path]:
+    """Of a folder every ranks_<N>.json in the order of N, of a file that file.
+
+    BadInputError where a folder has none.
+    """
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.glob(RESULTS), key=_ranks_of)
+    if not found:
+        raise BadInputError(
+            f"{path}: holds no {RESULTS}; measure first: scripts/scaling --processes 1,2"
+        )
+    return found

@@ -1,0 +1,191 @@
+"""Where local steps come from: ranks alone, results of the suite, and predictions from those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tinyllama_tools.case_costs import CaseCost, ask_costs, read_case_costs
+from tinyllama_tools.grid_files import COSTS, rounds_of
+from tinyllama_tools.prediction.rates import calibrate_rates
+from tinyllama_tools.prediction.refusal import RatesRefusedError
+from tinyllama_tools.prediction.steps import StepPrediction, predict_steps
+from tinyllama_tools.reading.case_name import CaseName
+from tinyllama_tools.reading.json_file import read_json
+from tinyllama_tools.reading.result_set import ResultSet, read_result_set
+from tinyllama_tools.result_files import SUITE_FILE
+from tinyllama_tools.scaling.files import RESULTS, result_files
+from tinyllama_tools.scaling.local_step import MEASURED, PREDICTED, LocalStep
+from tinyllama_tools.scaling.scaling_result import (
+    ALONE,
+    ScalingResult,
+    is_scaling_result,
+    read_scaling_result,
+)
+from tinyllama_tools.suite_run import SuiteError, problem_sizes
+
+BASELINE = "baseline"
+REMEDY = (
+    "measure it: scripts/bench --components full_step --sizes SIZE, then --local-step its "
+    "results.json; or give a result with every component of smaller sizes to predict it from"
+)
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """`steps` by size; `missing`: the reason for each size that has none."""
+
+    steps: Mapping[str, LocalStep]
+    missing: Mapping[str, str]
+
+
+def _plain(name: CaseName) -> CaseName:
+    """The same step as a case of one process."""
+    return replace(name, ranks=None, mode="")
+
+
+def steps_alone(results: Sequence[ScalingResult]) -> dict[str, LocalStep]:
+    """Of the ranks that computed alone, by size; the world with the fewest ranks first, whose rank
+    alone had no neighbours that wait."""
+    found: dict[str, LocalStep] = {}
+    for result in sorted(results, key=lambda one: one.ranks):
+        row = result.steps.get(ALONE)
+        if row is None:
+            continue
+        rows = [one for one in (row, result.alone_global) if one is not None]
+        batches = {one.name.batch: one.median_seconds for one in rows}
+        if row.name.size in found:
+            first = found[row.name.size]
+            others = {b: s for b, s in batches.items() if b != first.name.batch}
+            others |= first.seconds_by_batch
+            found[row.name.size] = replace(first, seconds_by_batch=others)
+            continue
+        seconds = batches.pop(row.name.batch)
+        source = f"{row.name}, {result.path.name}"
+        found[row.name.size] = LocalStep(
+            _plain(row.name), seconds, seconds, seconds, MEASURED, source, seconds_by_batch=batches
+        )
+    return found
+
+
+def steps_of_suite(results: ResultSet, dtype: str, variant: str) -> dict[str, LocalStep]:
+    """Of one dtype and variant, by size: at the size's own batch and sequence, else at the largest
+    batch of its longest sequence."""
+    sizes = problem_sizes()
+    by_size: dict[str, list[tuple[CaseName, float]]] = {}
+    for case in results.cases.values():
+        name = case.name
+        if name.is_training_step and (name.dtype, name.variant) == (dtype, variant):
+            by_size.setdefault(name.size, []).append((name, case.median_seconds))
+    found = {}
+    for size, cases in by_size.items():
+        own = (sizes[size]["batch"], sizes[size]["seq"]) if size in sizes else None
+        name, seconds = max(
+            cases,
+            key=lambda case: ((case[0].batch, case[0].seq) == own, case[0].seq, case[0].batch),
+        )
+        others = {n.batch: s for n, s in cases if n.seq == name.seq and n.batch != name.batch}
+        source = f"{name}, {', '.join(path.name for path in results.paths)}"
+        found[size] = LocalStep(
+            name, seconds, seconds, seconds, MEASURED, source, seconds_by_batch=others
+        )
+    return found
+
+
+def _predicted(name: CaseName, one: StepPrediction) -> LocalStep:
+    return LocalStep(name, one.seconds, one.low, one.high, PREDICTED, one.basis, one.range_words)
+
+
+def steps_predicted(
+    results: ResultSet, costs: Sequence[CaseCost], dtype: str, variant: str
+) -> tuple[dict[str, LocalStep], str]:
+    """Of every size at its own batch and sequence, from the rates of what was measured; and why
+    there are none."""
+    sizes = problem_sizes()
+    try:
+        rates = calibrate_rates(results, dtype, variant, costs)
+    except RatesRefusedError as error:
+        return {}, str(error)
+    found, _ = predict_steps(rates, costs)
+    own = {
+        one.name.size: _predicted(one.name, one)
+        for one in found
+        if (of := sizes.get(one.name.size))
+        and (one.name.batch, one.name.seq) == (of["batch"], of["seq"])
+    }
+    return own, "" if own else "the costs have no step at a size's own batch and sequence"
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    if any(path.glob(RESULTS)):
+        return result_files(path)
+    return rounds_of(path) or [path / SUITE_FILE]
+
+
+def _costs(path: Path, program: Path, dtype: str, variant: str) -> tuple[Sequence[CaseCost], str]:
+    """Of the study's own file, else of the program."""
+    stored = path / COSTS
+    if path.is_dir() and stored.exists():
+        return read_case_costs(read_json(stored)[0]), ""
+    variants = ",".join(dict.fromkeys((BASELINE, variant)))
+    options = [
+        f"--sizes={','.join(problem_sizes())}",
+        f"--dtypes={dtype}",
+        f"--variants={variants}",
+    ]
+    try:
+        return ask_costs(program, options), ""
+    except SuiteError as error:
+        return (), f"the costs of steps that were not run cannot be asked for: {error}"
+
+
+def _of_path(
+    path: Path, program: Path, dtype: str, variant: str
+) -> tuple[dict[str, LocalStep], dict[str, LocalStep], str]:
+    """Measured, predicted, and why nothing is predicted."""
+    files = _files(path)
+    document, _ = read_json(files[0])
+    if is_scaling_result(document):
+        return steps_alone([read_scaling_result(file) for file in files]), {}, ""
+    results = read_result_set(files)
+    measured = steps_of_suite(results, dtype, variant)
+    costs, reason = _costs(path, program, dtype, variant)
+    predicted, refusal = steps_predicted(results, costs, dtype, variant) if costs else ({}, reason)
+    return measured, predicted, refusal
+
+
+def local_steps(
+    results: Sequence[ScalingResult],
+    given: Iterable[Path],
+    program: Path,
+    dtype: str,
+    variant: str,
+) -> LocalSteps:
+    """Of every problem size: a measured one from `given`, then a rank's alone, then a prediction.
+
+    `given`: results of the suite or of tiny_llama_scaling, or folders of those. `program`:
+    tiny_llama_bench, which is asked for costs. BadInputError for a file that cannot be used.
+    """
+    measured: dict[str, LocalStep] = {}
+    predicted: dict[str, LocalStep] = {}
+    reasons: list[str] = []
+    for path in given:
+        here, foretold, reason = _of_path(path, program, dtype, variant)
+        if not here and not foretold:
+            reasons.append(f"{path}: no {variant} step in {dtype}; {reason}".rstrip("; "))
+        elif reason:
+            reasons.append(f"{path}: {reason}")
+        measured = {**here, **measured}
+        predicted = {**foretold, **predicted}
+    alone = {
+        size: step
+        for size, step in steps_alone(results).items()
+        if (step.name.dtype, step.name.variant) == (dtype, variant)
+    }
+    found = {**predicted, **alone, **measured}
+    why = "; ".join(reasons) or REMEDY
+    ordered = {size: found[size] for size in (*problem_sizes(), *found) if size in found}
+    return LocalSteps(ordered, {s: why for s in problem_sizes() if s not in found})

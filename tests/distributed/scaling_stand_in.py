@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Plays one rank of tiny_llama_scaling: writes what a rank saw, and ends as it is told to.
+
+STAND_IN_FOLDER: where `ranks_<N>.json`, rank 0's result, is taken from and `seen_<rank>.json`, the
+rank's surroundings, is left. STAND_IN_FAULT: what which rank does, `1:dies`; the others then find
+after --timeout that it is lost, as the program does. Only the standard library, and little of it:
+it is started dozens of times.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+
+RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+FOLDER = os.environ["STAND_IN_FOLDER"]
+OPTIONS = dict(text.lstrip("-").partition("=")[::2] for text in sys.argv[1:])
+KEPT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+FOREVER = 600
+NAME = f"rank {RANK} of {RANKS}"
+
+
+def say(text: str) -> None:
+    print(f"tiny_llama_scaling: {NAME}: {text}", file=sys.stderr, flush=True)
+
+
+def leave_what_was_seen(children: list[int]) -> None:
+    seen = {
+        "pid": os.getpid(),
+        "children": children,
+        "cores": sorted(os.sched_getaffinity(0)),
+        "environment": {name: os.environ.get(name) for name in KEPT},
+        "others": [name for name in os.environ if name.startswith(("SLURM_", "OMPI_"))],
+        "arguments": sys.argv[1:],
+    }
+    part = f"{FOLDER}/part_{RANK}"
+    with open(part, "w", encoding="utf-8") as stream:  # noqa: PTH123 - pathlib is slow to import
+        json.dump(seen, stream)
+    os.replace(part, f"{FOLDER}/seen_{RANK}.json")  # noqa: PTH105
+
+
+def have_child() -> int:
+    """A process of the rank's own group that would outlive it."""
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(FOREVER)
+        os._exit(0)
+    return child
+
+
+def write_result() -> None:
+    if RANK == 0:
+        shutil.copy(f"{FOLDER}/ranks_{RANKS}.json", OPTIONS["benchmark_out"])
+
+
+def do(fault: str) -> int:
+    """The exit status of the rank that has the fault."""
+    if fault == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "fails":
+        say("full_step: gradients differ by 0.5")
+        return 1
+    if fault == "refuses":
+        say("--size 'huge': must be one of tiny, small")
+        return 2
+    if fault == "ignores_sigterm":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if fault == "port_taken":
+        tries = f"{FOLDER}/ports"
+        with open(tries, "a", encoding="utf-8") as stream:  # noqa: PTH123
+            stream.write(os.environ["MASTER_PORT"] + "\n")
+        with open(tries, encoding="utf-8") as stream:  # noqa: PTH123
+            if len(stream.readlines()) == 1:
+                say(f"port {os.environ['MASTER_PORT']} is in use")
+                return 2
+        write_result()
+        return 0
+    time.sleep(FOREVER)
+    return 0
+
+
+def main() -> int:
+    who, _, fault = os.environ.get("STAND_IN_FAULT", "").partition(":")
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    leave_what_was_seen([have_child()] if fault else [])
+    print(f"{NAME} is there", flush=True)
+    if fault and int(who) == RANK:
+        return do(fault)
+    if fault == "port_taken":
+        return 0
+    if fault:
+        time.sleep(float(OPTIONS["timeout"]))
+        say(f"rank {who} did not answer in step 3")
+        return 1
+    write_result()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+"""Local ranks: their environment, cores and port, and that none is left, however they end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from made_up_scaling import write_run
+from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.reading.json_file import Json
+from tinyllama_tools.scaling import measuring
+from tinyllama_tools.scaling.measuring import Measured, measure
+from tinyllama_tools.scaling.options import parse_options
+from tinyllama_tools.scaling.pinning import allowed_cores, core_order, core_sets
+from tinyllama_tools.scaling.watching import INTERRUPTED, Patience
+
+STAND_IN = Path(__file__).with_name("scaling_stand_in.py")
+# a loaded machine may take long to start a process
+SOON = 20.0
+
+
+class Launch:
+    """A build folder with the stand-in, and where it leaves what it saw."""
+
+    def __init__(self, root: Path) -> None:
+        self.build, self.folder, self.out = root / "build", root / "seen", root / "results"
+        program = self.build / measuring.PROGRAM
+        program.parent.mkdir(parents=True)
+        shutil.copy(STAND_IN, program)
+        write_run(self.folder, rounds=1)
+        self.said: list[str] = []
+
+    def options(self, *arguments: str) -> argparse.Namespace:
+        return parse_options(["--oversubscribe", f"--build-folder={self.build}", *arguments])
+
+    def measure(self, *arguments: str) -> Measured:
+        return measure(self.options(*arguments), self.out, self.said.append, lambda _: None)
+
+    def seen(self, rank: int) -> Json:
+        return json.loads((self.folder / f"seen_{rank}.json").read_text(encoding="utf-8"))
+
+    def wait_for(self, ranks: int) -> None:
+        until = time.monotonic() + SOON
+        while not all((self.folder / f"seen_{r}.json").exists() for r in range(ranks)):
+            assert time.monotonic() < until, "the ranks did not start"
+            time.sleep(0.02)
+
+    def left_over(self, ranks: int) -> list[int]:
+        """Processes of the ranks, and what those started, that still run."""
+        started = [self.seen(rank) for rank in range(ranks)]
+        pids = [pid for seen in started for pid in (seen["pid"], *seen["children"])]
+        # what was killed by now need not have ended yet
+        until = time.monotonic() + 1.0
+        while any(map(is_running, pids)) and time.monotonic() < until:
+            time.sleep(0.01)
+        return [pid for pid in pids if is_running(pid)]
+
+
+def is_running(pid: int) -> bool:
+    """A zombie that nobody has waited for does not run."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+@pytest.fixture
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch:
+    made = Launch(tmp_path)
+    monkeypatch.setenv("STAND_IN_FOLDER", str(made.folder))
+    monkeypatch.delenv("STAND_IN_FAULT", raising=False)
+    return made
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that tests need not wait as people do."""
+    monkeypatch.setattr(measuring, "GRACE_SECONDS", 0.1)
+    quick = lambda others: Patience(others, after_term=0.3, after_interrupt=5.0)  # noqa: E731
+    monkeypatch.setattr(measuring, "Patience", quick)
+
+
+def test_ranks_get_the_environment_of_torchrun(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "7")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "7")
+    assert launch.measure("--processes=2", "--", "--size=tiny").status == 0
+    ports = set()
+    for rank in range(2):
+        seen = launch.seen(rank)
+        ports.add(seen["environment"].pop("MASTER_PORT"))
+        assert seen["environment"] == {
+            "RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+        }
+        assert not {"SLURM_PROCID", "OMPI_COMM_WORLD_RANK"} & set(seen["others"])
+        assert {"--threads=1", "--timeout=60", "--size=tiny"} <= set(seen["arguments"])
+    assert len(ports) == 1 and int(ports.pop()) > 1024
+    assert json.loads((launch.out / "ranks_2.json").read_text(encoding="utf-8"))["benchmarks"]
+    log = (launch.out / "ranks_2.log").read_text(encoding="utf-8").splitlines()
+    assert sorted(log) == ["[rank 0] rank 0 of 2 is there", "[rank 1] rank 1 of 2 is there"]
+
+
+def test_each_rank_is_pinned(launch: Launch) -> None:
+    assert launch.measure("--processes=2").status == 0
+    every = allowed_cores()
+    cores = [launch.seen(rank)["cores"] for rank in range(2)]
+    assert [len(one) for one in cores] == [1, 1]
+    assert set(cores[0] + cores[1]) <= set(every)
+    assert cores[0] != cores[1] or len(every) == 1
+
+
+def test_cores_are_shared_out() -> None:
+    # 0 and 4, 1 and 5, ... are the two threads of a core
+    first = {core: core % 4 for core in range(8)}
+    ordered = core_order(range(8), first)
+    assert ordered == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert core_order([0, 1, 2, 3], {0: 0, 1: 0, 2: 2, 3: 2}) == [0, 2, 1, 3]
+    assert core_sets(2, 2, ordered) == [(0, 1), (2, 3)]
+    assert core_sets(3, 1, [5, 6], oversubscribe=True) == [(5,), (6,), (5,)]
+
+
+def test_too_many_ranks_are_refused_before_any_starts(launch: Launch) -> None:
+    many = 4 * len(allowed_cores())
+    options = launch.options(f"--processes=1,{many}")
+    options.oversubscribe = False
+    with pytest.raises(BadInputError, match=rf"--processes {many} with .* logical processors"):
+        measure(options, launch.out, launch.said.append, lambda _: None)
+    assert not launch.out.exists()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_rank_that_dies_ends_the_others(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "1:dies")
+    measured = launch.measure("--processes=2", "--timeout=0.2")
+    assert measured.status == 1
+    (failure,) = measured.failures
+    assert failure.words.startswith("rank 1 of 2 was ended by SIGKILL")
+    assert launch.left_over(2) == []
+    log = (launch.out / "ranks_2.log").read_text(encoding="utf-8")
+    assert "[rank 0] tiny_llama_scaling: rank 0 of 2: rank 1 did not answer in step 3" in log
+
+
+@pytest.mark.parametrize("fault", ["hangs", "ignores_sigterm"])
+@pytest.mark.usefixtures("impatient")
+def test_a_rank_that_hangs_is_ended(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", f"1:{fault}")
+    measured = launch.measure("--processes=2", "--timeout=0.2")
+    assert measured.status == 1
+    (failure,) = measured.failures
+    assert failure.words.startswith("rank 0 of 2 ended with 1; its last words:")
+    assert "rank 1 did not answer in step 3" in failure.words
+    assert "2 ranks: ended by force: 1" in launch.said
+    assert launch.left_over(2) == []
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_wrong_result_fails_and_the_next_world_is_measured(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "1:fails")
+    measured = launch.measure("--processes=2,4", "--timeout=0.1")
+    assert [failure.ranks for failure in measured.failures] == [2, 4]
+    assert "gradients differ by 0.5" in measured.failures[0].words
+    assert measured.status == 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_refused_option_ends_the_command(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "0:refuses")
+    measured = launch.measure("--processes=2,4", "--timeout=0.1")
+    assert measured.status == 2
+    (failure,) = measured.failures
+    assert "must be one of tiny, small" in failure.words
+
+
+def test_a_port_that_was_taken_meanwhile_is_another_one(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_FAULT", "0:port_taken")
+    assert launch.measure("--processes=2").status == 0
+    ports = (launch.folder / "ports").read_text(encoding="utf-8").split()
+    assert len(ports) == 2
+    assert (launch.out / "ranks_2.json").exists()
+
+
+def test_a_program_that_is_not_built_says_how(launch: Launch) -> None:
+    (launch.build / measuring.PROGRAM).unlink()
+    with pytest.raises(BadInputError, match="build it: scripts/bench --setup-only"):
+        launch.measure("--processes=2")
+
+
+LAUNCHER = """
+import sys
+from pathlib import Path
+from tinyllama_tools.scaling.measuring import measure
+from tinyllama_tools.scaling.options import parse_options
+measured = measure(parse_options(sys.argv[2:]), Path(sys.argv[1]), print, lambda _: None)
+sys.exit(measured.status)
+"""
+
+
+@pytest.fixture
+def launcher(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, project_root: Path
+) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has started two ranks, the second of which hangs."""
+    monkeypatch.setenv("STAND_IN_FAULT", "1:hangs")
+    monkeypatch.setenv("PYTHONPATH", str(project_root / "scripts"))
+    options = ["--oversubscribe", f"--build-folder={launch.build}", "--processes=2"]
+    command = [sys.executable, "-c", LAUNCHER, str(launch.out), *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    launch.wait_for(2)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_ctrl_c_reaches_the_ranks_and_leaves_none(
+    launch: Launch, launcher: subprocess.Popen[str]
+) -> None:
+    launcher.send_signal(signal.SIGINT)
+    output, _ = launcher.communicate(timeout=SOON)
+    assert launcher.returncode == INTERRUPTED, output
+    assert "2 ranks: interrupted" in output
+    assert launch.left_over(2) == []
+
+
+def test_ranks_do_not_outlive_a_launcher_that_was_killed(
+    launch: Launch, launcher: subprocess.Popen[str]
+) -> None:
+    launcher.kill()
+    launcher.wait(timeout=SOON)
+    ranks = [launch.seen(rank)["pid"] for rank in range(2)]
+    until = time.monotonic() + SOON
+    while any(map(is_running, ranks)):
+        assert time.monotonic() < until, "a rank outlived its launcher"
+        time.sleep(0.02)
+    for rank in range(2):
+        # of a real rank there are none: nobody is left to end what a rank itself started
+        for child in launch.seen(rank)["children"]:
+            os.kill(child, signal.SIGKILL)

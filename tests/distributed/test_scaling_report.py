@@ -1,0 +1,166 @@
+"""Data-parallel runs in a report: the section, what it names as missing, and how it finds them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from made_up_scaling import World, document, write_run, write_world
+from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.report.build import build_document
+from tinyllama_tools.report.document import Document, Section
+from tinyllama_tools.report.figures_of_merit import figures_of_merit
+from tinyllama_tools.report.inputs import ReportInputs
+from tinyllama_tools.report.kinds import Kind, Source, source_of
+from tinyllama_tools.report.loading import read_inputs
+from tinyllama_tools.report.newest import newest_sources
+from tinyllama_tools.report.scaling_file import read_scaling_run
+from tinyllama_tools.scaling.main import main
+
+LINKS = "--interconnects=nvlink4_ndr,ethernet_10g"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole run with its scaling.json."""
+    made = write_run(tmp_path_factory.mktemp("results") / "20260304T050607Z_scaling")
+    assert main([f"--from={made}", LINKS]) == 0
+    return made
+
+
+@pytest.fixture(scope="module")
+def inputs(folder: Path) -> ReportInputs:
+    return read_inputs([source_of(folder)])
+
+
+@pytest.fixture(scope="module")
+def built(inputs: ReportInputs) -> Document:
+    return build_document(inputs)
+
+
+def section(built: Document) -> Section:
+    return next(one for one in built.sections if one.id == "data_parallel")
+
+
+def rows(of: Section, identity: str) -> list[list[object]]:
+    return [list(row) for table in of.tables if table.id == identity for row in table.rows]
+
+
+def test_a_folder_and_its_files_are_told_from_other_results(folder: Path, tmp_path: Path) -> None:
+    assert source_of(folder) == Source(Kind.SCALING, folder)
+    assert source_of(folder / "scaling.json") == Source(Kind.SCALING, folder)
+    alone = folder / "ranks_2.json"
+    assert source_of(alone) == Source(Kind.SCALING, alone)
+    bare = write_run(tmp_path / "bare", ranks=(2,))
+    assert source_of(bare) == Source(Kind.SCALING, bare)
+    assert Source(Kind.SCALING, folder) in newest_sources(folder.parent).sources
+    assert Kind.SCALING in newest_sources(tmp_path).absent
+
+
+def test_the_section_has_every_figure_and_table(built: Document) -> None:
+    found = section(built)
+    assert found.missing == ""
+    assert {figure.id for figure in found.figures} == {
+        *("speedup", "scaling_loss", "collectives_2", "collectives_4"),
+        *("projection_weak", "projection_strong"),
+    }
+    assert {table.id for table in found.tables} == {
+        *("parallel_efficiency", "scaling_losses", "collective_fits", "projection_checks"),
+        *("projections", "projection_links"),
+    }
+    assert all(figure.points for figure in found.figures)
+    assert any("4 ranks reach an efficiency of 9" in text for text in found.text)
+    whole = built.as_json()
+    assert "None" not in json.dumps(whole, allow_nan=False)
+    (drawn,) = (one for one in whole["sections"] if one["id"] == "data_parallel")
+    for figure in drawn["figures"]:
+        assert figure["id"].isidentifier()
+        for trace in figure["traces"]:
+            assert len(trace["x"]) == len(trace["y"]) > 0, figure["id"]
+            assert None not in trace["y"]
+    for table in drawn["tables"]:
+        titles = [column["title"] for column in table["columns"]]
+        assert len(titles) == len(set(titles)), table["id"]
+    assert all("  " not in text for text in drawn["text"])
+
+
+def test_losses_of_each_world_make_up_the_whole(built: Document) -> None:
+    losses = rows(section(built), "scaling_losses")
+    for ranks in (2, 4):
+        of = [row[2] for row in losses if row[0] == ranks]
+        assert len(of) == 4
+        assert sum(of) == pytest.approx(100)
+    (figure,) = (one for one in section(built).figures if one.id == "scaling_loss")
+    stacked = [sum(trace["y"][i] for trace in figure.traces) for i in range(2)]
+    assert stacked == pytest.approx([100, 100])
+
+
+def test_every_projection_is_marked_as_one(built: Document) -> None:
+    found = rows(section(built), "projections")
+    assert found and {row[-1] for row in found} == {"projection"}
+    drawn = [one for one in section(built).figures if one.id.startswith("projection_")]
+    assert all(one.title.startswith("Projection: ") for one in drawn)
+    assert all(one.note.startswith("Projections, not measurements") for one in drawn)
+
+
+def test_links_have_their_sources(built: Document) -> None:
+    links = {(row[0], row[1]): row for row in rows(section(built), "projection_links")}
+    assert links["ethernet_10g", "10 Gb/s Ethernet"][2:4] == [pytest.approx(1.25), 10]
+    assert "measured here" in str(links["measured", "gloo"][4])
+
+
+def test_a_single_file_has_no_projection_and_says_so(folder: Path) -> None:
+    inputs = read_inputs([source_of(folder / "ranks_4.json")])
+    built = build_document(inputs)
+    assert rows(section(built), "projections") == []
+    (omission,) = (one for one in built.omissions if one.kind == "projection")
+    assert "scripts/scaling --from" in omission.reason
+    assert built.errors == 0
+
+
+def test_a_fit_that_is_refused_is_left_out_by_name(tmp_path: Path) -> None:
+    changed = document(World())
+    changed["benchmarks"] = [
+        e
+        for e in changed["benchmarks"]
+        if not e["run_name"].startswith("all_gather") or "bytes:1024/" in e["run_name"]
+    ]
+    path = write_world(tmp_path, World())
+    path.write_text(json.dumps(changed), encoding="utf-8")
+    built = build_document(read_inputs([source_of(path)]))
+    (omission,) = (one for one in built.omissions if one.kind == "latency and bandwidth")
+    assert omission.name == "all_gather, 2 ranks"
+    assert "1 sizes, at least 3 are needed" in omission.reason
+
+
+def test_a_damaged_scaling_file_is_named(folder: Path, tmp_path: Path) -> None:
+    damaged = write_run(tmp_path / "run", ranks=(2,))
+    found = json.loads((folder / "scaling.json").read_text(encoding="utf-8"))
+    found["projection"]["steps"][3]["ranks"] = "many"
+    (damaged / "scaling.json").write_text(json.dumps(found), encoding="utf-8")
+    with pytest.raises(BadInputError, match=r"projection\.steps\[3\]: ranks is 'many'"):
+        read_scaling_run(damaged)
+    (omission,) = read_inputs([source_of(damaged)]).omissions
+    assert omission.is_error
+
+
+def test_without_a_run_the_section_says_what_makes_one() -> None:
+    built = build_document(ReportInputs())
+    assert "scripts/scaling --processes 1,2 makes one" in section(built).missing
+
+
+def test_figures_of_merit_follow_the_efficiency(inputs: ReportInputs) -> None:
+    found = {figure.name: figure for figure in figures_of_merit(inputs)}
+    name = "full_step/train/baseline/tiny/f32/batch:8/seq:128/ranks:4/overlap"
+    assert 85 < found[f"{name}/efficiency_percent"].value < 100
+    assert found[f"{name}/time"].unit == "s"
+    assert f"{name}/communication_percent" in found
+
+
+def test_results_of_several_ranks_are_no_results_of_one_process(folder: Path) -> None:
+    """A frontier or a prediction must not be made of them."""
+    inputs = read_inputs([source_of(folder)])
+    assert inputs.sets == ()
+    assert not inputs.is_empty
