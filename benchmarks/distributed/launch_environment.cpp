@@ -93,6 +93,8 @@ LaunchEnvironment from_torchrun(const Variables& variables) {
   LaunchEnvironment found =
       read_ranks(variables, {Launcher::torchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK"});
   found.master_port = kDefaultPort;
+  found.local_size = static_cast<int>(
+      variables.number_or("LOCAL_WORLD_SIZE", 1, found.world_size, found.local_size));
   if (variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
     found.agent_store_prefix = fmt::format(
         "/worker/attempt_{}", variables.number_or("TORCHELASTIC_RESTART_COUNT", 0,
@@ -113,6 +115,7 @@ LaunchEnvironment from_open_mpi(const Variables& variables) {
         "is on; set MASTER_ADDR to its name (mpirun -x MASTER_ADDR=...)",
         found.world_size, here));
   }
+  found.local_size = static_cast<int>(here);
   const auto job = variables.text("PMIX_NAMESPACE");
   found.master_port = job ? port_of_job(fnv1a(*job)) : kDefaultPort;
   return found;
@@ -132,6 +135,9 @@ LaunchEnvironment from_slurm(const Variables& variables) {
       throw std::invalid_argument(fmt::format("{}={}: {}", nodes, *list, error.what()));
     }
   }
+  // "4(x2)": 4 ranks on each of 2 hosts. The largest host counts, and it is named first.
+  if (const auto tasks = variables.text("SLURM_STEP_TASKS_PER_NODE"))
+    std::from_chars(tasks->data(), tasks->data() + tasks->size(), found.local_size);
   const int64_t job =
       variables.number_or("SLURM_JOB_ID", 0, std::numeric_limits<int64_t>::max(), 0);
   found.master_port = port_of_job(static_cast<uint64_t>(job));

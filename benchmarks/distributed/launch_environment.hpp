@@ -17,6 +17,7 @@ struct LaunchEnvironment {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;  ///< among the ranks of this host: which of its devices to take
+  int local_size = 1;  ///< ranks of this host, as far as the launcher says: they share its memory
   std::string master_address = "127.0.0.1";  ///< of rank 0's host, where the ranks meet
   uint16_t master_port = 0;
   /// torchrun itself keeps the store at that address; ours are the keys with this prefix.

@@ -99,6 +99,7 @@ TEST(LaunchEnvironmentTest, SlurmsFirstNodeIsWhereRanksMeet) {
   EXPECT_EQ(found.local_rank, 1);
   EXPECT_EQ(found.master_address, "gpu07");
   EXPECT_NE(found.master_port, read(with(kSlurm, "SLURM_JOB_ID", "123457")).master_port);
+  EXPECT_EQ(read(with(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "4(x2)")).local_size, 4);
 }
 
 TEST(LaunchEnvironmentTest, AStepOfAJobMayHaveFewerTasksThanTheJob) {

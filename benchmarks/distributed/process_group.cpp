@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 #include "benchmarks/distributed/rank_lost.hpp"
@@ -44,19 +45,27 @@ ProcessGroup::ProcessGroup(const LaunchEnvironment& where, const instruments::De
   rendezvous_.emplace(where, timeout, agreement);
   try {
     backend_ = connect(*rendezvous_, device);
+  } catch (const std::invalid_argument&) {
+    throw;
   } catch (const std::exception& error) {
     give_up("connecting the ranks", error);
   }
 }
 
-ProcessGroup::~ProcessGroup() = default;
+// The back-end's destructor waits for operations that are under way, which a lost rank will never
+// take part in: then it stays until the process ends.
+ProcessGroup::~ProcessGroup() {
+  if (has_lost_a_rank_) static_cast<void>(backend_.release());
+}
 
 std::string ProcessGroup::backend_name() const {
   return backend_ ? backend_->getBackendName() : "none";
 }
 
 void ProcessGroup::give_up(const char* operation, const std::exception& cause) {
-  const std::vector<int> lost = rendezvous_->find_lost_ranks(kPatience);
+  has_lost_a_rank_ = true;
+  const std::vector<int> lost =
+      rendezvous_->find_lost_ranks(std::min(kPatience, rendezvous_->timeout()));
   const std::string who = lost.empty()
                               ? "every rank answers, so the network or the operation itself failed"
                               : fmt::format("{} {} not answer: dead, hanging or cut off",
@@ -109,7 +118,9 @@ Pending ProcessGroup::broadcast(const at::Tensor& values) {
 }
 
 void ProcessGroup::barrier() {
-  start("barrier", [&] { return backend_->barrier(); }).wait();
+  c10d::BarrierOptions options;
+  if (device_.is_gpu()) options.device = device_.torch();
+  start("barrier", [&] { return backend_->barrier(options); }).wait();
 }
 
 at::Tensor ProcessGroup::numbers(int64_t count) const {

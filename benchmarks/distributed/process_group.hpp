@@ -82,6 +82,7 @@ class ProcessGroup {
   instruments::Device device_;
   std::string stage_ = "set-up";
   std::optional<Rendezvous> rendezvous_;
+  bool has_lost_a_rank_ = false;
   c10::intrusive_ptr<c10d::Backend> backend_;
 };
 

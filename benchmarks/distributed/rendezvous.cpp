@@ -3,17 +3,24 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
+#include "benchmarks/distributed/bounded_call.hpp"
+#include "benchmarks/distributed/store_exchange.hpp"
+
 namespace tinyllama::distributed {
 namespace {
 
 using std::chrono::milliseconds;
+using StorePointer = c10::intrusive_ptr<c10d::Store>;
+
+// Beyond what the store itself is given, so that its own words come first.
+constexpr milliseconds kSlack(1000);
 
 // libtorch adds a stack trace below the first line.
 std::string first_line(const std::exception& error) {
@@ -23,16 +30,22 @@ std::string first_line(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
-std::string key_of(const std::string& name, int rank) {
-  return fmt::format("{}/{}", name, rank);
-}
-
-std::vector<uint8_t> to_bytes(const std::string& text) {
-  return {text.begin(), text.end()};
-}
-
 double to_seconds(milliseconds time) {
   return std::chrono::duration<double>(time).count();
+}
+
+// Empty where the statements are the same; `rank`: who made the second.
+std::string difference_of(const std::string& first, const std::string& second, int rank) {
+  const auto expected = nlohmann::json::parse(first).get<Agreement>();
+  const auto found = nlohmann::json::parse(second).get<Agreement>();
+  for (const auto& [what, value] : expected) {
+    const auto other = found.find(what);
+    const std::string there = other == found.end() ? "nothing" : other->second;
+    if (there == value) continue;
+    return fmt::format("{}: {} on rank 0 and {} on rank {}: must be the same on all ranks", what,
+                       value, there, rank);
+  }
+  return {};
 }
 
 }  // namespace
@@ -49,8 +62,12 @@ std::string rank_words(const std::vector<int>& ranks) {
 Rendezvous::Rendezvous(LaunchEnvironment where, milliseconds timeout, const Agreement& mine)
     : where_(std::move(where)), timeout_(timeout) {
   open();
-  refuse_second(key_of("here", where_.rank));
+  refuse_second();
   agree(mine);
+}
+
+std::string Rendezvous::place() const {
+  return fmt::format("MASTER_ADDR={} MASTER_PORT={}", where_.master_address, where_.master_port);
 }
 
 void Rendezvous::open() {
@@ -60,105 +77,121 @@ void Rendezvous::open() {
   options.isServer = is_server;
   options.waitWorkers = false;
   options.timeout = timeout_;
+  std::optional<StorePointer> opened;
   try {
-    store_ = c10::make_intrusive<c10d::TCPStore>(where_.master_address, options);
-    if (where_.agent_store_prefix)
-      store_ = c10::make_intrusive<c10d::PrefixStore>(*where_.agent_store_prefix, store_);
-    store_ = c10::make_intrusive<c10d::PrefixStore>("tiny_llama", store_);
+    opened = call_within(timeout_ + kSlack, [address = where_.master_address, options] {
+      return StorePointer(c10::make_intrusive<c10d::TCPStore>(address, options));
+    });
   } catch (const std::exception& error) {
-    const std::string place =
-        fmt::format("MASTER_ADDR={} MASTER_PORT={}", where_.master_address, where_.master_port);
     const std::string advice =
         is_server
             ? "the address must be this host's, and the port free; set MASTER_PORT to another "
               "one on all ranks"
             : "nobody answers there; rank 0 has to run on that host, and the network has to "
               "let this one reach it";
-    throw std::invalid_argument(fmt::format("{}: {}: {} ({:g} s were given, --timeout)", place,
+    throw std::invalid_argument(fmt::format("{}: {}: {} ({:g} s were given, --timeout)", place(),
                                             advice, first_line(error), to_seconds(timeout_)));
   }
+  if (!opened) {
+    throw std::invalid_argument(
+        fmt::format("{}: what listens there is not rank 0 of this run: it did not answer within "
+                    "{:g} s (--timeout); set MASTER_PORT to another one on all ranks",
+                    place(), to_seconds(timeout_)));
+  }
+  store_ = *opened;
+  if (where_.agent_store_prefix)
+    store_ = c10::make_intrusive<c10d::PrefixStore>(*where_.agent_store_prefix, store_);
+  store_ = c10::make_intrusive<c10d::PrefixStore>("tiny_llama", store_);
 }
 
-void Rendezvous::refuse_second(const std::string& key) {
-  int64_t count = 0;
+void Rendezvous::refuse_second() {
+  std::optional<int64_t> count;
+  std::string cause = "it did not answer";
   try {
-    count = store_->add(key, 1);
+    count = call_within(timeout_, [store = store_, key = fmt::format("here/{}", where_.rank)] {
+      return store->add(key, 1);
+    });
   } catch (const std::exception& error) {
-    throw std::invalid_argument(fmt::format(
-        "MASTER_ADDR={} MASTER_PORT={}: what answers there is not rank 0 of this run: {}",
-        where_.master_address, where_.master_port, first_line(error)));
+    cause = first_line(error);
   }
-  if (count == 1) return;
+  if (!count) {
+    throw std::invalid_argument(
+        fmt::format("{}: what answers there is not rank 0 of this run: {}", place(), cause));
+  }
+  if (*count == 1) return;
   throw std::invalid_argument(fmt::format(
       "{} processes say that they are rank {}: every rank of 0 to {} may be there once; "
       "another run may use MASTER_PORT={} as well",
-      count, where_.rank, where_.world_size - 1, where_.master_port));
-}
-
-std::vector<int> Rendezvous::missing(const std::string& name, milliseconds patience) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  std::vector<int> found;
-  for (int rank = 0; rank < where_.world_size; ++rank) {
-    const auto left =
-        std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
-    try {
-      // Those who are there already are found even when the time has run out.
-      store_->wait({key_of(name, rank)}, std::max(left, milliseconds(1)));
-    } catch (const c10::DistNetworkError&) {
-      throw;  // the store itself is gone
-    } catch (const std::exception&) {
-      found.push_back(rank);
-    }
-  }
-  return found;
+      *count, where_.rank, where_.world_size - 1, where_.master_port));
 }
 
 std::vector<std::string> Rendezvous::exchange(const std::string& name, const std::string& mine) {
-  store_->set(key_of(name, where_.rank), to_bytes(mine));
-  const std::vector<int> absent = missing(name, timeout_);
-  if (!absent.empty()) {
-    throw std::runtime_error(fmt::format("{} did not come within {:g} s (--timeout)",
-                                         rank_words(absent), to_seconds(timeout_)));
-  }
-  std::vector<std::string> all;
+  const auto all = call_within(2 * timeout_ + kSlack, [talk = StoreExchange(store_, where_, name),
+                                                       mine, patience = timeout_]() mutable {
+    talk.state(mine);
+    return talk.everyone(patience);
+  });
+  if (!all) throw std::runtime_error("rank 0, which keeps the store, does not answer");
+  std::vector<int> absent;
+  std::vector<std::string> texts;
   for (int rank = 0; rank < where_.world_size; ++rank) {
-    const std::vector<uint8_t> bytes = store_->get(key_of(name, rank));
-    all.emplace_back(bytes.begin(), bytes.end());
+    const auto& said = (*all)[static_cast<size_t>(rank)];
+    if (!said) absent.push_back(rank);
+    texts.push_back(said.value_or(""));
   }
-  return all;
+  if (absent.empty()) return texts;
+  throw std::runtime_error(fmt::format("{} did not come within {:g} s (--timeout)",
+                                       rank_words(absent), to_seconds(timeout_)));
 }
 
+// A rank that has other ideas of the world than rank 0 would wait for ranks that nobody started: it
+// looks at rank 0's statement first.
 void Rendezvous::agree(const Agreement& mine) {
+  const std::string name = "agreement";
   Agreement stated = mine;
   stated["number of ranks"] = std::to_string(where_.world_size);
+  const std::string text = nlohmann::json(stated).dump();
   std::vector<std::string> all;
+  std::string difference;
   try {
-    all = exchange("agreement", nlohmann::json(stated).dump());
+    const auto first = call_within(
+        2 * timeout_ + kSlack,
+        [talk = StoreExchange(store_, where_, name), text, patience = timeout_]() mutable {
+          talk.state(text);
+          return talk.statement_of(0, patience);
+        });
+    if (!first || !*first) throw std::runtime_error("rank 0 did not come");
+    difference = difference_of(**first, text, where_.rank);
+    if (difference.empty()) {
+      all = exchange(name, text);
+    } else {
+      call_within(timeout_, [talk = StoreExchange(store_, where_, name)]() mutable {
+        talk.leave();
+        return true;
+      });
+    }
   } catch (const std::exception& error) {
     throw std::invalid_argument(
         fmt::format("WORLD_SIZE={}: {}", where_.world_size, first_line(error)));
   }
-  const auto first = nlohmann::json::parse(all.front()).get<Agreement>();
-  for (int rank = 1; rank < where_.world_size; ++rank) {
-    const auto other = nlohmann::json::parse(all[static_cast<size_t>(rank)]).get<Agreement>();
-    for (const auto& [what, value] : first) {
-      const auto found = other.find(what);
-      const std::string there = found == other.end() ? "nothing" : found->second;
-      if (there == value) continue;
-      throw std::invalid_argument(
-          fmt::format("{}: {} on rank 0 and {} on rank {}: must be the same on all ranks", what,
-                      value, there, rank));
-    }
-  }
+  for (size_t rank = 1; rank < all.size() && difference.empty(); ++rank)
+    difference = difference_of(all.front(), all[rank], static_cast<int>(rank));
+  if (!difference.empty()) throw std::invalid_argument(difference);
 }
 
 std::vector<int> Rendezvous::find_lost_ranks(milliseconds patience) {
   try {
-    store_->set(key_of("still here", where_.rank), to_bytes("yes"));
-    std::vector<int> lost = missing("still here", patience);
-    // Rank 0 keeps the store: it stays until the others have asked.
-    store_->set(key_of("has asked", where_.rank), to_bytes("yes"));
-    if (where_.rank == 0 && !where_.agent_store_prefix) missing("has asked", patience);
+    const auto all =
+        call_within(2 * patience + kSlack,
+                    [talk = StoreExchange(store_, where_, "still here"), patience]() mutable {
+                      talk.state("yes");
+                      return talk.everyone(patience);
+                    });
+    if (!all) return {0};
+    std::vector<int> lost;
+    for (int rank = 0; rank < where_.world_size; ++rank) {
+      if (!(*all)[static_cast<size_t>(rank)]) lost.push_back(rank);
+    }
     return lost;
   } catch (const std::exception&) {
     return {0};

@@ -29,19 +29,20 @@ class Rendezvous {
   std::chrono::milliseconds timeout() const { return timeout_; }
   const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }
 
-  /// What every rank has put under `name`, in the order of ranks. Throws std::runtime_error naming
-  /// the ranks that have not within the timeout.
+  /// What every rank has put under `name`, in the order of ranks; a name serves once. Throws
+  /// std::runtime_error naming the ranks that have not within the timeout.
   std::vector<std::string> exchange(const std::string& name, const std::string& mine);
 
   /// After a failure: says that this rank is there still, and waits for `patience` at most for the
   /// others to do the same. Returns the ranks that did not; rank 0 alone where the store is gone.
+  /// Serves once.
   std::vector<int> find_lost_ranks(std::chrono::milliseconds patience);
 
  private:
   void open();
-  void refuse_second(const std::string& key);
+  void refuse_second();
   void agree(const Agreement& mine);
-  std::vector<int> missing(const std::string& name, std::chrono::milliseconds patience);
+  std::string place() const;
 
   LaunchEnvironment where_;
   std::chrono::milliseconds timeout_;

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
 #include <stdexcept>
@@ -34,20 +35,21 @@ ShardedAdamW::ShardedAdamW(ProcessGroup& group, const NamedTensors& parameters,
     // Zeros, so that what fills up the last share stays finite.
     const at::Tensor flat = at::zeros({share * group_.size()}, kind);
     flat_gradients_.push_back(at::zeros_like(flat));
-    for (const size_t parameter : buckets_[bucket]) {
-      at::Tensor& tensor = parameters_[parameter].second;
-      const at::Tensor place =
-          flat.as_strided(tensor.sizes(), tensor.strides(), offset_[parameter]);
-      place.copy_(tensor);
-      tensor.set_data(place);
-    }
     flat_parameters_.push_back(flat);
+    for (const size_t parameter : buckets_[bucket])
+      place_of(parameter, flat_parameters_).copy_(parameters_[parameter].second);
     gradient_shares_.push_back(at::empty({share}, kind));
     shares_.push_back(flat.narrow(0, group_.rank() * share, share));
     shares_.back().mutable_grad() = gradient_shares_.back();
     shares.emplace_back(fmt::format("share of bucket {}", bucket), shares_.back());
   }
   optimizer_.emplace(shares, variant, options);
+}
+
+at::Tensor ShardedAdamW::place_of(size_t parameter, const std::vector<at::Tensor>& messages) const {
+  const at::Tensor& tensor = parameters_[parameter].second;
+  return messages[queue_.bucket_of(parameter)].as_strided(tensor.sizes(), tensor.strides(),
+                                                          offset_[parameter]);
 }
 
 void ShardedAdamW::begin() {
@@ -57,8 +59,7 @@ void ShardedAdamW::begin() {
 void ShardedAdamW::on_gradient(size_t parameter) {
   const at::NoGradGuard no_grad;
   at::Tensor& gradient = parameters_[parameter].second.mutable_grad();
-  const at::Tensor place = flat_gradients_[queue_.bucket_of(parameter)].as_strided(
-      gradient.sizes(), gradient.strides(), offset_[parameter]);
+  const at::Tensor place = place_of(parameter, flat_gradients_);
   place.copy_(gradient);
   gradient = place;
   const auto [first, last] = queue_.complete(parameter);
@@ -89,7 +90,11 @@ void ShardedAdamW::step() {
   optimizer_->step();
   for (size_t bucket = 0; bucket < buckets_.size(); ++bucket)
     pending_[bucket] = group_.all_gather(flat_parameters_[bucket], shares_[bucket]);
-  for (Pending& pending : pending_) pending.wait();
+  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    pending_[bucket].wait();
+    for (const size_t parameter : buckets_[bucket])
+      parameters_[parameter].second.copy_(place_of(parameter, flat_parameters_));
+  }
 }
 
 void ShardedAdamW::clear_gradients() {

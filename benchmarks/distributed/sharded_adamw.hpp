@@ -13,10 +13,10 @@ namespace tinyllama::distributed {
 
 class ShardedAdamW {
  public:
-  /// Moves the parameters into one piece of memory a bucket, padded to equal shares. Holds a
-  /// reference to the group. The update is element by element, so that its results are those of
-  /// AdamW over whole parameters, to the bit. Throws std::invalid_argument for parameters that are
-  /// not dense.
+  /// Takes the parameters' values as they are now. Messages have memory of their own, padded to
+  /// equal shares: layers may hold further views of their weights, so the parameters stay where
+  /// they are and what was gathered is copied to them. Holds a reference to the group. The update
+  /// is element by element, so that its results are those of AdamW over whole parameters.
   ShardedAdamW(ProcessGroup& group, const NamedTensors& parameters, const Variant& variant,
                const AdamWOptions& options, const BucketOptions& buckets);
 
@@ -40,6 +40,8 @@ class ShardedAdamW {
  private:
   void on_gradient(size_t parameter);
   void start(size_t bucket);
+  /// The part of a bucket's message that is this parameter's, in its own order of elements.
+  at::Tensor place_of(size_t parameter, const std::vector<at::Tensor>& messages) const;
 
   ProcessGroup& group_;
   NamedTensors parameters_;

@@ -27,6 +27,33 @@ std::vector<at::Tensor> weights_of_one_process(int ranks) {
   return copies(one.parameters);
 }
 
+// Layers whose products are merged hold views of their weights.
+TEST(ShardedAdamWLossTest, TheForwardSeesWhatWasGathered) {
+  const Variant variant({Switch::qkv, Switch::gate_up, Switch::onednn});
+  SmallTraining one(2, variant);
+  for (int step = 0; step < kSteps; ++step) {
+    one.optimizer.clear_gradients();
+    one.step.run({&one.all, 1});
+  }
+  const auto expected = one.step.forward(one.all).item<double>();
+  run_ranks(2, [&](ProcessGroup& group) {
+    SmallTraining training(group.size(), variant);
+    ShardedAdamW sharded(group, training.parameters, variant, kOptions, {});
+    for (const auto& [name, moment] : sharded.of_shares().second_moments()) moment.fill_(0x1p-12);
+    sharded.attach();
+    for (int step = 0; step < kSteps; ++step) {
+      sharded.clear_gradients();
+      const at::Tensor loss =
+          training.step.forward(training.samples_of(group.rank()), group.size());
+      sharded.begin();
+      training.step.backward(loss);
+      sharded.finish();
+      sharded.step();
+    }
+    EXPECT_NEAR(training.step.forward(training.all).item<double>(), expected, 1e-5);
+  });
+}
+
 class ShardedAdamWTest : public ::testing::TestWithParam<std::pair<int, Switch>> {};
 
 TEST_P(ShardedAdamWTest, WeightsAreThoseOfOneProcessWithAWholeOptimizer) {

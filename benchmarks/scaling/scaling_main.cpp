@@ -2,6 +2,8 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
+#include <stdexcept>
+
 #include "benchmarks/console/command_line.hpp"
 #include "benchmarks/distributed/run_rank.hpp"
 #include "benchmarks/instruments/device.hpp"
@@ -27,6 +29,14 @@ ExitCode run(int argc, const char* const* argv, const distributed::LaunchEnviron
         fmt::format("--variant '{}': {}", options->variant.name(), refusal));
   }
   options->variant = resolved(options->variant, options->dtype, traits);
+  // A captured step cannot wait for other ranks. What `optimized` chose may be left out.
+  if (options->variant.is_optimized())
+    options->variant = options->variant.without(Switch::graph).named_optimized();
+  if (options->variant.has(Switch::graph)) {
+    throw std::invalid_argument(
+        fmt::format("--variant '{}': a captured step cannot wait for other ranks; leave graph out",
+                    options->variant.name()));
+  }
   instruments::host_allocator::install();
   if (options->threads) at::set_num_threads(*options->threads);
   return scaling::run_scaling(*options, where, device);

@@ -205,11 +205,6 @@ void check(const ScalingOptions& options) {
   if (options.max_bytes)
     check_at_least("--max-bytes", static_cast<double>(*options.max_bytes), 1024);
   check_one_of("--benchmark_format", options.format, {"console", "json"});
-  if (options.variant.has(Switch::graph)) {
-    throw std::invalid_argument(
-        fmt::format("--variant '{}': a captured step cannot wait for other ranks; leave graph out",
-                    options.variant.name()));
-  }
   if (options.shard_optimizer && options.dtype == Dtype::amp_f16) {
     throw std::invalid_argument(
         "--shard-optimizer with --dtype amp_f16: whether a step is skipped is decided on all "
@@ -269,7 +264,7 @@ distributed::Agreement agreement_of(const ScalingOptions& options) {
       {"libtorch", instruments::torch_version()},
       {"--components", fmt::format("{}", fmt::join(options.components, ","))},
       {"dimensions of the model", dimension_words(options.dimensions)},
-      {"--variant", options.variant.name()},
+      {"--variant", options.variant.switch_names()},
       {"--dtype", std::string(to_string(options.dtype))},
       {"--batch", std::to_string(options.batch)},
       {"--global-batch",

@@ -43,7 +43,6 @@ TEST(ScalingOptionsTest, WhatCannotBeIsNamed) {
   EXPECT_CONTAINS(refusal({"--components=step"}), "--components 'step': must be one of full_step");
   EXPECT_CONTAINS(refusal({"--size=huge"}), "--size 'huge'");
   EXPECT_CONTAINS(refusal({"--dtype=f64"}), "--dtype 'f64'");
-  EXPECT_CONTAINS(refusal({"--variant=graph"}), "leave graph out");
   EXPECT_CONTAINS(refusal({"--bucket-mb=0"}), "--bucket-mb 0");
   EXPECT_CONTAINS(refusal({"--timeout=-1"}), "--timeout -1");
   EXPECT_CONTAINS(refusal({"--seq=1"}), "--seq 1: must be 2 or more");

@@ -27,7 +27,7 @@ distributed::Agreement agreement_of(const TrainOptions& options) {
   return {{"commit of the build", version.commit + (version.dirty ? " with changes" : "")},
           {"libtorch", instruments::torch_version()},
           {"dimensions of the model", dimension_words(options.dimensions)},
-          {"--variant", options.variant.name()},
+          {"--variant", options.variant.switch_names()},
           {"--dtype", std::string(to_string(options.dtype))},
           {"--batch-size", std::to_string(options.batch_size)},
           {"--seq-len", std::to_string(options.seq_len)},
@@ -36,6 +36,8 @@ distributed::Agreement agreement_of(const TrainOptions& options) {
           {"--learning-rate", fmt::format("{:.17g}", options.learning_rate)},
           {"--log-interval", std::to_string(options.log_interval)},
           {"--seed", std::to_string(options.seed)},
+          {"--deterministic", options.deterministic ? "yes" : "no"},
+          {"--data", options.data_file.empty() ? "no" : "yes"},
           {"--bucket-mb", fmt::format("{:g}", options.bucket_MiB)},
           {"--no-overlap", options.overlap ? "no" : "yes"},
           {"--shard-optimizer", options.shard_optimizer ? "yes" : "no"}};
@@ -98,8 +100,8 @@ DataParallel::Agreed DataParallel::agree(double loss) {
   return {found[0], found[1] > 0};
 }
 
-std::string DataParallel::differing_ranks() {
-  return distributed::differing_ranks(group_, "trained weights", state_.model.parameters());
+std::string DataParallel::differing_ranks(const std::string& when) {
+  return distributed::differing_ranks(group_, when, state_.model.parameters());
 }
 
 }  // namespace tinyllama::training

@@ -40,8 +40,9 @@ class DataParallel {
   /// What the ranks know together after a step, the same on all of them. `loss`: this rank's share
   /// of the mean.
   Agreed agree(double loss);
-  /// Empty where all ranks have the same weights, to the bit.
-  std::string differing_ranks();
+  /// Empty where all ranks have the same weights, to the bit; else who differs. `when`: a name that
+  /// no other call has.
+  std::string differing_ranks(const std::string& when);
 
  private:
   distributed::ProcessGroup& group_;

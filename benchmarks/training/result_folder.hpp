@@ -33,7 +33,6 @@ class WriteAttempts {
  public:
   void attempt(const std::function<void()>& work);
   void rethrow() const;
-  bool has_failed() const { return first_ != nullptr; }
 
  private:
   std::exception_ptr first_;

@@ -88,6 +88,9 @@ void take_part(training::TrainOptions& options, const distributed::LaunchEnviron
         "{} with --shard-optimizer: the profilers know whole optimizers only; leave one out",
         in_the_way));
   }
+  // A captured step cannot wait for other ranks. What `optimized` chose may be left out.
+  if (options.variant.is_optimized())
+    options.variant = options.variant.without(Switch::graph).named_optimized();
   if (options.variant.has(Switch::graph)) {
     throw std::invalid_argument(
         fmt::format("--variant '{}': a captured step cannot wait for other ranks; leave graph out",

@@ -54,7 +54,7 @@ class TrainRun {
     std::cout << banner(options_, device_, data_->name()) << "\nInitializing model and optimizer..."
               << std::endl;
     ModelState state(options_, device_.torch());
-    if (group_) parallel_.emplace(options_, state, *group_);
+    if (group_) join_ranks(state);
     attempts_.attempt([&] { train(state); });
     attempts_.attempt([&] { compare_weights(); });
     // Nothing to tell, and an earlier run's files are worth more.
@@ -63,6 +63,7 @@ class TrainRun {
     print_summary();
     write_files(state);
     attempts_.rethrow();
+    if (weights_differ_) return ExitCode::failed;
     if (!steps_.empty() && !std::isfinite(steps_.back().loss)) return ExitCode::failed;
     return console::interrupted() ? ExitCode::interrupted : ExitCode::ok;
   }
@@ -103,7 +104,10 @@ class TrainRun {
     trainer.on_step([&](const StepRecord& step) { keep_step(step); });
     instruments::SystemSampler sampler(device_);
     std::cout << "\nStarting training..." << std::endl;
-    attempts_.attempt([&] { trainer.run(); });
+    attempts_.attempt([&] {
+      trainer.run();
+      has_trained_ = true;
+    });
     document_["device_sampling"] = sampling_json(sampler.stop());
   }
 
@@ -121,13 +125,21 @@ class TrainRun {
     }
   }
 
-  // What data-parallel training promises, checked where it can be.
+  void join_ranks(ModelState& state) {
+    parallel_.emplace(options_, state, *group_);
+    const std::string different = parallel_->differing_ranks("initial weights");
+    if (!different.empty()) throw std::invalid_argument(fmt::format("--weights: {}", different));
+  }
+
+  // What data-parallel training promises, checked where it can be. A file that could not be written
+  // is one rank's own trouble, and keeps the others waiting no less.
   void compare_weights() {
-    if (!parallel_ || attempts_.has_failed()) return;
-    const std::string different = parallel_->differing_ranks();
+    if (!parallel_ || !has_trained_) return;
+    const std::string different = parallel_->differing_ranks("trained weights");
     document_["distributed"]["weights_are_identical"] = different.empty();
-    if (!different.empty())
-      throw std::runtime_error(fmt::format("after the last step {}: wrong result", different));
+    weights_differ_ = !different.empty();
+    if (weights_differ_ && options_.rank == 0)
+      fmt::print(stderr, "tiny_llama_train: wrong result: after the last step {}\n", different);
   }
 
   void write_event(const StepRecord& step) {
@@ -247,6 +259,8 @@ class TrainRun {
   const TrainRunPaths& paths_;
   distributed::ProcessGroup* group_;
   std::optional<DataParallel> parallel_;
+  bool has_trained_ = false;
+  bool weights_differ_ = false;
   ResultFolder profiles_;
   ResultFolder output_;
   ResultFolder weights_;

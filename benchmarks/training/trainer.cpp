@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/distributed/rank_lost.hpp"
 #include "model/component_range.hpp"
 
 namespace tinyllama::training {
@@ -148,6 +149,8 @@ bool Trainer::report_pending() {
     if (parallel_) {
       const DataParallel::Agreed agreed = parallel_->agree(pending.record.loss);
       pending.record.loss = agreed.loss;
+      // What another rank was told counts here too, for the summary and the exit status.
+      if (agreed.interrupted) console::request_interrupt();
       interrupted_together_ = interrupted_together_ || agreed.interrupted;
     }
     // The sign of a NaN says nothing, and would be printed.
@@ -163,6 +166,8 @@ void Trainer::run() {
   for (int64_t step = 1; step <= options_.num_steps && !interrupted(); ++step) {
     try {
       run_step(step);
+    } catch (const distributed::RankLostError&) {
+      throw;  // what is pending was not agreed on, and can no longer be
     } catch (...) {
       // What ended before the fault is a result all the same, where the device still answers.
       const std::exception_ptr fault = std::current_exception();
