@@ -21,10 +21,10 @@ std::vector<int64_t> message_sizes(int64_t largest, const std::vector<int64_t>& 
 double bus_factor(Collective collective, int ranks);
 
 /// Rows of the collectives that the options name; bytes are those of the whole vector: what every
-/// rank has (all_reduce), gives (reduce_scatter) or gets (all_gather). Empty for a world of one.
-/// Throws std::runtime_error where a collective's result is wrong, and RankLostError.
-std::vector<MeasuredRow> measure_collectives(const ScalingOptions& options,
-                                             distributed::ProcessGroup& group,
-                                             const std::vector<int64_t>& bucket_bytes);
+/// rank has (all_reduce), gives (reduce_scatter) or gets (all_gather). None for a world of one.
+/// Returns what is wrong with a collective's result, on all ranks the same; empty where nothing is.
+/// `keep` gets what was measured, also before RankLostError leaves.
+std::string measure_collectives(const ScalingOptions& options, distributed::ProcessGroup& group,
+                                const std::vector<int64_t>& bucket_bytes, const KeepRows& keep);
 
 }  // namespace tinyllama::scaling

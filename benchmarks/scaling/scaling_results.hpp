@@ -1,6 +1,7 @@
 // What a run of the scaling program has measured so far, and the file it goes to.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@ struct MeasuredRow {
   harness::CaseResult row;
   std::vector<RoundSamples> samples;
 };
+
+/// Takes rows that are done, once.
+using KeepRows = std::function<void(std::vector<MeasuredRow>)>;
 
 class ScalingResults {
  public:

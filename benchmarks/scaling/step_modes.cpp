@@ -119,7 +119,14 @@ void StepSession::compute_gradients() {
 }
 
 void StepSession::compute_global_gradients() {
-  step_.backward(step_.forward(global_batch_));
+  const int64_t samples = batch_.tokens.size(0);
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    if (group_.is_first()) {
+      const TokenBatch share = rows_of(global_batch_, samples * rank, samples);
+      step_.backward(step_.forward(share, group_.size()));
+    }
+    group_.barrier();
+  }
 }
 
 void StepSession::run_sharded() {
@@ -186,11 +193,15 @@ std::vector<double> StepSession::time_steps(StepMode mode, int64_t steps) {
   std::vector<double> seconds;
   group_.barrier();
   for (int64_t step = 0; step < steps; ++step) {
-    if (is_alone(mode) && !group_.is_first()) break;
+    // All start together, so that a step's time is that of its slowest rank; and no rank waits for
+    // more than a step of another.
+    if (is_alone(mode) && !group_.is_first()) {
+      group_.barrier();
+      continue;
+    }
     prepare(mode);
-    // All start together, so that a step's time is that of its slowest rank.
     device.synchronize();
-    if (!is_alone(mode)) group_.barrier();
+    group_.barrier();
     const auto start = Clock::now();
     run(mode);
     device.synchronize();

@@ -46,7 +46,8 @@ class StepSession {
   /// One forward and backward of this rank's samples, gradients summed over the ranks as the mode
   /// of attach() says.
   void compute_gradients();
-  /// The same of the samples of all ranks, on this rank alone.
+  /// The sum over the samples of all ranks, on rank 0 alone, a rank's share at a time, so that it
+  /// needs no more memory than a step and nobody waits for longer. All ranks have to call it.
   void compute_global_gradients();
   bool update() { return step_.update(); }
   void clear_gradients() { optimizer_.clear_gradients(); }

@@ -55,8 +55,8 @@ StepProof prove_step(StepSession& session, const ScalingOptions& options,
   std::vector<at::Tensor> expected;
   group.enter("proof of the step");
   session.clear_gradients();
+  session.compute_global_gradients();
   if (group.is_first()) {
-    session.compute_global_gradients();
     expected = gradients_of(session.parameters());
   }
   for (const StepMode mode : {StepMode::no_overlap, StepMode::overlap}) {

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <map>
 
+#include "benchmarks/distributed/rank_lost.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 #include "benchmarks/scaling/random_order.hpp"
 #include "benchmarks/scaling/run_control.hpp"
@@ -35,13 +36,18 @@ class StepRounds {
         proof_(proof),
         modes_(step_modes(options, group.size())) {}
 
-  std::vector<MeasuredRow> measure() {
-    for (const StepMode mode : modes_) warm_up(mode);
-    for (int64_t round = 0; round < options_.rounds; ++round) {
-      if (any_rank_interrupted(group_)) break;
-      measure_round(round);
+  void measure(const KeepRows& keep) {
+    try {
+      for (const StepMode mode : modes_) warm_up(mode);
+      for (int64_t round = 0; round < options_.rounds; ++round) {
+        if (any_rank_interrupted(group_)) break;
+        measure_round(round);
+      }
+    } catch (const distributed::RankLostError&) {
+      keep(rows());
+      throw;
     }
-    return rows();
+    keep(rows());
   }
 
  private:
@@ -77,7 +83,7 @@ class StepRounds {
           static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC / static_cast<double>(steps);
       of_round[mode] = gather_samples(group_, mine);
     }
-    for (const StepMode mode : modes_) keep(mode, of_round, cpu_seconds.at(mode));
+    for (const StepMode mode : modes_) note(mode, of_round, cpu_seconds.at(mode));
     say(group_, fmt::format("round {} of {}: {}", round + 1, options_.rounds, summary(of_round)));
   }
 
@@ -92,7 +98,7 @@ class StepRounds {
     return text;
   }
 
-  void keep(StepMode mode, const ModeSamples& of_round, double cpu_seconds) {
+  void note(StepMode mode, const ModeSamples& of_round, double cpu_seconds) {
     ModeRecord& record = records_[mode];
     const RoundSamples& samples = of_round.at(mode);
     Repetition repetition{slowest_seconds(samples), cpu_seconds, record.steps, {}};
@@ -160,9 +166,9 @@ class StepRounds {
 
 }  // namespace
 
-std::vector<MeasuredRow> measure_steps(StepSession& session, const ScalingOptions& options,
-                                       distributed::ProcessGroup& group, const StepProof& proof) {
-  return StepRounds(session, options, group, proof).measure();
+void measure_steps(StepSession& session, const ScalingOptions& options,
+                   distributed::ProcessGroup& group, const StepProof& proof, const KeepRows& keep) {
+  StepRounds(session, options, group, proof).measure(keep);
 }
 
 }  // namespace tinyllama::scaling

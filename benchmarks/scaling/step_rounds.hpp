@@ -10,9 +10,9 @@
 namespace tinyllama::scaling {
 
 /// In each round every mode is run for --min-time, in an order drawn anew, so that the machine's
-/// drift hits all alike. An interrupt of any rank ends it after the round; what was measured until
-/// then is returned. Throws RankLostError.
-std::vector<MeasuredRow> measure_steps(StepSession& session, const ScalingOptions& options,
-                                       distributed::ProcessGroup& group, const StepProof& proof);
+/// drift hits all alike. An interrupt of any rank ends it after the round. `keep` gets what was
+/// measured, also before RankLostError leaves.
+void measure_steps(StepSession& session, const ScalingOptions& options,
+                   distributed::ProcessGroup& group, const StepProof& proof, const KeepRows& keep);
 
 }  // namespace tinyllama::scaling
