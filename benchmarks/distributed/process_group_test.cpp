@@ -26,6 +26,28 @@ const instruments::Device& cpu() {
   return device;
 }
 
+// Somebody else, who listens on a port and never answers.
+class Listener {
+ public:
+  Listener() : socket_(::socket(AF_INET, SOCK_STREAM, 0)), port_(testing::free_port()) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_ANY);
+    address.sin_port = htons(port_);
+    if (::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+        ::listen(socket_, 5) != 0)
+      throw std::runtime_error("cannot listen");
+  }
+  ~Listener() { ::close(socket_); }
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+  uint16_t port() const { return port_; }
+
+ private:
+  int socket_;
+  uint16_t port_;
+};
+
 TEST(ProcessGroupTest, SumsAreThoseOfAllRanks) {
   run_ranks(3, [](ProcessGroup& group) {
     EXPECT_EQ(group.backend_name(), "gloo");
@@ -81,7 +103,7 @@ TEST(ProcessGroupFaultTest, WhatTwoRanksDifferInIsNamedOnBoth) {
 TEST(ProcessGroupFaultTest, ARankThatNeverComesIsNamed) {
   const auto thrown = try_ranks(2, [](LaunchEnvironment where) {
     where.world_size = 3;
-    ProcessGroup(where, cpu(), milliseconds(700), {});
+    ProcessGroup(where, cpu(), milliseconds(3000), {});
   });
   for (const auto& error : thrown) EXPECT_CONTAINS(message_of(error), "rank 2 did not come");
 }
@@ -123,19 +145,28 @@ TEST(ProcessGroupFaultTest, AMasterThatCannotBeReachedIsNamed) {
   EXPECT_CONTAINS(said, "nobody answers");
 }
 
+TEST(ProcessGroupFaultTest, RanksThatExpectDifferentNumbersOfRanksAreNamed) {
+  const auto thrown = try_ranks(2, [](LaunchEnvironment where) {
+    where.world_size = 2 + where.rank;
+    ProcessGroup(where, cpu(), milliseconds(5000), {});
+  });
+  for (const auto& error : thrown)
+    EXPECT_CONTAINS(message_of(error), "number of ranks: 2 on rank 0 and 3 on rank 1");
+}
+
+TEST(ProcessGroupFaultTest, WhoeverListensButDoesNotAnswerIsNotRank0) {
+  const Listener silent;
+  const LaunchEnvironment where = testing::rank_of(1, 2, silent.port());
+  const std::string said = ::tinyllama::testing::error_of<std::invalid_argument>(
+      [&] { ProcessGroup(where, cpu(), milliseconds(700), {}); });
+  EXPECT_CONTAINS(said, "is not rank 0 of this run");
+}
+
 TEST(ProcessGroupFaultTest, APortInUseIsNamed) {
-  LaunchEnvironment where = testing::rank_of(0, 2, testing::free_port());
-  // Somebody else listens there.
-  const int socket_number = ::socket(AF_INET6, SOCK_STREAM, 0);
-  sockaddr_in6 address = {};
-  address.sin6_family = AF_INET6;
-  address.sin6_addr = in6addr_any;
-  address.sin6_port = htons(where.master_port);
-  ASSERT_EQ(::bind(socket_number, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  ASSERT_EQ(::listen(socket_number, 1), 0);
+  const Listener other;
+  const LaunchEnvironment where = testing::rank_of(0, 2, other.port());
   const std::string said = ::tinyllama::testing::error_of<std::invalid_argument>(
       [&] { ProcessGroup(where, cpu(), milliseconds(1500), {}); });
-  ::close(socket_number);
   EXPECT_CONTAINS(said, "the port free");
   EXPECT_CONTAINS(said, std::to_string(where.master_port));
 }

@@ -11,6 +11,7 @@
 #include <ctime>
 #include <stdexcept>
 
+#include "benchmarks/distributed/rank_lost.hpp"
 #include "benchmarks/scaling/random_order.hpp"
 #include "benchmarks/scaling/run_control.hpp"
 #include "benchmarks/scaling/scaling_row.hpp"
@@ -53,12 +54,13 @@ class Message {
     }
   }
 
-  /// Fills in small whole numbers, runs, and compares every element with what it must be. Throws
-  /// std::runtime_error naming the first that is wrong.
-  void prove() {
+  /// Fills in small whole numbers, runs, and compares every element with what it must be. Returns
+  /// the first that is wrong, empty where none is.
+  std::string prove() {
     const auto ranks = static_cast<double>(group_.size());
-    const at::Tensor pattern =
-        at::arange(whole_.numel(), whole_.options()).remainder_(static_cast<double>(kPattern));
+    const at::Tensor pattern = at::arange(whole_.numel(), whole_.options().dtype(at::kLong))
+                                   .remainder_(kPattern)
+                                   .to(whole_.scalar_type());
     const int64_t own = share_.numel() * group_.rank();
     at::Tensor expected;
     at::Tensor actual;
@@ -77,17 +79,18 @@ class Message {
     }
     run();
     group_.device().synchronize();
+    std::string failure;
     const at::Tensor wrong = actual.ne(expected).nonzero();
     if (wrong.numel() > 0) {
       const int64_t at = wrong[0][0].item<int64_t>();
-      throw std::runtime_error(
-          fmt::format("{}: wrong result: {} of {} bytes: element {} is {}, not {}",
-                      group_.where().name(), to_string(collective_), bytes_, at,
-                      actual[at].item<double>(), expected[at].item<double>()));
+      failure = fmt::format("wrong result: {} of {} bytes on rank {}: element {} is {}, not {}",
+                            to_string(collective_), bytes_, group_.rank(), at,
+                            actual[at].item<double>(), expected[at].item<double>());
     }
     // Sums of sums would run out of the type's range.
     whole_.zero_();
     share_.zero_();
+    return failure;
   }
 
   double time_calls(int64_t calls) {
@@ -140,39 +143,65 @@ class CollectiveRounds {
     }
   }
 
-  std::vector<MeasuredRow> measure() {
-    for (MessageRecord& record : records_) prepare(record);
-    for (int64_t round = 0; round < options_.rounds && !any_rank_interrupted(group_); ++round) {
-      for (const size_t index :
-           random_order(records_.size(), options_.seed, static_cast<uint64_t>(round)))
-        measure(records_[index], round);
-      say(group_,
-          fmt::format("round {} of {}: {} messages", round + 1, options_.rounds, records_.size()));
-    }
-    std::vector<MeasuredRow> rows;
+  std::string measure(const KeepRows& keep) {
+    if (records_.empty()) return {};
     for (MessageRecord& record : records_) {
-      if (record.repetitions.empty()) continue;
-      rows.push_back({to_case_result(record.name, benchmark::kMicrosecond, record.repetitions),
-                      std::move(record.samples)});
+      const std::string failure = prepare(record);
+      if (!failure.empty()) return failure;
     }
-    return rows;
+    try {
+      for (int64_t round = 0; round < options_.rounds; ++round) {
+        if (any_rank_interrupted(group_)) break;
+        measure_round(round);
+      }
+    } catch (const distributed::RankLostError&) {
+      keep(rows());
+      throw;
+    }
+    keep(rows());
+    return {};
   }
 
  private:
+  void measure_round(int64_t round) {
+    for (const size_t index :
+         random_order(records_.size(), options_.seed, static_cast<uint64_t>(round)))
+      measure(records_[index], round);
+    say(group_,
+        fmt::format("round {} of {}: {} messages", round + 1, options_.rounds, records_.size()));
+  }
+
+  std::vector<MeasuredRow> rows() {
+    std::vector<MeasuredRow> found;
+    for (MessageRecord& record : records_) {
+      if (record.repetitions.empty()) continue;
+      found.push_back({to_case_result(record.name, benchmark::kMicrosecond, record.repetitions),
+                       std::move(record.samples)});
+    }
+    return found;
+  }
+
   // Tensors live for their turn only: all sizes together would not fit where the largest does.
   Message message(const MessageRecord& record) {
     return {record.collective, record.bytes, options_.dtype, group_};
   }
 
-  void prepare(MessageRecord& record) {
+  // What is wrong with its result on any rank, empty where nothing is.
+  std::string prepare(MessageRecord& record) {
     Message found = message(record);
     record.name = found.name(options_.dtype);
     group_.enter("proof of " + record.name);
-    if (options_.verify) found.prove();
+    if (options_.verify) {
+      for (const std::string& failure :
+           group_.gather_texts("proof of " + record.name, found.prove())) {
+        if (!failure.empty()) return failure;
+      }
+    }
     const double seconds = found.time_calls(kWarmUpCalls);
     const double calls =
         std::ceil(options_.min_seconds * kShareOfMinTime / std::max(seconds, 1e-7));
     record.calls = static_cast<int64_t>(group_.number_of_first(std::clamp(calls, 1.0, 1e6)));
+    return {};
   }
 
   void measure(MessageRecord& record, int64_t round) {
@@ -236,11 +265,10 @@ double bus_factor(Collective collective, int ranks) {
   return collective == Collective::all_reduce ? 2 * others : others;
 }
 
-std::vector<MeasuredRow> measure_collectives(const ScalingOptions& options,
-                                             distributed::ProcessGroup& group,
-                                             const std::vector<int64_t>& bucket_bytes) {
+std::string measure_collectives(const ScalingOptions& options, distributed::ProcessGroup& group,
+                                const std::vector<int64_t>& bucket_bytes, const KeepRows& keep) {
   if (group.size() == 1) return {};
-  return CollectiveRounds(options, group, bucket_bytes).measure();
+  return CollectiveRounds(options, group, bucket_bytes).measure(keep);
 }
 
 }  // namespace tinyllama::scaling

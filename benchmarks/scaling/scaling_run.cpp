@@ -4,7 +4,8 @@
 
 #include <chrono>
 #include <iostream>
-#include <optional>
+#include <stdexcept>
+#include <utility>
 
 #include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/console/option_grammar.hpp"
@@ -21,22 +22,30 @@ namespace {
 
 using console::ExitCode;
 
-// Said before the first allocation, and not in the words of an allocator. A sharded step has a
-// model of its own beside the other.
-void refuse_for_memory(const ScalingOptions& options, const instruments::Device& device,
-                       int ranks) {
-  const int64_t step = full_step_memory(options.workload()).peak();
+// What a rank holds at its most: a step, and the copies that messages are made in. A sharded step
+// has a model of its own beside the other, with its messages.
+int64_t rank_bytes(const ScalingOptions& options, bool has_global_batch) {
+  Workload workload = options.workload();
+  if (has_global_batch) workload.batch = *options.global_batch;
   const int64_t weights =
       count_parameters(ModelConfig(options.dimensions)) * storage_bytes(options.dtype);
-  const int64_t needed = step + (options.shard_optimizer ? 3 * weights : 0) + weights;
+  return full_step_memory(workload).peak() + (options.shard_optimizer ? 6 : 2) * weights;
+}
+
+// Said before the first allocation, and not in the words of an allocator. Ranks of one host share
+// its memory.
+void refuse_for_memory(const ScalingOptions& options, const instruments::Device& device,
+                       const distributed::LaunchEnvironment& where) {
+  const int sharing = device.is_gpu() ? 1 : where.local_size;
+  const int64_t needed = rank_bytes(options, options.global_batch.has_value()) +
+                         (sharing - 1) * rank_bytes(options, false);
   const int64_t free = device.free_memory_bytes();
   if (needed <= free) return;
-  throw std::invalid_argument(
-      fmt::format("--size {} --batch {} --seq {}: a step on one of {} ranks needs {} of memory, "
-                  "and {} is free on "
-                  "{}; take a smaller batch or size",
-                  options.size, options.batch, options.seq, ranks, console::format_bytes(needed),
-                  console::format_bytes(free), device.description().name));
+  throw std::invalid_argument(fmt::format(
+      "--size {} --batch {} --seq {}: steps on {} ranks of this host need {} of memory, and {} is "
+      "free on {}; take fewer ranks, a smaller batch or size",
+      options.size, options.batch, options.seq, sharing, console::format_bytes(needed),
+      console::format_bytes(free), device.description().name));
 }
 
 std::vector<int64_t> planned_buckets(const ScalingOptions& options,
@@ -60,7 +69,11 @@ class ScalingRun {
     if (options_.measures("full_step") && !measure_full_step()) return ExitCode::failed;
     if (!any_rank_interrupted(group_)) {
       group_.enter("collectives");
-      results_.add(measure_collectives(options_, group_, buckets_));
+      const std::string failure = measure_collectives(options_, group_, buckets_, keep_);
+      if (!failure.empty()) {
+        say(group_, failure);
+        return ExitCode::failed;
+      }
     }
     const bool interrupted = any_rank_interrupted(group_);
     group_.barrier();
@@ -81,7 +94,7 @@ class ScalingRun {
       say(group_, fmt::format("proved: gradients within {:.1e} of one process with all samples",
                               proof.max_rel_error));
     }
-    results_.add(measure_steps(session, options_, group_, proof));
+    measure_steps(session, options_, group_, proof, keep_);
     return true;
   }
 
@@ -89,13 +102,14 @@ class ScalingRun {
   distributed::ProcessGroup& group_;
   std::vector<int64_t> buckets_;
   ScalingResults results_;
+  KeepRows keep_ = [this](std::vector<MeasuredRow> rows) { results_.add(std::move(rows)); };
 };
 
 }  // namespace
 
 ExitCode run_scaling(const ScalingOptions& options, const distributed::LaunchEnvironment& where,
                      const instruments::Device& device) {
-  refuse_for_memory(options, device, where.world_size);
+  refuse_for_memory(options, device, where);
   console::install_interrupt_handler();
   const std::chrono::milliseconds timeout(static_cast<int64_t>(options.timeout_seconds * 1e3));
   distributed::ProcessGroup group(where, device, timeout, agreement_of(options));

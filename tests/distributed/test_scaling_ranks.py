@@ -54,7 +54,7 @@ def test_weak_scaling_has_a_row_for_every_way_of_running_a_step(
     for row in repetitions(result, f"{start}/overlap"):
         lost = sum(value for name, value in row.items() if name.startswith("loss_"))
         assert row["weak_efficiency_percent"] + lost == pytest.approx(100, abs=1e-6)
-        assert 0 < row["max_rel_error"] < 1e-6
+        assert 0 <= row["max_rel_error"] < 1e-6
     found = result["context"]["distributed"]
     assert (found["world_size"], found["backend"], found["scaling"]) == (2, "gloo", "weak")
     assert sum(found["bucket_bytes"]) == found["gradient_bytes"]
