@@ -196,7 +196,7 @@ def context(world: World) -> Json:
     total = sum(world.buckets)
     distributed = {
         "world_size": world.ranks,
-        "backend": "gloo",
+        "backend": "gloo" if world.ranks > 1 else "none",
         "started_by": "torchrun",
         "bucket_MiB": world.bucket_MiB,
         "bucket_bytes": world.buckets,
@@ -241,7 +241,10 @@ def document(world: World) -> Json:
         name = step_name(world, mode)
         counters = [_counters(world, times, mode) for times in rounds]
         entries += row(name, "ms", [times[mode] for times in rounds], counters)
-        samples[name] = [[[times[mode]]] * world.ranks for times in rounds]
+        # the others wait while rank 0 computes alone
+        steps = 1 if mode.startswith("alone") else world.ranks
+        idle: list[list[float]] = [[] for _ in range(world.ranks - steps)]
+        samples[name] = [[*([times[mode]] for _ in range(steps)), *idle] for times in rounds]
     if world.ranks > 1:
         entries += _collectives(world, chance)
     return {"context": context(world), "benchmarks": entries, "rank_samples": samples}

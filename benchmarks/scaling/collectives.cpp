@@ -146,6 +146,7 @@ class CollectiveRounds {
   std::string measure(const KeepRows& keep) {
     if (records_.empty()) return {};
     for (MessageRecord& record : records_) {
+      if (any_rank_interrupted(group_)) return {};
       const std::string failure = prepare(record);
       if (!failure.empty()) return failure;
     }

@@ -38,7 +38,10 @@ class StepRounds {
 
   void measure(const KeepRows& keep) {
     try {
-      for (const StepMode mode : modes_) warm_up(mode);
+      for (const StepMode mode : modes_) {
+        if (any_rank_interrupted(group_)) return;
+        warm_up(mode);
+      }
       for (int64_t round = 0; round < options_.rounds; ++round) {
         if (any_rank_interrupted(group_)) break;
         measure_round(round);

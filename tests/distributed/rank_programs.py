@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tinyllama_tools.scaling.rank_environment import free_port
 
 Json = Any
 # what a rank needs to start and to end; nothing in these tests computes for long
@@ -25,13 +26,6 @@ SMALL_MODEL = (
 ON_CPU = ("--device=cpu", "--threads=1")
 # whatever surrounds the tests must not look like a launcher
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def surroundings(more: Mapping[str, str] | None = None) -> dict[str, str]:

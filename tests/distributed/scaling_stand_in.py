@@ -20,6 +20,13 @@ OPTIONS = dict(text.lstrip("-").partition("=")[::2] for text in sys.argv[1:])
 KEPT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 FOREVER = 600
 NAME = f"rank {RANK} of {RANKS}"
+# the program's words around those of libtorch
+PORT_TAKEN = (
+    f"MASTER_ADDR=127.0.0.1 MASTER_PORT={os.environ['MASTER_PORT']}: the address must be this "
+    "host's, and the port free; set MASTER_PORT to another one on all ranks: The server socket has "
+    "failed to listen on any local network address. port: 1, useIpv6: false, code: -98, name: "
+    "EADDRINUSE, message: address already in use (60 s were given, --timeout)"
+)
 
 
 def say(text: str) -> None:
@@ -63,6 +70,8 @@ def do(fault: str) -> int:
     if fault == "fails":
         say("full_step: gradients differ by 0.5")
         return 1
+    if fault == "is_silent":
+        return 1
     if fault == "refuses":
         say("--size 'huge': must be one of tiny, small")
         return 2
@@ -74,7 +83,7 @@ def do(fault: str) -> int:
             stream.write(os.environ["MASTER_PORT"] + "\n")
         with open(tries, encoding="utf-8") as stream:  # noqa: PTH123
             if len(stream.readlines()) == 1:
-                say(f"port {os.environ['MASTER_PORT']} is in use")
+                say(PORT_TAKEN)
                 return 2
         write_result()
         return 0
@@ -86,11 +95,16 @@ def main() -> int:
     who, _, fault = os.environ.get("STAND_IN_FAULT", "").partition(":")
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     leave_what_was_seen([have_child()] if fault else [])
-    print(f"{NAME} is there", flush=True)
+    if fault != "is_silent":
+        print(f"{NAME} is there", flush=True)
     if fault and int(who) == RANK:
         return do(fault)
     if fault == "port_taken":
         return 0
+    if fault == "is_silent":
+        time.sleep(0.3)
+        print("wrong result: gradient of embedding differs by 0.5", file=sys.stderr, flush=True)
+        return 1
     if fault:
         time.sleep(float(OPTIONS["timeout"]))
         say(f"rank {who} did not answer in step 3")

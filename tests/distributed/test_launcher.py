@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 
 from made_up_scaling import write_run
+from tinyllama_tools.compare.interrupts import INTERRUPTED
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.json_file import Json
 from tinyllama_tools.scaling import measuring
 from tinyllama_tools.scaling.measuring import Measured, measure
 from tinyllama_tools.scaling.options import parse_options
 from tinyllama_tools.scaling.pinning import allowed_cores, core_order, core_sets
-from tinyllama_tools.scaling.watching import INTERRUPTED, Patience
+from tinyllama_tools.scaling.watching import Patience
 
 STAND_IN = Path(__file__).with_name("scaling_stand_in.py")
 # a loaded machine may take long to start a process
@@ -87,7 +88,7 @@ def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that tests need not wait as people do."""
     monkeypatch.setattr(measuring, "GRACE_SECONDS", 0.1)
-    quick = lambda others: Patience(others, after_term=0.3, after_interrupt=5.0)  # noqa: E731
+    quick = lambda others: Patience(others, after_term=0.3)  # noqa: E731
     monkeypatch.setattr(measuring, "Patience", quick)
 
 
@@ -182,6 +183,16 @@ def test_a_wrong_result_fails_and_the_next_world_is_measured(
     assert measured.status == 1
 
 
+def test_the_rank_that_says_why_is_quoted(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks end with 1 where a result is wrong, and rank 0 alone says so, perhaps last."""
+    monkeypatch.setenv("STAND_IN_FAULT", "1:is_silent")
+    (failure,) = launch.measure("--processes=2").failures
+    assert failure.words == (
+        "rank 0 of 2 ended with 1; its last words: wrong result: gradient of embedding differs by "
+        "0.5"
+    )
+
+
 @pytest.mark.usefixtures("impatient")
 def test_a_refused_option_ends_the_command(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN_FAULT", "0:refuses")
@@ -240,6 +251,7 @@ def test_ctrl_c_reaches_the_ranks_and_leaves_none(
     output, _ = launcher.communicate(timeout=SOON)
     assert launcher.returncode == INTERRUPTED, output
     assert "2 ranks: interrupted" in output
+    assert "finish the round in hand" in output
     assert launch.left_over(2) == []
 
 

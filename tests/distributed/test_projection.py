@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from made_up_scaling import LINK, World
+from made_up_scaling import LINK, World, document, step_name
 from tinyllama_tools.reading.case_name import parse_case_name
 from tinyllama_tools.reading.result_set import read_result_set
-from tinyllama_tools.scaling.analysis import Analysis
+from tinyllama_tools.scaling.analysis import Analysis, analyse_path
 from tinyllama_tools.scaling.collective_models import Hierarchy, Link, ring_all_reduce
 from tinyllama_tools.scaling.document import scaling_document
 from tinyllama_tools.scaling.interconnects import Interconnect, SourcedLink, read_interconnects
@@ -127,6 +127,20 @@ def test_a_link_measured_as_a_ring_is_found_again(weak: Analysis) -> None:
     assert found.network.link.latency == pytest.approx(LINK.latency, rel=0.1)
     assert found.network.link.bandwidth == pytest.approx(LINK.bandwidth, rel=0.1)
     assert "4 ranks" in found.title
+
+
+def test_a_projection_hides_the_share_of_the_all_reduces_by_themselves(tmp_path: Path) -> None:
+    """C is made of those, so a share of what they cost within a step would be of something else."""
+    world = World()
+    changed = document(world)
+    for entry in changed["benchmarks"]:
+        if entry["run_name"] == step_name(world, "communication"):
+            entry["real_time"] *= 2
+    path = tmp_path / "ranks_2.json"
+    path.write_text(json.dumps(changed), encoding="utf-8")
+    found = analyse_path(path)
+    expected = 1 - (1 - world.hidden) / 2
+    assert found.overlap_share == pytest.approx(expected, abs=0.01)
 
 
 def test_the_model_is_checked_by_what_was_run(weak: Analysis) -> None:

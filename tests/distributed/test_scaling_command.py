@@ -11,6 +11,7 @@ import pytest
 
 from made_up_scaling import World, document, write_run, write_world
 from tinyllama_tools.scaling import main as command
+from tinyllama_tools.scaling.failure import Failure
 from tinyllama_tools.scaling.main import main
 from tinyllama_tools.scaling.measuring import PROGRAM
 from tinyllama_tools.scaling.options import make_parser, parse_options
@@ -75,8 +76,44 @@ def test_a_folder_is_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert first["processes"] == [1, 2, 4]
     capsys.readouterr()
     assert main(["--from", str(folder / "ranks_4.json"), "--interconnects=nvlink4_ndr"]) == 0
+    said = capsys.readouterr().out
+    assert "| 4     | overlap" in said and "scaling.json" not in said
     again = json.loads((folder / "scaling.json").read_text(encoding="utf-8"))
-    assert again["processes"] == [4]
+    assert again["processes"] == [1, 2, 4], "a file alone leaves that of the folder"
+
+
+def test_reading_again_keeps_what_failed(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", ranks=(1, 2))
+    assert main([f"--from={folder}", "--interconnects=nvlink4_ndr"]) == 0
+    path = folder / "scaling.json"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    failure = {"ranks": 4, "status": 1, "words": "rank 3 of 4 was ended by SIGKILL"}
+    path.write_text(json.dumps(found | {"failures": [failure]}), encoding="utf-8")
+    assert main([f"--from={folder}", "--interconnects=nvlink4_ndr"]) == 0
+    assert json.loads(path.read_text(encoding="utf-8"))["failures"] == [failure]
+    path.write_text("{", encoding="utf-8")
+    assert main([f"--from={folder}", "--interconnects=nvlink4_ndr"]) == 0
+    assert json.loads(path.read_text(encoding="utf-8"))["failures"] == []
+
+
+def test_the_programs_own_help_is_shown(
+    tmp_path: Path, build: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = build / PROGRAM
+    program.write_text('#!/bin/sh\necho "its own $*"\n', encoding="utf-8")
+    given = [f"--build-folder={build}", f"--results={tmp_path / 'results'}"]
+    assert main([*given, "--", "--help"]) == 0
+    assert capfd.readouterr().out == "its own --help\n"
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_bad_local_step_is_told_before_anything_is_measured(
+    tmp_path: Path, build: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [f"--build-folder={build}", f"--results={tmp_path / 'results'}"]
+    assert main([*given, "--oversubscribe", "--local-step=no_such.json"]) == 2
+    assert "no_such.json: cannot be read" in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
 
 
 def test_what_was_measured_before_a_fault_is_kept(
@@ -113,6 +150,27 @@ def with_fault(measure, monkeypatch: pytest.MonkeyPatch):  # noqa: ANN001, ANN20
         return one
 
     return changed
+
+
+def test_a_world_that_ended_before_its_first_round_failed_once(
+    tmp_path: Path, build: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = document(World()) | {"benchmarks": [], "rank_samples": {}}
+    (build.parent / "seen" / "ranks_2.json").write_text(json.dumps(empty), encoding="utf-8")
+    measure = command.measure
+
+    def interrupted(options, folder, say, show):  # noqa: ANN001, ANN202
+        measured = measure(options, folder, say, show)
+        measured.failures.append(Failure(2, 130, "interrupted"))
+        measured.status = 130
+        return measured
+
+    monkeypatch.setattr(command, "measure", interrupted)
+    status, folder = run(tmp_path, "--processes=1,2", "--interconnects=mi300x_ndr")
+    assert status == 130
+    found = json.loads((folder / "scaling.json").read_text(encoding="utf-8"))
+    assert found["processes"] == [1]
+    assert found["failures"] == [{"ranks": 2, "status": 130, "words": "interrupted"}]
 
 
 def test_a_result_that_cannot_be_read_is_named(
@@ -190,6 +248,7 @@ def test_options_and_their_defaults() -> None:
         (["--weak", "--strong"], "not allowed with argument"),
         (["--timeout=-1"], "must be a positive number of seconds"),
         (["--from=x", "--processes=2"], "--processes: nothing is measured with --from"),
+        (["--from=x", "--threads-per-process=2"], "--threads-per-process: nothing is measured"),
         (["--from=x", "--", "--size=tiny"], "what follows --: nothing is measured with --from"),
         (["--", "--threads=4"], "use --threads-per-process"),
         (["--", "--benchmark_out=x.json"], "gives --benchmark_out itself; leave it out"),

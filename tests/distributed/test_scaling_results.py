@@ -17,6 +17,7 @@ from tinyllama_tools.scaling.analysis import Analysis, analyse_path
 from tinyllama_tools.scaling.efficiency import ScalingPoint, paired
 from tinyllama_tools.scaling.estimate import Estimate
 from tinyllama_tools.scaling.scaling_result import read_scaling_result
+from tinyllama_tools.scaling.tables import collective_notes
 from tinyllama_tools.scaling.waterfall import waterfall_of
 
 STEP = "full_step/train/baseline/small/f32/batch:8/seq:256"
@@ -204,6 +205,48 @@ def test_worlds_of_different_settings_are_said(tmp_path: Path) -> None:
     assert (
         "ranks_4.json: bucket_MiB is 1.0, in ranks_2.json 25.0" in analyse_path(tmp_path).warnings
     )
+
+
+def test_a_world_of_one_has_no_other_backend(weak: Analysis) -> None:
+    """It talks to nobody: that is no difference to warn of."""
+    backends = [one.distributed["backend"] for one in weak.results]
+    assert backends == ["none", "gloo", "gloo"]
+    assert weak.warnings == ()
+
+
+def test_as_many_ranks_twice_are_refused(tmp_path: Path) -> None:
+    path = write_world(tmp_path, World(ranks=2))
+    path.rename(tmp_path / "ranks_2_2.json")
+    write_world(tmp_path, World(ranks=2, seed=2))
+    with pytest.raises(BadInputError, match=r"ranks_2_2\.json are both of 2 ranks"):
+        analyse_path(tmp_path)
+
+
+def sharded_beside_overlap(world: World) -> dict:
+    """Its rows are those of the overlap under another name."""
+    changed = document(world)
+    plain, sharded = step_name(world, "overlap"), step_name(world, "sharded")
+    rows = [e for e in changed["benchmarks"] if e["run_name"] == plain]
+    renamed = [
+        e | {key: e[key].replace(plain, sharded) for key in ("name", "run_name")} for e in rows
+    ]
+    changed["benchmarks"] += renamed
+    return changed
+
+
+def test_a_sharded_step_hides_no_all_reduce(tmp_path: Path) -> None:
+    found = analyse_path(written(tmp_path, sharded_beside_overlap(World())))
+    sharded = point(found, 2, "sharded")
+    assert sharded.hidden is None and sharded.overlap is None
+    assert sharded.efficiency == point(found, 2).efficiency
+
+
+def test_what_gloo_makes_of_a_reduce_scatter_is_said(weak: Analysis, tmp_path: Path) -> None:
+    (note,) = collective_notes(weak)
+    assert note.startswith("Gloo makes a reduce-scatter as an all-reduce")
+    changed = document(World())
+    changed["context"]["distributed"]["backend"] = "nccl"
+    assert collective_notes(analyse_path(written(tmp_path, changed))) == []
 
 
 def test_a_failed_row_stays_with_its_reason(tmp_path: Path) -> None:

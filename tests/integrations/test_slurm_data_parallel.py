@@ -70,6 +70,8 @@ def test_one_node_and_all_of_them_are_measured_and_then_trained_on(job: Job) -> 
     one, all_, training = job.slurm.calls("srun")
     assert one.startswith("srun --nodes=1 --ntasks=8 --ntasks-per-node=8 --cpus-per-task=7 ")
     assert all_.startswith("srun --nodes=4 --ntasks=32 --ntasks-per-node=8 ")
+    # a lost rank must not take the results of the others with it
+    assert all("--kill-on-bad-exit=0 --wait=" in call for call in (one, all_, training))
     for call in (one, all_):
         assert f"{job.programs}/tiny_llama_scaling --device hip --threads 7 --size medium" in call
     assert f"{job.programs}/tiny_llama_train --device hip --size small" in training

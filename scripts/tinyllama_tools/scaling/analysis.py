@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,8 @@ MEASURED_LINK = "measured"
 # what must not differ between the worlds of one run
 SAME = ("device", "git_commit", "git_dirty", "torch_version", "threads", "seed")
 SAME_RANKS = ("backend", "bucket_MiB", "scaling", "gradient_bytes")
+# of a world of one, which talks to nobody
+NO_BACKEND = "none"
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,10 @@ class Analysis:
 
     @property
     def overlap_share(self) -> float | None:
-        """Of the largest world that has one, 0 to 1."""
-        known = [p for p in self.points if p.mode == OVERLAP and p.overlap is not None]
-        if not known:
-            return None
-        return min(1.0, max(0.0, known[-1].overlap.median / 100))
+        """What a projection may hide of all all-reduces, 0 to 1: of the largest world that says how
+        much of them, timed by themselves, does not make its step longer."""
+        known = [p.hidden for p in self.points if p.mode == OVERLAP and p.hidden is not None]
+        return min(1.0, max(0.0, known[-1].median / 100)) if known else None
 
     def measured_interconnect(self) -> Interconnect | None:
         """What explains the all-reduce of the largest world as a ring; None without a fit."""
@@ -85,7 +87,7 @@ def _differences(results: Sequence[ScalingResult]) -> list[str]:
         pairs = [(k, first.context.get(k), other.context.get(k)) for k in SAME]
         pairs += [(k, first.distributed.get(k), other.distributed.get(k)) for k in SAME_RANKS]
         for key, here, there in pairs:
-            if here != there:
+            if here != there and not (key == "backend" and NO_BACKEND in {here, there}):
                 found.append(f"{other.path.name}: {key} is {there}, in {first.path.name} {here}")
     return found
 
@@ -103,12 +105,24 @@ def _other_steps(results: Sequence[ScalingResult]) -> list[str]:
     )
 
 
+def _same_ranks(ordered: Sequence[ScalingResult]) -> None:
+    """A number of ranks has one place on a curve."""
+    for one, other in itertools.pairwise(ordered):
+        if one.ranks == other.ranks:
+            raise BadInputError(
+                f"{one.path} and {other.path} are both of {one.ranks} ranks: a scaling run has "
+                "each number of ranks once; put them into folders of their own"
+            )
+
+
 def analyse(results: Sequence[ScalingResult]) -> Analysis:
-    """BadInputError where there are none, or where they are of different steps."""
+    """BadInputError where there are none, where they are of different steps, or where two are of as
+    many ranks."""
     if not results:
         raise BadInputError("no result of tiny_llama_scaling; measure: scripts/scaling")
     ordered = tuple(sorted(results, key=lambda one: one.ranks))
     _other_steps(ordered)
+    _same_ranks(ordered)
     fits, refused = fit_collectives([row for one in ordered for row in one.collectives])
     return Analysis(
         ordered,

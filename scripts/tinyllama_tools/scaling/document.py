@@ -6,14 +6,16 @@ import datetime
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.reading.json_file import Json
+from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.reading.json_file import Json, read_json
 from tinyllama_tools.result_files import head_commit
 from tinyllama_tools.scaling.alpha_beta import AlphaBeta
 from tinyllama_tools.scaling.analysis import Analysis
 from tinyllama_tools.scaling.failure import Failure
-from tinyllama_tools.scaling.files import KIND, SCHEMA_VERSION
+from tinyllama_tools.scaling.files import DOCUMENT, KIND, SCHEMA_VERSION
 from tinyllama_tools.scaling.local_step import LocalStep
 from tinyllama_tools.scaling.projections import Projections
 from tinyllama_tools.suite_run import PROJECT
@@ -49,6 +51,16 @@ def _projection(projections: Projections) -> Json:
         "missing": dict(projections.missing),
         "steps": [step.as_json() for step in projections.steps],
     }
+
+
+def failures_before(folder: Path) -> list[Failure]:
+    """What an earlier scaling.json of the folder says was not measured: reading again does not undo
+    it. None where there is no such file or a damaged one, which is about to be made anew."""
+    try:
+        found = read_json(folder / DOCUMENT)[0]["failures"]
+        return [Failure(int(f["ranks"]), int(f["status"]), str(f["words"])) for f in found]
+    except (BadInputError, KeyError, TypeError, ValueError):
+        return []
 
 
 def scaling_document(

@@ -14,17 +14,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tinyllama_tools.scaling.estimate import Estimate, estimate
-from tinyllama_tools.scaling.files import STRONG
 from tinyllama_tools.scaling.scaling_result import (
     ALONE,
     COMMUNICATION,
     LOCAL,
     NO_OVERLAP,
     OVERLAP,
+    SHARDED,
     STEPS,
     ScalingResult,
     StepRow,
 )
+from tinyllama_tools.scaling.weak_strong import STRONG
 
 Seconds = Mapping[int, float]
 
@@ -34,7 +35,7 @@ class ScalingPoint:
     """One number of ranks. Shares and efficiencies in percent; None where a row that they need was
     not measured. `communication_free`: of the step, what the same ranks reach without
     communication (local / step). `hidden`: of the gradients' all-reduce timed by itself, what the
-    step does not take longer for."""
+    step does not take longer for; none of a sharded step, which makes no all-reduce."""
 
     ranks: int
     mode: str
@@ -120,7 +121,7 @@ def points_of(result: ScalingResult) -> list[ScalingPoint]:
                 paired(lambda all_, own: 100 * (all_ - own) / all_, step.seconds, local),
                 paired(lambda all_, own: 100 * own / all_, step.seconds, local),
                 _overlap(result) if mode == OVERLAP else None,
-                _hidden(step.seconds, local, whole),
+                _hidden(step.seconds, local, whole) if mode != SHARDED else None,
             )
         )
     return found

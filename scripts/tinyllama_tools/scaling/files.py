@@ -9,8 +9,6 @@ from tinyllama_tools.reading.errors import BadInputError
 KIND, SCHEMA_VERSION = "scaling", 1
 DOCUMENT, PAGE = "scaling.json", "scaling.md"
 RESULTS = "ranks_*.json"
-# a batch for each rank; one batch for all of them
-WEAK, STRONG = "weak", "strong"
 
 
 def result_file(folder: Path, ranks: int) -> Path:

@@ -125,6 +125,13 @@ def _files(path: Path) -> list[Path]:
     return rounds_of(path) or [path / SUITE_FILE]
 
 
+def check_local_steps(given: Iterable[Path]) -> None:
+    """BadInputError for one that cannot be read, which is to be said before hours of measuring."""
+    for path in given:
+        for file in _files(path):
+            read_json(file)
+
+
 def _costs(path: Path, program: Path, dtype: str, variant: str) -> tuple[Sequence[CaseCost], str]:
     """Of the study's own file, else of the program."""
     stored = path / COSTS

@@ -10,6 +10,7 @@ import argparse
 import json
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,18 +20,21 @@ from tinyllama_tools.profile_text import shown
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.result_files import run_folder, write_whole
 from tinyllama_tools.scaling.analysis import analyse
-from tinyllama_tools.scaling.document import scaling_document
+from tinyllama_tools.scaling.document import failures_before, scaling_document
 from tinyllama_tools.scaling.failure import Failure
 from tinyllama_tools.scaling.files import DOCUMENT, PAGE, result_file, result_files
 from tinyllama_tools.scaling.interconnects import Interconnect, read_interconnects
-from tinyllama_tools.scaling.measuring import measure
+from tinyllama_tools.scaling.local_step_sources import check_local_steps
+from tinyllama_tools.scaling.measuring import PROGRAM, measure
 from tinyllama_tools.scaling.options import parse_options
 from tinyllama_tools.scaling.page import overview_lines, page
 from tinyllama_tools.scaling.projections import projections_of
+from tinyllama_tools.scaling.rank_process import BUILD_IT
 from tinyllama_tools.scaling.scaling_result import ScalingResult, read_scaling_result
 from tinyllama_tools.suite_run import SuiteError
 
 BENCH = Path("benchmarks/tiny_llama_bench")
+HELP = "--help"
 BAD = 2
 
 
@@ -47,26 +51,30 @@ def show(line: str) -> None:
 
 
 def _usable(folder: Path, failures: list[Failure]) -> list[ScalingResult]:
-    """What was measured; a file that cannot be used becomes a failure of its world."""
+    """What was measured; a file that cannot be used becomes a failure of its world, unless that has
+    one already: a world that ended before its first round leaves a file without rows."""
     found = []
+    known = {failure.ranks for failure in failures}
     for path in result_files(folder):
         try:
             found.append(read_scaling_result(path))
         except BadInputError as error:
-            ranks = path.stem.rpartition("_")[2]
-            failures.append(Failure(int(ranks) if ranks.isdecimal() else 0, 1, str(error)))
+            digits = path.stem.rpartition("_")[2]
+            ranks = int(digits) if digits.isdecimal() else 0
+            if ranks not in known:
+                failures.append(Failure(ranks, 1, str(error)))
     return found
 
 
 def write_results(
     results: Sequence[ScalingResult],
-    folder: Path,
+    folder: Path | None,
     options: argparse.Namespace,
     links: Sequence[Interconnect],
     command: str,
     failures: Sequence[Failure] = (),
 ) -> None:
-    """scaling.json and scaling.md, and the tables on standard output."""
+    """The tables on standard output; scaling.json and scaling.md where there is a folder for it."""
     analysis = analyse(results)
     projections = projections_of(
         analysis,
@@ -75,18 +83,32 @@ def write_results(
         options.build_folder / BENCH,
         options.projected_global_batch,
     )
-    document = scaling_document(analysis, projections, command, failures)
-    write_whole(folder / DOCUMENT, json.dumps(document, indent=1) + "\n")
-    write_whole(folder / PAGE, page(analysis, projections, command, failures))
-    print("\n".join([*overview_lines(analysis, projections, failures), ""]))
-    print(f"{shown(folder / PAGE)}\n{shown(folder / DOCUMENT)}", flush=True)
+    written = []
+    if folder is not None:
+        document = scaling_document(analysis, projections, command, failures)
+        write_whole(folder / DOCUMENT, json.dumps(document, indent=1) + "\n")
+        write_whole(folder / PAGE, page(analysis, projections, command, failures))
+        written = [shown(folder / PAGE), shown(folder / DOCUMENT)]
+    lines = [*overview_lines(analysis, projections, failures), "", *written]
+    print("\n".join(map(str, lines)), flush=True)
 
 
 def _read_again(options: argparse.Namespace, links: Sequence[Interconnect], command: str) -> int:
+    """One file alone leaves the folder's own scaling.json as it is."""
     path = options.source
     results = [read_scaling_result(file) for file in result_files(path)]
-    write_results(results, path if path.is_dir() else path.parent, options, links, command)
+    folder = path if path.is_dir() else None
+    failures = failures_before(folder) if folder is not None else ()
+    write_results(results, folder, options, links, command, failures)
     return 0
+
+
+def _show_program_help(options: argparse.Namespace) -> int:
+    command = [str(options.build_folder / PROGRAM), HELP]
+    try:
+        return subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
+    except OSError as error:
+        raise BadInputError(f"{command[0]} cannot be started: {error}; {BUILD_IT}") from error
 
 
 def run(options: argparse.Namespace, command: str) -> int:
@@ -94,6 +116,9 @@ def run(options: argparse.Namespace, command: str) -> int:
     links = read_interconnects(options.interconnects_file, options.interconnects)
     if options.source is not None:
         return _read_again(options, links, command)
+    if not {HELP, "-h"}.isdisjoint(options.program):
+        return _show_program_help(options)
+    check_local_steps(options.local_step)
     folder = run_folder("scaling", options.results)
     measured = measure(options, folder, say, show)
     if not any(result_file(folder, ranks).exists() for ranks in options.processes):

@@ -8,17 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tinyllama_tools.compare.interrupts import INTERRUPTED
 from tinyllama_tools.scaling.failure import Failure
 from tinyllama_tools.scaling.files import log_file, result_file
 from tinyllama_tools.scaling.pinning import allowed_cores, core_order, core_sets, siblings_of
 from tinyllama_tools.scaling.rank_environment import free_port, rank_environment
 from tinyllama_tools.scaling.rank_process import RankProcess
-from tinyllama_tools.scaling.watching import INTERRUPTED, Patience, WorldEnd, end_all, watch
+from tinyllama_tools.scaling.watching import Patience, WorldEnd, end_all, watch
+from tinyllama_tools.suite_run import REFUSED_OPTIONS
 
 PROGRAM = Path("benchmarks/tiny_llama_scaling")
-REFUSED = 2
-# beyond the program's own timeout
-GRACE_SECONDS = 10.0
+FINISHING = "interrupted: the ranks finish the round in hand and write; Ctrl-C again kills them"
+# beyond the program's own timeout: ranks ask who is lost (11 s at the most) and write their results
+GRACE_SECONDS = 15.0
 # somebody else may take a free port before the ranks do
 PORT_TRIES = 3
 PORT_IN_USE = re.compile(r"in use|EADDRINUSE", re.IGNORECASE)
@@ -54,10 +56,10 @@ def _start(
         for rank, cores in enumerate(sets):
             environment = rank_environment(rank, len(sets), port)
             started.append(RankProcess(rank, command, environment, cores))
+        say(f"{len(sets)} ranks on cores {'; '.join(','.join(map(str, one)) for one in sets)}")
     except BaseException:
         end_all(started)
         raise
-    say(f"{len(sets)} ranks on cores {'; '.join(','.join(map(str, one)) for one in sets)}")
     return started
 
 
@@ -79,8 +81,9 @@ def run_world(
                 if rank == 0 and line.strip():
                     show(line)
 
-            end = watch(_start(command, sets, free_port(), say), patience, keep)
-        taken = end.status == REFUSED and PORT_IN_USE.search(end.words)
+            started = _start(command, sets, free_port(), say)
+            end = watch(started, patience, keep, lambda: say(FINISHING))
+        taken = end.status == REFUSED_OPTIONS and PORT_IN_USE.search(end.words)
         if not taken or attempt == PORT_TRIES - 1:
             break
         say("the port was taken meanwhile: trying another one")
@@ -124,11 +127,12 @@ def _measure_worlds(
         end = run_world(command, sets, patience, log_file(folder, ranks), say, show)
         if end.status == 0:
             continue
-        what = "interrupted" if end.is_interrupted else f"{end.first}; its last words: {end.words}"
+        words = f"; its last words: {end.words}" if end.words else ""
+        what = "interrupted" if end.is_interrupted else f"{end.first}{words}"
         measured.failures.append(Failure(ranks, end.status, what))
         say(f"{ranks} ranks: {what}")
         if end.killed:
             say(f"{ranks} ranks: ended by force: {', '.join(map(str, end.killed))}")
-        measured.status = end.status if end.status in {REFUSED, INTERRUPTED} else 1
-        if end.status in {REFUSED, INTERRUPTED}:
+        measured.status = end.status if end.status in {REFUSED_OPTIONS, INTERRUPTED} else 1
+        if end.status in {REFUSED_OPTIONS, INTERRUPTED}:
             return

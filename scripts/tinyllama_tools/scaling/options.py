@@ -9,18 +9,29 @@ from pathlib import Path
 
 from tinyllama_tools.option_values import positive, positive_list, script_parser, seconds
 from tinyllama_tools.result_files import RESULTS
-from tinyllama_tools.scaling.files import STRONG, WEAK
+from tinyllama_tools.scaling.weak_strong import STRONG, WEAK
 from tinyllama_tools.suite_run import PROJECT, problem_sizes
 
 DEFAULT_PROCESSES = (1, 2)
+DEFAULT_THREADS = 1
 DEFAULT_SIZE = "small"
 DEFAULT_TIMEOUT = 60.0
+# what --from has no use for
+MEASURING = (
+    "processes",
+    "weak",
+    "strong",
+    "threads_per_process",
+    "oversubscribe",
+    "timeout",
+    "program",
+)
 # what this command gives the program itself
 OWN = ("--benchmark_out", "--benchmark_format", "--threads", "--timeout", "--benchmark_out_format")
 EPILOG = """\
 Starts tiny_llama_scaling as local processes, one number of ranks after the other, each rank on
 cores of its own, and watches them: where one ends badly, the others are ended too. What follows --
-is for tiny_llama_scaling (--size, --dtype, --batch, --rounds, --bucket-mb, ...; see its --help).
+is for tiny_llama_scaling (--size, --dtype, --batch, --rounds, --bucket-mb, ...); see -- --help.
 Writes results/<UTC time>_scaling/: ranks_<N>.json and ranks_<N>.log for each number of ranks,
 scaling.json and scaling.md (efficiencies with 95 % intervals, where the loss went, latency and
 bandwidth of each collective, projections to 4,096 devices). docs/distributed.md explains them.
@@ -42,7 +53,7 @@ def make_parser() -> argparse.ArgumentParser:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--weak", action="store_true", help="a batch for each rank (default)")
     kind.add_argument("--strong", action="store_true", help="one batch for all ranks together")
-    add("--threads-per-process", type=positive, default=1, metavar="N", help="default: 1")
+    add("--threads-per-process", type=positive, metavar="N", help="default: 1")
     add("--oversubscribe", action="store_true", help="let ranks share cores")
     add("--timeout", type=seconds, help="of a collective, in seconds (default: 60)")
     add("--from", dest="source", type=Path, metavar="FOLDER", help="read results again")
@@ -115,11 +126,12 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(given[:cut])
     options.program = tuple(given[cut + 1 :])
     if options.source is not None:
-        for name in ("processes", "weak", "strong", "oversubscribe", "timeout", "program"):
+        for name in MEASURING:
             if getattr(options, name):
-                flag = "what follows --" if name == "program" else f"--{name}"
+                flag = "what follows --" if name == "program" else f"--{name.replace('_', '-')}"
                 parser.error(f"{flag}: nothing is measured with --from; leave it out")
     options.processes = options.processes or DEFAULT_PROCESSES
+    options.threads_per_process = options.threads_per_process or DEFAULT_THREADS
     options.timeout = options.timeout or DEFAULT_TIMEOUT
     options.scaling = STRONG if options.strong else WEAK
     _refuse_own(options.program, parser)

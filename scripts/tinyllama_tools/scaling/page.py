@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from tinyllama_tools.profile_text import section
 from tinyllama_tools.scaling.analysis import Analysis
 from tinyllama_tools.scaling.failure import Failure
-from tinyllama_tools.scaling.files import WEAK
 from tinyllama_tools.scaling.projection_tables import (
     interconnect_table,
     local_table,
@@ -19,17 +18,20 @@ from tinyllama_tools.scaling.projections import Projections
 from tinyllama_tools.scaling.tables import (
     bandwidth_table,
     check_table,
+    collective_notes,
     efficiency_table,
     fit_table,
     rank_table,
     waterfall_table,
 )
+from tinyllama_tools.scaling.weak_strong import WEAK
 
 COMMIT_DIGITS = 8
 NOTHING = ["Nothing was measured for it."]
 CHECK_NOTE = (
-    "The model with the latency and bandwidth of the same ranks, and as a ring with those of fewer "
-    "ranks. What it leaves out (slower local work, imbalance) is part of what it is off by."
+    "The model with the latency and bandwidth of the same ranks, and with those of fewer ranks, "
+    "carried on by the formulas of a projection. What it leaves out (slower local work, imbalance) "
+    "is part of what it is off by."
 )
 
 
@@ -92,7 +94,8 @@ def page(
     ranks = rank_table(analysis)
     lines += section("Ranks without communication", ranks) if ranks else []
     fits = fit_table(analysis)
-    lines += section("Latency and bandwidth", fits or NOTHING)
+    notes = [line for note in collective_notes(analysis) for line in (note, "")]
+    lines += section("Latency and bandwidth", [*notes, *fits] if fits else NOTHING)
     lines += section("Collectives", bandwidth_table(analysis) or NOTHING)
     checks = check_table(analysis)
     lines += section(

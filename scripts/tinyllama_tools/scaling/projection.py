@@ -5,7 +5,8 @@ A projection, not a measurement. With L the local step and C the all-reduces of 
     as much as can be     T = L + max(C_last, C - b L)
 where b is the share of the local step that is backward, in which buckets may travel, and C_last the
 last bucket, which is ready only when the backward ends. Where overlap was measured, T between the
-two has that share of C hidden, though never more than can be.
+two has that share of C hidden which was hidden of the sums timed by themselves, though never more
+than can be.
     weak:   every device has a batch of its own,  efficiency = L / T
     strong: the devices share G samples,          efficiency = L(G) / (N T)
 Ranks are taken as equally fast, links as free of other traffic: imbalance, slower local work, start
@@ -18,9 +19,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from tinyllama_tools.scaling.collective_models import NONE, Hierarchy, all_reduce
-from tinyllama_tools.scaling.files import STRONG, WEAK
 from tinyllama_tools.scaling.interconnects import Interconnect
 from tinyllama_tools.scaling.local_step import LocalStep
+from tinyllama_tools.scaling.weak_strong import STRONG, WEAK
 
 PROJECTION = "projection"
 RANKS = tuple(2**power for power in range(3, 13))

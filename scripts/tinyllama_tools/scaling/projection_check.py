@@ -7,8 +7,13 @@ from dataclasses import asdict, dataclass
 
 from tinyllama_tools.reading.collective_name import ALL_REDUCE
 from tinyllama_tools.scaling.alpha_beta import AlphaBeta
-from tinyllama_tools.scaling.collective_models import flat_all_reduce, link_of_ring
-from tinyllama_tools.scaling.projection import BACKWARD_SHARE, Communication, step_bounds
+from tinyllama_tools.scaling.collective_models import Hierarchy, link_of_ring
+from tinyllama_tools.scaling.projection import (
+    BACKWARD_SHARE,
+    Communication,
+    communication_of,
+    step_bounds,
+)
 from tinyllama_tools.scaling.scaling_result import (
     ALONE,
     COMMUNICATION,
@@ -27,7 +32,7 @@ STEP_BOUNDS = "step, from a rank alone"
 @dataclass(frozen=True)
 class ProjectionCheck:
     """Seconds. `fitted_at`: ranks that latency and bandwidth were measured at, fewer than `ranks`
-    where the ring's formula carried them on. `low`, `high`: what the model says, alike but for
+    where the formulas carried them on. `low`, `high`: what the model says, alike but for
     STEP_BOUNDS. `percent_off`: of the measured; 0 between the bounds, else to the nearer one."""
 
     ranks: int
@@ -51,13 +56,12 @@ class ProjectionCheck:
 
 
 def _communication(fit: AlphaBeta, ranks: int, buckets: Sequence[float]) -> Communication:
-    """The fit itself at its own ranks, the ring's formula with its link at others."""
+    """The fit itself at its own ranks; at others what a projection over its link would say."""
     if fit.ranks == ranks:
         each = [fit.seconds(size) for size in buckets]
         return Communication(sum(each), each[-1] if each else 0.0, "fit")
     link = link_of_ring(fit.alpha, fit.bandwidth, fit.ranks)
-    each = [flat_all_reduce(ranks, size, link).seconds for size in buckets]
-    return Communication(sum(each), each[-1] if each else 0.0, "ring")
+    return communication_of(ranks, buckets, Hierarchy(1, link))
 
 
 def _median(result: ScalingResult, mode: str) -> float | None:

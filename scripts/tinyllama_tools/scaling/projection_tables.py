@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from tinyllama_tools.compare.wording import seconds_text
 from tinyllama_tools.markdown_table import markdown_table
-from tinyllama_tools.scaling.files import STRONG, WEAK
 from tinyllama_tools.scaling.local_step import PREDICTED, LocalStep
 from tinyllama_tools.scaling.projection import PROJECTION, ProjectedStep
 from tinyllama_tools.scaling.projections import Projections
+from tinyllama_tools.scaling.weak_strong import STRONG, WEAK
 
 SHOWN_RANKS = (8, 64, 512, 4096)
 MICRO, GIGA = 1e6, 1e9

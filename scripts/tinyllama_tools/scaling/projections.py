@@ -30,12 +30,13 @@ class Projections:
 
 def _buckets(analysis: Analysis, step: LocalStep) -> list[float]:
     """The program's own of the size that was run; by its rule of the others."""
-    name, distributed = step.name, analysis.results[-1].distributed
-    run = analysis.results[-1].name
-    if run is not None and (run.size, run.dtype) == (name.size, name.dtype):
-        return list(distributed["bucket_bytes"])
-    of = problem_sizes()[name.size]
-    return [float(size) for size in buckets_of(of, name.dtype, MIB * distributed["bucket_MiB"])]
+    name = step.name
+    for result in reversed(analysis.results):
+        run = result.name
+        if run is not None and (run.size, run.dtype) == (name.size, name.dtype):
+            return list(result.distributed["bucket_bytes"])
+    limit = MIB * analysis.results[-1].distributed["bucket_MiB"]
+    return [float(size) for size in buckets_of(problem_sizes()[name.size], name.dtype, limit)]
 
 
 def projections_of(

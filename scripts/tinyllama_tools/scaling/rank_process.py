@@ -15,6 +15,7 @@ from typing import IO
 from tinyllama_tools.reading.errors import BadInputError
 
 LAST_WORDS = 8
+BUILD_IT = "build it: scripts/bench --setup-only"
 SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 # loaded before any fork: a child between fork and exec must not load libraries
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -60,9 +61,7 @@ class RankProcess:
             )
         except (OSError, subprocess.SubprocessError) as error:
             name = Path(command[0]).name
-            raise BadInputError(
-                f"{name} cannot be started: {error}; build it: scripts/bench --setup-only"
-            ) from error
+            raise BadInputError(f"{name} cannot be started: {error}; {BUILD_IT}") from error
         os.set_blocking(self.output.fileno(), False)
 
     @property

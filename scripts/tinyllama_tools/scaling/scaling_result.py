@@ -13,7 +13,7 @@ from tinyllama_tools.reading.collective_name import CollectiveName, parse_collec
 from tinyllama_tools.reading.json_file import MEASURE_AGAIN, Json, bad_file, read_json
 from tinyllama_tools.reading.json_number import is_number, shown
 from tinyllama_tools.reading.result_reader import ITERATION, is_result, read_rows
-from tinyllama_tools.scaling.files import STRONG, WEAK
+from tinyllama_tools.scaling.weak_strong import STRONG, WEAK
 from tinyllama_tools.suite_run import OWN_KEYS, UNITS
 
 ALONE, LOCAL, NO_OVERLAP, OVERLAP = "alone", "local", "no_overlap", "overlap"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tinyllama_tools.compare.wording import seconds_text
 from tinyllama_tools.markdown_table import markdown_table
-from tinyllama_tools.reading.collective_name import ALL_REDUCE
+from tinyllama_tools.reading.collective_name import ALL_REDUCE, REDUCE_SCATTER
 from tinyllama_tools.scaling.analysis import Analysis
 from tinyllama_tools.scaling.efficiency import ScalingPoint
 from tinyllama_tools.scaling.estimate import Estimate
@@ -15,6 +15,11 @@ from tinyllama_tools.scaling.scaling_result import LOCAL, ScalingResult
 from tinyllama_tools.scaling.waterfall import LossWaterfall
 
 NOTHING = "-"
+GLOO = "gloo"
+GLOO_NOTE = (
+    "Gloo makes a reduce-scatter as an all-reduce of which each rank keeps its share: its time is "
+    "that of an all-reduce, and its bandwidth says nothing of the link."
+)
 MICRO, GIGA = 1e6, 1e9
 
 
@@ -100,6 +105,13 @@ def rank_table(analysis: Analysis) -> list[str]:
                 where = [str(place.get(key, "")) for key in ("rank", "node", "cores")]
                 rows.append([str(result.ranks), *where, seconds_text(seconds)])
     return markdown_table(("ranks", "rank", "node", "cores", "local step"), rows) if rows else []
+
+
+def collective_notes(analysis: Analysis) -> list[str]:
+    """What to know before reading times of collectives."""
+    is_gloo = any(one.distributed["backend"] == GLOO for one in analysis.results)
+    has_it = any(row.name.operation == REDUCE_SCATTER for row in analysis.collectives)
+    return [GLOO_NOTE] if is_gloo and has_it else []
 
 
 def fit_table(analysis: Analysis) -> list[str]:

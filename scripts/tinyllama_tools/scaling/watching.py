@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tinyllama_tools.compare.interrupts import INTERRUPTED
 from tinyllama_tools.scaling.rank_process import RankProcess, ending_text
 
 # between two looks at the ranks
 LOOK_SECONDS = 0.05
-INTERRUPTED = 130
 OnLine = Callable[[int, str], None]
 
 
@@ -20,12 +20,10 @@ OnLine = Callable[[int, str], None]
 class Patience:
     """Seconds. `others`: how long the ranks have to end by themselves once one has ended: the time
     that the program waits for a lost one, and some more. `after_term`: between SIGTERM and
-    SIGKILL. `after_interrupt`: to finish what they
-    have in hand and to write it."""
+    SIGKILL."""
 
     others: float
     after_term: float = 5.0
-    after_interrupt: float = 60.0
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,18 @@ class WorldEnd:
 
 
 class _Watch:
-    def __init__(self, ranks: Sequence[RankProcess], patience: Patience, on_line: OnLine) -> None:
-        self._ranks, self._patience, self._on_line = ranks, patience, on_line
+    def __init__(
+        self,
+        ranks: Sequence[RankProcess],
+        patience: Patience,
+        on_line: OnLine,
+        on_interrupt: Callable[[], None],
+    ) -> None:
+        self._ranks, self._patience = ranks, patience
+        self._on_line, self._on_interrupt = on_line, on_interrupt
         self._ended: dict[int, int] = {}
-        self._first: RankProcess | None = None
+        # in the order in which they ended
+        self._bad: list[RankProcess] = []
         self._killed: list[int] = []
         self._deadline = float("inf")
         self._next_signal = signal.SIGTERM
@@ -71,8 +77,7 @@ class _Watch:
                 self._on_line(one.rank, line)
         # of several at once, the one that a signal ended is the cause, the others' the effect
         bad = sorted((pair for pair in new if pair[1] != 0), key=lambda pair: pair[1])
-        if bad and self._first is None:
-            self._first = bad[0][0]
+        self._bad += [one for one, _ in bad]
         if new and self._deadline == float("inf"):
             self._deadline = time.monotonic() + self._patience.others
 
@@ -87,12 +92,14 @@ class _Watch:
         self._deadline = time.monotonic() + self._patience.after_term
 
     def interrupt(self) -> None:
-        """The ranks finish what they have in hand and write; a second time they are killed."""
+        """The ranks finish the round in hand, however long that takes, and write; a second time
+        they are killed."""
         number = signal.SIGKILL if self._is_interrupted else signal.SIGINT
         for one in self._running():
             one.signal_group(number)
+        if not self._is_interrupted:
+            self._on_interrupt()
         self._is_interrupted = True
-        self._deadline = time.monotonic() + self._patience.after_interrupt
 
     def to_the_end(self) -> WorldEnd:
         while self._running():
@@ -104,13 +111,23 @@ class _Watch:
                 self.interrupt()
         return self._world_end()
 
+    def _cause(self) -> RankProcess:
+        """The rank that ended badly first. Of a wrong result all ranks end with 1 and rank 0 alone
+        says why, so a silent one has no word where another of its status has."""
+        first = self._bad[0]
+        status = self._ended[first.rank]
+        if status < 0:
+            return first
+        alike = (one for one in self._bad if one.words and self._ended[one.rank] == status)
+        return next(alike, first)
+
     def _world_end(self) -> WorldEnd:
         killed = tuple(sorted(self._killed))
         if self._is_interrupted:
             return WorldEnd(INTERRUPTED, killed=killed, is_interrupted=True)
-        first = self._first
-        if first is None:
+        if not self._bad:
             return WorldEnd(0)
+        first = self._cause()
         status = self._ended[first.rank]
         text = f"rank {first.rank} of {len(self._ranks)} {ending_text(status)}"
         if first.rank in killed:
@@ -127,11 +144,16 @@ def end_all(ranks: Sequence[RankProcess]) -> None:
         one.close()
 
 
-def watch(ranks: Sequence[RankProcess], patience: Patience, on_line: OnLine) -> WorldEnd:
+def watch(
+    ranks: Sequence[RankProcess],
+    patience: Patience,
+    on_line: OnLine,
+    on_interrupt: Callable[[], None],
+) -> WorldEnd:
     """To the end of all of them. A KeyboardInterrupt asks them to end (SIGINT), a second one kills
-    them. `on_line`: gets every line with its rank. No rank, and nothing that a rank started, is
-    left, whatever happens."""
+    them. `on_line`: gets every line with its rank. `on_interrupt`: is called at the first
+    interrupt. No rank, and nothing that a rank started, is left, whatever happens."""
     try:
-        return _Watch(ranks, patience, on_line).to_the_end()
+        return _Watch(ranks, patience, on_line, on_interrupt).to_the_end()
     finally:
         end_all(ranks)

@@ -23,7 +23,8 @@ from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import Kind
 from tinyllama_tools.report.scaling_file import ScalingRun
 from tinyllama_tools.report.wording import listed
-from tinyllama_tools.scaling.files import STRONG, WEAK
+from tinyllama_tools.scaling.tables import collective_notes
+from tinyllama_tools.scaling.weak_strong import STRONG, WEAK
 
 ID, TITLE = "data_parallel", "Data-parallel scaling"
 MISSING = f"no data-parallel run was given; {Kind.SCALING.command} makes one"
@@ -45,6 +46,7 @@ def _texts(run: ScalingRun) -> Iterator[str]:
     yield _what(run)
     for warning in analysis.warnings:
         yield f"Not alike: {warning}."
+    yield from collective_notes(analysis)
     # the main way of a step comes first among those of as many ranks
     main = {p.ranks: p for p in reversed(analysis.points) if p.ranks > 1}
     for ranks, point in sorted(main.items()):
