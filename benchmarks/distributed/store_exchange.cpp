@@ -66,7 +66,7 @@ Statements StoreExchange::everyone(milliseconds patience) {
 }
 
 void StoreExchange::leave() {
-  store_->set(key("has read", where_.rank), {1});
+  store_->set(key("has read", where_.rank), std::string("yes"));
 }
 
 }  // namespace tinyllama::distributed

@@ -3,6 +3,7 @@
 
 #include "benchmarks/console/exit_code.hpp"
 #include "benchmarks/distributed/launch_environment.hpp"
+#include "benchmarks/instruments/device.hpp"
 #include "benchmarks/scaling/scaling_options.hpp"
 
 namespace tinyllama::scaling {

@@ -12,6 +12,7 @@
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/thread_pinning.hpp"
+#include "benchmarks/training/data_parallel.hpp"
 #include "benchmarks/training/train_options.hpp"
 #include "benchmarks/training/train_run.hpp"
 #include "benchmarks/training/validate_setup.hpp"
