@@ -1,6 +1,7 @@
 #include "benchmarks/distributed/gradient_buckets.hpp"
 
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <stdexcept>
@@ -14,7 +15,7 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 NamedTensors parameters_of(std::initializer_list<int64_t> sizes_KiB) {
   NamedTensors parameters;
   for (const int64_t size : sizes_KiB)
-    parameters.emplace_back("p" + std::to_string(parameters.size()), at::zeros({size * 256}));
+    parameters.emplace_back(fmt::format("p{}", parameters.size()), at::zeros({size * 256}));
   return parameters;
 }
 
