@@ -6,6 +6,7 @@
 #include "benchmarks/console/text_table.hpp"
 #include "benchmarks/harness/admission.hpp"
 #include "benchmarks/harness/suite.hpp"
+#include "benchmarks/instruments/context.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -45,7 +46,9 @@ std::string table(const std::vector<Row>& rows, const MemoryBudget& budget) {
                      console::format_bytes(budget.bytes), budget.source);
 }
 
-Json document(const std::vector<Row>& rows, const MemoryBudget& budget) {
+/// With the device that things fit on and the commit of the formulas.
+Json document(const std::vector<Row>& rows, const MemoryBudget& budget,
+              const instruments::Device& device) {
   Json cases = Json::array();
   for (const auto& [planned, cost, predicted_bytes, refusal] : rows) {
     cases.push_back({{"name", planned->name()},
@@ -59,7 +62,9 @@ Json document(const std::vector<Row>& rows, const MemoryBudget& budget) {
                      {"fits", refusal.empty()},
                      {"reason", refusal}});
   }
-  return {{"memory_budget_bytes", budget.bytes},
+  return {{"device", instruments::describe_device(device)},
+          {"git_commit", instruments::source_version().commit},
+          {"memory_budget_bytes", budget.bytes},
           {"memory_budget_source", budget.source},
           {"cases", std::move(cases)}};
 }
@@ -70,7 +75,8 @@ std::string dry_run_text(const Options& options, const Plan& plan,
                          const instruments::Device& device) {
   const auto budget = memory_budget(device, options.memory_limit_bytes.value_or(0), 0);
   const std::vector<Row> rows = make_rows(plan, budget);
-  return options.format == "json" ? document(rows, budget).dump(1) + "\n" : table(rows, budget);
+  return options.format == "json" ? document(rows, budget, device).dump(1) + "\n"
+                                  : table(rows, budget);
 }
 
 }  // namespace tinyllama::harness

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ NUMBERS = (
     "bytes",
     "predicted_memory_bytes",
 )
+# of a program that was built outside a checkout
+UNKNOWN = "unknown"
 ASK_AGAIN = "ask again: tiny_llama_bench --dry-run --benchmark_format=json"
 
 
@@ -50,11 +52,20 @@ class CaseCost:
 
 @dataclass(frozen=True)
 class DryRun:
-    """The whole answer: what was free, who said so, and the cases in the program's order."""
+    """The whole answer: what was free, who said so, and the cases in the program's order; `device`:
+    as --describe-device describes it, `git_commit`: of the program, both empty where it does not
+    say."""
 
     memory_budget_bytes: int
     memory_budget_source: str
     cases: tuple[CaseCost, ...]
+    device: Mapping[str, Any] = field(default_factory=dict)
+    git_commit: str = ""
+
+    @property
+    def device_name(self) -> str:
+        """Empty where it is not known."""
+        return str(self.device.get("name") or "")
 
 
 def _whole(entry: Json, key: str, where: str) -> int:
@@ -83,6 +94,20 @@ def _cost(entry: object, index: int) -> CaseCost:
     return CaseCost(name, *(_whole(entry, key, str(name)) for key in NUMBERS), fits, reason)
 
 
+def _device(document: Json) -> Json:
+    found = document.get("device", {})
+    if not isinstance(found, dict):
+        raise BadInputError(f"--dry-run: device is {found!r}, must be an object; {ASK_AGAIN}")
+    return found
+
+
+def _commit(document: Json) -> str:
+    found = document.get("git_commit", UNKNOWN)
+    if not isinstance(found, str):
+        raise BadInputError(f"--dry-run: git_commit is {found!r}, must be a text; {ASK_AGAIN}")
+    return "" if found == UNKNOWN else found
+
+
 def read_dry_run(document: object) -> DryRun:
     """Of the program's JSON. BadInputError naming the case, the key and the value that is wrong."""
     if not isinstance(document, dict) or not isinstance(document.get("cases"), list):
@@ -91,6 +116,8 @@ def read_dry_run(document: object) -> DryRun:
         _whole(document, "memory_budget_bytes", "--dry-run"),
         str(document.get("memory_budget_source", "")),
         tuple(_cost(entry, index) for index, entry in enumerate(document["cases"])),
+        _device(document),
+        _commit(document),
     )
 
 

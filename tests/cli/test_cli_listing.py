@@ -141,6 +141,9 @@ def test_dry_run_as_json_has_the_exact_figures(program: Program) -> None:
     shown = program.run(*choice, "--dry-run", "--benchmark_format=json", "--device=cpu")
     assert (shown.returncode, shown.stderr) == (0, "")
     document = read_json(shown.stdout)
+    described = program.run("--device=cpu", "--describe-device")
+    assert document["device"] == read_json(described.stdout)["device"]
+    assert re.fullmatch(r"[0-9a-f]{40}|unknown", document["git_commit"])
     assert document["memory_budget_bytes"] == 8 * 2**30
     assert document["memory_budget_source"] == "--memory-limit"
     cases = {case["name"]: case for case in document["cases"]}

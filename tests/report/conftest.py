@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from page_browser import browser, open_page
+from page_browser import browser, open_file, open_page
 from played_study import write_everything
 
 from tinyllama_tools.report.build import build_document
@@ -17,7 +17,7 @@ from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import source_of
 from tinyllama_tools.report.loading import read_inputs
 
-__all__ = ["browser", "open_page"]
+__all__ = ["browser", "open_file", "open_page"]
 
 
 @pytest.fixture(scope="session")

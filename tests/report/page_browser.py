@@ -66,18 +66,13 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def open_page(browser: Any, tmp_path: Path) -> Iterator[PageOpener]:  # noqa: ANN401
-    """`open_page(document, width=..., scheme="light", is_timed=False)`: a fresh profile each."""
+def open_file(browser: Any) -> Iterator[PageOpener]:  # noqa: ANN401
+    """`open_file(path, width=..., scheme="light", is_timed=False)`: a fresh profile each."""
     contexts = []
 
     def opened(
-        document: dict[str, Any],
-        width: int = DESK,
-        scheme: str = "light",
-        is_timed: bool = False,
+        path: Path, width: int = DESK, scheme: str = "light", is_timed: bool = False
     ) -> OpenPage:
-        path = tmp_path / "report.html"
-        path.write_text(page_of(document), encoding="utf-8")
         context = browser.new_context(
             viewport={"width": width, "height": 800}, color_scheme=scheme, accept_downloads=True
         )
@@ -98,3 +93,15 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[PageOpener]:  # noqa: AN
     yield opened
     for context in contexts:
         context.close()
+
+
+@pytest.fixture
+def open_page(open_file: PageOpener, tmp_path: Path) -> PageOpener:
+    """`open_page(document, ...)`: the page of a report's document, opened as open_file does."""
+
+    def opened(document: dict[str, Any], *arguments: Any, **more: Any) -> OpenPage:  # noqa: ANN401
+        path = tmp_path / "report.html"
+        path.write_text(page_of(document), encoding="utf-8")
+        return open_file(path, *arguments, **more)
+
+    return opened

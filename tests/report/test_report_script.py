@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tinyllama_tools.report import build, options, scaling_fits, writing
 from tinyllama_tools.report.sections import roofline
 from tinyllama_tools.suite_run import PROJECT
@@ -24,6 +26,7 @@ def script(checkout: ScriptCheckout, *arguments: str) -> subprocess.CompletedPro
     checkout.stub("python3", 'echo "check ${*:3}"; case "$*" in *--bogus*) exit 2 ;; esac')
     with (checkout.root / "scripts/lib/set_up.sh").open("a") as stream:
         stream.write('set_up() { echo "set up $1"; }\nvirtual_python=say_python\n')
+        stream.write("set_up_pictures() { echo pictures; }\n")
     return checkout.run(f"bash scripts/report {shlex.join(arguments)}")
 
 
@@ -34,6 +37,18 @@ def test_the_script_needs_no_build(checkout: ScriptCheckout) -> None:
     assert result.stdout.splitlines() == [
         *(f"check {arguments}", "set up compare", f"main {arguments}")
     ]
+
+
+@pytest.mark.parametrize(
+    ("option", "draws"),
+    [("--format=png", True), ("--format=md", False), ("--publish=card", True)],
+)
+def test_what_draws_is_set_up_where_something_is_drawn(
+    checkout: ScriptCheckout, option: str, *, draws: bool
+) -> None:
+    for spelling in ([option], option.split("=")):
+        result = script(checkout, "a", *spelling)
+        assert ("pictures" in result.stdout.splitlines()) == draws
 
 
 def test_a_bad_option_is_told_before_anything_is_set_up(checkout: ScriptCheckout) -> None:

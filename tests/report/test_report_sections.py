@@ -31,6 +31,7 @@ from tinyllama_tools.report.sections import (
     frontier,
     training,
 )
+from tinyllama_tools.report.summary import cost_sentence
 
 
 def test_environment_has_the_peaks_with_their_sources(inputs: ReportInputs) -> None:
@@ -77,6 +78,29 @@ def test_a_confirmed_frontier_over_batches_stands_beside(
     assert [one.id for one in found.tables] == ["frontier_seq", "frontier_batch"]
     assert table(found, "frontier_batch").rows[0][4:8] == [900, 1024, 880, 2.3]
     assert "1 of 1 point were tried." in found.text[1]
+
+
+def test_what_was_tried_within_a_smaller_limit_stands_beside_what_fits(
+    tmp_path: Path, inputs: ReportInputs
+) -> None:
+    point = {
+        **{"size": "tiny", "variant": "baseline", "dtype": "f32", "seq": 128},
+        **{"largest_batch": 30, "predicted_bytes": 1 << 30, "limit_bytes": 1 << 30},
+        **{"confirmed": "30, as predicted", "confirmed_batch": 30, "apart_percent": 0.0},
+    }
+    document = frontier_head(1 << 30, "--memory-limit", DEVICE) | {"points": [point]}
+    days = ("2026-03-05T00:00:00+00:00", "2026-03-03T00:00:00+00:00")
+    for day, order in zip(days, (("", "_not_tried"), ("_tried", "")), strict=True):
+        path = write(tmp_path / "frontier.json", document | {"date": day})
+        other = read_inputs([source_of(path)]).frontiers
+        both = dataclasses.replace(inputs, frontiers=(*inputs.frontiers, *other))
+        found = frontier.build(both)
+        tried, whole = (table(found, f"frontier_seq{end}") for end in order)
+        assert tried.rows[0][4:8] == [30, 1024, 30, 0]
+        assert len(whole.rows) > 5
+        assert len({one.id for one in found.figures}) == len(found.figures) == 2
+        # the largest limit is what there is
+        assert "fits into 24 GiB up to batch" in cost_sentence(both)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 
@@ -62,6 +63,23 @@ def test_one_cell_does_not_scale(tmp_path: Path) -> None:
     scaling, cost = five_sentences(inputs)[3:]
     assert scaling.startswith("How the step scales is not known (1 size: ")
     assert "costs.json" in cost
+
+
+def test_a_frontier_over_batches_alone_is_told(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "study", dataclasses.replace(ONE_CELL, sizes=("tiny",)))
+    path = folder / "frontier.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    line = {"variant": "baseline", "dtype": "f32", "predicted_bytes": 1, "confirmed": ""}
+    document["points"] = []
+    document["sequences"] = [
+        line | {"size": size, "batch": batch, "longest_seq": longest}
+        for size, batch, longest in (("tiny", 4, 9000), ("small", 4, 3000), ("small", 16, 0))
+    ]
+    path.write_text(json.dumps(document), encoding="utf-8")
+    cost = five_sentences(read_inputs([source_of(folder)]))[4]
+    assert cost.startswith(
+        "At batch 4, small (baseline, f32) fits into 24 GiB up to sequence 3,000"
+    )
 
 
 @pytest.mark.parametrize("lost", ["costs.json", "frontier.json"])

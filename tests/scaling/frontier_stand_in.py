@@ -51,10 +51,12 @@ def largest_by_trial(limit: float, size: str, variant: str, dtype: str, **given:
 @dataclass
 class PlayedAsker:
     """Answers from the law and remembers what it was asked. `refused`: reasons by variant;
-    `most_tokens`: of a step whose costs can be counted."""
+    `most_tokens`: of a step whose costs can be counted; `device`, `git_commit`: as it says them."""
 
     free: int = 4 * GIB
     most_tokens: int = 2**30
+    device: str = ""
+    git_commit: str = ""
     refused: dict[str, str] = field(default_factory=dict)
     questions: list[dict[str, list[str]]] = field(default_factory=list)
 
@@ -76,7 +78,9 @@ class PlayedAsker:
                 shapes,
             )
         ]
-        return DryRun(self.free, "free on the device", tuple(cases))
+        device = {"name": self.device} if self.device else {}
+        free = (self.free, "free on the device")
+        return DryRun(*free, tuple(cases), device, self.git_commit)
 
     def cost(self, name: CaseName) -> CaseCost:
         needed = step_bytes(name.size, name.variant, name.dtype, name.batch, name.seq)

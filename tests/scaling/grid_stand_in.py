@@ -225,7 +225,8 @@ def main(program: str, options: list[str]) -> int:
     if "--dry-run" in options:
         cases = [_cost(name) for name in _names(options)]
         budget = {"memory_budget_bytes": 2**30, "memory_budget_source": "free on the device"}
-        print(json.dumps(budget | {"cases": cases}))
+        program = {"device": {"name": "card"}, "git_commit": "0123abcd"}
+        print(json.dumps(program | budget | {"cases": cases}))
         return 0
     run = Run(options, told)
     refusal = run.refusal()

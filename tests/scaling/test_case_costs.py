@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from tinyllama_tools.case_costs import NUMBERS, ask_costs, ask_dry_run, read_case_costs
+from tinyllama_tools.case_costs import (
+    NUMBERS,
+    ask_costs,
+    ask_dry_run,
+    read_case_costs,
+    read_dry_run,
+)
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.suite_run import SuiteError
 
@@ -34,6 +40,23 @@ def test_every_figure_lands_in_its_field() -> None:
     )
     assert [getattr(cost, key) for key in NUMBERS] == [1, 2, 3, 4, 5, 6, 7]
     assert cost.fits
+
+
+def test_the_head_says_device_and_commit() -> None:
+    of_program = {"device": {"name": "card", "backend": "hip"}, "git_commit": "0123abcd"}
+    answer = read_dry_run(document() | of_program)
+    assert (answer.device_name, answer.git_commit) == ("card", "0123abcd")
+    assert answer.device == of_program["device"]
+    for unknown in ({}, {"device": {}, "git_commit": "unknown"}):
+        answer = read_dry_run(document() | unknown)
+        assert (answer.device_name, answer.git_commit) == ("", "")
+
+
+@pytest.mark.parametrize("bad", [{"device": "card"}, {"git_commit": 7}])
+def test_a_bad_head_is_named(bad: Json) -> None:
+    ((key, value),) = bad.items()
+    with pytest.raises(BadInputError, match=f"{key} is {value!r}, must be"):
+        read_dry_run(document() | bad)
 
 
 def test_what_does_not_fit_says_why() -> None:

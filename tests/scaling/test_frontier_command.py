@@ -120,6 +120,14 @@ def test_a_study_with_rounds_gives_the_overhead(tmp_path: Path) -> None:
     assert document["points"][0]["largest_batch"] == largest
 
 
+def test_the_program_says_which_device_it_is_of(tmp_path: Path, asker: PlayedAsker) -> None:
+    asker.device, asker.git_commit = "a CPU", "89abcdef"
+    # measured on another one
+    result_file(tmp_path / "round_1.json", 1.02)
+    document = json.loads(write_frontier(tmp_path, Path("tiny_llama_bench")).read_text())
+    assert (document["device"], document["git_commit"]) == ("a CPU", "89abcdef")
+
+
 def test_a_program_or_file_that_is_not_there_ends_with_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

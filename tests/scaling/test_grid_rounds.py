@@ -91,6 +91,7 @@ def test_costs_are_of_the_grid_and_of_every_size_at_its_own_shape(tmp_path: Path
     small_grid(tmp_path, "--rounds=1")
     costs = document(grid_folder(tmp_path), "costs.json")
     assert costs["memory_budget_bytes"] == 2**30
+    assert (costs["device"], costs["git_commit"]) == ({"name": "card"}, "0123abcd")
     names = [case["name"] for case in costs["cases"]]
     assert len(names) == len(set(names))
     assert "ffn/forward_backward/baseline/tiny/f32/batch:2/seq:16" in names

@@ -49,7 +49,7 @@ FAMILY_OPTIONS = (
 INSIDE = "ffn"
 STEP_SLOWDOWN = 0.05
 # of a kind, before another kind's turn
-ROUND_BLOCKS = 5
+ROUND_BLOCKS = 10
 # of whole runs, one after the other: the next would not do better
 MOST_WITHOUT_VERDICT = 3
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tinyllama_tools.ablation_progress import Progress
 from tinyllama_tools.compare.interrupts import INTERRUPTED, ended_as_by_ctrl_c
-from tinyllama_tools.frontier.asking import ask_program
+from tinyllama_tools.frontier.asking import Asker, ask_program, free_memory
 from tinyllama_tools.frontier.axis import AXES
 from tinyllama_tools.frontier.confirmation import Confirmation, Try, confirm
 from tinyllama_tools.frontier.options import (
@@ -38,10 +38,14 @@ PAGE_FILE = "frontier.md"
 UNSETTLED, BAD = 1, 2
 
 
-def origin_of(overhead: Overhead, command: str) -> Origin:
-    """Now, on the device that the overhead was measured on."""
+def origin_of(asker: Asker, overhead: Overhead, command: str) -> Origin:
+    """Now, on the device that the program answers for; that of the overhead and the checkout's
+    commit where the program does not say. One question about the smallest step."""
+    answer = free_memory(asker)
+    device = answer.device_name or overhead.device
+    commit = answer.git_commit or head_commit(PROJECT)
     now = datetime.datetime.now(datetime.timezone.utc)
-    return Origin(overhead.device, head_commit(PROJECT), now.isoformat(timespec="seconds"), command)
+    return Origin(device, commit, now.isoformat(timespec="seconds"), command)
 
 
 def write_frontier(
@@ -60,7 +64,7 @@ def write_frontier(
         overhead = Overhead(source=f"none is known: {error}")
     asker = ask_program(program, device)
     room = room_for(asker, memory_limit, overhead.model)
-    origin = origin_of(overhead, "scripts/study")
+    origin = origin_of(asker, overhead, "scripts/study")
     frontiers = []
     for axis in AXES.values():
         given = DEFAULT_SEQS if axis.given == "seq" else DEFAULT_BATCHES
@@ -145,7 +149,7 @@ def run(options: argparse.Namespace, command: str, progress: Progress) -> int:
     room = room_for(asker, options.memory_limit, overhead.model, is_tried=options.confirm)
     grid = Grid(options.sizes, options.variants, options.dtypes, options.given)
     found = tuple(predict_lines(asker, options.axis, grid, room))
-    origin = origin_of(overhead, command)
+    origin = origin_of(asker, overhead, command)
     frontier = Frontier(options.axis, room, overhead, found, (None,) * len(found), origin)
     print("\n".join([*facts(frontier), "", *overview(frontier), ""]), flush=True)
     folder = run_folder("frontier", options.results)

@@ -16,7 +16,7 @@ KIND, SCHEMA_VERSION = "frontier", 1
 @dataclass(frozen=True)
 class Origin:
     """Of which device, commit and day (UTC time) a frontier is, and the command that made it;
-    `device` empty where nothing that was measured on it was given."""
+    `device` empty where neither the program nor anything that was measured says it."""
 
     device: str = ""
     git_commit: str = ""

@@ -49,6 +49,8 @@ def costs_of(study: GridStudy) -> list[CaseCost]:
         answers = [grid, *(ask_dry_run(study.program, options) for options in others)]
         cases = {str(cost.name): asdict(cost) for answer in answers for cost in answer.cases}
         document = {
+            "device": dict(grid.device),
+            "git_commit": grid.git_commit,
             "memory_budget_bytes": grid.memory_budget_bytes,
             "memory_budget_source": grid.memory_budget_source,
             "cases": [cost | {"name": name} for name, cost in cases.items()],

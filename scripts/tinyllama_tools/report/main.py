@@ -24,9 +24,18 @@ from tinyllama_tools.report.kinds import Kind, Source, source_of
 from tinyllama_tools.report.loading import read_inputs
 from tinyllama_tools.report.newest import Newest, newest_sources
 from tinyllama_tools.report.options import parse_options
+from tinyllama_tools.report.publish import (
+    REFERENCE,
+    Place,
+    check_publishable,
+    publish_data,
+    publish_page,
+)
 from tinyllama_tools.report.sections.left_out import grouped
 from tinyllama_tools.report.wording import count_of, listed
 from tinyllama_tools.report.writing import write_report
+from tinyllama_tools.result_files import changed_files
+from tinyllama_tools.suite_run import PROJECT
 
 WRITTEN, WITH_ERRORS, NOTHING_USABLE = 0, 1, 2
 # names that share a reason, in a line on standard error
@@ -72,6 +81,18 @@ def _say_omissions(omissions: Sequence[Omission]) -> None:
         say(f"{mark}: {first.kind} {listed(names, MOST_NAMES)}: {first.reason}")
 
 
+def _publish(options: argparse.Namespace, inputs: ReportInputs) -> int:
+    """The exit status. The page is of what was published, not of where it was measured."""
+    place = Place(options.results_folder / REFERENCE, options.publish)
+    check_publishable(inputs, place, changed_files(PROJECT))
+    sources = publish_data(inputs, place)
+    document = build_document(read_inputs(sources), options.title)
+    _say_omissions(document.omissions)
+    for path in publish_page(document, sources, place):
+        say(f"wrote {shown(path)}")
+    return WITH_ERRORS if document.errors else WRITTEN
+
+
 def report(options: argparse.Namespace) -> int:
     """The exit status. BadInputError where nothing can be used or written."""
     inputs = read_all(options)
@@ -81,6 +102,8 @@ def report(options: argparse.Namespace) -> int:
         raise BadInputError(
             f"{where}: nothing to report on; measure something: {Kind.STUDY.command}"
         )
+    if options.publish is not None:
+        return _publish(options, inputs)
     document = build_document(inputs, options.title)
     _say_omissions(document.omissions)
     written = write_report(document, inputs, options.format, options.output, options.results_folder)

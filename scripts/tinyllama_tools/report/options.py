@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.option_values import script_parser
+from tinyllama_tools.option_values import machine, script_parser
 from tinyllama_tools.result_files import RESULTS
 
 FORMATS = ("html", "md", "png", "fom")
@@ -19,7 +19,11 @@ newest of each kind in results/ is taken, and what is taken and what is missing 
 html writes results/report_<UTC time>.html and png a folder of pictures, unless -o says where; md
 and fom then write to standard output. Exit status: 0 written; 1 written, but some part had errors,
 which are named; 2 nothing usable, a bad option, or a file that cannot be written; 130 interrupted,
-and nothing was written."""
+and nothing was written.
+
+--publish takes one grid study that ended, of a commit, and frontiers made beside it. It writes, to
+be tracked by git: study_MACHINE/, frontier_by_AXIS_MACHINE.json, the page scaling_MACHINE.html made
+from them, and the README's picture roofline_MACHINE.png, all to the reference/ of the results."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +33,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, default="html", help="default: html")
     parser.add_argument("--title", default="", metavar="T", help="default: device, commit and date")
     parser.add_argument(
+        "--publish", type=machine, metavar="MACHINE", help="a grid study, as reference/...MACHINE"
+    )
+    parser.add_argument(
         "--results-folder", type=Path, default=RESULTS, metavar="FOLDER", help="default: results"
     )
+
+
+def _refuse_contradictions(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.publish is None:
+        return
+    if options.output is not None or options.format != "html":
+        parser.error("--publish: says where and what to write, so without -o and --format")
+    if not options.results:
+        parser.error("--publish: name the folder of the grid study that is to be published")
 
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -41,7 +57,9 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         EPILOG,
     )
     add_options(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    _refuse_contradictions(parser, options)
+    return options
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +13,8 @@ from tinyllama_tools.suite_run import PROJECT
 
 # of anybody: settings and reasons may name folders of whoever measured
 START, END = r"(?<![\w.~-])", r"(?=[/\s:;,'\"]|$)"
+# any other path of two names or more: below a device or a name it is none, nor after a scheme
+PATHS = re.compile(r"(?<![\w.~-])(?<!:/)~?/(?:[\w.@+-]+/)+(?P<name>[\w.@+-]*)")
 HOMES = re.compile(rf"{START}(?:/(?:home|Users)/[^/\s:;,'\"]+|/root){END}")
 Value = TypeVar("Value")
 
@@ -31,16 +33,32 @@ def _text(text: str) -> str:
     return HOMES.sub("~", short)
 
 
-def without_places(value: Value) -> Value:
+def _changed(value: Value, change: Callable[[str], str]) -> Value:
     """The same with every text in it changed: of lists, mappings and data classes, deeply."""
     changed: Any = value
     if isinstance(value, str):
-        changed = _text(value)
+        changed = change(value)
     elif isinstance(value, Mapping):
-        changed = {key: without_places(item) for key, item in value.items()}
+        changed = {key: _changed(item, change) for key, item in value.items()}
     elif isinstance(value, (list, tuple)):
-        changed = type(value)(without_places(item) for item in value)
+        changed = type(value)(_changed(item, change) for item in value)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        found = {f.name: without_places(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        fields = (f.name for f in dataclasses.fields(value))
+        found = {name: _changed(getattr(value, name), change) for name in fields}
         changed = dataclasses.replace(value, **found)
     return changed
+
+
+def without_places(value: Value) -> Value:
+    """The same without the reader's own folders in any text."""
+    return _changed(value, _text)
+
+
+def _names_alone(text: str) -> str:
+    return PATHS.sub(lambda found: found["name"], _text(text))
+
+
+def names_alone(value: Value) -> Value:
+    """As without_places, and of every other path that is not told from the checkout its last name:
+    for what everybody may read."""
+    return _changed(value, _names_alone)

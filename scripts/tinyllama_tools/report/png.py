@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,9 +40,27 @@ def write_pngs(document: Json, folder: Path) -> list[Path]:
     if not wanted:
         return []
     written = []
-    with tempfile.TemporaryDirectory() as place, installed_browser() as browser:
+    for identifier, content in _drawn(document, wanted):
         # only now: where no browser starts, no empty folder is left
         folder.mkdir(parents=True, exist_ok=True)
+        written.append(folder / file_name(identifier))
+        written[-1].write_bytes(content)
+    return written
+
+
+def picture_of(document: Json, identifier: str) -> bytes:
+    """Of one figure, as write_pngs draws them. BadInputError as write_pngs, and where the report
+    has no such figure."""
+    figures = (one for section in document["sections"] for one in section.get("figures") or ())
+    if not any(one["id"] == identifier and one["points"] > 0 for one in figures):
+        raise BadInputError(f"the report has no figure {identifier} to draw; --format md says why")
+    ((_, content),) = _drawn(document, [identifier])
+    return content
+
+
+def _drawn(document: Json, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Each figure's id with its picture."""
+    with tempfile.TemporaryDirectory() as place, installed_browser() as browser:
         path = Path(place) / "report.html"
         path.write_text(page_of(document), encoding="utf-8")
         page = browser.new_page()
@@ -51,9 +69,7 @@ def write_pngs(document: Json, folder: Path) -> list[Path]:
         page.evaluate("reportReady")
         for identifier in wanted:
             address = page.evaluate("(id) => reportPng(id)", identifier)
-            written.append(folder / file_name(identifier))
-            written[-1].write_bytes(base64.b64decode(address.removeprefix(DATA_ADDRESS)))
-    return written
+            yield identifier, base64.b64decode(address.removeprefix(DATA_ADDRESS))
 
 
 def file_name(identifier: str) -> str:

@@ -12,7 +12,7 @@ from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import Kind
 from tinyllama_tools.report.predicted import NOT_RUN, PredictedStep
 from tinyllama_tools.report.scaling_fits import SeriesFit
-from tinyllama_tools.report.sections.frontier import chosen
+from tinyllama_tools.report.sections.frontier import Shown, chosen
 from tinyllama_tools.report.selection import main_step
 from tinyllama_tools.report.wording import (
     bytes_text,
@@ -178,25 +178,32 @@ def _predicted(steps: Sequence[PredictedStep]) -> str:
     return f"a step is predicted to take {'; '.join(found)}" if found else ""
 
 
-def _fitting(inputs: ReportInputs) -> str:
-    """The largest batch of the biggest size that fits at all, at its longest sequence; in the main
-    step's variant and dtype where those were asked about."""
-    found = next(((f, part) for f, part in chosen(inputs) if part.axis is BY_SEQ), None)
-    if found is None:
-        return ""
-    file, part = found
-    lines = [line for line in part.lines if line.largest]
-    step = _step(inputs)
+def _fitting_of(shown: Shown, step: MeasuredCase | None) -> str:
+    """Of one axis; empty where nothing fits."""
+    lines = [line for line in shown.part.lines if line.largest]
     if step is not None:
         like = (step.name.variant, step.name.dtype)
         lines = [line for line in lines if (line.variant, line.dtype) == like] or lines
     if not lines:
         return ""
     best = lines[-1]
+    given, searched = ("sequence", "batch") if shown.part.axis is BY_SEQ else ("batch", "sequence")
     return (
-        f"At sequence {best.given:,}, {best.size} ({best.variant}, {best.dtype}) fits into "
-        f"{bytes_text(file.limit_bytes)} up to batch {best.largest:,}"
+        f"At {given} {best.given:,}, {best.size} ({best.variant}, {best.dtype}) fits into "
+        f"{bytes_text(shown.file.limit_bytes)} up to {searched} {best.largest:,}"
     )
+
+
+def _fitting(inputs: ReportInputs) -> str:
+    """The largest batch of the biggest size that fits at all, at its longest sequence, or where no
+    batch was looked for the longest sequence at its largest batch; within the largest limit, in the
+    main step's variant and dtype where those were asked about."""
+    step = _step(inputs)
+    found = sorted(
+        chosen(inputs), key=lambda of: (of.part.axis is not BY_SEQ, -of.file.limit_bytes)
+    )
+    texts = (_fitting_of(shown, step) for shown in found)
+    return next(filter(None, texts), "")
 
 
 def cost_sentence(inputs: ReportInputs) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tinyllama_tools.frontier.axis import AXES, BY_SEQ
 from tinyllama_tools.report.document import Cell, Column, Figure, Section, Table, text_column
@@ -14,11 +15,34 @@ from tinyllama_tools.report.wording import bytes_text, count_of
 
 ID, TITLE = "frontier", "What fits into memory"
 MISSING = f"no frontier was given; {Kind.FRONTIER.command} predicts one, and so does a grid study"
+TRIED, NOT_TRIED = "tried", "not_tried"
 MIB = 2**20
 COMMIT_DIGITS, DAY = 8, 10
 
 
-def _table(found: FrontierPart) -> Table:
+@dataclass(frozen=True)
+class Shown:
+    """A part of a file that the report shows. `kind`: of the second one of an axis, whether it was
+    tried; empty of the first."""
+
+    file: FrontierFile
+    part: FrontierPart
+    kind: str = ""
+
+    @property
+    def id(self) -> str:
+        """Of its table, and the beginning of its figures'."""
+        return f"frontier_{self.part.axis.given}{self.kind and f'_{self.kind}'}"
+
+    @property
+    def title(self) -> str:
+        """`Largest batch`, `Largest batch within 2 GiB`."""
+        within = f" within {bytes_text(self.file.limit_bytes)}" if self.kind else ""
+        return f"{self.part.axis.title.capitalize()}{within}"
+
+
+def _table(shown: Shown) -> Table:
+    found = shown.part
     rows: list[list[Cell]] = [
         [
             of.size,
@@ -44,12 +68,11 @@ def _table(found: FrontierPart) -> Table:
         Column("apart", "%", digits=3),
         text_column("remark"),
     )
-    title = found.axis.title.capitalize()
     note = (
         "Needs: predicted with the largest measured misfit, of the smallest step where none "
         "fits. Apart: prediction over confirmed."
     )
-    return Table(f"frontier_{found.axis.given}", title, columns, rows, note, is_key=True)
+    return Table(shown.id, shown.title, columns, rows, note, is_key=True)
 
 
 def _by_name(lines: Sequence[FrontierLine]) -> dict[str, list[FrontierLine]]:
@@ -61,8 +84,8 @@ def _by_name(lines: Sequence[FrontierLine]) -> dict[str, list[FrontierLine]]:
     return found
 
 
-def _figure(found: FrontierPart, dtype: str, note: str) -> Figure | None:
-    traces = []
+def _figure(shown: Shown, dtype: str, note: str) -> Figure | None:
+    traces, found = [], shown.part
     every = _by_name([of for of in found.lines if of.dtype == dtype])
     for number, (name, lines) in enumerate(every.items()):
         dash, symbol = DASHES[number % len(DASHES)], SYMBOLS[number % len(SYMBOLS)]
@@ -78,8 +101,7 @@ def _figure(found: FrontierPart, dtype: str, note: str) -> Figure | None:
         axis("sequence", "tokens", log=True) if found.axis is BY_SEQ else axis("batch", log=True)
     )
     axes = layout(given, axis(found.axis.title, log=True))
-    title = f"{found.axis.title.capitalize()}, {dtype}"
-    return Figure(f"frontier_{found.axis.given}_{dtype}", title, traces, axes, note)
+    return Figure(f"{shown.id}_{dtype}", f"{shown.title}, {dtype}", traces, axes, note)
 
 
 def _text(file: FrontierFile, found: FrontierPart) -> str:
@@ -104,36 +126,47 @@ def _device(inputs: ReportInputs) -> str:
     return str((context.get("device") or {}).get("name") or "")
 
 
-def chosen(inputs: ReportInputs) -> list[tuple[FrontierFile, FrontierPart]]:
+def _is_tried(part: FrontierPart) -> bool:
+    return any(line.is_tried for line in part.lines)
+
+
+def chosen(inputs: ReportInputs) -> list[Shown]:
     """The frontier over sequences and that over batches: the newest that is not known to be of
     another device than the analysed one, where there is none the newest of all; a study's own comes
-    before one without a date."""
+    before one without a date. Behind them, of each axis, the next one of that device that was tried
+    where the first was not, or the reverse: tries go up to a limit that they are given."""
     device = _device(inputs)
+
+    def is_same(file: FrontierFile) -> bool:
+        return file.device in {"", device} or not device
 
     def preference(file: FrontierFile) -> tuple[bool, bool, str]:
         is_own = any(study.frontier is file for study in inputs.studies)
-        is_same = file.device in {"", device} or not device
-        return (is_same, bool(file.date) or is_own, file.date)
+        return (is_same(file), bool(file.date) or is_own, file.date)
 
-    found: dict[str, tuple[FrontierFile, FrontierPart]] = {}
+    found: dict[str, Shown] = {}
+    beside: dict[str, Shown] = {}
     # of equals the first stays first
     for file in sorted(inputs.frontiers, key=preference, reverse=True):
         for part in file.parts:
-            found.setdefault(part.axis.given, (file, part))
-    return [found[given] for given in AXES if given in found]
+            first = found.setdefault(part.axis.given, Shown(file, part))
+            if is_same(file) and _is_tried(part) != _is_tried(first.part):
+                kind = TRIED if _is_tried(part) else NOT_TRIED
+                beside.setdefault(part.axis.given, Shown(file, part, kind))
+    return [of[given] for of in (found, beside) for given in AXES if given in of]
 
 
 def build(inputs: ReportInputs) -> Section:
-    """The frontier over sequences, and that over batches."""
+    """The frontier over sequences, and that over batches; and what was tried of them."""
     every = chosen(inputs)
     if not every:
         return Section(ID, TITLE, missing=MISSING)
-    texts = [_text(file, part) for file, part in every]
+    texts = [_text(one.file, one.part) for one in every]
     figures = [
         figure
-        for (_, part), text in zip(every, texts, strict=True)
-        for dtype in dict.fromkeys(of.dtype for of in part.lines)
-        if (figure := _figure(part, dtype, text)) is not None
+        for one, text in zip(every, texts, strict=True)
+        for dtype in dict.fromkeys(of.dtype for of in one.part.lines)
+        if (figure := _figure(one, dtype, text)) is not None
     ]
-    tables = [_table(part) for _, part in every]
+    tables = [_table(one) for one in every]
     return Section(ID, TITLE, texts, figures=figures, tables=tables)

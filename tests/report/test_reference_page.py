@@ -1,0 +1,106 @@
+"""The page that is committed beside a reference study, and what its files say of the machine."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from typing import Any
+
+import pytest
+from page_browser import DESK, PHONE, PageOpener
+
+from reference_study import MACHINES, data_files
+from tinyllama_tools.reading.json_file import read_json
+from tinyllama_tools.report.build import BUILDERS
+from tinyllama_tools.report.publish import MOST_BYTES, MOST_PICTURE_BYTES, Place
+
+# of a person's or a machine's own; a study writes none of them, so nothing else looks like one
+OWN_PATH = re.compile(r"/(?:home|Users|root|work|tmp|mnt|media|scratch|var|opt|usr)/")
+PRIVATE_KEYS = ("host_name", "executable", "load_avg", "pid")
+PACKED = re.compile(r'<script type="application/gzip" id="(packed-\w+)">([^<]*)</script>')
+# parts that a grid study alone gives; ablation and training are measured by other commands
+OF_A_STUDY = (
+    *("environment", "roofline", "speed_of_light", "time", "scaling", "memory"),
+    *("frontier", "predictions", "left_out"),
+)
+WIDTHS = [(PHONE, "dark"), (DESK, "light")]
+
+
+def page_and_data(place: Place) -> tuple[str, dict[str, Any]]:
+    """The page without what is packed in it, and the data of its figures and tables."""
+    text = place.page.read_text(encoding="utf-8")
+    packed = dict(PACKED.findall(text))
+    data = gzip.decompress(base64.b64decode(packed["packed-data"]))
+    return PACKED.sub("", text), json.loads(data)
+
+
+def drawable(trace: dict[str, Any]) -> int:
+    return len(trace.get("y") or ())
+
+
+@pytest.mark.parametrize("place", MACHINES)
+@pytest.mark.parametrize(("width", "scheme"), WIDTHS)
+def test_every_plot_has_the_points_of_its_data(
+    open_file: PageOpener, place: Place, width: int, scheme: str
+) -> None:
+    _, data = page_and_data(place)
+    points = {name: sum(map(drawable, of["traces"])) for name, of in data["figures"].items()}
+    assert len(points) > 20 and min(points.values()) > 0
+    opened = open_file(place.page, width, scheme)
+    drawn = opened.draw_all()
+    assert {name: drawn[name]["points"] for name in points} == points
+    assert opened.said == []
+    # the file itself, and nothing else
+    assert opened.asked == [place.page.as_uri()]
+    assert opened.page.evaluate("document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.parametrize("place", MACHINES)
+def test_every_part_of_a_study_is_there(open_file: PageOpener, place: Place) -> None:
+    opened = open_file(place.page)
+    shown = opened.page.evaluate(
+        "() => Object.fromEntries([...document.querySelectorAll('main section')]"
+        ".map((one) => [one.id, one.classList.contains('missing')]))"
+    )
+    assert list(shown) == [*(identity for identity, _, _ in BUILDERS), "left_out"]
+    assert [identity for identity in OF_A_STUDY if shown[identity]] == []
+    assert opened.page.evaluate("document.querySelectorAll('#summary .lead p').length") == 5
+
+
+@pytest.mark.parametrize("place", MACHINES)
+def test_the_page_is_of_the_study_beside_it(place: Place) -> None:
+    text, data = page_and_data(place)
+    context = read_json(place.study / "round_1.json")[0]["context"]
+    for named in (context["device"]["name"], context["git_commit"][:8], context["date"][:10]):
+        assert named in text
+    (taken,) = [row for row in data["tables"]["sources"]["rows"] if "grid study" in row[0]]
+    assert taken[1] == f"results/reference/{place.study.name}"
+
+
+@pytest.mark.parametrize("place", MACHINES)
+def test_nothing_names_the_machines_owner_or_its_folders(place: Place) -> None:
+    page, data = page_and_data(place)
+    texts = {path.name: path.read_text(encoding="utf-8") for path in data_files(place)}
+    texts |= {place.page.name: page, "data of the page": json.dumps(data)}
+    for name, text in texts.items():
+        assert not OWN_PATH.findall(text), name
+        assert [key for key in PRIVATE_KEYS if f'"{key}"' in text] == [], name
+
+
+@pytest.mark.parametrize("place", MACHINES)
+def test_everything_is_small_enough_to_be_tracked(place: Place) -> None:
+    files = [*data_files(place), place.page, place.picture]
+    assert sum(path.stat().st_size for path in files) <= MOST_BYTES
+    assert not [path.name for path in files if "journal" in path.name]
+    content = place.picture.read_bytes()
+    assert content.startswith(b"\x89PNG") and len(content) <= MOST_PICTURE_BYTES
+
+
+@pytest.mark.parametrize("place", MACHINES)
+def test_the_readme_shows_it(place: Place) -> None:
+    readme = (place.folder.parents[1] / "README.md").read_text(encoding="utf-8")
+    for path in (place.page, place.picture):
+        assert f"({path.relative_to(place.folder.parents[1])})" in readme
+    assert "{{" not in readme
