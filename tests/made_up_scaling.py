@@ -126,6 +126,7 @@ def _counters(world: World, times: Mapping[str, float], mode: str) -> dict[str, 
     return found
 
 
+BUSY = 0.8  # processor time of a row over its time
 AGGREGATES = {
     "mean": statistics.fmean,
     "median": statistics.median,
@@ -143,7 +144,7 @@ def row(
     shared |= {"repetitions": len(seconds), "time_unit": unit}
     entries: list[Json] = []
     for index, value in enumerate(seconds):
-        times = {"real_time": scale * value, "cpu_time": scale * value, "iterations": 5}
+        times = {"real_time": scale * value, "cpu_time": BUSY * scale * value, "iterations": 5}
         kind = {"name": name, "run_type": "iteration", "repetition_index": index}
         entries.append({**shared, **kind, **times, **counters[index]})
     if len(seconds) < 2:
@@ -152,7 +153,8 @@ def row(
         unit_of = "percentage" if aggregate == "cv" else "time"
         kind = {"name": f"{name}_{aggregate}", "run_type": "aggregate", "iterations": 1}
         kind |= {"aggregate_name": aggregate, "aggregate_unit": unit_of}
-        times = {key: of([scale * value for value in seconds]) for key in ("real_time", "cpu_time")}
+        shares = {"real_time": 1.0, "cpu_time": BUSY}
+        times = {k: of([share * scale * v for v in seconds]) for k, share in shares.items()}
         names = counters[0].keys()
         summed = {key: of([one[key] for one in counters]) for key in names}
         entries.append({**shared, **kind, **times, **summed})

@@ -1,6 +1,7 @@
 #include "benchmarks/scaling/step_modes.hpp"
 
 #include <chrono>
+#include <ctime>
 #include <memory>
 #include <stdexcept>
 
@@ -182,7 +183,7 @@ void StepSession::detach() {
   if (sharded_) sharded_->optimizer.detach();
 }
 
-std::vector<double> StepSession::time_steps(StepMode mode, int64_t steps) {
+StepTimes StepSession::time_steps(StepMode mode, int64_t steps) {
   const instruments::Device& device = group_.device();
   attach(mode);
   if (mode == StepMode::communication) {
@@ -190,7 +191,8 @@ std::vector<double> StepSession::time_steps(StepMode mode, int64_t steps) {
     optimizer_.clear_gradients();
     step_.backward(step_.forward(batch_));
   }
-  std::vector<double> seconds;
+  StepTimes times;
+  std::clock_t ticks = 0;
   group_.barrier();
   for (int64_t step = 0; step < steps; ++step) {
     // All start together, so that a step's time is that of its slowest rank; and no rank waits for
@@ -202,14 +204,19 @@ std::vector<double> StepSession::time_steps(StepMode mode, int64_t steps) {
     prepare(mode);
     device.synchronize();
     group_.barrier();
+    const std::clock_t first_tick = std::clock();
     const auto start = Clock::now();
     run(mode);
     device.synchronize();
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    times.seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    ticks += std::clock() - first_tick;
   }
   group_.barrier();
   detach();
-  return seconds;
+  if (!times.seconds.empty())
+    times.cpu_seconds =
+        static_cast<double>(ticks) / CLOCKS_PER_SEC / static_cast<double>(times.seconds.size());
+  return times;
 }
 
 }  // namespace tinyllama::scaling

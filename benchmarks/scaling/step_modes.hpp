@@ -28,6 +28,14 @@ std::string_view to_string(StepMode mode);
 /// Those that a run with these options has, in the order of its results.
 std::vector<StepMode> step_modes(const ScalingOptions& options, int ranks);
 
+/// What one rank measured of some steps.
+struct StepTimes {
+  std::vector<double> seconds = {};  ///< each step's; empty where the rank had nothing to do
+  /// Mean of a step over all threads of this process; waiting for other ranks before it, and
+  /// clearing gradients, are left out.
+  double cpu_seconds = 0;
+};
+
 /// A model with its optimizer and this rank's samples.
 class StepSession {
  public:
@@ -36,9 +44,8 @@ class StepSession {
   StepSession(const ScalingOptions& options, distributed::ProcessGroup& group);
   ~StepSession();
 
-  /// Seconds of each of `steps` steps on this rank; empty where it had nothing to do. All ranks
-  /// have to call it, with the same arguments.
-  std::vector<double> time_steps(StepMode mode, int64_t steps);
+  /// All ranks have to call it, with the same arguments.
+  StepTimes time_steps(StepMode mode, int64_t steps);
 
   /// Sets up what the mode needs for backwards that follow; detach() makes them plain again.
   void attach(StepMode mode);

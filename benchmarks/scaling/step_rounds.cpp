@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <map>
 
 #include "benchmarks/distributed/rank_lost.hpp"
@@ -58,7 +57,8 @@ class StepRounds {
     group_.enter(fmt::format("warm-up of {}", to_string(mode)));
     instruments::MemoryMeter meter(group_.device());
     meter.start();
-    const RoundSamples samples = gather_samples(group_, session_.time_steps(mode, kWarmUpSteps));
+    const RoundSamples samples =
+        gather_samples(group_, session_.time_steps(mode, kWarmUpSteps).seconds);
     ModeRecord& record = records_[mode];
     record.peak_bytes = group_.largest_number(static_cast<double>(meter.read().peak_bytes));
     // The last one: the first pay for what later ones find in caches. Every rank has all samples,
@@ -80,11 +80,9 @@ class StepRounds {
       const int64_t steps = records_[mode].steps;
       group_.enter(fmt::format("round {} of {}, {} steps {}", round + 1, options_.rounds, steps,
                                to_string(mode)));
-      const std::clock_t start = std::clock();
-      const std::vector<double> mine = session_.time_steps(mode, steps);
-      cpu_seconds[mode] =
-          static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC / static_cast<double>(steps);
-      of_round[mode] = gather_samples(group_, mine);
+      const StepTimes mine = session_.time_steps(mode, steps);
+      cpu_seconds[mode] = mine.cpu_seconds;
+      of_round[mode] = gather_samples(group_, mine.seconds);
     }
     for (const StepMode mode : modes_) note(mode, of_round, cpu_seconds.at(mode));
     say(group_, fmt::format("round {} of {}: {}", round + 1, options_.rounds, summary(of_round)));

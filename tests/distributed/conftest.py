@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_up_scaling import write_run
 
+from made_up_scaling import write_run
 from tinyllama_tools.scaling.analysis import Analysis, analyse_path
 
 

@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 
 import pytest
-from made_up_scaling import World
 
+from made_up_scaling import World
 from tinyllama_tools.scaling.alpha_beta import AlphaBeta, FitRefusedError, fit_alpha_beta
 from tinyllama_tools.scaling.analysis import Analysis
 from tinyllama_tools.scaling.collective_models import ring_all_reduce, ring_reduce_scatter

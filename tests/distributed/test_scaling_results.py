@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from made_up_scaling import World, document, step_name, write_run, write_world
+from made_up_scaling import BUSY, World, document, step_name, write_run, write_world
 from tinyllama_tools.reading.case_name import parse_case_name
 from tinyllama_tools.reading.collective_name import parse_collective_name
 from tinyllama_tools.reading.errors import BadInputError
@@ -86,6 +86,18 @@ def test_shares_are_those_of_the_made_up_world(weak: Analysis) -> None:
     assert found.communication.median == pytest.approx(100 * exposed / (local + exposed), rel=0.02)
     assert found.communication_free is not None
     assert found.communication_free.median == pytest.approx(100 - found.communication.median)
+
+
+def test_processors_at_work_for_the_sums_are_told(weak: Analysis, tmp_path: Path) -> None:
+    found = point(weak, 2).busy
+    assert found is not None
+    assert found.median == pytest.approx(100 * BUSY)
+    assert point(weak, 1).busy is None
+    path = write_run(tmp_path, ranks=(2,)) / "ranks_2.json"
+    document = json.loads(path.read_text())
+    document["context"]["distributed"]["backend"] = "nccl"
+    path.write_text(json.dumps(document))
+    assert point(analyse_path(path), 2).busy is None
 
 
 def test_without_overlap_nothing_is_hidden(weak: Analysis) -> None:

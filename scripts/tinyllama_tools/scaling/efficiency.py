@@ -17,6 +17,7 @@ from tinyllama_tools.scaling.estimate import Estimate, estimate
 from tinyllama_tools.scaling.scaling_result import (
     ALONE,
     COMMUNICATION,
+    GLOO,
     LOCAL,
     NO_OVERLAP,
     OVERLAP,
@@ -35,7 +36,9 @@ class ScalingPoint:
     """One number of ranks. Shares and efficiencies in percent; None where a row that they need was
     not measured. `communication_free`: of the step, what the same ranks reach without
     communication (local / step). `hidden`: of the gradients' all-reduce timed by itself, what the
-    step does not take longer for; none of a sharded step, which makes no all-reduce."""
+    step does not take longer for; none of a sharded step, which makes no all-reduce. `busy`: of the
+    time of that all-reduce, what rank 0's processors work for it. Where a rank has no processor to
+    spare, no more than the rest can be hidden."""
 
     ranks: int
     mode: str
@@ -48,6 +51,7 @@ class ScalingPoint:
     communication_free: Estimate | None = None
     overlap: Estimate | None = None
     hidden: Estimate | None = None
+    busy: Estimate | None = None
 
 
 def paired(figure: Callable[..., float | None], *rows: Seconds | None) -> Estimate | None:
@@ -89,6 +93,14 @@ def _hidden(step: Seconds, local: Seconds | None, whole: Seconds | None) -> Esti
     return paired(lambda all_, own, c: 100 * (1 - (all_ - own) / c), step, local, whole)
 
 
+def _busy(result: ScalingResult) -> Estimate | None:
+    """None on a GPU, whose work is no processor's."""
+    row = result.steps.get(COMMUNICATION)
+    if row is None or result.distributed["backend"] != GLOO:
+        return None
+    return paired(lambda cpu, real: 100 * cpu / real, row.cpu_seconds, row.seconds)
+
+
 def _scaled(found: Estimate | None, factor: float) -> Estimate | None:
     if found is None:
         return None
@@ -122,6 +134,7 @@ def points_of(result: ScalingResult) -> list[ScalingPoint]:
                 paired(lambda all_, own: 100 * own / all_, step.seconds, local),
                 _overlap(result) if mode == OVERLAP else None,
                 _hidden(step.seconds, local, whole) if mode != SHARDED else None,
+                _busy(result) if mode != SHARDED else None,
             )
         )
     return found

@@ -21,6 +21,7 @@ SHARDED, COMMUNICATION = "sharded", "communication"
 # ways of a data-parallel step, the one that counts first
 STEPS = (OVERLAP, NO_OVERLAP, SHARDED)
 CONTEXT_KEY = "distributed"
+GLOO = "gloo"  # a back-end on processors
 NEEDED = {
     "world_size": int,
     "backend": str,
@@ -37,10 +38,12 @@ REMEDY = "name a result of tiny_llama_scaling, or measure: scripts/scaling --pro
 @dataclass(frozen=True)
 class StepRow:
     """`seconds`: of the slowest rank's step, the mean of each round, by the round's number.
-    `counters`: likewise, by their name."""
+    `cpu_seconds`: likewise, of rank 0's processors, all its threads together. `counters`:
+    likewise, by their name."""
 
     name: CaseName
     seconds: Mapping[int, float]
+    cpu_seconds: Mapping[int, float] = field(default_factory=dict)
     counters: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
     @property
@@ -136,8 +139,8 @@ def _rounds(document: Json) -> dict[str, dict[int, Json]]:
     return found
 
 
-def _seconds(rounds: Mapping[int, Json]) -> dict[int, float]:
-    return {number: e["real_time"] * UNITS[e["time_unit"]] for number, e in rounds.items()}
+def _seconds(rounds: Mapping[int, Json], clock: str = "real_time") -> dict[int, float]:
+    return {number: e[clock] * UNITS[e["time_unit"]] for number, e in rounds.items() if clock in e}
 
 
 def _counters(rounds: Mapping[int, Json]) -> dict[str, dict[int, float]]:
@@ -179,7 +182,8 @@ def read_scaling_result(path: Path) -> ScalingResult:
             continue
         step, collective = parse_case_name(text), parse_collective_name(text)
         if step is not None and step.is_data_parallel:
-            steps.append(StepRow(step, _seconds(rounds), _counters(rounds)))
+            cpu_seconds = _seconds(rounds, "cpu_time")
+            steps.append(StepRow(step, _seconds(rounds), cpu_seconds, _counters(rounds)))
         elif collective is not None:
             collectives.append(CollectiveRow(collective, _seconds(rounds)))
     if not steps and not collectives and not failed:

@@ -11,11 +11,10 @@ from tinyllama_tools.reading.collective_name import ALL_REDUCE, REDUCE_SCATTER
 from tinyllama_tools.scaling.analysis import Analysis
 from tinyllama_tools.scaling.efficiency import ScalingPoint
 from tinyllama_tools.scaling.estimate import Estimate
-from tinyllama_tools.scaling.scaling_result import LOCAL, ScalingResult
+from tinyllama_tools.scaling.scaling_result import GLOO, LOCAL, ScalingResult
 from tinyllama_tools.scaling.waterfall import LossWaterfall
 
 NOTHING = "-"
-GLOO = "gloo"
 GLOO_NOTE = (
     "Gloo makes a reduce-scatter as an all-reduce of which each rank keeps its share: its time is "
     "that of an all-reduce, and its bandwidth says nothing of the link."
@@ -40,6 +39,7 @@ def _point(point: ScalingPoint) -> list[str]:
         _text(point.communication_free),
         _text(point.overlap),
         _text(point.hidden),
+        _text(point.busy),
     ]
 
 
@@ -57,6 +57,7 @@ def efficiency_table(points: Sequence[ScalingPoint]) -> list[str]:
         "of step without it %",
         "overlap hides %",
         "hidden of all-reduce %",
+        "processor of all-reduce %",
     )
     return markdown_table(head, [_point(point) for point in points])
 
