@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools.report.publish import REFERENCE, Place
+from tinyllama_tools.published_results import REFERENCE
+from tinyllama_tools.report.publish import Place
 from tinyllama_tools.result_files import RESULTS
 
 FOLDER = RESULTS / REFERENCE

@@ -22,7 +22,7 @@ from tinyllama_tools.calibrate.false_alarm_rows import Effort, Rule
 from tinyllama_tools.calibrate.measuring import kind_inside, kind_of_slowdown, recordings_of
 from tinyllama_tools.calibrate.options import add_options
 from tinyllama_tools.calibrate.page_runs import runs_section
-from tinyllama_tools.calibrate.published_words import published_arguments, published_context
+from tinyllama_tools.calibrate.published_words import published_arguments
 from tinyllama_tools.calibrate.real_runs import RealRun, keep_run, kept_runs, run_once
 from tinyllama_tools.calibrate.run_groups import run_rows
 from tinyllama_tools.calibrate.slowdown_build import (
@@ -32,6 +32,7 @@ from tinyllama_tools.calibrate.slowdown_build import (
     slowdown_environment,
     slowdown_program,
 )
+from tinyllama_tools.published_results import published_context
 from tinyllama_tools.reading.errors import BadInputError
 
 SMALL = ("--families", "20", "--cases", "7", "--tries", "3", "--jobs", "1", "--looks", "2")

@@ -12,13 +12,13 @@ import pytest
 from played_grid import LIMIT, Grid, frontier_head
 from played_study import write, write_result, write_study
 
+from tinyllama_tools.places import names_alone
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.report import main, png, publish
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.kinds import source_of
 from tinyllama_tools.report.loading import read_inputs
 from tinyllama_tools.report.main import NOTHING_USABLE, WITH_ERRORS, WRITTEN
-from tinyllama_tools.report.places import names_alone
 from tinyllama_tools.report.publish import Place
 
 SMALL = Grid(sizes=("tiny",), batches=(1, 2, 4), seqs=(64, 128, 256), components=("full_step",))

@@ -37,7 +37,7 @@ from tinyllama_tools.calibrate.noise_profile import noise_profile
 from tinyllama_tools.calibrate.options import add_options, check_options, measures
 from tinyllama_tools.calibrate.page import calibration_page
 from tinyllama_tools.calibrate.publish import publish, write_calibration, write_noise_profile
-from tinyllama_tools.calibrate.published_words import published_arguments, published_context
+from tinyllama_tools.calibrate.published_words import published_arguments
 from tinyllama_tools.calibrate.real_runs import kept_runs
 from tinyllama_tools.compare.interrupts import INTERRUPTED
 from tinyllama_tools.judging.outcome import (
@@ -46,6 +46,7 @@ from tinyllama_tools.judging.outcome import (
     REGRESSION,
     STILL_UNCLEAR,
 )
+from tinyllama_tools.published_results import published_context
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.result_files import RESULTS, changed_files, head_commit
 from tinyllama_tools.suite_run import PROJECT

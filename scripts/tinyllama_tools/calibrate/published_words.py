@@ -1,16 +1,12 @@
-"""What of commands and contexts is published: nothing that only the recording machine knows."""
+"""What of commands is published: nothing that only the recording machine knows."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from tinyllama_tools.compare.run_options import add_options as add_run_options
-
-# who it was, where its program lay, and what else it did: none of it bears on the figures
-PRIVATE = frozenset({"host_name", "load_avg", "executable"})
 
 
 def _path_options(parser: argparse.ArgumentParser) -> dict[str, bool]:
@@ -56,8 +52,3 @@ def published_arguments(words: Sequence[str], parser: argparse.ArgumentParser) -
         return without_paths(own, parser)
     at = own.index("--")
     return [*without_paths(own[:at], parser), "--", *without_run_paths(own[at + 1 :])]
-
-
-def published_context(context: Mapping[str, Any]) -> dict[str, Any]:
-    """A result file's context without what names the machine's owner or place."""
-    return {name: value for name, value in context.items() if name not in PRIVATE}

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from tinyllama_tools.calibrate.paired_blocks import Costs, PairedBlocks, from_slices, joined
-from tinyllama_tools.calibrate.published_words import published_context
 from tinyllama_tools.compare.measurements import CaseBlock
 from tinyllama_tools.compare.recording import (
     KIND,
@@ -19,6 +18,7 @@ from tinyllama_tools.compare.recording import (
     RecordingHeader,
     read_recording,
 )
+from tinyllama_tools.published_results import published_context
 from tinyllama_tools.reading.errors import BadInputError
 
 # of published seconds: at most a half of a hundredth of a percent off, far below any scatter

@@ -11,7 +11,7 @@ from tinyllama_tools.prediction.refusal import RatesRefusedError
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.report.document import Document, Omission, Section
 from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.places import without_places
+from tinyllama_tools.places import without_places
 from tinyllama_tools.report.sections import (
     ablation,
     comparison,

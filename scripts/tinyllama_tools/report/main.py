@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tinyllama_tools.compare.interrupts import INTERRUPTED
 from tinyllama_tools.profile_text import shown
+from tinyllama_tools.published_results import REFERENCE
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.document import Omission
@@ -25,7 +26,6 @@ from tinyllama_tools.report.loading import read_inputs
 from tinyllama_tools.report.newest import Newest, newest_sources
 from tinyllama_tools.report.options import parse_options
 from tinyllama_tools.report.publish import (
-    REFERENCE,
     Place,
     check_publishable,
     publish_data,

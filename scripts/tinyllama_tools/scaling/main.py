@@ -17,8 +17,9 @@ from pathlib import Path
 
 from tinyllama_tools.compare.interrupts import INTERRUPTED, ended_as_by_ctrl_c
 from tinyllama_tools.profile_text import shown
+from tinyllama_tools.published_results import REFERENCE
 from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.result_files import run_folder, write_whole
+from tinyllama_tools.result_files import changed_files, run_folder, write_whole
 from tinyllama_tools.scaling.analysis import analyse
 from tinyllama_tools.scaling.document import failures_before, scaling_document
 from tinyllama_tools.scaling.failure import Failure
@@ -29,9 +30,10 @@ from tinyllama_tools.scaling.measuring import PROGRAM, measure
 from tinyllama_tools.scaling.options import parse_options
 from tinyllama_tools.scaling.page import overview_lines, page
 from tinyllama_tools.scaling.projections import projections_of
+from tinyllama_tools.scaling.publish import place_of, publish_results
 from tinyllama_tools.scaling.rank_process import BUILD_IT
 from tinyllama_tools.scaling.scaling_result import ScalingResult, read_scaling_result
-from tinyllama_tools.suite_run import SuiteError
+from tinyllama_tools.suite_run import PROJECT, SuiteError
 
 BENCH = Path("benchmarks/tiny_llama_bench")
 HELP = "--help"
@@ -97,6 +99,11 @@ def _read_again(options: argparse.Namespace, links: Sequence[Interconnect], comm
     """One file alone leaves the folder's own scaling.json as it is."""
     path = options.source
     results = [read_scaling_result(file) for file in result_files(path)]
+    if options.publish is not None:
+        place = place_of(options.results, options.publish)
+        publish_results(path, results, place, changed_files(PROJECT))
+        path, command = place, f"scripts/scaling --from results/{REFERENCE}/{place.name}"
+        results = [read_scaling_result(file) for file in result_files(path)]
     folder = path if path.is_dir() else None
     failures = failures_before(folder) if folder is not None else ()
     write_results(results, folder, options, links, command, failures)

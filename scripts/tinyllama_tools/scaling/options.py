@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.option_values import positive, positive_list, script_parser, seconds
+from tinyllama_tools.option_values import machine, positive, positive_list, script_parser, seconds
 from tinyllama_tools.result_files import RESULTS
 from tinyllama_tools.scaling.weak_strong import STRONG, WEAK
 from tinyllama_tools.suite_run import PROJECT, problem_sizes
@@ -58,6 +58,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--timeout", type=seconds, help="of a collective, in seconds (default: 60)")
     add("--from", dest="source", type=Path, metavar="FOLDER", help="read results again")
     local_help = "result of scripts/bench, scripts/study or tiny_llama_scaling; repeatable"
+    publish_help = "with --from: to reference/ranks_NAME of the results, without names of hosts"
+    add("--publish", type=machine, metavar="NAME", help=publish_help)
     add("--local-step", type=Path, action="append", default=[], metavar="RESULT", help=local_help)
     add("--interconnects", metavar="NAMES", help="of --interconnects-file (default: all)")
     add("--interconnects-file", type=Path, default=PROJECT / "fixtures/interconnects.json")
@@ -130,6 +132,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
             if getattr(options, name):
                 flag = "what follows --" if name == "program" else f"--{name.replace('_', '-')}"
                 parser.error(f"{flag}: nothing is measured with --from; leave it out")
+    elif options.publish is not None:
+        parser.error("--publish: publishes what was measured; name it with --from FOLDER")
     options.processes = options.processes or DEFAULT_PROCESSES
     options.threads_per_process = options.threads_per_process or DEFAULT_THREADS
     options.timeout = options.timeout or DEFAULT_TIMEOUT

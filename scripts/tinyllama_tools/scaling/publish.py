@@ -1,0 +1,67 @@
+"""scripts/scaling --publish: a run's results, to be tracked by git.
+
+The tables are made from the files that are published, so that anybody can make them again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from tinyllama_tools.compact_json import compact_json
+from tinyllama_tools.published_results import REFERENCE, published
+from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.reading.json_file import read_json
+from tinyllama_tools.result_files import write_whole
+from tinyllama_tools.scaling.files import result_files
+from tinyllama_tools.scaling.scaling_result import ScalingResult
+
+# of a result: a row a line
+EXPANDED = ("benchmarks", "rank_samples")
+MOST_BYTES = 1_000_000
+
+
+def place_of(results: Path, name: str) -> Path:
+    """The folder of a published run."""
+    return results / REFERENCE / f"ranks_{name}"
+
+
+def _refuse(what: str, remedy: str) -> BadInputError:
+    return BadInputError(f"--publish: {what}; {remedy}")
+
+
+def _check(results: Sequence[ScalingResult], changed: str) -> None:
+    if changed:
+        raise _refuse(f"these files are changed:\n{changed}", "commit first")
+    for one in results:
+        if one.context.get("git_dirty") is not False:
+            raise _refuse(
+                f"{one.path.name} was measured with changed files", "commit, build, measure again"
+            )
+        if one.failed:
+            raise _refuse(f"{one.path.name}: {next(iter(one.failed))} failed", "measure again")
+
+
+def publish_results(
+    source: Path, results: Sequence[ScalingResult], place: Path, changed: str
+) -> None:
+    """Copies what was measured to `place`, instead of what is there. `changed`: files of the
+    checkout that differ from its commit. BadInputError where something is, where a result was
+    measured so, has a failed row, or where it would be more than MOST_BYTES."""
+    _check(results, changed)
+    texts = {}
+    for path in result_files(source):
+        document = published(read_json(path)[0])
+        texts[path.name] = compact_json(document, EXPANDED)
+    size = sum(map(len, texts.values()))
+    if size > MOST_BYTES:
+        raise _refuse(f"{size:,} bytes: must be {MOST_BYTES:,} at most", "measure fewer rounds")
+    part = place.with_name(place.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    for name, text in texts.items():
+        write_whole(part / name, text)
+    if place.exists():
+        shutil.rmtree(place)
+    part.replace(place)
