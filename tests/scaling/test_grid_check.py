@@ -10,8 +10,8 @@ from grid_runs import document, grid_folder, names_in, run_grid, small_grid, wit
 from grid_stand_in import make_program, measuring_calls, tell, value
 
 from tinyllama_tools.case_costs import CaseCost
-from tinyllama_tools.grid_study.check import CHECK_STEPS, MOST_SECONDS, choose_step
-from tinyllama_tools.grid_study.plan import GridPlan
+from tinyllama_tools.grid_study.check import choose_step
+from tinyllama_tools.grid_study.plan import CHECK_SECONDS, CHECK_STEPS, GridPlan
 from tinyllama_tools.reading.case_name import parse_case_name
 
 PLAN = GridPlan(("tiny", "small"))
@@ -38,7 +38,7 @@ def costs(largest_that_fits: int = 16) -> list[CaseCost]:
 
 def rate_for(batch: int) -> float:
     """At which so many samples take all of the time."""
-    return (CHECK_STEPS + 1) * FLOPS_A_SAMPLE * batch / MOST_SECONDS
+    return (CHECK_STEPS + 1) * FLOPS_A_SAMPLE * batch / CHECK_SECONDS
 
 
 def test_the_shapes_are_the_own_and_smaller_batches() -> None:
@@ -83,6 +83,8 @@ def test_a_study_checks_a_size_that_is_not_in_its_grid(tmp_path: Path) -> None:
     assert value(call, "benchmark_repetitions") == str(CHECK_STEPS)
     assert value(call, "benchmark_min_time") == "1x"
     assert value(call, "verify") == "off"
+    # no step that the study affords is too slow for the program
+    assert float(value(call, "max-seconds-per-case")) >= CHECK_SECONDS
     priced = {case["name"] for case in document(folder, "costs.json")["cases"]}
     assert "ffn/forward_backward/baseline/medium/f32/batch:4/seq:512" in priced
 

@@ -9,15 +9,12 @@ from tinyllama_tools.ablation_progress import duration
 from tinyllama_tools.case_costs import CaseCost
 from tinyllama_tools.grid_files import CHECK, journal_of, journaled_names, round_file
 from tinyllama_tools.grid_study.bench_process import case_of, read_document
-from tinyllama_tools.grid_study.plan import CHECK_STEPS, GridPlan, check_options
+from tinyllama_tools.grid_study.plan import CHECK_SECONDS, CHECK_STEPS, GridPlan, check_options
 from tinyllama_tools.grid_study.progress import GridProgress
 from tinyllama_tools.grid_study.rounds import GridStudy, run_journaled
 from tinyllama_tools.reading.case_name import STEP, parse_case_name
 from tinyllama_tools.reading.whole_and_parts import OPTIMIZED
 from tinyllama_tools.suite_run import UNITS
-
-# of all steps together, the first of which only warms up
-MOST_SECONDS = 60.0
 
 
 def checked_variant(plan: GridPlan) -> str:
@@ -43,7 +40,7 @@ def attained_rate(study: GridStudy, costs: Sequence[CaseCost]) -> float | None:
 def choose_step(
     plan: GridPlan, costs: Sequence[CaseCost], rate: float
 ) -> tuple[CaseCost | None, str]:
-    """The largest shape of the size that fits and is expected to take MOST_SECONDS at most; or
+    """The largest shape of the size that fits and is expected to take CHECK_SECONDS at most; or
     None and why."""
     steps = {
         (cost.name.batch, cost.name.seq): cost
@@ -57,7 +54,7 @@ def choose_step(
         if step is None:
             continue
         seconds = (CHECK_STEPS + 1) * step.model_flops / rate
-        if step.fits and seconds <= MOST_SECONDS:
+        if step.fits and seconds <= CHECK_SECONDS:
             return step, ""
         why = step.reason or f"{CHECK_STEPS + 1} steps would take {duration(seconds)}"
         why += f" at batch {step.name.batch} and sequence {step.name.seq}"
@@ -86,3 +83,7 @@ def write_check(study: GridStudy, costs: Sequence[CaseCost], progress: GridProgr
     journal_of(path).unlink()
     if is_interrupted:
         raise KeyboardInterrupt
+    for row in read_document(path)["benchmarks"]:
+        why_not = row.get("skip_message") or row.get("error_message")
+        if why_not:
+            progress.say(f"{CHECK} has no step: {why_not}")

@@ -23,6 +23,8 @@ NO_PEAKS = "--benchmark_filter=-^peak/"
 # Of a bigger size, by which predictions are checked.
 CHECK_SIZE, NO_CHECK = "medium", "off"
 CHECK_STEPS = 3
+# Of all those steps together, and one more, which only warms up.
+CHECK_SECONDS = 60.0
 PRODUCTS_ONLY = "--benchmark_filter=^peak/gemm/[^/]+/[0-9]"
 MEASURING = ("--benchmark_repetitions=1", "--benchmark_min_time=0.1s", "--max-seconds-per-case=30")
 
@@ -140,6 +142,8 @@ def check_options(plan: GridPlan, variant: str, batch: int, seq: int) -> list[st
         "--passes=train",
         f"--benchmark_repetitions={CHECK_STEPS}",
         "--benchmark_min_time=1x",
+        # the shape is chosen by what it takes, so that the program's own limit is no second one
+        f"--max-seconds-per-case={CHECK_SECONDS:g}",
         "--verify=off",
         NO_PEAKS,
     ]
