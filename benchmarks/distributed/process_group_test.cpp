@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <future>
 #include <stdexcept>
 
 #include "benchmarks/distributed/rank_lost.hpp"
@@ -16,6 +17,7 @@ namespace tinyllama::distributed {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::Listener;
 using testing::message_of;
 using testing::run_ranks;
 using testing::try_ranks;
@@ -25,28 +27,6 @@ const instruments::Device& cpu() {
   static const instruments::Device device = instruments::Device::select("cpu");
   return device;
 }
-
-// Somebody else, who listens on a port and never answers.
-class Listener {
- public:
-  Listener() : socket_(::socket(AF_INET, SOCK_STREAM, 0)), port_(testing::free_port()) {
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_ANY);
-    address.sin_port = htons(port_);
-    if (::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-        ::listen(socket_, 5) != 0)
-      throw std::runtime_error("cannot listen");
-  }
-  ~Listener() { ::close(socket_); }
-  Listener(const Listener&) = delete;
-  Listener& operator=(const Listener&) = delete;
-  uint16_t port() const { return port_; }
-
- private:
-  int socket_;
-  uint16_t port_;
-};
 
 TEST(ProcessGroupTest, SumsAreThoseOfAllRanks) {
   run_ranks(3, [](ProcessGroup& group) {
@@ -109,10 +89,12 @@ TEST(ProcessGroupFaultTest, ARankThatNeverComesIsNamed) {
 }
 
 TEST(ProcessGroupFaultTest, TwoProcessesCannotBeTheSameRank) {
-  const auto thrown = try_ranks(2, [](LaunchEnvironment where) {
+  std::promise<void> both_have_ended;
+  const auto thrown = try_ranks(2, [&](const LaunchEnvironment& where) {
     if (where.rank == 0) {
-      where.world_size = 2;
-      ProcessGroup(where, cpu(), milliseconds(3000), {});
+      // The store stays, as in a run.
+      const ProcessGroup group(where, cpu(), milliseconds(3000), {});
+      both_have_ended.get_future().wait();
       return;
     }
     // Two of them.
@@ -132,6 +114,7 @@ TEST(ProcessGroupFaultTest, TwoProcessesCannotBeTheSameRank) {
       first = std::current_exception();
     }
     other.join();
+    both_have_ended.set_value();
     const std::string said = message_of(first) + message_of(second);
     EXPECT_CONTAINS(said, "processes say that they are rank 1");
   });

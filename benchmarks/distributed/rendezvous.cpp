@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
+#include "benchmarks/distributed/await_listener.hpp"
 #include "benchmarks/distributed/bounded_call.hpp"
 #include "benchmarks/distributed/store_exchange.hpp"
 
@@ -70,6 +71,19 @@ std::string Rendezvous::place() const {
   return fmt::format("MASTER_ADDR={} MASTER_PORT={}", where_.master_address, where_.master_port);
 }
 
+// The store's own client tries for longer than its timeout, and cannot tell a silent listener from
+// none.
+void Rendezvous::await_server() const {
+  const auto failure = call_within(
+      timeout_ + kSlack, [address = where_.master_address, port = where_.master_port,
+                          patience = timeout_] { return await_listener(address, port, patience); });
+  if (failure && failure->empty()) return;
+  throw std::invalid_argument(
+      fmt::format("{}: nobody answers there; rank 0 has to run on that host, and the network has "
+                  "to let this one reach it: {} ({:g} s were given, --timeout)",
+                  place(), failure.value_or("the name was not found"), to_seconds(timeout_)));
+}
+
 void Rendezvous::open() {
   const bool is_server = where_.rank == 0 && !where_.agent_store_prefix;
   c10d::TCPStoreOptions options;
@@ -77,6 +91,7 @@ void Rendezvous::open() {
   options.isServer = is_server;
   options.waitWorkers = false;
   options.timeout = timeout_;
+  if (!is_server) await_server();
   std::optional<StorePointer> opened;
   try {
     opened = call_within(timeout_ + kSlack, [address = where_.master_address, options] {
@@ -87,8 +102,8 @@ void Rendezvous::open() {
         is_server
             ? "the address must be this host's, and the port free; set MASTER_PORT to another "
               "one on all ranks"
-            : "nobody answers there; rank 0 has to run on that host, and the network has to "
-              "let this one reach it";
+            : "what listens there is not rank 0 of this run; set MASTER_PORT to another one on all "
+              "ranks";
     throw std::invalid_argument(fmt::format("{}: {}: {} ({:g} s were given, --timeout)", place(),
                                             advice, first_line(error), to_seconds(timeout_)));
   }

@@ -39,6 +39,7 @@ class Rendezvous {
   std::vector<int> find_lost_ranks(std::chrono::milliseconds patience);
 
  private:
+  void await_server() const;
   void open();
   void refuse_second();
   void agree(const Agreement& mine);

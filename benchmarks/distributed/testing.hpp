@@ -33,6 +33,34 @@ inline uint16_t free_port() {
   return ntohs(address.sin_port);
 }
 
+/// Somebody else, who listens on a port and never answers.
+class Listener {
+ public:
+  enum class Begin { now, later };
+
+  explicit Listener(Begin begin = Begin::now)
+      : socket_(::socket(AF_INET, SOCK_STREAM, 0)), port_(free_port()) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_ANY);
+    address.sin_port = htons(port_);
+    if (::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+      throw std::runtime_error("cannot bind");
+    if (begin == Begin::now) listen();
+  }
+  ~Listener() { ::close(socket_); }
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+  void listen() const {
+    if (::listen(socket_, 5) != 0) throw std::runtime_error("cannot listen");
+  }
+  uint16_t port() const { return port_; }
+
+ private:
+  int socket_;
+  uint16_t port_;
+};
+
 inline LaunchEnvironment rank_of(int rank, int size, uint16_t port) {
   LaunchEnvironment where;
   where.launcher = Launcher::torchrun;
