@@ -15,28 +15,15 @@ from tinyllama_tools.reading.result_reader import ITERATION, is_result
 REFERENCE = "reference"
 # who it was, where its program lay, and what else it did: none of it bears on the figures
 PRIVATE = frozenset({"host_name", "load_avg", "executable"})
-# of a data-parallel result's context: where its ranks ran
-DISTRIBUTED = "distributed"
 # lists that get a line an item
 EXPANDED = ("benchmarks", "cases", "points", "sequences", "tries")
 # Google Benchmark's own, of which a row's `run_name` and its place in the list say as much
 UNREAD = frozenset({"name", "family_index", "per_family_instance_index", "repetitions", "threads"})
 
 
-def _nodes_numbered(distributed: Json) -> Json:
-    """Which ranks share a node, without the nodes' names."""
-    ranks = distributed["ranks"]
-    nodes = list(dict.fromkeys(place.get("node") for place in ranks))
-    numbered = [{**place, "node": f"node {nodes.index(place.get('node'))}"} for place in ranks]
-    return {**distributed, "ranks": numbered}
-
-
 def published_context(context: Mapping[str, Any]) -> dict[str, Any]:
     """A result file's context without what names the machine's owner or place."""
-    kept = {name: value for name, value in context.items() if name not in PRIVATE}
-    if DISTRIBUTED in kept:
-        kept[DISTRIBUTED] = _nodes_numbered(kept[DISTRIBUTED])
-    return kept
+    return {name: value for name, value in context.items() if name not in PRIVATE}
 
 
 def _published_rows(rows: Sequence[Json]) -> list[Json]:

@@ -6,6 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 from rank_programs import (
@@ -18,6 +19,8 @@ from rank_programs import (
     surroundings,
 )
 from safetensors.numpy import load_file
+
+from tinyllama_tools.profile_files import SCHEMA
 
 STEPS = 4
 OPTIONS = (
@@ -100,6 +103,8 @@ def test_losses_and_weights_are_those_of_one_process_with_all_samples(
     assert found["world_size"] == ranks
     assert found["weights_are_identical"] is True
     assert found["shard_optimizer"] is ("--shard-optimizer" in more)
+    # scripts/profile reads what is like the schema only
+    jsonschema.validate(summary(many), json.loads(SCHEMA.read_text(encoding="utf-8")))
 
 
 def test_micro_batches_of_ranks_are_those_of_one_process(
