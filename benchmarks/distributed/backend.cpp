@@ -8,6 +8,10 @@ bool has_backend() {
   return has_gloo() || has_nccl();
 }
 
+std::string backend_of(const instruments::Device& device) {
+  return device.is_gpu() && has_nccl() ? "nccl" : "gloo";
+}
+
 c10::intrusive_ptr<c10d::Backend> connect(const Rendezvous& rendezvous,
                                           const instruments::Device& device) {
   if (device.is_gpu() && has_nccl()) return connect_nccl(rendezvous);

@@ -3,7 +3,7 @@
 
 #include <c10/util/intrusive_ptr.h>
 
-#include <chrono>
+#include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "benchmarks/distributed/launch_environment.hpp"
@@ -20,6 +20,9 @@ c10::intrusive_ptr<c10d::Backend> connect(const Rendezvous& rendezvous,
 
 /// Whether this program can talk between processes at all.
 bool has_backend();
+
+/// Which one connect() would choose: "gloo" or "nccl".
+std::string backend_of(const instruments::Device& device);
 
 /// One of these files is compiled for each: with it, and for machines without its headers.
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const Rendezvous& rendezvous);

@@ -25,6 +25,15 @@ std::shared_ptr<gloo::transport::Device> transport(const std::string& master_add
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
+// Without an end of its own, a rank whose neighbours are alive would wait for its timeout.
+class ClosingGloo final : public c10d::ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+  void abort() override {
+    for (const auto& context : contexts_) context->closeConnections();
+  }
+};
+
 }  // namespace
 
 bool has_gloo() {
@@ -36,7 +45,7 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const Rendezvous& rendezvous) {
   auto options = c10d::ProcessGroupGloo::Options::create(rendezvous.timeout());
   options->devices.push_back(transport(where.master_address));
   const auto store = c10::make_intrusive<c10d::PrefixStore>("gloo", rendezvous.store());
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, where.rank, where.world_size, options);
+  return c10::make_intrusive<ClosingGloo>(store, where.rank, where.world_size, options);
 }
 
 }  // namespace tinyllama::distributed

@@ -1,9 +1,11 @@
 #include "benchmarks/distributed/process_group.hpp"
 
 #include <ATen/ops/empty.h>
+#include <c10/util/Logging.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <stdexcept>
 #include <utility>
 
@@ -12,8 +14,18 @@
 namespace tinyllama::distributed {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
 // What a rank that is alive needs to come out of its own failed operation, at the most.
-constexpr std::chrono::milliseconds kPatience(5000);
+constexpr milliseconds kPatience(5000);
+
+// c10d logs pages of stack frames for what is told in one line here. NCCL's watchdog says what
+// nobody else does.
+void silence(const std::string& backend) {
+  if (backend == "gloo" && std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr)
+    FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+}
 
 std::string first_line(const std::exception& error) {
   const std::string text = error.what();
@@ -27,13 +39,13 @@ void Pending::wait() {
   try {
     work_->wait();
   } catch (const std::exception& error) {
-    group_->give_up(operation_, error);
+    group_->give_up(operation_, started_, error);
   }
   work_.reset();
 }
 
 ProcessGroup::ProcessGroup(const LaunchEnvironment& where, const instruments::Device& device,
-                           std::chrono::milliseconds timeout, const Agreement& agreement)
+                           milliseconds timeout, const Agreement& agreement)
     : where_(where), device_(device) {
   if (where.world_size == 1) return;
   if (!has_backend()) {
@@ -42,13 +54,18 @@ ProcessGroup::ProcessGroup(const LaunchEnvironment& where, const instruments::De
         "install libgloo-dev and run scripts/bench --setup-only",
         where.name()));
   }
-  rendezvous_.emplace(where, timeout, agreement);
+  Agreement all = agreement;
+  all["--device"] = std::string(to_string(device.backend()));
+  all["back-end"] = backend_of(device);
+  silence(all.at("back-end"));
+  rendezvous_.emplace(where, timeout, all);
+  const auto started = Clock::now();
   try {
     backend_ = connect(*rendezvous_, device);
   } catch (const std::invalid_argument&) {
     throw;
   } catch (const std::exception& error) {
-    give_up("connecting the ranks", error);
+    give_up("connecting the ranks", started, error);
   }
 }
 
@@ -62,10 +79,16 @@ std::string ProcessGroup::backend_name() const {
   return backend_ ? backend_->getBackendName() : "none";
 }
 
-void ProcessGroup::give_up(const char* operation, const std::exception& cause) {
+// Ends this rank's connections first: whoever waits for this one then fails as well, at once. A
+// rank that is alive but computes comes to its next operation within the timeout.
+void ProcessGroup::give_up(const char* operation, Clock::time_point started,
+                           const std::exception& cause) {
   has_lost_a_rank_ = true;
+  if (backend_) backend_->abort();
+  const milliseconds timeout = rendezvous_->timeout();
+  const auto spent = std::chrono::duration_cast<milliseconds>(Clock::now() - started);
   const std::vector<int> lost =
-      rendezvous_->find_lost_ranks(std::min(kPatience, rendezvous_->timeout()));
+      rendezvous_->find_lost_ranks(std::max(timeout - spent, std::min(kPatience, timeout)));
   const std::string who = lost.empty()
                               ? "every rank answers, so the network or the operation itself failed"
                               : fmt::format("{} {} not answer: dead, hanging or cut off",
@@ -77,10 +100,11 @@ void ProcessGroup::give_up(const char* operation, const std::exception& cause) {
 template <typename Start>
 Pending ProcessGroup::start(const char* operation, Start begin) {
   if (!backend_) return {};
+  const auto started = Clock::now();
   try {
     return {*this, operation, begin()};
   } catch (const std::exception& error) {
-    give_up(operation, error);
+    give_up(operation, started, error);
   }
 }
 
@@ -149,10 +173,11 @@ double ProcessGroup::largest_number(double mine) {
 std::vector<std::string> ProcessGroup::gather_texts(const std::string& name,
                                                     const std::string& mine) {
   if (!rendezvous_) return {mine};
+  const auto started = Clock::now();
   try {
     return rendezvous_->exchange(name, mine);
   } catch (const std::exception& error) {
-    give_up(name.c_str(), error);
+    give_up(name.c_str(), started, error);
   }
 }
 

@@ -21,7 +21,10 @@ class Pending {
  public:
   Pending() = default;  ///< of a world of one: nothing to wait for
   Pending(ProcessGroup& group, const char* operation, c10::intrusive_ptr<c10d::Work> work)
-      : group_(&group), operation_(operation), work_(std::move(work)) {}
+      : group_(&group),
+        operation_(operation),
+        started_(std::chrono::steady_clock::now()),
+        work_(std::move(work)) {}
 
   /// On a GPU the current stream waits, not this thread. Throws RankLostError.
   void wait();
@@ -29,6 +32,7 @@ class Pending {
  private:
   ProcessGroup* group_ = nullptr;
   const char* operation_ = "";
+  std::chrono::steady_clock::time_point started_;
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
@@ -70,13 +74,15 @@ class ProcessGroup {
   double largest_number(double mine);
   std::vector<std::string> gather_texts(const std::string& name, const std::string& mine);
 
-  /// Ends in RankLostError, which names who is missing.
-  [[noreturn]] void give_up(const char* operation, const std::exception& cause);
-
  private:
+  friend class Pending;
+
   template <typename Start>
   Pending start(const char* operation, Start begin);
   at::Tensor numbers(int64_t count) const;
+  /// Ends in RankLostError, which names who is missing. `started`: the operation.
+  [[noreturn]] void give_up(const char* operation, std::chrono::steady_clock::time_point started,
+                            const std::exception& cause);
 
   LaunchEnvironment where_;
   instruments::Device device_;

@@ -93,25 +93,22 @@ void Rendezvous::open() {
   options.timeout = timeout_;
   if (!is_server) await_server();
   std::optional<StorePointer> opened;
+  const std::string advice =
+      is_server ? "the address must be this host's, and the port free; set MASTER_PORT to another "
+                  "one on all ranks"
+                : "what listens there is not rank 0 of this run; set MASTER_PORT to another one on "
+                  "all ranks";
   try {
     opened = call_within(timeout_ + kSlack, [address = where_.master_address, options] {
       return StorePointer(c10::make_intrusive<c10d::TCPStore>(address, options));
     });
   } catch (const std::exception& error) {
-    const std::string advice =
-        is_server
-            ? "the address must be this host's, and the port free; set MASTER_PORT to another "
-              "one on all ranks"
-            : "what listens there is not rank 0 of this run; set MASTER_PORT to another one on all "
-              "ranks";
     throw std::invalid_argument(fmt::format("{}: {}: {} ({:g} s were given, --timeout)", place(),
                                             advice, first_line(error), to_seconds(timeout_)));
   }
   if (!opened) {
-    throw std::invalid_argument(
-        fmt::format("{}: what listens there is not rank 0 of this run: it did not answer within "
-                    "{:g} s (--timeout); set MASTER_PORT to another one on all ranks",
-                    place(), to_seconds(timeout_)));
+    throw std::invalid_argument(fmt::format("{}: {}: no answer within {:g} s (--timeout)", place(),
+                                            advice, to_seconds(timeout_)));
   }
   store_ = *opened;
   if (where_.agent_store_prefix)

@@ -1,7 +1,6 @@
 #include "benchmarks/distributed/run_rank.hpp"
 
 #include <c10/util/Exception.h>
-#include <c10/util/Logging.h>
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -14,19 +13,9 @@ namespace tinyllama::distributed {
 
 using console::ExitCode;
 
-namespace {
-
-// c10d logs pages of stack frames for what is told in one line here.
-void silence_library() {
-  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
-}
-
-}  // namespace
-
 ExitCode run_rank(const char* program,
                   const std::function<ExitCode(const LaunchEnvironment&)>& body) {
   const LaunchEnvironment where = read_launch_environment();
-  if (where.world_size > 1) silence_library();
   try {
     return body(where);
   } catch (const RankLostError& error) {

@@ -25,8 +25,10 @@ constexpr int64_t kSmallestBytes = 1024;
 constexpr int64_t kSizeFactor = 4;
 constexpr int64_t kWarmUpCalls = 3;
 constexpr double kShareOfMinTime = 0.1;
-// Elements count up to this and start again: sums over some ranks stay exact in every type.
-constexpr int64_t kPattern = 8;
+// Elements count up to this and start again: they and the sums stay exact in every type.
+constexpr int64_t kPattern = 4;
+// What the second of the two ranks adds that an element's sum is made of.
+constexpr double kSecond = 2;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -55,26 +57,29 @@ class Message {
   }
 
   /// Fills in small whole numbers, runs, and compares every element with what it must be. Returns
-  /// the first that is wrong, empty where none is.
+  /// the first that is wrong, empty where none is. In a sum two ranks have a part in each element,
+  /// other ones in the next, so that it is small and tells whose part is missing or counted twice.
   std::string prove() {
-    const auto ranks = static_cast<double>(group_.size());
-    const at::Tensor pattern = at::arange(whole_.numel(), whole_.options().dtype(at::kLong))
-                                   .remainder_(kPattern)
-                                   .to(whole_.scalar_type());
+    const at::Tensor index = at::arange(whole_.numel(), whole_.options().dtype(at::kLong));
+    const at::Tensor pattern = (index.remainder(kPattern) + 1).to(whole_.scalar_type());
+    const auto owned_by = [&](int64_t shift) {
+      return (index + shift).remainder(group_.size()).eq(group_.rank()).to(whole_.scalar_type());
+    };
+    const at::Tensor part = owned_by(0) * pattern + owned_by(1) * kSecond;
     const int64_t own = share_.numel() * group_.rank();
     at::Tensor expected;
     at::Tensor actual;
-    whole_.copy_(pattern);
+    whole_.copy_(part);
     if (collective_ == Collective::all_gather) {
       whole_.zero_();
       share_.copy_(pattern.narrow(0, own, share_.numel()));
       expected = pattern;
       actual = whole_;
     } else if (collective_ == Collective::reduce_scatter) {
-      expected = pattern.narrow(0, own, share_.numel()) * ranks;
+      expected = pattern.narrow(0, own, share_.numel()) + kSecond;
       actual = share_;
     } else {
-      expected = pattern * ranks;
+      expected = pattern + kSecond;
       actual = whole_;
     }
     run();
@@ -93,13 +98,20 @@ class Message {
     return failure;
   }
 
-  double time_calls(int64_t calls) {
+  struct CallTime {
+    double seconds = 0;      ///< of a call
+    double cpu_seconds = 0;  ///< of a call, all threads of this process
+  };
+  CallTime time_calls(int64_t calls) {
     group_.barrier();
     group_.device().synchronize();
+    const std::clock_t first_tick = std::clock();
     const auto start = Clock::now();
     for (int64_t call = 0; call < calls; ++call) run();
     group_.device().synchronize();
-    return seconds_since(start) / static_cast<double>(calls);
+    const double seconds = seconds_since(start);
+    const double cpu_seconds = static_cast<double>(std::clock() - first_tick) / CLOCKS_PER_SEC;
+    return {seconds / static_cast<double>(calls), cpu_seconds / static_cast<double>(calls)};
   }
 
   std::string name(Dtype dtype) const {
@@ -198,7 +210,7 @@ class CollectiveRounds {
         if (!failure.empty()) return failure;
       }
     }
-    const double seconds = found.time_calls(kWarmUpCalls);
+    const double seconds = found.time_calls(kWarmUpCalls).seconds;
     const double calls =
         std::ceil(options_.min_seconds * kShareOfMinTime / std::max(seconds, 1e-7));
     record.calls = static_cast<int64_t>(group_.number_of_first(std::clamp(calls, 1.0, 1e6)));
@@ -209,16 +221,13 @@ class CollectiveRounds {
     Message found = message(record);
     group_.enter(fmt::format("round {} of {}, {}", round + 1, options_.rounds, record.name));
     found.time_calls(1);  // fresh memory
-    const std::clock_t start = std::clock();
-    const double mine = found.time_calls(record.calls);
-    const double cpu_seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC /
-                               static_cast<double>(record.calls);
-    RoundSamples samples = gather_samples(group_, {mine});
+    const Message::CallTime mine = found.time_calls(record.calls);
+    RoundSamples samples = gather_samples(group_, {mine.seconds});
     const double seconds = slowest_seconds(samples);
     const double algorithm = static_cast<double>(record.bytes) / seconds * 1e-9;
     record.repetitions.push_back(
         {seconds,
-         cpu_seconds,
+         mine.cpu_seconds,
          record.calls,
          {{"ranks", group_.size()},
           {"message_bytes", static_cast<double>(record.bytes)},

@@ -27,9 +27,10 @@ distributed::BucketOptions bucket_options(const ScalingOptions& options) {
 
 // In the very first AdamW step an update is the sign of its gradient, so that rounding decides
 // where that is nearly 0. From here on it is a smooth function of it, and two ways of computing it
-// can be compared.
+// can be compared; gradients as usual still move a weight by a good part of the learning rate,
+// which narrow types can hold.
 void leave_first_step(AdamW& optimizer) {
-  for (const auto& [name, moment] : optimizer.second_moments()) moment.fill_(0x1p-12);
+  for (const auto& [name, moment] : optimizer.second_moments()) moment.fill_(0x1p-20);
 }
 
 TokenBatch rows_of(const TokenBatch& all, int64_t first, int64_t count) {

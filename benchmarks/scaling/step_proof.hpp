@@ -11,6 +11,9 @@ struct StepProof {
   /// Largest error of a gradient that was summed over the ranks, against one process that has all
   /// samples, over the largest magnitude of that gradient.
   double max_rel_error = 0;
+  /// Likewise of a weight's change by one step of a sharded optimizer, beyond one unit in its last
+  /// place, over the largest change of that tensor.
+  double sharded_error = 0;
   /// Empty, or what is wrong, with the numbers.
   std::string failure;
 };

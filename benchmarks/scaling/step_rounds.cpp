@@ -129,7 +129,9 @@ class StepRounds {
     found["tokens_per_second"] = samples * static_cast<double>(workload.seq) / seconds;
     found["TFLOPS"] = flops / seconds * 1e-12;
     found["model_flops"] = flops;
-    if (options_.verify && is_data_parallel(mode)) found["max_rel_error"] = proof_.max_rel_error;
+    if (options_.verify && is_data_parallel(mode))
+      found["max_rel_error"] =
+          mode == StepMode::sharded ? proof_.sharded_error : proof_.max_rel_error;
     return found;
   }
 

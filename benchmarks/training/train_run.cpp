@@ -72,15 +72,23 @@ class TrainRun {
   // Said before the first allocation and the first file, and not in the words of an allocator.
   void refuse_for_memory() const {
     int64_t predicted = full_step_memory(options_.workload()).peak();
+    // Messages, and with a sharded optimizer the copies that they are gathered in.
+    const int64_t weights =
+        count_parameters(ModelConfig(options_.dimensions)) * storage_bytes(options_.dtype);
+    // Ranks of one host share its memory.
+    const int sharing = group_ && !device_.is_gpu() ? group_->where().local_size : 1;
+    if (group_) predicted = sharing * (predicted + (options_.shard_optimizer ? 2 : 1) * weights);
     // Beyond 64 bits the formulas' products wrap around.
     if (predicted < 0) predicted = std::numeric_limits<int64_t>::max();
     const int64_t free = device_.free_memory_bytes();
     if (predicted <= free) return;
     throw std::invalid_argument(fmt::format(
-        "--batch-size {} --seq-len {}: a step of {} parameters needs {} of memory, and {} is free "
+        "--batch-size {} --seq-len {}: a step of {} parameters{} needs {} of memory, and {} is "
+        "free "
         "on {}; lower one of them, take a smaller model, or use --variant optimized, checkpoint "
         "or a narrower --dtype",
         options_.batch_size, options_.seq_len, count_parameters(ModelConfig(options_.dimensions)),
+        sharing > 1 ? fmt::format(" on {} ranks of this host", sharing) : "",
         console::format_bytes(predicted), console::format_bytes(free), device_.description().name));
   }
 

@@ -169,6 +169,8 @@ void Trainer::run() {
     } catch (const distributed::RankLostError&) {
       throw;  // what is pending was not agreed on, and can no longer be
     } catch (...) {
+      // Other ranks would take its words for those of their own next operation.
+      if (parallel_) throw;
       // What ended before the fault is a result all the same, where the device still answers.
       const std::exception_ptr fault = std::current_exception();
       try {

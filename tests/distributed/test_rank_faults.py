@@ -21,6 +21,7 @@ from rank_programs import (
 )
 
 from built_programs import built_program
+from tinyllama_tools.scaling.measuring import PORT_IN_USE
 
 TIMEOUT_S = 3
 # beyond the timeout: what ranks wait for each other's signs of life, and the end of a process
@@ -71,6 +72,28 @@ def test_a_lost_rank_is_named_by_all_others(
         assert len(kept["steps"]) >= 3
 
 
+def test_ranks_that_are_no_neighbours_of_a_lost_one_are_not_taken_for_lost(
+    train_program: Path, tmp_path: Path
+) -> None:
+    """Gloo tells the neighbours only; rank 0 hears of it from them, long before its timeout."""
+    timeout = 8
+    options = [[*ENDLESS[:-1], f"--timeout={timeout}", f"--output-dir={tmp_path}"]] * 4
+    with Ranks(train_program, 4, options) as started:
+        wait_for_step(started, 3)
+        started.processes[2].kill()
+        begun = time.monotonic()
+        ends = {
+            rank: process.communicate(timeout=timeout + GRACE_S)[1]
+            for rank, process in enumerate(started.processes)
+            if rank != 2
+        }
+        spent = time.monotonic() - begun
+    assert spent < timeout + GRACE_S
+    for rank, error in ends.items():
+        assert f"rank {rank} of 4: step " in error
+        assert "rank 2 does not answer" in error
+
+
 def test_ranks_with_different_options_do_not_start(train_program: Path) -> None:
     with Ranks(train_program, 2, [ENDLESS, [*ENDLESS, "--seed=7"]]) as started:
         ends = started.ends(GRACE_S)
@@ -96,6 +119,8 @@ def test_a_port_in_use_is_named(train_program: Path) -> None:
             (end,) = started.ends(TIMEOUT_S + GRACE_S)
     assert end.status == 2
     assert f"MASTER_PORT={port}" in end.error
+    # the words by which scripts/scaling knows that another port may help
+    assert PORT_IN_USE.search(end.error)
 
 
 def test_a_master_that_cannot_be_reached_is_named(train_program: Path) -> None:

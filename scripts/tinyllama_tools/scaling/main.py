@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tinyllama_tools.compare.interrupts import INTERRUPTED, ended_as_by_ctrl_c
+from tinyllama_tools.places import names_alone
 from tinyllama_tools.profile_text import shown
 from tinyllama_tools.published_results import REFERENCE
 from tinyllama_tools.reading.errors import BadInputError
@@ -27,10 +28,11 @@ from tinyllama_tools.scaling.files import DOCUMENT, PAGE, result_file, result_fi
 from tinyllama_tools.scaling.interconnects import Interconnect, read_interconnects
 from tinyllama_tools.scaling.local_step_sources import check_local_steps
 from tinyllama_tools.scaling.measuring import PROGRAM, measure
-from tinyllama_tools.scaling.options import parse_options
+from tinyllama_tools.scaling.options import INTERCONNECTS, parse_options
 from tinyllama_tools.scaling.page import overview_lines, page
+from tinyllama_tools.scaling.projection import GLOBAL_BATCH
 from tinyllama_tools.scaling.projections import projections_of
-from tinyllama_tools.scaling.publish import place_of, publish_results
+from tinyllama_tools.scaling.publish import check_publishable, place_of, publish_results
 from tinyllama_tools.scaling.rank_process import BUILD_IT
 from tinyllama_tools.scaling.scaling_result import ScalingResult, read_scaling_result
 from tinyllama_tools.suite_run import PROJECT, SuiteError
@@ -95,15 +97,36 @@ def write_results(
     print("\n".join(map(str, lines)), flush=True)
 
 
+def _made_again(options: argparse.Namespace, place: Path) -> str:
+    """The command that makes the tables of what is published from it."""
+    words = ["scripts/scaling", "--from", f"results/{REFERENCE}/{place.name}"]
+    for path in options.local_step:
+        words += ["--local-step", str(shown(path))]
+    if options.interconnects is not None:
+        words += ["--interconnects", ",".join(options.interconnects)]
+    if options.interconnects_file != INTERCONNECTS:
+        words += ["--interconnects-file", str(shown(options.interconnects_file))]
+    if options.projected_global_batch != GLOBAL_BATCH:
+        words += ["--projected-global-batch", str(options.projected_global_batch)]
+    return shlex.join(names_alone(words))
+
+
+def _publish(options: argparse.Namespace, links: Sequence[Interconnect]) -> int:
+    """What is there already stays until everything is known to be readable."""
+    results = [read_scaling_result(file) for file in result_files(options.source)]
+    place = place_of(options.results, options.publish)
+    check_publishable(options.source, results, changed_files(PROJECT))
+    write_results(results, None, options, links, "")
+    publish_results(options.source, place)
+    published = [read_scaling_result(file) for file in result_files(place)]
+    write_results(published, place, options, links, _made_again(options, place))
+    return 0
+
+
 def _read_again(options: argparse.Namespace, links: Sequence[Interconnect], command: str) -> int:
     """One file alone leaves the folder's own scaling.json as it is."""
     path = options.source
     results = [read_scaling_result(file) for file in result_files(path)]
-    if options.publish is not None:
-        place = place_of(options.results, options.publish)
-        publish_results(path, results, place, changed_files(PROJECT))
-        path, command = place, f"scripts/scaling --from results/{REFERENCE}/{place.name}"
-        results = [read_scaling_result(file) for file in result_files(path)]
     folder = path if path.is_dir() else None
     failures = failures_before(folder) if folder is not None else ()
     write_results(results, folder, options, links, command, failures)
@@ -121,6 +144,8 @@ def _show_program_help(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace, command: str) -> int:
     """The exit status. BadInputError where nothing can be measured or read."""
     links = read_interconnects(options.interconnects_file, options.interconnects)
+    if options.publish is not None:
+        return _publish(options, links)
     if options.source is not None:
         return _read_again(options, links, command)
     if not {HELP, "-h"}.isdisjoint(options.program):

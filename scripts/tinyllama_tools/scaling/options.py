@@ -16,6 +16,7 @@ DEFAULT_PROCESSES = (1, 2)
 DEFAULT_THREADS = 1
 DEFAULT_SIZE = "small"
 DEFAULT_TIMEOUT = 60.0
+INTERCONNECTS = PROJECT / "fixtures/interconnects.json"
 # what --from has no use for
 MEASURING = (
     "processes",
@@ -62,7 +63,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--publish", type=machine, metavar="NAME", help=publish_help)
     add("--local-step", type=Path, action="append", default=[], metavar="RESULT", help=local_help)
     add("--interconnects", metavar="NAMES", help="of --interconnects-file (default: all)")
-    add("--interconnects-file", type=Path, default=PROJECT / "fixtures/interconnects.json")
+    add("--interconnects-file", type=Path, default=INTERCONNECTS)
     batch_help = "samples of a step of strong projections (default: 4096)"
     add("--projected-global-batch", type=positive, default=4096, metavar="N", help=batch_help)
     add("--results", type=Path, default=RESULTS, help="folder of the folders (default: results)")

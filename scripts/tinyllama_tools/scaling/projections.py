@@ -18,7 +18,8 @@ from tinyllama_tools.suite_run import problem_sizes
 @dataclass(frozen=True)
 class Projections:
     """`steps`: a row for each number of devices. `local`: the local steps they start from.
-    `missing`: sizes without a local step, and why. `overlap`: the measured share, None without."""
+    `missing`: sizes without a local step, and why. `overlap`: the share hidden of
+    the link measured here, None without."""
 
     steps: Sequence[ProjectedStep] = ()
     local: Mapping[str, LocalStep] = field(default_factory=dict)
@@ -58,12 +59,14 @@ def projections_of(
     own = analysis.measured_interconnect()
     links = [*([own] if own is not None else []), *interconnects]
     known = {s: step for s, step in found.steps.items() if s in problem_sizes() or s == name.size}
+    # what was hidden of one link says nothing of others
+    hidden = analysis.overlap_share
     steps = [
         projected
         for step in known.values()
         for link in links
         for projected in project(
-            Setting(step, _buckets(analysis, step), link, analysis.overlap_share),
+            Setting(step, _buckets(analysis, step), link, hidden if link is own else None),
             global_batch=global_batch,
         )
     ]

@@ -14,6 +14,7 @@ from tinyllama_tools.published_results import REFERENCE, published
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.json_file import read_json
 from tinyllama_tools.result_files import write_whole
+from tinyllama_tools.scaling.document import failures_before
 from tinyllama_tools.scaling.files import result_files
 from tinyllama_tools.scaling.scaling_result import ScalingResult
 
@@ -31,9 +32,16 @@ def _refuse(what: str, remedy: str) -> BadInputError:
     return BadInputError(f"--publish: {what}; {remedy}")
 
 
-def _check(results: Sequence[ScalingResult], changed: str) -> None:
+def check_publishable(source: Path, results: Sequence[ScalingResult], changed: str) -> None:
+    """BadInputError where files of the checkout are `changed`, where a result was measured so or
+    has a failed row, where some number of ranks of the run failed, and for a file alone."""
     if changed:
         raise _refuse(f"these files are changed:\n{changed}", "commit first")
+    if not source.is_dir():
+        raise _refuse(f"{source.name} is a file", "name the folder of a run")
+    failures = failures_before(source)
+    if failures:
+        raise _refuse(f"{failures[0].ranks} ranks failed in this run", "measure again")
     for one in results:
         if one.context.get("git_dirty") is not False:
             raise _refuse(
@@ -43,13 +51,9 @@ def _check(results: Sequence[ScalingResult], changed: str) -> None:
             raise _refuse(f"{one.path.name}: {next(iter(one.failed))} failed", "measure again")
 
 
-def publish_results(
-    source: Path, results: Sequence[ScalingResult], place: Path, changed: str
-) -> None:
-    """Copies what was measured to `place`, instead of what is there. `changed`: files of the
-    checkout that differ from its commit. BadInputError where something is, where a result was
-    measured so, has a failed row, or where it would be more than MOST_BYTES."""
-    _check(results, changed)
+def publish_results(source: Path, place: Path) -> None:
+    """Copies what was measured to `place`, instead of what is there. BadInputError where it would
+    be more than MOST_BYTES."""
     texts = {}
     for path in result_files(source):
         document = published(read_json(path)[0])
