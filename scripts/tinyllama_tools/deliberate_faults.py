@@ -160,7 +160,12 @@ FAULTS = (
     Fault(
         "no loss scaling in amp_f16",
         "model/train_step.cpp",
-        (("if (model.dtype() == Dtype::amp_f16) {", "if (model.dtype() == Dtype::f64) {"),),
+        (
+            (
+                "if (model.dtype() == Dtype::amp_f16) scaler_",
+                "if (model.dtype() == Dtype::f64) scaler_",
+            ),
+        ),
         GOLDEN,
         "TrainingParityTest.ScaledLoss",
     ),

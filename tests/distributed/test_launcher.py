@@ -218,11 +218,14 @@ def test_a_program_that_is_not_built_says_how(launch: Launch) -> None:
         launch.measure("--processes=2")
 
 
+# in the background of a shell SIGINT is ignored, and Python then leaves it so
 LAUNCHER = """
+import signal
 import sys
 from pathlib import Path
 from tinyllama_tools.scaling.measuring import measure
 from tinyllama_tools.scaling.options import parse_options
+signal.signal(signal.SIGINT, signal.default_int_handler)
 measured = measure(parse_options(sys.argv[2:]), Path(sys.argv[1]), print, lambda _: None)
 sys.exit(measured.status)
 """
