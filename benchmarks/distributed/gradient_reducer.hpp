@@ -4,17 +4,10 @@
 
 #include <vector>
 
-#include "benchmarks/distributed/gradient_buckets.hpp"
-#include "benchmarks/distributed/gradient_hooks.hpp"
+#include "benchmarks/distributed/bucketed_backward.hpp"
 #include "benchmarks/distributed/process_group.hpp"
 
 namespace tinyllama::distributed {
-
-struct BucketOptions {
-  int64_t bucket_bytes = int64_t{25} << 20;
-  /// Start a bucket as soon as its gradients are ready; else all after the backward.
-  bool overlap = true;
-};
 
 class GradientReducer {
  public:
@@ -26,37 +19,33 @@ class GradientReducer {
                   const BucketOptions& options);
 
   /// Whether backwards that follow are watched.
-  void attach() { hooks_.attach(); }
-  void detach() { hooks_.detach(); }
-  void set_overlap(bool overlap) { overlap_ = overlap; }
+  void attach() { backward_.attach(); }
+  void detach() { backward_.detach(); }
+  void set_overlap(bool overlap) { backward_.set_overlap(overlap); }
 
   /// Before the backward whose gradients are to be summed, with the gradients of micro-batches
   /// before it, if any, in place.
-  void begin();
+  void begin() { backward_.begin(); }
   /// After it: waits until every gradient is the sum over all ranks. Throws RankLostError, and
   /// std::logic_error naming a parameter without a gradient.
-  void finish();
+  void finish() { backward_.finish(); }
 
   /// Sums what the messages hold, without a backward: what communication costs alone.
-  void reduce_alone();
+  void reduce_alone() { backward_.send_all(); }
 
-  const GradientBuckets& buckets() const { return buckets_; }
-  std::vector<int64_t> bytes() const { return bucket_bytes(parameters_, buckets_); }
+  const GradientBuckets& buckets() const { return backward_.buckets(); }
+  std::vector<int64_t> bytes() const {
+    return bucket_bytes(backward_.parameters(), backward_.buckets());
+  }
 
  private:
-  void on_gradient(size_t parameter);
-  void start(size_t bucket);
-  at::Tensor view_in_message(size_t parameter, const at::Tensor& like) const;
+  void keep(size_t parameter);
+  Pending send(size_t bucket);
 
   ProcessGroup& group_;
   NamedTensors parameters_;
-  GradientBuckets buckets_;
-  BucketQueue queue_;
-  bool overlap_;
-  std::vector<at::Tensor> messages_;  // a bucket; [elements], made anew where it is undefined
-  std::vector<int64_t> offset_;       // of a parameter in its bucket's message
-  std::vector<Pending> pending_;      // a bucket
-  GradientHooks hooks_;
+  BucketedBackward backward_;
+  std::vector<at::Tensor> messages_;  // a bucket; [elements], none where it is one gradient
 };
 
 }  // namespace tinyllama::distributed

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <stdexcept>
 #include <utility>
@@ -25,6 +26,12 @@ constexpr milliseconds kPatience(5000);
 void silence(const std::string& backend) {
   if (backend == "gloo" && std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr)
     FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+}
+
+// Gloo writes to connections that the other side may have closed: that is an error of the
+// operation, and not to be the end of this process.
+void survive_closed_connections() {
+  std::signal(SIGPIPE, SIG_IGN);
 }
 
 std::string first_line(const std::exception& error) {
@@ -58,6 +65,7 @@ ProcessGroup::ProcessGroup(const LaunchEnvironment& where, const instruments::De
   all["--device"] = std::string(to_string(device.backend()));
   all["back-end"] = backend_of(device);
   silence(all.at("back-end"));
+  survive_closed_connections();
   rendezvous_.emplace(where, timeout, all);
   const auto started = Clock::now();
   try {

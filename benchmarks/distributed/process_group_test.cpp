@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <csignal>
 #include <future>
 #include <stdexcept>
 
@@ -168,6 +169,15 @@ TEST(ProcessGroupFaultTest, ARankThatLeavesIsNamedWithTheStage) {
     EXPECT_CONTAINS(said, "step 17");
     EXPECT_CONTAINS(said, "rank 1 does not answer");
   }
+}
+
+TEST(ProcessGroupFaultTest, AConnectionThatTheOtherSideClosedDoesNotEndTheProcess) {
+  std::signal(SIGPIPE, SIG_DFL);
+  run_ranks(2, [](ProcessGroup&) {
+    struct sigaction now = {};
+    ASSERT_EQ(::sigaction(SIGPIPE, nullptr, &now), 0);
+    EXPECT_EQ(now.sa_handler, SIG_IGN);
+  });
 }
 
 TEST(RankWordsTest, RanksAreListedAsPeopleDo) {

@@ -15,28 +15,23 @@ ShardedAdamW::ShardedAdamW(ProcessGroup& group, const NamedTensors& parameters,
                            const BucketOptions& buckets)
     : group_(group),
       parameters_(parameters),
-      buckets_(plan_buckets(parameters, buckets.bucket_bytes)),
-      queue_(buckets_),
-      overlap_(buckets.overlap),
-      offset_(parameters.size()),
-      pending_(buckets_.size()),
-      hooks_(parameters, [this](size_t parameter) { on_gradient(parameter); }) {
+      backward_(
+          parameters, buckets, [this](size_t parameter) { keep(parameter); },
+          [this](size_t bucket) {
+            return group_.reduce_scatter(gradient_shares_[bucket], flat_gradients_[bucket]);
+          }) {
   const at::NoGradGuard no_grad;
   NamedTensors shares;
-  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    int64_t elements = 0;
-    for (const size_t parameter : buckets_[bucket]) {
-      offset_[parameter] = elements;
-      elements += parameters_[parameter].second.numel();
-    }
-    const int64_t share = (elements + group_.size() - 1) / group_.size();
+  for (size_t bucket = 0; bucket < backward_.buckets().size(); ++bucket) {
+    const std::vector<size_t>& members = backward_.buckets()[bucket];
+    const int64_t share = (backward_.elements(bucket) + group_.size() - 1) / group_.size();
     const at::TensorOptions kind =
-        parameters_[buckets_[bucket].front()].second.options().requires_grad(false);
+        parameters_[members.front()].second.options().requires_grad(false);
     // Zeros, so that what fills up the last share stays finite.
     const at::Tensor flat = at::zeros({share * group_.size()}, kind);
     flat_gradients_.push_back(at::zeros_like(flat));
     flat_parameters_.push_back(flat);
-    for (const size_t parameter : buckets_[bucket])
+    for (const size_t parameter : members)
       place_of(parameter, flat_parameters_).copy_(parameters_[parameter].second);
     gradient_shares_.push_back(at::empty({share}, kind));
     shares_.push_back(flat.narrow(0, group_.rank() * share, share));
@@ -47,52 +42,25 @@ ShardedAdamW::ShardedAdamW(ProcessGroup& group, const NamedTensors& parameters,
 }
 
 at::Tensor ShardedAdamW::place_of(size_t parameter, const std::vector<at::Tensor>& messages) const {
-  const at::Tensor& tensor = parameters_[parameter].second;
-  return messages[queue_.bucket_of(parameter)].as_strided(tensor.sizes(), tensor.strides(),
-                                                          offset_[parameter]);
+  return backward_.place_in(messages, parameter, parameters_[parameter].second);
 }
 
-void ShardedAdamW::begin() {
-  queue_.begin();
-}
-
-void ShardedAdamW::on_gradient(size_t parameter) {
-  const at::NoGradGuard no_grad;
+void ShardedAdamW::keep(size_t parameter) {
   at::Tensor& gradient = parameters_[parameter].second.mutable_grad();
   const at::Tensor place = place_of(parameter, flat_gradients_);
   place.copy_(gradient);
   gradient = place;
-  const auto [first, last] = queue_.complete(parameter);
-  if (!overlap_) return;
-  for (size_t bucket = first; bucket < last; ++bucket) start(bucket);
-}
-
-void ShardedAdamW::start(size_t bucket) {
-  pending_[bucket] = group_.reduce_scatter(gradient_shares_[bucket], flat_gradients_[bucket]);
-}
-
-void ShardedAdamW::finish() {
-  const std::vector<size_t> missing = queue_.missing();
-  if (!missing.empty()) {
-    throw std::logic_error(
-        fmt::format("{} got no gradient in this backward, so its bucket cannot "
-                    "be summed",
-                    parameters_[missing.front()].first));
-  }
-  if (!overlap_) {
-    for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) start(bucket);
-  }
-  for (Pending& pending : pending_) pending.wait();
 }
 
 void ShardedAdamW::step() {
   const at::NoGradGuard no_grad;
   optimizer_->step();
-  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket)
-    pending_[bucket] = group_.all_gather(flat_parameters_[bucket], shares_[bucket]);
-  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    pending_[bucket].wait();
-    for (const size_t parameter : buckets_[bucket])
+  std::vector<Pending> gathered;
+  for (size_t bucket = 0; bucket < flat_parameters_.size(); ++bucket)
+    gathered.push_back(group_.all_gather(flat_parameters_[bucket], shares_[bucket]));
+  for (size_t bucket = 0; bucket < flat_parameters_.size(); ++bucket) {
+    gathered[bucket].wait();
+    for (const size_t parameter : backward_.buckets()[bucket])
       parameters_[parameter].second.copy_(place_of(parameter, flat_parameters_));
   }
 }

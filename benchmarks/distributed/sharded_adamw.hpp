@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "benchmarks/distributed/gradient_reducer.hpp"
+#include "benchmarks/distributed/bucketed_backward.hpp"
 #include "model/adamw.hpp"
 
 namespace tinyllama::distributed {
@@ -20,13 +20,13 @@ class ShardedAdamW {
   ShardedAdamW(ProcessGroup& group, const NamedTensors& parameters, const Variant& variant,
                const AdamWOptions& options, const BucketOptions& buckets);
 
-  void attach() { hooks_.attach(); }
-  void detach() { hooks_.detach(); }
+  void attach() { backward_.attach(); }
+  void detach() { backward_.detach(); }
 
   /// Before the backward, and after it: waits until this rank has the sum of its share of every
   /// gradient. Throws RankLostError, and std::logic_error naming a parameter without a gradient.
-  void begin();
-  void finish();
+  void begin() { backward_.begin(); }
+  void finish() { backward_.finish(); }
   /// Updates this rank's share and gathers everyone's; then all ranks have all parameters.
   void step();
   /// Gradients of the parameters to none.
@@ -38,24 +38,18 @@ class ShardedAdamW {
   int64_t moment_elements() const;
 
  private:
-  void on_gradient(size_t parameter);
-  void start(size_t bucket);
+  void keep(size_t parameter);
   /// The part of a bucket's message that is this parameter's, in its own order of elements.
   at::Tensor place_of(size_t parameter, const std::vector<at::Tensor>& messages) const;
 
   ProcessGroup& group_;
   NamedTensors parameters_;
-  GradientBuckets buckets_;
-  BucketQueue queue_;
-  bool overlap_;
-  std::vector<int64_t> offset_;              // of a parameter in its bucket
+  BucketedBackward backward_;
   std::vector<at::Tensor> flat_parameters_;  // a bucket: [share x ranks]
   std::vector<at::Tensor> flat_gradients_;   // the same
   std::vector<at::Tensor> shares_;           // views: this rank's part of flat_parameters_
   std::vector<at::Tensor> gradient_shares_;  // a bucket: [share]
-  std::vector<Pending> pending_;
-  std::optional<AdamW> optimizer_;  // over the shares
-  GradientHooks hooks_;
+  std::optional<AdamW> optimizer_;           // over the shares
 };
 
 }  // namespace tinyllama::distributed

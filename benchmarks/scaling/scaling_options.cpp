@@ -12,7 +12,6 @@
 #include "benchmarks/console/number_options.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/console/size_options.hpp"
-#include "benchmarks/instruments/context.hpp"
 #include "model/problem_sizes.hpp"
 
 namespace tinyllama::scaling {
@@ -36,7 +35,6 @@ struct RawOptions {
   std::string dtype = "f32";
   std::string verify = "before";
   std::string max_bytes;
-  bool no_overlap = false;
 };
 
 void add_model_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) {
@@ -82,24 +80,12 @@ void add_model_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) 
 
 void add_communication_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) {
   const char* const group = "Communication";
-  app.add_option("--bucket-mb", options.bucket_MiB,
-                 "gradients that travel together, MiB (the first bucket has at most 1)")
-      ->check(console::number())
-      ->group(group)
-      ->capture_default_str();
-  app.add_flag("--no-overlap", raw.no_overlap, "leave out the steps that overlap communication")
-      ->group(group);
-  app.add_flag("--shard-optimizer", options.shard_optimizer,
-               "also steps whose optimizer state is cut over the ranks")
-      ->group(group);
+  distributed::add_data_parallel_options(app, options, group,
+                                         "leave out the steps that overlap communication",
+                                         "also steps whose optimizer state is cut over the ranks");
   app.add_option("--max-bytes", raw.max_bytes,
                  "largest message of a collective, such as 64MiB (default: the largest bucket)")
       ->group(group);
-  app.add_option("--timeout", options.timeout_seconds,
-                 "seconds after which a rank that does not answer is given up")
-      ->check(console::number())
-      ->group(group)
-      ->capture_default_str();
 }
 
 void add_measuring_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) {
@@ -189,27 +175,15 @@ void check_at_least(const char* option, double value, double smallest) {
 
 void check(const ScalingOptions& options) {
   static_cast<void>(ModelConfig(options.dimensions));
-  constexpr double kSmallestBucketMiB = 1.0 / 1024;
-  constexpr double kLargestBucketMiB = 1 << 20;
   check_at_least("--batch", static_cast<double>(options.batch), 1);
   check_at_least("--seq", static_cast<double>(options.seq), 2);
   check_at_least("--rounds", static_cast<double>(options.rounds), 1);
   check_at_least("--min-time", options.min_seconds, 0);
-  check_at_least("--timeout", options.timeout_seconds, 0.1);
-  check_at_least("--bucket-mb", options.bucket_MiB, kSmallestBucketMiB);
-  if (options.bucket_MiB > kLargestBucketMiB) {
-    throw std::invalid_argument(fmt::format("--bucket-mb {:g}: must be {:g} or less",
-                                            options.bucket_MiB, kLargestBucketMiB));
-  }
+  distributed::check_data_parallel_options(options, options.dtype);
   if (options.threads) check_at_least("--threads", *options.threads, 1);
   if (options.max_bytes)
     check_at_least("--max-bytes", static_cast<double>(*options.max_bytes), 1024);
   check_one_of("--benchmark_format", options.format, {"console", "json"});
-  if (options.shard_optimizer && options.dtype == Dtype::amp_f16) {
-    throw std::invalid_argument(
-        "--shard-optimizer with --dtype amp_f16: whether a step is skipped is decided on all "
-        "gradients, and a rank has a share of them only; take amp_bf16");
-  }
 }
 
 std::string dimension_words(const ModelDimensions& dimensions) {
@@ -248,7 +222,6 @@ std::optional<ScalingOptions> parse_scaling_options(int argc, const char* const*
   options.dtype = parse_dtype(raw.dtype);
   check_one_of("--verify", raw.verify, {"before", "off"});
   options.verify = raw.verify == "before";
-  options.overlap = !raw.no_overlap;
   if (!raw.max_bytes.empty())
     options.max_bytes = console::parse_memory_size("--max-bytes", raw.max_bytes);
   apply_size(app, options, problem_sizes);
@@ -258,10 +231,8 @@ std::optional<ScalingOptions> parse_scaling_options(int argc, const char* const*
 }
 
 distributed::Agreement agreement_of(const ScalingOptions& options) {
-  const instruments::SourceVersion version = instruments::source_version();
-  return {
-      {"commit of the build", version.commit + (version.dirty ? " with changes" : "")},
-      {"libtorch", instruments::torch_version()},
+  distributed::Agreement all = distributed::shared_agreement(options);
+  all.merge(distributed::Agreement{
       {"--components", fmt::format("{}", fmt::join(options.components, ","))},
       {"dimensions of the model", dimension_words(options.dimensions)},
       {"--variant", options.variant.switch_names()},
@@ -270,14 +241,12 @@ distributed::Agreement agreement_of(const ScalingOptions& options) {
       {"--global-batch",
        options.global_batch ? std::to_string(*options.global_batch) : std::string("none")},
       {"--seq", std::to_string(options.seq)},
-      {"--bucket-mb", fmt::format("{:g}", options.bucket_MiB)},
-      {"--no-overlap", options.overlap ? "no" : "yes"},
-      {"--shard-optimizer", options.shard_optimizer ? "yes" : "no"},
       {"--rounds", std::to_string(options.rounds)},
       {"--max-bytes", options.max_bytes ? std::to_string(*options.max_bytes) : std::string("none")},
       {"--seed", std::to_string(options.seed)},
       {"--verify", options.verify ? "before" : "off"},
-  };
+  });
+  return all;
 }
 
 }  // namespace tinyllama::scaling

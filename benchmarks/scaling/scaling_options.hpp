@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/distributed/rendezvous.hpp"
+#include "benchmarks/distributed/data_parallel_options.hpp"
 #include "model/cost.hpp"
 
 namespace tinyllama::scaling {
@@ -16,7 +16,7 @@ namespace tinyllama::scaling {
 inline constexpr const char* kComponents[] = {"full_step", "all_reduce", "reduce_scatter",
                                               "all_gather"};
 
-struct ScalingOptions {
+struct ScalingOptions : distributed::DataParallelOptions {
   std::vector<std::string> components;  ///< of kComponents
   std::string size = "small";
   ModelDimensions dimensions;
@@ -25,22 +25,17 @@ struct ScalingOptions {
   int64_t batch = 1;  ///< samples of a rank and step; with --global-batch its share
   std::optional<int64_t> global_batch;  ///< strong scaling: samples of all ranks together
   int64_t seq = 2;
-  double bucket_MiB = 25;
-  bool overlap = true;
-  bool shard_optimizer = false;
   int64_t rounds = 10;
   double min_seconds = 0.5;  ///< of each mode in each round; a collective gets a tenth
   std::optional<int64_t> max_bytes;
   std::optional<int> threads;
   std::string device = "auto";
   uint64_t seed = 42;
-  double timeout_seconds = 60;
   bool verify = true;
   std::string out_file;
   std::string format = "console";
 
   bool measures(const std::string& component) const;
-  int64_t bucket_bytes() const { return static_cast<int64_t>(bucket_MiB * 1048576.0); }
   /// Of a rank.
   Workload workload() const;
 };

@@ -111,8 +111,7 @@ ExitCode run_scaling(const ScalingOptions& options, const distributed::LaunchEnv
                      const instruments::Device& device) {
   refuse_for_memory(options, device, where);
   console::install_interrupt_handler();
-  const std::chrono::milliseconds timeout(static_cast<int64_t>(options.timeout_seconds * 1e3));
-  distributed::ProcessGroup group(where, device, timeout, agreement_of(options));
+  distributed::ProcessGroup group(where, device, options.timeout(), agreement_of(options));
   say(group, fmt::format("{} ranks, {}, started by {}", group.size(), group.backend_name(),
                          to_string(where.launcher)));
   return ScalingRun(options, group).run();

@@ -21,10 +21,6 @@ bool sums_gradients(StepMode mode) {
   return mode == StepMode::no_overlap || mode == StepMode::overlap;
 }
 
-distributed::BucketOptions bucket_options(const ScalingOptions& options) {
-  return {.bucket_bytes = options.bucket_bytes(), .overlap = options.overlap};
-}
-
 // In the very first AdamW step an update is the sign of its gradient, so that rounding decides
 // where that is nearly 0. From here on it is a smooth function of it, and two ways of computing it
 // can be compared; gradients as usual still move a weight by a good part of the learning rate,
@@ -77,7 +73,7 @@ struct StepSession::Sharded {
         model(ModelConfig(options.dimensions), options.variant, options.seq, initializer),
         parameters(model.parameters()),
         optimizer(group, parameters, options.variant, {.learning_rate = kLearningRate},
-                  bucket_options(options)),
+                  options.bucket_options()),
         none({}, Variant()),
         step(model, none) {
     leave_first_step(optimizer.of_shares());
@@ -100,7 +96,7 @@ StepSession::StepSession(const ScalingOptions& options, distributed::ProcessGrou
       global_batch_(random_token_batch(model_.config(), options.batch * group.size(), options.seq,
                                        initializer_)),
       batch_(rows_of(global_batch_, options.batch * group.rank(), options.batch)),
-      reducer_(group, optimizer_.parameters(), bucket_options(options)) {
+      reducer_(group, optimizer_.parameters(), options.bucket_options()) {
   leave_first_step(optimizer_);
   if (options.shard_optimizer) sharded_ = std::make_unique<Sharded>(options, group);
 }

@@ -10,11 +10,6 @@
 namespace tinyllama::training {
 namespace {
 
-distributed::BucketOptions bucket_options(const TrainOptions& options) {
-  return {.bucket_bytes = static_cast<int64_t>(options.bucket_MiB * 1048576.0),
-          .overlap = options.overlap};
-}
-
 std::string dimension_words(const ModelDimensions& d) {
   return fmt::format("{} {} {} {} {} {}", d.vocab_size, d.hidden_dim, d.n_layers, d.n_heads,
                      d.n_kv_heads, d.intermediate_dim);
@@ -23,24 +18,21 @@ std::string dimension_words(const ModelDimensions& d) {
 }  // namespace
 
 distributed::Agreement agreement_of(const TrainOptions& options) {
-  const instruments::SourceVersion version = instruments::source_version();
-  return {{"commit of the build", version.commit + (version.dirty ? " with changes" : "")},
-          {"libtorch", instruments::torch_version()},
-          {"dimensions of the model", dimension_words(options.dimensions)},
-          {"--variant", options.variant.switch_names()},
-          {"--dtype", std::string(to_string(options.dtype))},
-          {"--batch-size", std::to_string(options.batch_size)},
-          {"--seq-len", std::to_string(options.seq_len)},
-          {"--num-steps", std::to_string(options.num_steps)},
-          {"--gradient-accumulation-steps", std::to_string(options.gradient_accumulation_steps)},
-          {"--learning-rate", fmt::format("{:.17g}", options.learning_rate)},
-          {"--log-interval", std::to_string(options.log_interval)},
-          {"--seed", std::to_string(options.seed)},
-          {"--deterministic", options.deterministic ? "yes" : "no"},
-          {"--data", options.data_file.empty() ? "no" : "yes"},
-          {"--bucket-mb", fmt::format("{:g}", options.bucket_MiB)},
-          {"--no-overlap", options.overlap ? "no" : "yes"},
-          {"--shard-optimizer", options.shard_optimizer ? "yes" : "no"}};
+  distributed::Agreement all = distributed::shared_agreement(options);
+  all.merge(distributed::Agreement{
+      {"dimensions of the model", dimension_words(options.dimensions)},
+      {"--variant", options.variant.switch_names()},
+      {"--dtype", std::string(to_string(options.dtype))},
+      {"--batch-size", std::to_string(options.batch_size)},
+      {"--seq-len", std::to_string(options.seq_len)},
+      {"--num-steps", std::to_string(options.num_steps)},
+      {"--gradient-accumulation-steps", std::to_string(options.gradient_accumulation_steps)},
+      {"--learning-rate", fmt::format("{:.17g}", options.learning_rate)},
+      {"--log-interval", std::to_string(options.log_interval)},
+      {"--seed", std::to_string(options.seed)},
+      {"--deterministic", options.deterministic ? "yes" : "no"},
+      {"--data", options.data_file.empty() ? "no" : "yes"}});
+  return all;
 }
 
 DataParallel::DataParallel(const TrainOptions& options, ModelState& state,
@@ -49,9 +41,10 @@ DataParallel::DataParallel(const TrainOptions& options, ModelState& state,
   const NamedTensors parameters = state.model.parameters();
   if (options.shard_optimizer) {
     sharded_.emplace(group, parameters, options.variant,
-                     AdamWOptions{.learning_rate = options.learning_rate}, bucket_options(options));
+                     AdamWOptions{.learning_rate = options.learning_rate},
+                     options.bucket_options());
   } else {
-    reducer_.emplace(group, parameters, bucket_options(options));
+    reducer_.emplace(group, parameters, options.bucket_options());
   }
 }
 

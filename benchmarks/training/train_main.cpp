@@ -131,8 +131,8 @@ ExitCode run(int argc, const char* const* argv, const distributed::LaunchEnviron
   const std::vector<std::string> command(argv, argv + argc);
   const training::TrainRunPaths paths = {kFixtures / "device_peaks.json"};
   if (where.world_size == 1) return training::run_training(*options, device, command, paths);
-  const std::chrono::milliseconds timeout(static_cast<int64_t>(options->timeout_seconds * 1e3));
-  distributed::ProcessGroup group(where, device, timeout, training::agreement_of(*options));
+  distributed::ProcessGroup group(where, device, options->timeout(),
+                                  training::agreement_of(*options));
   return training::run_training(*options, device, command, paths, &group);
 }
 

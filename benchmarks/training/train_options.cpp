@@ -37,7 +37,6 @@ struct RawOptions {
   std::string dtype = "f32";
   std::string variant = "baseline";
   bool use_amp = false;
-  bool no_overlap = false;
 };
 
 struct IntegerOption {
@@ -158,25 +157,6 @@ void add_profiler_options(CLI::App& app, TrainOptions& options) {
       ->capture_default_str();
 }
 
-void add_data_parallel_options(CLI::App& app, TrainOptions& options, RawOptions& raw) {
-  const char* const group = "Data-parallel (started by torchrun, mpirun or srun)";
-  app.add_option("--bucket-mb", options.bucket_MiB,
-                 "gradients that travel together, MiB (the first bucket has at most 1)")
-      ->check(console::number())
-      ->group(group)
-      ->capture_default_str();
-  app.add_flag("--no-overlap", raw.no_overlap, "sum gradients after the backward, not during it")
-      ->group(group);
-  app.add_flag("--shard-optimizer", options.shard_optimizer,
-               "each rank keeps and updates a share of the optimizer's state")
-      ->group(group);
-  app.add_option("--timeout", options.timeout_seconds,
-                 "seconds after which a rank that does not answer is given up")
-      ->check(console::number())
-      ->group(group)
-      ->capture_default_str();
-}
-
 template <typename Parse>
 auto parse_named(const char* option, const std::string& text, Parse parse) {
   try {
@@ -247,19 +227,7 @@ void check(TrainOptions& options) {
     throw std::invalid_argument(
         fmt::format("--learning-rate {}: must be a positive number", options.learning_rate));
   }
-  if (!(options.bucket_MiB >= 1.0 / 1024 && options.bucket_MiB <= 1 << 20)) {
-    throw std::invalid_argument(
-        fmt::format("--bucket-mb {:g}: must be from 0.001 to 1048576", options.bucket_MiB));
-  }
-  if (!(options.timeout_seconds >= 0.1) || !std::isfinite(options.timeout_seconds)) {
-    throw std::invalid_argument(
-        fmt::format("--timeout {:g}: must be 0.1 or more", options.timeout_seconds));
-  }
-  if (options.shard_optimizer && options.dtype == Dtype::amp_f16) {
-    throw std::invalid_argument(
-        "--shard-optimizer with --dtype amp_f16: whether a step is skipped is decided on all "
-        "gradients, and a rank has a share of them only; take amp_bf16");
-  }
+  distributed::check_data_parallel_options(options, options.dtype);
   if (options.threads && *options.threads < 1) {
     throw std::invalid_argument(fmt::format("--threads {}: must be 1 or more", *options.threads));
   }
@@ -336,11 +304,13 @@ std::optional<TrainOptions> parse_train_options(int argc, const char* const* arg
   }
   add_training_options(app, options, raw);
   add_profiler_options(app, options);
-  add_data_parallel_options(app, options, raw);
+  distributed::add_data_parallel_options(
+      app, options, "Data-parallel (started by torchrun, mpirun or srun)",
+      "sum gradients after the backward, not during it",
+      "each rank keeps and updates a share of the optimizer's state");
   if (!console::parse_command_line(app, {argv + 1, argv + argc})) return std::nullopt;
   options.dtype = chosen_dtype(app, raw);
   options.variant = parse_named("--variant", raw.variant, Variant::parse);
-  options.overlap = !raw.no_overlap;
   apply_size(app, options, problem_sizes);
   apply_weights(app, options);
   if (!options.data_file.empty() && app.count("--eval-interval") == 0)

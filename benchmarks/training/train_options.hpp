@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "benchmarks/distributed/data_parallel_options.hpp"
 #include "model/config.hpp"
 #include "model/cost.hpp"
 
@@ -20,7 +21,7 @@ struct StepRange {
   int64_t count() const { return empty() ? 0 : last - first + 1; }
 };
 
-struct TrainOptions {
+struct TrainOptions : distributed::DataParallelOptions {
   std::string size = "tiny";  ///< "custom" where a dimension was given that it has not
   ModelDimensions dimensions;
   std::string weights_folder;  ///< empty: weights are drawn from the seed
@@ -51,11 +52,7 @@ struct TrainOptions {
   bool emit_ranges = false;
   int64_t profile_steps = 5;
   int64_t flops_profile_step = 10;
-  double bucket_MiB = 25;        ///< gradients that travel together between ranks
-  bool overlap = true;           ///< they travel while the backward runs
-  bool shard_optimizer = false;  ///< each rank keeps a share of the optimizer's state
-  double timeout_seconds = 60;   ///< after which a rank that does not answer is given up
-  int rank = 0;                  ///< of this process; from the environment
+  int rank = 0;  ///< of this process; from the environment
   int ranks = 1;
 
   bool any_profiler() const { return profile_pytorch || profile_memory || profile_flops; }

@@ -3,6 +3,7 @@ measuring machine's owner knows."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tinyllama_tools.compact_json import compact_json
 from tinyllama_tools.places import names_alone
 from tinyllama_tools.reading.json_file import Json, read_json
 from tinyllama_tools.reading.result_reader import ITERATION, is_result
+from tinyllama_tools.result_files import write_whole
 
 REFERENCE = "reference"
 # who it was, where its program lay, and what else it did: none of it bears on the figures
@@ -49,3 +51,15 @@ def published(document: Json) -> Json:
 def published_text(path: Path) -> str:
     """Of a JSON file; BadInputError where it cannot be read."""
     return compact_json(published(read_json(path)[0]), EXPANDED)
+
+
+def replace_folder(folder: Path, texts: Mapping[str, str]) -> None:
+    """By one with these files alone: a run with fewer leaves none of the one before."""
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    for name, text in texts.items():
+        write_whole(part / name, text)
+    if folder.exists():
+        shutil.rmtree(folder)
+    part.replace(folder)

@@ -5,13 +5,12 @@ The page is made from the files that are published, so that anybody can make it 
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tinyllama_tools.frontier.axis import AXES
-from tinyllama_tools.published_results import published_text
+from tinyllama_tools.published_results import published_text, replace_folder
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.json_file import Json
 from tinyllama_tools.report.document import Document
@@ -100,18 +99,6 @@ def check_publishable(inputs: ReportInputs, place: Place, changed: str) -> None:
         _refuse_other_device(frontier, study)
 
 
-def _replace_folder(folder: Path, texts: Mapping[str, str]) -> None:
-    """A study with fewer rounds leaves none of the one before."""
-    part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    for name, text in texts.items():
-        write_whole(part / name, text)
-    if folder.exists():
-        shutil.rmtree(folder)
-    part.replace(folder)
-
-
 def publish_data(inputs: ReportInputs, place: Place) -> list[Source]:
     """Writes the files; where the report's results then are. BadInputError, OSError where they
     cannot be read or written."""
@@ -121,7 +108,7 @@ def publish_data(inputs: ReportInputs, place: Place) -> list[Source]:
         if source.kind == Kind.STUDY:
             path = place.study
             # a study that is published already is published anew, under the name that is asked for
-            _replace_folder(path, published_texts(source.path))
+            replace_folder(path, published_texts(source.path))
         elif source.kind == Kind.FRONTIER:
             path = place.frontier(given for given in AXES if given in axes[source.path])
             if any(one.path == path for one in found):

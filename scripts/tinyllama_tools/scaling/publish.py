@@ -5,15 +5,13 @@ The tables are made from the files that are published, so that anybody can make 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from tinyllama_tools.compact_json import compact_json
-from tinyllama_tools.published_results import REFERENCE, published
+from tinyllama_tools.published_results import REFERENCE, published, replace_folder
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.json_file import read_json
-from tinyllama_tools.result_files import write_whole
 from tinyllama_tools.scaling.document import failures_before
 from tinyllama_tools.scaling.files import result_files
 from tinyllama_tools.scaling.scaling_result import ScalingResult
@@ -61,11 +59,4 @@ def publish_results(source: Path, place: Path) -> None:
     size = sum(map(len, texts.values()))
     if size > MOST_BYTES:
         raise _refuse(f"{size:,} bytes: must be {MOST_BYTES:,} at most", "measure fewer rounds")
-    part = place.with_name(place.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    for name, text in texts.items():
-        write_whole(part / name, text)
-    if place.exists():
-        shutil.rmtree(place)
-    part.replace(place)
+    replace_folder(place, texts)

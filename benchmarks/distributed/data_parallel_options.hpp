@@ -1,0 +1,45 @@
+// The options that every data-parallel program has.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "benchmarks/distributed/bucketed_backward.hpp"
+#include "benchmarks/distributed/rendezvous.hpp"
+#include "model/dtype.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace tinyllama::distributed {
+
+struct DataParallelOptions {
+  double bucket_MiB = 25;        ///< gradients that travel together between ranks
+  bool overlap = true;           ///< they travel while the backward runs
+  bool shard_optimizer = false;  ///< each rank keeps a share of the optimizer's state
+  double timeout_seconds = 60;   ///< after which a rank that does not answer is given up
+
+  int64_t bucket_bytes() const { return static_cast<int64_t>(bucket_MiB * 1048576.0); }
+  BucketOptions bucket_options() const {
+    return {.bucket_bytes = bucket_bytes(), .overlap = overlap};
+  }
+  std::chrono::milliseconds timeout() const {
+    return std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1e3));
+  }
+};
+
+/// --bucket-mb, --no-overlap, --shard-optimizer and --timeout, in that group of the help. What the
+/// flags do is the program's to say.
+void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
+                               const std::string& group, const std::string& no_overlap_words,
+                               const std::string& shard_words);
+
+/// Throws std::invalid_argument that names the option, its value and what is allowed.
+void check_data_parallel_options(const DataParallelOptions& options, Dtype dtype);
+
+/// Those that have to be the same on all ranks, and the build.
+Agreement shared_agreement(const DataParallelOptions& options);
+
+}  // namespace tinyllama::distributed
