@@ -54,6 +54,14 @@ void check_data_parallel_options(const DataParallelOptions& options, Dtype dtype
   }
 }
 
+Variant variant_of_ranks(const Variant& variant) {
+  if (variant.is_optimized()) return variant.without(Switch::graph).named_optimized();
+  if (!variant.has(Switch::graph)) return variant;
+  throw std::invalid_argument(
+      fmt::format("--variant '{}': a captured step cannot wait for other ranks; leave graph out",
+                  variant.name()));
+}
+
 Agreement shared_agreement(const DataParallelOptions& options) {
   const instruments::SourceVersion version = instruments::source_version();
   return {{"commit of the build", version.commit + (version.dirty ? " with changes" : "")},

@@ -8,6 +8,7 @@
 #include "benchmarks/distributed/bucketed_backward.hpp"
 #include "benchmarks/distributed/rendezvous.hpp"
 #include "model/dtype.hpp"
+#include "model/variant.hpp"
 
 namespace CLI {
 class App;
@@ -38,6 +39,10 @@ void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
 
 /// Throws std::invalid_argument that names the option, its value and what is allowed.
 void check_data_parallel_options(const DataParallelOptions& options, Dtype dtype);
+
+/// A captured step cannot wait for other ranks: without what `optimized` chose of it. Throws
+/// std::invalid_argument where the user named it.
+Variant variant_of_ranks(const Variant& variant);
 
 /// Those that have to be the same on all ranks, and the build.
 Agreement shared_agreement(const DataParallelOptions& options);

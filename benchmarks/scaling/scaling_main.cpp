@@ -28,15 +28,8 @@ ExitCode run(int argc, const char* const* argv, const distributed::LaunchEnviron
     throw std::invalid_argument(
         fmt::format("--variant '{}': {}", options->variant.name(), refusal));
   }
-  options->variant = resolved(options->variant, options->dtype, traits);
-  // A captured step cannot wait for other ranks. What `optimized` chose may be left out.
-  if (options->variant.is_optimized())
-    options->variant = options->variant.without(Switch::graph).named_optimized();
-  if (options->variant.has(Switch::graph)) {
-    throw std::invalid_argument(
-        fmt::format("--variant '{}': a captured step cannot wait for other ranks; leave graph out",
-                    options->variant.name()));
-  }
+  options->variant =
+      distributed::variant_of_ranks(resolved(options->variant, options->dtype, traits));
   instruments::host_allocator::install();
   if (options->threads) at::set_num_threads(*options->threads);
   return scaling::run_scaling(*options, where, device);

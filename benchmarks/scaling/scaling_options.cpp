@@ -11,6 +11,7 @@
 #include "benchmarks/console/command_line.hpp"
 #include "benchmarks/console/number_options.hpp"
 #include "benchmarks/console/option_grammar.hpp"
+#include "benchmarks/console/parse_named.hpp"
 #include "benchmarks/console/size_options.hpp"
 #include "model/problem_sizes.hpp"
 
@@ -112,15 +113,6 @@ void add_measuring_options(CLI::App& app, ScalingOptions& options, RawOptions& r
       ->capture_default_str();
 }
 
-template <typename Parse>
-auto parse_named(const char* option, const std::string& text, Parse parse) {
-  try {
-    return parse(text);
-  } catch (const std::invalid_argument& error) {
-    throw std::invalid_argument(fmt::format("{}: {}", option, error.what()));
-  }
-}
-
 void check_one_of(const char* option, const std::string& text,
                   const std::vector<std::string>& allowed) {
   if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return;
@@ -214,7 +206,7 @@ std::optional<ScalingOptions> parse_scaling_options(int argc, const char* const*
   add_measuring_options(app, options, raw);
   if (!console::parse_command_line(app, {argv + 1, argv + argc})) return std::nullopt;
   options.components = chosen_components(raw.components);
-  options.variant = parse_named("--variant", raw.variant, Variant::parse);
+  options.variant = console::parse_named("--variant", raw.variant, Variant::parse);
   const auto dtypes = benchmark_dtypes();
   std::vector<std::string> names;
   for (const Dtype dtype : dtypes) names.emplace_back(to_string(dtype));

@@ -89,14 +89,7 @@ void take_part(training::TrainOptions& options, const distributed::LaunchEnviron
         "{} with --shard-optimizer: the profilers know whole optimizers only; leave one out",
         in_the_way));
   }
-  // A captured step cannot wait for other ranks. What `optimized` chose may be left out.
-  if (options.variant.is_optimized())
-    options.variant = options.variant.without(Switch::graph).named_optimized();
-  if (options.variant.has(Switch::graph)) {
-    throw std::invalid_argument(
-        fmt::format("--variant '{}': a captured step cannot wait for other ranks; leave graph out",
-                    options.variant.name()));
-  }
+  options.variant = distributed::variant_of_ranks(options.variant);
   if (where.rank == 0) return;
   options.output_folder.clear();
   options.save_weights_folder.clear();

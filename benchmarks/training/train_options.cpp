@@ -11,6 +11,7 @@
 
 #include "benchmarks/console/command_line.hpp"
 #include "benchmarks/console/number_options.hpp"
+#include "benchmarks/console/parse_named.hpp"
 #include "benchmarks/console/size_options.hpp"
 #include "model/problem_sizes.hpp"
 #include "model/weights.hpp"
@@ -157,17 +158,8 @@ void add_profiler_options(CLI::App& app, TrainOptions& options) {
       ->capture_default_str();
 }
 
-template <typename Parse>
-auto parse_named(const char* option, const std::string& text, Parse parse) {
-  try {
-    return parse(text);
-  } catch (const std::invalid_argument& error) {
-    throw std::invalid_argument(fmt::format("{}: {}", option, error.what()));
-  }
-}
-
 Dtype chosen_dtype(const CLI::App& app, const RawOptions& raw) {
-  const Dtype dtype = parse_named("--dtype", raw.dtype, parse_dtype);
+  const Dtype dtype = console::parse_named("--dtype", raw.dtype, parse_dtype);
   const auto allowed = benchmark_dtypes();
   if (std::find(allowed.begin(), allowed.end(), dtype) == allowed.end()) {
     throw std::invalid_argument(
@@ -214,8 +206,8 @@ void apply_weights(const CLI::App& app, TrainOptions& options) {
         "{}: must be left out with --weights {}, whose config.json gives the dimensions", name,
         options.weights_folder));
   }
-  options.dimensions = parse_named("--weights", options.weights_folder,
-                                   [](const auto& folder) { return Weights(folder); })
+  options.dimensions = console::parse_named("--weights", options.weights_folder,
+                                            [](const auto& folder) { return Weights(folder); })
                            .config()
                            .dimensions();
   options.size = "custom";
@@ -310,7 +302,7 @@ std::optional<TrainOptions> parse_train_options(int argc, const char* const* arg
       "each rank keeps and updates a share of the optimizer's state");
   if (!console::parse_command_line(app, {argv + 1, argv + argc})) return std::nullopt;
   options.dtype = chosen_dtype(app, raw);
-  options.variant = parse_named("--variant", raw.variant, Variant::parse);
+  options.variant = console::parse_named("--variant", raw.variant, Variant::parse);
   apply_size(app, options, problem_sizes);
   apply_weights(app, options);
   if (!options.data_file.empty() && app.count("--eval-interval") == 0)
