@@ -12,10 +12,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// Those who are there already are found even when the time has run out.
 milliseconds left_until(Clock::time_point deadline) {
   const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
-  return std::max(left, milliseconds(1));
+  return std::max(left, milliseconds(0));
 }
 
 }  // namespace
@@ -32,15 +31,19 @@ void StoreExchange::state(const std::string& mine) {
   store_->set(key("says", where_.rank), std::vector<uint8_t>(mine.begin(), mine.end()));
 }
 
+// Whoever has spoken is found even when the patience has run out: an earlier rank that never comes
+// uses all of it up, and the store's answer to a short wait may come too late.
 bool StoreExchange::is_there(const std::string& key, milliseconds patience) {
-  try {
-    store_->wait({key}, patience);
-    return true;
-  } catch (const c10::DistNetworkError&) {
-    throw;
-  } catch (const std::exception&) {  // the patience has run out
-    return false;
+  if (patience > milliseconds(0)) {
+    try {
+      store_->wait({key}, patience);
+      return true;
+    } catch (const c10::DistNetworkError&) {
+      throw;
+    } catch (const std::exception&) {  // the patience has run out
+    }
   }
+  return store_->check({key});
 }
 
 std::optional<std::string> StoreExchange::statement_of(int rank, milliseconds patience) {
