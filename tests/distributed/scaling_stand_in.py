@@ -2,8 +2,8 @@
 """Plays one rank of tiny_llama_scaling: writes what a rank saw, and ends as it is told to.
 
 STAND_IN_FOLDER: where `ranks_<N>.json`, rank 0's result, is taken from and `seen_<rank>.json`, the
-rank's surroundings, is left. STAND_IN_FAULT: what which rank does, `1:dies`; the others then find
-after --timeout that it is lost, as the program does. Only the standard library, and little of it:
+rank's surroundings, is left. STAND_IN_FAULT: what which rank does, `1:dies`; the others find
+--timeout later that it is lost, as the program does. Only the standard library, and little of it:
 it is started dozens of times.
 """
 
@@ -19,6 +19,8 @@ FOLDER = os.environ["STAND_IN_FOLDER"]
 OPTIONS = dict(text.lstrip("-").partition("=")[::2] for text in sys.argv[1:])
 KEPT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 FOREVER = 600
+# the faults whose rank ends by itself
+ENDING = {"dies", "fails", "refuses"}
 NAME = f"rank {RANK} of {RANKS}"
 # the program's words around those of libtorch
 PORT_TAKEN = (
@@ -61,6 +63,30 @@ def have_child() -> int:
 def write_result() -> None:
     if RANK == 0:
         shutil.copy(f"{FOLDER}/ranks_{RANKS}.json", OPTIONS["benchmark_out"])
+
+
+def has_ended(rank: int) -> bool:
+    """Of this world: an earlier one had another port."""
+    try:
+        with open(f"{FOLDER}/seen_{rank}.json", encoding="utf-8") as stream:  # noqa: PTH123
+            seen = json.load(stream)
+    except FileNotFoundError:
+        return False
+    if seen["environment"]["MASTER_PORT"] != os.environ["MASTER_PORT"]:
+        return False
+    try:
+        with open(f"/proc/{seen['pid']}/stat", encoding="ascii") as stream:  # noqa: PTH123
+            return stream.read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def wait_for_loss(rank: int, fault: str) -> None:
+    """A loaded machine may start the ranks long after each other: the effect is never before its
+    cause."""
+    while fault in ENDING and not has_ended(rank):
+        time.sleep(0.01)
+    time.sleep(float(OPTIONS["timeout"]))
 
 
 def do(fault: str) -> int:
@@ -106,7 +132,7 @@ def main() -> int:
         print("wrong result: gradient of embedding differs by 0.5", file=sys.stderr, flush=True)
         return 1
     if fault:
-        time.sleep(float(OPTIONS["timeout"]))
+        wait_for_loss(int(who), fault)
         say(f"rank {who} did not answer in step 3")
         return 1
     write_result()

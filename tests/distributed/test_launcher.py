@@ -61,7 +61,7 @@ class Launch:
         started = [self.seen(rank) for rank in range(ranks)]
         pids = [pid for seen in started for pid in (seen["pid"], *seen["children"])]
         # what was killed by now need not have ended yet
-        until = time.monotonic() + 1.0
+        until = time.monotonic() + SOON
         while any(map(is_running, pids)) and time.monotonic() < until:
             time.sleep(0.01)
         return [pid for pid in pids if is_running(pid)]
@@ -86,7 +86,7 @@ def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that tests need not wait as people do."""
+    """So that a test need not wait for a rank that hangs as people do."""
     monkeypatch.setattr(measuring, "GRACE_SECONDS", 0.1)
     quick = lambda others: Patience(others, after_term=0.3)  # noqa: E731
     monkeypatch.setattr(measuring, "Patience", quick)
@@ -145,10 +145,9 @@ def test_too_many_ranks_are_refused_before_any_starts(launch: Launch) -> None:
     assert not launch.out.exists()
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_rank_that_dies_ends_the_others(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN_FAULT", "1:dies")
-    measured = launch.measure("--processes=2", "--timeout=0.2")
+    measured = launch.measure("--processes=2", "--timeout=0.5")
     assert measured.status == 1
     (failure,) = measured.failures
     assert failure.words.startswith("rank 1 of 2 was ended by SIGKILL")
@@ -172,12 +171,11 @@ def test_a_rank_that_hangs_is_ended(
     assert launch.left_over(2) == []
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_wrong_result_fails_and_the_next_world_is_measured(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAND_IN_FAULT", "1:fails")
-    measured = launch.measure("--processes=2,4", "--timeout=0.1")
+    measured = launch.measure("--processes=2,4", "--timeout=0.5")
     assert [failure.ranks for failure in measured.failures] == [2, 4]
     assert "gradients differ by 0.5" in measured.failures[0].words
     assert measured.status == 1
@@ -193,10 +191,9 @@ def test_the_rank_that_says_why_is_quoted(launch: Launch, monkeypatch: pytest.Mo
     )
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_refused_option_ends_the_command(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN_FAULT", "0:refuses")
-    measured = launch.measure("--processes=2,4", "--timeout=0.1")
+    measured = launch.measure("--processes=2,4", "--timeout=0.5")
     assert measured.status == 2
     (failure,) = measured.failures
     assert "must be one of tiny, small" in failure.words

@@ -24,8 +24,9 @@ from built_programs import built_program
 from tinyllama_tools.scaling.measuring import PORT_IN_USE
 
 TIMEOUT_S = 3
-# beyond the timeout: what ranks wait for each other's signs of life, and the end of a process
-GRACE_S = 12
+# beyond the timeout, at the most: what ranks wait for each other's signs of life (11 s), and the
+# end of a process on a loaded machine
+GRACE_S = 20
 ENDLESS = (
     *ON_CPU,
     *SMALL_MODEL,

@@ -123,8 +123,7 @@ def test_what_was_measured_before_a_fault_is_kept(
     # rank 2 is there in the world of four only
     monkeypatch.setenv("STAND_IN_FAULT", "")
     monkeypatch.setattr(command, "measure", with_fault(command.measure, monkeypatch))
-    monkeypatch.setattr("tinyllama_tools.scaling.measuring.GRACE_SECONDS", 0.1)
-    status, folder = run(tmp_path, "--processes=2,4", "--timeout=0.1", "--interconnects=mi300x_ndr")
+    status, folder = run(tmp_path, "--processes=2,4", "--timeout=0.5", "--interconnects=mi300x_ndr")
     assert status == 1
     found = json.loads((folder / "scaling.json").read_text(encoding="utf-8"))
     assert found["processes"] == [2]
