@@ -18,12 +18,30 @@ using testing::SmallTraining;
 constexpr int kSteps = 3;
 constexpr AdamWOptions kOptions = {.learning_rate = 1e-2};
 
+void train_alone(SmallTraining& training) {
+  for (int step = 0; step < kSteps; ++step) {
+    training.optimizer.clear_gradients();
+    training.step.run({&training.all, 1});
+  }
+}
+
+// The same steps, of the second moments that SmallTraining begins with.
+void train(ProcessGroup& group, SmallTraining& training, ShardedAdamW& sharded) {
+  for (const auto& [name, moment] : sharded.of_shares().second_moments()) moment.fill_(0x1p-12);
+  sharded.attach();
+  for (int step = 0; step < kSteps; ++step) {
+    sharded.clear_gradients();
+    const at::Tensor loss = training.step.forward(training.samples_of(group.rank()), group.size());
+    sharded.begin();
+    training.step.backward(loss);
+    sharded.finish();
+    sharded.step();
+  }
+}
+
 std::vector<at::Tensor> weights_of_one_process(int ranks) {
   SmallTraining one(ranks);
-  for (int step = 0; step < kSteps; ++step) {
-    one.optimizer.clear_gradients();
-    one.step.run({&one.all, 1});
-  }
+  train_alone(one);
   return copies(one.parameters);
 }
 
@@ -31,25 +49,12 @@ std::vector<at::Tensor> weights_of_one_process(int ranks) {
 TEST(ShardedAdamWLossTest, TheForwardSeesWhatWasGathered) {
   const Variant variant({Switch::qkv, Switch::gate_up, Switch::onednn});
   SmallTraining one(2, variant);
-  for (int step = 0; step < kSteps; ++step) {
-    one.optimizer.clear_gradients();
-    one.step.run({&one.all, 1});
-  }
+  train_alone(one);
   const auto expected = one.step.forward(one.all).item<double>();
   run_ranks(2, [&](ProcessGroup& group) {
     SmallTraining training(group.size(), variant);
     ShardedAdamW sharded(group, training.parameters, variant, kOptions, {});
-    for (const auto& [name, moment] : sharded.of_shares().second_moments()) moment.fill_(0x1p-12);
-    sharded.attach();
-    for (int step = 0; step < kSteps; ++step) {
-      sharded.clear_gradients();
-      const at::Tensor loss =
-          training.step.forward(training.samples_of(group.rank()), group.size());
-      sharded.begin();
-      training.step.backward(loss);
-      sharded.finish();
-      sharded.step();
-    }
+    train(group, training, sharded);
     EXPECT_NEAR(training.step.forward(training.all).item<double>(), expected, 1e-5);
   });
 }
@@ -65,17 +70,7 @@ TEST_P(ShardedAdamWTest, WeightsAreThoseOfOneProcessWithAWholeOptimizer) {
   run_ranks(ranks, [&](ProcessGroup& group) {
     SmallTraining training(group.size());
     ShardedAdamW sharded(group, training.parameters, variant, kOptions, {.bucket_bytes = 600});
-    for (const auto& [name, moment] : sharded.of_shares().second_moments()) moment.fill_(0x1p-12);
-    sharded.attach();
-    for (int step = 0; step < kSteps; ++step) {
-      sharded.clear_gradients();
-      const at::Tensor loss =
-          training.step.forward(training.samples_of(group.rank()), group.size());
-      sharded.begin();
-      training.step.backward(loss);
-      sharded.finish();
-      sharded.step();
-    }
+    train(group, training, sharded);
     EXPECT_LE(largest_difference(copies(training.parameters), expected), 1e-5);
     const std::lock_guard<std::mutex> lock(guard);
     weights.push_back(copies(training.parameters));

@@ -10,6 +10,7 @@
 
 #include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/console/option_grammar.hpp"
+#include "benchmarks/console/output_file.hpp"
 #include "benchmarks/harness/admission.hpp"
 #include "benchmarks/harness/figures_of_merit.hpp"
 #include "benchmarks/harness/journal.hpp"
@@ -27,22 +28,6 @@ namespace {
 // What is enough for a median and a spread on a quiet machine, and lets the default grid end in
 // minutes.
 constexpr const char* kDefaultFlags[] = {"--benchmark_min_time=0.1s", "--benchmark_repetitions=3"};
-
-void check_writable(const std::string& file) {
-  std::error_code unknown;
-  if (file.empty() || std::filesystem::is_other(file, unknown)) return;
-  if (std::filesystem::is_directory(file, unknown)) {
-    throw std::invalid_argument(fmt::format("--benchmark_out: {}: is a directory", file));
-  }
-  auto trial = std::filesystem::path(file);
-  trial += ".part";
-  try {
-    write_file_atomically(trial, "");
-  } catch (const std::runtime_error& error) {
-    throw std::invalid_argument(fmt::format("--benchmark_out: {}", error.what()));
-  }
-  std::filesystem::remove(trial);
-}
 
 // One run of a plan, from the first message to the last.
 class SuiteRun {
@@ -63,7 +48,7 @@ class SuiteRun {
 
   console::ExitCode run() {
     if (options_.resume) take_over_journal();
-    check_writable(options_.out_file);
+    console::check_output_file("--benchmark_out", options_.out_file);
     const std::vector<std::pair<std::string, double>> work = work_left();
     Progress progress(work);
     announce(progress);

@@ -1,7 +1,6 @@
 #include "benchmarks/training/train_options.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -13,7 +12,6 @@
 #include "benchmarks/console/number_options.hpp"
 #include "benchmarks/console/parse_named.hpp"
 #include "benchmarks/console/size_options.hpp"
-#include "model/problem_sizes.hpp"
 #include "model/weights.hpp"
 
 namespace tinyllama::training {
@@ -177,23 +175,11 @@ Dtype chosen_dtype(const CLI::App& app, const RawOptions& raw) {
 
 // The size's dimensions, batch and sequence, where the user named none of their own.
 void apply_size(const CLI::App& app, TrainOptions& options, const std::filesystem::path& file) {
-  const auto sizes = load_problem_sizes(file);
-  const auto found = std::find_if(sizes.begin(), sizes.end(),
-                                  [&](const auto& size) { return size.name == options.size; });
-  if (found == sizes.end()) {
-    std::vector<std::string> names;
-    for (const auto& size : sizes) names.push_back(size.name);
-    throw std::invalid_argument(
-        fmt::format("--size '{}': must be one of {}", options.size, fmt::join(names, ", ")));
-  }
-  const ModelDimensions given = options.dimensions;
-  options.dimensions = found->config.dimensions();
-  for (const auto& [name, dimension] : console::kSizeOptions) {
-    if (app.count(name) > 0) options.dimensions.*dimension = given.*dimension;
-  }
-  if (options.dimensions != found->config.dimensions()) options.size = "custom";
-  if (app.count("--batch-size") == 0) options.batch_size = found->batch;
-  if (app.count("--seq-len") == 0) options.seq_len = found->seq;
+  const auto chosen = console::choose_size(app, options.size, options.dimensions, file);
+  options.size = chosen.name;
+  options.dimensions = chosen.dimensions;
+  if (app.count("--batch-size") == 0) options.batch_size = chosen.batch;
+  if (app.count("--seq-len") == 0) options.seq_len = chosen.seq;
 }
 
 void apply_weights(const CLI::App& app, TrainOptions& options) {

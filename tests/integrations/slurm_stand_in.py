@@ -7,6 +7,8 @@ ReFrame's Slurm scheduler ask for is answered; anything else ends with status 64
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,7 @@ echo "Submitted batch job $number"
 """
 SACCT = r"""cat "$STAND_IN_SLURM/jobs.txt" """
 SCONTROL = r"""[[ "$1 $2" == "show hostname" ]] || exit 64; echo node1 """
+JOB = {"SLURM_JOB_ID": "42"}
 COMMANDS = {"srun": SRUN, "sbatch": SBATCH, "sacct": SACCT, "scontrol": SCONTROL}
 
 
@@ -55,6 +58,24 @@ class StandInSlurm:
     def environment(self) -> dict[str, str]:
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         return {"PATH": path, "STAND_IN_SLURM": str(self.folder)}
+
+    def run_script(
+        self, script: Path, submitted_from: Path, *arguments: str, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """As Slurm runs it: a copy of the file elsewhere, the variables of the job set."""
+        copy = self.folder / "slurm_script"
+        shutil.copy(script, copy)
+        job = JOB | {"SLURM_SUBMIT_DIR": str(submitted_from)}
+        return subprocess.run(
+            ["bash", str(copy), *arguments],
+            cwd=self.folder,
+            env=os.environ | self.environment | job | environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
 
     def calls(self, command: str) -> list[str]:
         lines = (self.folder / "calls.txt").read_text(encoding="utf-8").splitlines()

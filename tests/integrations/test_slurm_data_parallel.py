@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -35,20 +33,8 @@ class Job:
         self.slurm = StandInSlurm.install(root / "slurm")
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        copy = self.slurm.folder / "slurm_script"
-        shutil.copy(EXAMPLE, copy)
-        job = {"SLURM_SUBMIT_DIR": str(self.checkout), "SLURM_JOB_ID": "42"}
-        job |= {"SLURM_JOB_NUM_NODES": "4", "SLURM_NTASKS_PER_NODE": "8"}
-        return subprocess.run(
-            ["bash", str(copy), *arguments],
-            cwd=self.slurm.folder,
-            env=os.environ | self.slurm.environment | job | environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        nodes = {"SLURM_JOB_NUM_NODES": "4", "SLURM_NTASKS_PER_NODE": "8"}
+        return self.slurm.run_script(EXAMPLE, self.checkout, *arguments, **nodes | environment)
 
 
 @pytest.fixture

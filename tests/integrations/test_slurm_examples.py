@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -30,20 +29,8 @@ class Cluster:
         self.slurm = StandInSlurm.install(root / "slurm")
 
     def run(self, example: str, *arguments: str, **environment: str) -> Completed:
-        """As Slurm runs it: a copy of the file elsewhere, the variables of the job set."""
-        copy = self.slurm.folder / "slurm_script"
-        shutil.copy(self.checkout / "integrations" / "slurm" / example, copy)
-        job = {"SLURM_SUBMIT_DIR": str(self.checkout), "SLURM_JOB_ID": "42"}
-        return subprocess.run(
-            ["bash", str(copy), *arguments],
-            cwd=self.slurm.folder,
-            env=os.environ | self.slurm.environment | job | environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        script = self.checkout / "integrations" / "slurm" / example
+        return self.slurm.run_script(script, self.checkout, *arguments, **environment)
 
     def results(self) -> list[Path]:
         return sorted((self.checkout / "results").glob("*"))
