@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cmath>
 #include <stdexcept>
 
 #include "benchmarks/console/number_options.hpp"
+#include "benchmarks/distributed/digest.hpp"
 #include "benchmarks/instruments/context.hpp"
 
 namespace tinyllama::distributed {
@@ -15,6 +15,8 @@ namespace {
 constexpr double kSmallestBucketMiB = 1.0 / 1024;
 constexpr double kLargestBucketMiB = 1 << 20;
 constexpr double kShortestTimeout = 0.1;
+// Eleven days: far below what clocks that count nanoseconds overflow at.
+constexpr double kLongestTimeout = 1e6;
 
 }  // namespace
 
@@ -43,9 +45,11 @@ void check_data_parallel_options(const DataParallelOptions& options, Dtype dtype
                                             options.bucket_MiB, kSmallestBucketMiB,
                                             kLargestBucketMiB));
   }
-  if (!(options.timeout_seconds >= kShortestTimeout) || !std::isfinite(options.timeout_seconds)) {
-    throw std::invalid_argument(fmt::format("--timeout {:g}: must be {:g} or more",
-                                            options.timeout_seconds, kShortestTimeout));
+  if (!(options.timeout_seconds >= kShortestTimeout &&
+        options.timeout_seconds <= kLongestTimeout)) {
+    throw std::invalid_argument(fmt::format("--timeout {:g}: must be from {:g} to {:g} seconds",
+                                            options.timeout_seconds, kShortestTimeout,
+                                            kLongestTimeout));
   }
   if (options.shard_optimizer && dtype == Dtype::amp_f16) {
     throw std::invalid_argument(
@@ -65,6 +69,8 @@ Variant variant_of_ranks(const Variant& variant) {
 Agreement shared_agreement(const DataParallelOptions& options) {
   const instruments::SourceVersion version = instruments::source_version();
   return {{"commit of the build", version.commit + (version.dirty ? " with changes" : "")},
+          // Of one commit there are many builds: other changes, another compiler or build type.
+          {"digest of the program", program_digest()},
           {"libtorch", instruments::torch_version()},
           {"--bucket-mb", fmt::format("{:g}", options.bucket_MiB)},
           {"--no-overlap", options.overlap ? "no" : "yes"},

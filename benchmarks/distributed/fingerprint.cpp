@@ -2,30 +2,20 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
 #include <vector>
 
+#include "benchmarks/distributed/digest.hpp"
 #include "benchmarks/distributed/gradient_hooks.hpp"
 
 namespace tinyllama::distributed {
 
 std::string fingerprint(const NamedTensors& tensors) {
-  uint64_t hash = 14695981039346656037ULL;
+  Digest digest;
   for (const auto& [name, tensor] : tensors) {
     const at::Tensor values = dense_values(tensor.detach()).cpu();
-    const auto* bytes = static_cast<const unsigned char*>(values.const_data_ptr());
-    const size_t count = values.nbytes();
-    size_t at = 0;
-    for (; at + sizeof(uint64_t) <= count; at += sizeof(uint64_t)) {
-      uint64_t word = 0;
-      std::memcpy(&word, bytes + at, sizeof word);
-      // A multiplication alone would never carry high bits down.
-      hash = (hash ^ word) * 1099511628211ULL;
-      hash ^= hash >> 29;
-    }
-    for (; at < count; ++at) hash = (hash ^ bytes[at]) * 1099511628211ULL;
+    digest.add(values.const_data_ptr(), values.nbytes());
   }
-  return fmt::format("{:016x}", hash);
+  return digest.text();
 }
 
 std::string differing_ranks(ProcessGroup& group, const std::string& name,

@@ -14,9 +14,10 @@ namespace {
 
 // torch.distributed's own, for whoever starts ranks on one host and sets no port.
 constexpr uint16_t kDefaultPort = 29500;
-// Ports that jobs are spread over, so that two of them on one host rarely meet.
+// Ports that jobs are spread over, so that two of them on one host rarely meet; below those that
+// Linux gives to outgoing connections (32768 and more).
 constexpr uint64_t kFirstJobPort = 20000;
-constexpr uint64_t kJobPorts = 20000;
+constexpr uint64_t kJobPorts = 12768;
 
 class Variables {
  public:

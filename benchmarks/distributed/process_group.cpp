@@ -93,6 +93,9 @@ void ProcessGroup::give_up(const char* operation, Clock::time_point started,
                            const std::exception& cause) {
   has_lost_a_rank_ = true;
   if (backend_) backend_->abort();
+  const std::string what = fmt::format("{}: {}: {}", where_.name(), stage_, operation);
+  const std::string why = first_line(cause);
+  if (tell_of_loss_) tell_of_loss_(fmt::format("{} failed, asking who is lost ({})", what, why));
   const milliseconds timeout = rendezvous_->timeout();
   const auto spent = std::chrono::duration_cast<milliseconds>(Clock::now() - started);
   const std::vector<int> lost =
@@ -101,8 +104,7 @@ void ProcessGroup::give_up(const char* operation, Clock::time_point started,
                               ? "every rank answers, so the network or the operation itself failed"
                               : fmt::format("{} {} not answer: dead, hanging or cut off",
                                             rank_words(lost), lost.size() == 1 ? "does" : "do");
-  throw RankLostError(
-      fmt::format("{}: {}: {}: {} ({})", where_.name(), stage_, operation, who, first_line(cause)));
+  throw RankLostError(fmt::format("{}: {} ({})", what, who, why));
 }
 
 template <typename Start>

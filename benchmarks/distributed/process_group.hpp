@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -57,6 +58,10 @@ class ProcessGroup {
   /// What the run is doing from now on ("step 17"), for the message of whoever loses a rank.
   void enter(std::string stage) { stage_ = std::move(stage); }
 
+  /// Called, with what has failed, before this rank asks the others who is lost: that takes up to
+  /// the timeout, and a launcher may end this process meanwhile. It must not throw.
+  void on_loss(std::function<void(const std::string&)> tell) { tell_of_loss_ = std::move(tell); }
+
   /// Sum over all ranks, in place. Dense tensors only.
   Pending all_reduce(const at::Tensor& values);
   /// `share` [n] becomes this rank's part of the sum of all ranks' `whole` [n x ranks].
@@ -89,6 +94,7 @@ class ProcessGroup {
   std::string stage_ = "set-up";
   std::optional<Rendezvous> rendezvous_;
   bool has_lost_a_rank_ = false;
+  std::function<void(const std::string&)> tell_of_loss_;
   c10::intrusive_ptr<c10d::Backend> backend_;
 };
 

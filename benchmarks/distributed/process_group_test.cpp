@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <future>
@@ -84,7 +85,7 @@ TEST(ProcessGroupFaultTest, WhatTwoRanksDifferInIsNamedOnBoth) {
 TEST(ProcessGroupFaultTest, ARankThatNeverComesIsNamed) {
   const auto thrown = try_ranks(2, [](LaunchEnvironment where) {
     where.world_size = 3;
-    ProcessGroup(where, cpu(), milliseconds(3000), {});
+    ProcessGroup(where, cpu(), milliseconds(8000), {});
   });
   for (const auto& error : thrown) EXPECT_CONTAINS(message_of(error), "rank 2 did not come");
 }
@@ -94,12 +95,12 @@ TEST(ProcessGroupFaultTest, TwoProcessesCannotBeTheSameRank) {
   const auto thrown = try_ranks(2, [&](const LaunchEnvironment& where) {
     if (where.rank == 0) {
       // The store stays, as in a run.
-      const ProcessGroup group(where, cpu(), milliseconds(3000), {});
+      const ProcessGroup group(where, cpu(), milliseconds(20000), {});
       both_have_ended.get_future().wait();
       return;
     }
     // Two of them.
-    const auto again = [where] { ProcessGroup(where, cpu(), milliseconds(3000), {}); };
+    const auto again = [where] { ProcessGroup(where, cpu(), milliseconds(20000), {}); };
     std::exception_ptr second;
     std::thread other([&] {
       try {
@@ -132,7 +133,7 @@ TEST(ProcessGroupFaultTest, AMasterThatCannotBeReachedIsNamed) {
 TEST(ProcessGroupFaultTest, RanksThatExpectDifferentNumbersOfRanksAreNamed) {
   const auto thrown = try_ranks(2, [](LaunchEnvironment where) {
     where.world_size = 2 + where.rank;
-    ProcessGroup(where, cpu(), milliseconds(5000), {});
+    ProcessGroup(where, cpu(), milliseconds(20000), {});
   });
   for (const auto& error : thrown)
     EXPECT_CONTAINS(message_of(error), "number of ranks: 2 on rank 0 and 3 on rank 1");
@@ -142,7 +143,7 @@ TEST(ProcessGroupFaultTest, WhoeverListensButDoesNotAnswerIsNotRank0) {
   const Listener silent;
   const LaunchEnvironment where = testing::rank_of(1, 2, silent.port());
   const std::string said = ::tinyllama::testing::error_of<std::invalid_argument>(
-      [&] { ProcessGroup(where, cpu(), milliseconds(700), {}); });
+      [&] { ProcessGroup(where, cpu(), milliseconds(3000), {}); });
   EXPECT_CONTAINS(said, "is not rank 0 of this run");
 }
 
@@ -156,18 +157,35 @@ TEST(ProcessGroupFaultTest, APortInUseIsNamed) {
 }
 
 TEST(ProcessGroupFaultTest, ARankThatLeavesIsNamedWithTheStage) {
-  const auto thrown = try_ranks(3, [](const LaunchEnvironment& where) {
-    ProcessGroup group(where, cpu(), milliseconds(3000), {});
+  using Clock = std::chrono::steady_clock;
+  std::array<std::string, 3> first_words;
+  std::array<Clock::time_point, 3> first_told;
+  std::array<Clock::time_point, 3> ended;
+  const auto thrown = try_ranks(3, [&](const LaunchEnvironment& where) {
+    ProcessGroup group(where, cpu(), milliseconds(8000), {});
     group.barrier();
     if (where.rank == 1) return;
+    const auto rank = static_cast<size_t>(where.rank);
+    group.on_loss([&, rank](const std::string& what) {
+      first_words.at(rank) = what;
+      first_told.at(rank) = Clock::now();
+    });
     group.enter("step 17");
     const at::Tensor values = at::zeros({1000});
-    group.all_reduce(values).wait();
+    try {
+      group.all_reduce(values).wait();
+    } catch (...) {
+      ended.at(rank) = Clock::now();
+      throw;
+    }
   });
-  for (const int rank : {0, 2}) {
-    const std::string said = message_of(thrown[static_cast<size_t>(rank)]);
+  for (const size_t rank : {0, 2}) {
+    const std::string said = message_of(thrown[rank]);
     EXPECT_CONTAINS(said, "step 17");
     EXPECT_CONTAINS(said, "rank 1 does not answer");
+    EXPECT_CONTAINS(first_words.at(rank), "step 17: all_reduce failed, asking who is lost");
+    // At once, and not after the seconds in which rank 1 could have answered.
+    EXPECT_GT(ended.at(rank) - first_told.at(rank), milliseconds(4000));
   }
 }
 

@@ -58,8 +58,9 @@ void ShardedAdamW::step() {
   std::vector<Pending> gathered;
   for (size_t bucket = 0; bucket < flat_parameters_.size(); ++bucket)
     gathered.push_back(group_.all_gather(flat_parameters_[bucket], shares_[bucket]));
+  // All of them before any parameter changes: a rank that is lost meanwhile leaves whole weights.
+  for (Pending& one : gathered) one.wait();
   for (size_t bucket = 0; bucket < flat_parameters_.size(); ++bucket) {
-    gathered[bucket].wait();
     for (const size_t parameter : backward_.buckets()[bucket])
       parameters_[parameter].second.copy_(place_of(parameter, flat_parameters_));
   }

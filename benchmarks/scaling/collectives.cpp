@@ -11,7 +11,6 @@
 #include <ctime>
 #include <stdexcept>
 
-#include "benchmarks/distributed/rank_lost.hpp"
 #include "benchmarks/scaling/random_order.hpp"
 #include "benchmarks/scaling/run_control.hpp"
 #include "benchmarks/scaling/scaling_row.hpp"
@@ -162,16 +161,11 @@ class CollectiveRounds {
       const std::string failure = prepare(record);
       if (!failure.empty()) return failure;
     }
-    try {
-      for (int64_t round = 0; round < options_.rounds; ++round) {
-        if (any_rank_interrupted(group_)) break;
-        measure_round(round);
-      }
-    } catch (const distributed::RankLostError&) {
+    for (int64_t round = 0; round < options_.rounds; ++round) {
+      if (any_rank_interrupted(group_)) break;
+      measure_round(round);
       keep(rows());
-      throw;
     }
-    keep(rows());
     return {};
   }
 
@@ -184,12 +178,12 @@ class CollectiveRounds {
         fmt::format("round {} of {}: {} messages", round + 1, options_.rounds, records_.size()));
   }
 
-  std::vector<MeasuredRow> rows() {
+  std::vector<MeasuredRow> rows() const {
     std::vector<MeasuredRow> found;
-    for (MessageRecord& record : records_) {
+    for (const MessageRecord& record : records_) {
       if (record.repetitions.empty()) continue;
       found.push_back({to_case_result(record.name, benchmark::kMicrosecond, record.repetitions),
-                       std::move(record.samples)});
+                       record.samples});
     }
     return found;
   }

@@ -23,7 +23,7 @@ double bus_factor(Collective collective, int ranks);
 /// Rows of the collectives that the options name; bytes are those of the whole vector: what every
 /// rank has (all_reduce), gives (reduce_scatter) or gets (all_gather). None for a world of one.
 /// Returns what is wrong with a collective's result, on all ranks the same; empty where nothing is.
-/// `keep` gets what was measured, also before RankLostError leaves.
+/// `keep` gets the rows after every round.
 std::string measure_collectives(const ScalingOptions& options, distributed::ProcessGroup& group,
                                 const std::vector<int64_t>& bucket_bytes, const KeepRows& keep);
 

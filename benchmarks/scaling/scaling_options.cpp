@@ -13,7 +13,6 @@
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/console/parse_named.hpp"
 #include "benchmarks/console/size_options.hpp"
-#include "model/problem_sizes.hpp"
 
 namespace tinyllama::scaling {
 namespace {
@@ -129,20 +128,11 @@ std::vector<std::string> chosen_components(const std::string& text) {
 }
 
 void apply_size(const CLI::App& app, ScalingOptions& options, const std::filesystem::path& file) {
-  const auto sizes = load_problem_sizes(file);
-  std::vector<std::string> names;
-  for (const auto& size : sizes) names.push_back(size.name);
-  check_one_of("--size", options.size, names);
-  const auto found = std::find_if(sizes.begin(), sizes.end(),
-                                  [&](const auto& size) { return size.name == options.size; });
-  const ModelDimensions given = options.dimensions;
-  options.dimensions = found->config.dimensions();
-  for (const auto& [name, dimension] : console::kSizeOptions) {
-    if (app.count(name) > 0) options.dimensions.*dimension = given.*dimension;
-  }
-  if (options.dimensions != found->config.dimensions()) options.size = "custom";
-  if (app.count("--batch") == 0) options.batch = found->batch;
-  if (app.count("--seq") == 0) options.seq = found->seq;
+  const auto chosen = console::choose_size(app, options.size, options.dimensions, file);
+  options.size = chosen.name;
+  options.dimensions = chosen.dimensions;
+  if (app.count("--batch") == 0) options.batch = chosen.batch;
+  if (app.count("--seq") == 0) options.seq = chosen.seq;
 }
 
 void apply_global_batch(const CLI::App& app, ScalingOptions& options, int ranks) {

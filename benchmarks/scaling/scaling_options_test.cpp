@@ -45,6 +45,7 @@ TEST(ScalingOptionsTest, WhatCannotBeIsNamed) {
   EXPECT_CONTAINS(refusal({"--dtype=f64"}), "--dtype 'f64'");
   EXPECT_CONTAINS(refusal({"--bucket-mb=0"}), "--bucket-mb 0");
   EXPECT_CONTAINS(refusal({"--timeout=-1"}), "--timeout -1");
+  EXPECT_CONTAINS(refusal({"--timeout=1e10"}), "--timeout 1e+10: must be from 0.1 to 1e+06");
   EXPECT_CONTAINS(refusal({"--seq=1"}), "--seq 1: must be 2 or more");
   EXPECT_CONTAINS(refusal({"--rounds=0"}), "--rounds 0");
   EXPECT_CONTAINS(refusal({"--max-bytes=3"}), "--max-bytes 3");

@@ -112,9 +112,18 @@ Json ScalingResults::document() const {
   return root;
 }
 
-void ScalingResults::add(std::vector<MeasuredRow> rows) {
+void ScalingResults::keep(std::vector<MeasuredRow> rows) {
   if (!is_first_) return;
-  std::move(rows.begin(), rows.end(), std::back_inserter(rows_));
+  for (MeasuredRow& row : rows) {
+    const auto known = std::find_if(rows_.begin(), rows_.end(), [&](const MeasuredRow& other) {
+      return other.row.name == row.row.name;
+    });
+    if (known == rows_.end()) {
+      rows_.push_back(std::move(row));
+    } else {
+      *known = std::move(row);
+    }
+  }
   if (!options_.out_file.empty())
     write_file_atomically(options_.out_file, document().dump(1) + "\n");
 }

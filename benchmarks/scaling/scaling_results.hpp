@@ -18,7 +18,7 @@ struct MeasuredRow {
   std::vector<RoundSamples> samples;
 };
 
-/// Takes rows that are done, once.
+/// Takes what there is of some rows, in place of what it has of them.
 using KeepRows = std::function<void(std::vector<MeasuredRow>)>;
 
 class ScalingResults {
@@ -28,9 +28,10 @@ class ScalingResults {
   ScalingResults(const ScalingOptions& options, distributed::ProcessGroup& group,
                  const std::vector<int64_t>& bucket_bytes);
 
-  /// Writes the file anew with these rows: nothing that was measured is lost with a rank. Does
-  /// nothing on other ranks than the first. Throws std::runtime_error where it cannot be written.
-  void add(std::vector<MeasuredRow> rows);
+  /// Takes these rows in place of those of the same names, and writes the file anew: nothing that
+  /// was measured is lost with a process, whatever ends it. Does nothing on other ranks than the
+  /// first. Throws std::runtime_error where it cannot be written.
+  void keep(std::vector<MeasuredRow> rows);
   /// For the end: the document (--benchmark_format=json) or a table of medians.
   std::string text() const;
   bool is_empty() const { return rows_.empty(); }

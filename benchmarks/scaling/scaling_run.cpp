@@ -2,13 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
+#include <cstdio>
 #include <iostream>
 #include <stdexcept>
 #include <utility>
 
 #include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/console/option_grammar.hpp"
+#include "benchmarks/console/output_file.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 #include "benchmarks/scaling/collectives.hpp"
 #include "benchmarks/scaling/run_control.hpp"
@@ -65,7 +66,20 @@ class ScalingRun {
         buckets_(planned_buckets(options, group)),
         results_(options, group, buckets_) {}
 
+  // What was measured before a fault is printed too.
   ExitCode run() {
+    try {
+      const ExitCode code = measure();
+      print(code == ExitCode::failed);
+      return code;
+    } catch (...) {
+      print(true);
+      throw;
+    }
+  }
+
+ private:
+  ExitCode measure() {
     if (options_.measures("full_step") && !measure_full_step()) return ExitCode::failed;
     if (!any_rank_interrupted(group_)) {
       group_.enter("collectives");
@@ -77,11 +91,14 @@ class ScalingRun {
     }
     const bool interrupted = any_rank_interrupted(group_);
     group_.barrier();
-    if (group_.is_first()) std::cout << results_.text() << std::flush;
     return interrupted ? ExitCode::interrupted : ExitCode::ok;
   }
 
- private:
+  void print(bool is_failed) const {
+    if (!group_.is_first() || (is_failed && results_.is_empty())) return;
+    std::cout << results_.text() << std::flush;
+  }
+
   bool measure_full_step() {
     StepSession session(options_, group_);
     StepProof proof;
@@ -102,7 +119,7 @@ class ScalingRun {
   distributed::ProcessGroup& group_;
   std::vector<int64_t> buckets_;
   ScalingResults results_;
-  KeepRows keep_ = [this](std::vector<MeasuredRow> rows) { results_.add(std::move(rows)); };
+  KeepRows keep_ = [this](std::vector<MeasuredRow> rows) { results_.keep(std::move(rows)); };
 };
 
 }  // namespace
@@ -110,8 +127,13 @@ class ScalingRun {
 ExitCode run_scaling(const ScalingOptions& options, const distributed::LaunchEnvironment& where,
                      const instruments::Device& device) {
   refuse_for_memory(options, device, where);
+  if (where.rank == 0) console::check_output_file("--benchmark_out", options.out_file);
   console::install_interrupt_handler();
   distributed::ProcessGroup group(where, device, options.timeout(), agreement_of(options));
+  group.on_loss([](const std::string& what) {
+    fmt::print(stderr, "tiny_llama_scaling: {}\n", what);
+    std::fflush(stderr);
+  });
   say(group, fmt::format("{} ranks, {}, started by {}", group.size(), group.backend_name(),
                          to_string(where.launcher)));
   return ScalingRun(options, group).run();

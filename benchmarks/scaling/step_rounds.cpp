@@ -6,7 +6,6 @@
 #include <cmath>
 #include <map>
 
-#include "benchmarks/distributed/rank_lost.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 #include "benchmarks/scaling/random_order.hpp"
 #include "benchmarks/scaling/run_control.hpp"
@@ -36,20 +35,15 @@ class StepRounds {
         modes_(step_modes(options, group.size())) {}
 
   void measure(const KeepRows& keep) {
-    try {
-      for (const StepMode mode : modes_) {
-        if (any_rank_interrupted(group_)) return;
-        warm_up(mode);
-      }
-      for (int64_t round = 0; round < options_.rounds; ++round) {
-        if (any_rank_interrupted(group_)) break;
-        measure_round(round);
-      }
-    } catch (const distributed::RankLostError&) {
-      keep(rows());
-      throw;
+    for (const StepMode mode : modes_) {
+      if (any_rank_interrupted(group_)) return;
+      warm_up(mode);
     }
-    keep(rows());
+    for (int64_t round = 0; round < options_.rounds; ++round) {
+      if (any_rank_interrupted(group_)) return;
+      measure_round(round);
+      keep(rows());
+    }
   }
 
  private:
@@ -118,17 +112,20 @@ class StepRounds {
 
   // Of the ranks that compute.
   harness::Counters counters(StepMode mode, double seconds, double peak_bytes) const {
-    harness::Counters found = {{"ranks", group_.size()},
-                               {"peak_memory_MiB", peak_bytes / 1048576.0}};
+    harness::Counters found = {{"ranks", group_.size()}};
+    // Its gradients are those of a step before, whose peak is no figure of the sums.
     if (mode == StepMode::communication) return found;
+    found["peak_memory_MiB"] = peak_bytes / 1048576.0;
     const Workload workload = workload_of(mode);
     const bool alone = mode == StepMode::alone || mode == StepMode::alone_global;
     const auto samples = static_cast<double>(workload.batch * (alone ? 1 : group_.size()));
-    const auto flops = static_cast<double>(full_step_cost(workload).model_flops);
+    const Cost cost = full_step_cost(workload);
     found["samples_per_second"] = samples / seconds;
     found["tokens_per_second"] = samples * static_cast<double>(workload.seq) / seconds;
-    found["TFLOPS"] = flops / seconds * 1e-12;
-    found["model_flops"] = flops;
+    // Of one rank, as its device's peak is.
+    found["TFLOPS"] = static_cast<double>(cost.useful_flops) / seconds * 1e-12;
+    found["model_flops"] = static_cast<double>(cost.model_flops);
+    found["useful_flops"] = static_cast<double>(cost.useful_flops);
     if (options_.verify && is_data_parallel(mode))
       found["max_rel_error"] =
           mode == StepMode::sharded ? proof_.sharded_error : proof_.max_rel_error;
@@ -148,13 +145,13 @@ class StepRounds {
                        workload.batch, workload.seq, group_.size(), to_string(mode));
   }
 
-  std::vector<MeasuredRow> rows() {
+  std::vector<MeasuredRow> rows() const {
     std::vector<MeasuredRow> found;
     for (const StepMode mode : modes_) {
-      ModeRecord& record = records_[mode];
+      const ModeRecord& record = records_.at(mode);
       if (record.repetitions.empty()) continue;
       found.push_back({to_case_result(name_of(mode), benchmark::kMillisecond, record.repetitions),
-                       std::move(record.samples)});
+                       record.samples});
     }
     return found;
   }

@@ -10,8 +10,8 @@
 namespace tinyllama::scaling {
 
 /// In each round every mode is run for --min-time, in an order drawn anew, so that the machine's
-/// drift hits all alike. An interrupt of any rank ends it after the round. `keep` gets what was
-/// measured, also before RankLostError leaves.
+/// drift hits all alike. An interrupt of any rank ends it after the round. `keep` gets the rows
+/// after every round.
 void measure_steps(StepSession& session, const ScalingOptions& options,
                    distributed::ProcessGroup& group, const StepProof& proof, const KeepRows& keep);
 

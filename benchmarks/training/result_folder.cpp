@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "model/file_io.hpp"
@@ -22,12 +23,16 @@ ResultFolder::ResultFolder(const char* option, std::filesystem::path path)
   }
 }
 
+void ResultFolder::add(const std::string& name) {
+  if (std::find(files_.begin(), files_.end(), name) == files_.end()) files_.push_back(name);
+}
+
 void ResultFolder::write(const std::string& name, const std::string& text) {
   const auto file = path_ / name;
   std::error_code refused;  // the write says why
   std::filesystem::create_directories(file.parent_path(), refused);
   write_file_atomically(file, text);
-  files_.push_back(name);
+  add(name);
 }
 
 void WriteAttempts::attempt(const std::function<void()>& work) {

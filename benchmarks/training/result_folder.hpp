@@ -18,8 +18,8 @@ class ResultFolder {
   const std::filesystem::path& path() const { return path_; }
   /// Writes a file, which may lie in a folder below, and remembers its name.
   void write(const std::string& name, const std::string& text);
-  /// Remembers a file that somebody else wrote here.
-  void add(const std::string& name) { files_.push_back(name); }
+  /// Remembers a file that is written here, once.
+  void add(const std::string& name);
   const std::vector<std::string>& files() const { return files_; }
 
  private:

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <iostream>
 #include <limits>
 
@@ -28,6 +30,7 @@ namespace {
 using console::ExitCode;
 
 constexpr size_t kOperatorsShown = 10;
+constexpr const char* kSummaryFile = "performance_summary.json";
 
 class TrainRun {
  public:
@@ -48,9 +51,18 @@ class TrainRun {
     if (options.profile_pytorch) events_.emplace(profiles_.path());
   }
 
+  TrainRun(const TrainRun&) = delete;
+  TrainRun& operator=(const TrainRun&) = delete;
+  ~TrainRun() {
+    if (group_) group_->on_loss({});
+  }
+
   ExitCode run(const std::vector<std::string>& command) {
     document_ = run_header(options_, device_, command, data_->name());
-    if (group_) document_["distributed"] = distributed_json(options_, *group_);
+    if (group_) {
+      document_["distributed"] = distributed_json(options_, *group_);
+      group_->on_loss([this](const std::string& what) { keep_steps(what); });
+    }
     std::cout << banner(options_, device_, data_->name()) << "\nInitializing model and optimizer..."
               << std::endl;
     ModelState state(options_, device_.torch());
@@ -167,15 +179,31 @@ class TrainRun {
     }
   }
 
-  void summarize_run() {
+  // A launcher may end this process before it has found out who is lost.
+  void keep_steps(const std::string& what) {
+    fmt::print(stderr, "tiny_llama_train: {}\n", what);
+    std::fflush(stderr);
+    if (steps_.empty()) return;
+    try {
+      summarize_steps();
+      if (output_.exists()) write_summary(output_);
+    } catch (const std::exception&) {
+      // It is written once more at the end, which then says why it cannot be.
+    }
+  }
+
+  void summarize_steps() {
     const int64_t samples = options_.samples_per_step();
     const bool whole = options_.variant.has(Switch::graph);
     document_["steps"] = steps_json(steps_, whole);
     document_["summary"] = summarize(steps_, samples, samples * options_.seq_len, whole);
     document_["summary"]["interrupted"] = console::interrupted();
-    document_["operators"] = operators_ ? operators_->to_json() : Json(nullptr);
-    document_["memory"] = nullptr;
-    document_["flops"] = nullptr;
+    for (const char* part : {"operators", "memory", "flops"}) document_[part] = nullptr;
+  }
+
+  void summarize_run() {
+    summarize_steps();
+    if (operators_) document_["operators"] = operators_->to_json();
     if (recording_)
       document_["memory"] = analyze_memory(*recording_, options_.workload(), resident_before_);
     attempts_.attempt([&] { analyze_flops_of_step(); });
@@ -242,15 +270,21 @@ class TrainRun {
            std::filesystem::equivalent(profiles_.path(), output_.path(), unknown);
   }
 
+  void write_summary(ResultFolder& folder) {
+    std::vector<std::string> names = folder.files();
+    if (std::find(names.begin(), names.end(), kSummaryFile) == names.end())
+      names.push_back(kSummaryFile);
+    document_["files"] = names;
+    folder.write(kSummaryFile,
+                 document_.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
+
   void write_files(ModelState& state) {
     if (profiles_.exists()) write_profiles();
     for (ResultFolder* folder : {&profiles_, &output_}) {
       attempts_.attempt([&] {
         if (!folder->exists() || (folder == &output_ && is_same_folder())) return;
-        document_["files"] = folder->files();
-        document_["files"].push_back("performance_summary.json");
-        folder->write("performance_summary.json",
-                      document_.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+        write_summary(*folder);
       });
     }
     attempts_.attempt([&] {

@@ -62,12 +62,18 @@ class Ranks:
     """The processes of a run, all killed when it is left."""
 
     def __init__(
-        self, program: Path, ranks: int, options: Sequence[Sequence[str]], port: int | None = None
+        self,
+        program: Path | Sequence[Path],
+        ranks: int,
+        options: Sequence[Sequence[str]],
+        port: int | None = None,
     ) -> None:
+        """`program`: of all ranks, or each rank's."""
+        programs = [program] * len(options) if isinstance(program, Path) else program
         found = port or free_port()
         self.processes = [
             subprocess.Popen(
-                [str(program), *map(str, options[rank])],
+                [str(programs[rank]), *map(str, options[rank])],
                 env=surroundings(rank_variables(rank, ranks, found)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

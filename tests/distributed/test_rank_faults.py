@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,18 +24,13 @@ from rank_programs import (
 from built_programs import built_program
 from tinyllama_tools.scaling.measuring import PORT_IN_USE
 
-TIMEOUT_S = 3
+TIMEOUT_S = 6
 # beyond the timeout, at the most: what ranks wait for each other's signs of life (11 s), and the
 # end of a process on a loaded machine
 GRACE_S = 20
-ENDLESS = (
-    *ON_CPU,
-    *SMALL_MODEL,
-    "--batch-size=2",
-    "--seq-len=8",
-    "--num-steps=1000000",
-    f"--timeout={TIMEOUT_S}",
-)
+# of a run that no timeout ends, nor itself
+UNBOUNDED = (*ON_CPU, *SMALL_MODEL, "--batch-size=2", "--seq-len=8", "--num-steps=1000000")
+ENDLESS = (*UNBOUNDED, f"--timeout={TIMEOUT_S}")
 
 
 def wait_for_step(started: Ranks, step: int) -> None:
@@ -77,30 +73,43 @@ def test_ranks_that_are_no_neighbours_of_a_lost_one_are_not_taken_for_lost(
     train_program: Path, tmp_path: Path
 ) -> None:
     """Gloo tells the neighbours only; rank 0 hears of it from them, long before its timeout."""
-    timeout = 8
-    options = [[*ENDLESS[:-1], f"--timeout={timeout}", f"--output-dir={tmp_path}"]] * 4
+    options = [[*ENDLESS, f"--output-dir={tmp_path}"]] * 4
     with Ranks(train_program, 4, options) as started:
         wait_for_step(started, 3)
         started.processes[2].kill()
         begun = time.monotonic()
         ends = {
-            rank: process.communicate(timeout=timeout + GRACE_S)[1]
+            rank: process.communicate(timeout=TIMEOUT_S + GRACE_S)[1]
             for rank, process in enumerate(started.processes)
             if rank != 2
         }
         spent = time.monotonic() - begun
-    assert spent < timeout + GRACE_S
+    assert spent < TIMEOUT_S + GRACE_S
     for rank, error in ends.items():
         assert f"rank {rank} of 4: step " in error
         assert "rank 2 does not answer" in error
 
 
 def test_ranks_with_different_options_do_not_start(train_program: Path) -> None:
-    with Ranks(train_program, 2, [ENDLESS, [*ENDLESS, "--seed=7"]]) as started:
-        ends = started.ends(GRACE_S)
+    options = UNBOUNDED
+    with Ranks(train_program, 2, [options, [*options, "--seed=7"]]) as started:
+        ends = started.ends()
     for end in ends:
         assert end.status == 2
         assert "--seed: 42 on rank 0 and 7 on rank 1" in end.error
+
+
+def test_ranks_of_different_builds_do_not_start(train_program: Path, tmp_path: Path) -> None:
+    """Of one commit there are many builds."""
+    other = Path(shutil.copy(train_program, tmp_path))
+    with other.open("ab") as stream:
+        stream.write(b"another build")
+    options = [UNBOUNDED] * 2
+    with Ranks([train_program, other], 2, options) as started:
+        ends = started.ends()
+    for end in ends:
+        assert end.status == 2
+        assert "digest of the program: " in end.error
 
 
 def test_a_rank_that_never_comes_is_named(train_program: Path) -> None:
@@ -108,7 +117,7 @@ def test_a_rank_that_never_comes_is_named(train_program: Path) -> None:
         ends = started.ends(TIMEOUT_S + GRACE_S)
     for end in ends:
         assert end.status == 2
-        assert "rank 2 did not come within 3 s" in end.error
+        assert f"rank 2 did not come within {TIMEOUT_S} s" in end.error
 
 
 def test_a_port_in_use_is_named(train_program: Path) -> None:

@@ -19,20 +19,25 @@ from tinyllama_tools.suite_run import REFUSED_OPTIONS
 
 PROGRAM = Path("benchmarks/tiny_llama_scaling")
 FINISHING = "interrupted: the ranks finish the round in hand and write; Ctrl-C again kills them"
-# beyond the program's own timeout: ranks ask who is lost (11 s at the most) and write their results
+# a rank that still computes notices a loss within one timeout and asks who it was within another
+TIMEOUTS = 2
+# beyond those: 11 s of asking at the most, and the end of a process
 GRACE_SECONDS = 15.0
 # somebody else may take a free port before the ranks do
 PORT_TRIES = 3
+NOT_STARTED = "not started, since the command ended before"
 PORT_IN_USE = re.compile(r"in use|EADDRINUSE", re.IGNORECASE)
 Say = Callable[[str], None]
 
 
 @dataclass
 class Measured:
-    """`failures`: numbers of ranks that did not come to their end. `status`: of the command."""
+    """`failures`: numbers of ranks that did not come to their end. `status`: of the command.
+    `ended`: numbers of ranks whose processes have ended, well or not."""
 
     failures: list[Failure] = field(default_factory=list)
     status: int = 0
+    ended: list[int] = field(default_factory=list)
 
 
 def program_arguments(options: argparse.Namespace, out: Path) -> list[str]:
@@ -110,6 +115,8 @@ def measure(options: argparse.Namespace, folder: Path, say: Say, show: Say) -> M
     except KeyboardInterrupt:
         # between two worlds
         measured.status = INTERRUPTED
+    left = (ranks for ranks in every if ranks not in measured.ended)
+    measured.failures += [Failure(ranks, measured.status, NOT_STARTED) for ranks in left]
     return measured
 
 
@@ -121,10 +128,11 @@ def _measure_worlds(
     talk: tuple[Say, Say],
 ) -> None:
     say, show = talk
-    patience = Patience(options.timeout + GRACE_SECONDS)
+    patience = Patience(TIMEOUTS * options.timeout + GRACE_SECONDS)
     for ranks, sets in every.items():
         command = program_arguments(options, result_file(folder, ranks))
         end = run_world(command, sets, patience, log_file(folder, ranks), say, show)
+        measured.ended.append(ranks)
         if end.status == 0:
             continue
         words = f"; its last words: {end.words}" if end.words else ""
