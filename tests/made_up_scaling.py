@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import made_up_context
+from tinyllama_tools.scaling.analysis import Analysis, analyse
 from tinyllama_tools.scaling.collective_models import (
     Link,
     ring_all_gather,
@@ -23,6 +24,7 @@ from tinyllama_tools.scaling.collective_models import (
     ring_reduce_scatter,
 )
 from tinyllama_tools.scaling.gradient_buckets import buckets_of
+from tinyllama_tools.scaling.reading_run import read_results
 from tinyllama_tools.suite_run import problem_sizes
 
 Json = dict[str, Any]
@@ -265,3 +267,8 @@ def write_run(folder: Path, ranks: Sequence[int] = (1, 2, 4), **world: Any) -> P
     for number in ranks:
         write_world(folder, World(ranks=number, **world))
     return folder
+
+
+def analysis_of(path: Path) -> Analysis:
+    """Of a folder with ranks_<N>.json, or of one such file."""
+    return analyse(read_results(path).results)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from made_up_scaling import write_run
-from tinyllama_tools.scaling.analysis import Analysis, analyse_path
+from made_up_scaling import analysis_of, write_run
+from tinyllama_tools.scaling.analysis import Analysis
 
 
 @pytest.fixture(scope="session")
@@ -19,10 +19,10 @@ def weak_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def weak(weak_run: Path) -> Analysis:
     """What follows from it."""
-    return analyse_path(weak_run)
+    return analysis_of(weak_run)
 
 
 @pytest.fixture(scope="session")
 def strong(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     """The same with one batch for all ranks."""
-    return analyse_path(write_run(tmp_path_factory.mktemp("strong"), global_batch=16))
+    return analysis_of(write_run(tmp_path_factory.mktemp("strong"), global_batch=16))

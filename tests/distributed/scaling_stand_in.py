@@ -65,17 +65,19 @@ def write_result() -> None:
         shutil.copy(f"{FOLDER}/ranks_{RANKS}.json", OPTIONS["benchmark_out"])
 
 
-def has_ended(rank: int) -> bool:
-    """Of this world: an earlier one had another port."""
+def process_of(rank: int) -> int | None:
+    """Of this world: an earlier one had another port. None where it has not started."""
     try:
         with open(f"{FOLDER}/seen_{rank}.json", encoding="utf-8") as stream:  # noqa: PTH123
             seen = json.load(stream)
     except FileNotFoundError:
-        return False
-    if seen["environment"]["MASTER_PORT"] != os.environ["MASTER_PORT"]:
-        return False
+        return None
+    return seen["pid"] if seen["environment"]["MASTER_PORT"] == os.environ["MASTER_PORT"] else None
+
+
+def has_ended(process: int) -> bool:
     try:
-        with open(f"/proc/{seen['pid']}/stat", encoding="ascii") as stream:  # noqa: PTH123
+        with open(f"/proc/{process}/stat", encoding="ascii") as stream:  # noqa: PTH123
             return stream.read().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
@@ -84,7 +86,7 @@ def has_ended(rank: int) -> bool:
 def wait_for_loss(rank: int, fault: str) -> None:
     """A loaded machine may start the ranks long after each other: the effect is never before its
     cause."""
-    while fault in ENDING and not has_ended(rank):
+    while (process := process_of(rank)) is None or (fault in ENDING and not has_ended(process)):
         time.sleep(0.01)
     time.sleep(float(OPTIONS["timeout"]))
 

@@ -20,10 +20,11 @@ from tinyllama_tools.compare.interrupts import INTERRUPTED
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.json_file import Json
 from tinyllama_tools.scaling import measuring
+from tinyllama_tools.scaling.failure import Failure
 from tinyllama_tools.scaling.measuring import Measured, measure
 from tinyllama_tools.scaling.options import parse_options
 from tinyllama_tools.scaling.pinning import allowed_cores, core_order, core_sets
-from tinyllama_tools.scaling.watching import Patience
+from tinyllama_tools.scaling.watching import Patience, WorldEnd
 
 STAND_IN = Path(__file__).with_name("scaling_stand_in.py")
 # a loaded machine may take long to start a process
@@ -175,7 +176,7 @@ def test_a_wrong_result_fails_and_the_next_world_is_measured(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAND_IN_FAULT", "1:fails")
-    measured = launch.measure("--processes=2,4", "--timeout=0.5")
+    measured = launch.measure("--processes=2,4", "--timeout=2")
     assert [failure.ranks for failure in measured.failures] == [2, 4]
     assert "gradients differ by 0.5" in measured.failures[0].words
     assert measured.status == 1
@@ -195,8 +196,24 @@ def test_a_refused_option_ends_the_command(launch: Launch, monkeypatch: pytest.M
     monkeypatch.setenv("STAND_IN_FAULT", "0:refuses")
     measured = launch.measure("--processes=2,4", "--timeout=0.5")
     assert measured.status == 2
-    (failure,) = measured.failures
-    assert "must be one of tiny, small" in failure.words
+    refused, left = measured.failures
+    assert "must be one of tiny, small" in refused.words
+    assert left == Failure(4, 2, "not started, since the command ended before")
+
+
+def test_an_interrupt_between_two_worlds_names_those_that_were_not_started(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> WorldEnd:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measuring, "run_world", interrupted)
+    measured = launch.measure("--processes=1,2")
+    assert measured.status == INTERRUPTED
+    assert [(one.ranks, one.status) for one in measured.failures] == [
+        (1, INTERRUPTED),
+        (2, INTERRUPTED),
+    ]
 
 
 def test_a_port_that_was_taken_meanwhile_is_another_one(
@@ -223,7 +240,10 @@ from pathlib import Path
 from tinyllama_tools.scaling.measuring import measure
 from tinyllama_tools.scaling.options import parse_options
 signal.signal(signal.SIGINT, signal.default_int_handler)
-measured = measure(parse_options(sys.argv[2:]), Path(sys.argv[1]), print, lambda _: None)
+def show(line):
+    print(line, flush=True)
+
+measured = measure(parse_options(sys.argv[2:]), Path(sys.argv[1]), print, show)
 sys.exit(measured.status)
 """
 
@@ -239,6 +259,10 @@ def launcher(
     command = [sys.executable, "-c", LAUNCHER, str(launch.out), *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     launch.wait_for(2)
+    # the launcher watches its ranks, which it does not yet while it starts them
+    assert process.stdout is not None
+    while process.stdout.readline() not in {"rank 0 of 2 is there\n", ""}:
+        pass
     yield process
     process.kill()
     process.communicate()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from made_up_scaling import LINK, World, document, step_name
+from made_up_scaling import LINK, World, analysis_of, document, step_name
 from tinyllama_tools.reading.case_name import parse_case_name
 from tinyllama_tools.reading.result_set import read_result_set
-from tinyllama_tools.scaling.analysis import Analysis, analyse_path
+from tinyllama_tools.scaling.analysis import Analysis
 from tinyllama_tools.scaling.collective_models import Hierarchy, Link, ring_all_reduce
 from tinyllama_tools.scaling.document import scaling_document
 from tinyllama_tools.scaling.interconnects import Interconnect, SourcedLink, read_interconnects
@@ -138,7 +138,7 @@ def test_a_projection_hides_the_share_of_the_all_reduces_by_themselves(tmp_path:
             entry["real_time"] *= 2
     path = tmp_path / "ranks_2.json"
     path.write_text(json.dumps(changed), encoding="utf-8")
-    found = analyse_path(path)
+    found = analysis_of(path)
     expected = 1 - (1 - world.hidden) / 2
     assert found.overlap_share == pytest.approx(expected, abs=0.01)
 

@@ -113,6 +113,10 @@ def test_a_bad_local_step_is_told_before_anything_is_measured(
     given = [f"--build-folder={build}", f"--results={tmp_path / 'results'}"]
     assert main([*given, "--oversubscribe", "--local-step=no_such.json"]) == 2
     assert "no_such.json: cannot be read" in capsys.readouterr().err
+    other = tmp_path / "frontier.json"
+    other.write_text('{"kind": "frontier"}', encoding="utf-8")
+    assert main([*given, "--oversubscribe", f"--local-step={other}"]) == 2
+    assert "frontier.json: is no result of" in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from made_up_scaling import World, document, write_run, write_world
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.report import loading
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.document import Document, Section
 from tinyllama_tools.report.figures_of_merit import figures_of_merit
@@ -16,7 +16,7 @@ from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import Kind, Source, source_of
 from tinyllama_tools.report.loading import read_inputs
 from tinyllama_tools.report.newest import newest_sources
-from tinyllama_tools.report.scaling_file import read_scaling_run
+from tinyllama_tools.report.scaling_file import ScalingRun, read_scaling_run
 from tinyllama_tools.scaling.main import main
 
 LINKS = "--interconnects=nvlink4_ndr,ethernet_10g"
@@ -68,7 +68,7 @@ def test_the_section_has_every_figure_and_table(built: Document) -> None:
     }
     assert {table.id for table in found.tables} == {
         *("parallel_efficiency", "scaling_losses", "collective_fits", "projection_checks"),
-        *("projections", "projection_links"),
+        *("local_steps", "projections", "projection_links"),
     }
     assert all(figure.points for figure in found.figures)
     assert any("4 ranks reach an efficiency of 9" in text for text in found.text)
@@ -140,10 +140,12 @@ def test_a_damaged_scaling_file_is_named(folder: Path, tmp_path: Path) -> None:
     found = json.loads((folder / "scaling.json").read_text(encoding="utf-8"))
     found["projection"]["steps"][3]["ranks"] = "many"
     (damaged / "scaling.json").write_text(json.dumps(found), encoding="utf-8")
-    with pytest.raises(BadInputError, match=r"projection\.steps\[3\]: ranks is 'many'"):
-        read_scaling_run(damaged)
-    (omission,) = read_inputs([source_of(damaged)]).omissions
-    assert omission.is_error
+    run = read_scaling_run(damaged)
+    assert "projection.steps[3]: ranks is 'many'" in run.refusal
+    of = section(build_document(read_inputs([source_of(damaged)])))
+    (omission,) = (one for one in of.omissions if one.is_error)
+    assert (omission.kind, omission.reason) == ("projection", run.refusal)
+    assert rows(of, "parallel_efficiency"), "the measured part stays"
 
 
 def test_without_a_run_the_section_says_what_makes_one() -> None:
@@ -154,9 +156,81 @@ def test_without_a_run_the_section_says_what_makes_one() -> None:
 def test_figures_of_merit_follow_the_efficiency(inputs: ReportInputs) -> None:
     found = {figure.name: figure for figure in figures_of_merit(inputs)}
     name = "full_step/train/baseline/tiny/f32/batch:8/seq:128/ranks:4/overlap"
-    assert 85 < found[f"{name}/efficiency_percent"].value < 100
+    assert 85 < found[f"{name}/weak_efficiency_percent"].value < 100
     assert found[f"{name}/time"].unit == "s"
     assert f"{name}/communication_percent" in found
+
+
+def test_a_figure_of_merit_is_of_one_run(
+    inputs: ReportInputs, folder: Path, tmp_path: Path
+) -> None:
+    other = write_run(tmp_path / "other", ranks=(2, 3), rounds=3)
+    both = read_inputs([source_of(folder), source_of(other)])
+    figures = figures_of_merit(both)
+    names = [figure.name for figure in figures]
+    assert len(names) == len(set(names))
+    assert figures[: len(figures_of_merit(inputs))] == figures_of_merit(inputs)
+    assert any("/ranks:3/" in name for name in names)
+    (omission,) = (
+        one for one in section(build_document(both)).omissions if one.kind == "figures of merit"
+    )
+    assert "an earlier run has steps of the same names" in omission.reason
+
+
+def test_few_rounds_are_said_to_be_less_sure(tmp_path: Path) -> None:
+    run = write_run(tmp_path, ranks=(2,), rounds=3)
+    of = section(build_document(read_inputs([source_of(run)])))
+    words = "intervals of 75 % confidence or more, since rounds were few"
+    (table,) = (table for table in of.tables if table.id == "parallel_efficiency")
+    (figure,) = (figure for figure in of.figures if figure.id == "speedup")
+    assert words in table.note and words in figure.note
+
+
+def test_a_world_without_a_usable_result_does_not_cost_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", ranks=(1, 2, 4))
+    (run / "ranks_4.json").write_text("{", encoding="utf-8")
+    assert main([f"--from={run}", LINKS]) == 1
+    assert "ranks_4.json: is cut short" in capsys.readouterr().out
+    built = build_document(read_inputs([source_of(run)]))
+    assert {row[0] for row in rows(section(built), "parallel_efficiency")} == {1, 2}
+    (omission,) = (one for one in built.omissions if one.kind == "ranks")
+    assert omission.is_error and omission.name.endswith("4 ranks")
+    # what is known to have failed fails no second time
+    assert main([f"--from={run}", LINKS]) == 0
+    for ranks in (1, 2):
+        (run / f"ranks_{ranks}.json").unlink()
+    assert main([f"--from={run}", LINKS]) == 2
+
+
+def test_the_range_of_a_predicted_local_step_is_shown(folder: Path, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", ranks=(2,))
+    found = json.loads((folder / "scaling.json").read_text(encoding="utf-8"))
+    step = found["projection"]["local_steps"][0]
+    foretold = {"kind": "predicted", "low": 1.0, "high": 3.0, "range_words": "95 % interval"}
+    found["projection"]["local_steps"].append(step | foretold)
+    (run / "scaling.json").write_text(json.dumps(found), encoding="utf-8")
+    shown = rows(section(build_document(read_inputs([source_of(run)]))), "local_steps")
+    assert [row[3:6] for row in shown] == [[None, None, ""], [1000.0, 3000.0, "95 % interval"]]
+
+
+def test_a_fault_of_ours_in_one_file_does_not_cost_the_others(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = write_run(tmp_path / "other", ranks=(2,))
+    read = loading.read_scaling_run
+
+    def faulty(path: Path) -> ScalingRun:
+        if path == other:
+            raise TypeError("no number")
+        return read(path)
+
+    monkeypatch.setattr(loading, "read_scaling_run", faulty)
+    found = read_inputs([source_of(folder), source_of(other)])
+    assert [run.path for run in found.scalings] == [folder]
+    (omission,) = found.omissions
+    assert omission.reason == "not foreseen: TypeError: no number"
 
 
 def test_results_of_several_ranks_are_no_results_of_one_process(folder: Path) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from made_up_scaling import BUSY, World, document, step_name, write_run, write_world
+from made_up_scaling import BUSY, World, analysis_of, document, step_name, write_run, write_world
 from tinyllama_tools.reading.case_name import parse_case_name
 from tinyllama_tools.reading.collective_name import parse_collective_name
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.whole_and_parts import wholes_among
-from tinyllama_tools.scaling.analysis import Analysis, analyse_path
+from tinyllama_tools.scaling.analysis import Analysis
 from tinyllama_tools.scaling.efficiency import ScalingPoint, paired
 from tinyllama_tools.scaling.estimate import Estimate
 from tinyllama_tools.scaling.scaling_result import read_scaling_result
@@ -97,7 +97,7 @@ def test_processors_at_work_for_the_sums_are_told(weak: Analysis, tmp_path: Path
     document = json.loads(path.read_text())
     document["context"]["distributed"]["backend"] = "nccl"
     path.write_text(json.dumps(document))
-    assert point(analyse_path(path), 2).busy is None
+    assert point(analysis_of(path), 2).busy is None
 
 
 def test_without_overlap_nothing_is_hidden(weak: Analysis) -> None:
@@ -165,13 +165,13 @@ def test_rounds_that_a_row_lacks_are_not_paired(tmp_path: Path) -> None:
     ]
     write_run(tmp_path, ranks=(1,))
     written(tmp_path, changed)
-    found = point(analyse_path(tmp_path), 2)
+    found = point(analysis_of(tmp_path), 2)
     assert found.efficiency is not None
     assert found.efficiency.rounds == World().rounds - 2
 
 
 def test_one_round_has_no_interval(tmp_path: Path) -> None:
-    found = point(analyse_path(write_run(tmp_path, ranks=(2,), rounds=1)), 2).efficiency
+    found = point(analysis_of(write_run(tmp_path, ranks=(2,), rounds=1)), 2).efficiency
     assert found is not None
     assert (found.interval, found.rounds) == (None, 1)
 
@@ -184,6 +184,8 @@ def test_one_round_has_no_interval(tmp_path: Path) -> None:
         ("scaling", "both", "scaling 'both'"),
         ("bucket_bytes", None, "bucket_bytes is None"),
         ("bucket_bytes", [0], "must be positive"),
+        ("bucket_MiB", float("nan"), "bucket_MiB nan: must be positive and finite"),
+        ("world_size", 4, r"ranks:2.*: is of 2 ranks, context\.distributed\.world_size is 4"),
     ],
 )
 def test_a_context_that_cannot_be_used_is_named(
@@ -195,28 +197,42 @@ def test_a_context_that_cannot_be_used_is_named(
         read_scaling_result(written(tmp_path, changed))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("cpu_time", None, "cpu_time is None, must be a number"),
+        ("repetition_index", [0], r"repetition_index is \[0\], must be a whole number"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_named(
+    tmp_path: Path, key: str, value: object, said: str
+) -> None:
+    changed = copy.deepcopy(document(World()))
+    changed["benchmarks"][0][key] = value
+    with pytest.raises(BadInputError, match=said):
+        read_scaling_result(written(tmp_path, changed))
+
+
 def test_other_files_are_refused(tmp_path: Path) -> None:
     changed = document(World())
     del changed["context"]["distributed"]
     with pytest.raises(BadInputError, match=r"has no context\.distributed"):
         read_scaling_result(written(tmp_path, changed))
     with pytest.raises(BadInputError, match="measure first: scripts/scaling"):
-        analyse_path(tmp_path.parent / tmp_path.name / "..")
+        analysis_of(tmp_path.parent / tmp_path.name / "..")
 
 
 def test_worlds_of_different_steps_are_refused(tmp_path: Path) -> None:
     write_world(tmp_path, World(ranks=2))
     write_world(tmp_path, World(ranks=4, size="small"))
     with pytest.raises(BadInputError, match="results of different steps"):
-        analyse_path(tmp_path)
+        analysis_of(tmp_path)
 
 
 def test_worlds_of_different_settings_are_said(tmp_path: Path) -> None:
     write_world(tmp_path, World(ranks=2))
     write_world(tmp_path, World(ranks=4, bucket_MiB=1.0))
-    assert (
-        "ranks_4.json: bucket_MiB is 1.0, in ranks_2.json 25.0" in analyse_path(tmp_path).warnings
-    )
+    assert "ranks_4.json: bucket_MiB is 1.0, in ranks_2.json 25.0" in analysis_of(tmp_path).warnings
 
 
 def test_a_world_of_one_has_no_other_backend(weak: Analysis) -> None:
@@ -231,7 +247,7 @@ def test_as_many_ranks_twice_are_refused(tmp_path: Path) -> None:
     path.rename(tmp_path / "ranks_2_2.json")
     write_world(tmp_path, World(ranks=2, seed=2))
     with pytest.raises(BadInputError, match=r"ranks_2_2\.json are both of 2 ranks"):
-        analyse_path(tmp_path)
+        analysis_of(tmp_path)
 
 
 def sharded_beside_overlap(world: World) -> dict:
@@ -247,7 +263,7 @@ def sharded_beside_overlap(world: World) -> dict:
 
 
 def test_a_sharded_step_hides_no_all_reduce(tmp_path: Path) -> None:
-    found = analyse_path(written(tmp_path, sharded_beside_overlap(World())))
+    found = analysis_of(written(tmp_path, sharded_beside_overlap(World())))
     sharded = point(found, 2, "sharded")
     assert sharded.hidden is None and sharded.overlap is None
     assert sharded.efficiency == point(found, 2).efficiency
@@ -258,7 +274,7 @@ def test_what_gloo_makes_of_a_reduce_scatter_is_said(weak: Analysis, tmp_path: P
     assert note.startswith("Gloo makes a reduce-scatter as an all-reduce")
     changed = document(World())
     changed["context"]["distributed"]["backend"] = "nccl"
-    assert collective_notes(analyse_path(written(tmp_path, changed))) == []
+    assert collective_notes(analysis_of(written(tmp_path, changed))) == []
 
 
 def test_a_failed_row_stays_with_its_reason(tmp_path: Path) -> None:
@@ -268,7 +284,7 @@ def test_a_failed_row_stays_with_its_reason(tmp_path: Path) -> None:
     failed |= {"real_time": 0.0, "time_unit": "ms", "iterations": 0}
     failed |= {"error_occurred": True, "error_message": "rank 1 was lost"}
     changed["benchmarks"].append(failed)
-    found = analyse_path(written(tmp_path, changed))
+    found = analysis_of(written(tmp_path, changed))
     assert found.failed == {f"{name} (ranks_2.json)": "rank 1 was lost"}
     assert point(found, 2).efficiency is not None
 

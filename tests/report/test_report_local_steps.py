@@ -8,8 +8,7 @@ import pytest
 from played_grid import Grid
 from played_study import write_study
 
-from made_up_scaling import World, write_world
-from tinyllama_tools.scaling.analysis import analyse_path
+from made_up_scaling import World, analysis_of, write_world
 from tinyllama_tools.scaling.interconnects import read_interconnects
 from tinyllama_tools.scaling.local_step import MEASURED, PREDICTED
 from tinyllama_tools.scaling.local_step_sources import LocalSteps, local_steps
@@ -43,7 +42,7 @@ def test_sizes_that_were_run_are_measured_and_others_predicted(found: LocalSteps
 def test_projections_say_which_local_steps_are_predictions(study: Path, tmp_path: Path) -> None:
     write_world(tmp_path, World(ranks=2))
     links = read_interconnects(names=["mi300x_ndr"])
-    projections = projections_of(analyse_path(tmp_path), [study], links, NO_PROGRAM)
+    projections = projections_of(analysis_of(tmp_path), [study], links, NO_PROGRAM)
     of_size = {step.size: step.local_kind for step in projections.steps}
     assert of_size["tiny"] == MEASURED
     assert of_size["very_large"] == PREDICTED

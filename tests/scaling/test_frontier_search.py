@@ -107,17 +107,17 @@ def test_nothing_fits_and_the_smallest_step_is_named() -> None:
 
 def test_without_a_limit_it_is_nine_tenths_of_what_is_free() -> None:
     asker = PlayedAsker(free=GIB)
-    room = room_for(asker, None, NONE)
+    room = room_for(asker, None)
     assert room.limit_bytes == int(0.9 * GIB)
     assert room.source.startswith("90 % of the 1.00 GiB free on the device: the program")
-    assert room_for(asker, 3 * GIB, NONE).limit_bytes == 3 * GIB
+    assert room_for(asker, 3 * GIB).limit_bytes == 3 * GIB
     # tries happen here, whatever is asked for
-    tried = room_for(asker, 3 * GIB, NONE, is_tried=True)
+    tried = room_for(asker, 3 * GIB, is_tried=True)
     assert (tried.limit_bytes, "below the 3.00 GiB asked for" in tried.source) == (
         room.limit_bytes,
         True,
     )
-    assert room_for(asker, GIB // 2, NONE, is_tried=True).limit_bytes == GIB // 2
+    assert room_for(asker, GIB // 2, is_tried=True).limit_bytes == GIB // 2
 
 
 def test_the_measured_overhead_leaves_less_room() -> None:

@@ -1,4 +1,4 @@
-"""How well laws and predictions meet what was measured: a reduced grid with the built program."""
+"""How well laws and predictions meet what was measured: the default grid with the built program."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from tinyllama_tools.study import main
 
 # percent: what the laws are good for, of time and of memory
 MOST_OFF = {"time": 15.0, "memory": 5.0}
-GRID = ("--grid-batch=1,2,4", "--grid-seq=64,128,256", "--rounds=3")
 
 
 @pytest.fixture(scope="module")
 def measured(bench_program: Path, tmp_path_factory: pytest.TempPathFactory) -> ReportInputs:
     folder = tmp_path_factory.mktemp("held_out")
     places = (f"--results={folder / 'results'}", f"--build-folder={bench_program.parents[1]}")
-    assert main(["tiny", "small", "--grid=only", *GRID, *places]) == 0
+    assert main(["tiny", "small", "--grid=only", *places]) == 0
     return read_inputs([source_of(grid_folder(folder))])
 
 

@@ -23,10 +23,10 @@ from tinyllama_tools.frontier.options import (
     DEFAULT_VARIANTS,
     parse_options,
 )
-from tinyllama_tools.frontier.overhead import Overhead, measured_overhead
+from tinyllama_tools.frontier.overhead import Overhead, measured_overheads, tightest
 from tinyllama_tools.frontier.page import details, facts, overview, page
 from tinyllama_tools.frontier.points import Frontier, Origin, document_of
-from tinyllama_tools.frontier.prediction import Found, Grid, predict_lines, room_for
+from tinyllama_tools.frontier.prediction import Found, Grid, Room, predict_lines, room_for
 from tinyllama_tools.frontier.tries import MortalProgram, Trial
 from tinyllama_tools.grid_files import FRONTIER
 from tinyllama_tools.profile_text import shown
@@ -48,6 +48,12 @@ def origin_of(asker: Asker, overhead: Overhead, command: str) -> Origin:
     return Origin(device, commit, now.isoformat(timespec="seconds"), command)
 
 
+def _less_overhead(room: Room, overheads: Sequence[Overhead]) -> tuple[Room, Overhead]:
+    """The room with the overhead that leaves the least of it."""
+    overhead = tightest(overheads, room.limit_bytes)
+    return replace(room, overhead=overhead.model), overhead
+
+
 def write_frontier(
     folder: Path, program: Path, device: str = "auto", memory_limit: int | None = None
 ) -> Path:
@@ -59,11 +65,11 @@ def write_frontier(
     Raises SuiteError where the program cannot be asked, OSError where the file cannot be written.
     """
     try:
-        overhead = measured_overhead([folder])
+        overheads = measured_overheads([folder])
     except BadInputError as error:
-        overhead = Overhead(source=f"none is known: {error}")
+        overheads = (Overhead(source=f"none is known: {error}"),)
     asker = ask_program(program, device)
-    room = room_for(asker, memory_limit, overhead.model)
+    room, overhead = _less_overhead(room_for(asker, memory_limit), overheads)
     origin = origin_of(asker, overhead, "scripts/study")
     frontiers = []
     for axis in AXES.values():
@@ -145,8 +151,9 @@ def run(options: argparse.Namespace, command: str, progress: Progress) -> int:
     """Predicts, writes, confirms; the exit status."""
     program = options.build_folder / "benchmarks" / "tiny_llama_bench"
     asker = ask_program(program, options.device)
-    overhead = measured_overhead(options.measured)
-    room = room_for(asker, options.memory_limit, overhead.model, is_tried=options.confirm)
+    overheads = measured_overheads(options.measured)
+    room = room_for(asker, options.memory_limit, is_tried=options.confirm)
+    room, overhead = _less_overhead(room, overheads)
     grid = Grid(options.sizes, options.variants, options.dtypes, options.given)
     found = tuple(predict_lines(asker, options.axis, grid, room))
     origin = origin_of(asker, overhead, command)

@@ -55,10 +55,13 @@ def _overhead_of(results: ResultSet) -> Overhead:
     return Overhead(model, f"{model.in_words()} ({results.title})", device)
 
 
-def measured_overhead(places: Sequence[Path]) -> Overhead:
-    """That of the results that leaves the least room, each a set of its own; none where there are
-    none."""
-    if not places:
-        return NOT_MEASURED
-    found = [_overhead_of(read_result_set(result_files(place))) for place in places]
-    return max(found, key=lambda overhead: overhead.model.most_bytes(1.0))
+def measured_overheads(places: Sequence[Path]) -> tuple[Overhead, ...]:
+    """Of each place, whose results are a set of their own; NOT_MEASURED alone without any."""
+    found = tuple(_overhead_of(read_result_set(result_files(place))) for place in places)
+    return found or (NOT_MEASURED,)
+
+
+def tightest(overheads: Sequence[Overhead], limit_bytes: int) -> Overhead:
+    """Which lets the fewest steps fit the limit: a fixed overhead weighs more where that is small,
+    a share where it is large."""
+    return min(overheads, key=lambda overhead: overhead.model.formula_bytes(limit_bytes))

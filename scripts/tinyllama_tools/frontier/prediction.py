@@ -99,24 +99,22 @@ def safe_share(free: DryRun) -> Room:
     return Room(int(SAFE_SHARE * free.memory_budget_bytes), source)
 
 
-def room_for(
-    asker: Asker, limit_bytes: int | None, overhead: MemoryOverhead, *, is_tried: bool = False
-) -> Room:
+def room_for(asker: Asker, limit_bytes: int | None, *, is_tried: bool = False) -> Room:
     """The limit, or without one the safe share of what is free now; one question about the
     smallest step. `is_tried`: the limit is lowered to that share too, since tries run here."""
     if limit_bytes is not None and not is_tried:
-        return Room(limit_bytes, "--memory-limit", overhead)
+        return Room(limit_bytes, "--memory-limit")
     safe = safe_share(free_memory(asker))
     if limit_bytes is None:
         why = ": the program and its libraries need the rest"
-        return Room(safe.limit_bytes, safe.source + why, overhead)
+        return Room(safe.limit_bytes, safe.source + why)
     if limit_bytes <= safe.limit_bytes:
-        return Room(limit_bytes, "--memory-limit", overhead)
+        return Room(limit_bytes, "--memory-limit")
     why = (
         f", below the {limit_bytes / GIB:.2f} GiB asked for, so that no try uses up the machine's "
         "memory"
     )
-    return Room(safe.limit_bytes, safe.source + why, overhead)
+    return Room(safe.limit_bytes, safe.source + why)
 
 
 def _options_of(

@@ -47,6 +47,10 @@ class MemoryOverhead:
         """What a step may take; one that is said to fit has to fit with it."""
         return self.interval(predicted_bytes)[1]
 
+    def formula_bytes(self, limit_bytes: float) -> float:
+        """What the formulas may say of a step that is to fit the limit; below 0 where none does."""
+        return (limit_bytes / self.most - self.fixed_bytes) / (1.0 + self.share)
+
     def in_words(self) -> str:
         """`measured on 32 steps of tiny and small: 0.1 MiB + 0.02 % beyond the formulas, ...`."""
         if not self.steps:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from tinyllama_tools.laws import LawRefusedError
 from tinyllama_tools.prediction.refusal import RatesRefusedError
 from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.report.document import Document, Omission, Section
+from tinyllama_tools.report.document import Document, Omission, Section, not_foreseen
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.places import without_places
 from tinyllama_tools.report.sections import (
@@ -49,7 +49,6 @@ BUILDERS: Sequence[tuple[str, str, Builder]] = tuple(
         comparison,
     )
 )
-NOT_FORESEEN = "not foreseen:"
 REFUSALS = (BadInputError, LawRefusedError, RatesRefusedError, SuiteError)
 
 
@@ -60,7 +59,7 @@ def _section(identity: str, title: str, build: Builder, inputs: ReportInputs) ->
         reason = str(error)
     except Exception as error:
         # a fault of ours in one section must not cost the reader the others
-        reason = f"{NOT_FORESEEN} {type(error).__name__}: {error}"
+        reason = not_foreseen(error)
     return Section(
         identity,
         title,
@@ -76,10 +75,7 @@ def _sentences(inputs: ReportInputs) -> tuple[list[str], list[Omission]]:
         try:
             texts.append(sentence(inputs))
         except Exception as error:
-            is_foreseen = isinstance(error, REFUSALS)
-            reason = (
-                str(error) if is_foreseen else f"{NOT_FORESEEN} {type(error).__name__}: {error}"
-            )
+            reason = str(error) if isinstance(error, REFUSALS) else not_foreseen(error)
             texts.append(f"There is no sentence on {what}: Left out says why.")
             omissions.append(Omission("summary", what, reason, is_error=True))
     return texts, omissions

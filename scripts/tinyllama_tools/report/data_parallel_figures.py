@@ -21,6 +21,7 @@ from tinyllama_tools.report.plots import (
 from tinyllama_tools.scaling.alpha_beta import AlphaBeta
 from tinyllama_tools.scaling.analysis import Analysis
 from tinyllama_tools.scaling.efficiency import ScalingPoint
+from tinyllama_tools.scaling.estimate import interval_words
 from tinyllama_tools.scaling.projection import ProjectedStep
 from tinyllama_tools.scaling.scaling_result import STEPS
 
@@ -52,7 +53,8 @@ def speedup_figure(identity: str, analysis: Analysis) -> Figure:
         trace = line(mode.replace("_", " "), xs, ys, dash=dash, error_y=_speedup_errors(of))
         traces.append(trace | {"mode": "lines+markers"})
     axes = layout(axis("ranks", log=True), axis("speed-up over one rank alone", log=True))
-    note = "Medians over rounds with 95 % intervals; within a round, ways of a step take turns."
+    sure = interval_words(point.speedup for point in analysis.points)
+    note = f"Medians over rounds with {sure}; within a round, ways of a step take turns."
     return Figure(identity, "Speed-up against ideal", traces, axes, note)
 
 

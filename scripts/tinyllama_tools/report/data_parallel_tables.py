@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tinyllama_tools.report.document import Cell, Column, Table, text_column
-from tinyllama_tools.report.scaling_file import ScalingRun
+from tinyllama_tools.report.scaling_file import ScalingRun, StatedLocalStep
 from tinyllama_tools.scaling.analysis import Analysis
-from tinyllama_tools.scaling.estimate import Estimate
+from tinyllama_tools.scaling.estimate import Estimate, interval_words
 from tinyllama_tools.scaling.projection import ProjectedStep
 
 MILLI, MICRO, GIGA = 1e3, 1e6, 1e9
@@ -54,7 +54,8 @@ def efficiency_table(identity: str, analysis: Analysis) -> Table:
         Column("of step without it", "%"),
         Column("hidden by overlap", "%", digits=3),
     )
-    note = "Medians over rounds; from and to are the 95 % interval of the efficiency."
+    sure = interval_words(point.efficiency for point in analysis.points)
+    note = f"Medians over rounds; from and to, of the efficiency: {sure}."
     return Table(identity, "Parallel efficiency", columns, rows, note, is_key=True)
 
 
@@ -89,6 +90,7 @@ def fit_table(identity: str, analysis: Analysis) -> Table:
             fit.bandwidth_range.low / GIGA,
             fit.bandwidth_range.high / GIGA,
             fit.sizes,
+            fit.scatter,
             fit.median_held_out,
             fit.worst_held_out,
         ]
@@ -104,10 +106,15 @@ def fit_table(identity: str, analysis: Analysis) -> Table:
         Column("bandwidth from", "GB/s"),
         Column("bandwidth to", "GB/s"),
         Column("sizes", digits=6),
+        Column("largest misfit", "%", digits=3),
         Column("held out, median", "%", digits=3),
         Column("held out, worst", "%", digits=3),
     )
-    note = "time = latency + bytes / bandwidth; held out: each size predicted from the others."
+    note = (
+        "time = latency + bytes / bandwidth; held out: each size predicted from the others. From "
+        "and to are 95 % intervals that take the misfit for chance: they say little where it is "
+        "large."
+    )
     return Table(identity, "Latency and bandwidth of collectives", columns, rows, note)
 
 
@@ -136,6 +143,32 @@ def check_table(identity: str, analysis: Analysis) -> Table:
     )
     note = "The model knows neither slower local work nor imbalance. Off by: 0 between from and to."
     return Table(identity, "The model against what was run", columns, rows, note)
+
+
+def local_table(identity: str, steps: Sequence[StatedLocalStep]) -> Table:
+    """What the projections start from."""
+    rows: list[list[Cell]] = [
+        [
+            step.name,
+            step.kind,
+            MILLI * step.seconds,
+            *((MILLI * step.low, MILLI * step.high) if step.range_words else (None, None)),
+            step.range_words,
+            step.source,
+        ]
+        for step in steps
+    ]
+    columns = (
+        text_column("step"),
+        text_column("kind"),
+        Column("local step", "ms"),
+        Column("from", "ms"),
+        Column("to", "ms"),
+        text_column("range"),
+        text_column("source"),
+    )
+    note = "One device's step, without communication; measured ones are taken as they are."
+    return Table(identity, "Local steps", columns, rows, note)
 
 
 def projection_table(identity: str, steps: Sequence[ProjectedStep]) -> Table:
@@ -172,7 +205,11 @@ def projection_table(identity: str, steps: Sequence[ProjectedStep]) -> Table:
         text_column("all-reduce"),
         text_column("kind"),
     )
-    note = "Projections, not measurements: from and to are all hidden that can be, and nothing."
+    note = (
+        "Projections, not measurements. A step's time is from all communication hidden that can be "
+        "to nothing hidden, its efficiency the other way round. The range of a predicted local "
+        "step is not in them: Local steps has it."
+    )
     return Table(identity, "Projections", columns, rows, note, is_key=True)
 
 

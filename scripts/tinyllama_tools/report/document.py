@@ -92,6 +92,11 @@ class Omission:
     is_error: bool = False
 
 
+def not_foreseen(error: Exception) -> str:
+    """The reason of an omission that is our own fault."""
+    return f"not foreseen: {type(error).__name__}: {error}"
+
+
 @dataclass(frozen=True)
 class Section:
     """`missing`: why there is nothing to show and which command makes it; empty where there is."""

@@ -15,6 +15,7 @@ from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.scaling_fits import Foretold, SeriesFit
 from tinyllama_tools.report.selection import headline_steps
 from tinyllama_tools.report.wording import count_of
+from tinyllama_tools.scaling.efficiency import ScalingPoint
 
 # as tiny_llama_bench --figures-of-merit names them
 COUNTERS = (
@@ -96,18 +97,26 @@ def _predicted(inputs: ReportInputs) -> Iterator[FigureOfMerit]:
         yield FigureOfMerit(f"{name}/predicted_memory", of.memory_bytes / MIB, "MiB")
 
 
+def _of_point(name: str, scaling: str, point: ScalingPoint) -> Iterator[FigureOfMerit]:
+    yield FigureOfMerit(f"{name}/time", point.seconds.median, "s")
+    if point.efficiency is not None:
+        percent = point.efficiency.median
+        yield FigureOfMerit(f"{name}/{scaling}_efficiency_percent", percent, "%")
+    if point.communication is not None:
+        percent = point.communication.median
+        yield FigureOfMerit(f"{name}/communication_percent", percent, "%")
+
+
 def _data_parallel(inputs: ReportInputs) -> Iterator[FigureOfMerit]:
+    """A step that several runs have is the first run's: a name stands for one figure."""
+    known: set[str] = set()
     for run in inputs.scalings:
         for result in run.analysis.results:
             for point in (p for p in run.analysis.points if p.ranks == result.ranks):
                 name = str(result.steps[point.mode].name)
-                yield FigureOfMerit(f"{name}/time", point.seconds.median, "s")
-                if point.efficiency is not None:
-                    percent = point.efficiency.median
-                    yield FigureOfMerit(f"{name}/efficiency_percent", percent, "%")
-                if point.communication is not None:
-                    percent = point.communication.median
-                    yield FigureOfMerit(f"{name}/communication_percent", percent, "%")
+                if name not in known:
+                    known.add(name)
+                    yield from _of_point(name, result.scaling, point)
 
 
 def figures_of_merit(inputs: ReportInputs) -> list[FigureOfMerit]:

@@ -23,11 +23,19 @@ POWER_LAW = (
 DECIMALS = 6
 
 
+# what laws/held_out.py says of its own figures
+SAME_ROUNDS = (
+    " The cells left out are of the same rounds as the others, so more of them lie in it than of "
+    "new ones would."
+)
+
+
 def _held_note(kind: RangeKind) -> str:
     return (
         "Cells of half the largest batch x sequence and more were left out of the fit and "
         "predicted from the others. Covered: how many lie in the law's range "
         f"({kind.short}), whose median width is given in percent. {kind.of_values}"
+        f"{SAME_ROUNDS if kind == RangeKind.NEW_ROUNDS else ''}"
     )
 
 

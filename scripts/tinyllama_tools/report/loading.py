@@ -29,7 +29,7 @@ from tinyllama_tools.reading.result_set import (
     read_result_set,
     refuse_other_run,
 )
-from tinyllama_tools.report.document import Omission
+from tinyllama_tools.report.document import Omission, not_foreseen
 from tinyllama_tools.report.frontier_file import read_frontier
 from tinyllama_tools.report.inputs import Ablation, GridStudy, ReportInputs, TrainingRun
 from tinyllama_tools.report.kinds import STUDY_FILE, SUITE_FILE, Kind, Source, is_grid_study
@@ -55,7 +55,10 @@ class _Reading:
             return read()
         except (BadInputError, BadProfileError, ValueError, OSError) as error:
             self.error(path, str(error))
-            return None
+        except Exception as error:
+            # a fault of ours in reading one file must not cost the reader the others
+            self.error(path, not_foreseen(error))
+        return None
 
     def error(self, path: Path, reason: str) -> None:
         """The reason without the path, which stands beside it."""

@@ -3,31 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.json_file import Json, bad_file, read_json
 from tinyllama_tools.reading.json_number import is_number, shown
-from tinyllama_tools.scaling.analysis import Analysis, analyse_path
+from tinyllama_tools.scaling.analysis import Analysis, analyse
+from tinyllama_tools.scaling.failure import Failure
 from tinyllama_tools.scaling.files import DOCUMENT, SCHEMA_VERSION
 from tinyllama_tools.scaling.projection import ProjectedStep
+from tinyllama_tools.scaling.reading_run import read_again
 
 AGAIN = "make it again: scripts/scaling --from FOLDER"
 TEXTS = ("size", "interconnect", "scaling", "algorithm", "local_kind", "kind")
+CONTENT = (("steps", list), ("local_steps", list), ("interconnects", list), ("missing", dict))
 # without a measured overlap
 OPTIONAL = ("seconds_between", "efficiency_between")
 
 
 @dataclass(frozen=True)
+class StatedLocalStep:
+    """One device's step that projections start from. `low`, `high`: seconds, of a predicted one,
+    which `range_words` names; of a measured one there are none."""
+
+    name: str
+    kind: str
+    seconds: float
+    low: float
+    high: float
+    range_words: str
+    source: str
+
+
+@dataclass(frozen=True)
 class ScalingRun:
-    """`analysis`: made anew of the results. `projections`, `projection`: the rows and the rest of
-    what scaling.json says of them; empty where there is no such file."""
+    """`analysis`: made anew of the results. `failures`: numbers of ranks without a usable result.
+    `projections`, `local_steps`, `projection`: the rows and the rest of what scaling.json says of
+    them; empty where there is no such file, or where it is damaged, which `refusal` says."""
 
     path: Path
     analysis: Analysis
+    failures: tuple[Failure, ...] = ()
     projections: tuple[ProjectedStep, ...] = ()
+    local_steps: tuple[StatedLocalStep, ...] = ()
     projection: Mapping[str, Any] | None = None
+    refusal: str = ""
 
     @property
     def title(self) -> str:
@@ -51,24 +73,49 @@ def _projected(row: object, index: int, path: Path) -> ProjectedStep:
     return ProjectedStep(**row)
 
 
+def _local(row: object, index: int, path: Path) -> StatedLocalStep:
+    where = f"projection.local_steps[{index}]"
+    if not isinstance(row, dict):
+        raise bad_file(path, f"{where} is no object", AGAIN)
+    found = {}
+    for field in fields(StatedLocalStep):
+        value = row.get(field.name)
+        if not (isinstance(value, str) if field.type == "str" else is_number(value)):
+            raise bad_file(path, f"{where}: {field.name} is {shown(value)}", AGAIN)
+        found[field.name] = value
+    return StatedLocalStep(**found)
+
+
 def _checked(document: Json, path: Path) -> Mapping[str, Any]:
     version, found = document.get("schema_version"), document.get("projection")
     if version != SCHEMA_VERSION:
         raise bad_file(path, f"schema_version is {version!r}, must be {SCHEMA_VERSION}", AGAIN)
     if not isinstance(found, dict):
         raise bad_file(path, "has no object 'projection'", AGAIN)
-    for key, kind in (("steps", list), ("interconnects", list), ("missing", dict)):
+    for key, kind in CONTENT:
         if not isinstance(found.get(key), kind):
             raise bad_file(path, f"projection.{key} is {shown(found.get(key))}", AGAIN)
     return found
 
 
+def _with_projections(run: ScalingRun, path: Path) -> ScalingRun:
+    found = _checked(read_json(path)[0], path)
+    return replace(
+        run,
+        projections=tuple(_projected(row, i, path) for i, row in enumerate(found["steps"])),
+        local_steps=tuple(_local(row, i, path) for i, row in enumerate(found["local_steps"])),
+        projection=found,
+    )
+
+
 def read_scaling_run(path: Path) -> ScalingRun:
-    """BadInputError for results that cannot be used, and for a scaling.json that is damaged."""
-    analysis = analyse_path(path)
-    document_path = path / DOCUMENT
-    if not path.is_dir() or not document_path.exists():
-        return ScalingRun(path, analysis)
-    found = _checked(read_json(document_path)[0], document_path)
-    rows = tuple(_projected(row, i, document_path) for i, row in enumerate(found["steps"]))
-    return ScalingRun(path, analysis, rows, found)
+    """BadInputError where no result can be used."""
+    read = read_again(path)
+    run = ScalingRun(path, analyse(read.results), read.failures)
+    document = path / DOCUMENT
+    if not path.is_dir() or not document.exists():
+        return run
+    try:
+        return _with_projections(run, document)
+    except BadInputError as error:
+        return replace(run, refusal=str(error).removeprefix(f"{document}: "))

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from tinyllama_tools.frontier.axis import BY_SEQ
+from tinyllama_tools.laws import RangeKind
 from tinyllama_tools.reading.case_name import STEP
 from tinyllama_tools.reading.result_set import MeasuredCase
 from tinyllama_tools.report.inputs import ReportInputs
@@ -159,7 +160,10 @@ def scaling_sentence(inputs: ReportInputs) -> str:
         return f"{text}; too few cells to hold some out."
     error = statistics.median(abs(held.error_percent) for held in fit.held_out)
     covered = sum(held.is_covered for held in fit.held_out)
-    inside = f"{covered} of {len(fit.held_out)} inside the {fit.law.range_kind.short}"
+    kind = fit.law.range_kind
+    inside = f"{covered} of {len(fit.held_out)} inside the {kind.short}"
+    if kind == RangeKind.NEW_ROUNDS:
+        inside += " for new rounds, which theirs were not"
     return (
         f"{text}; the largest cells, held out of the fit, were predicted to within "
         f"{percent_text(error)} (median), {inside}."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tinyllama_tools.reading.collective_name import ALL_REDUCE
@@ -13,14 +12,12 @@ from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.scaling.alpha_beta import AlphaBeta, fit_collectives
 from tinyllama_tools.scaling.collective_models import link_of_ring
 from tinyllama_tools.scaling.efficiency import ScalingPoint, points_of
-from tinyllama_tools.scaling.files import result_files
 from tinyllama_tools.scaling.interconnects import Interconnect, SourcedLink
 from tinyllama_tools.scaling.projection_check import ProjectionCheck, check_projection
 from tinyllama_tools.scaling.scaling_result import (
     OVERLAP,
     CollectiveRow,
     ScalingResult,
-    read_scaling_result,
 )
 from tinyllama_tools.scaling.waterfall import LossWaterfall, waterfall_of
 
@@ -134,8 +131,3 @@ def analyse(results: Sequence[ScalingResult]) -> Analysis:
         {f"{name} ({one.path.name})": why for one in ordered for name, why in one.failed.items()},
         tuple(_differences(ordered)),
     )
-
-
-def analyse_path(path: Path) -> Analysis:
-    """Of a folder with ranks_<N>.json, or of one such file. BadInputError as the reading."""
-    return analyse([read_scaling_result(file) for file in result_files(path)])

@@ -8,7 +8,7 @@ of one round compares neighbours in time. The interval is the exact one of a med
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tinyllama_tools.ratio_statistics import WANTED_CONFIDENCE, Interval, median_interval
@@ -30,6 +30,16 @@ class Estimate:
         ends = f"{self.interval.low:.{digits}f} to {self.interval.high:.{digits}f}"
         sure = self.interval.confidence
         return f"{middle} ({ends}{'' if sure >= WANTED_CONFIDENCE else f' at {100 * sure:.0f} %'})"
+
+
+def interval_words(found: Iterable[Estimate | None]) -> str:
+    """`95 % intervals`, or `intervals of 75 % confidence or more` where rounds were too few."""
+    sure = [one.interval.confidence for one in found if one is not None and one.interval]
+    if not sure:
+        return "no intervals, since there was one round only"
+    if min(sure) >= WANTED_CONFIDENCE:
+        return "95 % intervals"
+    return f"intervals of {100 * min(sure):.0f} % confidence or more, since rounds were few"
 
 
 def estimate(values: Sequence[float]) -> Estimate:

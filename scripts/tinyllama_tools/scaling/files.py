@@ -21,9 +21,10 @@ def log_file(folder: Path, ranks: int) -> Path:
     return folder / f"ranks_{ranks}.log"
 
 
-def _ranks_of(path: Path) -> tuple[int, str]:
+def ranks_of(path: Path) -> int:
+    """Of a file that is named as result_file() names it; 0 for others."""
     digits = path.stem.rpartition("_")[2]
-    return (int(digits) if digits.isdecimal() else -1, path.name)
+    return int(digits) if digits.isdecimal() else 0
 
 
 def result_files(path: Path) -> list[Path]:
@@ -33,7 +34,7 @@ def result_files(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    found = sorted(path.glob(RESULTS), key=_ranks_of)
+    found = sorted(path.glob(RESULTS), key=lambda file: (ranks_of(file), file.name))
     if not found:
         raise BadInputError(
             f"{path}: holds no {RESULTS}; measure first: scripts/scaling --processes 1,2"

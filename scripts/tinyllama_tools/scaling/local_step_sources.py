@@ -125,18 +125,35 @@ def _files(path: Path) -> list[Path]:
     return rounds_of(path) or [path / SUITE_FILE]
 
 
+def _read(path: Path) -> list[ScalingResult] | ResultSet:
+    """What the place holds: a run of several ranks, or a result of the suite."""
+    files = _files(path)
+    document, _ = read_json(files[0])
+    if is_scaling_result(document):
+        return [read_scaling_result(file) for file in files]
+    return read_result_set(files)
+
+
+def _stored_costs(path: Path) -> Sequence[CaseCost] | None:
+    """Of the study's own file; None where there is none."""
+    stored = path / COSTS
+    if not (path.is_dir() and stored.exists()):
+        return None
+    return read_case_costs(read_json(stored)[0])
+
+
 def check_local_steps(given: Iterable[Path]) -> None:
-    """BadInputError for one that cannot be read, which is to be said before hours of measuring."""
+    """BadInputError for one that cannot be used, which is to be said before hours of measuring."""
     for path in given:
-        for file in _files(path):
-            read_json(file)
+        _read(path)
+        _stored_costs(path)
 
 
 def _costs(path: Path, program: Path, dtype: str, variant: str) -> tuple[Sequence[CaseCost], str]:
     """Of the study's own file, else of the program."""
-    stored = path / COSTS
-    if path.is_dir() and stored.exists():
-        return read_case_costs(read_json(stored)[0]), ""
+    stored = _stored_costs(path)
+    if stored is not None:
+        return stored, ""
     variants = ",".join(dict.fromkeys((BASELINE, variant)))
     options = [
         f"--sizes={','.join(problem_sizes())}",
@@ -153,11 +170,9 @@ def _of_path(
     path: Path, program: Path, dtype: str, variant: str
 ) -> tuple[dict[str, LocalStep], dict[str, LocalStep], str]:
     """Measured, predicted, and why nothing is predicted."""
-    files = _files(path)
-    document, _ = read_json(files[0])
-    if is_scaling_result(document):
-        return steps_alone([read_scaling_result(file) for file in files]), {}, ""
-    results = read_result_set(files)
+    results = _read(path)
+    if isinstance(results, list):
+        return steps_alone(results), {}, ""
     measured = steps_of_suite(results, dtype, variant)
     costs, reason = _costs(path, program, dtype, variant)
     predicted, refusal = steps_predicted(results, costs, dtype, variant) if costs else ({}, reason)

@@ -22,7 +22,7 @@ from tinyllama_tools.published_results import REFERENCE
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.result_files import changed_files, run_folder, write_whole
 from tinyllama_tools.scaling.analysis import analyse
-from tinyllama_tools.scaling.document import failures_before, scaling_document
+from tinyllama_tools.scaling.document import scaling_document
 from tinyllama_tools.scaling.failure import Failure
 from tinyllama_tools.scaling.files import DOCUMENT, PAGE, result_file, result_files
 from tinyllama_tools.scaling.interconnects import Interconnect, read_interconnects
@@ -34,6 +34,7 @@ from tinyllama_tools.scaling.projection import GLOBAL_BATCH
 from tinyllama_tools.scaling.projections import projections_of
 from tinyllama_tools.scaling.publish import check_publishable, place_of, publish_results
 from tinyllama_tools.scaling.rank_process import BUILD_IT
+from tinyllama_tools.scaling.reading_run import read_again, read_results
 from tinyllama_tools.scaling.scaling_result import ScalingResult, read_scaling_result
 from tinyllama_tools.suite_run import PROJECT, SuiteError
 
@@ -52,22 +53,6 @@ def show(line: str) -> None:
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns - 1
         print(f"\r{line[:width]}\033[K", end="\r", file=sys.stderr, flush=True)
-
-
-def _usable(folder: Path, failures: list[Failure]) -> list[ScalingResult]:
-    """What was measured; a file that cannot be used becomes a failure of its world, unless that has
-    one already: a world that ended before its first round leaves a file without rows."""
-    found = []
-    known = {failure.ranks for failure in failures}
-    for path in result_files(folder):
-        try:
-            found.append(read_scaling_result(path))
-        except BadInputError as error:
-            digits = path.stem.rpartition("_")[2]
-            ranks = int(digits) if digits.isdecimal() else 0
-            if ranks not in known:
-                failures.append(Failure(ranks, 1, str(error)))
-    return found
 
 
 def write_results(
@@ -125,12 +110,10 @@ def _publish(options: argparse.Namespace, links: Sequence[Interconnect]) -> int:
 
 def _read_again(options: argparse.Namespace, links: Sequence[Interconnect], command: str) -> int:
     """One file alone leaves the folder's own scaling.json as it is."""
-    path = options.source
-    results = [read_scaling_result(file) for file in result_files(path)]
-    folder = path if path.is_dir() else None
-    failures = failures_before(folder) if folder is not None else ()
-    write_results(results, folder, options, links, command, failures)
-    return 0
+    read = read_again(options.source)
+    folder = options.source if options.source.is_dir() else None
+    write_results(read.results, folder, options, links, command, read.failures)
+    return 1 if read.unread else 0
 
 
 def _show_program_help(options: argparse.Namespace) -> int:
@@ -156,12 +139,9 @@ def run(options: argparse.Namespace, command: str) -> int:
     if not any(result_file(folder, ranks).exists() for ranks in options.processes):
         say(f"nothing was measured; what the ranks said is in {shown(folder)}")
         return measured.status or 1
-    failures = list(measured.failures)
-    results = _usable(folder, failures)
-    if results:
-        write_results(results, folder, options, links, command, failures)
-    unread = len(failures) > len(measured.failures)
-    return measured.status or (1 if unread or any(one.failed for one in results) else 0)
+    read = read_results(folder, measured.failures)
+    write_results(read.results, folder, options, links, command, read.failures)
+    return measured.status or (1 if read.unread or any(one.failed for one in read.results) else 0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

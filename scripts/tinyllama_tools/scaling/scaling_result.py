@@ -127,15 +127,30 @@ def _check_context(document: Json, path: Path) -> None:
     sizes = found["bucket_bytes"]
     if not all(is_number(size) and size > 0 for size in sizes):
         raise bad_file(path, f"bucket_bytes {shown(sizes)}: must be positive", MEASURE_AGAIN)
+    if not (is_number(found["bucket_MiB"]) and found["bucket_MiB"] > 0):
+        what = f"bucket_MiB {shown(found['bucket_MiB'])}: must be positive and finite"
+        raise bad_file(path, what, MEASURE_AGAIN)
 
 
-def _rounds(document: Json) -> dict[str, dict[int, Json]]:
-    """The repetitions of each row, by their number; the reader has checked all of them."""
+def _check_round(entry: Json, number: object, path: Path) -> None:
+    """What the reader of results leaves unchecked: other benchmarks need not have it."""
+    name, cpu_time = entry["run_name"], entry.get("cpu_time", 0.0)
+    if not isinstance(number, int) or isinstance(number, bool):
+        what = f"{name}: repetition_index is {shown(number)}, must be a whole number"
+        raise bad_file(path, what, MEASURE_AGAIN)
+    if not (is_number(cpu_time) and cpu_time >= 0):
+        what = f"{name}: cpu_time is {shown(cpu_time)}, must be a number of 0 or more"
+        raise bad_file(path, what, MEASURE_AGAIN)
+
+
+def _rounds(document: Json, path: Path) -> dict[str, dict[int, Json]]:
+    """The repetitions of each row, by their number; the reader has checked their times."""
     found: dict[str, dict[int, Json]] = {}
     for index, entry in enumerate(document["benchmarks"]):
         if entry["run_type"] == ITERATION and not entry.get("error_occurred"):
-            name = entry["run_name"].removesuffix(TIMED_BY)
-            found.setdefault(name, {})[entry.get("repetition_index", index)] = entry
+            number = entry.get("repetition_index", index)
+            _check_round(entry, number, path)
+            found.setdefault(entry["run_name"].removesuffix(TIMED_BY), {})[number] = entry
     return found
 
 
@@ -169,6 +184,13 @@ def _split_alone(rows: list[StepRow], path: Path) -> tuple[dict[str, StepRow], S
     return found, alone_global
 
 
+def _check_ranks(name: CaseName | CollectiveName, world_size: int, path: Path) -> None:
+    """A figure for each rank would be wrong by the factor between them."""
+    if name.ranks != world_size:
+        what = f"{name}: is of {name.ranks} ranks, context.{CONTEXT_KEY}.world_size is {world_size}"
+        raise bad_file(path, what, MEASURE_AGAIN)
+
+
 def read_scaling_result(path: Path) -> ScalingResult:
     """BadInputError for a file that is none, or with a time, counter or key that cannot be used."""
     document, _ = read_json(path)
@@ -177,14 +199,17 @@ def read_scaling_result(path: Path) -> ScalingResult:
     failed = {n: c.failed or c.skipped for n, c in checked.cases.items() if c.seconds is None}
     steps: list[StepRow] = []
     collectives: list[CollectiveRow] = []
-    for text, rounds in _rounds(document).items():
+    world_size = document["context"][CONTEXT_KEY]["world_size"]
+    for text, rounds in _rounds(document, path).items():
         if text in failed:
             continue
         step, collective = parse_case_name(text), parse_collective_name(text)
         if step is not None and step.is_data_parallel:
+            _check_ranks(step, world_size, path)
             cpu_seconds = _seconds(rounds, "cpu_time")
             steps.append(StepRow(step, _seconds(rounds), cpu_seconds, _counters(rounds)))
         elif collective is not None:
+            _check_ranks(collective, world_size, path)
             collectives.append(CollectiveRow(collective, _seconds(rounds)))
     if not steps and not collectives and not failed:
         raise bad_file(path, "holds neither a data-parallel step nor a collective", REMEDY)

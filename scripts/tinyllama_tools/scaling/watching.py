@@ -75,8 +75,11 @@ class _Watch:
             self._ended[one.rank] = status
             for line in one.said():
                 self._on_line(one.rank, line)
-        # of several at once, the one that a signal ended is the cause, the others' the effect
-        bad = sorted((pair for pair in new if pair[1] != 0), key=lambda pair: pair[1])
+        # of several at once, the one that a signal ended, or that refused to start, is the cause,
+        # and the 1 of the others the effect
+        bad = sorted(
+            (pair for pair in new if pair[1] != 0), key=lambda pair: (pair[1] > 0, -pair[1])
+        )
         self._bad += [one for one, _ in bad]
         if new and self._deadline == float("inf"):
             self._deadline = time.monotonic() + self._patience.others

@@ -15,6 +15,7 @@ from tinyllama_tools.report.data_parallel_tables import (
     efficiency_table,
     fit_table,
     link_table,
+    local_table,
     loss_table,
     projection_table,
 )
@@ -23,12 +24,14 @@ from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import Kind
 from tinyllama_tools.report.scaling_file import ScalingRun
 from tinyllama_tools.report.wording import listed
+from tinyllama_tools.scaling.files import DOCUMENT
 from tinyllama_tools.scaling.tables import collective_notes
 from tinyllama_tools.scaling.weak_strong import STRONG, WEAK
 
 ID, TITLE = "data_parallel", "Data-parallel scaling"
 MISSING = f"no data-parallel run was given; {Kind.SCALING.command} makes one"
 NO_PROJECTION = "no scaling.json is beside the results; scripts/scaling --from FOLDER makes it"
+SAME_NAMES = "an earlier run has steps of the same names: --format fom prints its figures only"
 METHOD = (
     "Efficiency is one rank's time alone over that of the data-parallel step, in the same round; "
     "the communication's share is what the step takes longer than the same ranks without it."
@@ -85,6 +88,7 @@ def _tables(run: ScalingRun, mark: str) -> list[Table]:
         loss_table(f"scaling_losses{mark}", analysis),
         fit_table(f"collective_fits{mark}", analysis),
         check_table(f"projection_checks{mark}", analysis),
+        local_table(f"local_steps{mark}", run.local_steps),
         projection_table(f"projections{mark}", run.projections),
         link_table(f"projection_links{mark}", run),
     ]
@@ -92,6 +96,10 @@ def _tables(run: ScalingRun, mark: str) -> list[Table]:
 
 
 def _omissions(run: ScalingRun) -> Iterator[Omission]:
+    for failure in run.failures:
+        # a program's last words may be several lines
+        words = " ".join(failure.words.split())
+        yield Omission("ranks", f"{run.title}, {failure.ranks} ranks", words, is_error=True)
     for name, reason in run.analysis.failed.items():
         yield Omission("case", name, reason, is_error=True)
     for refusal in run.analysis.refused:
@@ -100,7 +108,9 @@ def _omissions(run: ScalingRun) -> Iterator[Omission]:
     for one in run.analysis.waterfalls:
         if one.refusal:
             yield Omission("loss of a step", f"{run.title}, {one.ranks} ranks", one.refusal)
-    if run.projection is None:
+    if run.refusal:
+        yield Omission("projection", f"{run.title}, {DOCUMENT}", run.refusal, is_error=True)
+    elif run.projection is None:
         yield Omission("projection", run.title, NO_PROJECTION)
 
 
@@ -109,7 +119,12 @@ def build(inputs: ReportInputs) -> Section:
     if not inputs.scalings:
         return Section(ID, TITLE, missing=MISSING)
     texts, figures, tables, omissions = [METHOD], [], [], []
+    named: set[str] = set()
     for number, run in enumerate(inputs.scalings):
+        names = {str(row.name) for result in run.analysis.results for row in result.steps.values()}
+        if names & named:
+            omissions.append(Omission("figures of merit", run.title, SAME_NAMES))
+        named |= names
         mark = f"_{number + 1}" if number else ""
         texts += list(_texts(run))
         figures += _figures(run, mark)
