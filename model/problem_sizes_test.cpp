@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "model/cost.hpp"
+#include "model/file_testing.hpp"
 
 namespace tinyllama {
 namespace {
@@ -15,7 +16,8 @@ const std::filesystem::path kProjectsFile =
     std::filesystem::path(TINY_LLAMA_SOURCE_DIR) / "fixtures/problem_sizes.json";
 
 std::string error_for(const std::string& text) {
-  const auto file = std::filesystem::path(::testing::TempDir()) / "problem_sizes_test.json";
+  const testing::TemporaryFolder folder;
+  const auto file = folder / "problem_sizes_test.json";
   std::ofstream(file) << text;
   try {
     load_problem_sizes(file);

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from noted_waits import noting_waits
+
 TESTS = Path(__file__).resolve().parent
 # Plays one run at once; a run of small with all its steps waits for Ctrl-C, then ends as the
 # training program does: with its summary written and status 130.
@@ -78,7 +80,7 @@ def write_program(path: Path, text: str) -> None:
 
 
 def wait_for(log: Path, text: str) -> None:
-    for _ in range(300):
+    for _ in range(1200):
         if log.exists() and text in log.read_text():
             return
         time.sleep(0.1)
@@ -94,8 +96,9 @@ def test_being_asked_to_end_keeps_what_is_measured(tmp_path: Path, by: signal.Si
     train = TRAIN.format(python=sys.executable, tests=str(TESTS), scripts=scripts)
     write_program(programs / "benchmarks/tiny_llama_train", train)
     write_program(programs / "benchmarks/tiny_llama_bench", BENCH.format(answer=dry_run_answer()))
-    results, said = tmp_path / "results", tmp_path / "said"
-    command = [sys.executable, "-m", "tinyllama_tools.study", "tiny", "small", "--grid=off"]
+    results, said, waits = tmp_path / "results", tmp_path / "said", tmp_path / "waits"
+    code = "from tinyllama_tools.study import main\nraise SystemExit(main())"
+    command = [sys.executable, "-c", noting_waits(waits) + code, "tiny", "small", "--grid=off"]
     with said.open("w") as stream:
         process = subprocess.Popen(
             [*command, "--num-steps=7", f"--results={results}", f"--build-folder={programs}"],
@@ -108,6 +111,7 @@ def test_being_asked_to_end_keeps_what_is_measured(tmp_path: Path, by: signal.Si
         wait_for(said, "Problem Size: SMALL")
         log = next_log(results)
         wait_for(log, "Step 1/7")
+        wait_for(waits, f"--output-dir={log.parent}")
         process.send_signal(by)
         status = process.wait(30)
     text = said.read_text()

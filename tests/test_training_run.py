@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from noted_waits import has_noted, noting_waits
 from tinyllama_tools.training_run import TrainingError, TrainingProgram, command_line
 from training_stand_in import made_up_summary
 
@@ -93,7 +94,8 @@ def test_an_interrupted_program_ends_its_step_first(tmp_path: Path) -> None:
         "trap 'sleep 0.3; touch $folder/step; exit 130' INT\n"
         "mkdir -p $folder; touch $folder/ready; while :; do sleep 0.05; done",
     )
-    code = (
+    note = tmp_path / "waits"
+    code = noting_waits(note) + (
         "from pathlib import Path; from tinyllama_tools.training_run import TrainingProgram\n"
         f"TrainingProgram(Path({str(used.program)!r})).run([], Path({str(tmp_path)!r}) / 'out')"
     )
@@ -104,12 +106,12 @@ def test_an_interrupted_program_ends_its_step_first(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 20
-    while not (tmp_path / "out/ready").exists():
+    deadline = time.monotonic() + 60
+    while not ((tmp_path / "out/ready").exists() and has_noted(note, str(used.program))):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert b"KeyboardInterrupt" in errors
     assert (tmp_path / "out/step").exists()
 

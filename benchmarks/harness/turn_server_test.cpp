@@ -78,10 +78,15 @@ TEST_F(TurnServerTest, ATurnRunsWhatItAnswersAndNothingElse) {
 TEST_F(TurnServerTest, ATurnUsesItsTimeAndRunsAtLeastOnce) {
   ask("open", 0);
   EXPECT_EQ(time(0, 0).at("seconds").size(), 1U);
-  const auto start = std::chrono::steady_clock::now();
-  EXPECT_GT(time(0, 0.05).at("seconds").size(), 10U) << "a product of 8 by 8 takes microseconds";
-  const std::chrono::duration<double> used = std::chrono::steady_clock::now() - start;
-  EXPECT_GE(used.count(), 0.05);
+  // A busy machine may take the processor away for most of a turn, but not of every one.
+  size_t iterations = 0;
+  for (int turn = 0; turn < 20 && iterations <= 10; ++turn) {
+    const auto start = std::chrono::steady_clock::now();
+    iterations = time(0, 0.05).at("seconds").size();
+    const std::chrono::duration<double> used = std::chrono::steady_clock::now() - start;
+    EXPECT_GE(used.count(), 0.05);
+  }
+  EXPECT_GT(iterations, 10U) << "a product of 8 by 8 takes microseconds";
 }
 
 TEST_F(TurnServerTest, CountersAreThoseOfTheCaseWhateverElseIsOpen) {

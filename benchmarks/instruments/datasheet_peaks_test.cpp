@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "benchmarks/instruments/peaks.hpp"
+#include "model/file_testing.hpp"
 
 namespace tinyllama::instruments {
 namespace {
@@ -69,13 +70,9 @@ TEST(DatasheetPeaksTest, FiguresAreDenseAndOfOneLogicalDevice) {
 class BadDatasheetTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    file_ = std::filesystem::path(::testing::TempDir()) /
-            (std::string("bad_peaks_") + test->name() + ".json");
     std::ifstream stream(real_file);
     document_ = nlohmann::json::parse(stream);
   }
-  void TearDown() override { std::filesystem::remove(file_); }
 
   nlohmann::json& row() { return document_["devices"][1]; }
 
@@ -96,7 +93,8 @@ class BadDatasheetTest : public ::testing::Test {
     }
   }
 
-  std::filesystem::path file_;
+  ::tinyllama::testing::TemporaryFolder folder_;
+  std::filesystem::path file_ = folder_ / "bad_peaks.json";
   nlohmann::json document_;
 };
 

@@ -10,6 +10,7 @@
 
 #include "benchmarks/instruments/gpu_runtime.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
+#include "model/file_testing.hpp"
 
 namespace tinyllama::instruments {
 namespace {
@@ -66,23 +67,17 @@ TEST(DeviceTest, HipWithoutRocmSaysWhatTheRuntimeSees) {
 /// A folder of control groups like the kernel's, for one test.
 class ControlGroupTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::path(::testing::TempDir()) / "control_group_test" / test->name();
-    std::filesystem::remove_all(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   void write(const std::filesystem::path& name, const std::string& text) {
-    std::filesystem::create_directories((folder_ / name).parent_path());
-    std::ofstream(folder_ / name) << text;
+    const std::filesystem::path file = folder_.path() / name;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
   }
   host_machine::ControlGroupMemory read() const {
     return host_machine::control_group_memory(folder_ / "membership", folder_ / "mount");
   }
 
  private:
-  std::filesystem::path folder_;
+  ::tinyllama::testing::TemporaryFolder folder_;
 };
 
 TEST_F(ControlGroupTest, NoGroupLimitsNothing) {

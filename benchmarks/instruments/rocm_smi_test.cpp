@@ -7,6 +7,7 @@
 
 #include "benchmarks/instruments/shared_library.hpp"
 #include "benchmarks/instruments/system_readings.hpp"
+#include "model/file_testing.hpp"
 
 namespace tinyllama::instruments {
 namespace {
@@ -16,12 +17,9 @@ namespace fs = std::filesystem;
 class RocmSmiTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    sources_.sys = fs::path(::testing::TempDir()) / "rocm_smi_test" / test->name();
-    fs::remove_all(sources_.sys);
+    sources_.sys = folder_.path();
     sources_.rocm_smi = {ROCM_SMI_STAND_IN};
   }
-  void TearDown() override { fs::remove_all(sources_.sys); }
 
   void write_clock(const std::string& bus_id, const std::string& hertz) {
     const fs::path folder = sources_.sys / "bus/pci/devices" / bus_id / "hwmon/hwmon7";
@@ -43,6 +41,9 @@ class RocmSmiTest : public ::testing::Test {
     return SharedLibrary(ROCM_SMI_STAND_IN).require<int (*)()>("stand_in_open_sessions")();
   }
   SystemSources sources_;
+
+ private:
+  ::tinyllama::testing::TemporaryFolder folder_;
 };
 
 TEST_F(RocmSmiTest, ReadsTheCardAtTheBusAddress) {

@@ -15,6 +15,7 @@
 
 #include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/system_readings.hpp"
+#include "model/file_testing.hpp"
 
 namespace tinyllama::instruments {
 namespace {
@@ -43,17 +44,14 @@ void work(double seconds) {
 class CpuReaderTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = fs::path(::testing::TempDir()) / "system_readings_cpu_test" / test->name();
-    fs::remove_all(folder_);
     sources_.sys = folder_ / "sys";
     sources_.proc = folder_ / "proc";
   }
-  void TearDown() override { fs::remove_all(folder_); }
 
   void write(const fs::path& name, const std::string& text) {
-    fs::create_directories((folder_ / name).parent_path());
-    std::ofstream(folder_ / name) << text << '\n';
+    const fs::path file = folder_.path() / name;
+    fs::create_directories(file.parent_path());
+    std::ofstream(file) << text << '\n';
   }
   void write_frequency(int processor, int kilohertz) {
     write("sys/devices/system/cpu/cpu" + std::to_string(processor) + "/cpufreq/scaling_cur_freq",
@@ -85,7 +83,7 @@ class CpuReaderTest : public ::testing::Test {
   SystemSources sources_;
 
  private:
-  fs::path folder_;
+  ::tinyllama::testing::TemporaryFolder folder_;
 };
 
 TEST_F(CpuReaderTest, UtilizationIsTheShareOfTheUsableProcessors) {

@@ -14,10 +14,13 @@
 #include <string>
 #include <vector>
 
+#include "model/file_testing.hpp"
+
 namespace tinyllama::training {
 namespace {
 
 namespace fs = std::filesystem;
+using ::tinyllama::testing::TemporaryFolder;
 
 /// Reads protocol buffers, written from their specification and not from the writer.
 class Message {
@@ -59,14 +62,6 @@ class Message {
 
 class TensorboardEventsTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = fs::path(::testing::TempDir()) / "tensorboard_events_test" / test->name();
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   static std::string text_of(const fs::path& file) {
     std::ifstream stream(file, std::ios::binary);
     return {std::istreambuf_iterator<char>(stream), {}};
@@ -102,10 +97,10 @@ class TensorboardEventsTest : public ::testing::Test {
     }
     return scalars;
   }
-  const fs::path& folder() const { return folder_; }
+  const fs::path& folder() const { return folder_.path(); }
 
  private:
-  fs::path folder_;
+  TemporaryFolder folder_;
 };
 
 TEST(Crc32cTest, GivesThePublishedValues) {

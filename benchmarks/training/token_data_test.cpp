@@ -12,12 +12,14 @@
 #include <stdexcept>
 #include <string>
 
+#include "model/file_testing.hpp"
 #include "model/loss.hpp"
 
 namespace tinyllama::training {
 namespace {
 
 namespace fs = std::filesystem;
+using ::tinyllama::testing::TemporaryFolder;
 
 constexpr int64_t kBatch = 3;
 constexpr int64_t kSeq = 8;
@@ -45,19 +47,11 @@ std::string sample_text(const TokenBatch& batch, int64_t sample) {
 /// A folder of its own for each test, and a text in which no two windows are alike.
 class TextFileTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = fs::path(::testing::TempDir()) / "token_data_test" / test->name();
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   fs::path write(const std::string& text, const std::string& name = "text.txt") {
-    std::ofstream(folder_ / name, std::ios::binary) << text;
-    return folder_ / name;
+    std::ofstream(folder() / name, std::ios::binary) << text;
+    return folder() / name;
   }
-  const fs::path& folder() const { return folder_; }
+  const fs::path& folder() const { return folder_.path(); }
 
   static std::string counting_text(int numbers = 500) {
     std::string text;
@@ -78,7 +72,7 @@ class TextFileTest : public ::testing::Test {
   }
 
  private:
-  fs::path folder_;
+  TemporaryFolder folder_;
 };
 
 void expect_contains(const std::string& text, const std::string& part) {

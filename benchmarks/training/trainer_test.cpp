@@ -1,9 +1,13 @@
 #include "benchmarks/training/trainer.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 
+#include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/training/testing.hpp"
 #include "model/file_testing.hpp"
 
@@ -67,6 +71,36 @@ TEST(TrainerTest, ALossThatIsNotFiniteIsTheLast) {
   ASSERT_LT(steps.size(), 50U);
   EXPECT_FALSE(std::isfinite(steps.back().loss));
   for (size_t i = 0; i + 1 < steps.size(); ++i) EXPECT_TRUE(std::isfinite(steps[i].loss));
+}
+
+/// Trains until an interrupt in the midst of the steps whose memory is recorded, 2 to 4, and says
+/// what was kept.
+[[noreturn]] void interrupt_while_recording_memory() {
+  TrainOptions options = small_options();
+  options.profile_pytorch = false;
+  options.profile_memory = true;
+  TrainingParts parts(options);
+  std::string kept;
+  const auto keep = [&](const MemoryRecording& recording) {
+    for (const Stretch& step : recording.steps) kept += fmt::format(" {}", step.step);
+  };
+  Trainer trainer(options, parts.device, parts.state, *parts.data, {nullptr, keep});
+  int64_t last = 0;
+  trainer.on_step([&](const StepRecord& step) {
+    last = step.step;
+    if (last == 3) console::request_interrupt();
+  });
+  trainer.run();
+  std::fprintf(stderr, "last step %d, memory of steps%s;\n", static_cast<int>(last), kept.c_str());
+  std::_Exit(0);
+}
+
+// In a process of its own, since an interrupt cannot be taken back. That is started anew and not
+// forked, because libtorch's threads would be missing from it.
+TEST(TrainerDeathTest, MemoryIsKeptWhenInterruptedWhileRecording) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(interrupt_while_recording_memory(), ::testing::ExitedWithCode(0),
+              "last step 3, memory of steps 2 3;");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "benchmarks/instruments/context.hpp"
+#include "model/file_testing.hpp"
 #include "model/memory_cost.hpp"
 
 namespace tinyllama::training {
@@ -16,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using instruments::Device;
 using instruments::DeviceDescription;
+using ::tinyllama::testing::TemporaryFolder;
 
 Workload tiny_workload() {
   return {.config = ModelConfig(), .variant = {}, .batch = 2, .seq = 16};
@@ -27,17 +29,10 @@ bool contains(const std::string& text, const std::string& part) {
 
 class ValidateSetupTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = fs::path(::testing::TempDir()) / "validate_setup_test" / test->name();
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-  const fs::path& folder() const { return folder_; }
+  const fs::path& folder() const { return folder_.path(); }
 
  private:
-  fs::path folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(ValidateSetupTest, AWorkingSetUpHasOneLineForEachThing) {

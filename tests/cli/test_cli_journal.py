@@ -12,7 +12,7 @@ import pytest
 from cli_program import (
     QUICK,
     RUN,
-    SMALL,
+    SMALL_MODEL,
     TIMEOUT_S,
     Completed,
     FinishedRun,
@@ -27,9 +27,10 @@ from cli_program import (
 from jsonschema import Draft202012Validator
 
 WithPeaks = Callable[..., list[str]]
-PARTS = [*SMALL, "--components=ffn,loss,rms_norm"]
-# long enough to be interrupted in the midst of them
-SLOW = ["--benchmark_min_time=0.1s", "--benchmark_repetitions=2"]
+PARTS = [*SMALL_MODEL, "--batch=2,3", "--seq=8", "--components=ffn,loss,rms_norm"]
+# 18 cases of more than half a second: long enough to be interrupted in the midst of them, even
+# where a busy machine brings the signal some seconds late
+SLOW = ["--benchmark_min_time=0.25s", "--benchmark_repetitions=2"]
 
 
 def resume(program: Program, journal: Path, out: Path) -> Completed:

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -173,7 +174,9 @@ def test_cases_stay_open_side_by_side(serve: Serve) -> None:
         assert set(client.ask("open", name)) == {"opened", "seconds"}
     for _ in range(2):
         for name in names:
-            assert len(client.ask("time", name, seconds=0.005)["seconds"]) > 1
+            # a busy machine may take the processor away for all of a slice, but not of every one
+            slices = (client.ask("time", name, seconds=0.005)["seconds"] for _ in range(50))
+            assert any(len(seconds) > 1 for seconds in slices)
     assert client.end() == 0
 
 
@@ -255,12 +258,14 @@ def test_signal_in_a_turn_waits_for_its_answer(serve: Serve) -> None:
     client.ask("open", FFN)
     assert client.process.stdin
     request = json.dumps({"do": "time", "case": FFN, "seconds": 0.5}) + "\n"
-    before = bytes_read(client.process)
+    before, began = bytes_read(client.process), time.monotonic()
     client.process.stdin.write(request)
     client.process.stdin.flush()
     wait_until(lambda: bytes_read(client.process) >= before + len(request))
     client.process.send_signal(signal.SIGINT)
-    assert sum(client.read()["seconds"]) > 0.1
+    assert client.read()["seconds"]
+    # the whole turn, and not what was left when the signal came
+    assert time.monotonic() - began >= 0.5
     assert client.process.wait(TIMEOUT_S) == 130
 
 

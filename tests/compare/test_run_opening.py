@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from turns_stand_in import FFN, LOSS, NORM, PROGRAM, make_build, requests_of, starts_of
+from unanswered import LONG
 
 from tinyllama_tools.compare.measurements import (
     BothReady,
@@ -39,7 +40,7 @@ def one_block(base: Path, new: Path, cases: list[str], pairs: int) -> dict[str, 
         Side.BASE: TurnProgram("base", base / PROGRAM),
         Side.NEW: TurnProgram("new", new / PROGRAM),
     }
-    turns = TakingTurns(programs, SliceEffort(pairs, 0.015, limit=5), seed=1)
+    turns = TakingTurns(programs, SliceEffort(pairs, 0.015, limit=LONG), seed=1)
     items = turns.measure(1, cases)
     return {item.case: item for item in items if not isinstance(item, BothReady)}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from turns_stand_in import FFN, LOSS, NORM, PROGRAM, make_build, requests_of, starts_of
+from unanswered import LONG, START, cut_wait_short
 
 from tinyllama_tools.compare.measurements import (
     BothReady,
@@ -25,12 +26,12 @@ from tinyllama_tools.judging.block_summary import summarise
 CASES = [FFN, LOSS, NORM]
 
 
-def turns(base: Path, new: Path, *, seed: int = 1, pairs: int = 4, limit: float = 5) -> TakingTurns:
+def turns(base: Path, new: Path, *, seed: int = 1, pairs: int = 4) -> TakingTurns:
     programs = {
         Side.BASE: TurnProgram("base", base / PROGRAM),
         Side.NEW: TurnProgram("new", new / PROGRAM),
     }
-    return TakingTurns(programs, SliceEffort(pairs, 0.015, limit), seed)
+    return TakingTurns(programs, SliceEffort(pairs, 0.015, LONG), seed)
 
 
 def measured(measurer: TakingTurns, index: int, cases: list[str]) -> list[Measured]:
@@ -109,11 +110,14 @@ def test_orders_and_paddings_are_drawn_anew_and_repeat_with_the_seed(tmp_path: P
 
 @pytest.mark.parametrize("how", ["crash", "signal", "hang", "nonsense"])
 @pytest.mark.parametrize("at", ["open", "time", "close"])
-def test_a_lost_side_fails_its_case_and_the_others_go_on(tmp_path: Path, at: str, how: str) -> None:
+def test_a_lost_side_fails_its_case_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, how: str
+) -> None:
     base = make_build(tmp_path / "base")
     new = make_build(tmp_path / "new", trouble={LOSS: {"at": at, "how": how}})
-    limit = 1.5 if how == "hang" else 10
-    found = by_case(measured(turns(base, new, limit=limit), 3, CASES))
+    if how == "hang":
+        cut_wait_short(monkeypatch, new, f"{at} {LOSS}")
+    found = by_case(measured(turns(base, new), 3, CASES))
     failure = found[LOSS]
     assert isinstance(failure, CaseFailure)
     assert (failure.index, failure.side) == (3, Side.NEW)
@@ -136,11 +140,13 @@ def test_a_failed_answer_keeps_the_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["crash", "hang"])
 def test_a_side_that_does_not_start_fails_every_case_without_waiting_for_each(
-    tmp_path: Path, how: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     base = make_build(tmp_path / "base")
     new = make_build(tmp_path / "new", trouble={"start": {"at": "start", "how": how}})
-    items = measured(turns(base, new, limit=1.5), 1, CASES)
+    if how == "hang":
+        cut_wait_short(monkeypatch, new, START)
+    items = measured(turns(base, new), 1, CASES)
     assert len(starts_of(new)) == 2
     assert {item.case for item in items} == set(CASES)
     for item in items:

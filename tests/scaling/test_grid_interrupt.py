@@ -30,17 +30,23 @@ def heed_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """What it says on standard error goes to a file, for said_by()."""
     places = (f"--results={tmp_path / 'results'}", f"--build-folder={tmp_path / 'build'}")
     options = ["tiny", "--grid=only", *SMALL_GRID, *arguments, *places]
-    return subprocess.Popen(
-        [sys.executable, "-m", "tinyllama_tools.study", *options],
-        env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        preexec_fn=heed_signals,
-    )
+    with (tmp_path / "said").open("w") as said:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tinyllama_tools.study", *options],
+            env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
+            stderr=said,
+            stdout=subprocess.DEVNULL,
+            preexec_fn=heed_signals,
+        )
+
+
+def said_by(tmp_path: Path) -> str:
+    """So far."""
+    return (tmp_path / "said").read_text()
 
 
 def journaled(tmp_path: Path, number: int) -> list[Json]:
@@ -53,23 +59,34 @@ def journaled(tmp_path: Path, number: int) -> list[Json]:
     return []
 
 
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 60
     while not condition():
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def wait_until_held(
+    tmp_path: Path, number: int, rounds: int, process: subprocess.Popen[bytes]
+) -> None:
+    """Until the study says that it has heard of the last case before the one that is held. From
+    then on it listens; that the case is in the journal says no more than that the program runs,
+    which the study may still be starting, in the midst of Popen."""
+    line = f"round {number}/{rounds} [{(number - 1) * CASES + HELD}/{rounds * CASES} cases"
+    wait_until(lambda: line in said_by(tmp_path), process)
+    assert len(journaled(tmp_path, number)) == HELD
 
 
 def interrupted_in(tmp_path: Path, number: int, by: signal.Signals = signal.SIGINT) -> str:
     """What was said."""
     make_program(tmp_path, hold_in=f"round_{number}")
     process = start(tmp_path, "--rounds=2")
-    wait_until(lambda: len(journaled(tmp_path, number)) == HELD, process)
+    wait_until_held(tmp_path, number, 2, process)
     process.send_signal(by)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    return said
+    status = process.wait(60)
+    assert status == 130, said_by(tmp_path)
+    return said_by(tmp_path)
 
 
 @pytest.mark.parametrize("by", ASKING)
@@ -118,7 +135,7 @@ def test_a_killed_study_goes_on_from_its_journal(tmp_path: Path) -> None:
     process = start(tmp_path, "--rounds=1")
     wait_until(lambda: len(journaled(tmp_path, 1)) == HELD, process)
     process.kill()
-    process.communicate(timeout=60)
+    process.wait(60)
     kept = journaled(tmp_path, 1)
     journal = grid_folder(tmp_path) / "round_1.journal.jsonl"
     with journal.open("a") as stream:
@@ -132,15 +149,14 @@ def test_a_killed_study_goes_on_from_its_journal(tmp_path: Path) -> None:
 def test_ctrl_c_twice_ends_at_once(tmp_path: Path) -> None:
     make_program(tmp_path, hold_in="round_1", is_stubborn=True)
     process = start(tmp_path)
-    wait_until(lambda: len(journaled(tmp_path, 1)) == HELD, process)
+    wait_until_held(tmp_path, 1, 3, process)
     process.send_signal(signal.SIGINT)
-    lines = []
-    for line in process.stderr or ():
-        lines.append(line)
-        if "Ctrl-C once more ends at once" in line:
-            process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130, lines
-    assert "interrupted: 0 of 3 rounds are done" in lines[-1]
+    wait_until(lambda: "Ctrl-C once more ends at once" in said_by(tmp_path), process)
+    process.send_signal(signal.SIGINT)
+    status = process.wait(60)
+    said = said_by(tmp_path)
+    assert status == 130, said
+    assert "interrupted: 0 of 3 rounds are done" in said.splitlines()[-1]
     assert len(journaled(tmp_path, 1)) == HELD
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 from jsonschema import Draft202012Validator
 from train_program import (
+    TIMEOUT_S,
     Completed,
     Program,
     assert_whole,
@@ -32,6 +34,12 @@ def interrupted(process: subprocess.Popen[str], after: int) -> Completed:
         if line.startswith(f"Step {after}/"):
             break
     process.send_signal(signal.SIGINT)
+    # Not by communicate() alone, which leaves out what was read ahead: on a busy machine the steps
+    # that came before the signal. A process that goes on for ever is killed.
+    guard = threading.Timer(TIMEOUT_S, process.kill)
+    guard.start()
+    shown.extend(process.stdout)
+    guard.cancel()
     completed = finish(process)
     completed.stdout = "".join(shown) + completed.stdout
     return completed
@@ -102,11 +110,12 @@ def test_interrupted_profilers_keep_what_they_recorded(
 
 
 def test_memory_is_kept_when_interrupted_while_recording(program: Program, tmp_path: Path) -> None:
-    # so long a step that the signal comes before the recording ends
+    # So long a step that the signal comes before the recording ends, unless the machine is busy:
+    # trainer_test.cpp ends a recording early whatever the machine does.
     options = small(num_steps=ENDLESS, batch_size=16, seq_len=256, profile_dir=str(tmp_path))
     completed = interrupted(program.start(*options, "--profile-memory"), after=2)
     assert completed.returncode == 130
     summary = read_summary(tmp_path)
     assert summary["memory"]["first_step"] == 2
-    assert summary["memory"]["last_step"] == summary["summary"]["steps_completed"] < 4
+    assert summary["memory"]["last_step"] == min(summary["summary"]["steps_completed"], 4)
     assert_whole(tmp_path, summary)
