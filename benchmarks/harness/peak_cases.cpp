@@ -4,6 +4,7 @@
 
 #include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/harness/case_work.hpp"
+#include "benchmarks/harness/result_document.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -18,7 +19,7 @@ instruments::MeasuredPeak measure_again(const PeakCase& peak, PeakBook& peaks) {
 
 void run_peak_case(const PeakCase& peak, PeakBook& peaks, const instruments::Device& device,
                    benchmark::State& state) {
-  if (console::interrupted()) return state.SkipWithMessage("interrupted");
+  if (console::interrupted()) return state.SkipWithMessage(kInterrupted);
   if (peak.shape) {
     const std::string refused = instruments::refuse_product(device, peak.type, *peak.shape);
     if (!refused.empty()) return state.SkipWithMessage(refused);

@@ -25,7 +25,7 @@ bool was_skipped(const Json& entry) {
 }
 
 // A skip or failure is one entry, however often it was repeated; repetitions that time did not
-// allow leave none.
+// allow leave none, but those that an interrupt did not allow are all that is left of their case.
 Json without_repeated_skips(const Json& entries) {
   Json kept = Json::array();
   for (const auto& entry : entries) {
@@ -38,6 +38,9 @@ Json without_repeated_skips(const Json& entries) {
       kept = Json::array({entry});
       failed = true;
     }
+  }
+  for (const auto& entry : entries) {
+    if (entry.value("skip_message", "") == kInterrupted && !failed) return Json::array({entry});
   }
   if (kept.empty() && !entries.empty()) kept.push_back(entries.front());
   return kept;

@@ -25,6 +25,7 @@ Body good_until(int call, const Body& then) {
 }
 
 const Body kFail = [](benchmark::State& state) { state.SkipWithError("wrong result"); };
+const Body kInterrupt = [](benchmark::State& state) { state.SkipWithMessage(kInterrupted); };
 const Body kSkip = [](benchmark::State& state) { state.SkipWithMessage("does not fit"); };
 
 class ReporterTest : public ::testing::Test {
@@ -134,6 +135,27 @@ TEST_F(ReporterTest, RepetitionsSkippedForTimeLeaveNoEntry) {
   for (const auto& result : results) {
     for (const auto& entry : result.entries) EXPECT_FALSE(entry.contains("skipped"));
   }
+}
+
+TEST_F(ReporterTest, AnInterruptLeavesNothingElseOfItsCase) {
+  add("one of three", 3, good_until(1, kInterrupt));
+  add("none of three", 3, kInterrupt);
+  run();
+  ASSERT_EQ(results.size(), 2U);
+  for (const auto& result : results) {
+    ASSERT_EQ(result.entries.size(), 1U) << result.name;
+    EXPECT_EQ(result.entries[0].at("skip_message"), kInterrupted);
+  }
+}
+
+TEST_F(ReporterTest, AFailureOutweighsAnInterrupt) {
+  add("fails, then interrupted", 3, [calls = 0](benchmark::State& state) mutable {
+    calls++ == 0 ? kFail(state) : kInterrupt(state);
+  });
+  run();
+  ASSERT_EQ(results.size(), 1U);
+  ASSERT_EQ(results[0].entries.size(), 1U);
+  EXPECT_EQ(results[0].entries[0].at("error_message"), "wrong result");
 }
 
 TEST_F(ReporterTest, ContextIsGoogleBenchmarks) {

@@ -12,6 +12,10 @@ using Json = nlohmann::ordered_json;
 /// Format of context and counters; results/schema.json describes it.
 inline constexpr int kSchemaVersion = 2;
 
+/// Why cases, or their later repetitions, are skipped once a signal has come. A case with such an
+/// entry is not over: it is no result, and a resumed run measures it anew.
+inline constexpr const char* kInterrupted = "interrupted";
+
 struct CaseResult {
   std::string name;              ///< the plan's name of the case
   Json entries = Json::array();  ///< Google Benchmark's objects: every repetition, aggregates, or

@@ -9,6 +9,7 @@
 #include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/harness/case_work.hpp"
+#include "benchmarks/harness/result_document.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -185,7 +186,7 @@ void Runner::prepare_timing(Session& session) {
 }
 
 void Runner::run(const Case& planned, benchmark::State& state) {
-  if (console::interrupted()) return state.SkipWithMessage("interrupted");
+  if (console::interrupted()) return state.SkipWithMessage(kInterrupted);
   const bool first_call = !session_ || session_->planned != &planned;
   if (first_call) session_ = open(planned);
   Session& session = *session_;

@@ -182,7 +182,7 @@ class SuiteRun {
   void keep(CaseResult result, Progress& progress) {
     // Cases that an interrupt kept from starting, or from their later repetitions, are no results.
     const auto was_cut_off = [](const Json& entry) {
-      return entry.value("skip_message", "") == "interrupted";
+      return entry.value("skip_message", "") == kInterrupted;
     };
     if (std::any_of(result.entries.begin(), result.entries.end(), was_cut_off)) return;
     if (write_fault_.empty() && journal_) {
