@@ -188,6 +188,26 @@ def test_a_result_that_cannot_be_read_is_named(
     assert "ranks_2.json: is cut short" in capsys.readouterr().out
 
 
+def test_a_fault_keeps_its_status_where_no_result_can_be_used(
+    tmp_path: Path,
+    build: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (build.parent / "seen" / "ranks_2.json").write_text("{", encoding="utf-8")
+    measure = command.measure
+
+    def interrupted(options, folder, say, show):  # noqa: ANN001, ANN202
+        measured = measure(options, folder, say, show)
+        measured.status = 130
+        return measured
+
+    assert run(tmp_path, "--processes=2")[0] == 1
+    monkeypatch.setattr(command, "measure", interrupted)
+    assert run(tmp_path, "--processes=2")[0] == 130
+    assert "no result can be used: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -139,7 +139,11 @@ def run(options: argparse.Namespace, command: str) -> int:
     if not any(result_file(folder, ranks).exists() for ranks in options.processes):
         say(f"nothing was measured; what the ranks said is in {shown(folder)}")
         return measured.status or 1
-    read = read_results(folder, measured.failures)
+    try:
+        read = read_results(folder, measured.failures)
+    except BadInputError as error:
+        say(f"no result can be used: {error}; what the ranks said is in {shown(folder)}")
+        return measured.status or 1
     write_results(read.results, folder, options, links, command, read.failures)
     return measured.status or (1 if read.unread or any(one.failed for one in read.results) else 0)
 

@@ -27,8 +27,7 @@ def read_results(path: Path, known: Sequence[Failure] = ()) -> ReadRun:
     """Of a folder every ranks_<N>.json that can be used, of a file that file.
 
     A file that cannot be used becomes a failure of its number of ranks, unless that has one
-    already: a world that ended before its first round leaves a file without rows. BadInputError
-    where none can be used.
+    already. BadInputError where none can be used.
     """
     found: list[ScalingResult] = []
     unread: list[Failure] = []
