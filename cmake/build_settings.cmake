@@ -26,7 +26,7 @@ target_compile_options(tiny_llama_build_settings INTERFACE
 if(TINY_LLAMA_SANITIZERS)
   target_compile_options(tiny_llama_build_settings INTERFACE
     -fsanitize=${TINY_LLAMA_SANITIZERS} -fno-omit-frame-pointer -fno-sanitize-recover=all
-    # With the address sanitizer GCC 12 takes std::regex's own functions for uninitialized (GCC bug 105562).
+    # With the address sanitizer GCC 12 takes members of std::regex's own automaton for uninitialized.
     $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(tiny_llama_build_settings INTERFACE -fsanitize=${TINY_LLAMA_SANITIZERS})
 endif()

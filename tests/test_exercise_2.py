@@ -9,12 +9,9 @@ import pytest
 from exercise_stand_in import Changes, measured, options
 from test_memory_optimizations import COMPLETE, CONTEXT, study, write
 from tinyllama_tools.exercise_2 import make_sheet
-from tinyllama_tools.exercise_2_limit import Limit, limit_section
+from tinyllama_tools.exercise_2_limit import Limit
 from tinyllama_tools.exercise_2_rules import component_growth, increment_ratio, throughput_answer
 from tinyllama_tools.exercise_2_runs import BANDWIDTH, HOTSPOTS, planned_runs
-from tinyllama_tools.exercise_runs import MeasuredRun
-from tinyllama_tools.longest_sequence import Target
-from tinyllama_tools.size_predictions import Prediction
 from tinyllama_tools.worksheet import unanswered
 from worksheet_reading import answer, box, operator_table
 from workshop_texts import ANSWERS_2, BOXES_2
@@ -315,37 +312,3 @@ def test_without_a_run_that_all_need_the_page_says_so(name: str) -> None:
     made = make_sheet(runs, OPTIONS, NO_LIMIT, NO_REFERENCES)
     assert made.exit_status == 1
     assert f"- {name}: refused" in made.page
-
-
-def predicted(seq: int, peak: float) -> Prediction:
-    return Prediction("custom", "baseline", "f32", 8, seq, 1, 1.0, 1.0, peak, "")
-
-
-def confirmation(reason: str = "") -> MeasuredRun:
-    summary = {
-        "summary": {"peak_memory_bytes": 90 * MB, "first_step_seconds": 12.0},
-        "model": {"predicted_peak_memory_bytes": 100 * MB},
-    }
-    return MeasuredRun("longest_sequence", "", None if reason else summary, 0, reason)
-
-
-def limit(held_back_by: str, run: MeasuredRun | None) -> str:
-    target = Target(predicted(3560, 99 * MB), predicted(3369, 90 * MB), 34.0, held_back_by)
-    return "\n".join(limit_section(Limit(8, target, "", run)))
-
-
-def test_the_limit_is_predicted_and_confirmed() -> None:
-    text = limit("memory", confirmation())
-    assert "longest that fits is 3560 tokens" in text
-    assert "Confirmed by one step at 3369 tokens (the rule is at most 90%" in text
-    assert "peak 90.0 MB, predicted 100.0 MB, -10.0 % apart" in text
-    assert unanswered(text) == []
-    assert "--max-minutes" in limit("time", confirmation())
-    assert "failed: killed" in limit("memory", confirmation("killed"))
-    assert "Not confirmed" in limit("memory", None)
-
-
-def test_the_limit_says_why_there_is_none() -> None:
-    assert "not predicted: no bench" in "\n".join(limit_section(Limit(8, None, "no bench")))
-    nothing = Target(None, None, None, "not even two tokens fit")
-    assert "not even two tokens fit" in "\n".join(limit_section(Limit(8, nothing)))
