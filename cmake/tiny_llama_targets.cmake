@@ -19,18 +19,23 @@ function(tiny_llama_library name)
   target_precompile_headers(tiny_llama_${name} REUSE_FROM tiny_llama_precompiled)
 endfunction()
 
-# tiny_llama_test(<name> SOURCES <file>... [LINK <library>...]): one GoogleTest program, one ctest entry. One entry a program and
-# not one a test, because loading libtorch costs more than most tests do.
+# tiny_llama_test(<name> SOURCES <file>... [LINK <library>...] [ALSO_ON_AVX2]): one GoogleTest program, one ctest entry. One entry a
+# program and not one a test, because loading libtorch costs more than most tests do. ALSO_ON_AVX2: a second entry in which libtorch,
+# oneDNN and our kernels use no more than AVX2, for what is proved must hold on processors without AVX-512 as well.
 function(tiny_llama_test name)
   if(NOT TINY_LLAMA_BUILD_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "ALSO_ON_AVX2" "" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gtest_main)
   target_precompile_headers(${name} REUSE_FROM tiny_llama_precompiled)
   target_compile_definitions(${name} PRIVATE TINY_LLAMA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${name} COMMAND ${name})
+  if(ARG_ALSO_ON_AVX2)
+    add_test(NAME ${name}_on_avx2 COMMAND ${name})
+    set_tests_properties(${name}_on_avx2 PROPERTIES ENVIRONMENT "ATEN_CPU_CAPABILITY=avx2;ONEDNN_MAX_CPU_ISA=AVX2")
+  endif()
 endfunction()
 
 # Not every compiler comes with the run-time libraries of the sanitizers; in CI that is an error.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -107,8 +108,10 @@ std::vector<GoldenPoint> golden_points(const std::vector<Dtype>& dtypes) {
 }
 
 std::string point_name(const ::testing::TestParamInfo<GoldenPoint>& info) {
-  return fmt::format("{}_{}_{}", info.param.name, info.param.variant.name(),
-                     to_string(info.param.dtype));
+  std::string name = fmt::format("{}_{}_{}", info.param.name, info.param.variant.name(),
+                                 to_string(info.param.dtype));
+  std::ranges::replace(name, '+', '_');
+  return name;
 }
 
 // With one token, the probability of its only key is 1 whatever the score, and Q and K have no

@@ -53,23 +53,29 @@ MemoryReplay::Source MemoryReplay::resolved(Source source, bool own) const {
   return source;
 }
 
-void MemoryReplay::widened_product(int64_t a, int64_t b, int64_t result) {
-  touch((a + b + result) * w + result * c);
+// The default product of operands in their own type takes nothing but its result, which the caller
+// keeps.
+void MemoryReplay::product(int64_t a, int64_t b, int64_t result, FirstOperand first) {
+  const int64_t operands = wide ? (a + b) * w : 0;
+  // libtorch gives oneDNN a contiguous first operand, of which it makes a copy where it is not.
+  const int64_t copy = onednn && first == FirstOperand::transposed ? a * w : 0;
+  if (wide) touch(operands + result * (w + c));
+  touch(operands + copy + result * (wide ? w : c));
 }
 
 void MemoryReplay::linear_forward(int64_t in, int64_t out, Source source, bool merged) {
   source = resolved(source, merged || own_product);
   if (autocast) keep(in * out * c);
   if (source == Source::own_cast || source == Source::first_of_shared_cast) keep(T * in * c);
-  if (wide) widened_product(T * in, in * out, T * out);
+  product(T * in, in * out, T * out, FirstOperand::contiguous);
   keep(T * out * c);
 }
 
 void MemoryReplay::linear_backward(int64_t in, int64_t out, Source source, bool merged) {
   source = resolved(source, merged || own_product);
-  if (wide) widened_product(T * out, in * out, T * in);
+  product(T * out, in * out, T * in, FirstOperand::contiguous);
   keep(T * in * c);
-  if (wide) widened_product(T * out, T * in, in * out);
+  product(T * out, T * in, in * out, FirstOperand::transposed);
   keep(in * out * c);
   if (autocast) {
     keep(in * out * s);  // the gradient cast back to the parameter's type
@@ -259,15 +265,20 @@ void MemoryReplay::head_backward() {
 void MemoryReplay::fused_loss_forward() {
   const int64_t chunk = fused_loss_chunk(T, V);
   keep(T * D * c + V * D * w);
-  int64_t temporary = chunk * V * c + chunk * D * c;
-  if (autocast) temporary += (T * D + V * D) * c;
-  if (wide) temporary += (chunk * D + V * D + chunk * V) * w;
-  if (c < w && !wide) {
-    temporary += V * D * c;
-  } else if (onednn) {
-    temporary += V * D * w;
+  const int64_t before = live;
+  if (autocast) keep((T * D + V * D) * c);
+  product(chunk * D, V * D, chunk * V, FirstOperand::contiguous);
+  keep(chunk * V * c);
+  product(chunk * V, V * D, chunk * D, FirstOperand::contiguous);
+  touch(chunk * D * c);
+  // The weight's gradient is added to a sum: by a product of its own, or by one that adds.
+  const int64_t widened = wide ? (chunk * V + chunk * D) * w : 0;
+  if (onednn) {
+    touch(widened + (chunk * V + V * D) * w);
+  } else {
+    touch(widened + (c < w && !wide ? V * D * c : 0));
   }
-  touch(temporary);
+  drop(live - before);
   keep(2 * w);
 }
 

@@ -88,7 +88,9 @@ class MemoryReplay {
   void linear_forward(int64_t in, int64_t out, Source source, bool merged = false);
   // Leaves the input's gradient alive, in the input's type unless its cast is shared.
   void linear_backward(int64_t in, int64_t out, Source source, bool merged = false);
-  void widened_product(int64_t a, int64_t b, int64_t result);
+  // The moment of a product: what it takes beside its operands of `a` and `b` elements.
+  enum class FirstOperand { contiguous, transposed };
+  void product(int64_t a, int64_t b, int64_t result, FirstOperand first);
 
   // Two products' gradients of the input they share become one.
   void join_input_gradients(Input input);

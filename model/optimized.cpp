@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "model/kernels/gpu_launch.hpp"
 #include "model/products.hpp"
 #include "model/slowdown.hpp"
@@ -111,6 +113,23 @@ Variant optimized_variant(Dtype dtype, const DeviceTraits& traits) {
   return best.named_optimized();
 }
 
+std::vector<DeviceTraits> processors_like(const DeviceTraits& traits) {
+  if (traits.is_gpu) return {traits};
+  std::vector<DeviceTraits> all;
+  for (const bool fast_bf16 : {false, true}) {
+    for (const bool fast_f16 : {false, true}) {
+      for (const bool fast_onednn : {false, true}) {
+        DeviceTraits processor = traits;
+        processor.fast_bf16_products = fast_bf16;
+        processor.fast_f16_products = fast_f16;
+        processor.fast_onednn_f32 = fast_onednn && traits.has_onednn;
+        all.push_back(processor);
+      }
+    }
+  }
+  return all;
+}
+
 Variant resolved(const Variant& variant, Dtype dtype, const DeviceTraits& traits) {
   return variant.is_optimized() ? optimized_variant(dtype, traits) : variant;
 }
@@ -119,7 +138,15 @@ std::vector<Variant> runnable_variants(Dtype dtype, const DeviceTraits& traits) 
   std::vector<Variant> variants{Variant()};
   for (const Switch option : all_switches()) variants.push_back(Variant({option}));
   variants.push_back(Variant::fused());
-  variants.push_back(optimized_variant(dtype, traits));
+  for (const DeviceTraits& other : processors_like(traits)) {
+    // Without the name, which here stands for another set.
+    const Variant elsewhere(optimized_variant(dtype, other).switches());
+    if (std::find(variants.begin(), variants.end(), elsewhere) == variants.end())
+      variants.push_back(elsewhere);
+  }
+  const Variant here = optimized_variant(dtype, traits);
+  std::erase(variants, Variant(here.switches()));
+  variants.push_back(here);
   std::erase_if(variants, [&](const Variant& variant) {
     return !refuse_variant(variant, dtype, traits).empty();
   });

@@ -50,8 +50,13 @@ Variant optimized_variant(Dtype dtype, const DeviceTraits& traits);
 /// `variant` itself, or what "optimized" stands for here.
 Variant resolved(const Variant& variant, Dtype dtype, const DeviceTraits& traits);
 
-/// The baseline, every switch alone, the set "fused" and "optimized": what a proof has to hold for.
-/// Those that the device cannot run in this dtype are left out.
+/// These traits with every speed of products that a processor may have, Intel's and AMD's, with and
+/// without units for bfloat16 and float16: what `optimized` is chosen by. A GPU stands alone.
+std::vector<DeviceTraits> processors_like(const DeviceTraits& traits);
+
+/// The baseline, every switch alone, the set "fused", what "optimized" is on any other processor,
+/// and, last, "optimized": what a proof has to hold for. Those that the device cannot run in this
+/// dtype are left out.
 std::vector<Variant> runnable_variants(Dtype dtype, const DeviceTraits& traits);
 
 }  // namespace tinyllama

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace tinyllama {
 namespace {
 
@@ -87,6 +89,24 @@ TEST(RunnableVariants, AreEachSwitchAloneAndTheSetsOnce) {
   EXPECT_EQ(variants.back().name(), "optimized");
   // All but onednn, wide_products and fused_attention; the baseline and two sets beside them.
   EXPECT_EQ(variants.size(), all_switches().size() - 3 + 3);
+}
+
+// Whatever processor the tests run on, they prove what optimized is on Intel's and AMD's, with
+// units for narrow products and without.
+TEST(RunnableVariants, HoldWhatOptimizedIsOnEveryProcessor) {
+  for (const Dtype dtype : benchmark_dtypes()) {
+    for (const DeviceTraits& here : processors_like(plain_cpu())) {
+      std::vector<std::string> names;
+      for (const Variant& variant : runnable_variants(dtype, here))
+        names.push_back(variant.switch_names());
+      EXPECT_EQ(names.back(), optimized_variant(dtype, here).switch_names());
+      for (const DeviceTraits& elsewhere : processors_like(plain_cpu())) {
+        const std::string best = optimized_variant(dtype, elsewhere).switch_names();
+        EXPECT_EQ(std::count(names.begin(), names.end(), best), 1) << best;
+      }
+    }
+  }
+  EXPECT_EQ(processors_like(gpu()).size(), 1U);
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ std::span<const Switch> all_switches() {
   return all;
 }
 
-Variant::Variant(std::initializer_list<Switch> switches) {
+Variant::Variant(std::span<const Switch> switches) {
   for (const Switch option : switches) bits_ |= bit(option);
 }
 

@@ -39,7 +39,9 @@ class Variant {
  public:
   /// The baseline.
   Variant() = default;
-  explicit Variant(std::initializer_list<Switch> switches);
+  explicit Variant(std::span<const Switch> switches);
+  explicit Variant(std::initializer_list<Switch> switches)
+      : Variant(std::span<const Switch>(switches.begin(), switches.size())) {}
 
   /// "baseline", switches joined by "+", the set "fused" among them, or "optimized" alone. Throws
   /// std::invalid_argument naming the text and the known names, or why a combination is impossible.

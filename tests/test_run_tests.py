@@ -167,10 +167,15 @@ def test_runner_from_ctest_to_the_last_line(
 
 
 def test_pattern_reaches_both_kinds_of_program(tmp_path: Path) -> None:
-    (tmp_path / "CTestTestfile.cmake").write_text(f'add_test([=[a]=] "{sys.executable}")\n')
+    (tmp_path / "CTestTestfile.cmake").write_text(
+        f'add_test([=[a]=] "{sys.executable}")\n'
+        'set_tests_properties([=[a]=] PROPERTIES ENVIRONMENT "ATEN_CPU_CAPABILITY=avx2;B=c")\n'
+    )
     (program,) = test_programs.gtest_programs(tmp_path, "rotary")
     assert program.command[-1] == "--gtest_filter=*rotary*"
     assert program.environment["OMP_NUM_THREADS"] == "1"
+    assert program.environment["ATEN_CPU_CAPABILITY"] == "avx2"
+    assert program.environment["B"] == "c"
     (program,) = test_programs.pytest_programs(tmp_path, "rotary", is_long=True)
     assert program.command[-3:] == ("-k", "rotary", "--long")
 

@@ -116,7 +116,6 @@ TEST_P(MemoryProofTest, PartsOfEveryComponent) {
 
 TEST_P(MemoryProofTest, PeakOfTheStep) {
   ProofRecord proof(claim("peak bytes of the step", kPeakTolerance));
-  const testing::WithoutOnednn without_its_scratch;
   const auto cpu = instruments::Device::select("cpu");
   on_the_grid([&](const Workload& w, const std::string& at) {
     // A scaled loss that overflows at the first step leaves the update, and its lists, out.

@@ -39,7 +39,6 @@ double measured_peak(const instruments::Device& device, const harness::Component
 }
 
 TEST_P(PredictedMemoryTest, IsNearTheMeasuredPeak) {
-  const testing::WithoutOnednn without_its_scratch;
   const auto cpu = instruments::Device::select("cpu");
   // A quarter of tiny: with these shapes there are 0.5 to 4 tokens for each hidden dimension, as in
   // the default grid.

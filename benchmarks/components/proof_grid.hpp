@@ -2,8 +2,6 @@
 // counts for LlamaForCausalLM at each (fixtures/golden/flops.json).
 #pragma once
 
-#include <ATen/Context.h>
-
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -55,22 +53,6 @@ inline std::vector<GridPoint> proof_grid() {
   }
   return grid;
 }
-
-/// Products without oneDNN while it lives. With AVX-512 but without units for bfloat16, oneDNN
-/// takes a float32 copy of each result from libtorch's allocator: scratch memory of a library,
-/// which is not the model's and which no formula predicts.
-class WithoutOnednn {
- public:
-  WithoutOnednn() : enabled_(at::globalContext().userEnabledMkldnn()) {
-    at::globalContext().setUserEnabledMkldnn(false);
-  }
-  ~WithoutOnednn() { at::globalContext().setUserEnabledMkldnn(enabled_); }
-  WithoutOnednn(const WithoutOnednn&) = delete;
-  WithoutOnednn& operator=(const WithoutOnednn&) = delete;
-
- private:
-  bool enabled_;
-};
 
 /// Variants to prove at the point of this index in the grid: the baseline at each, the others at
 /// one in `stride`, for they change operators and not sizes.

@@ -17,6 +17,7 @@ struct alignas(64) BlockHeader {
       0;  ///< of the block with this header; 0: the block did not come from a pool
   BlockHeader* next = nullptr;  ///< in the list of free blocks
   size_t size_class = 0;
+  bool is_scratch = false;  ///< asked for by a library, not by a tensor
 
   void* data() { return this + 1; }
   static BlockHeader* of(void* data) { return static_cast<BlockHeader*>(data) - 1; }

@@ -1,5 +1,7 @@
 #include "benchmarks/instruments/host_allocator.hpp"
 
+#include <ATen/Context.h>
+#include <ATen/ops/ones.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
@@ -7,6 +9,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 #include "benchmarks/instruments/block_pool.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
@@ -17,10 +20,10 @@ namespace {
 /// live, peak and number of allocations, exact for any number of threads.
 class Counters {
  public:
-  /// Adds `bytes` unless that exceeds `limit` (0: none); says whether it did.
-  bool try_add(int64_t bytes, int64_t limit) {
+  /// Adds `bytes` unless with `others` that exceeds `limit` (0: none); says whether it did.
+  bool try_add(int64_t bytes, int64_t others, int64_t limit) {
     const int64_t live = live_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-    if (limit > 0 && live > limit) {
+    if (limit > 0 && live + others > limit) {
       remove(bytes);
       return false;
     }
@@ -42,6 +45,45 @@ class Counters {
   std::atomic<int64_t> allocations_{0};
 };
 
+// libtorch's own allocator has priority 0.
+constexpr uint8_t kAboveDefault = 1;
+
+/// Serves requests of one size while it is installed, and notes who made them: the address that
+/// the last call returned to.
+class CallerProbe final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes == watched_bytes) caller = __builtin_return_address(0);
+    void* data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+    return {data, data, &std::free, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &std::free; }
+  void copy_data(void* destination, const void* source, size_t bytes) const override {
+    default_copy_data(destination, source, bytes);
+  }
+
+  static constexpr int64_t watched_elements = 4099;  // floats; nothing else asks for as many
+  static constexpr size_t watched_bytes = watched_elements * sizeof(float);
+  const void* caller = nullptr;
+
+ private:
+  static constexpr size_t alignment = 64;
+};
+
+/// oneDNN's scratch comes through the same virtual call as the memory of tensors, so that only the
+/// caller tells them apart: libtorch registers one function that asks for all of oneDNN's. It is
+/// found by having a tensor converted to oneDNN's own kind, whose data that function asks for.
+/// nullptr where there is no oneDNN, or no such function.
+const void* find_scratch_caller() {
+  if (!at::hasMKLDNN()) return nullptr;
+  static CallerProbe probe;
+  c10::SetCPUAllocator(&probe, kAboveDefault);
+  const at::Tensor tensor = at::ones({CallerProbe::watched_elements});
+  const void* of_tensors = std::exchange(probe.caller, nullptr);
+  static_cast<void>(tensor.to_mkldnn());
+  return probe.caller == of_tensors ? nullptr : probe.caller;
+}
+
 class HostAllocator final : public c10::Allocator {
  public:
   /// The one instance. Never destroyed, because tensors with static lifetime outlive every
@@ -54,8 +96,9 @@ class HostAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     const c10::Device cpu(c10::DeviceType::CPU);
     if (bytes == 0) return {nullptr, nullptr, &HostAllocator::deallocate, cpu};
-    void* data = allocate_block(bytes);
-    report(data, static_cast<int64_t>(bytes));
+    const bool is_scratch = __builtin_return_address(0) == scratch_caller_;
+    void* data = allocate_block(bytes, is_scratch);
+    if (!is_scratch) report(data, static_cast<int64_t>(bytes));
     return {data, data, &HostAllocator::deallocate, cpu};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &HostAllocator::deallocate; }
@@ -64,11 +107,16 @@ class HostAllocator final : public c10::Allocator {
   }
 
   HostMemory read() const {
-    return {counters_.live(), counters_.peak(), counters_.allocations(), pool_.cached_bytes()};
+    return {tensors_.live(),      tensors_.peak(), tensors_.allocations(),
+            pool_.cached_bytes(), scratch_.live(), scratch_.peak()};
   }
-  void reset_peak() { counters_.reset_peak(); }
+  bool tells_scratch_apart() const { return scratch_caller_ != nullptr; }
+  void reset_peak() {
+    tensors_.reset_peak();
+    scratch_.reset_peak();
+  }
   void release_cached() { pool_.release(); }
-  void set_limit(int64_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
+  int64_t set_limit(int64_t bytes) { return limit_.exchange(bytes, std::memory_order_relaxed); }
 
  private:
   // Live and cached bytes together stay below nine tenths of the memory that was free at the start:
@@ -76,25 +124,32 @@ class HostAllocator final : public c10::Allocator {
   // to be given back.
   HostAllocator() : ceiling_(host_machine::memory().available_bytes / 10 * 9) {}
 
-  void* allocate_block(size_t bytes) {
+  Counters& counters(bool is_scratch) { return is_scratch ? scratch_ : tensors_; }
+  int64_t live_bytes() const { return tensors_.live() + scratch_.live(); }
+
+  void* allocate_block(size_t bytes, bool is_scratch) {
     const int64_t limit = limit_.load(std::memory_order_relaxed);
+    Counters& counters = this->counters(is_scratch);
+    const int64_t others = this->counters(!is_scratch).live();
     // Sizes that do not fit 64 signed bits are negative numbers gone astray.
-    if (bytes > (size_t{1} << 62) || !counters_.try_add(static_cast<int64_t>(bytes), limit)) {
+    if (bytes > (size_t{1} << 62) ||
+        !counters.try_add(static_cast<int64_t>(bytes), others, limit)) {
       throw_out_of_memory(bytes, limit);
     }
     BlockHeader* block =
         bytes < BlockPool::smallest_bytes ? small_block(bytes) : pooled_block(bytes);
     if (block == nullptr) {
-      counters_.remove(static_cast<int64_t>(bytes));
+      counters.remove(static_cast<int64_t>(bytes));
       throw_out_of_memory(bytes, limit);
     }
+    block->is_scratch = is_scratch;
     return block->data();
   }
 
   BlockHeader* pooled_block(size_t bytes) {
     const int64_t limit = limit_.load(std::memory_order_relaxed);
     const int64_t ceiling = limit > 0 ? std::min(limit, ceiling_) : ceiling_;
-    return pool_.take(bytes, counters_.live(), ceiling);
+    return pool_.take(bytes, live_bytes(), ceiling);
   }
 
   static BlockHeader* small_block(size_t bytes) {
@@ -110,8 +165,8 @@ class HostAllocator final : public c10::Allocator {
     HostAllocator& self = instance();
     BlockHeader* block = BlockHeader::of(data);
     const auto bytes = static_cast<int64_t>(block->data_bytes);
-    self.counters_.remove(bytes);
-    self.report(data, -bytes);
+    self.counters(block->is_scratch).remove(bytes);
+    if (!block->is_scratch) self.report(data, -bytes);
     if (block->mapped_bytes == 0) {
       std::free(block);
     } else {
@@ -119,10 +174,10 @@ class HostAllocator final : public c10::Allocator {
     }
   }
 
-  /// What libtorch's own allocator does for its profiler's memory events.
+  /// What libtorch's own allocator does for its profiler's memory events, for tensors alone.
   void report(void* data, int64_t bytes) const {
     if (!c10::memoryProfilingEnabled()) return;
-    const auto live = static_cast<size_t>(counters_.live());
+    const auto live = static_cast<size_t>(tensors_.live());
     c10::reportMemoryUsageToProfiler(data, bytes, live,
                                      live + static_cast<size_t>(pool_.cached_bytes()),
                                      c10::Device(c10::DeviceType::CPU));
@@ -131,12 +186,14 @@ class HostAllocator final : public c10::Allocator {
   [[noreturn]] void throw_out_of_memory(size_t bytes, int64_t limit) {
     pool_.release();
     TORCH_CHECK_WITH(OutOfMemoryError, false, "CPU memory: no room for ", bytes, " bytes; ",
-                     counters_.live(), " bytes are live, the limit is ",
+                     live_bytes(), " bytes are live, the limit is ",
                      limit > 0 ? std::to_string(limit) + " bytes" : "the system's memory");
     std::abort();  // not reached: the check above always throws
   }
 
-  Counters counters_;
+  const void* const scratch_caller_ = find_scratch_caller();
+  Counters tensors_;
+  Counters scratch_;
   BlockPool pool_;
   std::atomic<int64_t> limit_{0};
   int64_t ceiling_;
@@ -147,9 +204,11 @@ class HostAllocator final : public c10::Allocator {
 namespace host_allocator {
 
 void install() {
-  // libtorch's own allocator has priority 0.
-  constexpr uint8_t above_default = 1;
-  c10::SetCPUAllocator(&HostAllocator::instance(), above_default);
+  c10::SetCPUAllocator(&HostAllocator::instance(), kAboveDefault);
+}
+
+bool tells_scratch_apart() {
+  return HostAllocator::instance().tells_scratch_apart();
 }
 
 HostMemory read() {
@@ -164,8 +223,8 @@ void release_cached() {
   HostAllocator::instance().release_cached();
 }
 
-void set_limit(int64_t bytes) {
-  HostAllocator::instance().set_limit(bytes);
+int64_t set_limit(int64_t bytes) {
+  return HostAllocator::instance().set_limit(bytes);
 }
 
 }  // namespace host_allocator

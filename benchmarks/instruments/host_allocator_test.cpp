@@ -1,5 +1,6 @@
 #include "benchmarks/instruments/host_allocator.hpp"
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -173,6 +174,34 @@ TEST_F(HostAllocatorTest, RawInterfaceWorks) {
     allocator->raw_deallocate(data);
     EXPECT_EQ(live(), 0);
   }
+}
+
+TEST_F(HostAllocatorTest, ScratchOfOnednnIsCountedApart) {
+  if (!at::hasMKLDNN()) GTEST_SKIP() << "this libtorch has no oneDNN";
+  ASSERT_TRUE(host_allocator::tells_scratch_apart());
+  const at::Tensor tensor = at::zeros({1000}, at::kFloat);
+  const HostMemory before = host_allocator::read();
+  host_allocator::reset_peak();
+  at::Tensor of_onednn = tensor.to_mkldnn();
+  const HostMemory during = host_allocator::read();
+  EXPECT_EQ(during.scratch_live_bytes - before.scratch_live_bytes, 4000);
+  EXPECT_EQ(during.live_bytes, before.live_bytes);
+  EXPECT_EQ(during.allocations, before.allocations);
+  of_onednn.reset();
+  EXPECT_EQ(host_allocator::read().scratch_live_bytes, before.scratch_live_bytes);
+  EXPECT_EQ(host_allocator::read().scratch_peak_bytes - before.scratch_live_bytes, 4000);
+  EXPECT_EQ(host_allocator::read().peak_bytes, before.live_bytes);
+}
+
+TEST_F(HostAllocatorTest, TheLimitIsOfTensorsAndScratchTogether) {
+  if (!at::hasMKLDNN()) GTEST_SKIP() << "this libtorch has no oneDNN";
+  const at::Tensor tensor = at::zeros({250'000}, at::kFloat);
+  const HostMemory before = host_allocator::read();
+  host_allocator::set_limit(before.live_bytes + before.scratch_live_bytes + 1'500'000);
+  const at::Tensor of_onednn = tensor.to_mkldnn();
+  EXPECT_THROW(tensor.to_mkldnn(), c10::OutOfMemoryError);
+  EXPECT_THROW(bytes(600'000), c10::OutOfMemoryError);
+  EXPECT_NO_THROW(bytes(400'000));
 }
 
 TEST_F(HostAllocatorTest, ResizingATensorKeepsTheCount) {

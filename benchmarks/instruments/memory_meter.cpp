@@ -25,8 +25,10 @@ MemoryReading read_gpu(c10::Device device) {
 
 MemoryReading read_cpu() {
   const HostMemory memory = host_allocator::read();
-  return {memory.live_bytes, memory.peak_bytes, memory.allocations,
-          memory.live_bytes + memory.cached_bytes};
+  MemoryReading reading{memory.live_bytes, memory.peak_bytes, memory.allocations,
+                        memory.live_bytes + memory.scratch_live_bytes + memory.cached_bytes};
+  if (host_allocator::tells_scratch_apart()) reading.scratch_peak_bytes = memory.scratch_peak_bytes;
+  return reading;
 }
 
 MemoryReading read_all(c10::Device device) {
@@ -59,8 +61,11 @@ std::string memory_source(const Device& device) {
     return "libtorch's caching allocator of the device: bytes of live tensors, each rounded up to "
            "512; workspaces of the math libraries are included where they come from it";
   }
-  return "the suite's caching allocator for CPU tensors: bytes asked for by live tensors, to the "
-         "byte; scratch memory of oneDNN is in it, that of BLAS is not";
+  return std::string(
+             "the suite's caching allocator for CPU tensors: bytes asked for by live tensors, to "
+             "the byte; scratch memory of oneDNN is ") +
+         (host_allocator::tells_scratch_apart() ? "counted apart (library_scratch_MiB)" : "in it") +
+         ", that of BLAS is in neither";
 }
 
 void release_cached_memory(const Device& device) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "benchmarks/instruments/device.hpp"
@@ -15,6 +16,9 @@ struct MemoryReading {
   int64_t allocations = 0;  ///< tensors allocated since start()
   int64_t reserved_bytes =
       0;  ///< what the allocator holds of the system, for tensors and for later
+  /// Largest scratch of libraries since start(), in none of the above; nothing where it cannot be
+  /// told from tensors.
+  std::optional<int64_t> scratch_peak_bytes{};
 };
 
 class MemoryMeter {

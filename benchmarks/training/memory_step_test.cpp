@@ -1,5 +1,4 @@
 // The analysis of real steps against the formulas of model/memory_cost.hpp and the allocator.
-#include <ATen/Context.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -16,19 +15,6 @@ namespace {
 using instruments::host_allocator::read;
 using Json = nlohmann::ordered_json;
 
-// On some processors oneDNN takes scratch memory from libtorch's allocator, which no formula
-// predicts.
-class WithoutOnednn {
- public:
-  WithoutOnednn() : enabled_(at::globalContext().userEnabledMkldnn()) {
-    at::globalContext().setUserEnabledMkldnn(false);
-  }
-  ~WithoutOnednn() { at::globalContext().setUserEnabledMkldnn(enabled_); }
-
- private:
-  bool enabled_;
-};
-
 struct Recorded {
   MemoryRecording recording;
   Json memory;
@@ -39,7 +25,6 @@ struct Recorded {
 /// Two steps, as the training program runs them.
 Recorded record(const Workload& workload) {
   instruments::host_allocator::install();
-  const WithoutOnednn without_its_scratch;
   Recorded result;
   result.foreign_bytes = read().live_bytes;
   TensorInitializer initializer(1, workload.dtype, c10::kCPU);

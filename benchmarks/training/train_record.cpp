@@ -81,7 +81,13 @@ Json summarize(const std::vector<StepRecord>& steps, int64_t samples, int64_t to
   std::vector<double> totals;
   int64_t peak = 0;
   for (const StepRecord* step : chosen) totals.push_back(step->times.total());
-  for (const StepRecord& step : steps) peak = std::max(peak, step.peak_memory_bytes);
+  Json scratch = nullptr;
+  for (const StepRecord& step : steps) {
+    peak = std::max(peak, step.peak_memory_bytes);
+    if (step.library_scratch_bytes)
+      scratch =
+          std::max(scratch.is_null() ? 0 : scratch.get<int64_t>(), *step.library_scratch_bytes);
+  }
   const double average = mean(totals);
   const auto rate = [&](int64_t count) {
     return average > 0 ? Json(static_cast<double>(count) / average) : Json(nullptr);
@@ -96,6 +102,7 @@ Json summarize(const std::vector<StepRecord>& steps, int64_t samples, int64_t to
       {"samples_per_second", rate(samples)},
       {"tokens_per_second", rate(tokens)},
       {"peak_memory_bytes", peak},
+      {"library_scratch_bytes", scratch},
       {"final_loss", steps.empty() ? Json(nullptr) : number(steps.back().loss)}};
   Json breakdown;
   for (const Phase phase : kPhases) {

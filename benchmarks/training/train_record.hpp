@@ -19,7 +19,8 @@ struct StepRecord {
   int64_t step = 0;  ///< from 1
   double loss = 0;   ///< mean over the micro-batches, before the update
   PhaseTimes times;
-  int64_t peak_memory_bytes = 0;
+  int64_t peak_memory_bytes = 0;                                ///< of tensors
+  std::optional<int64_t> library_scratch_bytes = std::nullopt;  ///< beside them, where told apart
   Profiled profiled = Profiled::no;
   std::optional<double> evaluation_loss;
 };

@@ -29,7 +29,15 @@ TEST(TrainRecordTest, AveragesLeaveTheFirstStepOut) {
   EXPECT_DOUBLE_EQ(summary.at("average_forward_seconds"), 1.5);
   EXPECT_DOUBLE_EQ(summary.at("breakdown").at("backward").at("percent"), 62.5);
   EXPECT_EQ(summary.at("peak_memory_bytes"), 3000);
+  EXPECT_TRUE(summary.at("library_scratch_bytes").is_null());
   EXPECT_DOUBLE_EQ(summary.at("final_loss"), 6.7);
+}
+
+TEST(TrainRecordTest, LibraryScratchIsTheLargestOfAnyStepThatKnowsIt) {
+  std::vector<StepRecord> steps = {step(1, 1, 1), step(2, 1, 1), step(3, 1, 1)};
+  steps[0].library_scratch_bytes = 70;
+  steps[1].library_scratch_bytes = 50;
+  EXPECT_EQ(summarize(steps, 8, 80, false).at("library_scratch_bytes"), 70);
 }
 
 TEST(TrainRecordTest, AnOnlyStepIsItsOwnAverage) {

@@ -130,7 +130,9 @@ void Trainer::run_step(int64_t step) {
   phase_range_.reset();
   clock_.end_step();
   if (memory_) memory_->end_step();
-  pending.record.peak_memory_bytes = std::max(meter_.read().peak_bytes, capture_peak_bytes_);
+  const auto memory = meter_.read();
+  pending.record.peak_memory_bytes = std::max(memory.peak_bytes, capture_peak_bytes_);
+  pending.record.library_scratch_bytes = memory.scratch_peak_bytes;
   pending_.push_back(std::move(pending));
   if (records_operators) profilers_.operators->end_step();
   if (memory_ && step == memory_steps.last) {

@@ -60,13 +60,14 @@ def gtest_programs(build_folder: Path, pattern: str | None) -> list[TestProgram]
         command = tuple(test.get("command", [test["name"]]))
         if pattern:
             command += (f"--gtest_filter=*{pattern}*",)
+        own = dict(entry.split("=", 1) for entry in properties.get("ENVIRONMENT", []))
         programs.append(
             TestProgram(
                 f"{build_folder.name}/{test['name']}",
                 command,
                 "--gtest_output=xml:",
                 Path(properties.get("WORKING_DIRECTORY", build_folder)),
-                gtest_environment(build_folder),
+                gtest_environment(build_folder) | own,
             )
         )
     return programs

@@ -1,5 +1,11 @@
 #include "model/kernels/cpu/instruction_sets.hpp"
 
+#include <ATen/Version.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
 namespace tinyllama::kernels {
 
 // One namespace for each instruction set that CMakeLists.txt compiles for.
@@ -46,7 +52,16 @@ const std::vector<RangeKernels>& available_range_kernels() {
 }
 
 const RangeKernels& range_kernels() {
-  static const RangeKernels& best = available_range_kernels().front();
+  static const RangeKernels& best = []() -> const RangeKernels& {
+    const std::string allowed = at::get_cpu_capability();
+    const auto& available = available_range_kernels();
+    if (allowed.starts_with("AVX512")) return available.front();
+    const std::string_view most = allowed == "AVX2" ? "x86-64-v3" : "default";
+    const auto found = std::ranges::find(available, most, [](const RangeKernels& kernels) {
+      return std::string_view(kernels.instruction_set);
+    });
+    return found == available.end() ? available.back() : *found;
+  }();
   return best;
 }
 

@@ -7,7 +7,8 @@
 
 namespace tinyllama::kernels {
 
-/// Those of the best instruction set that this processor has.
+/// Those of the best instruction set that this processor has and ATEN_CPU_CAPABILITY, which limits
+/// libtorch's kernels, allows.
 const RangeKernels& range_kernels();
 /// All that can run here, the best first.
 const std::vector<RangeKernels>& available_range_kernels();
