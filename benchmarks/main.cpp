@@ -56,7 +56,7 @@ ExitCode run(int argc, const char* const* argv) {
   if (options->threads) at::set_num_threads(*options->threads);
   if (options->turns)
     return harness::serve_turns(*options, plan, device, weights ? &*weights : nullptr);
-  return harness::run_suite(*options, plan, device, components::step_closure(),
+  return harness::run_suite(*options, plan, device, components::parts_of_step(),
                             weights ? &*weights : nullptr);
 }
 

@@ -39,8 +39,7 @@ Cost select(Pass pass, int64_t parameters, Halves halves) {
 
 // Products of the model that every variant runs as they are.
 Cost products(int64_t flops) {
-  return {
-      .model_flops = flops, .causal_flops = flops, .hardware_flops = flops, .useful_flops = flops};
+  return {.model_flops = flops, .causal_flops = flops, .hardware_flops = flops};
 }
 
 // The two products of attention, q k^T and probabilities x v.
@@ -62,8 +61,6 @@ Cost score_products(const Workload& workload) {
   } else {
     cost.hardware_flops = cost.model_flops;
   }
-  // Tiles may cover more than S^2 scores where S is short.
-  cost.useful_flops = std::min(cost.model_flops, cost.hardware_flops);
   return cost;
 }
 
@@ -117,7 +114,6 @@ Cost& Cost::operator+=(const Cost& other) {
   elementwise_flops += other.elementwise_flops;
   bytes += other.bytes;
   lookup_flops += other.lookup_flops;
-  useful_flops += other.useful_flops;
   return *this;
 }
 
@@ -128,7 +124,7 @@ Cost operator+(Cost a, const Cost& b) {
 Cost operator*(int64_t n, Cost cost) {
   return {n * cost.parameters,     n * cost.model_flops,       n * cost.causal_flops,
           n * cost.hardware_flops, n * cost.elementwise_flops, n * cost.bytes,
-          n * cost.lookup_flops,   n * cost.opaque_flops,      n * cost.useful_flops};
+          n * cost.lookup_flops,   n * cost.opaque_flops};
 }
 
 Cost embedding_cost(const Workload& workload, Pass pass) {

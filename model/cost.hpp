@@ -50,8 +50,6 @@ struct Cost {
   int64_t lookup_flops = 0;
   /// Those of hardware_flops inside operators whose products no profiler counts: attention kernels.
   int64_t opaque_flops = 0;
-  /// What rates are made of: model_flops, less the masked scores that the variant leaves out.
-  int64_t useful_flops = 0;
 
   Cost& operator+=(const Cost& other);
 };

@@ -9,14 +9,21 @@
 
 namespace tinyllama {
 
-std::vector<double> to_values(const at::Tensor& tensor) {
-  const at::Tensor flat =
-      tensor.detach().to(c10::kCPU, c10::ScalarType::Double).contiguous().view(-1);
-  const double* data = flat.const_data_ptr<double>();
-  return {data, data + flat.numel()};
+at::Tensor as_doubles(const at::Tensor& tensor) {
+  return tensor.detach().to(c10::kCPU, c10::ScalarType::Double).contiguous();
 }
 
-LargestError largest_error(const std::vector<double>& actual, const std::vector<double>& expected) {
+std::span<const double> values_of(const at::Tensor& doubles) {
+  return {doubles.const_data_ptr<double>(), static_cast<size_t>(doubles.numel())};
+}
+
+std::vector<double> to_values(const at::Tensor& tensor) {
+  const at::Tensor doubles = as_doubles(tensor);
+  const auto values = values_of(doubles);
+  return {values.begin(), values.end()};
+}
+
+LargestError largest_error(std::span<const double> actual, std::span<const double> expected) {
   if (actual.size() != expected.size()) {
     throw std::logic_error(
         fmt::format("{} elements cannot be compared with {}", actual.size(), expected.size()));

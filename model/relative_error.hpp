@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 namespace tinyllama {
@@ -13,12 +14,15 @@ struct LargestError {
   size_t index = 0;     ///< of the element, counted row by row
 };
 
-/// Values of a tensor of any type and device, row by row.
+/// A tensor of any type and device as float64 in the host's memory, row by row; itself if it is.
+at::Tensor as_doubles(const at::Tensor& tensor);
+std::span<const double> values_of(const at::Tensor& doubles);
+/// The same values outside the allocator of tensors.
 std::vector<double> to_values(const at::Tensor& tensor);
 
 /// The element that differs most. Infinite where a difference is not finite, so that NaN never
 /// passes, or where all expected values are 0 and the actual ones are not. Throws std::logic_error
 /// when the lengths differ.
-LargestError largest_error(const std::vector<double>& actual, const std::vector<double>& expected);
+LargestError largest_error(std::span<const double> actual, std::span<const double> expected);
 
 }  // namespace tinyllama

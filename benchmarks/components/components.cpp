@@ -7,9 +7,9 @@ std::vector<harness::Component> all() {
           block(),     loss(),     model(),  optimizer(), full_step()};
 }
 
-harness::Closure step_closure() {
+harness::PartsOfStep parts_of_step() {
   return {"full_step", [](const ModelConfig& config) {
-            return std::vector<harness::ClosurePart>{
+            return std::vector<harness::PartOfStep>{
                 {"embedding", Pass::forward_backward, 1},
                 {"block", Pass::forward_backward, config.n_layers()},
                 {"rms_norm", Pass::forward_backward, 1},

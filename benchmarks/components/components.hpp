@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "benchmarks/harness/closure.hpp"
 #include "benchmarks/harness/component.hpp"
+#include "benchmarks/harness/sum_of_parts.hpp"
 
 namespace tinyllama::components {
 
@@ -23,6 +23,6 @@ harness::Component full_step();
 std::vector<harness::Component> all();
 
 /// embedding + L x block + final norm + loss + optimizer against full_step.
-harness::Closure step_closure();
+harness::PartsOfStep parts_of_step();
 
 }  // namespace tinyllama::components

@@ -11,12 +11,11 @@
 
 namespace tinyllama::harness {
 
-AllocationLimit::AllocationLimit(int64_t bytes) {
-  instruments::host_allocator::set_limit(bytes);
-}
+AllocationLimit::AllocationLimit(int64_t bytes)
+    : before_(instruments::host_allocator::set_limit(bytes)) {}
 
 AllocationLimit::~AllocationLimit() {
-  instruments::host_allocator::set_limit(0);
+  instruments::host_allocator::set_limit(before_);
 }
 
 std::string failure_of(const instruments::Device& device, int64_t memory_limit_bytes,

@@ -16,13 +16,17 @@ namespace tinyllama::harness {
 /// seconds.
 inline constexpr double kWarmUpSeconds = 0.05;
 
-/// The user's limit of host memory, for as long as it lives; 0: none.
+/// The user's limit of host memory, for as long as it lives, and then again what was before; 0:
+/// none.
 class AllocationLimit {
  public:
   explicit AllocationLimit(int64_t bytes);
   ~AllocationLimit();
   AllocationLimit(const AllocationLimit&) = delete;
   AllocationLimit& operator=(const AllocationLimit&) = delete;
+
+ private:
+  int64_t before_;
 };
 
 /// Runs `step` with this limit of host memory (0: none; it does not hold on a GPU) and returns in

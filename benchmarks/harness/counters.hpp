@@ -1,4 +1,5 @@
-// From seconds an iteration to the numbers people read: time x cost formulas x peaks.
+// From seconds an iteration to the numbers people read: time x cost formulas x peaks. The README
+// says what each means.
 #pragma once
 
 #include <map>
@@ -7,16 +8,30 @@
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/peak_book.hpp"
+#include "benchmarks/harness/result_document.hpp"
 
 namespace tinyllama::harness {
 
 using Counters = std::map<std::string, double>;
 
-/// Counters that depend on time. `seconds` of one iteration, `peaks` of this run; the README says
-/// what each means.
-Counters rate_counters(const Case& planned, double seconds, const PeakBook& peaks);
+/// Above this share of a peak the time, the count or the peak is wrong; up to it, the peak was
+/// measured a little too low.
+inline constexpr double kLargestShare = 1.05;
 
-/// Counters that do not: costs, and what the metered iteration said.
+/// What an iteration of `seconds` does a second; TFLOPS are of model_flops, whatever the variant
+/// computes.
+Counters rate_counters(const Case& planned, double seconds);
+
+/// Counters that do not depend on time: costs, and what the metered iteration said.
 Counters fixed_counters(const Case& planned, const Metering& metering);
+
+/// MFU_percent, MFU_causal_percent, peak_percent and roof_percent of one iteration a second; those
+/// of more are in proportion. Throws std::out_of_range where a peak that it takes is not known.
+Counters shares(const Case& planned, const PeakBook& peaks);
+
+/// Gives every measured row of a case its shares of these peaks, in place of what it had. Where the
+/// fastest repetition is above 105 % of a measured peak, or above the datasheet's, the rows have
+/// none, and say why as "above_peak".
+void add_shares(const Case& planned, const PeakBook& peaks, CaseResult& result);
 
 }  // namespace tinyllama::harness

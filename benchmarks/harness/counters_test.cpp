@@ -28,68 +28,74 @@ class CountersTest : public ::testing::Test {
 };
 
 TEST_F(CountersTest, RatesByHand) {
-  set_cost({.model_flops = 2'000'000'000, .bytes = 1000, .useful_flops = 2'000'000'000});
-  const Counters counters = rate_counters(planned, 0.002, peaks);
-  EXPECT_DOUBLE_EQ(counters.at("samples_per_second"), 3000);
-  EXPECT_DOUBLE_EQ(counters.at("tokens_per_second"), 12000);
-  EXPECT_DOUBLE_EQ(counters.at("GB_per_second"), 0.0005);
-  EXPECT_DOUBLE_EQ(counters.at("TFLOPS"), 1.0);
-  EXPECT_DOUBLE_EQ(counters.at("peak_percent"), 25.0);
-  // No datasheet: MFU is against the measured peak.
-  EXPECT_DOUBLE_EQ(counters.at("MFU_percent"), 25.0);
+  set_cost({.model_flops = 2'000'000'000, .hardware_flops = 1'500'000'000, .bytes = 1000});
+  const Counters expected = {{"samples_per_second", 3000},
+                             {"tokens_per_second", 12000},
+                             {"GB_per_second", 1000 / 0.002 * 1e-9},
+                             {"TFLOPS", 2e9 / 0.002 * 1e-12}};
+  EXPECT_EQ(rate_counters(planned, 0.002), expected);
+}
+
+TEST_F(CountersTest, MfuIsOfTheModelAndPeakPercentOfWhatRan) {
+  set_cost({.model_flops = 2'000'000'000,
+            .causal_flops = 1'800'000'000,
+            .hardware_flops = 1'600'000'000,
+            .bytes = 1000});
+  const Counters found = shares(planned, peaks);
+  // No datasheet: MFU is against the measured peak of 4 TFLOP/s.
+  EXPECT_DOUBLE_EQ(found.at("MFU_percent") * 500, 25.0);
+  EXPECT_DOUBLE_EQ(found.at("MFU_causal_percent") * 500, 22.5);
+  EXPECT_DOUBLE_EQ(found.at("peak_percent") * 500, 20.0);
+  EXPECT_DOUBLE_EQ(found.at("roof_percent") * 500, 20.0);
+}
+
+// What is 1.31 times as fast has 1.31 times the MFU, whichever masked scores it leaves out.
+TEST_F(CountersTest, AVariantsMfuIsInProportionToItsSpeed) {
+  set_cost({.model_flops = 2'000'000'000, .hardware_flops = 2'000'000'000, .bytes = 1000});
+  const double baseline = shares(planned, peaks).at("MFU_percent") / 0.00131;
+  set_cost({.model_flops = 2'000'000'000, .hardware_flops = 1'700'000'000, .bytes = 1000});
+  const double optimized = shares(planned, peaks).at("MFU_percent") / 0.00100;
+  EXPECT_DOUBLE_EQ(optimized / baseline, 1.31);
 }
 
 TEST_F(CountersTest, MfuIsAgainstTheDatasheetWhereItKnowsTheType) {
-  set_cost({.model_flops = 2'000'000'000, .bytes = 1000, .useful_flops = 2'000'000'000});
+  set_cost({.model_flops = 2'000'000'000, .hardware_flops = 2'000'000'000, .bytes = 1000});
   instruments::DatasheetPeaks datasheet;
   datasheet.flops = {{"bf16", 10e12}};
   peaks.set_datasheet(datasheet);
-  EXPECT_DOUBLE_EQ(rate_counters(planned, 0.002, peaks).at("MFU_percent"), 10.0);
-  EXPECT_DOUBLE_EQ(rate_counters(planned, 0.002, peaks).at("peak_percent"), 25.0);
+  EXPECT_DOUBLE_EQ(shares(planned, peaks).at("MFU_percent") * 500, 10.0);
+  EXPECT_DOUBLE_EQ(shares(planned, peaks).at("peak_percent") * 500, 25.0);
   planned.workload.dtype = Dtype::f32;
-  EXPECT_DOUBLE_EQ(rate_counters(planned, 0.002, peaks).at("MFU_percent"), 25.0);
-}
-
-TEST_F(CountersTest, RatesCountNoProductsThatTheVariantLeavesOut) {
-  set_cost({.model_flops = 2'000'000'000, .bytes = 1000, .useful_flops = 1'000'000'000});
-  EXPECT_DOUBLE_EQ(rate_counters(planned, 0.002, peaks).at("TFLOPS"), 0.5);
-  EXPECT_DOUBLE_EQ(rate_counters(planned, 0.002, peaks).at("peak_percent"), 12.5);
-}
-
-TEST_F(CountersTest, RoofOfACaseBoundByProducts) {
-  // 1 ms of products, far less of traffic.
-  set_cost({.model_flops = 4'000'000'000, .bytes = 1000, .useful_flops = 4'000'000'000});
-  EXPECT_DOUBLE_EQ(rate_counters(planned, 0.002, peaks).at("roof_percent"), 50.0);
+  EXPECT_DOUBLE_EQ(shares(planned, peaks).at("MFU_percent") * 500, 25.0);
 }
 
 TEST_F(CountersTest, RoofOfACaseBoundByBandwidth) {
-  // Much more than any cache: 100 GB in 10 s; its products would take 1 ms.
+  // Much more than any cache: 100 GB in 40 s; its products would take 1 ms.
   const int64_t bytes = 100'000'000'000;
-  set_cost({.model_flops = 4'000'000'000, .bytes = bytes});
-  const Counters counters = rate_counters(planned, 40.0, peaks);
+  set_cost({.model_flops = 4'000'000'000, .hardware_flops = 4'000'000'000, .bytes = bytes});
   // The cache serves at most its own size, at four times memory's bandwidth.
   const double cached = 2 * static_cast<double>(cache_bytes());
   const double least = (100e9 - cached) / 10e9 + cached / 40e9;
-  EXPECT_DOUBLE_EQ(counters.at("roof_percent"), 100 * least / 40);
-  EXPECT_DOUBLE_EQ(counters.at("GB_per_second"), 2.5);
+  EXPECT_DOUBLE_EQ(shares(planned, peaks).at("roof_percent") / 40, 100 * least / 40);
+  EXPECT_DOUBLE_EQ(rate_counters(planned, 40.0).at("GB_per_second"), 2.5);
 }
 
 TEST_F(CountersTest, ACachedWorkingSetIsHeldAgainstTheCache) {
   set_cost({.bytes = 40'000});
   const double seconds = 40'000 / smallest_level_bandwidth();
-  EXPECT_DOUBLE_EQ(rate_counters(planned, seconds, peaks).at("roof_percent"), 100.0);
+  EXPECT_DOUBLE_EQ(shares(planned, peaks).at("roof_percent") / seconds, 100.0);
   if (cache_bytes() == 0) GTEST_SKIP() << "the last-level cache is unknown here";
   EXPECT_DOUBLE_EQ(peaks.bandwidth(cache_bytes()), 40e9);
   EXPECT_DOUBLE_EQ(peaks.bandwidth(4 * cache_bytes()), 2 / (1 / 10e9 + 1 / 40e9));
 }
 
-TEST_F(CountersTest, NoFlopRatesWithoutProducts) {
+TEST_F(CountersTest, WithoutProductsNoFlopRatesAndNoPeakOfProducts) {
   set_cost({.elementwise_flops = 5000, .bytes = 1000});
-  const Counters counters = rate_counters(planned, 0.5, peaks);
-  for (const char* name : {"TFLOPS", "MFU_percent", "peak_percent"})
-    EXPECT_FALSE(counters.contains(name)) << name;
-  EXPECT_TRUE(counters.contains("roof_percent"));
-  EXPECT_TRUE(counters.contains("GB_per_second"));
+  planned.workload.dtype = Dtype::f16;  // whose peak is not known
+  EXPECT_FALSE(rate_counters(planned, 0.5).contains("TFLOPS"));
+  const Counters found = shares(planned, peaks);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_TRUE(found.contains("roof_percent"));
 }
 
 TEST_F(CountersTest, FixedCounters) {
@@ -100,15 +106,80 @@ TEST_F(CountersTest, FixedCounters) {
             .elementwise_flops = 80,
             .bytes = 200,
             .lookup_flops = 900,
-            .opaque_flops = 100,
-            .useful_flops = 550});
-  const Counters expected = {
+            .opaque_flops = 100});
+  Counters expected = {
       {"parameters", 7},       {"model_flops", 600},      {"causal_flops", 500},
       {"hardware_flops", 700}, {"elementwise_flops", 80}, {"bytes", 200},
-      {"flop_per_byte", 3},    {"peak_memory_MiB", 1.5},  {"predicted_memory_MiB", 3},
+      {"flop_per_byte", 3.5},  {"peak_memory_MiB", 1.5},  {"predicted_memory_MiB", 3},
       {"allocations", 11},     {"operators", 22},         {"counted_flops", 650},
-      {"lookup_flops", 900},   {"opaque_flops", 100},     {"useful_flops", 550}};
+      {"lookup_flops", 900},   {"opaque_flops", 100}};
   EXPECT_EQ(fixed_counters(planned, {3 << 19, 11, 22, {650, {}, {}}}), expected);
+  expected["library_scratch_MiB"] = 0.5;
+  EXPECT_EQ(fixed_counters(planned, {3 << 19, 11, 22, {650, {}, {}}, 1 << 19}), expected);
+}
+
+// Rows as the journal keeps them: 6 samples in `seconds` each, and the aggregates of them.
+class SharesTest : public CountersTest {
+ protected:
+  void SetUp() override {
+    CountersTest::SetUp();
+    set_cost({.model_flops = 4'000'000'000, .hardware_flops = 4'000'000'000, .bytes = 1000});
+    for (const double seconds : {0.004, 0.002})
+      result.entries.push_back({{"run_type", "iteration"}, {"samples_per_second", 6 / seconds}});
+    result.entries.push_back({{"aggregate_name", "median"}, {"samples_per_second", 6 / 0.003}});
+    result.entries.push_back({{"aggregate_name", "cv"}, {"samples_per_second", 0.25}});
+  }
+  CaseResult result;
+};
+
+TEST_F(SharesTest, EveryRowHasThoseOfTheLastPeaks) {
+  add_shares(planned, peaks, result);
+  peaks.raise("bf16", 5e12, "reached by another case");
+  add_shares(planned, peaks, result);
+  const std::vector<double> expected = {20, 40, 80.0 / 3, 0.25};
+  for (size_t i = 0; i < expected.size(); ++i) {
+    for (const char* share : {"MFU_percent", "peak_percent", "roof_percent"})
+      EXPECT_DOUBLE_EQ(result.entries[i].at(share).get<double>(), expected[i]) << i << share;
+  }
+}
+
+TEST_F(SharesTest, RowsAboveAPeakKeepAllButTheirSharesAndSayWhy) {
+  add_shares(planned, peaks, result);
+  // The faster repetition ran 4 GFLOP in 2 ms.
+  peaks.restore(testing::made_up_peaks(2e12 / 1.06, 10e9, 40e9));
+  add_shares(planned, peaks, result);
+  for (const Json& entry : result.entries) {
+    EXPECT_TRUE(entry.contains("samples_per_second"));
+    EXPECT_FALSE(entry.contains("MFU_percent"));
+    EXPECT_FALSE(entry.contains("roof_percent"));
+    EXPECT_EQ(entry.at("above_peak"),
+              "2 TFLOP/s are 106 % of the measured bf16 peak: the time, the count or the peak is "
+              "wrong");
+  }
+  peaks.restore(testing::made_up_peaks(2e12 / 1.04, 10e9, 40e9));
+  add_shares(planned, peaks, result);
+  EXPECT_FALSE(result.entries[1].contains("above_peak"));
+  EXPECT_DOUBLE_EQ(result.entries[1].at("peak_percent").get<double>(), 104);
+}
+
+TEST_F(SharesTest, RowsAboveTheDatasheetOrTheRoofHaveNone) {
+  instruments::DatasheetPeaks datasheet;
+  datasheet.flops = {{"bf16", 1.9e12}};
+  peaks.set_datasheet(datasheet);
+  add_shares(planned, peaks, result);
+  EXPECT_CONTAINS(result.entries[0].at("above_peak"), "105 % of the datasheet's bf16 peak");
+  peaks.set_datasheet(std::nullopt);
+  set_cost({.bytes = static_cast<int64_t>(0.0022 * smallest_level_bandwidth())});
+  add_shares(planned, peaks, result);
+  EXPECT_CONTAINS(result.entries[0].at("above_peak"),
+                  "0.002 s are 110 % of what the measured roofline allows");
+}
+
+TEST_F(SharesTest, WhatWasSkippedStaysAsItIs) {
+  result.entries = Json::array({{{"skipped", true}, {"skip_message", "too large"}}});
+  const Json before = result.entries;
+  add_shares(planned, peaks, result);
+  EXPECT_EQ(result.entries, before);
 }
 
 TEST_F(CountersTest, IntensityWithoutProductsIsElementwise) {
@@ -120,21 +191,36 @@ TEST_F(CountersTest, IntensityWithoutProductsIsElementwise) {
 
 TEST_F(CountersTest, PeaksSurviveAJournal) {
   PeakBook restored(cpu);
-  EXPECT_FALSE(restored.has({"f32"}));
+  const auto has = [&](const char* type) { return restored.has({{planned}, {type}, {}}); };
+  EXPECT_FALSE(has("f32"));
   restored.restore(nlohmann::ordered_json::parse(peaks.to_json().dump()));
-  EXPECT_TRUE(restored.has({"f32", "bf16"}));
-  EXPECT_FALSE(restored.has({"f16"}));
+  EXPECT_TRUE(has("f32"));
+  EXPECT_FALSE(has("f16"));
   EXPECT_EQ(restored.to_json(), peaks.to_json());
 }
 
-TEST_F(CountersTest, ARaisedPeakKeepsTheOneItSupersedes) {
+TEST_F(CountersTest, OnlyWhatRowsAreHeldAgainstIsMeasured) {
+  set_cost({.bytes = 1000});
+  auto json = peaks.to_json();
+  json.at("measured").erase("memory_bandwidth");
+  PeakBook without_memory(cpu);
+  without_memory.restore(json);
+  EXPECT_FALSE(without_memory.to_json().at("measured").contains("memory_bandwidth"));
+  const bool cache_is_known = cache_bytes() > 0;
+  EXPECT_EQ(without_memory.has({{planned}, {}, {}}), cache_is_known);
+  EXPECT_FALSE(without_memory.has({{planned}, {}, {{"peak/bandwidth", ""}}}));
+  if (cache_is_known) {
+    EXPECT_DOUBLE_EQ(without_memory.bandwidth(1000), 40e9);
+  }
+  set_cost({.bytes = 2 * cache_bytes() + 1});
+  EXPECT_FALSE(without_memory.has({{planned}, {}, {}}));
+  EXPECT_TRUE(peaks.has({{planned}, {}, {}}));
+}
+
+TEST_F(CountersTest, ARaisedPeakIsOfItsTypeAlone) {
   peaks.raise("f32", 5e12, "reached by a case");
   EXPECT_DOUBLE_EQ(peaks.measured_flops("f32"), 5e12);
   EXPECT_DOUBLE_EQ(peaks.measured_flops("bf16"), 4e12);
-  const nlohmann::ordered_json superseded = peaks.to_json().at("superseded");
-  ASSERT_EQ(superseded.size(), 1U);
-  EXPECT_EQ(superseded[0].at("type"), "f32");
-  EXPECT_EQ(superseded[0].at("flops_per_second"), 4e12);
 }
 
 }  // namespace

@@ -90,8 +90,10 @@ JournalContents Journal::read(const std::filesystem::path& file) {
       if (line.value("journal", Json()) != kMagic || !line.contains("header"))
         fail("is not the header of a journal");
       if (line.value("schema_version", Json()) != kSchemaVersion) {
-        fail(fmt::format("schema_version {}: this program writes {}",
-                         line.value("schema_version", Json()).dump(), kSchemaVersion));
+        fail(fmt::format(
+            "schema_version {}: this program writes {}, whose rows mean something else; measure "
+            "anew, without --resume",
+            line.value("schema_version", Json()).dump(), kSchemaVersion));
       }
       contents.header = line.at("header");
       continue;

@@ -10,7 +10,8 @@
 namespace tinyllama::harness {
 namespace {
 
-constexpr int kMostWarmUps = 10;
+// Iterations after which memory that has not settled will not.
+constexpr int kMostUnsettled = 10;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -35,12 +36,13 @@ double warm_up(const instruments::Device& device, WorkItem& item, double min_sec
   instruments::MemoryMeter memory(device);
   instruments::MemoryReading previous;
   double last = 0;
-  for (int i = 0; i < kMostWarmUps; ++i) {
+  for (int i = 0;; ++i) {
     memory.start();
     last = time_work(device, item, 1, nullptr).front();
     const auto reading = memory.read();
-    const bool settled = i > 0 && reading.allocations == previous.allocations &&
-                         reading.reserved_bytes == previous.reserved_bytes;
+    const bool settled =
+        i + 1 >= kMostUnsettled || (i > 0 && reading.allocations == previous.allocations &&
+                                    reading.reserved_bytes == previous.reserved_bytes);
     previous = reading;
     const double elapsed = seconds_since(start);
     if ((settled && elapsed >= min_seconds) || elapsed + last > max_seconds) break;
@@ -61,16 +63,20 @@ Metering meter(const instruments::Device& device, WorkItem& item, int64_t foreig
   const auto reading = memory.read();
   metering.peak_bytes = reading.peak_bytes - foreign_bytes;
   metering.allocations = reading.allocations - prepared_allocations;
+  metering.library_scratch_bytes = reading.scratch_peak_bytes;
   return metering;
 }
 
 std::vector<double> time_work(const instruments::Device& device, WorkItem& item, int64_t iterations,
-                              CacheFlusher* flusher) {
+                              CacheFlusher* flusher, const TimingBounds& bounds) {
   const auto prepare = [&] {
+    if (bounds.state) bounds.state->PauseTiming();
     item.prepare();
     if (flusher) flusher->flush();
+    if (bounds.state) bounds.state->ResumeTiming();
   };
-  return instruments::time_iterations(device, iterations, prepare, [&] { item.run(); });
+  return instruments::time_iterations(
+      device, iterations, prepare, [&] { item.run(); }, bounds.deadline);
 }
 
 }  // namespace tinyllama::harness

@@ -112,10 +112,14 @@ TEST_F(MeasureTest, WarmUpEndsThoughAllocationsNeverSettle) {
   });
   warm_up(cpu, restless, 0, 1e9);
   EXPECT_EQ(restless.runs, 10);
-  // Nor when there is much more time to warm up in.
-  ScriptedWork patient([](int) {});
-  warm_up(cpu, patient, 1e9, 1e9);
-  EXPECT_EQ(patient.runs, 10);
+}
+
+TEST_F(MeasureTest, WarmUpTakesItsTimeHoweverShortAnIterationIs) {
+  ScriptedWork quick([](int) {});
+  const auto start = std::chrono::steady_clock::now();
+  warm_up(cpu, quick, 0.02, 1e9);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(20));
+  EXPECT_GT(quick.runs, 10);
 }
 
 TEST_F(MeasureTest, WarmUpEndsWhenTheTimeIsUp) {
@@ -138,6 +142,13 @@ TEST_F(MeasureTest, TimesEveryRunAndPreparesEachOnce) {
   EXPECT_EQ(work.calls, "prprprpr");
   ASSERT_EQ(seconds.size(), 4U);
   for (const double value : seconds) EXPECT_GE(value, 0);
+}
+
+TEST_F(MeasureTest, TheDeadlineEndsATimingAfterTheIterationInHand) {
+  ScriptedWork work;
+  const TimingBounds passed{std::chrono::steady_clock::now()};
+  EXPECT_EQ(time_work(cpu, work, 4, nullptr, passed).size(), 1U);
+  EXPECT_EQ(work.calls, "pr");
 }
 
 TEST_F(MeasureTest, AColdCacheIsMadeBetweenPrepareAndRun) {

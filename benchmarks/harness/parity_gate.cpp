@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <stdexcept>
 
 #include "benchmarks/instruments/peaks.hpp"
@@ -12,6 +13,8 @@ namespace tinyllama::harness {
 namespace {
 
 constexpr double kMaxReferenceSeconds = 30.0;
+// Any machine is faster with float64.
+constexpr double kSlowestFlopsPerSecond = 1e9;
 constexpr int64_t kSmallestBatch = 2;
 constexpr std::string_view kGradientPrefix = "gradient of ";
 
@@ -21,6 +24,10 @@ Pass reference_pass(const Case& planned) {
   const auto& passes = planned.component->passes;
   const bool has = std::find(passes.begin(), passes.end(), Pass::forward_backward) != passes.end();
   return has ? Pass::forward_backward : planned.pass;
+}
+
+double of(int64_t count) {
+  return static_cast<double>(count);
 }
 
 bool contains_all(const ReferenceValues& reference, const NamedTensors& results) {
@@ -52,7 +59,7 @@ double tolerance(Dtype dtype) {
 Comparison compare(const NamedTensors& results, const ReferenceValues& reference,
                    bool expect_gradients) {
   Comparison comparison;
-  ReferenceValues missing = reference;
+  std::set<std::string> compared;
   for (const auto& [name, tensor] : results) {
     const auto expected = reference.find(name);
     if (expected == reference.end())
@@ -63,46 +70,60 @@ Comparison compare(const NamedTensors& results, const ReferenceValues& reference
       throw std::logic_error(fmt::format("result '{}' has {} elements, its reference {}", name,
                                          tensor.numel(), expected->second.size()));
     }
-    const LargestError worst = largest_error(to_values(tensor), expected->second);
+    const at::Tensor doubles = as_doubles(tensor);
+    const LargestError worst = largest_error(values_of(doubles), expected->second);
     if (worst.relative > comparison.max_rel_error) {
       comparison.max_rel_error = worst.relative;
       comparison.worst_tensor = fmt::format("{}[{}]", name, worst.index);
     }
     ++comparison.compared_tensors;
-    missing.erase(name);
+    compared.insert(name);
   }
   if (comparison.compared_tensors == 0)
     throw std::logic_error("no result to compare with the reference");
-  for (const auto& [name, values] : missing) {
-    if (expect_gradients && name.starts_with(kGradientPrefix)) {
+  for (const auto& [name, values] : reference) {
+    if (expect_gradients && name.starts_with(kGradientPrefix) && !compared.contains(name)) {
       throw std::logic_error(fmt::format("'{}' is missing from the results", name));
     }
   }
   return comparison;
 }
 
-double sample_reference_rate(const instruments::Device& device) {
-  return instruments::measure_gemm_peak(device, "f64", {}, 0.2).per_second;
-}
-
 ParityGate::ParityGate(const instruments::Device& device, uint64_t seed,
-                       double f64_flops_per_second, const Weights* weights)
+                       std::optional<double> f64_flops_per_second, const Weights* weights)
     : device_(device),
       seed_(seed),
       f64_flops_per_second_(f64_flops_per_second),
       weights_(weights) {}
 
-std::optional<int64_t> ParityGate::batch_for(const Case& planned, int64_t free_bytes) const {
+// A sample of a fifth of a second is good enough to plan with, and only long references need it.
+bool ParityGate::is_quick(int64_t flops) {
+  if (!f64_flops_per_second_ && of(flops) <= kMaxReferenceSeconds * kSlowestFlopsPerSecond)
+    return true;
+  if (!f64_flops_per_second_)
+    f64_flops_per_second_ = instruments::measure_gemm_peak(device_, "f64", {}, 0.2).per_second;
+  return of(flops) / *f64_flops_per_second_ <= kMaxReferenceSeconds;
+}
+
+// The reference while it is computed, and then its values, which lie in the host's memory as
+// float64; as many at most are a result's own while it is compared.
+int64_t ParityGate::reference_bytes(const Case& reference) const {
+  const MemoryCost memory = reference.memory();
+  if (device_.is_gpu()) return memory.peak();
+  const int64_t gradients = memory.gradients + memory.inputs;
+  const int64_t values = has_backward(reference.pass) ? gradients : memory.activations;
+  return memory.peak() + 2 * values;
+}
+
+std::optional<int64_t> ParityGate::batch_for(const Case& planned, int64_t free_bytes) {
   Case reference = planned;
   reference.workload.variant = Variant();
   reference.workload.dtype = Dtype::f64;
   reference.pass = reference_pass(planned);
   for (int64_t batch = std::max(planned.workload.batch, kSmallestBatch);;) {
     reference.workload.batch = batch;
-    const double seconds =
-        static_cast<double>(reference.cost().hardware_flops) / f64_flops_per_second_;
-    const bool fits = reference.memory().peak() + planned.memory().peak() <= free_bytes;
-    if (fits && seconds <= kMaxReferenceSeconds) return batch;
+    const bool fits = reference_bytes(reference) + planned.memory().peak() <= free_bytes;
+    if (fits && is_quick(reference.cost().hardware_flops)) return batch;
     if (batch == kSmallestBatch) return fits ? std::optional(batch) : std::nullopt;
     batch = std::max(kSmallestBatch, batch / 2);
   }

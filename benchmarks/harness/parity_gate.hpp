@@ -31,32 +31,31 @@ using ReferenceValues = std::map<std::string, std::vector<double>>;
 Comparison compare(const NamedTensors& results, const ReferenceValues& reference,
                    bool expect_gradients);
 
-/// FLOP/s that a float64 reference can reach on this device: a sample of a fifth of a second, good
-/// enough to plan with.
-double sample_reference_rate(const instruments::Device& device);
-
 /// Computes references, and keeps the last one: the plan runs all dtypes, variants and passes of a
 /// shape in a row.
 class ParityGate {
  public:
-  /// `weights`: given to every reference, null: drawn from the seed; must outlive the gate.
-  ParityGate(const instruments::Device& device, uint64_t seed, double f64_flops_per_second,
-             const Weights* weights = nullptr);
+  /// `f64_flops_per_second`: of a reference; nothing: measured where it matters. `weights`: given
+  /// to every reference, null: drawn from the seed; must outlive the gate.
+  ParityGate(const instruments::Device& device, uint64_t seed,
+             std::optional<double> f64_flops_per_second, const Weights* weights = nullptr);
 
   /// Batch at which a case is verified: its own (at least 2), halved down to 2 while the reference
-  /// would take more than 30 s or, with the case beside it, more memory than `free_bytes`. Nothing
-  /// if the memory is too small even at 2.
-  std::optional<int64_t> batch_for(const Case& planned, int64_t free_bytes) const;
+  /// would take more than 30 s or, with its values and the case beside it, more memory than
+  /// `free_bytes`. Nothing if the memory is too small even at 2.
+  std::optional<int64_t> batch_for(const Case& planned, int64_t free_bytes);
 
   /// Compares results computed at `batch` with the reference; throws as compare() does.
   Comparison check(const Case& planned, int64_t batch, const NamedTensors& results);
 
  private:
   void compute_reference(const Case& planned, int64_t batch, Pass pass);
+  bool is_quick(int64_t flops);
+  int64_t reference_bytes(const Case& reference) const;
 
   instruments::Device device_;
   uint64_t seed_;
-  double f64_flops_per_second_;
+  std::optional<double> f64_flops_per_second_;
   const Weights* weights_;
   std::string reference_key_;
   ReferenceValues reference_;

@@ -26,10 +26,12 @@ instruments::MeasuredPeak from_json(const Json& json, const char* unit) {
 
 PeakBook::PeakBook(const instruments::Device& device) : device_(device) {}
 
-void PeakBook::measure(const std::vector<std::string>& types, const std::vector<Case>& cases) {
-  shapes_ = product_shapes(cases);
-  if (bandwidth_.memory.per_second == 0) bandwidth_ = instruments::measure_bandwidth(device_);
-  for (const auto& type : types) {
+void PeakBook::measure(const Plan& plan) {
+  shapes_ = product_shapes(plan.cases);
+  const bool wants_memory = needs_memory_bandwidth(plan) && bandwidth_.memory.per_second == 0;
+  if (wants_memory || bandwidth_.cache.per_second == 0)
+    bandwidth_ = instruments::measure_bandwidth(device_, wants_memory);
+  for (const auto& type : plan.product_types) {
     if (flops_.contains(type)) continue;
     flops_[type] = instruments::measure_gemm_peak(device_, type, shapes_, kSecondsPerType);
   }
@@ -37,12 +39,13 @@ void PeakBook::measure(const std::vector<std::string>& types, const std::vector<
 
 instruments::MeasuredPeak PeakBook::measure_flops_again(const std::string& type) {
   const auto again = instruments::measure_gemm_peak(device_, type, shapes_, kSecondsPerType);
-  if (again.per_second > measured_flops(type)) replace_flops(type, again);
+  if (again.per_second > measured_flops(type)) flops_[type] = again;
   return again;
 }
 
 instruments::MeasuredPeak PeakBook::measure_bandwidth_again() {
-  const auto again = instruments::measure_bandwidth(device_);
+  const bool with_memory = bandwidth_.memory.per_second > 0;
+  const auto again = instruments::measure_bandwidth(device_, with_memory);
   if (again.memory.per_second > bandwidth_.memory.per_second) bandwidth_.memory = again.memory;
   if (again.cache.per_second > bandwidth_.cache.per_second) bandwidth_.cache = again.cache;
   return again.memory;
@@ -58,19 +61,12 @@ instruments::MeasuredPeak PeakBook::measure_product(const std::string& type,
         "fewer bits",
         found.per_second, found.source, datasheet_->flops.at(type), type));
   }
-  if (found.per_second > measured_flops(type)) replace_flops(type, found);
+  if (found.per_second > measured_flops(type)) flops_[type] = found;
   return found;
 }
 
 void PeakBook::raise(const std::string& type, double flops_per_second, const std::string& source) {
-  replace_flops(type, {flops_per_second, source});
-}
-
-void PeakBook::replace_flops(const std::string& type, const instruments::MeasuredPeak& better) {
-  Json old = harness::to_json(flops_.at(type), "flops_per_second");
-  old["type"] = type;
-  superseded_.push_back(old);
-  flops_[type] = better;
+  flops_[type] = {flops_per_second, source};
 }
 
 void PeakBook::set_datasheet(std::optional<instruments::DatasheetPeaks> datasheet) {
@@ -90,7 +86,8 @@ Json PeakBook::to_json() const {
   Json measured = Json::object();
   for (const auto& [type, peak] : flops_)
     measured[type] = harness::to_json(peak, "flops_per_second");
-  measured["memory_bandwidth"] = harness::to_json(bandwidth_.memory, "bytes_per_second");
+  if (bandwidth_.memory.per_second > 0)
+    measured["memory_bandwidth"] = harness::to_json(bandwidth_.memory, "bytes_per_second");
   measured["cache_bandwidth"] = harness::to_json(bandwidth_.cache, "bytes_per_second");
   Json datasheet = nullptr;
   if (datasheet_) {
@@ -101,7 +98,6 @@ Json PeakBook::to_json() const {
                  {"source", datasheet_->source}};
   }
   return {{"measured", measured},
-          {"superseded", superseded_},
           {"datasheet", datasheet},
           {"mfu_is_against",
            datasheet_ ? "the datasheet's dense figure; the measured peak for types it lacks"
@@ -110,7 +106,6 @@ Json PeakBook::to_json() const {
 
 void PeakBook::restore(const Json& json, const std::vector<Case>& cases) {
   shapes_ = product_shapes(cases);
-  superseded_ = json.value("superseded", Json::array());
   for (const auto& [key, value] : json.at("measured").items()) {
     if (key == "memory_bandwidth") {
       bandwidth_.memory = from_json(value, "bytes_per_second");
@@ -122,10 +117,19 @@ void PeakBook::restore(const Json& json, const std::vector<Case>& cases) {
   }
 }
 
-bool PeakBook::has(const std::vector<std::string>& types) const {
-  return bandwidth_.memory.per_second > 0 &&
-         std::all_of(types.begin(), types.end(),
-                     [&](const auto& type) { return flops_.contains(type); });
+bool PeakBook::has(const Plan& plan) const {
+  return bandwidth_.cache.per_second > 0 &&
+         (bandwidth_.memory.per_second > 0 || !needs_memory_bandwidth(plan)) &&
+         std::ranges::all_of(plan.product_types,
+                             [&](const auto& type) { return flops_.contains(type); });
+}
+
+bool PeakBook::needs_memory_bandwidth(const Plan& plan) const {
+  return std::ranges::any_of(plan.peak_cases,
+                             [](const PeakCase& peak) { return peak.type.empty(); }) ||
+         std::ranges::any_of(plan.cases, [&](const Case& planned) {
+           return !instruments::fits_into_cache(device_.description(), planned.cost().bytes);
+         });
 }
 
 std::vector<instruments::GemmShape> product_shapes(const std::vector<Case>& cases) {

@@ -16,9 +16,10 @@ class PeakBook {
  public:
   explicit PeakBook(const instruments::Device& device);
 
-  /// Measures bandwidth and each type of products, what a journal brought along excepted; the
-  /// matrix shapes of `cases` take part.
-  void measure(const std::vector<std::string>& types, const std::vector<Case>& cases);
+  /// Measures what the plan's rows are held against, what a journal brought along excepted: each of
+  /// its types of products, with the matrix shapes of its cases; the last-level cache's bandwidth,
+  /// and memory's where a case has more traffic than fits into the cache or a row is of it.
+  void measure(const Plan& plan);
   /// Measures products of one type again, or bandwidth, keeps the better figure, and returns what
   /// was measured now.
   instruments::MeasuredPeak measure_flops_again(const std::string& type);
@@ -45,18 +46,17 @@ class PeakBook {
   /// For the context of a result, and back from a journal.
   nlohmann::ordered_json to_json() const;
   void restore(const nlohmann::ordered_json& json, const std::vector<Case>& cases = {});
-  /// Whether every one of these types has been measured or restored.
-  bool has(const std::vector<std::string>& types) const;
+  /// Whether measure() has nothing left to do.
+  bool has(const Plan& plan) const;
 
  private:
+  bool needs_memory_bandwidth(const Plan& plan) const;
+
   instruments::Device device_;
-  void replace_flops(const std::string& type, const instruments::MeasuredPeak& better);
   std::vector<instruments::GemmShape> shapes_;
   std::map<std::string, instruments::MeasuredPeak> flops_;
   instruments::Bandwidth bandwidth_;
   std::optional<instruments::DatasheetPeaks> datasheet_;
-  nlohmann::ordered_json superseded_ =
-      nlohmann::ordered_json::array();  // peaks that rows before this moment were against
 };
 
 /// Shapes of the matrix products that the cases run, without repetitions.

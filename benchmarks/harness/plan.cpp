@@ -243,8 +243,10 @@ Plan make_plan(const Options& options, const std::vector<Component>& components,
   for (Case& planned : all) {
     if (filter.keeps(planned.name())) plan.cases.push_back(std::move(planned));
   }
-  for (const Case& planned : plan.cases)
-    add_unique(plan.product_types, product_type_name(planned.workload.dtype));
+  for (const Case& planned : plan.cases) {
+    if (planned.cost().hardware_flops > 0)
+      add_unique(plan.product_types, product_type_name(planned.workload.dtype));
+  }
   for (const PeakCase& peak : plan.peak_cases) {
     if (!peak.type.empty()) add_unique(plan.product_types, peak.type);
   }

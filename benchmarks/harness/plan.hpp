@@ -26,8 +26,7 @@ struct PeakCase {
 
 struct Plan {
   std::vector<Case> cases;
-  /// Types of products ("f32", "bf16", ...) that the cases run in: their peaks are the
-  /// denominators.
+  /// Types of products ("f32", "bf16", ...) that the cases run: their peaks are the denominators.
   std::vector<std::string> product_types;
   /// When they were asked for. `--components peak` with a size, batch or sequence: also every
   /// product of the training step there.

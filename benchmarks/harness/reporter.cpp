@@ -1,5 +1,7 @@
 #include "benchmarks/harness/reporter.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <sstream>
 
@@ -17,7 +19,14 @@ Json to_json(const std::vector<benchmark::BenchmarkReporter::Run>& runs) {
   reporter.ReportContext(benchmark::BenchmarkReporter::Context());
   if (!runs.empty()) reporter.ReportRuns(runs);
   reporter.Finalize();
-  return Json::parse(out.str());
+  Json document = Json::parse(out.str());
+  for (Json& entry : document["benchmarks"]) {
+    const auto timed = entry.find(kTimedIterations);
+    if (timed == entry.end()) continue;
+    if (!entry.contains("aggregate_name")) entry["iterations"] = timed->get<int64_t>();
+    entry.erase(kTimedIterations);
+  }
+  return document;
 }
 
 bool was_skipped(const Json& entry) {
@@ -43,6 +52,20 @@ Json without_repeated_skips(const Json& entries) {
     if (entry.value("skip_message", "") == kInterrupted && !failed) return Json::array({entry});
   }
   if (kept.empty() && !entries.empty()) kept.push_back(entries.front());
+  const auto dropped = std::count_if(entries.begin(), entries.end(), [](const Json& entry) {
+    return entry.value("skip_message", "") == kNoTimeLeft;
+  });
+  if (dropped > 0) {
+    const auto measured = std::count_if(kept.begin(), kept.end(), [](const Json& entry) {
+      return entry.value("run_type", "") == "iteration";
+    });
+    const std::string note =
+        fmt::format("time left for {} of {} repetitions", measured, measured + dropped);
+    for (Json& entry : kept) {
+      const std::string label = entry.value("label", "");
+      entry["label"] = label.empty() ? note : label + "; " + note;
+    }
+  }
   return kept;
 }
 

@@ -10,11 +10,18 @@ namespace tinyllama::harness {
 using Json = nlohmann::ordered_json;
 
 /// Format of context and counters; results/schema.json describes it.
-inline constexpr int kSchemaVersion = 2;
+inline constexpr int kSchemaVersion = 3;
 
 /// Why cases, or their later repetitions, are skipped once a signal has come. A case with such an
 /// entry is not over: it is no result, and a resumed run measures it anew.
 inline constexpr const char* kInterrupted = "interrupted";
+
+/// Why repetitions are skipped once a case has had its time. Those before them are its result.
+inline constexpr const char* kNoTimeLeft = "no time left for this repetition";
+
+/// Name under which a repetition says how many iterations it timed, where its time ran out before
+/// it had timed all; CaseReporter makes it the row's count.
+inline constexpr const char* kTimedIterations = "timed_iterations";
 
 struct CaseResult {
   std::string name;              ///< the plan's name of the case

@@ -32,14 +32,12 @@ struct RunSettings {
 
 class Runner {
  public:
-  /// `peaks` must outlive it. `f64_flops_per_second`: how fast the float64 reference can be, to
-  /// plan with.
-  Runner(const instruments::Device& device, PeakBook& peaks, const RunSettings& settings,
-         double f64_flops_per_second);
+  /// `peaks` must outlive it.
+  Runner(const instruments::Device& device, PeakBook& peaks, const RunSettings& settings);
 
   /// Google Benchmark calls this with growing iteration counts and once a repetition; all but
   /// timing happens in the first call of a case. Errors end as SkipWithError, refusals as
-  /// SkipWithMessage: nothing is thrown.
+  /// SkipWithMessage: nothing is thrown, also by a device that fails at every call from now on.
   void run(const Case& planned, benchmark::State& state);
 
   struct Verdict {
@@ -60,7 +58,7 @@ class Runner {
   struct Session;
   std::unique_ptr<Session> open(const Case& planned);
   MemoryBudget budget_now() const;
-  std::string refuse(const Case& planned) const;
+  std::string refuse(const Case& planned);
   ProductRate expected_rate(const Case& planned) const;
   std::string refuse_after_gate(const Session& session) const;
   void pass_gate(const Case& planned, Session& session);
@@ -68,7 +66,8 @@ class Runner {
   void prepare_timing(Session& session);
   void time_repetition(Session& session, benchmark::State& state);
   void report(Session& session, double seconds, benchmark::State& state);
-  std::string check_against_peaks(const Case& planned, double seconds);
+  void raise_peaks(Session& session, double seconds);
+  void release_memory();
   template <typename Step>
   void guarded(Session& session, Step step);
 

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "benchmarks/console/exit_code.hpp"
-#include "benchmarks/harness/closure.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"
+#include "benchmarks/harness/sum_of_parts.hpp"
 #include "benchmarks/instruments/device.hpp"
 
 namespace tinyllama::harness {
@@ -19,7 +19,7 @@ void initialize_benchmark(const Options& options);
 /// files, and std::runtime_error when a result cannot be written; what was measured until then is
 /// in the journal.
 console::ExitCode run_suite(const Options& options, const Plan& plan,
-                            const instruments::Device& device, const Closure& closure,
+                            const instruments::Device& device, const PartsOfStep& step,
                             const Weights* weights = nullptr);
 
 /// What --dry-run prints: costs and predicted memory of every case, and whether it fits; a table,

@@ -1,25 +1,37 @@
-// What the parts of a step add up to. The components folder fills it in, since the harness knows no
-// component by name.
+// What the parts of a step add up to, against the step. The components folder says what the parts
+// are, since the harness knows no component by name.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "model/cost.hpp"
+#include "benchmarks/harness/case.hpp"
+#include "benchmarks/harness/measured_case.hpp"
 
 namespace tinyllama::harness {
 
-struct ClosurePart {
+struct PartOfStep {
   std::string component;
   Pass pass;
   int64_t count;
 };
 
-/// What the components' parts add up to, and the component that they are compared with.
-struct Closure {
-  std::string whole;
-  std::vector<ClosurePart> (*parts)(const ModelConfig&);
+struct PartsOfStep {
+  std::string whole;  ///< the component that they are compared with
+  std::vector<PartOfStep> (*parts)(const ModelConfig&);
 };
+
+/// Seconds of an iteration of each case, measured now and interleaved; nothing where that was not
+/// possible.
+using MeasureInterleaved = std::function<std::vector<double>(const std::vector<const Case*>&)>;
+
+/// The sum of the parts in percent of the whole, a line for each point where all of them were
+/// measured; where the whole was measured but no point is complete, says what it needs. Rows of a
+/// run are minutes apart, in which other load may have come or gone: with `measure` the line is of
+/// what it returns, and says so where the rows differ from it.
+std::string sum_of_parts_lines(const std::vector<MeasuredCase>& measured, const PartsOfStep& step,
+                               const MeasureInterleaved& measure = {});
 
 }  // namespace tinyllama::harness

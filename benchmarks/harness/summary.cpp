@@ -51,19 +51,6 @@ constexpr std::array kColumns = {Column{"samples/s", "samples_per_second", "{:.1
                                  Column{"kernels", "kernels", "{:.0f}"},
                                  Column{"rel error", "max_rel_error", "{:.1e}"}};
 
-std::string format_seconds(double seconds) {
-  if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
-  if (seconds < 1) return fmt::format("{:.2f} ms", seconds * 1e3);
-  return fmt::format("{:.3f} s", seconds);
-}
-
-double unit_seconds(const std::string& unit) {
-  if (unit == "ns") return 1e-9;
-  if (unit == "us") return 1e-6;
-  if (unit == "ms") return 1e-3;
-  return 1;
-}
-
 // The part of the heading that all rows share, and the axes in which they differ.
 std::string component_table(const std::string& component,
                             const std::vector<const MeasuredCase*>& rows) {
@@ -135,23 +122,6 @@ std::string reason_lines(const std::vector<CaseResult>& results, const char* tit
 
 }  // namespace
 
-std::optional<MeasuredCase> measured_case(const Case& planned, const CaseResult& result) {
-  const Json* chosen = nullptr;
-  std::optional<double> spread;
-  for (const auto& entry : result.entries) {
-    if (!entry.contains("real_time") || entry.contains("error_occurred") ||
-        entry.contains("skipped"))
-      continue;
-    const std::string aggregate = entry.value("aggregate_name", "");
-    if (aggregate == "cv") spread = entry.at("real_time").get<double>();
-    if (aggregate == "median" || (aggregate.empty() && !chosen)) chosen = &entry;
-  }
-  if (!chosen) return std::nullopt;
-  const double seconds =
-      chosen->at("real_time").get<double>() * unit_seconds(chosen->value("time_unit", "s"));
-  return MeasuredCase{&planned, seconds, spread, *chosen};
-}
-
 std::optional<BestPeak> best_peak(const CaseResult& result) {
   if (!result.name.starts_with("peak/") || result.entries.empty()) return std::nullopt;
   for (const auto& [counter, unit] :
@@ -168,7 +138,7 @@ std::optional<BestPeak> best_peak(const CaseResult& result) {
 }
 
 std::string summary(const std::vector<Case>& cases, const std::vector<CaseResult>& results,
-                    const Closure& closure) {
+                    const PartsOfStep& step, const MeasureInterleaved& measure) {
   std::map<std::string, const CaseResult*> by_name;
   for (const auto& result : results) by_name[result.name] = &result;
   std::vector<MeasuredCase> measured;
@@ -189,61 +159,7 @@ std::string summary(const std::vector<Case>& cases, const std::vector<CaseResult
   for (const auto& component : order) text += component_table(component, rows[component]);
   text += reason_lines(results, "skipped", "skipped", "skip_message");
   text += reason_lines(results, "FAILED", "error_occurred", "error_message");
-  return text + closure_lines(measured, closure);
-}
-
-std::string closure_lines(const std::vector<MeasuredCase>& measured, const Closure& closure) {
-  const auto find_workload = [&](const Workload& workload,
-                                 const ClosurePart& part) -> const MeasuredCase* {
-    for (const auto& row : measured) {
-      const Case& c = *row.planned;
-      if (c.component->name == part.component && c.pass == part.pass && c.workload == workload)
-        return &row;
-    }
-    return nullptr;
-  };
-  const auto find = [&](const Case& step, const ClosurePart& part) {
-    const MeasuredCase* row = find_workload(step.workload, part);
-    if (row) return row;
-    // A part that the variant leaves as it is was measured as the baseline.
-    Workload baseline = step.workload;
-    baseline.variant = Variant();
-    row = find_workload(baseline, part);
-    return row && !step.workload.variant.has_any(row->planned->component->switches) ? row : nullptr;
-  };
-  std::string text;
-  std::vector<std::string> lacking;
-  for (const auto& step : measured) {
-    if (step.planned->component->name != closure.whole) continue;
-    double sum = 0;
-    std::vector<std::string> terms;
-    std::vector<std::string> missing;
-    for (const ClosurePart& part : closure.parts(step.planned->workload.config)) {
-      const MeasuredCase* row = find(*step.planned, part);
-      const std::string times = part.count == 1 ? "" : fmt::format("{} x ", part.count);
-      if (!row) {
-        missing.push_back(part.component);
-        continue;
-      }
-      sum += static_cast<double>(part.count) * row->seconds;
-      terms.push_back(fmt::format("{}{} {}", times, part.component, format_seconds(row->seconds)));
-    }
-    if (!missing.empty()) {
-      lacking = missing;
-      continue;
-    }
-    const Case& c = *step.planned;
-    text +=
-        fmt::format("closure  {} {} {} batch {} seq {}: {} = {} = {:.1f} % of {} {}\n",
-                    c.workload.variant.name(), c.size, to_string(c.workload.dtype),
-                    c.workload.batch, c.workload.seq, fmt::join(terms, " + "), format_seconds(sum),
-                    100 * sum / step.seconds, closure.whole, format_seconds(step.seconds));
-  }
-  if (text.empty() && !lacking.empty()) {
-    text = fmt::format("closure  not computed: {} was measured at no point together with {}\n",
-                       closure.whole, fmt::join(lacking, ", "));
-  }
-  return text;
+  return text + sum_of_parts_lines(measured, step, measure);
 }
 
 }  // namespace tinyllama::harness

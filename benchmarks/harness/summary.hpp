@@ -1,5 +1,5 @@
 // What people read at the end: one table a component showing only the parameters that vary, and the
-// closure of the step.
+// sum of the parts of the step.
 #pragma once
 
 #include <optional>
@@ -7,22 +7,11 @@
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
-#include "benchmarks/harness/closure.hpp"
+#include "benchmarks/harness/measured_case.hpp"
 #include "benchmarks/harness/result_document.hpp"
+#include "benchmarks/harness/sum_of_parts.hpp"
 
 namespace tinyllama::harness {
-
-/// A measured case: its median repetition.
-struct MeasuredCase {
-  const Case* planned;
-  double seconds;  ///< median over repetitions of the mean over iterations
-  std::optional<double>
-      spread;  ///< standard deviation over repetitions / mean; nothing for a single one
-  Json entry;  ///< Google Benchmark's object: median, or the only repetition
-};
-
-/// Looks a case's measurement up among its entries; nothing if it was skipped or failed.
-std::optional<MeasuredCase> measured_case(const Case& planned, const CaseResult& result);
 
 /// A row peak/...: its best repetition.
 struct BestPeak {
@@ -34,13 +23,9 @@ struct BestPeak {
 /// Nothing for a row that is no peak, was skipped or failed.
 std::optional<BestPeak> best_peak(const CaseResult& result);
 
-/// Tables of every component, then peaks, skipped and failed cases with their reasons, then
-/// closure.
+/// Tables of every component, then peaks, skipped and failed cases with their reasons, then the sum
+/// of the parts of the step.
 std::string summary(const std::vector<Case>& cases, const std::vector<CaseResult>& results,
-                    const Closure& closure);
-
-/// The sum of the parts against the whole in percent, a line for each point where all of them were
-/// measured; where the whole was measured but no point is complete, says what it needs.
-std::string closure_lines(const std::vector<MeasuredCase>& measured, const Closure& closure);
+                    const PartsOfStep& step, const MeasureInterleaved& measure = {});
 
 }  // namespace tinyllama::harness

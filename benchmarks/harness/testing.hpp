@@ -60,13 +60,16 @@ inline Cost linear_cost(const Workload& w, Pass pass) {
           .model_flops = flops,
           .causal_flops = flops,
           .hardware_flops = flops,
-          .bytes = products * (2 * w.tokens() * D + D * D),
-          .useful_flops = flops};
+          .bytes = products * (2 * w.tokens() * D + D * D)};
 }
 
-inline MemoryCost linear_memory(const Workload& w, Pass) {
+inline MemoryCost linear_memory(const Workload& w, Pass pass) {
   const int64_t D = w.config.hidden_dim();
-  return {.weights = D * D * storage_bytes(w.dtype), .activations = w.tokens() * D * 8};
+  const int64_t weights = D * D * storage_bytes(w.dtype);
+  return {.weights = weights,
+          .gradients = has_backward(pass) ? weights : 0,
+          .inputs = w.tokens() * D * storage_bytes(w.dtype),
+          .activations = w.tokens() * D * 8};
 }
 
 /// y = x W^T with x [B, S, D] and W [D, D]. Counts its forwards outside float64 where `forwards` is

@@ -95,10 +95,7 @@ std::string TurnServer::refuse(const Case& planned) const {
 }
 
 Runner::Verdict TurnServer::verify(const Case& planned) {
-  if (!prover_) {
-    prover_ =
-        std::make_unique<Runner>(device_, no_peaks_, settings_, sample_reference_rate(device_));
-  }
+  if (!prover_) prover_ = std::make_unique<Runner>(device_, no_peaks_, settings_);
   return prover_->verify(planned, live_bytes());
 }
 

@@ -108,11 +108,12 @@ MeasuredPeak measure_memory(const Device& device) {
 }
 
 /// Working sets of 3/4 of the last-level cache, half of that, ... down to about what a thread's
-/// second-level cache holds.
+/// second-level cache holds. On a CPU larger sets are never faster, and take longer to make.
 MeasuredPeak measure_cache(const Device& device) {
   const int64_t smallest = device.is_gpu() ? 2 * mebibyte : mebibyte / 4 * at::get_num_threads();
+  const int64_t largest = cache_bytes(device) / 4 * 3;
   MeasuredPeak best;
-  int64_t bytes = cache_bytes(device) / 4 * 3;
+  int64_t bytes = device.is_gpu() ? largest : std::min(largest, 64 * mebibyte);
   do {
     Arrays arrays(device, bytes);
     // Many passes a measurement, so that neither the clock nor the threads' start shows.
@@ -126,8 +127,12 @@ MeasuredPeak measure_cache(const Device& device) {
 
 }  // namespace
 
-Bandwidth measure_bandwidth(const Device& device) {
-  return {measure_memory(device), measure_cache(device)};
+Bandwidth measure_bandwidth(const Device& device, bool with_memory) {
+  return {with_memory ? measure_memory(device) : MeasuredPeak(), measure_cache(device)};
+}
+
+bool fits_into_cache(const DeviceDescription& device, int64_t bytes) {
+  return bytes <= 2 * device.last_level_cache_bytes;
 }
 
 double median_triad_rate(const Device& cpu, int64_t bytes, int64_t repetitions) {
@@ -144,7 +149,8 @@ double attainable_bandwidth(const Bandwidth& bandwidth, const DeviceDescription&
                             int64_t bytes) {
   // What stayed in the last-level cache since the last iteration saves a read and a write of it.
   const auto total = static_cast<double>(bytes);
-  const auto cached = static_cast<double>(std::min(bytes, 2 * device.last_level_cache_bytes));
+  if (fits_into_cache(device, bytes)) return bandwidth.cache.per_second;
+  const auto cached = static_cast<double>(2 * device.last_level_cache_bytes);
   return total /
          ((total - cached) / bandwidth.memory.per_second + cached / bandwidth.cache.per_second);
 }

@@ -69,7 +69,10 @@ struct Bandwidth {
   MeasuredPeak memory;
   MeasuredPeak cache;
 };
-Bandwidth measure_bandwidth(const Device& device);
+/// `with_memory`: whether memory's is wanted, which takes most of the time; it is 0 otherwise.
+Bandwidth measure_bandwidth(const Device& device, bool with_memory = true);
+/// Whether so many bytes of traffic, read and written, are all the last-level cache's.
+bool fits_into_cache(const DeviceDescription& device, int64_t bytes);
 /// Bytes per second that `bytes` of traffic can see at best, over and over: the last-level cache's
 /// bandwidth for as much as fits into it, read and written, memory's for the rest. `bytes` > 0.
 double attainable_bandwidth(const Bandwidth& bandwidth, const DeviceDescription& device,

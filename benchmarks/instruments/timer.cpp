@@ -10,7 +10,7 @@ namespace tinyllama::instruments {
 namespace {
 
 std::vector<double> time_on_cpu(int64_t iterations, const std::function<void()>& prepare,
-                                const std::function<void()>& run) {
+                                const std::function<void()>& run, TimePoint deadline) {
   std::vector<double> seconds;
   seconds.reserve(static_cast<size_t>(iterations));
   for (int64_t iteration = 0; iteration < iterations; ++iteration) {
@@ -19,6 +19,7 @@ std::vector<double> time_on_cpu(int64_t iterations, const std::function<void()>&
     run();
     const auto end = std::chrono::steady_clock::now();
     seconds.push_back(std::chrono::duration<double>(end - begin).count());
+    if (end >= deadline) break;
   }
   return seconds;
 }
@@ -42,16 +43,20 @@ std::vector<EventPair> make_events(int64_t count, const c10::Stream& stream) {
 
 std::vector<double> time_on_gpu(c10::Device device, int64_t iterations,
                                 const std::function<void()>& prepare,
-                                const std::function<void()>& run) {
+                                const std::function<void()>& run, TimePoint deadline) {
   const c10::impl::VirtualGuardImpl guard(device.type());
   const c10::Stream stream = guard.getStream(device);
   std::vector<EventPair> events = make_events(iterations, stream);
+  size_t recorded = 0;
   for (auto& [begin, end] : events) {
     prepare();
     begin.record(stream);
     run();
     end.record(stream);
+    ++recorded;
+    if (std::chrono::steady_clock::now() >= deadline) break;
   }
+  while (events.size() > recorded) events.pop_back();
   guard.synchronizeDevice(device.index());
   std::vector<double> seconds;
   seconds.reserve(events.size());
@@ -66,9 +71,9 @@ std::vector<double> time_on_gpu(c10::Device device, int64_t iterations,
 
 std::vector<double> time_iterations(const Device& device, int64_t iterations,
                                     const std::function<void()>& prepare,
-                                    const std::function<void()>& run) {
-  return device.is_gpu() ? time_on_gpu(device.torch(), iterations, prepare, run)
-                         : time_on_cpu(iterations, prepare, run);
+                                    const std::function<void()>& run, TimePoint deadline) {
+  return device.is_gpu() ? time_on_gpu(device.torch(), iterations, prepare, run, deadline)
+                         : time_on_cpu(iterations, prepare, run, deadline);
 }
 
 }  // namespace tinyllama::instruments

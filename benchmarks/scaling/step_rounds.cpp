@@ -123,9 +123,8 @@ class StepRounds {
     found["samples_per_second"] = samples / seconds;
     found["tokens_per_second"] = samples * static_cast<double>(workload.seq) / seconds;
     // Of one rank, as its device's peak is.
-    found["TFLOPS"] = static_cast<double>(cost.useful_flops) / seconds * 1e-12;
+    found["TFLOPS"] = static_cast<double>(cost.model_flops) / seconds * 1e-12;
     found["model_flops"] = static_cast<double>(cost.model_flops);
-    found["useful_flops"] = static_cast<double>(cost.useful_flops);
     if (options_.verify && is_data_parallel(mode))
       found["max_rel_error"] =
           mode == StepMode::sharded ? proof_.sharded_error : proof_.max_rel_error;

@@ -76,17 +76,22 @@ class Analysis {
     for (const auto& [name, seconds] : m_.components) profiled_seconds_ += seconds.total();
   }
 
+  // Of the model's FLOPs, which MFU is made of.
   double achieved_flops() const {
-    return ratio(static_cast<double>(cost_.useful_flops), m_.step_seconds);
+    return ratio(static_cast<double>(cost_.model_flops), m_.step_seconds);
+  }
+  // Of the FLOPs that really ran, which alone no peak allows to be exceeded.
+  double hardware_rate() const {
+    return ratio(static_cast<double>(cost_.hardware_flops), m_.step_seconds);
   }
 
   void refuse_above_peak() const {
     for (const auto& peak : {d_.measured_flops, device_peak(d_)}) {
-      if (achieved_flops() <= kTolerance * peak.per_second) continue;
+      if (hardware_rate() <= kTolerance * peak.per_second) continue;
       throw std::runtime_error(
           fmt::format("FLOPS profile: the step's {:.3g} FLOP/s are above the peak of {:.3g} ({}): "
                       "profile again on a quiet machine",
-                      achieved_flops(), peak.per_second, peak.source));
+                      hardware_rate(), peak.per_second, peak.source));
     }
   }
 
@@ -96,30 +101,31 @@ class Analysis {
     const auto peak = device_peak(d_);
     const double mfu = 100.0 * ratio(achieved, peak.per_second);
     const double samples = static_cast<double>(m_.micro_batches * workload_.batch);
-    return {{"step", m_.step},
-            {"flops_analysis",
-             {{"avg_flops_per_step", cost_.model_flops},
-              {"flops_per_parameter", model / static_cast<double>(cost_.parameters)},
-              {"model_flops", cost_.model_flops},
-              {"causal_flops", cost_.causal_flops},
-              {"hardware_flops", cost_.hardware_flops}}},
-            {"performance_metrics",
-             {{"flops_per_sec", achieved},
-              {"throughput_samples_per_sec", ratio(samples, m_.step_seconds)}}},
-            {"efficiency_metrics",
-             {{"mfu_percent", mfu},
-              {"achieved_flops_per_sec", achieved},
-              {"device_peak_flops", peak.per_second},
-              {"device_peak_source", peak.source},
-              {"efficiency_ratio", mfu / 100.0},
-              {"measured_peak_flops", d_.measured_flops.per_second},
-              {"measured_peak_percent", 100.0 * ratio(achieved, d_.measured_flops.per_second)},
-              {"classification", classify_mfu(mfu)}}},
-            {"components", components()}};
+    return {
+        {"step", m_.step},
+        {"flops_analysis",
+         {{"avg_flops_per_step", cost_.model_flops},
+          {"flops_per_parameter", model / static_cast<double>(cost_.parameters)},
+          {"model_flops", cost_.model_flops},
+          {"causal_flops", cost_.causal_flops},
+          {"hardware_flops", cost_.hardware_flops}}},
+        {"performance_metrics",
+         {{"flops_per_sec", achieved},
+          {"throughput_samples_per_sec", ratio(samples, m_.step_seconds)}}},
+        {"efficiency_metrics",
+         {{"mfu_percent", mfu},
+          {"achieved_flops_per_sec", achieved},
+          {"device_peak_flops", peak.per_second},
+          {"device_peak_source", peak.source},
+          {"efficiency_ratio", mfu / 100.0},
+          {"measured_peak_flops", d_.measured_flops.per_second},
+          {"measured_peak_percent", 100.0 * ratio(hardware_rate(), d_.measured_flops.per_second)},
+          {"classification", classify_mfu(mfu)}}},
+        {"components", components()}};
   }
 
   Json computational_intensity() const {
-    const double intensity = ratio(static_cast<double>(cost_.useful_flops), bytes());
+    const double intensity = ratio(static_cast<double>(cost_.hardware_flops), bytes());
     const double used = ratio(bytes(), m_.step_seconds);
     const auto bandwidth = device_bandwidth(d_);
     return {{"arithmetic_intensity_flops_per_byte", intensity},
@@ -137,7 +143,7 @@ class Analysis {
 
   Json roofline_data() const {
     Json points = Json::array();
-    points.push_back(roofline_point("step", static_cast<double>(cost_.useful_flops), cost_.bytes,
+    points.push_back(roofline_point("step", static_cast<double>(cost_.hardware_flops), cost_.bytes,
                                     m_.step_seconds, d_));
     for (const ComponentCost& cost : costs_) {
       const double seconds = seconds_below(m_.components, cost.name).total();

@@ -82,7 +82,7 @@ def test_filter_chooses_what_is_measured(
     assert completed.returncode == 0, completed.stderr
     names = [f"{part}/backward/baseline/custom/f32/batch:2/seq:8" for part in ("ffn", "loss")]
     assert_complete(read_result(out), names, repetitions=2)
-    assert "closure" not in completed.stdout
+    assert "sum of parts" not in completed.stdout
 
 
 def test_one_repetition_has_no_aggregates(

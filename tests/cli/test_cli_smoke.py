@@ -197,8 +197,9 @@ def test_console_shows_the_peaks(smoke_run: FinishedRun) -> None:
     ]
 
 
-def test_closure_adds_up_the_parts_of_each_dtype(smoke_run: FinishedRun) -> None:
-    lines = [line for line in smoke_run.completed.stdout.splitlines() if line.startswith("closure")]
+def test_the_sum_of_parts_adds_up_the_parts_of_each_dtype(smoke_run: FinishedRun) -> None:
+    output = smoke_run.completed.stdout.splitlines()
+    lines = [line for line in output if line.startswith("sum of parts")]
     part = r"\d[\d.]* (?:us|ms|s)"
     dtypes = [
         dtype
@@ -207,8 +208,8 @@ def test_closure_adds_up_the_parts_of_each_dtype(smoke_run: FinishedRun) -> None
     ]
     for line, dtype in zip(lines, dtypes, strict=True):
         pattern = (
-            rf"closure  baseline custom {dtype} batch 2 seq 8: embedding {part} \+ 2 x block {part}"
+            rf"sum of parts  baseline custom {dtype} batch 2 seq 8: embedding {part} \+ 2 x block {part}"
             rf" \+ rms_norm {part} \+ loss {part} \+ optimizer {part}"
-            rf" = {part} = [\d.]+ % of full_step {part}"
+            rf" = {part} = [\d.]+ % of full_step {part} \(interleaved.*\)"
         )
         assert re.fullmatch(pattern, line), line

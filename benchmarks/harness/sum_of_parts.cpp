@@ -1,0 +1,118 @@
+#include "benchmarks/harness/sum_of_parts.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace tinyllama::harness {
+namespace {
+
+// Rows and interleaved slices of a quiet machine differ by less.
+constexpr double kSameMachine = 0.10;
+
+struct Row {
+  int64_t count;
+  const MeasuredCase* measured;
+};
+
+const MeasuredCase* find_workload(const std::vector<MeasuredCase>& measured,
+                                  const Workload& workload, const PartOfStep& part) {
+  const auto found = std::ranges::find_if(measured, [&](const MeasuredCase& row) {
+    const Case& c = *row.planned;
+    return c.component->name == part.component && c.pass == part.pass && c.workload == workload;
+  });
+  return found == measured.end() ? nullptr : &*found;
+}
+
+const MeasuredCase* find_part(const std::vector<MeasuredCase>& measured, const Case& step,
+                              const PartOfStep& part) {
+  const MeasuredCase* row = find_workload(measured, step.workload, part);
+  if (row) return row;
+  // A part that the variant leaves as it is was measured as the baseline.
+  Workload baseline = step.workload;
+  baseline.variant = Variant();
+  row = find_workload(measured, baseline, part);
+  return row && !step.workload.variant.has_any(row->planned->component->switches) ? row : nullptr;
+}
+
+// `seconds`: of each part, and last of the whole.
+std::string line(const MeasuredCase& whole, const std::vector<Row>& parts,
+                 const std::vector<double>& seconds) {
+  double sum = 0;
+  std::vector<std::string> terms;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    sum += static_cast<double>(parts[i].count) * seconds[i];
+    const std::string times = parts[i].count == 1 ? "" : fmt::format("{} x ", parts[i].count);
+    terms.push_back(fmt::format("{}{} {}", times, parts[i].measured->planned->component->name,
+                                format_seconds(seconds[i])));
+  }
+  const Case& c = *whole.planned;
+  return fmt::format("sum of parts  {} {} {} batch {} seq {}: {} = {} = {:.1f} % of {} {}",
+                     c.workload.variant.name(), c.size, to_string(c.workload.dtype),
+                     c.workload.batch, c.workload.seq, fmt::join(terms, " + "), format_seconds(sum),
+                     100 * sum / seconds.back(), c.component->name, format_seconds(seconds.back()));
+}
+
+// Which rows differ from what was measured again, and by how much the farthest of them.
+std::string change(const std::vector<const MeasuredCase*>& rows,
+                   const std::vector<double>& seconds) {
+  double farthest = 1;
+  std::string name;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const double ratio = rows[i]->seconds / seconds[i];
+    if (std::abs(std::log(ratio)) <= std::abs(std::log(farthest))) continue;
+    farthest = ratio;
+    name = rows[i]->planned->component->name;
+  }
+  if (std::abs(std::log(farthest)) <= std::log1p(kSameMachine)) return {};
+  return fmt::format("; the machine changed: {} took {:.2f} times as long in its row above", name,
+                     farthest);
+}
+
+}  // namespace
+
+std::string sum_of_parts_lines(const std::vector<MeasuredCase>& measured, const PartsOfStep& step,
+                               const MeasureInterleaved& measure) {
+  std::string text;
+  std::vector<std::string> lacking;
+  for (const MeasuredCase& whole : measured) {
+    if (whole.planned->component->name != step.whole) continue;
+    std::vector<Row> parts;
+    std::vector<std::string> missing;
+    for (const PartOfStep& part : step.parts(whole.planned->workload.config)) {
+      const MeasuredCase* row = find_part(measured, *whole.planned, part);
+      if (row) {
+        parts.push_back({part.count, row});
+      } else {
+        missing.push_back(part.component);
+      }
+    }
+    if (!missing.empty()) {
+      lacking = missing;
+      continue;
+    }
+    std::vector<const MeasuredCase*> rows;
+    for (const Row& part : parts) rows.push_back(part.measured);
+    rows.push_back(&whole);
+    std::vector<const Case*> cases;
+    std::vector<double> seconds;
+    for (const MeasuredCase* row : rows) {
+      cases.push_back(row->planned);
+      seconds.push_back(row->seconds);
+    }
+    const std::vector<double> again = measure ? measure(cases) : std::vector<double>();
+    const bool interleaved = !again.empty();
+    text += line(whole, parts, interleaved ? again : seconds) +
+            (interleaved ? " (interleaved" + change(rows, again) + ")" : " (from the rows above)") +
+            "\n";
+  }
+  if (text.empty() && !lacking.empty()) {
+    text = fmt::format("sum of parts  not computed: {} was measured at no point together with {}\n",
+                       step.whole, fmt::join(lacking, ", "));
+  }
+  return text;
+}
+
+}  // namespace tinyllama::harness
