@@ -172,7 +172,7 @@ class TinyLlamaStep(TinyLlama):
 
     descr = "training step of a LLaMA"
     components = "full_step"
-    figures_of_every_case = (*TinyLlama.figures_of_every_case, "TFLOPS", "MFU_percent")
+    figures_of_every_case = (*TinyLlama.figures_of_every_case, "TFLOPS")
 
 
 @rfm.simple_test

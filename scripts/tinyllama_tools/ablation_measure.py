@@ -68,6 +68,7 @@ def take_over(cell: Cell, run: CaseRun) -> None:
     cell.failure = run.failed
     cell.reason = "" if run.seconds else run.skipped
     cell.label = run.label or cell.label
+    cell.above_peak = run.above_peak or cell.above_peak
     if run.seconds and not cell.counters:
         cell.counters = dict(run.counters)
 

@@ -82,7 +82,7 @@ class Cell:
     """One row at one point.
 
     `variant`: as the program spells it, empty where it was refused. `reason`: why nothing was
-    measured; `failure`: what was wrong. `counters`: of an iteration, from the verified run where
+    measured; `failure`: what was wrong; `above_peak`: why it has no shares of peaks. `counters`: of an iteration, from the verified run where
     there was one. `turns`: seconds of a step by turn, each the median of one process.
     """
 
@@ -92,6 +92,7 @@ class Cell:
     label: str = ""
     reason: str = ""
     failure: str = ""
+    above_peak: str = ""
     counters: dict[str, float] = field(default_factory=dict)
     turns: dict[int, float] = field(default_factory=dict)
 
@@ -107,10 +108,10 @@ class Cell:
 
     @property
     def note(self) -> str:
-        """Why there is no number; empty where there is one."""
+        """Why there is no number, or no share of a peak; empty where there is one."""
         if self.failure:
             return f"failed: {self.failure}"
-        return f"skipped: {self.reason}" if self.reason else ""
+        return f"skipped: {self.reason}" if self.reason else self.above_peak
 
     def counter(self, name: str) -> float | None:
         """A counter, None where the case has none of that name."""

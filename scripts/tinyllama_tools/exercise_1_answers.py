@@ -19,7 +19,7 @@ from tinyllama_tools.exercise_1_rules import (
     group_shares,
     lost_shares,
 )
-from tinyllama_tools.exercise_runs import MeasuredRun, samples_per_second
+from tinyllama_tools.exercise_runs import UTILIZATION, MeasuredRun, samples_per_second
 from tinyllama_tools.memory_optimizations import (
     CHECKPOINTING,
     FLASH,
@@ -29,7 +29,6 @@ from tinyllama_tools.memory_optimizations import (
     known_effects,
 )
 from tinyllama_tools.worksheet import (
-    Figure,
     Verdict,
     boxes,
     number,
@@ -69,14 +68,6 @@ PROFILE_FILES = (
 )
 
 
-def mfu_figure(run: MeasuredRun) -> Figure:
-    """Against the datasheet's peak, or the measured one where the device has no datasheet here."""
-    keys = ("mfu_percent", "measured_peak_percent")
-    prefix = "flops.flops_profile.efficiency_metrics"
-    found = [run.figure(f"{prefix}.{key}") for key in keys]
-    return next((figure for figure in found if figure.is_measured), found[0])
-
-
 def range_rows(runs: BaselineRuns) -> list[tuple[float | None, tuple]]:
     """Measured value, and (name, low, high, unit, source) of each expected range."""
     plain, profiled, memory = runs.plain, runs.profiled, runs.memory
@@ -89,7 +80,7 @@ def range_rows(runs: BaselineRuns) -> list[tuple[float | None, tuple]]:
     on_gpu = profiled.figure("operators.distinct_kernels")
     kinds = on_gpu if on_gpu.is_measured else profiled.figure("operators.distinct_operators")
     what = "Kernel count" if on_gpu.is_measured else "Kernel count (operators: no GPU)"
-    mfu, components = mfu_figure(memory), profiled.source("operators.components")
+    mfu, components = memory.figure(UTILIZATION), profiled.source("operators.components")
     products = profiled.figure("operators.matrix_product_percent")
     return [
         (speed, ("Training speed (sheet)", 50, 100, "samples/sec", speed_source)),
@@ -142,7 +133,7 @@ def file_ticks(runs: BaselineRuns) -> list[str]:
 
 def mfu_ticks(run: MeasuredRun) -> list[str]:
     """The four classes."""
-    mfu = mfu_figure(run)
+    mfu = run.figure(UTILIZATION)
     return [tick(label, within(mfu.value, low, high), mfu) for label, low, high in MFU_CLASSES]
 
 

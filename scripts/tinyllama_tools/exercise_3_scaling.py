@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from tinyllama_tools.exercise_3_sizes import (
     SATURATED_GAIN,
     SIGNIFICANT_PERCENT,
-    UTILIZATION,
     SizeStudy,
     attention_memory_percent,
     batch_gain,
@@ -19,9 +18,13 @@ from tinyllama_tools.exercise_3_sizes import (
     overhead_ratio,
     saturation,
     scores_percent,
-    utilization,
 )
-from tinyllama_tools.exercise_runs import MeasuredRun, median_step_seconds, samples_per_second
+from tinyllama_tools.exercise_runs import (
+    UTILIZATION,
+    MeasuredRun,
+    median_step_seconds,
+    samples_per_second,
+)
 from tinyllama_tools.worksheet import MEGABYTE, NOT_MEASURED, number, percent, question, table
 
 LINEAR = 0.15
@@ -191,7 +194,7 @@ def memory_group(study: SizeStudy) -> list[str]:
 
 def compute_group(runs: Sequence[MeasuredRun]) -> list[str]:
     """Utilization, intensity, and what binds."""
-    known = [(run, value) for run in runs if (value := utilization(run).value) is not None]
+    known = [(run, value) for run in runs if (value := run.figure(UTILIZATION).value) is not None]
     best = max(known, key=lambda pair: pair[1], default=None)
     best_text = NOT_MEASURED if best is None else f"{name_of(best[0])}: {percent(best[1])} MFU"
     intensities = each(runs, lambda run: number(intensity(run), "FLOP/byte"))
@@ -200,7 +203,7 @@ def compute_group(runs: Sequence[MeasuredRun]) -> list[str]:
     return [
         *question(
             "3. Which size achieves best GPU utilization?",
-            f"{best_text} (of {each(runs, lambda run: percent(utilization(run).value))}).",
+            f"{best_text} (of {each(runs, lambda run: percent(run.figure(UTILIZATION).value))}).",
             *all_sources(runs, UTILIZATION),
         ),
         *question("3. How does arithmetic intensity change?", f"{intensities}.", *where),

@@ -15,7 +15,6 @@ from tinyllama_tools.exercise_3_scaling import (
 )
 from tinyllama_tools.exercise_3_sizes import (
     BATCH_GAIN,
-    UTILIZATION,
     SizeStudy,
     batch_gain,
     core_percent,
@@ -25,9 +24,8 @@ from tinyllama_tools.exercise_3_sizes import (
     overhead_ratio,
     sequence_exponents,
     shares,
-    utilization,
 )
-from tinyllama_tools.exercise_runs import MeasuredRun, median_step_seconds
+from tinyllama_tools.exercise_runs import UTILIZATION, MeasuredRun, median_step_seconds
 from tinyllama_tools.size_predictions import Prediction
 from tinyllama_tools.worksheet import (
     MEGABYTE,
@@ -175,7 +173,7 @@ def workshop_answer(runs: Sequence[MeasuredRun]) -> str:
 
 def utilization_peak(runs: Sequence[MeasuredRun]) -> str:
     """The size with the highest MFU."""
-    found = [(name_of(run), v) for run in runs if (v := utilization(run).value) is not None]
+    found = [(name_of(run), v) for run in runs if (v := run.figure(UTILIZATION).value) is not None]
     if not found:
         return f"Utilization was {NOT_MEASURED}."
     best, value = max(found, key=lambda pair: pair[1])

@@ -12,7 +12,6 @@ from tinyllama_tools.exercise_1_rules import group_shares
 from tinyllama_tools.exercise_runs import MeasuredRun, samples_per_second
 from tinyllama_tools.size_predictions import Prediction
 from tinyllama_tools.study_run import PROFILES, SizeResult
-from tinyllama_tools.worksheet import Figure
 from tinyllama_tools.worksheet_rules import ratio, share_of
 
 # A size is saturated where the next one attains less than this much more.
@@ -22,7 +21,6 @@ SIGNIFICANT_PERCENT = 10.0
 # What a doubling of the batch has to gain to be worth its memory.
 BATCH_GAIN = 1.05
 CORE = "attention/core"
-UTILIZATION = "flops.flops_profile.efficiency_metrics.mfu_percent"
 
 
 def size_run(result: SizeResult) -> MeasuredRun:
@@ -97,15 +95,6 @@ def attained(run: MeasuredRun) -> float | None:
     batch = run.value("configuration.batch_size")
     flops = run.value("model.flops_per_step")
     return speed / batch * flops if speed and batch and flops else None
-
-
-def utilization(run: MeasuredRun) -> Figure:
-    """MFU, else the share of the measured peak, else nothing, in percent."""
-    for key in ("mfu_percent", "measured_peak_percent"):
-        found = run.figure(f"flops.flops_profile.efficiency_metrics.{key}")
-        if found.is_measured:
-            return found
-    return found
 
 
 def saturation(runs: Sequence[MeasuredRun]) -> tuple[str | None, list[tuple[str, float]]]:

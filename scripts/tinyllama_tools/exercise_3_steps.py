@@ -7,6 +7,7 @@ import re
 from tinyllama_tools.ablation_progress import duration
 from tinyllama_tools.exercise_1_rules import COPIES, PRODUCTS
 from tinyllama_tools.exercise_3_runs import DETAILED, TOP, AnalysedRun, Findings
+from tinyllama_tools.exercise_runs import UTILIZATION
 from tinyllama_tools.markdown_table import cell
 from tinyllama_tools.profile_page import REPORT
 from tinyllama_tools.profile_tables import operator_shares
@@ -15,7 +16,6 @@ from tinyllama_tools.roofline.position import ON_THE_ROOF_PERCENT, POSITIONS, ro
 from tinyllama_tools.suite_run import Json
 from tinyllama_tools.worksheet import (
     NOT_MEASURED,
-    Figure,
     Verdict,
     megabytes,
     number,
@@ -121,17 +121,10 @@ def step_2(run: AnalysedRun) -> list[str]:
     ]
 
 
-def mfu_of(run: AnalysedRun) -> Figure:
-    """Against the datasheet, or the measured peak where there is none."""
-    keys = ("mfu_percent", "measured_peak_percent")
-    found = [run.figure(f"flops.flops_profile.efficiency_metrics.{key}") for key in keys]
-    return next((figure for figure in found if figure.is_measured), found[0])
-
-
 def step_3(run: AnalysedRun) -> list[str]:
     """Efficiency and its class."""
     base = "flops.flops_profile"
-    mfu = mfu_of(run)
+    mfu = run.figure(UTILIZATION)
     achieved = run.figure(f"{base}.performance_metrics.flops_per_sec")
     peak = run.figure(f"{base}.efficiency_metrics.device_peak_flops")
     per_parameter = run.figure(f"{base}.flops_analysis.flops_per_parameter")

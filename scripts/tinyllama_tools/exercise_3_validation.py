@@ -5,7 +5,7 @@ from __future__ import annotations
 from tinyllama_tools.exercise_3_numbers import run_speedup
 from tinyllama_tools.exercise_3_plan import expected_overall, times
 from tinyllama_tools.exercise_3_runs import VERSION_2, Findings
-from tinyllama_tools.exercise_runs import MeasuredRun
+from tinyllama_tools.exercise_runs import UTILIZATION, MeasuredRun
 from tinyllama_tools.worksheet import (
     NOT_MEASURED,
     Verdict,
@@ -38,7 +38,7 @@ def target_rows(findings: Findings) -> list[tuple[str, str, str, str]]:
     speedup = expected_overall(findings)
     speed = [r.value("summary.samples_per_second") for r in (base, after)]
     gain = run_speedup(base, after)
-    mfu = analysis.value("flops.flops_profile.efficiency_metrics.mfu_percent")
+    mfu = analysis.value(UTILIZATION)
     peak = [r.value("summary.peak_memory_bytes") for r in (base, after)]
     scores = analysis.value("memory.breakdown_at_peak.attention_scores")
     key = launches_key(findings)
@@ -88,7 +88,7 @@ def targets(findings: Findings) -> list[str]:
             target_rows(findings),
             runs["baseline"].source("summary"),
             runs["version_2"].source("summary"),
-            findings.analysis.source("flops.flops_profile.efficiency_metrics.mfu_percent"),
+            findings.analysis.source(UTILIZATION),
             findings.analysis.source("memory.breakdown_at_peak.attention_scores"),
             findings.analysis.source(launches_key(findings)),
             runs["version_2_profiled"].source(launches_key(findings)),

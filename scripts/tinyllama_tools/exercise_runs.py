@@ -16,6 +16,8 @@ from tinyllama_tools.worksheet import Figure
 # Parts of the summary that are files of their own, which a reader of the worksheet opens.
 FLOPS_FILES = ("flops_profile", "computational_intensity", "roofline_data")
 INTERRUPTED = "interrupted"
+# MFU: against the datasheet's peak, or the measured one where the device has no datasheet here
+UTILIZATION = "flops.flops_profile.efficiency_metrics.mfu_percent"
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,12 @@ which excludes its compilation. `scripts/peers --publish` writes this page.
 
 @dataclass
 class Cell:
-    """A case of one side: its steps in seconds, or why there are none."""
+    """A case of one side: its steps in seconds, or why there are none. `above_peak`: why it has no
+    shares of peaks."""
 
     seconds: list[float] = field(default_factory=list)
     reason: str = ""
+    above_peak: str = ""
 
 
 Point = tuple[str, str, str, str]
@@ -47,6 +49,7 @@ def read_rows(document: Json) -> Rows:
             cell.reason = f"skipped: {entry['skip_message']}"
         else:
             cell.seconds.append(entry["real_time"] * UNITS[entry["time_unit"]])
+            cell.above_peak = entry.get("above_peak", cell.above_peak)
     return rows
 
 
@@ -56,10 +59,9 @@ class Notes:
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
-    def mark(self, cell: Cell) -> str:
+    def mark(self, word: str, reason: str) -> str:
         """`skipped [1]`."""
-        word = cell.reason.partition(":")[0]
-        return f"{word} [{self._numbers.setdefault(cell.reason, len(self._numbers) + 1)}]"
+        return f"{word} [{self._numbers.setdefault(reason, len(self._numbers) + 1)}]"
 
     def lines(self) -> list[str]:
         """The reasons in order."""
@@ -67,12 +69,13 @@ class Notes:
 
 
 def milliseconds(cell: Cell | None, notes: Notes) -> str:
-    """The median step, or the reason's number."""
+    """The median step, or why there is none; with the number of a note."""
     if cell is None:
         return ""
     if not cell.seconds:
-        return notes.mark(cell)
-    return f"{1e3 * statistics.median(cell.seconds):.4g}"
+        return notes.mark(cell.reason.partition(":")[0], cell.reason)
+    time = f"{1e3 * statistics.median(cell.seconds):.4g}"
+    return notes.mark(time, cell.above_peak) if cell.above_peak else time
 
 
 def ratio_text(row: Json | None) -> str:

@@ -217,7 +217,7 @@ def flops_lines(merged: Json) -> list[str]:
     per_parameter = profile["flops_analysis"].get("flops_per_parameter")
     rows = [
         ("MFU", percent(efficiency.get("mfu_percent"))),
-        ("of the measured peak", percent(efficiency.get("measured_peak_percent"))),
+        ("of the measured peak (hardware FLOPs)", percent(efficiency.get("measured_peak_percent"))),
         ("achieved", rate(efficiency.get("achieved_flops_per_sec"), "FLOP/s")),
         ("device peak", rate(efficiency.get("device_peak_flops"), "FLOP/s")),
         ("device peak from", efficiency.get("device_peak_source") or "-"),

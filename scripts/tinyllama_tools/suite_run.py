@@ -67,8 +67,8 @@ class CaseRun:
     """What one process measured of a case.
 
     `seconds`: of an iteration, one for each repetition; empty where the case was skipped or failed,
-    which `skipped` and `failed` give the reason for. `counters`: of the last repetition. `entries`:
-    all of the case's entries as they are in the file.
+    which `skipped` and `failed` give the reason for. `above_peak`: why it has no shares of peaks.
+    `counters`: of the last repetition. `entries`: all of the case's entries as in the file.
     """
 
     name: str
@@ -77,6 +77,7 @@ class CaseRun:
     label: str = ""
     skipped: str = ""
     failed: str = ""
+    above_peak: str = ""
     entries: tuple[Json, ...] = ()
 
 
@@ -113,6 +114,7 @@ def read_case(name: str, entries: Sequence[Json]) -> CaseRun:
         label=last.get("label", ""),
         skipped=last.get("skip_message", ""),
         failed=last.get("error_message", ""),
+        above_peak=last.get("above_peak", ""),
         entries=tuple(entries),
     )
 

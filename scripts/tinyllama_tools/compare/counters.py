@@ -26,6 +26,7 @@ KINDS: Mapping[str, Kind] = {
     "tokens_per_second": RATE,
     "TFLOPS": RATE,
     "MFU_percent": RATE,
+    "MFU_causal_percent": RATE,
     "peak_percent": RATE,
     "roof_percent": RATE,
     "GB_per_second": RATE,
@@ -41,9 +42,10 @@ KINDS: Mapping[str, Kind] = {
     "elementwise_flops": COST,
     "lookup_flops": COST,
     "opaque_flops": COST,
-    "useful_flops": COST,
     "bytes": COST,
     "predicted_memory_MiB": COST,
+    # a library's own decision, which may differ from run to run
+    "library_scratch_MiB": Kind(SMALLER, exact=False),
     "flop_per_byte": FACT,
     # threads may add up in another order, so that the last digits differ from run to run
     "max_rel_error": Kind(SMALLER, exact=False),

@@ -41,9 +41,11 @@ class SideCase:
 
     @property
     def note(self) -> str:
-        """Empty where every file measured it."""
+        """In how many files it was measured, if not in all; why one has no shares of peaks."""
         measured = len(self.seconds)
-        return "" if measured == self.files else f"measured in {measured} of {self.files} files"
+        some = "" if measured == self.files else f"measured in {measured} of {self.files} files"
+        above = next((run.above_peak for run in self.runs if run.above_peak), "")
+        return ", ".join(filter(None, (some, above)))
 
 
 def side_cases(runs: Sequence[StoredRun]) -> dict[str, SideCase]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tinyllama_tools.reading.case_name import CaseName
@@ -17,7 +18,9 @@ from tinyllama_tools.reading.json_number import shown
 from tinyllama_tools.reading.machine import FLOPS, Machine, is_rate, product_type, unit_of
 from tinyllama_tools.reading.product_rates import TERA, ProductRate
 
-GIGA = 1e9
+SHARES = ("MFU_percent", "MFU_causal_percent", "peak_percent", "roof_percent")
+# Percent of a measured peak: a row above it has no shares, since something in it is wrong.
+LARGEST_SHARE = 105.0
 
 Peak = Mapping[str, Any]
 
@@ -79,22 +82,53 @@ def merged_peaks(
     return {**first, "peaks": whole}, tuple(dict.fromkeys(warnings))
 
 
+@dataclass(frozen=True)
+class ProductPeaks:
+    """FLOP/s of matrix products of one type. `measured`: what peak_percent and the roofline are
+    of; `of_mfu`: what MFU is of, the datasheet's where it is known."""
+
+    measured: float
+    of_mfu: float
+
+
+def product_peaks(context: Context, machine: Machine, type_name: str) -> ProductPeaks | None:
+    """None where no peak of that type was measured."""
+    measured = machine.peak_flops.get(type_name)
+    if measured is None:
+        return None
+    limit = _datasheet(context, type_name)
+    return ProductPeaks(measured, limit if math.isfinite(limit) else measured)
+
+
+def shares(
+    costs: Mapping[str, float], rate: float, peaks: ProductPeaks | None, machine: Machine
+) -> dict[str, float]:
+    """The percentages of a case that does `rate` iterations a second, as the program computes them
+    (benchmarks/harness/counters.cpp). Those that take a peak of products only where it is known.
+    """
+    model, causal, hardware, moved = (
+        costs.get(name, 0.0) for name in ("model_flops", "causal_flops", "hardware_flops", "bytes")
+    )
+    found = {}
+    least = machine.traffic_seconds(moved)
+    if peaks is not None and model:
+        found["MFU_percent"] = 100.0 * rate * model / peaks.of_mfu
+        found["MFU_causal_percent"] = 100.0 * rate * causal / peaks.of_mfu
+    if peaks is not None and hardware:
+        found["peak_percent"] = 100.0 * rate * hardware / peaks.measured
+        least = max(least, hardware / peaks.measured)
+    if moved and (peaks is not None or not hardware):
+        found["roof_percent"] = 100.0 * rate * least
+    return found
+
+
 def _against(
     name: CaseName, counters: Mapping[str, float], context: Context, machine: Machine
 ) -> dict[str, float]:
-    """The percentages among a case's counters, as the program computes them."""
-    type_name = product_type(name.dtype)
-    peak = machine.peak_flops.get(type_name)
-    rate, moved = counters.get("TFLOPS"), counters.get("GB_per_second")
-    found = {}
-    if peak and rate:
-        found["peak_percent"] = 100.0 * rate * TERA / peak
-        limit = _datasheet(context, type_name)
-        found["MFU_percent"] = 100.0 * rate * TERA / (limit if math.isfinite(limit) else peak)
-    if moved and counters.get("bytes") and (peak or not rate):
-        bandwidth = machine.attainable_bandwidth(counters["bytes"])
-        of_traffic = 100.0 * moved * GIGA / bandwidth
-        found["roof_percent"] = max(of_traffic, found.get("peak_percent", 0.0))
+    """The percentages among a case's counters: a row above its peak has none."""
+    rate = counters.get("samples_per_second", 0.0) / name.batch
+    peaks = product_peaks(context, machine, product_type(name.dtype))
+    found = shares(counters, rate, peaks, machine) if rate else {}
     return {key: value for key, value in found.items() if key in counters}
 
 

@@ -18,9 +18,10 @@ from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.json_file import MEASURE_AGAIN, Json, bad_file
 from tinyllama_tools.reading.json_number import is_finite, shown
 from tinyllama_tools.reading.stored_run import StoredCase, StoredRun
+from tinyllama_tools.reading.version_2 import OLDER, from_version_2
 from tinyllama_tools.suite_run import OWN_KEYS, UNITS
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 # measurements of the machine, which are the percentages' denominators and nobody's code
 PEAKS = "peak/"
 # of those rows, the counter that is the more the better
@@ -58,7 +59,7 @@ def _refuse_no_objects(context: Json, path: Path) -> None:
             raise bad_file(path, f"{where} is {peak!r}, must be an object", MEASURE_AGAIN)
 
 
-def _checked_context(document: Json, path: Path) -> Json:
+def _check_context(document: Json, path: Path) -> None:
     context = document["context"]
     version = context.get("schema_version")
     if version is None:
@@ -67,19 +68,18 @@ def _checked_context(document: Json, path: Path) -> Json:
             "its context has no schema_version, so it is of another benchmark",
             "name a result file of tiny_llama_bench",
         )
-    if version != SCHEMA_VERSION:
+    if version not in (OLDER, SCHEMA_VERSION):
         raise bad_file(
             path,
-            f"schema_version is {version!r}, must be {SCHEMA_VERSION}",
+            f"schema_version is {version!r}, must be {SCHEMA_VERSION} or {OLDER}",
             "measure again with this version of the suite",
         )
     if not isinstance(document["benchmarks"], list):
         raise bad_file(path, "'benchmarks' is no list", MEASURE_AGAIN)
     _refuse_no_objects(context, path)
-    return context
 
 
-def _checked_entry(entry: object, index: int, path: Path) -> Json:
+def _check_entry(entry: object, index: int, path: Path) -> None:
     where = f"benchmarks[{index}]"
     if not isinstance(entry, dict):
         raise bad_file(path, f"{where} is no object", MEASURE_AGAIN)
@@ -96,7 +96,17 @@ def _checked_entry(entry: object, index: int, path: Path) -> Json:
             f"{entry['run_name']}: time_unit '{entry['time_unit']}', must be one of {known}",
             MEASURE_AGAIN,
         )
-    return entry
+
+
+def current_result(document: Json, path: Path) -> Json:
+    """A result in the present version of the format, checked so far that its rows can be told
+    apart; BadInputError as of read_rows."""
+    _check_context(document, path)
+    for index, entry in enumerate(document["benchmarks"]):
+        _check_entry(entry, index, path)
+    if document["context"]["schema_version"] == OLDER:
+        return from_version_2(document, SCHEMA_VERSION)
+    return document
 
 
 def _seconds(entry: Json, path: Path) -> float:
@@ -166,7 +176,8 @@ def _case(name: str, entries: Sequence[Json], path: Path) -> StoredCase:
         count = iterations if type(iterations) is int else 0
     counters, varying = _counters(repetitions, path)
     seconds = statistics.median(_seconds(entry, path) for entry in repetitions)
-    return StoredCase(seconds, count, counters, varying, label=label)
+    above_peak = str(repetitions[0].get("above_peak", ""))
+    return StoredCase(seconds, count, counters, varying, label=label, above_peak=above_peak)
 
 
 def _peak_rate(entry: Json) -> float:
@@ -186,11 +197,10 @@ def _peak(name: str, entries: Sequence[Json], path: Path) -> StoredCase:
     return replace(case, seconds=_seconds(best, path), counters=counters, label=label)
 
 
-def _by_name(entries: Sequence[object], path: Path) -> Mapping[str, list[Json]]:
+def _by_name(entries: Sequence[Json]) -> Mapping[str, list[Json]]:
     found: dict[str, list[Json]] = {}
-    for index, entry in enumerate(entries):
-        checked = _checked_entry(entry, index, path)
-        found.setdefault(checked["run_name"].removesuffix(TIMED_BY), []).append(checked)
+    for entry in entries:
+        found.setdefault(entry["run_name"].removesuffix(TIMED_BY), []).append(entry)
     return found
 
 
@@ -202,10 +212,10 @@ def read_rows(document: Json, path: Path, *, bad_counters_fail: bool = False) ->
     case that is there twice. `bad_counters_fail`: a row with such a counter has failed instead, and
     the others stay.
     """
-    context = _checked_context(document, path)
+    document = current_result(document, path)
     cases: dict[str, StoredCase] = {}
     peaks: dict[str, StoredCase] = {}
-    for name, entries in _by_name(document["benchmarks"], path).items():
+    for name, entries in _by_name(document["benchmarks"]).items():
         found, read = (peaks, _peak) if name.startswith(PEAKS) else (cases, _case)
         try:
             found[name] = read(name, entries, path)
@@ -213,7 +223,7 @@ def read_rows(document: Json, path: Path, *, bad_counters_fail: bool = False) ->
             if not bad_counters_fail:
                 raise
             found[name] = StoredCase(failed=error.reason)
-    return StoredRun(path, context, cases, peaks)
+    return StoredRun(path, document["context"], cases, peaks)
 
 
 def read_result(document: Json, path: Path) -> StoredRun:

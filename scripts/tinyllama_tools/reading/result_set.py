@@ -32,13 +32,15 @@ MOST_NAMED = 3
 class MeasuredCase:
     """`seconds` of an iteration: one a file, the median over its repetitions. `counters`: medians
     over the files. `label`: what `optimized` stands for, and remarks. `rounds`: which file each of
-    the `seconds` is from, the first of the set is 1."""
+    the `seconds` is from, the first of the set is 1. `above_peak`: why some file has it without
+    shares of peaks."""
 
     name: CaseName
     seconds: tuple[float, ...]
     counters: Mapping[str, float]
     label: str = ""
     rounds: tuple[int, ...] = ()
+    above_peak: str = ""
 
     @cached_property
     def median_seconds(self) -> float:
@@ -110,8 +112,14 @@ def _case(name: CaseName, rows: Mapping[int, StoredCase]) -> MeasuredCase | Left
     if not seconds:
         return LeftOut(str(name), next(iter(rows.values())).skipped, is_failure=False)
     measured = [rows[number] for number in seconds]
-    counters, label = _median_counters(measured), measured[-1].label
-    return MeasuredCase(name, tuple(seconds.values()), counters, label, tuple(seconds))
+    return MeasuredCase(
+        name,
+        tuple(seconds.values()),
+        _median_counters(measured),
+        measured[-1].label,
+        tuple(seconds),
+        next((row.above_peak for row in measured if row.above_peak), ""),
+    )
 
 
 def _short_cases(
@@ -185,6 +193,7 @@ def combine(runs: Sequence[StoredRun]) -> ResultSet:
             left_out.append(case)
         else:
             cases[text] = case
+    warnings += [f"{text}: {case.above_peak}" for text, case in cases.items() if case.above_peak]
     warnings += _short_cases(cases, rows, runs)
     warnings += [warning for run in runs for warning in run.warnings]
     paths = tuple(run.path for run in runs)

@@ -15,6 +15,7 @@ class StoredCase:
     `seconds`: of an iteration, the median over `repetitions`; None where it was skipped or failed,
     which `skipped` and `failed` give the reason for. `counters`: medians too. `varying`: counters
     that were not the same in every repetition. `label`: what the program says of the row.
+    `above_peak`: why it has no shares of peaks; empty where it has.
     """
 
     seconds: float | None = None
@@ -24,6 +25,7 @@ class StoredCase:
     skipped: str = ""
     failed: str = ""
     label: str = ""
+    above_peak: str = ""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ COUNTERS: Mapping[str, tuple[tuple[str, ...], float]] = {
     "samples_per_second": (("summary", "samples_per_second"), 1.0),
     "tokens_per_second": (("summary", "tokens_per_second"), 1.0),
     "peak_memory_MiB": (("summary", "peak_memory_bytes"), 1.0 / MIB),
+    "library_scratch_MiB": (("summary", "library_scratch_bytes"), 1.0 / MIB),
     "final_loss": (("summary", "final_loss"), 1.0),
     "parameters": (("model", "total_parameters"), 1.0),
     "model_flops": (("model", "flops_per_step"), 1.0),

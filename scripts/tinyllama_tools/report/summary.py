@@ -81,7 +81,8 @@ def speed_sentence(inputs: ReportInputs) -> str:
     seconds = step.median_seconds
     rate = step.name.batch / seconds
     shares = _shares(inputs, step)
-    reached = f": {', '.join(shares)}" if shares else "; its share of the peak was not counted"
+    unknown = step.above_peak or "its share of the peak was not counted"
+    reached = f": {', '.join(shares)}" if shares else f"; {unknown}"
     return (
         f"A training step ({case_text(step.name)}) takes {seconds_text(seconds)}, "
         f"{rate:,.4g} samples/s{reached}."

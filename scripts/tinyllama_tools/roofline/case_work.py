@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from tinyllama_tools.reading.machine import Machine, product_type
 from tinyllama_tools.reading.result_set import MeasuredCase
 
-TERA = 1e12
-# Rounding of the counters; the least score left out of the largest step is far more.
-ROUNDING = 1e-9
-
 
 @dataclass(frozen=True)
 class CaseWork:
-    """Of one iteration. `product_flops`: model_flops, less masked scores that the variant leaves
-    out, as the suite's rates count. `operators`: None where they were not counted."""
+    """Of one iteration. `product_flops`: hardware_flops, those of the matrix products that really
+    ran. `operators`: None where they were not counted."""
 
     product_flops: float
     elementwise_flops: float
@@ -41,28 +37,11 @@ class LeastTime:
         return max(self.products, self.traffic)
 
 
-def useful_product_flops(case: MeasuredCase) -> float:
-    """model_flops without the masked scores that the variant leaves out: the counter useful_flops.
-
-    Files from before it was written have TFLOPS, those over time, and samples_per_second, the batch
-    over the same time: their quotient has no time in it.
-    """
-    counters = case.counters
-    if "useful_flops" in counters:
-        return counters["useful_flops"]
-    model = counters.get("model_flops", 0.0)
-    rate, samples = counters.get("TFLOPS"), counters.get("samples_per_second")
-    if not model or not rate or not samples:
-        return model
-    useful = float(round(rate * TERA * case.name.batch / samples))
-    return model if useful > model * (1.0 - ROUNDING) else useful
-
-
 def work_of(case: MeasuredCase) -> CaseWork | None:
     """None for a case whose costs are not in its counters."""
     counters = case.counters
     work = CaseWork(
-        useful_product_flops(case),
+        counters.get("hardware_flops", 0.0),
         counters.get("elementwise_flops", 0.0),
         counters.get("bytes", 0.0),
         counters.get("operators"),

@@ -26,10 +26,10 @@ SHOWS_LAUNCH_COST = (
 
 @dataclass(frozen=True)
 class RooflinePoint:
-    """`intensity` in FLOP/byte: of the products that were not left out, elementwise where a case
-    has none. `attainable`: FLOP/s that the roofline allows at that intensity. `percent` of it; None
-    where it is above 100, which `error` tells. `why`: in words what bounds it. `case`: None for a
-    matrix product of its own."""
+    """`intensity` in FLOP/byte: of the products that really ran, elementwise where a case has
+    none. `attainable`: FLOP/s that the roofline allows at that intensity. `percent` of it; None
+    where it is above 100, or above a peak as the file says, which `error` tells. `why`: in words
+    what bounds it. `case`: None for a matrix product of its own."""
 
     name: str
     intensity: float
@@ -82,14 +82,16 @@ def _point(
     least: LeastTime,
     bound: tuple[Bound, str],
     case: CaseName | None = None,
+    above_peak: str = "",
 ) -> RooflinePoint:
     percent: float | None = 100.0 * least.seconds / seconds
-    error = ""
+    error = above_peak
     if least.seconds > seconds:
-        error = (
+        error = error or (
             f"{time_text(seconds)} is {percent:.1f} % of what the roofline allows: the peak was "
             "measured too low, or the time or the count is wrong"
         )
+    if error:
         percent = None
     return RooflinePoint(
         name,
@@ -115,7 +117,7 @@ def point_of(
         return f"no peak of {product_type(case.name.dtype)} products was measured"
     name, seconds = str(case.name), case.median_seconds
     bound = _bound(name, seconds, least, work.operators, launch)
-    return _point(name, work.flops, work.bytes, seconds, least, bound, case.name)
+    return _point(name, work.flops, work.bytes, seconds, least, bound, case.name, case.above_peak)
 
 
 def roofline_points(result_set: ResultSet) -> list[RooflinePoint]:

@@ -12,7 +12,7 @@ from tinyllama_tools.reading.case_name import TIMED_BY, CaseName, parse_case_nam
 from tinyllama_tools.reading.collective_name import CollectiveName, parse_collective_name
 from tinyllama_tools.reading.json_file import MEASURE_AGAIN, Json, bad_file, read_json
 from tinyllama_tools.reading.json_number import is_number, shown
-from tinyllama_tools.reading.result_reader import ITERATION, is_result, read_rows
+from tinyllama_tools.reading.result_reader import ITERATION, current_result, is_result, read_rows
 from tinyllama_tools.scaling.weak_strong import STRONG, WEAK
 from tinyllama_tools.suite_run import OWN_KEYS, UNITS
 
@@ -195,6 +195,7 @@ def read_scaling_result(path: Path) -> ScalingResult:
     """BadInputError for a file that is none, or with a time, counter or key that cannot be used."""
     document, _ = read_json(path)
     _check_context(document, path)
+    document = current_result(document, path)
     checked = read_rows(document, path)
     failed = {n: c.failed or c.skipped for n, c in checked.cases.items() if c.seconds is None}
     steps: list[StepRow] = []
