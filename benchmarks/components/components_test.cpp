@@ -111,6 +111,23 @@ INSTANTIATE_TEST_SUITE_P(All, ComponentsTest, ::testing::ValuesIn(points()),
                                               to_string(point.dtype), point.variant.name());
                          });
 
+// Rows of the embedding that the batch lacks get no gradient: left alone, their first moments are
+// denormal numbers after some 785 steps.
+TEST(FullStepTest, MomentsStayNormalNumbersHoweverManyStepsAreTimed) {
+  constexpr double smallest_normal = 0x1p-126;
+  const harness::Component component = full_step();
+  const auto planned = harness::testing::small_case(component, Pass::train);
+  const auto item = component.build({planned.workload, planned.pass, kSeed, at::kCPU});
+  for (int step = 0; step < 850; ++step) {
+    item->prepare();
+    item->run();
+  }
+  for (const auto& [name, tensor] : item->results()) {
+    const at::Tensor sizes = tensor.abs();
+    EXPECT_FALSE(sizes.gt(0).logical_and(sizes.lt(smallest_normal)).any().item<bool>()) << name;
+  }
+}
+
 TEST(ComponentListTest, NamesAreTheContracts) {
   std::vector<std::string> names;
   for (const auto& component : all()) names.push_back(component.name);
