@@ -2,7 +2,6 @@
 #include "benchmarks/components/components.hpp"
 
 #include <ATen/ops/equal.h>
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -105,11 +104,7 @@ TEST_P(ComponentsTest, RunsAgain) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ComponentsTest, ::testing::ValuesIn(points()),
-                         [](const auto& instance) {
-                           const Point& point = instance.param;
-                           return fmt::format("{}_{}_{}_{}", point.component, to_string(point.pass),
-                                              to_string(point.dtype), point.variant.name());
-                         });
+                         ::tinyllama::testing::kNamedByParameter);
 
 // Rows of the embedding that the batch lacks get no gradient: left alone, their first moments are
 // denormal numbers after some 785 steps.
