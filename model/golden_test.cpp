@@ -4,14 +4,15 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <filesystem>
+#include <ostream>
 #include <set>
 
 #include "model/file_testing.hpp"
 #include "model/optimized.hpp"
 #include "model/proof_record.hpp"
 #include "model/safetensors.hpp"
+#include "model/testing.hpp"
 #include "model/train_step.hpp"
 #include "model/weights.hpp"
 
@@ -107,11 +108,8 @@ std::vector<GoldenPoint> golden_points(const std::vector<Dtype>& dtypes) {
   return points;
 }
 
-std::string point_name(const ::testing::TestParamInfo<GoldenPoint>& info) {
-  std::string name = fmt::format("{}_{}_{}", info.param.name, info.param.variant.name(),
-                                 to_string(info.param.dtype));
-  std::ranges::replace(name, '+', '_');
-  return name;
+void PrintTo(const GoldenPoint& point, std::ostream* out) {
+  *out << point.name << " " << point.variant.name() << " " << to_string(point.dtype);
 }
 
 // With one token, the probability of its only key is 1 whatever the score, and Q and K have no
@@ -155,7 +153,8 @@ TEST_P(GoldenTest, LogitsLossAndEveryGradient) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenTest,
-                         ::testing::ValuesIn(golden_points({Dtype::f64, Dtype::f32})), point_name);
+                         ::testing::ValuesIn(golden_points({Dtype::f64, Dtype::f32})),
+                         testing::kNamedByParameter);
 
 // Adam makes a step of full size of any gradient but 0: what is left of rounding would decide.
 std::vector<GoldenPoint> training_points() {
@@ -185,7 +184,7 @@ TEST_P(GoldenTrainingTest, WeightsAfterFiveStepsOfAdamW) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenTrainingTest, ::testing::ValuesIn(training_points()),
-                         point_name);
+                         testing::kNamedByParameter);
 
 TEST(GoldenFiles, WeightsAreWrittenAgainByteForByte) {
   testing::ProofRecord proof({"Weights in and out",

@@ -24,15 +24,13 @@ class SavedState {
   explicit SavedState(AdamW& optimizer) : optimizer_(optimizer), steps_(optimizer.steps_done()) {
     for_each([&](const at::Tensor& tensor) { values_.push_back(tensor.detach().cpu().clone()); });
   }
-  // Puts it back, also where a step failed.
-  ~SavedState() {
+  // Copies on the device, which may throw: no work for a destructor.
+  void put_back() const {
     const at::NoGradGuard no_grad;
     auto value = values_.begin();
     for_each([&](const at::Tensor& tensor) { tensor.copy_(*value++); });
     optimizer_.set_steps_done(steps_);
   }
-  SavedState(const SavedState&) = delete;
-  SavedState& operator=(const SavedState&) = delete;
 
  private:
   template <class Body>
@@ -53,20 +51,20 @@ void synchronize(c10::Device device) {
     c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
-// A capture that failed must not leave the stream in it.
-void capture(at::GraphImplInterface& graph, const std::function<void()>& work) {
-  graph.capture_begin();
+// `end` comes after `work` also where that throws; its error is then the one that counts, for that
+// of `end` only follows from it.
+template <class Work, class End>
+void run_to_the_end(const Work& work, const End& end) {
   try {
     work();
   } catch (...) {
     try {
-      graph.capture_end();
-    } catch (const c10::Error&) {
-      // It says once more what the work's own error says better.
+      end();
+    } catch (const std::exception&) {
     }
     throw;
   }
-  graph.capture_end();
+  end();
 }
 
 }  // namespace
@@ -90,14 +88,19 @@ StepGraph::StepGraph(TrainStep& step, AdamW& optimizer, const TokenBatch& batch)
     const c10::StreamGuard on_stream(
         c10::impl::VirtualGuardImpl(device.type()).getNewStream(device));
     const SavedState before(optimizer);
-    for (int i = 0; i < kWarmUpSteps; ++i) {
+    const auto warm_up_and_capture = [&] {
+      for (int i = 0; i < kWarmUpSteps; ++i) {
+        optimizer.clear_gradients();
+        step.run({&batch_, 1});
+      }
+      // So that the captured backward writes gradients instead of adding to them.
       optimizer.clear_gradients();
-      step.run({&batch_, 1});
-    }
-    // So that the captured backward writes gradients instead of adding to them.
-    optimizer.clear_gradients();
-    synchronize(device);
-    capture(*graph, [&] { loss_ = step.run({&batch_, 1}); });
+      synchronize(device);
+      graph->capture_begin();
+      // A capture that failed must not leave the stream in it.
+      run_to_the_end([&] { loss_ = step.run({&batch_, 1}); }, [&] { graph->capture_end(); });
+    };
+    run_to_the_end(warm_up_and_capture, [&] { before.put_back(); });
   }
   synchronize(device);
   replay_ = [graph] { graph->replay(); };

@@ -14,7 +14,7 @@ namespace {
 
 struct Script {
   std::string calls;
-  std::function<void()> on_begin, replay;
+  std::function<void()> on_begin, on_end, replay;
 };
 
 Script& script() {
@@ -29,7 +29,10 @@ class StandIn final : public at::GraphImplInterface {
     script().calls += "begin ";
     if (script().on_begin) script().on_begin();
   }
-  void capture_end() override { script().calls += "end "; }
+  void capture_end() override {
+    script().calls += "end ";
+    if (script().on_end) script().on_end();
+  }
   void instantiate() override { script().calls += "instantiate "; }
   void replay() override {
     script().calls += "replay ";
@@ -126,6 +129,26 @@ TEST(StepGraph, AFailedStepEndsItsCapture) {
   script().on_begin = [&] { training.batch.tokens.fill_(1'000'000); };
   EXPECT_THROW(StepGraph(training.step, training.optimizer, training.batch), c10::Error);
   EXPECT_EQ(script().calls, "begin end ");
+}
+
+// A moment of another shape stands for a device that can no longer copy.
+TEST(StepGraph, AStateThatCannotBePutBackIsAnError) {
+  Training training(Variant({Switch::graph}));
+  script().on_end = [&] { training.optimizer.first_moments().front().second.resize_({1}); };
+  EXPECT_THROW(StepGraph(training.step, training.optimizer, training.batch), c10::Error);
+}
+
+TEST(StepGraph, AFailedStepsOwnErrorIsTheOneThatIsTold) {
+  Training training(Variant({Switch::graph}));
+  // All that comes after it fails as well: the end of the capture, then putting the state back.
+  script().on_end = [] { TORCH_CHECK(false, "a later error"); };
+  script().on_begin = [&] {
+    training.optimizer.first_moments().front().second.resize_({1});
+    training.batch.tokens.fill_(1'000'000);
+  };
+  const std::string error = testing::error_of<c10::Error>(
+      [&] { StepGraph(training.step, training.optimizer, training.batch); });
+  EXPECT_CONTAINS(error, "out of range");
 }
 
 TEST(StepGraph, CanCaptureWhatLibtorchHasAnImplementationFor) {

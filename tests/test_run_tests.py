@@ -59,6 +59,16 @@ def test_counts_of_a_gtest_report(tmp_path: Path) -> None:
     assert str(counts) == "1 passed, 1 failed, 2 skipped"
 
 
+def test_a_parameter_that_gtest_prints_as_bytes_is_a_failure(tmp_path: Path) -> None:
+    named = ONE_PASSED_XML.replace("status", 'value_param="4 ranks" status')
+    assert read_report(write(tmp_path, named)) == TestCounts(1)
+    counts = read_report(
+        write(tmp_path, named.replace("4 ranks", "48-byte object &lt;50-84 00-00&gt;"))
+    )
+    assert counts.passed == 0
+    assert counts.failures == ("A.Passes: its parameter prints as bytes, and needs a PrintTo()",)
+
+
 def test_counts_of_a_pytest_report(tmp_path: Path) -> None:
     counts = read_report(write(tmp_path, PYTEST_XML))
     assert counts.passed == 1

@@ -7,6 +7,7 @@
 #include "benchmarks/components/proof_grid.hpp"
 #include "benchmarks/instruments/operator_profile.hpp"
 #include "model/proof_record.hpp"
+#include "model/testing.hpp"
 
 namespace tinyllama::components {
 namespace {
@@ -88,7 +89,7 @@ TEST_P(CountedFlopsTest, HardwareFlopsAreTheProfilersCount) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CountedFlopsTest, ::testing::ValuesIn(benchmark_dtypes()),
-                         [](const auto& dtype) { return std::string(to_string(dtype.param)); });
+                         ::tinyllama::testing::kNamedByParameter);
 
 // The pairs that the causal mask hides were counted in the mask that the oracle itself makes.
 TEST(FlopProof, CausalFlopsAreTheOraclesWithoutWhatItsMaskHides) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <ostream>
 
 #include "benchmarks/components/components.hpp"
 #include "benchmarks/components/proof_grid.hpp"
@@ -20,6 +21,10 @@ struct Point {
   std::string component;
   Pass pass;
 };
+
+void PrintTo(const Point& point, std::ostream* out) {
+  *out << point.component << " " << to_string(point.pass);
+}
 
 std::vector<Point> points() {
   std::vector<Point> result;
@@ -75,10 +80,7 @@ TEST_P(PredictedMemoryTest, IsNearTheMeasuredPeak) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PredictedMemoryTest, ::testing::ValuesIn(points()),
-                         [](const auto& instance) {
-                           return fmt::format("{}_{}", instance.param.component,
-                                              to_string(instance.param.pass));
-                         });
+                         ::tinyllama::testing::kNamedByParameter);
 
 }  // namespace
 }  // namespace tinyllama::components

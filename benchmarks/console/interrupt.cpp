@@ -1,15 +1,18 @@
 #include "benchmarks/console/interrupt.hpp"
 
+#include <atomic>
 #include <csignal>
 
 namespace tinyllama::console {
 namespace {
 
-// A signal handler can reach nothing but a global.
-volatile std::sig_atomic_t interrupt_requested = 0;
+// A signal handler can reach nothing but a global. It runs in any of the threads, and others than
+// the main one ask and request: only an atomic is for both, and only without a lock.
+std::atomic<bool> interrupt_requested = false;
+static_assert(std::atomic<bool>::is_always_lock_free);
 
 void on_signal(int) {
-  interrupt_requested = 1;
+  interrupt_requested = true;
 }
 
 }  // namespace
@@ -23,11 +26,11 @@ void install_interrupt_handler() {
 }
 
 bool interrupted() {
-  return interrupt_requested != 0;
+  return interrupt_requested;
 }
 
 void request_interrupt() {
-  interrupt_requested = 1;
+  interrupt_requested = true;
 }
 
 }  // namespace tinyllama::console

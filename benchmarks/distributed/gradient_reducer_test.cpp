@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <mutex>
+#include <ostream>
 #include <stdexcept>
 
 #include "benchmarks/distributed/step_testing.hpp"
@@ -39,6 +40,11 @@ struct Setting {
   bool overlap;
 };
 
+void PrintTo(const Setting& setting, std::ostream* out) {
+  *out << setting.ranks << " ranks, " << setting.bucket_bytes << " bytes a bucket, "
+       << (setting.overlap ? "overlapped" : "afterwards");
+}
+
 class GradientReducerTest : public ::testing::TestWithParam<Setting> {};
 
 TEST_P(GradientReducerTest, GradientsAreThoseOfOneProcessWithAllSamples) {
@@ -60,7 +66,8 @@ INSTANTIATE_TEST_SUITE_P(RanksAndBuckets, GradientReducerTest,
                          ::testing::Values(Setting{1, 1 << 20, true}, Setting{2, 1 << 20, true},
                                            Setting{2, 1, true}, Setting{2, 600, false},
                                            Setting{3, 600, true}, Setting{4, 1 << 20, false},
-                                           Setting{4, 600, true}));
+                                           Setting{4, 600, true}),
+                         ::tinyllama::testing::kNamedByParameter);
 
 TEST(GradientReducerStepTest, WeightsStayTheSameToTheBitOnAllRanks) {
   std::mutex guard;

@@ -85,7 +85,8 @@ INSTANTIATE_TEST_SUITE_P(RanksAndForms, ShardedAdamWTest,
                          ::testing::Values(std::pair{1, Switch::foreach_adamw},
                                            std::pair{2, Switch::foreach_adamw},
                                            std::pair{3, Switch::fused_adamw},
-                                           std::pair{4, Switch::foreach_adamw}));
+                                           std::pair{4, Switch::foreach_adamw}),
+                         ::tinyllama::testing::kNamedByParameter);
 
 TEST(ShardedAdamWMemoryTest, ARankKeepsItsShareOfTheMomentsOnly) {
   int64_t whole = 0;

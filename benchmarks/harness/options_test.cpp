@@ -212,7 +212,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"--max-seconds-per-case", "-1", "must be positive"},
         BadValue{"--max-seconds-per-case", "nan", "must be positive"},
         BadValue{"--max-seconds-per-case", "soon", ""}, BadValue{"--hidden-dim", "wide", ""},
-        BadValue{"--n-layers", "1.5", ""}));
+        BadValue{"--n-layers", "1.5", ""}),
+    ::tinyllama::testing::kNamedByParameter);
 
 // CLI11 by itself wraps and saturates integers.
 INSTANTIATE_TEST_SUITE_P(WrappingOrUnknown, OptionsBadValueTest,
@@ -220,7 +221,8 @@ INSTANTIATE_TEST_SUITE_P(WrappingOrUnknown, OptionsBadValueTest,
                                            BadValue{"--variants", "turbo", "baseline"},
                                            BadValue{"--seed", "-1", ""},
                                            BadValue{"--seed", "99999999999999999999", ""},
-                                           BadValue{"--vocab-size", "99999999999999999999", ""}));
+                                           BadValue{"--vocab-size", "99999999999999999999", ""}),
+                         ::tinyllama::testing::kNamedByParameter);
 
 TEST(OptionsTest, MissingAndRepeatedValuesNameTheOption) {
   for (const char* option : {"--components", "--batch", "--journal", "--threads"})

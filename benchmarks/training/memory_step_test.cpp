@@ -1,5 +1,4 @@
 // The analysis of real steps against the formulas of model/memory_cost.hpp and the allocator.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "benchmarks/instruments/host_allocator.hpp"
@@ -7,7 +6,16 @@
 #include "benchmarks/training/memory_recorder.hpp"
 #include "benchmarks/training/memory_timeline.hpp"
 #include "model/memory_cost.hpp"
+#include "model/testing.hpp"
 #include "model/train_step.hpp"
+
+namespace tinyllama {
+
+static void PrintTo(const Workload& workload, std::ostream* out) {
+  *out << workload.variant.name() << " " << to_string(workload.dtype);
+}
+
+}  // namespace tinyllama
 
 namespace tinyllama::training {
 namespace {
@@ -115,12 +123,7 @@ INSTANTIATE_TEST_SUITE_P(All, MemoryStepTest,
                                                         Switch::fused_rotary, Switch::fused_loss,
                                                         Switch::foreach_adamw}),
                                                Dtype::f32, 2, 32}),
-                         [](const auto& instance) {
-                           std::string name = fmt::format("{}_{}", instance.param.variant.name(),
-                                                          to_string(instance.param.dtype));
-                           std::ranges::replace(name, '+', '_');
-                           return name;
-                         });
+                         ::tinyllama::testing::kNamedByParameter);
 
 // With scores larger than all else the peak and its parts can be written down.
 TEST(MemoryStepPeakTest, AttentionScoresAreThoseOfEveryLayer) {
