@@ -215,14 +215,25 @@ def test_help_needs_no_set_up(project_root: Path) -> None:
         assert f"scripts/{script}" in result.stdout
 
 
-def test_unknown_option_of_scripts_test(project_root: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--bogus"], "'--bogus'; allowed: --long, --sanitize"),
+        (["--torch-dir"], "--torch-dir needs a folder"),
+        (
+            ["--torch-dir", "/no/such"],
+            "--torch-dir '/no/such' must be <libtorch>/share/cmake/Torch",
+        ),
+        (["--torch-dir", "/", "--sanitize"], "exclude each other"),
+    ],
+)
+def test_bad_option_of_scripts_test(project_root: Path, options: list[str], said: str) -> None:
     result = subprocess.run(
-        ["bash", str(project_root / "scripts/test"), "--bogus"],
+        ["bash", str(project_root / "scripts/test"), *options],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
     assert result.returncode == 2
-    assert "'--bogus'" in result.stderr
-    assert "--sanitize" in result.stderr
+    assert said in result.stderr
