@@ -39,8 +39,8 @@ set_up_compare() {
 # Needs what builds a program, and nothing of a GPU's: the model's tests and the suite with another libtorch, on the CPU, in a folder of
 # its own.
 set_up_torch_trial() { # <folder>; sets trial_folder
-  lock_set_up
   find_given_torch "$1"
+  lock_set_up
   trial_folder="$project_root/build-torch-$(sed -n 's/^set(PACKAGE_VERSION "\(.*\)")/\1/p' "$torch_cmake_folder/TorchConfigVersion.cmake")"
   set_up_packages python3-venv libamdhip64-dev libtcmalloc-minimal4 python3-dev chromium openmpi-bin
   set_up_google_benchmark
