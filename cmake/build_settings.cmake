@@ -18,7 +18,8 @@ endif()
 add_library(tiny_llama_build_settings INTERFACE)
 target_include_directories(tiny_llama_build_settings INTERFACE "${PROJECT_SOURCE_DIR}")
 target_compile_options(tiny_llama_build_settings INTERFACE
-  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wconversion -Wno-sign-conversion -Werror
+  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wconversion -Wno-sign-conversion
+  $<$<BOOL:${TINY_LLAMA_WARNINGS_AS_ERRORS}>:-Werror>
   # GCC 12 sees overlapping copies in the standard library's own string concatenation (GCC bug 105651).
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
   # ccache understands a precompiled header only with this.

@@ -1,13 +1,5 @@
 # Decides which GPU runtimes the instruments read. HIP: where libtorch is a ROCm build its own runtime library is linked, never a
 # second one beside it; with a CPU libtorch the system's serves only to say what devices there are.
-set(TINY_LLAMA_TORCH_IS_ROCM OFF)
-set(TINY_LLAMA_TORCH_IS_CUDA OFF)
-if(EXISTS "${TINY_LLAMA_TORCH_LIBRARY_DIR}/libtorch_hip.so")
-  set(TINY_LLAMA_TORCH_IS_ROCM ON)
-elseif(EXISTS "${TINY_LLAMA_TORCH_LIBRARY_DIR}/libtorch_cuda.so")
-  set(TINY_LLAMA_TORCH_IS_CUDA ON)
-endif()
-
 set(TINY_LLAMA_HAS_HIP OFF)
 if(NOT TINY_LLAMA_WITH_HIP MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "TINY_LLAMA_WITH_HIP=${TINY_LLAMA_WITH_HIP}: allowed are AUTO, ON and OFF.")

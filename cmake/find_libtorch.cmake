@@ -1,7 +1,8 @@
-# Finds libtorch 2.9 to 2.13: in order Torch_DIR, an active `python3 -c "import torch"`, the project's own .venv. A ROCm or
+# Finds libtorch 2.9 or newer: in order Torch_DIR, an active `python3 -c "import torch"`, the project's own .venv. A ROCm or
 # CUDA torch that the user already has comes before anything we would download.
 set(TINY_LLAMA_TORCH_MINIMUM 2.9)
-set(TINY_LLAMA_TORCH_BELOW 2.14)
+# scripts/test --torch-dir passed with both.
+set(TINY_LLAMA_TORCH_NEWEST_TRIED 2.15)
 
 function(tiny_llama_torch_prefix python result)
   set(${result} "" PARENT_SCOPE)
@@ -28,6 +29,14 @@ elseif(NOT Torch_DIR)
   set(Torch_DIR "$ENV{Torch_DIR}" CACHE PATH "CMake package folder of libtorch")
 endif()
 
+if(NOT TINY_LLAMA_WITH_CUDA MATCHES "^(AUTO|OFF)$")
+  message(FATAL_ERROR "TINY_LLAMA_WITH_CUDA=${TINY_LLAMA_WITH_CUDA}: allowed are AUTO and OFF.")
+endif()
+if(TINY_LLAMA_WITH_CUDA STREQUAL "OFF")
+  # Where this target exists, libtorch's own package does not insist on a CUDA toolkit.
+  add_library(torch::cudart INTERFACE IMPORTED)
+endif()
+
 # libtorch's own package announces itself loudly and asks for a static kineto that wheels do not carry; both are noise here.
 set(CMAKE_MESSAGE_LOG_LEVEL_SAVED "${CMAKE_MESSAGE_LOG_LEVEL}")
 set(CMAKE_MESSAGE_LOG_LEVEL ERROR)
@@ -37,11 +46,26 @@ if(NOT Torch_FOUND)
   message(FATAL_ERROR "libtorch ${TINY_LLAMA_TORCH_MINIMUM} or newer was not found. Run scripts/bench --setup-only, activate a Python "
     "environment that has torch, or pass -DTorch_DIR=<libtorch>/share/cmake/Torch.")
 endif()
-if(Torch_VERSION VERSION_LESS TINY_LLAMA_TORCH_MINIMUM OR NOT Torch_VERSION VERSION_LESS TINY_LLAMA_TORCH_BELOW)
-  message(FATAL_ERROR "libtorch ${Torch_VERSION} at ${Torch_DIR} is outside the supported range "
-    "${TINY_LLAMA_TORCH_MINIMUM} <= version < ${TINY_LLAMA_TORCH_BELOW}.")
+if(Torch_VERSION VERSION_LESS TINY_LLAMA_TORCH_MINIMUM)
+  message(FATAL_ERROR "libtorch ${Torch_VERSION} at ${Torch_DIR} is too old: ${TINY_LLAMA_TORCH_MINIMUM} or newer is needed.")
+endif()
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" torch_release "${Torch_VERSION}")
+if(torch_release VERSION_GREATER TINY_LLAMA_TORCH_NEWEST_TRIED)
+  message(WARNING "libtorch ${Torch_VERSION} is newer than those tried, ${TINY_LLAMA_TORCH_MINIMUM} to "
+    "${TINY_LLAMA_TORCH_NEWEST_TRIED}. This tries it: scripts/test --torch-dir ${Torch_DIR}")
 endif()
 get_filename_component(TINY_LLAMA_TORCH_LIBRARY_DIR "${Torch_DIR}/../../../lib" ABSOLUTE)
+set(TINY_LLAMA_TORCH_IS_ROCM OFF)
+set(TINY_LLAMA_TORCH_IS_CUDA OFF)
+if(EXISTS "${TINY_LLAMA_TORCH_LIBRARY_DIR}/libtorch_hip.so")
+  set(TINY_LLAMA_TORCH_IS_ROCM ON)
+elseif(EXISTS "${TINY_LLAMA_TORCH_LIBRARY_DIR}/libtorch_cuda.so")
+  if(TINY_LLAMA_WITH_CUDA STREQUAL "OFF")
+    set(TORCH_LIBRARIES torch_cpu_library c10)
+  else()
+    set(TINY_LLAMA_TORCH_IS_CUDA ON)
+  endif()
+endif()
 message(STATUS "libtorch ${Torch_VERSION} at ${Torch_DIR}")
 
 # torch's headers are not ours to warn about, and its flags (ABI, C++ library) must reach every target.

@@ -34,7 +34,7 @@ def make_torch(site_folder: Path, version: str, library: str = "libtorch_cpu.so"
         ("2.13.1+cu130", "libtorch_cuda.so", "cuda", 0),
         ("2.12.0a0+git12ab", "libtorch_hip.so", "rocm", 0),
         ("2.8.0", "libtorch_cpu.so", "cpu", 3),
-        ("2.14.0", "libtorch_cpu.so", "cpu", 3),
+        ("3.0.0", "libtorch_cpu.so", "cpu", 0),
         ("", "libtorch_cpu.so", "cpu", 3),
     ],
 )
@@ -68,6 +68,22 @@ def test_wrong_torch_dir_is_an_error(checkout: "ScriptCheckout") -> None:
     result = checkout.run("find_own_torch", {"Torch_DIR": "/no/such/folder"})
     assert result.returncode == 2
     assert "Torch_DIR=/no/such/folder" in result.stderr
+
+
+def test_torch_of_an_environment_or_its_cmake_folder(checkout: "ScriptCheckout") -> None:
+    package = make_torch(checkout.root / "site", "2.11.0+cu130", "libtorch_cuda.so")
+    stub_python_with(checkout, package.parent)
+    (checkout.root / "bin").mkdir()
+    shutil.copy(checkout.stubs / "python3", checkout.root / "bin/python")
+    for folder in (".", "site/torch/share/cmake/Torch"):
+        result = checkout.run(f'find_given_torch {folder}; echo "$torch_kind|$torch_cmake_folder"')
+        assert result.stdout == f"cuda|{package}/share/cmake/Torch\n"
+
+    (package / "version.py").write_text("__version__ = '2.8.0'")
+    result = checkout.run("find_given_torch .; echo unreached")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "torch 2.8.0" in result.stderr
+    assert "'.' must be" in result.stderr
 
 
 def stub_python(checkout: "ScriptCheckout", pip_status: int) -> None:

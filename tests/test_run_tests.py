@@ -128,6 +128,16 @@ def test_program_that_was_not_built_is_a_failure(tmp_path: Path) -> None:
     assert "cannot be run" in outcome.output
 
 
+@pytest.mark.parametrize(("status", "passed"), [(0, 1), (1, 0), (2, 0)])
+def test_short_run_of_the_suite_is_one_test(tmp_path: Path, status: int, passed: int) -> None:
+    suite = tmp_path / "tiny_llama_bench"
+    suite.write_text(f'#!/bin/sh\necho "$@"\nexit {status}\n')
+    suite.chmod(0o755)
+    outcome = run_program(test_programs.suite_program(suite), tmp_path / "r.xml", 60)
+    assert (outcome.counts.passed, outcome.counts.total) == (passed, 1)
+    assert "--device=cpu" in outcome.output
+
+
 @pytest.mark.parametrize(
     ("counts", "status", "last_line"),
     [

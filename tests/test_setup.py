@@ -103,26 +103,56 @@ CACHE = """CMAKE_HOME_DIRECTORY:INTERNAL={root}
 Torch_DIR:PATH=/t
 CMAKE_BUILD_TYPE:STRING=Release
 TINY_LLAMA_WITH_HIP:STRING={hip}
+TINY_LLAMA_WARNINGS_AS_ERRORS:BOOL={errors}
 """
 
 
 @pytest.mark.parametrize(
-    ("preset", "hip", "torch", "ninja", "status"),
+    ("surroundings", "kind", "preset"),
     [
-        ("ci", "ON", "/t", True, 0),
-        ("release", "AUTO", "/t", True, 0),
-        ("ci", "AUTO", "/t", True, 1),
-        ("release", "ON", "/t", True, 1),
-        ("ci", "ON", "/other", True, 1),
-        ("ci", "ON", "/t", False, 1),  # an earlier configure failed
+        ({}, "cpu", "release"),
+        ({"CI": "false"}, "rocm", "release"),
+        ({"CI": "true"}, "cpu", "ci"),
+        ({"CI": "true"}, "rocm", "ci"),
+        ({"CI": "true"}, "cuda", "release"),
+    ],
+)
+def test_only_ci_takes_warnings_for_errors(
+    checkout: "ScriptCheckout", surroundings: dict[str, str], kind: str, preset: str
+) -> None:
+    # the headers of HIP, wherever they are, do not make a CI of a machine
+    (checkout.root / "hip/include/hip").mkdir(parents=True)
+    (checkout.root / "hip/include/hip/hip_runtime_api.h").touch()
+    surroundings = surroundings | {"ROCM_PATH": str(checkout.root / "hip")}
+    result = checkout.run(f"torch_kind={kind}; choose_preset", surroundings)
+    assert result.stdout == f"{preset}\n"
+
+
+@pytest.mark.parametrize(
+    ("preset", "hip", "errors", "torch", "ninja", "status"),
+    [
+        ("ci", "ON", "ON", "/t", True, 0),
+        ("release", "AUTO", "OFF", "/t", True, 0),
+        ("release", "ON", "ON", "/t", True, 0),  # as preset ci left it
+        ("ci", "AUTO", "ON", "/t", True, 1),
+        ("ci", "ON", "OFF", "/t", True, 1),
+        ("ci", "ON", "ON", "/other", True, 1),
+        ("release", "ON", "ON", "/other", True, 1),
+        ("ci", "ON", "ON", "/t", False, 1),  # an earlier configure failed
     ],
 )
 def test_configured_folder_is_recognised(
-    checkout: "ScriptCheckout", preset: str, hip: str, torch: str, ninja: bool, status: int
+    checkout: "ScriptCheckout",
+    preset: str,
+    hip: str,
+    errors: str,
+    torch: str,
+    ninja: bool,
+    status: int,
 ) -> None:
     build = checkout.root / "build"
     build.mkdir()
-    (build / "CMakeCache.txt").write_text(CACHE.format(root=checkout.root, hip=hip))
+    (build / "CMakeCache.txt").write_text(CACHE.format(root=checkout.root, hip=hip, errors=errors))
     if ninja:
         (build / "build.ninja").touch()
     result = checkout.run(
@@ -137,7 +167,8 @@ def test_setting_that_a_command_needs_is_configured_once(
 ) -> None:
     build = checkout.root / "build"
     build.mkdir()
-    (build / "CMakeCache.txt").write_text(CACHE.format(root=checkout.root, hip="ON") + kept)
+    cache = CACHE.format(root=checkout.root, hip="ON", errors="ON") + kept
+    (build / "CMakeCache.txt").write_text(cache)
     (build / "build.ninja").touch()
     calls = checkout.root / "cmake_calls"
     checkout.stub("cmake", f'echo "$*" >>"{calls}"')
@@ -145,8 +176,22 @@ def test_setting_that_a_command_needs_is_configured_once(
     result = checkout.run(code)
     assert result.returncode == 0, result.stderr
     *configured, built = calls.read_text().splitlines()
-    assert configured == ([] if "ON" in kept else ["--preset ci -DADDED=ON -DTorch_DIR=/t"])
+    expected = f"--preset ci -B {build} -DADDED=ON -DTorch_DIR=/t"
+    assert configured == ([] if "ON" in kept else [expected])
     assert built.startswith(f"--build {build} --parallel ")
+
+
+def test_our_own_warning_of_a_configure_is_shown(checkout: "ScriptCheckout") -> None:
+    log = (
+        "CMake Warning at /t/TorchConfig.cmake:2 (message):\n  of theirs\nCall Stack:\n  a\n"
+        "CMake Warning at cmake/find_libtorch.cmake:4 (message):\n  of ours\nCall Stack:\n  b\n"
+    )
+    (checkout.root / "log").write_text(log)
+    checkout.stub("cmake", f'cat "{checkout.root}/log"')
+    code = 'torch_cmake_folder=/t; set_up_configured release "$project_root/build"'
+    result = checkout.run(code)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.splitlines()[2:] == ["   of ours"]
 
 
 def test_git_and_apt_absent_leaves_google_benchmark_to_cmake(checkout: "ScriptCheckout") -> None:
@@ -170,14 +215,25 @@ def test_help_needs_no_set_up(project_root: Path) -> None:
         assert f"scripts/{script}" in result.stdout
 
 
-def test_unknown_option_of_scripts_test(project_root: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--bogus"], "'--bogus'; allowed: --long, --sanitize"),
+        (["--torch-dir"], "--torch-dir needs a folder"),
+        (
+            ["--torch-dir", "/no/such"],
+            "--torch-dir '/no/such' must be <libtorch>/share/cmake/Torch",
+        ),
+        (["--torch-dir", "/", "--sanitize"], "exclude each other"),
+    ],
+)
+def test_bad_option_of_scripts_test(project_root: Path, options: list[str], said: str) -> None:
     result = subprocess.run(
-        ["bash", str(project_root / "scripts/test"), "--bogus"],
+        ["bash", str(project_root / "scripts/test"), *options],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
     assert result.returncode == 2
-    assert "'--bogus'" in result.stderr
-    assert "--sanitize" in result.stderr
+    assert said in result.stderr

@@ -49,7 +49,8 @@ class Entry {
     for (const auto& [name, value] : value_.items()) {
       if (std::ranges::find(allowed, name) != allowed.end()) continue;
       Entry(value, file_, key_.empty() ? name : key_ + "." + name)
-          .reject(fmt::format("unknown key (allowed: {})", fmt::join(allowed, ", ")));
+          .reject(fmt::format("unknown key (allowed: {})",
+                              fmt::join(allowed.begin(), allowed.end(), ", ")));
     }
   }
 

@@ -1,16 +1,10 @@
 # shellcheck shell=bash
 # Configure and build. scripts/bench and scripts/test share one configuration of build/, so that neither undoes the other's.
 
-# With the HIP part (preset ci) wherever its headers are and libtorch is not CUDA's: what CI compiles is then what is measured.
-# In CI itself a missing HIP runtime has to be an error, not a smaller build.
+# In CI a warning and, unless libtorch is CUDA's, a missing HIP runtime have to be errors. Elsewhere HIP is used where it is found, and a
+# compiler or a libtorch that warns of something new still builds.
 choose_preset() {
-  if [[ "$torch_kind" == cuda ]]; then
-    echo release
-  elif [[ "${CI:-}" == true ]] || is_met header:hip/hip_runtime_api.h; then
-    echo ci
-  else
-    echo release
-  fi
+  if [[ "${CI:-}" == true && "$torch_kind" != cuda ]]; then echo ci; else echo release; fi
 }
 
 cache_has() { # <build folder> <variable> <value>
@@ -27,8 +21,12 @@ is_configured() { # <preset> <build folder> [<variable>=<value>]...
     cache_has "$folder" "${setting%%=*}" "${setting#*=}" || return 1
   done
   case "$preset" in
-    ci) cache_has "$folder" TINY_LLAMA_WITH_HIP ON && cache_has "$folder" CMAKE_BUILD_TYPE Release ;;
-    release) cache_has "$folder" CMAKE_BUILD_TYPE Release && ! cache_has "$folder" TINY_LLAMA_WITH_HIP ON ;;
+    ci)
+      cache_has "$folder" CMAKE_BUILD_TYPE Release && cache_has "$folder" TINY_LLAMA_WITH_HIP ON &&
+        cache_has "$folder" TINY_LLAMA_WARNINGS_AS_ERRORS ON
+      ;;
+    # also what preset ci configured: the same program, not to be built again after each change of preset
+    release) cache_has "$folder" CMAKE_BUILD_TYPE Release ;;
     asan) cache_has "$folder" TINY_LLAMA_SANITIZERS "address,undefined" ;;
   esac
 }
@@ -42,7 +40,7 @@ configure() { # <preset> <build folder> <Torch_DIR> [<variable>=<value>]...
   fi
   for setting in "$@"; do options+=("-D$setting"); done
   cd "$project_root"
-  cmake --preset "$preset" "${options[@]}" -DTorch_DIR="$torch"
+  cmake --preset "$preset" -B "$folder" "${options[@]}" -DTorch_DIR="$torch"
 }
 
 # One compiler takes up to 1.5 GiB on libtorch's headers: as many at once as there are processors and memory for.
@@ -58,15 +56,23 @@ parallel_jobs() {
   echo "$jobs"
 }
 
-build() { cmake --build "$1" --parallel "$(parallel_jobs)"; } # <build folder>
+build() { # <build folder> [target]...
+  cmake --build "$1" --parallel "$(parallel_jobs)" ${2:+--target "${@:2}"}
+}
+
+# set_up_configured <preset> <build folder> [<CMake variable>=<value>]...
+set_up_configured() {
+  local preset="$1" folder="$2" name
+  shift 2
+  if is_configured "$preset" "$folder" "$@"; then return 0; fi
+  name="configure_$(basename "$folder")"
+  require_step "configure $(basename "$folder") (preset $preset)" "$name" configure "$preset" "$folder" "$torch_cmake_folder" "$@"
+  # our own warnings, which would stay unread in the log
+  sed -n '/^CMake Warning at cmake/,/^Call Stack/s/^  /   /p' "$log_folder/$name.log" >&2
+}
 
 # set_up_build <preset> <build folder> [<CMake variable>=<value>]...
 set_up_build() {
-  local preset="$1" folder="$2"
-  shift 2
-  if ! is_configured "$preset" "$folder" "$@"; then
-    require_step "configure $(basename "$folder") (preset $preset)" "configure_$(basename "$folder")" \
-      configure "$preset" "$folder" "$torch_cmake_folder" "$@"
-  fi
-  require_step "build $(basename "$folder")" "build_$(basename "$folder")" build "$folder"
+  set_up_configured "$@"
+  require_step "build $(basename "$2")" "build_$(basename "$2")" build "$2"
 }

@@ -15,7 +15,7 @@ find_torch_of() {
   [[ -n "$1" ]] && command -v "$1" >/dev/null || return 1
   line="$("$1" "$scripts_folder/tinyllama_tools/find_torch.py" 2>/dev/null)" || status=$?
   if [[ $status -eq 3 ]]; then
-    say "   Not used: torch ${line%% *} of $(command -v "$1"): only 2.9 to 2.13, complete with its CMake files, will do."
+    say "   Not used: torch ${line%% *} of $(command -v "$1"): only 2.9 or newer, complete with its CMake files, will do."
   fi
   [[ $status -eq 0 && -n "$line" ]] || return 1
   read -r _ torch_kind torch_cmake_folder <<<"$line"
@@ -37,6 +37,18 @@ find_own_torch() {
   fi
   if [[ "$(dirname "$(command -v python3)")" -ef "$virtual_environment/bin" ]]; then return 1; fi
   find_torch_of python3
+}
+
+# find_given_torch <folder>: of a Python environment, or a folder such as Torch_DIR is. Sets the two variables above.
+find_given_torch() {
+  if [[ -x "$1/bin/python" ]]; then
+    find_torch_of "$1/bin/python" && return 0
+  elif [[ -f "$1/TorchConfig.cmake" ]]; then
+    Torch_DIR="$1" find_own_torch
+    return 0
+  fi
+  say "error: --torch-dir '$1' must be <libtorch>/share/cmake/Torch, or a Python environment with a torch, 2.9 or newer."
+  exit 2
 }
 
 # A stamp inside .venv says which set of requirements, of what content and for which place, is completely installed.

@@ -36,6 +36,19 @@ set_up_compare() {
   unlock_set_up
 }
 
+# Needs what builds a program, and nothing of a GPU's: the model's tests and the suite with another libtorch, on the CPU, in a folder of
+# its own.
+set_up_torch_trial() { # <folder>; sets trial_folder
+  find_given_torch "$1"
+  lock_set_up
+  trial_folder="$project_root/build-torch-$(sed -n 's/^set(PACKAGE_VERSION "\(.*\)")/\1/p' "$torch_cmake_folder/TorchConfigVersion.cmake")"
+  set_up_packages python3-venv libamdhip64-dev libtcmalloc-minimal4 python3-dev chromium openmpi-bin
+  set_up_google_benchmark
+  set_up_configured release "$trial_folder" TINY_LLAMA_WITH_HIP=OFF TINY_LLAMA_WITH_CUDA=OFF
+  require_step "build $(basename "$trial_folder")" "build_$(basename "$trial_folder")" build "$trial_folder" model/all tiny_llama_bench
+  unlock_set_up
+}
+
 # set_up <bench|test|peers|golden|prove|compare>: what that command needs. The oracle's packages go beside torch: where the user's own
 # Python has that, they are the user's to install. What compares results needs no torch, and so goes into .venv in any case.
 set_up() {

@@ -1,7 +1,7 @@
 """Finds the libtorch of the Python that runs this file, without importing it (which takes seconds).
 
 Prints one line, `<version> <kind> <folder of TorchConfig.cmake>`, kind being cpu, cuda or rocm.
-Exit status 1: there is no torch; 3: the one in the line is incomplete or of another version.
+Exit status 1: there is no torch; 3: the one in the line is incomplete or too old.
 Only the standard library.
 """
 
@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 MINIMUM = (2, 9)
-BELOW = (2, 14)
 
 
 def library_kind(library_folder: Path) -> str:
@@ -34,9 +33,9 @@ def package_version(package_folder: Path) -> str:
 
 
 def is_supported(version: str) -> bool:
-    """Whether a version such as 2.13.0+cpu lies in the range that the project supports."""
+    """Whether a version such as 2.13.0+cpu will do; of one that was never tried CMake warns."""
     match = re.match(r"(\d+)\.(\d+)", version)
-    return match is not None and MINIMUM <= (int(match[1]), int(match[2])) < BELOW
+    return match is not None and (int(match[1]), int(match[2])) >= MINIMUM
 
 
 def describe(package_folder: Path) -> tuple[str, int]:

@@ -19,6 +19,7 @@ from tinyllama_tools.test_programs import (
     pytest_programs,
     report_path,
     run_program,
+    suite_program,
 )
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
@@ -86,12 +87,17 @@ def find_programs(options: argparse.Namespace) -> list[TestProgram]:
         if not found:
             raise RuntimeError(f"{build_folder} has no test program")
         programs += found
+    if options.suite:
+        programs.append(suite_program(options.suite))
     return programs
 
 
 def parse_options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="run_tests", description=__doc__)
     parser.add_argument("--build-folder", type=Path, action="append", default=[], metavar="FOLDER")
+    parser.add_argument(
+        "--suite", type=Path, metavar="PROGRAM", help="a tiny_llama_bench to run shortly"
+    )
     parser.add_argument("--no-pytest", action="store_true", help="only the GoogleTest programs")
     parser.add_argument("--long", action="store_true", help="also the tests that take minutes")
     parser.add_argument("-k", dest="pattern", help="only tests whose name contains this")

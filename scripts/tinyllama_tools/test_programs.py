@@ -20,7 +20,10 @@ EXIT_NOT_STARTED = 127
 
 @dataclass(frozen=True)
 class TestProgram:
-    """A command that writes an XML report to the file it is given."""
+    """A command that writes an XML report to the file it is given.
+
+    Without a report option it writes none, and its exit status is the test.
+    """
 
     __test__ = False
 
@@ -73,6 +76,14 @@ def gtest_programs(build_folder: Path, pattern: str | None) -> list[TestProgram]
     return programs
 
 
+def suite_program(program: Path) -> TestProgram:
+    """A short run of tiny_llama_bench, on the CPU, with its gate."""
+    grid = ("--components=ffn,attention", "--variants=baseline,optimized")
+    short = ("--passes=forward_backward", "--benchmark_min_time=0.01s")
+    command = (str(program), "--device=cpu", *grid, *short)
+    return TestProgram(program.name, command, "", program.parent)
+
+
 def gtest_environment(build_folder: Path) -> dict[str, str]:
     """One thread a program, since two run at once; libtorch's memory at exit is no leak of ours."""
     environment = {"OMP_NUM_THREADS": "1"}
@@ -103,17 +114,22 @@ def pytest_programs(project_root: Path, pattern: str | None, is_long: bool) -> l
     ]
 
 
-def count_outcome(report: Path, exit_status: int | None, may_be_empty: bool) -> TestCounts:
+def count_outcome(report: Path | None, exit_status: int | None, may_be_empty: bool) -> TestCounts:
     """The report's counts, and one failure more where the program's end contradicts them.
 
     exit_status: None after a timeout, negative after a signal.
     """
     if exit_status is None:
         return TestCounts(failures=("did not end in time",))
-    try:
-        counts = read_report(report)
-    except (OSError, ElementTree.ParseError):
-        return TestCounts(failures=(f"ended with status {exit_status} before it wrote its report",))
+    if report is None:
+        counts = TestCounts(passed=int(exit_status == 0))
+    else:
+        try:
+            counts = read_report(report)
+        except (OSError, ElementTree.ParseError):
+            return TestCounts(
+                failures=(f"ended with status {exit_status} before it wrote its report",)
+            )
     if exit_status == 0 or (may_be_empty and exit_status == PYTEST_EXIT_NO_TESTS):
         return counts
     if exit_status == EXIT_TESTS_FAILED and counts.failures:
@@ -123,7 +139,9 @@ def count_outcome(report: Path, exit_status: int | None, may_be_empty: bool) -> 
 
 def run_program(program: TestProgram, report: Path, timeout_s: float) -> Outcome:
     """Runs one program. Not starting, crashing and not ending in time each count as a failure."""
-    command = [*program.command, f"{program.report_option}{report}"]
+    command = list(program.command)
+    if program.report_option:
+        command.append(f"{program.report_option}{report}")
     started = time.monotonic()
     status: int | None
     # A file and not a pipe: a child that a killed program left behind would keep a pipe open.
@@ -145,7 +163,8 @@ def run_program(program: TestProgram, report: Path, timeout_s: float) -> Outcome
         except OSError as error:
             status = EXIT_NOT_STARTED
             stream.write(f"cannot be run: {error}\n".encode())
-    counts = count_outcome(report, status, program.report_option == "--junitxml=")
+    expected = report if program.report_option else None
+    counts = count_outcome(expected, status, program.report_option == "--junitxml=")
     output = output_file.read_text(encoding="utf-8", errors="replace")
     return Outcome(program, counts, time.monotonic() - started, output)
 
