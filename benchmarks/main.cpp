@@ -53,6 +53,7 @@ ExitCode run(int argc, const char* const* argv) {
     return ExitCode::ok;
   }
   instruments::host_allocator::install();
+  instruments::start_autograd_threads();
   if (options->threads) at::set_num_threads(*options->threads);
   if (options->turns)
     return harness::serve_turns(*options, plan, device, weights ? &*weights : nullptr);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "benchmarks/distributed/rank_lost.hpp"
+#include "benchmarks/instruments/thread_pinning.hpp"
 
 namespace tinyllama::distributed {
 namespace {
@@ -66,6 +67,7 @@ ProcessGroup::ProcessGroup(const LaunchEnvironment& where, const instruments::De
   all["back-end"] = backend_of(device);
   silence(all.at("back-end"));
   survive_closed_connections();
+  const instruments::OnAllProcessors for_their_threads;
   rendezvous_.emplace(where, timeout, all);
   const auto started = Clock::now();
   try {

@@ -1,16 +1,25 @@
-// harness_overhead: what the harness adds to the call that it times. Each pair of lines times the
-// same call in a bare loop, one clock reading before and one after all of its iterations, and as a
-// case is timed; the two take turns, and medians are compared.
+// harness_overhead: what the harness adds to the calls that it times. Each line times the same
+// calls by hand and as a case is timed; the two take turns, and medians are compared.
+//
+// `nothing` and `add` (out = x + x, no allocation): by hand with one clock reading before and one
+// after all iterations, so that the difference is the cost of the harness's loop and clock.
+// The layers: by hand with a clock reading before and after each iteration's calls, as the harness
+// does it, so that the difference is the cost of LayerWork. A case's overhead is the sum of both.
 #include <ATen/ops/add.h>
 #include <ATen/ops/randn.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <numeric>
 
+#include "benchmarks/harness/layer_work.hpp"
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
+#include "benchmarks/instruments/thread_pinning.hpp"
+#include "model/feed_forward.hpp"
+#include "model/rms_norm.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -19,7 +28,35 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kRounds = 41;
 
-// out = x + x over `elements` floats, with no allocation; nothing at all for 0 elements.
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+/// `by_hand` returns the seconds of so many iterations.
+template <class ByHand>
+void compare(const std::string& name, WorkItem& item, const ByHand& by_hand) {
+  const auto cpu = instruments::Device::select("cpu");
+  const double once = by_hand(10) / 10;
+  const auto iterations = std::clamp<int64_t>(static_cast<int64_t>(0.01 / once), 5, 100'000);
+  std::vector<double> bare, timed;
+  for (int round = 0; round < kRounds; ++round) {
+    bare.push_back(by_hand(iterations) / static_cast<double>(iterations));
+    const auto samples = time_work(cpu, item, iterations, nullptr);
+    timed.push_back(std::accumulate(samples.begin(), samples.end(), 0.0) /
+                    static_cast<double>(iterations));
+  }
+  const double difference = median(timed) - median(bare);
+  const bool held = std::abs(difference) <= std::max(0.01 * median(bare), 200e-9);
+  fmt::print("{:<32} {:>12.1f} {:>13.1f} {:>12.1f} {:>9.2f}  {}\n", name, median(bare) * 1e9,
+             median(timed) * 1e9, difference * 1e9, 100 * difference / median(bare),
+             held ? "held" : "MISSED");
+}
+
 class AddWork final : public WorkItem {
  public:
   explicit AddWork(int64_t elements) : x_(at::randn({elements})), out_(at::randn({elements})) {}
@@ -34,53 +71,72 @@ class AddWork final : public WorkItem {
   at::Tensor out_;
 };
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
-double bare_loop(WorkItem& item, int64_t iterations) {
-  const auto start = Clock::now();
-  for (int64_t i = 0; i < iterations; ++i) {
-    item.prepare();
-    item.run();
-  }
-  return std::chrono::duration<double>(Clock::now() - start).count() /
-         static_cast<double>(iterations);
-}
-
-double as_a_case(const instruments::Device& device, WorkItem& item, int64_t iterations) {
-  const auto samples = time_work(device, item, iterations, nullptr);
-  return std::accumulate(samples.begin(), samples.end(), 0.0) / static_cast<double>(iterations);
-}
-
-void compare(const instruments::Device& device, int64_t elements) {
+void compare_add(int64_t elements) {
   AddWork item(elements);
-  const double once = bare_loop(item, 10);
-  const auto iterations = std::clamp<int64_t>(static_cast<int64_t>(0.01 / once), 5, 100'000);
-  std::vector<double> bare;
-  std::vector<double> timed;
-  for (int round = 0; round < kRounds; ++round) {
-    bare.push_back(bare_loop(item, iterations));
-    timed.push_back(as_a_case(device, item, iterations));
-  }
-  const double difference = median(timed) - median(bare);
-  const bool held = std::abs(difference) <= std::max(0.01 * median(bare), 200e-9);
-  fmt::print("{:>10} {:>14.1f} {:>14.1f} {:>12.1f} {:>9.2f}  {}\n", elements, median(bare) * 1e9,
-             median(timed) * 1e9, difference * 1e9, 100 * difference / median(bare),
-             held ? "held" : "MISSED");
+  compare(elements == 0 ? "nothing" : fmt::format("add, {} elements", elements), item,
+          [&](int64_t iterations) {
+            const auto start = Clock::now();
+            for (int64_t i = 0; i < iterations; ++i) item.run();
+            return seconds_since(start);
+          });
+}
+
+/// The layer at tiny, in float32.
+template <class TestedLayer>
+void compare_layer(const std::string& name, Pass pass, int64_t batch, int64_t seq) {
+  const ModelConfig tiny({.vocab_size = 1000,
+                          .hidden_dim = 256,
+                          .n_layers = 4,
+                          .n_heads = 8,
+                          .n_kv_heads = 4,
+                          .intermediate_dim = 512});
+  TensorInitializer initializer(42, Dtype::f32, c10::kCPU);
+  const TestedLayer layer(tiny, Variant(), initializer);
+  const at::Tensor x = initializer.normal({batch, seq, tiny.hidden_dim()}).requires_grad_(true);
+  const at::Tensor gradient = initializer.normal(x.sizes());
+  const NamedTensors parameters = layer.parameters("");
+  LayerWork item({{{"hidden_states", x}},
+                  parameters,
+                  [&] {
+                    return NamedTensors{{"output", layer.forward(x)}};
+                  },
+                  {gradient}},
+                 pass, Dtype::f32, c10::kCPU);
+  at::Tensor output;
+  compare(fmt::format("{}, {}, {} x {}", name, to_string(pass), batch, seq), item,
+          [&](int64_t iterations) {
+            double seconds = 0;
+            for (int64_t i = 0; i < iterations; ++i) {
+              output.reset();
+              x.mutable_grad().reset();
+              for (const auto& [_, parameter] : parameters) parameter.mutable_grad().reset();
+              if (pass == Pass::backward) output = layer.forward(x);
+              const auto start = Clock::now();
+              if (pass != Pass::backward) output = layer.forward(x);
+              if (pass != Pass::forward) torch::autograd::backward({output}, {gradient});
+              seconds += seconds_since(start);
+            }
+            return seconds;
+          });
 }
 
 }  // namespace
 }  // namespace tinyllama::harness
 
-int main() {
-  tinyllama::instruments::host_allocator::install();
-  const auto device = tinyllama::instruments::Device::select("cpu");
-  fmt::print("Limit: 1 % of the bare loop, or 200 ns where that is more; medians of {} turns.\n",
-             tinyllama::harness::kRounds);
-  fmt::print("{:>10} {:>14} {:>14} {:>12} {:>9}\n", "elements", "bare loop ns", "as a case ns",
+int main(int /*argc*/, char** argv) {
+  using namespace tinyllama;
+  instruments::pin_openmp_threads(argv);
+  instruments::host_allocator::install();
+  fmt::print("Limit: 1 % of the time by hand, or 200 ns where that is more; medians of {} turns.\n",
+             harness::kRounds);
+  fmt::print("{:<32} {:>12} {:>13} {:>12} {:>9}\n", "calls", "by hand ns", "as a case ns",
              "overhead ns", "percent");
-  for (const int64_t elements : {0, 64, 16'384, 262'144, 4'194'304})
-    tinyllama::harness::compare(device, elements);
+  for (const int64_t elements : {0, 64, 16'384, 262'144, 4'194'304}) harness::compare_add(elements);
+  for (const int64_t batch : {1, 8}) {
+    const int64_t seq = 16 * batch;
+    for (const Pass pass : {Pass::forward, Pass::backward, Pass::forward_backward}) {
+      harness::compare_layer<RmsNorm>("rms_norm", pass, batch, seq);
+      harness::compare_layer<FeedForward>("ffn", pass, batch, seq);
+    }
+  }
 }

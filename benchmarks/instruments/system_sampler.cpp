@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "benchmarks/instruments/thread_pinning.hpp"
+
 namespace tinyllama::instruments {
 namespace {
 
@@ -40,6 +42,7 @@ SystemSampler::SystemSampler(std::unique_ptr<SystemReader> reader,
   }
   samples_.source = reader_->source();
   samples_.interval_seconds = std::chrono::duration<double>(interval_).count();
+  const OnAllProcessors for_the_thread;
   thread_ = std::thread(&SystemSampler::watch, this);
 }
 

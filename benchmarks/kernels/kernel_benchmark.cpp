@@ -188,6 +188,7 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kBadInput;
   }
   try {
+    tinyllama::instruments::start_autograd_threads();
     tinyllama::kernel_benchmark::run(options);
   } catch (const std::exception& error) {
     fmt::print(stderr, "kernel_benchmark: {}\n", error.what());

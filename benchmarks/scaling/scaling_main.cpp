@@ -31,6 +31,7 @@ ExitCode run(int argc, const char* const* argv, const distributed::LaunchEnviron
   options->variant =
       distributed::variant_of_ranks(resolved(options->variant, options->dtype, traits));
   instruments::host_allocator::install();
+  instruments::start_autograd_threads();
   if (options->threads) at::set_num_threads(*options->threads);
   return scaling::run_scaling(*options, where, device);
 }

@@ -119,6 +119,7 @@ ExitCode run(int argc, const char* const* argv, const distributed::LaunchEnviron
         "several with torchrun, mpirun or srun");
   }
   instruments::host_allocator::install();
+  instruments::start_autograd_threads();
   if (options->threads) at::set_num_threads(*options->threads);
   if (options->deterministic) make_deterministic();
   const std::vector<std::string> command(argv, argv + argc);
