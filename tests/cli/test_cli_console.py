@@ -103,7 +103,7 @@ def test_only_what_varies_has_a_column(program: Program, with_peaks: WithPeaks) 
     assert "TFLOPS" not in rotary
 
 
-def test_the_sum_of_parts_is_missing_where_a_part_is(program: Program, with_peaks: WithPeaks) -> None:
+def test_the_sum_is_missing_where_a_part_is(program: Program, with_peaks: WithPeaks) -> None:
     choice = [*SMALL, "--components=full_step,block,embedding"]
     completed = program.run(*choice, *with_peaks(), *QUICK)
     assert completed.returncode == 0, completed.stderr

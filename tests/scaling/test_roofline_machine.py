@@ -29,6 +29,16 @@ def test_it_has_what_was_measured() -> None:
     assert machine == Machine({"f32": PEAK, "bf16": 4 * PEAK}, MEMORY, CACHE, CACHE_BYTES)
 
 
+def test_memory_is_unknown_where_all_cases_fit_into_the_cache() -> None:
+    without_memory = context(f32=PEAK)
+    del without_memory["peaks"]["measured"]["memory_bandwidth"]
+    machine = Machine.from_context(without_memory)
+    assert machine.memory_bandwidth is None
+    assert machine.attainable_bandwidth(2 * CACHE_BYTES) == pytest.approx(CACHE)
+    with pytest.raises(BadInputError, match="add peak to its --components"):
+        machine.attainable_bandwidth(2 * CACHE_BYTES + 1)
+
+
 def test_traffic_within_twice_the_cache_sees_its_bandwidth() -> None:
     machine = Machine({}, MEMORY, CACHE, CACHE_BYTES)
     assert machine.attainable_bandwidth(1) == pytest.approx(CACHE)

@@ -10,7 +10,7 @@ from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.json_file import MEASURE_AGAIN
 from tinyllama_tools.reading.json_number import is_number, shown
 
-BANDWIDTHS = ("memory_bandwidth", "cache_bandwidth")
+MEMORY_BANDWIDTH, CACHE_BANDWIDTH = BANDWIDTHS = ("memory_bandwidth", "cache_bandwidth")
 AUTOCAST = "amp_"
 FLOPS, BYTES = "flops_per_second", "bytes_per_second"
 
@@ -32,11 +32,12 @@ def product_type(dtype: str) -> str:
 
 @dataclass(frozen=True)
 class Machine:
-    """`peak_flops`: FLOP/s of matrix products by type; bandwidths in bytes/s; `cache_bytes`: of the
-    last-level cache, 0 where the device does not tell."""
+    """`peak_flops`: FLOP/s of matrix products by type; bandwidths in bytes/s, memory's None where
+    all cases of the run fit into the cache; `cache_bytes`: of the last-level cache, 0 where the
+    device does not tell."""
 
     peak_flops: Mapping[str, float]
-    memory_bandwidth: float
+    memory_bandwidth: float | None
     cache_bandwidth: float
     cache_bytes: int
 
@@ -44,9 +45,18 @@ class Machine:
         """Bytes/s that so much traffic (> 0) can see at best, over and over.
 
         As the suite's attainable_bandwidth (benchmarks/instruments/bandwidth.cpp): what stayed in
-        the last-level cache since the last iteration saves a read and a write of it.
+        the last-level cache since the last iteration saves a read and a write of it. BadInputError
+        for traffic beyond it where memory's bandwidth was not measured.
         """
         cached = min(bytes_moved, 2 * self.cache_bytes)
+        if cached == bytes_moved:
+            return self.cache_bandwidth
+        if self.memory_bandwidth is None:
+            raise BadInputError(
+                f"traffic of {bytes_moved:.3g} bytes is more than fits into the last-level cache, "
+                "and memory's bandwidth was not measured, since all cases of this run fit; add "
+                "peak to its --components"
+            )
         return bytes_moved / (
             (bytes_moved - cached) / self.memory_bandwidth + cached / self.cache_bandwidth
         )
@@ -59,8 +69,8 @@ class Machine:
     def from_context(cls, context: Mapping[str, Any]) -> Machine:
         """Of a result file's context. BadInputError naming the key that is missing or no rate."""
         measured = _object(_object(context, "peaks"), "measured")
-        rates = {name: _rate(name, measured) for name in dict.fromkeys((*measured, *BANDWIDTHS))}
-        memory, cache = (rates.pop(name) for name in BANDWIDTHS)
+        rates = {name: _rate(name, measured) for name in {**measured, CACHE_BANDWIDTH: None}}
+        memory, cache = rates.pop(MEMORY_BANDWIDTH, None), rates.pop(CACHE_BANDWIDTH)
         cache_bytes = _object(context, "device").get("last_level_cache_bytes") or 0
         if not is_number(cache_bytes) or cache_bytes < 0:
             raise BadInputError(

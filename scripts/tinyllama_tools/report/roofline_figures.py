@@ -45,17 +45,20 @@ def _ends(values: Iterable[float]) -> tuple[float, float]:
 
 
 def _roofs(machine: Machine, first: float, last: float) -> list[Json]:
-    """A roof a product type over memory, and the cache's slope up to the highest peak."""
+    """A roof a product type over memory, or over the cache where memory's bandwidth is not known,
+    and else the cache's slope up to the highest peak."""
+    memory = machine.memory_bandwidth
+    bandwidth, level = (machine.cache_bandwidth, "cache") if memory is None else (memory, "memory")
     traces = []
     for number, (name, peak) in enumerate(machine.peak_flops.items()):
-        ridge = peak / machine.memory_bandwidth
+        ridge = peak / bandwidth
         xs = sorted({*spaced(first, last, ROOF_POINTS), *([ridge] if first < ridge < last else [])})
-        ys = [min(peak, x * machine.memory_bandwidth) / GIGA for x in xs]
+        ys = [min(peak, x * bandwidth) / GIGA for x in xs]
         dash = DASHES[number % len(DASHES)]
-        traces.append(line(f"{name} products, memory", xs, ys, role=ROOF, dash=dash))
+        traces.append(line(f"{name} products, {level}", xs, ys, role=ROOF, dash=dash))
     highest = max(machine.peak_flops.values(), default=0.0)
     ridge = highest / machine.cache_bandwidth
-    if machine.cache_bandwidth > machine.memory_bandwidth and first < ridge:
+    if machine.cache_bandwidth > bandwidth and first < ridge:
         xs = spaced(first, ridge, ROOF_POINTS)
         ys = [x * machine.cache_bandwidth / GIGA for x in xs]
         traces.append(line("last-level cache", xs, ys, role=ROOF, dash="dot"))

@@ -117,9 +117,11 @@ def build(inputs: ReportInputs) -> Section:
     if not points and not products:
         missing = f"no case of {results.title} has FLOPs, bytes and a measured peak; {MAKE}"
         return Section(ID, TITLE, missing=missing, omissions=omissions)
+    memory = machine.memory_bandwidth
+    of_memory = f"Memory gives {rate_text(memory, 'B/s')}, the" if memory is not None else "The"
     text = [
-        f"Memory gives {rate_text(machine.memory_bandwidth, 'B/s')}, the last-level cache "
-        f"{rate_text(machine.cache_bandwidth, 'B/s')}. {bounds_text(points)}"
+        f"{of_memory} last-level cache gives {rate_text(machine.cache_bandwidth, 'B/s')}. "
+        f"{bounds_text(points)}"
     ]
     figures = [roofline_figure(points, products, machine)]
     launch = launch_cost(results, machine)
