@@ -16,7 +16,7 @@ CONTEXT: Mapping[str, Any] = {
     "library_build_type": "release",
     "library_version": "v1.9.1",
     "num_cpus": 2,
-    "schema_version": 2,
+    "schema_version": 3,
     "git_dirty": False,
     "torch_version": "2.13.0",
     "threads": 2,

@@ -76,6 +76,15 @@ def test_mfu_at_the_median_time() -> None:
     assert row.mfu_percent == pytest.approx(25.0)
 
 
+def test_a_row_above_its_peak_keeps_its_time_and_says_why() -> None:
+    above = cell("baseline", [0.2, 0.2, 0.3])
+    del above.counters["MFU_percent"]
+    above.above_peak = "107 % of the measured f32 peak"
+    row = row_at(table(above), RowName("baseline", Kind.baseline), POINT)
+    assert (row.cell.seconds, row.mfu_percent) == (0.2, None)
+    assert row.cell.note == "107 % of the measured f32 peak"
+
+
 def test_no_difference_is_marked() -> None:
     noisy = scaled(1, 0.9, 1.1, 1.05, 0.95, 1, 1.2)
     row = row_at(table(cell("baseline", DRIFT), cell("qkv", noisy)), QKV, POINT)

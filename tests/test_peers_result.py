@@ -11,9 +11,10 @@ from jsonschema import Draft202012Validator
 from tinyllama_tools import peers
 from tinyllama_tools.peer_forms import FORMS, PeerForm
 from tinyllama_tools.peer_process import PeerError
-from tinyllama_tools.peers_page import peers_page
+from tinyllama_tools.peers_page import Notes, milliseconds, peers_page, read_rows
 from tinyllama_tools.peers_sides import PeerSide
 from tinyllama_tools.peers_turns import SideError
+from tinyllama_tools.reading.result_reader import current_result
 from tinyllama_tools.suite_run import SuiteCase, SuiteError, SuiteResult, read_case
 
 Json = dict[str, Any]
@@ -81,7 +82,7 @@ class PlayedProgram:
 def played(project_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Makes scripts/peers measure played sides and write into the folder that is returned."""
     reference = project_root / "results" / "reference" / "tiny_f32_2core_xeon_avx512.json"
-    document = json.loads(reference.read_text(encoding="utf-8"))
+    document = current_result(json.loads(reference.read_text(encoding="utf-8")), reference)
     step = next(e for e in document["benchmarks"] if e["name"].startswith("full_step/"))
     del step["max_rel_error"]
     program = PlayedProgram(document["context"], step)
@@ -134,6 +135,15 @@ def test_page_has_ratios_times_and_every_reason(
     for form in ("eager", "sdpa"):
         assert f"| peer:{form} | {FORMS[form].attention} | no | highest, error 4.0e-07" in page
     assert not list(played.glob("*_peers"))
+
+
+def test_page_has_the_time_of_a_case_above_its_peak_and_why() -> None:
+    name = "full_step/train/baseline/tiny/f32/batch:8/seq:128/manual_time"
+    row = {"run_name": name, "real_time": 100.0, "time_unit": "ms", "above_peak": "107 % of it"}
+    notes = Notes()
+    ((cell,),) = (of.values() for of in read_rows({"benchmarks": [row]}).values())
+    assert milliseconds(cell, notes) == "100 [1]"
+    assert notes.lines() == ["1. 107 % of it"]
 
 
 def test_interrupt_writes_what_was_measured(played: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def entry(case: SuiteCase, **more: object) -> dict[str, object]:
 
 
 def document(*entries: dict[str, object]) -> dict[str, object]:
-    context = {"schema_version": 2, "verify": "off", "threads": 2, "peaks": {"measured": {}}}
+    context = {"schema_version": 3, "verify": "off", "threads": 2, "peaks": {"measured": {}}}
     return {"context": context, "benchmarks": list(entries)}
 
 

@@ -82,8 +82,9 @@ class Cell:
     """One row at one point.
 
     `variant`: as the program spells it, empty where it was refused. `reason`: why nothing was
-    measured; `failure`: what was wrong; `above_peak`: why it has no shares of peaks. `counters`: of an iteration, from the verified run where
-    there was one. `turns`: seconds of a step by turn, each the median of one process.
+    measured; `failure`: what was wrong; `above_peak`: why it has no shares of peaks. `counters`: of
+    an iteration, from the verified run where there was one. `turns`: seconds of a step by turn,
+    each the median of one process.
     """
 
     row: str

@@ -154,7 +154,7 @@ def not_measured(planned: Sequence[SuiteCase], measured: Sequence[SuiteCase]) ->
 
 
 # What has to be the same in parts of one result.
-SAME = ("device", "threads", "torch_version", "num_cpus")
+SAME = ("schema_version", "device", "threads", "torch_version", "num_cpus")
 
 
 def merged(documents: Sequence[Json], planned: Sequence[SuiteCase]) -> Json:

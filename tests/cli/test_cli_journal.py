@@ -102,10 +102,10 @@ def test_killed_run_is_continued(
     done = {line["case"] for line in journaled}
     assert measured_now(completed) == [name for name in names if name not in done]
     assert "measured peak" not in completed.stderr
-    assert (
-        result["context"]["peaks"]["measured"] == killed_run.lines[0]["header"]["peaks"]["measured"]
-        or result["context"]["peaks"]["superseded"]
-    )
+    before = killed_run.lines[0]["header"]["peaks"]["measured"]
+    for name, peak in result["context"]["peaks"]["measured"].items():
+        unit = "bytes_per_second" if "bandwidth" in name else "flops_per_second"
+        assert peak[unit] >= before[name][unit], name
     assert sorted(line["case"] for line in read_journal(journal)[1:]) == sorted(names)
 
 

@@ -10,6 +10,9 @@ import pytest
 from cli_program import FinishedRun, Json, read_json
 from jsonschema import Draft202012Validator
 
+from tinyllama_tools.reading.peaks import SHARES
+from tinyllama_tools.reading.result_reader import current_result
+
 STEP = "full_step/train/baseline/custom/bf16/batch:2/seq:8/manual_time"
 NORM = "rms_norm/forward/baseline/custom/f32/batch:2/seq:8/manual_time"
 PEAK = "peak/gemm/f32/iterations:1/manual_time"
@@ -34,7 +37,7 @@ EVERYWHERE = [
     "operators",
     "max_rel_error",
 ]
-OF_PRODUCTS = ["TFLOPS", "MFU_percent", "peak_percent"]
+OF_PRODUCTS = ["TFLOPS", "MFU_percent", "MFU_causal_percent", "peak_percent"]
 CONTEXT = [
     "schema_version",
     "git_commit",
@@ -110,12 +113,29 @@ def test_unchanged_result_is_accepted(result: Json, validator: Draft202012Valida
 def test_reference_results_are_of_this_schema(
     project_root: Path, validator: Draft202012Validator
 ) -> None:
+    """As their readers see them: they were measured before version 3."""
     paths = (project_root / "results" / "reference").glob("*.json")
-    references = [read_json(path.read_text(encoding="utf-8")) for path in paths]
-    of_the_suite = [reference for reference in references if "benchmarks" in reference]
+    references = {path: read_json(path.read_text(encoding="utf-8")) for path in paths}
+    of_the_suite = {path: found for path, found in references.items() if "benchmarks" in found}
     assert of_the_suite
-    for reference in of_the_suite:
-        assert not list(validator.iter_errors(reference))
+    for path, reference in of_the_suite.items():
+        assert not list(validator.iter_errors(current_result(reference, path)))
+
+
+@pytest.mark.parametrize("name", [STEP, NORM])
+@pytest.mark.parametrize("suffix", ["", "_median", "_stddev", "_cv"])
+def test_a_row_above_its_peak_has_a_reason_in_place_of_shares(
+    result: Json, validator: Draft202012Validator, name: str, suffix: str
+) -> None:
+    entry = entry_of(result, name + suffix)
+    shares = {key: entry.pop(key) for key in SHARES if key in entry}
+    assert not validator.is_valid(result)
+    entry["above_peak"] = "107 % of the measured f32 peak: the time, the count or the peak is wrong"
+    assert validator.is_valid(result)
+    for key, value in shares.items():
+        entry[key] = value
+        assert not validator.is_valid(result), key
+        del entry[key]
 
 
 @pytest.mark.parametrize("counter", [*EVERYWHERE, *OF_PRODUCTS])
@@ -160,8 +180,10 @@ IMPOSSIBLE: dict[str, Change] = {
     "null in a cv": lambda r: entry_of(r, STEP + "_cv").update(bytes=None),
     "half an allocation": lambda r: entry_of(r, STEP).update(allocations=0.5),
     "no operator": lambda r: entry_of(r, STEP).update(operators=0),
-    "more than the peak": lambda r: entry_of(r, STEP).update(peak_percent=101.0),
-    "more than the datasheet": lambda r: entry_of(r, STEP).update(MFU_percent=101.0),
+    "far above the peak": lambda r: entry_of(r, STEP).update(peak_percent=106.0),
+    "above its peak without a reason": lambda r: entry_of(r, STEP).update(above_peak=""),
+    "FLOPs of version 2": lambda r: entry_of(r, STEP).update(useful_flops=1),
+    "peaks of version 2": lambda r: r["context"]["peaks"].update(superseded=[]),
     "far above the roof": lambda r: entry_of(r, STEP).update(roof_percent=120.0),
     "negative error": lambda r: entry_of(r, STEP).update(max_rel_error=-1e-9),
     "no product in a step": lambda r: entry_of(r, STEP).update(model_flops=0),
@@ -175,7 +197,7 @@ IMPOSSIBLE: dict[str, Change] = {
     "unknown peak": lambda r: entry_of(r, PEAK).update(run_name="peak/gemm/f8"),
     "peak without figure": lambda r: entry_of(r, PEAK).pop("TFLOPS"),
     "peak without source": lambda r: entry_of(r, PEAK).pop("label"),
-    "other schema": lambda r: r["context"].update(schema_version=1),
+    "older schema": lambda r: r["context"].update(schema_version=2),
     "no device name": lambda r: r["context"]["device"].update(name=""),
     "unknown backend": lambda r: r["context"]["device"].update(backend="tpu"),
     "peak of zero": lambda r: r["context"]["peaks"]["measured"]["f32"].update(flops_per_second=0),

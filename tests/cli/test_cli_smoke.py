@@ -103,7 +103,7 @@ def test_counters_agree_with_each_other(smoke_run: FinishedRun) -> None:
         same(entry["samples_per_second"], 2 / seconds)
         same(entry["tokens_per_second"], 16 / seconds)
         same(entry["GB_per_second"], entry["bytes"] / seconds * 1e-9)
-        flops = entry["model_flops"] or entry["elementwise_flops"]
+        flops = entry["hardware_flops"] or entry["elementwise_flops"]
         same(entry["flop_per_byte"], flops / entry["bytes"])
         if entry["model_flops"]:
             same(entry["TFLOPS"], entry["model_flops"] / seconds * 1e-12)

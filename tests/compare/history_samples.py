@@ -42,7 +42,7 @@ def result_document(cases: Mapping[str, Sequence[float]], commit: str = "c" * 40
     """A result file with these cases' seconds."""
     context = {
         "date": FIRST_DAY.isoformat(),
-        "schema_version": 2,
+        "schema_version": 3,
         "git_commit": commit,
         "git_dirty": False,
         "device": {"name": MACHINE.device, "architecture": MACHINE.architecture},

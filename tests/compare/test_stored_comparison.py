@@ -119,6 +119,24 @@ def test_a_case_that_only_one_file_of_a_side_has(tmp_path: Path) -> None:
     assert case.note == "new measured in 1 of 2 files; one file of a side only"
 
 
+def test_a_row_above_its_peak_is_compared_and_says_so(tmp_path: Path) -> None:
+    reason = "107 % of the measured f32 peak: the time, the count or the peak is wrong"
+    files = (
+        write_runs(tmp_path, "base", FILES, TIMES),
+        write_runs(tmp_path, "new", FILES, slow(0.2)),
+    )
+    content = json.loads(files[1][0].read_text(encoding="utf-8"))
+    for entry in content["benchmarks"]:
+        if entry["run_name"].startswith(FFN):
+            entry["above_peak"] = reason
+            del entry["MFU_percent"]
+    write(files[1][0], content)
+    case = by_name(compared(*files))[FFN]
+    assert case.outcome is Outcome.SLOWER
+    assert case.ratio == pytest.approx(1.2, rel=0.02)
+    assert case.note == f"new {reason}"
+
+
 def one_sided(tmp_path: Path) -> tuple[Path, Path]:
     """Files whose cases differ in every way."""
     few = {NORM: 0.0005}

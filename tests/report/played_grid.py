@@ -76,7 +76,6 @@ def context(grid: Grid) -> Json:
                 "memory_bandwidth": {"bytes_per_second": MEMORY, "source": "triad"},
                 "cache_bandwidth": {"bytes_per_second": CACHE, "source": "triad, 4 MiB"},
             },
-            "superseded": [],
             "datasheet": None,
             "mfu_is_against": "the measured peak: no datasheet figure is known",
         },
@@ -123,8 +122,9 @@ def counters(name: str, costs: Costs, seconds: float) -> Json:
     }
     if costs.model_flops:
         rate = costs.model_flops / seconds
-        percent = 100 * rate / PEAK
-        found |= {"TFLOPS": rate / 1e12, "peak_percent": percent, "MFU_percent": percent}
+        found["TFLOPS"] = rate / 1e12
+        shares = ("MFU_percent", "MFU_causal_percent", "peak_percent")
+        found |= dict.fromkeys(shares, 100 * rate / PEAK)
     return found
 
 

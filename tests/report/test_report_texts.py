@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from played_grid import Grid
 from played_study import write_result
 
+from tinyllama_tools.reading.peaks import SHARES
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.document import Document
 from tinyllama_tools.report.figures_of_merit import figures_of_merit, figures_text
@@ -118,6 +120,28 @@ def test_figures_come_in_the_same_order(inputs: ReportInputs) -> None:
     names = [figure.name for figure in figures_of_merit(inputs)]
     assert names == [figure.name for figure in figures_of_merit(inputs)]
     assert names[:3] == ["peak/gemm/f32/TFLOPS", "peak/memory_bandwidth", "peak/cache_bandwidth"]
+
+
+def test_a_row_above_its_peak_is_shown_with_its_time_and_the_reason(tmp_path: Path) -> None:
+    reason = "107 % of the measured f32 peak: the time, the count or the peak is wrong"
+    path = write_result(tmp_path / "a.json", Grid(sizes=("tiny",), batches=(8,), seqs=(128,)))
+    content = json.loads(path.read_text(encoding="utf-8"))
+    entry = next(e for e in content["benchmarks"] if e["run_name"].startswith(STEP))
+    for share in SHARES:
+        entry.pop(share, None)
+    entry["above_peak"] = reason
+    path.write_text(json.dumps(content), encoding="utf-8")
+    found = read_inputs([source_of(path)])
+    built = build_document(found)
+    assert f"; {reason}" in built.summary[1]
+    environment, roofline = built.sections[:2]
+    assert f"{STEP}: {reason}" in environment.text
+    (shown,) = (row for row in roofline.tables[0].rows if row[0] == STEP)
+    assert shown[4] is None and shown[2] > 0
+    assert [(o.name, o.reason) for o in roofline.omissions] == [(STEP, reason)]
+    names = {figure.name for figure in figures_of_merit(found)}
+    assert {f"{STEP}/time", f"{STEP}/TFLOPS"} <= names
+    assert not names & {f"{STEP}/{share}" for share in SHARES}
 
 
 def test_errors_end_in_failed(inputs: ReportInputs) -> None:

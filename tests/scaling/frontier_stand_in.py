@@ -146,7 +146,7 @@ if peak > limit:
     row.update(error_occurred=True, error_message=words)
     status = 1
 with open(options["benchmark_out"], "w") as out:
-    json.dump({{"context": {{"schema_version": 2}}, "benchmarks": [row]}}, out)
+    json.dump({{"context": {{"schema_version": 3}}, "benchmarks": [row]}}, out)
 sys.exit(status)
 """
 LINEAR, QUADRATIC, PLAYED_WEIGHTS = 20_000, 40, 50 * MIB
@@ -197,7 +197,7 @@ def result_file(path: Path, *ratios: float) -> Path:
         }
         for batch, ratio in enumerate(ratios, start=1)
     ]
-    context = {"schema_version": 2, "device": {"name": "card"}, "git_commit": "0123456789"}
+    context = {"schema_version": 3, "device": {"name": "card"}, "git_commit": "0123456789"}
     path.write_text(json.dumps({"context": context, "benchmarks": rows}), encoding="utf-8")
     return path
 

@@ -148,7 +148,7 @@ class Run:
     def context(self) -> Json:
         """Of the journal and the result."""
         commit = self.told.get("commit", "abc")
-        return {"schema_version": 2, "git_commit": commit, "verify": self.verify}
+        return {"schema_version": 3, "git_commit": commit, "verify": self.verify}
 
     def refusal(self) -> str:
         """Why the journal cannot be continued; takes it over where it can."""
@@ -156,7 +156,7 @@ class Run:
         if is_there != self.resumes:
             return f"journal {self.journal}: {'exists' if is_there else 'cannot be read'}"
         if not is_there:
-            header = {"journal": "tiny_llama_bench journal", "schema_version": 2}
+            header = {"journal": "tiny_llama_bench journal", "schema_version": 3}
             self._append(header | {"header": self.context})
             self._append({"peaks": {}})
             return ""

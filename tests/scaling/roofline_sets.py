@@ -45,15 +45,11 @@ STEP = name_of(f"full_step/train/{AXES}")
 
 
 def case(text: str, seconds: float, label: str = "", **counters: float) -> MeasuredCase:
-    """`counters`: those that the suite would write; rates are added where there are products, and
-    `useful_flops` says their FLOPs without being among the counters, as in older files."""
-    name = name_of(text)
+    """`counters`: those that the suite would write. All products run as the model has them where
+    `hardware_flops` does not say otherwise."""
     found = {"bytes": 100.0, "elementwise_flops": 50.0, "model_flops": 0.0, **counters}
-    useful = found.pop("useful_flops", found["model_flops"])
-    if found["model_flops"]:
-        found["TFLOPS"] = useful / seconds * 1e-12
-        found["samples_per_second"] = name.batch / seconds
-    return MeasuredCase(name, (seconds,), found, label)
+    found.setdefault("hardware_flops", found["model_flops"])
+    return MeasuredCase(name_of(text), (seconds,), found, label)
 
 
 def context(**peaks: float) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from roofline_sets import AXES, CACHE, PEAK, case, context, name_of, result_set
 from tinyllama_tools.reading.machine import Machine
 from tinyllama_tools.reading.product_rates import ProductRate
 from tinyllama_tools.reading.result_set import MeasuredCase, read_result_set
-from tinyllama_tools.roofline.case_work import useful_product_flops
 from tinyllama_tools.roofline.launch_cost import launch_cost
 from tinyllama_tools.roofline.points import (
     RooflinePoint,
@@ -52,28 +51,20 @@ def test_without_products_elementwise_work_against_the_bandwidth() -> None:
     assert (point.percent, point.bound) == (pytest.approx(25.0), "bandwidth")
 
 
-def test_masked_scores_that_are_left_out_do_not_count() -> None:
+def test_what_really_ran_counts() -> None:
     full = only(case(FFN, 4e-6, model_flops=2000.0, bytes=100.0))
-    less = only(case(FFN, 4e-6, model_flops=2000.0, useful_flops=1500.0, bytes=100.0))
+    less = only(case(FFN, 4e-6, model_flops=2000.0, hardware_flops=1500.0, bytes=100.0))
     assert full.percent == pytest.approx(50.0)
     assert less.percent == pytest.approx(37.5)
     assert less.intensity == pytest.approx(15.0)
+    assert less.flops_per_second == pytest.approx(1500.0 / 4e-6)
 
 
-def test_the_counter_of_useful_flops_counts_where_there_is_one() -> None:
-    older = case(FFN, 4e-6, model_flops=2000.0, useful_flops=1500.0)
-    assert useful_product_flops(older) == 1500.0
-    newer = replace(older, counters={**older.counters, "useful_flops": 1200.0})
-    assert useful_product_flops(newer) == 1200.0
-
-
-def test_rounding_of_counters_leaves_no_score_out() -> None:
-    # FLOPs of the largest steps are more than a float counts one by one
-    flops = 3.0 * 2**60 + 4096.0
-    rounded = case(FFN, 1e10, model_flops=flops, useful_flops=flops * (1 - 1e-15))
-    assert useful_product_flops(rounded) == flops
-    less = case(FFN, 1e10, model_flops=flops, useful_flops=flops * (1 - 1e-7))
-    assert useful_product_flops(less) < flops
+def test_a_case_above_a_peak_has_its_point_and_the_reason() -> None:
+    above = replace(case(FFN, 4e-6, model_flops=2000.0), above_peak="106 % of the peak")
+    point = only(above)
+    assert point.flops_per_second == pytest.approx(5e8)
+    assert (point.percent, point.error) == (None, "106 % of the peak")
 
 
 def test_faster_than_the_roofline_is_an_error_and_no_number() -> None:

@@ -81,11 +81,11 @@ def speed_sentence(inputs: ReportInputs) -> str:
     seconds = step.median_seconds
     rate = step.name.batch / seconds
     shares = _shares(inputs, step)
-    unknown = step.above_peak or "its share of the peak was not counted"
-    reached = f": {', '.join(shares)}" if shares else f"; {unknown}"
+    reached = f": {', '.join(shares)}" if shares else "; its share of the peak was not counted"
+    above = f"; {step.above_peak}" if step.above_peak else ""
     return (
         f"A training step ({case_text(step.name)}) takes {seconds_text(seconds)}, "
-        f"{rate:,.4g} samples/s{reached}."
+        f"{rate:,.4g} samples/s{reached}{above}."
     )
 
 
