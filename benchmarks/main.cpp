@@ -13,7 +13,6 @@
 #include "benchmarks/harness/weights_option.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/device.hpp"
-#include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/thread_pinning.hpp"
 #include "model/problem_sizes.hpp"
 
@@ -52,7 +51,6 @@ ExitCode run(int argc, const char* const* argv) {
     std::cout << harness::dry_run_text(*options, plan, device);
     return ExitCode::ok;
   }
-  instruments::host_allocator::install();
   instruments::start_autograd_threads();
   if (options->threads) at::set_num_threads(*options->threads);
   if (options->turns)

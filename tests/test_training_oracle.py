@@ -58,7 +58,8 @@ def test_gradients_of_a_4096th_of_the_loss_need_the_scaler(document: dict[str, A
     exact = oracle.losses(replace(curve, autocast=None), steps)
     unscaled = oracle.losses(curve, steps, is_scaled=False)
     assert max(abs(a - b) for a, b in zip(scaled, exact, strict=True)) < 0.003
-    assert unscaled[0] == pytest.approx(scaled[0], rel=1e-6)
+    # before the first update both are one forward, which processors round differently
+    assert unscaled[0] == oracle.losses(curve, 1)[0]
     # non-target logits have gradients of 1e-8 there, which float16 rounds to 0
     assert unscaled[-1] - scaled[-1] > 0.3
 

@@ -24,6 +24,7 @@
 #include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/harness/runner.hpp"
 #include "benchmarks/harness/summary.hpp"
+#include "benchmarks/instruments/host_allocator.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -315,6 +316,7 @@ console::ExitCode run_suite(const Options& options, const Plan& plan,
                             const instruments::Device& device, const PartsOfStep& step,
                             const Weights* weights) {
   console::install_interrupt_handler();
+  instruments::host_allocator::install();
   return SuiteRun(options, plan, device, step, weights).run();
 }
 

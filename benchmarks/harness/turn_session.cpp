@@ -13,6 +13,7 @@
 #include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/harness/turn_server.hpp"
+#include "benchmarks/instruments/host_allocator.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -96,6 +97,7 @@ console::ExitCode serve_turns(const Options& options, const Plan& plan,
     throw std::invalid_argument("--turns: needs a case; the peaks are not measured in turns");
   console::install_interrupt_handler();
   LineOutput output;
+  instruments::host_allocator::install();  // only now: oneDNN may announce itself when it is asked
   Json context = run_context(options, device, weights);
   context["verify"] = "on request";
   Json names = Json::array();

@@ -26,6 +26,8 @@ from cli_program import (
 )
 from jsonschema import Draft202012Validator
 
+from tinyllama_tools.reading.peaks import SHARES
+
 WithPeaks = Callable[..., list[str]]
 PARTS = [*SMALL_MODEL, "--batch=2,3", "--seq=8", "--components=ffn,loss,rms_norm"]
 # 18 cases of more than half a second: long enough to be interrupted in the midst of them, even
@@ -41,9 +43,14 @@ def resume(program: Program, journal: Path, out: Path) -> Completed:
 
 
 def assert_kept(result: Json, journaled: list[Json]) -> None:
+    """All but the shares, which follow from the peaks in the end."""
     cases = entries_by_case(result)
     for line in journaled:
-        assert cases[line["case"]] == line["entries"]
+        entries = [
+            {key: value for key, value in entry.items() if key not in (*SHARES, "above_peak")}
+            for entry in cases[line["case"]]
+        ]
+        assert entries == line["entries"]
 
 
 def measured_now(completed: Completed) -> list[str]:
@@ -136,8 +143,11 @@ def test_complete_run_measures_nothing_again(
     assert measured_now(completed) == []
     assert read_result(out)["benchmarks"] == smoke_run.result["benchmarks"]
     assert copy_of_journal.read_bytes() == before
-    # the tables are the same, as they come from the same entries
-    assert completed.stdout == smoke_run.completed.stdout
+    # the tables are the same, as they come from the same entries; sums of parts are measured again
+    tables, first_tables = (
+        text.partition("sum of parts")[0] for text in (completed.stdout, smoke_run.completed.stdout)
+    )
+    assert tables == first_tables
 
 
 def test_denominators_of_a_resumed_run_are_those_of_the_first(

@@ -202,7 +202,7 @@ IMPOSSIBLE: dict[str, Change] = {
     "unknown backend": lambda r: r["context"]["device"].update(backend="tpu"),
     "peak of zero": lambda r: r["context"]["peaks"]["measured"]["f32"].update(flops_per_second=0),
     "peak of nowhere": lambda r: r["context"]["peaks"]["measured"]["f32"].pop("source"),
-    "no bandwidth": lambda r: r["context"]["peaks"]["measured"].pop("memory_bandwidth"),
+    "no bandwidth": lambda r: r["context"]["peaks"]["measured"].pop("cache_bandwidth"),
     "datasheet of nowhere": lambda r: r["context"]["peaks"].update(datasheet={"device": "x"}),
     "MFU against nothing": lambda r: r["context"]["peaks"].pop("mfu_is_against"),
     "GPU without kernels": lambda r: r["context"]["device"].update(backend="hip"),

@@ -146,7 +146,7 @@ def test_without_peaks_what_needs_them_says_so(tmp_path: Path) -> None:
     document["context"]["peaks"] = {"measured": {}}
     built = build_document(read_inputs([source_of(write(tmp_path / "a.json", document))]))
     missing = {one.id: one.missing for one in built.sections if one.missing}
-    assert "memory_bandwidth" in missing["roofline"]
+    assert "cache_bandwidth" in missing["roofline"]
     assert {"scaling", "time", "memory"}.isdisjoint(missing)
     assert "was measured without its peaks" in built.summary[0]
 

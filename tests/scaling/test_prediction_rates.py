@@ -163,7 +163,7 @@ def test_a_counter_that_is_no_number_is_named() -> None:
 def test_a_bandwidth_that_was_not_measured_is_named() -> None:
     good = measured(SimulatedMachine())
     bare = {**good.context, "peaks": {"measured": {"f32": {"flops_per_second": 1e9}}}}
-    with pytest.raises(RatesRefusedError, match="memory_bandwidth"):
+    with pytest.raises(RatesRefusedError, match="cache_bandwidth"):
         calibrate(dataclasses.replace(good, context=bare))
 
 

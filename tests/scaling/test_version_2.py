@@ -158,7 +158,7 @@ def test_what_ran_again_may_show_that_a_row_is_above_its_peak() -> None:
 
 def test_without_usable_peaks_there_are_no_shares() -> None:
     document = older(repetition(OPTIMIZED))
-    del document["context"]["peaks"]["measured"]["memory_bandwidth"]
+    del document["context"]["peaks"]["measured"]["cache_bandwidth"]
     (row,) = rows_of(document)
     assert not row.keys() & set(SHARES)
     assert row["TFLOPS"] == pytest.approx(MODEL / VARIANTS[OPTIMIZED][0] / 1e12)
