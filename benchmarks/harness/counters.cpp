@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kMiB = 1048576.0;
 
-double of(int64_t count) {
+double to_double(int64_t count) {
   return static_cast<double>(count);
 }
 
@@ -25,7 +25,7 @@ double highest_rate(const Case& planned, const CaseResult& result) {
     if (has_rates(entry) && !entry.contains("aggregate_name"))
       highest = std::max(highest, entry.at("samples_per_second").get<double>());
   }
-  return highest / of(planned.workload.batch);
+  return highest / to_double(planned.workload.batch);
 }
 
 // Why a case of so many iterations a second is too fast for these peaks; empty where it is not.
@@ -34,7 +34,7 @@ std::string above_peak(const Case& planned, const PeakBook& peaks, double rate) 
   const std::string type = product_type_name(planned.workload.dtype);
   constexpr const char* wrong = "the time, the count or the peak is wrong";
   if (cost.hardware_flops > 0) {
-    const double flops = of(cost.hardware_flops) * rate;
+    const double flops = to_double(cost.hardware_flops) * rate;
     const double share = 100 * flops / peaks.measured_flops(type);
     if (share > 100 * kLargestShare) {
       return fmt::format("{:.4g} TFLOP/s are {:.0f} % of the measured {} peak: {}", flops * 1e-12,
@@ -56,10 +56,10 @@ std::string above_peak(const Case& planned, const PeakBook& peaks, double rate) 
 Counters rate_counters(const Case& planned, double seconds) {
   const Cost cost = planned.cost();
   Counters counters;
-  counters["samples_per_second"] = of(planned.workload.batch) / seconds;
-  counters["tokens_per_second"] = of(planned.workload.tokens()) / seconds;
-  counters["GB_per_second"] = of(cost.bytes) / seconds * 1e-9;
-  if (cost.model_flops > 0) counters["TFLOPS"] = of(cost.model_flops) / seconds * 1e-12;
+  counters["samples_per_second"] = to_double(planned.workload.batch) / seconds;
+  counters["tokens_per_second"] = to_double(planned.workload.tokens()) / seconds;
+  counters["GB_per_second"] = to_double(cost.bytes) / seconds * 1e-9;
+  if (cost.model_flops > 0) counters["TFLOPS"] = to_double(cost.model_flops) / seconds * 1e-12;
   return counters;
 }
 
@@ -68,23 +68,23 @@ Counters fixed_counters(const Case& planned, const Metering& metering) {
   const int64_t intensity_flops =
       cost.hardware_flops > 0 ? cost.hardware_flops : cost.elementwise_flops;
   Counters counters;
-  counters["parameters"] = of(cost.parameters);
-  counters["model_flops"] = of(cost.model_flops);
-  counters["causal_flops"] = of(cost.causal_flops);
-  counters["lookup_flops"] = of(cost.lookup_flops);
-  counters["opaque_flops"] = of(cost.opaque_flops);
-  counters["hardware_flops"] = of(cost.hardware_flops);
-  counters["elementwise_flops"] = of(cost.elementwise_flops);
-  counters["bytes"] = of(cost.bytes);
-  counters["flop_per_byte"] = of(intensity_flops) / of(cost.bytes);
-  counters["peak_memory_MiB"] = of(metering.peak_bytes) / kMiB;
-  counters["predicted_memory_MiB"] = of(planned.memory().peak()) / kMiB;
+  counters["parameters"] = to_double(cost.parameters);
+  counters["model_flops"] = to_double(cost.model_flops);
+  counters["causal_flops"] = to_double(cost.causal_flops);
+  counters["lookup_flops"] = to_double(cost.lookup_flops);
+  counters["opaque_flops"] = to_double(cost.opaque_flops);
+  counters["hardware_flops"] = to_double(cost.hardware_flops);
+  counters["elementwise_flops"] = to_double(cost.elementwise_flops);
+  counters["bytes"] = to_double(cost.bytes);
+  counters["flop_per_byte"] = to_double(intensity_flops) / to_double(cost.bytes);
+  counters["peak_memory_MiB"] = to_double(metering.peak_bytes) / kMiB;
+  counters["predicted_memory_MiB"] = to_double(planned.memory().peak()) / kMiB;
   if (metering.library_scratch_bytes)
-    counters["library_scratch_MiB"] = of(*metering.library_scratch_bytes) / kMiB;
-  counters["allocations"] = of(metering.allocations);
-  counters["operators"] = of(metering.operators);
-  counters["counted_flops"] = of(metering.profile.product_flops);
-  if (metering.profile.kernels) counters["kernels"] = of(*metering.profile.kernels);
+    counters["library_scratch_MiB"] = to_double(*metering.library_scratch_bytes) / kMiB;
+  counters["allocations"] = to_double(metering.allocations);
+  counters["operators"] = to_double(metering.operators);
+  counters["counted_flops"] = to_double(metering.profile.product_flops);
+  if (metering.profile.kernels) counters["kernels"] = to_double(*metering.profile.kernels);
   return counters;
 }
 
@@ -92,13 +92,13 @@ Counters shares(const Case& planned, const PeakBook& peaks) {
   const Cost cost = planned.cost();
   const std::string type = product_type_name(planned.workload.dtype);
   Counters counters;
-  double shortest = of(cost.bytes) / peaks.bandwidth(cost.bytes);
+  double shortest = to_double(cost.bytes) / peaks.bandwidth(cost.bytes);
   if (cost.model_flops > 0) {
-    counters["MFU_percent"] = 100 * of(cost.model_flops) / peaks.mfu_flops(type);
-    counters["MFU_causal_percent"] = 100 * of(cost.causal_flops) / peaks.mfu_flops(type);
+    counters["MFU_percent"] = 100 * to_double(cost.model_flops) / peaks.mfu_flops(type);
+    counters["MFU_causal_percent"] = 100 * to_double(cost.causal_flops) / peaks.mfu_flops(type);
   }
   if (cost.hardware_flops > 0) {
-    const double products = of(cost.hardware_flops) / peaks.measured_flops(type);
+    const double products = to_double(cost.hardware_flops) / peaks.measured_flops(type);
     counters["peak_percent"] = 100 * products;
     shortest = std::max(shortest, products);
   }
@@ -124,7 +124,7 @@ void add_shares(const Case& planned, const PeakBook& peaks, CaseResult& result) 
     // A coefficient of variation is the same for whatever is in proportion to the rate.
     const bool is_variation = entry.value("aggregate_name", "") == "cv";
     for (const auto& [name, share] : of_one_a_second)
-      entry[name] = is_variation ? samples : share * samples / of(planned.workload.batch);
+      entry[name] = is_variation ? samples : share * samples / to_double(planned.workload.batch);
   }
 }
 

@@ -111,8 +111,10 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
          "fitting: skip cases predicted not to fit; all: attempt them, each failing where "
          "its memory really ends (with --verify off: no float64 reference fits beside them)")
       ->capture_default_str();
-  app.add_option("--max-seconds-per-case", options.max_seconds_per_case,
-                 "skip cases predicted to need longer; fewer repetitions where time runs out")
+  app.add_option(
+         "--max-seconds-per-case", options.max_seconds_per_case,
+         "skip cases predicted to need longer; fewer iterations and repetitions where time, "
+         "untimed preparation included, runs out")
       ->check(console::number())
       ->capture_default_str();
   app.add_flag("--cold-cache", options.cold_cache,

@@ -26,7 +26,7 @@ Pass reference_pass(const Case& planned) {
   return has ? Pass::forward_backward : planned.pass;
 }
 
-double of(int64_t count) {
+double to_double(int64_t count) {
   return static_cast<double>(count);
 }
 
@@ -98,11 +98,11 @@ ParityGate::ParityGate(const instruments::Device& device, uint64_t seed,
 
 // A sample of a fifth of a second is good enough to plan with, and only long references need it.
 bool ParityGate::is_quick(int64_t flops) {
-  if (!f64_flops_per_second_ && of(flops) <= kMaxReferenceSeconds * kSlowestFlopsPerSecond)
+  if (!f64_flops_per_second_ && to_double(flops) <= kMaxReferenceSeconds * kSlowestFlopsPerSecond)
     return true;
   if (!f64_flops_per_second_)
     f64_flops_per_second_ = instruments::measure_gemm_peak(device_, "f64", {}, 0.2).per_second;
-  return of(flops) / *f64_flops_per_second_ <= kMaxReferenceSeconds;
+  return to_double(flops) / *f64_flops_per_second_ <= kMaxReferenceSeconds;
 }
 
 // The reference while it is computed, and then its values, which lie in the host's memory as
