@@ -209,10 +209,10 @@ void Runner::time_repetition(Session& session, benchmark::State& state) {
   const double needed = static_cast<double>(iterations) * session.last_seconds;
   if (repeats && seconds_since(session.start) + needed > settings_.max_seconds_per_case)
     return state.SkipWithMessage(kNoTimeLeft);
-  const TimingBounds bounds{
-      session.start + std::chrono::duration_cast<Clock::duration>(
-                          std::chrono::duration<double>(settings_.max_seconds_per_case)),
-      &state};
+  // As many seconds as the clock can count on.
+  const std::chrono::duration<double> most(std::min(settings_.max_seconds_per_case, 1e9));
+  const TimingBounds bounds{session.start + std::chrono::duration_cast<Clock::duration>(most),
+                            &state};
   double seconds = 0;
   const auto begin = Clock::now();
   while (state.KeepRunningBatch(iterations)) {

@@ -247,11 +247,22 @@ class SuiteRun {
     }
   }
 
+  void write_result(const std::string& text) {
+    if (options_.out_file.empty()) return;
+    try {
+      write_file_atomically(options_.out_file, text);
+    } catch (const std::exception& error) {
+      // What was measured is still shown.
+      if (write_fault_.empty()) write_fault_ = error.what();
+    }
+  }
+
   console::ExitCode finish() {
     document_.context["peaks"] = peaks_.to_json();
     sort_results();
     add_all_shares();
     const std::string text = document_.text();
+    write_result(text);  // before the tables, whose sums of parts are measured again
     if (options_.format == "json") {
       std::cout << text;
     } else {
@@ -261,7 +272,6 @@ class SuiteRun {
       };
       std::cout << summary(plan_.cases, document_.results, step_, measure) << std::flush;
     }
-    if (!options_.out_file.empty()) write_file_atomically(options_.out_file, text);
     if (!write_fault_.empty()) throw std::runtime_error(write_fault_);
     // Last, so that no line of success precedes a result that could not be written.
     if (options_.figures_of_merit) {
