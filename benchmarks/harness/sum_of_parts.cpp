@@ -4,13 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 
 namespace tinyllama::harness {
 namespace {
-
-// Rows and interleaved slices of a quiet machine differ by less.
-constexpr double kSameMachine = 0.10;
 
 struct Row {
   int64_t count;
@@ -37,7 +33,14 @@ const MeasuredCase* find_part(const std::vector<MeasuredCase>& measured, const C
   return row && !step.workload.variant.has_any(row->planned->component->switches) ? row : nullptr;
 }
 
-// `seconds`: of each part, and last of the whole.
+// In percent of the whole. `seconds`: of each part, and last of the whole.
+double percent(const std::vector<Row>& parts, const std::vector<double>& seconds) {
+  double sum = 0;
+  for (size_t i = 0; i < parts.size(); ++i) sum += static_cast<double>(parts[i].count) * seconds[i];
+  return 100 * sum / seconds.back();
+}
+
+// `seconds`: as above.
 std::string line(const MeasuredCase& whole, const std::vector<Row>& parts,
                  const std::vector<double>& seconds) {
   double sum = 0;
@@ -53,22 +56,6 @@ std::string line(const MeasuredCase& whole, const std::vector<Row>& parts,
                      c.workload.variant.name(), c.size, to_string(c.workload.dtype),
                      c.workload.batch, c.workload.seq, fmt::join(terms, " + "), format_seconds(sum),
                      100 * sum / seconds.back(), c.component->name, format_seconds(seconds.back()));
-}
-
-// Which rows differ from what was measured again, and by how much the farthest of them.
-std::string change(const std::vector<const MeasuredCase*>& rows,
-                   const std::vector<double>& seconds) {
-  double farthest = 1;
-  std::string name;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const double ratio = rows[i]->seconds / seconds[i];
-    if (std::abs(std::log(ratio)) <= std::abs(std::log(farthest))) continue;
-    farthest = ratio;
-    name = rows[i]->planned->component->name;
-  }
-  if (std::abs(std::log(farthest)) <= std::log1p(kSameMachine)) return {};
-  return fmt::format("; the machine changed: {} took {:.2f} times as long in its row above", name,
-                     farthest);
 }
 
 }  // namespace
@@ -105,8 +92,9 @@ std::string sum_of_parts_lines(const std::vector<MeasuredCase>& measured, const 
     const std::vector<double> again = measure ? measure(cases) : std::vector<double>();
     const bool interleaved = !again.empty();
     text += line(whole, parts, interleaved ? again : seconds) +
-            (interleaved ? " (interleaved" + change(rows, again) + ")" : " (from the rows above)") +
-            "\n";
+            (interleaved ? fmt::format(" (interleaved; {:.1f} % by the rows above)\n",
+                                       percent(parts, seconds))
+                         : " (from the rows above)\n");
   }
   if (text.empty() && !lacking.empty()) {
     text = fmt::format("sum of parts  not computed: {} was measured at no point together with {}\n",

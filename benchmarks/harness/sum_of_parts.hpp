@@ -30,7 +30,7 @@ using MeasureInterleaved = std::function<std::vector<double>(const std::vector<c
 /// The sum of the parts in percent of the whole, a line for each point where all of them were
 /// measured; where the whole was measured but no point is complete, says what it needs. Rows of a
 /// run are minutes apart, in which other load may have come or gone: with `measure` the line is of
-/// what it returns, and says so where the rows differ from it.
+/// what it returns, and says beside what the rows give.
 std::string sum_of_parts_lines(const std::vector<MeasuredCase>& measured, const PartsOfStep& step,
                                const MeasureInterleaved& measure = {});
 
