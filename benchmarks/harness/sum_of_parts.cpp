@@ -33,20 +33,19 @@ const MeasuredCase* find_part(const std::vector<MeasuredCase>& measured, const C
   return row && !step.workload.variant.has_any(row->planned->component->switches) ? row : nullptr;
 }
 
-// In percent of the whole. `seconds`: of each part, and last of the whole.
-double percent(const std::vector<Row>& parts, const std::vector<double>& seconds) {
+// `seconds`: of each part, and last of the whole.
+double sum_of(const std::vector<Row>& parts, const std::vector<double>& seconds) {
   double sum = 0;
   for (size_t i = 0; i < parts.size(); ++i) sum += static_cast<double>(parts[i].count) * seconds[i];
-  return 100 * sum / seconds.back();
+  return sum;
 }
 
 // `seconds`: as above.
 std::string line(const MeasuredCase& whole, const std::vector<Row>& parts,
                  const std::vector<double>& seconds) {
-  double sum = 0;
+  const double sum = sum_of(parts, seconds);
   std::vector<std::string> terms;
   for (size_t i = 0; i < parts.size(); ++i) {
-    sum += static_cast<double>(parts[i].count) * seconds[i];
     const std::string times = parts[i].count == 1 ? "" : fmt::format("{} x ", parts[i].count);
     terms.push_back(fmt::format("{}{} {}", times, parts[i].measured->planned->component->name,
                                 format_seconds(seconds[i])));
@@ -93,7 +92,7 @@ std::string sum_of_parts_lines(const std::vector<MeasuredCase>& measured, const 
     const bool interleaved = !again.empty();
     text += line(whole, parts, interleaved ? again : seconds) +
             (interleaved ? fmt::format(" (interleaved; {:.1f} % by the rows above)\n",
-                                       percent(parts, seconds))
+                                       100 * sum_of(parts, seconds) / seconds.back())
                          : " (from the rows above)\n");
   }
   if (text.empty() && !lacking.empty()) {
