@@ -2,17 +2,12 @@
 // says what each means.
 #pragma once
 
-#include <map>
-#include <string>
-
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/peak_book.hpp"
-#include "benchmarks/harness/result_document.hpp"
+#include "benchmarks/harness/rows.hpp"
 
 namespace tinyllama::harness {
-
-using Counters = std::map<std::string, double>;
 
 /// Above this share of a peak the time, the count or the peak is wrong; up to it, the peak was
 /// measured a little too low.

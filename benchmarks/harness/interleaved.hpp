@@ -13,8 +13,8 @@ namespace tinyllama::harness {
 /// one of each a round; medians over the rounds, five or as many as `settings.max_seconds_per_case`
 /// has time for. Nothing where they do not fit into memory together, a round would take longer than
 /// that, or one fails. Proofs are the caller's.
-std::vector<double> time_interleaved(const instruments::Device& device,
-                                     const std::vector<const Case*>& cases,
-                                     const RunSettings& settings);
+std::vector<double> time_cases_interleaved(const instruments::Device& device,
+                                           const std::vector<const Case*>& cases,
+                                           const RunSettings& settings);
 
 }  // namespace tinyllama::harness

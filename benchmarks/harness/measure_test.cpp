@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
+#include <numeric>
 #include <thread>
 
+#include "benchmarks/harness/samples.hpp"
 #include "benchmarks/harness/testing.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 
@@ -40,14 +43,20 @@ class ScriptedWork final : public WorkItem {
   std::function<void()> on_prepare_;
 };
 
+constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+
 class MeasureTest : public ::testing::Test {
  protected:
+  std::vector<double> seconds_of(WorkItem& work, const TimingGoal& goal) const {
+    return time_until(cpu, work, nullptr, goal).seconds;
+  }
+
   instruments::Device cpu = instruments::Device::select("cpu");
 };
 
 TEST_F(MeasureTest, PeakIsTheSumOfTheLiveTensorsToTheByte) {
-  const at::Tensor foreign = bytes(1'234'567);
-  const int64_t foreign_bytes = instruments::host_allocator::read().live_bytes;
+  const at::Tensor other = bytes(1'234'567);
+  const int64_t other_bytes = instruments::host_allocator::read().live_bytes;
   const at::Tensor weights = bytes(1'001);
   at::Tensor prepared, output;
   ScriptedWork work(
@@ -61,7 +70,7 @@ TEST_F(MeasureTest, PeakIsTheSumOfTheLiveTensorsToTheByte) {
         output.reset();
         prepared = bytes(70);
       });
-  const Metering metering = meter(cpu, work, foreign_bytes);
+  const Metering metering = meter(cpu, work, other_bytes);
   EXPECT_EQ(metering.peak_bytes, 1'001 + 70 + 300 + 40'000 + 10'003);
   // What prepare() allocates is not the iteration's.
   EXPECT_EQ(metering.allocations, 4);
@@ -69,12 +78,12 @@ TEST_F(MeasureTest, PeakIsTheSumOfTheLiveTensorsToTheByte) {
 }
 
 TEST_F(MeasureTest, PeakOfAProductIsItsOperandsAndItsResult) {
-  const int64_t foreign_bytes = instruments::host_allocator::read().live_bytes;
+  const int64_t other_bytes = instruments::host_allocator::read().live_bytes;
   at::Tensor x = at::empty({30, 20}, at::kFloat).fill_(1);
   at::Tensor w = at::empty({20, 50}, at::kFloat).fill_(1);
   at::Tensor y;
   ScriptedWork work([&](int) { y = x.matmul(w); }, [&] { y.reset(); });
-  EXPECT_EQ(meter(cpu, work, foreign_bytes).peak_bytes, 4 * (30 * 20 + 20 * 50 + 30 * 50));
+  EXPECT_EQ(meter(cpu, work, other_bytes).peak_bytes, 4 * (30 * 20 + 20 * 50 + 30 * 50));
 }
 
 TEST_F(MeasureTest, CountsTheOperatorsOfRunAlone) {
@@ -132,23 +141,67 @@ TEST_F(MeasureTest, WarmUpReturnsTheTimeOfTheLastIteration) {
   ScriptedWork work([](int run) {
     if (run == 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
   });
-  const double first = time_work(cpu, work, 1, nullptr).front();
+  const double first = seconds_of(work, {.most_iterations = 1}).front();
   EXPECT_LT(warm_up(cpu, work, 0, 1e9), first);
 }
 
 TEST_F(MeasureTest, TimesEveryRunAndPreparesEachOnce) {
   ScriptedWork work;
-  const std::vector<double> seconds = time_work(cpu, work, 4, nullptr);
+  const auto seconds = seconds_of(work, {.min_seconds = kUnlimited, .most_iterations = 4});
   EXPECT_EQ(work.calls, "prprprpr");
   ASSERT_EQ(seconds.size(), 4U);
   for (const double value : seconds) EXPECT_GE(value, 0);
 }
 
+TEST_F(MeasureTest, TimesUntilTheSamplesMakeUpTheMinimum) {
+  ScriptedWork work([](int) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); },
+                    [] { std::this_thread::sleep_for(std::chrono::milliseconds(2)); });
+  const auto seconds = seconds_of(work, {.min_seconds = 0.02});
+  const double total = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+  EXPECT_GE(total, 0.02);
+  EXPECT_LT(total - seconds.back(), 0.02) << "not one more; preparation does not count";
+}
+
+TEST_F(MeasureTest, GoesOnUntilTheMedianIsKnownPreciselyEnough) {
+  // Long and short by turns, and after a while all alike: the median is that of the alike ones.
+  ScriptedWork work([](int run) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(run < 8 ? 1 + 2 * (run % 2) : 2));
+  });
+  const TimingGoal goal{.min_seconds = 1e-9, .precision = 0.25};
+  const auto seconds = seconds_of(work, goal);
+  EXPECT_GE(seconds.size(), 6U) << "fewer have no interval";
+  EXPECT_LE(median_precision(seconds).value(), goal.precision);
+}
+
+TEST_F(MeasureTest, APrecisionIsGivenUpWhenItsTimeIsOver) {
+  ScriptedWork work;
+  const auto now = std::chrono::steady_clock::now();
+  EXPECT_EQ(seconds_of(work, {.precision = 1e-9, .precision_deadline = now}).size(), 1U);
+}
+
 TEST_F(MeasureTest, TheDeadlineEndsATimingAfterTheIterationInHand) {
   ScriptedWork work;
-  const TimingBounds passed{std::chrono::steady_clock::now()};
-  EXPECT_EQ(time_work(cpu, work, 4, nullptr, passed).size(), 1U);
+  const auto now = std::chrono::steady_clock::now();
+  EXPECT_EQ(seconds_of(work, {.min_seconds = kUnlimited, .deadline = now}).size(), 1U);
   EXPECT_EQ(work.calls, "pr");
+}
+
+TEST_F(MeasureTest, InterleavedWorkIsTimedOneSliceOfEachARound) {
+  std::string calls;
+  const auto lettered = [&](char letter) {
+    return TimedWork{[] {}, [&calls, letter] { calls += letter; }};
+  };
+  const TimingGoal two{.min_seconds = kUnlimited, .most_iterations = 2};
+  const auto medians = time_interleaved(cpu, {lettered('a'), lettered('b')}, {two, two}, 20);
+  ASSERT_EQ(medians.size(), 2U);
+  EXPECT_EQ(medians[0].size(), 20U);
+  ASSERT_EQ(calls.size(), 80U);
+  for (size_t round = 0; round < calls.size(); round += 4) {
+    const std::string slices = calls.substr(round, 4);
+    EXPECT_TRUE(slices == "aabb" || slices == "bbaa") << slices;
+  }
+  EXPECT_CONTAINS(calls, "aabb") << "the order is drawn anew";
+  EXPECT_CONTAINS(calls, "bbaa");
 }
 
 TEST_F(MeasureTest, AColdCacheIsMadeBetweenPrepareAndRun) {
@@ -157,7 +210,7 @@ TEST_F(MeasureTest, AColdCacheIsMadeBetweenPrepareAndRun) {
   const int64_t before = instruments::host_allocator::read().live_bytes;
   EXPECT_GE(before, 2 * cache);
   ScriptedWork work;
-  time_work(cpu, work, 2, &flusher);
+  time_until(cpu, work, &flusher, {.min_seconds = kUnlimited, .most_iterations = 2});
   EXPECT_EQ(work.calls, "prpr");
 }
 

@@ -3,17 +3,6 @@
 #include <fmt/format.h>
 
 namespace tinyllama::harness {
-namespace {
-
-double unit_seconds(const std::string& unit) {
-  if (unit == "ns") return 1e-9;
-  if (unit == "us") return 1e-6;
-  if (unit == "ms") return 1e-3;
-  return 1;
-}
-
-}  // namespace
-
 std::optional<MeasuredCase> measured_case(const Case& planned, const CaseResult& result) {
   const Json* chosen = nullptr;
   std::optional<double> spread;
@@ -27,7 +16,7 @@ std::optional<MeasuredCase> measured_case(const Case& planned, const CaseResult&
   }
   if (!chosen) return std::nullopt;
   const double seconds =
-      chosen->at("real_time").get<double>() * unit_seconds(chosen->value("time_unit", "s"));
+      chosen->at("real_time").get<double>() * seconds_of_unit(chosen->value("time_unit", "s"));
   return MeasuredCase{&planned, seconds, spread, *chosen};
 }
 

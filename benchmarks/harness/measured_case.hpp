@@ -5,7 +5,7 @@
 #include <string>
 
 #include "benchmarks/harness/case.hpp"
-#include "benchmarks/harness/result_document.hpp"
+#include "benchmarks/harness/rows.hpp"
 
 namespace tinyllama::harness {
 

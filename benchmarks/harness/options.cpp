@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <ranges>
 #include <stdexcept>
@@ -50,6 +51,7 @@ struct RawOptions {
   std::string components, passes, variants, sizes, dtypes, batches, seqs, memory_limit;
   std::string verify = "before";
   std::string admit = "fitting";
+  std::optional<double> precision_percent;
   ModelDimensions custom;
 };
 
@@ -117,6 +119,11 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
          "untimed preparation included, runs out")
       ->check(console::number())
       ->capture_default_str();
+  app.add_option("--precision", raw.precision_percent,
+                 "time on until half the 95 % interval of the median is so many percent of it, or "
+                 "the case's time is over (default: 2, for at most five times "
+                 "--benchmark_min_time)")
+      ->check(console::number());
   app.add_flag("--cold-cache", options.cold_cache,
                "overwrite the last-level cache before each iteration");
   app.add_option("--journal", options.journal_file,
@@ -134,6 +141,35 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
   app.add_flag("--turns", options.turns,
                "stay resident, and open and time cases as requests on standard input say "
                "(docs/turns.md)");
+}
+
+// The flags that say how long a case is timed: the timing engine's business here.
+void take_timing_flag(const std::string& name, const std::string& value, TimingOptions& timing) {
+  const bool is_min_time = name == "--benchmark_min_time";
+  const bool is_warm_up = name == "--benchmark_min_warmup_time";
+  if (!is_min_time && !is_warm_up && name != "--benchmark_repetitions") return;
+  char* end = nullptr;
+  const double number = std::strtod(value.c_str(), &end);
+  const std::string unit = end;
+  const auto check = [&](bool right, const char* rule) {
+    if (!right) throw std::invalid_argument(fmt::format("{} '{}': {}", name, value, rule));
+  };
+  const bool is_count = !is_min_time ? !is_warm_up : unit == "x";
+  check(
+      end != value.c_str() && std::isfinite(number) && (number > 0 || (is_warm_up && number == 0)),
+      "must be positive");
+  check(unit.empty() || (unit == "s" && !is_count) || (unit == "x" && is_min_time),
+        is_min_time ? "must be seconds, as 0.5s, or iterations, as 20x" : "has an unknown unit");
+  check(!is_count || (number == std::floor(number) && number <= 1e15), "must be a whole number");
+  if (is_warm_up) {
+    timing.warm_up_seconds = number;
+  } else if (!is_min_time) {
+    timing.repetitions = static_cast<int64_t>(number);
+  } else if (is_count) {
+    timing.iterations = static_cast<int64_t>(number);
+  } else {
+    timing.min_seconds = number;
+  }
 }
 
 // --benchmark_* flags bypass CLI11: takes ours, keeps the others for Google Benchmark.
@@ -170,11 +206,7 @@ bool take_benchmark_flag(const std::string& argument, Options& options) {
         value != "s") {
       throw std::invalid_argument(fmt::format("{} '{}': must be ns, us, ms or s", name, value));
     }
-    // Google Benchmark takes 0 iterations for an order and never ends.
-    const bool counts = name == "--benchmark_min_time" || name == "--benchmark_repetitions";
-    if (counts && !(std::strtod(value.c_str(), nullptr) > 0)) {
-      throw std::invalid_argument(fmt::format("{} '{}': must be positive", name, value));
-    }
+    take_timing_flag(name, value, options.timing);
     options.benchmark_arguments.push_back(argument);
   }
   return true;
@@ -242,6 +274,13 @@ void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
   if (!(options.max_seconds_per_case > 0)) {
     throw std::invalid_argument(
         fmt::format("--max-seconds-per-case {}: must be positive", options.max_seconds_per_case));
+  }
+  if (raw.precision_percent) {
+    if (!(*raw.precision_percent > 0 && *raw.precision_percent < 100)) {
+      throw std::invalid_argument(fmt::format(
+          "--precision {}: must be above 0 and below 100 percent", *raw.precision_percent));
+    }
+    options.timing.precision = *raw.precision_percent / 100;
   }
   for (const char* name : {"--journal", "--problem-sizes", "--weights"}) {
     if (app.count(name) > 0 && app.get_option(name)->as<std::string>().empty()) {

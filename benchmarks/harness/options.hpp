@@ -28,6 +28,19 @@ struct AxisOptions {
   bool any() const;
 };
 
+/// How long a case is timed, in the terms of Google Benchmark's flags.
+struct TimingOptions {
+  double min_seconds = 0.1;           ///< --benchmark_min_time=0.1s
+  std::optional<int64_t> iterations;  ///< --benchmark_min_time=20x: exactly so many
+  int64_t repetitions = 3;            ///< --benchmark_repetitions
+  double warm_up_seconds = 0.05;      ///< --benchmark_min_warmup_time
+  /// --precision: half the 95 % interval of a repetition's median over the median, as a fraction.
+  std::optional<double> precision;
+};
+/// Of a user who names none; worth at most so many minimum times.
+inline constexpr double kDefaultPrecision = 0.02;
+inline constexpr double kDefaultPrecisionTimes = 5;
+
 struct Options {
   AxisOptions axes;
   std::string device = "auto";
@@ -41,6 +54,7 @@ struct Options {
   std::optional<int64_t> memory_limit_bytes;
   Admit admit = Admit::fitting;
   double max_seconds_per_case = 10.0;
+  TimingOptions timing;
   bool cold_cache = false;
   std::string journal_file;
   bool resume = false;

@@ -12,10 +12,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
+#include <limits>
 
 #include "benchmarks/harness/layer_work.hpp"
 #include "benchmarks/harness/measure.hpp"
+#include "benchmarks/harness/samples.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/thread_pinning.hpp"
 #include "model/feed_forward.hpp"
@@ -32,11 +33,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
 /// `by_hand` returns the seconds of so many iterations.
 template <class ByHand>
 void compare(const std::string& name, WorkItem& item, const ByHand& by_hand) {
@@ -46,9 +42,9 @@ void compare(const std::string& name, WorkItem& item, const ByHand& by_hand) {
   std::vector<double> bare, timed;
   for (int round = 0; round < kRounds; ++round) {
     bare.push_back(by_hand(iterations) / static_cast<double>(iterations));
-    const auto samples = time_work(cpu, item, iterations, nullptr);
-    timed.push_back(std::accumulate(samples.begin(), samples.end(), 0.0) /
-                    static_cast<double>(iterations));
+    const TimingGoal goal{.min_seconds = std::numeric_limits<double>::infinity(),
+                          .most_iterations = iterations};
+    timed.push_back(mean(time_until(cpu, item, nullptr, goal).seconds));
   }
   const double difference = median(timed) - median(bare);
   const bool held = std::abs(difference) <= std::max(0.01 * median(bare), 200e-9);

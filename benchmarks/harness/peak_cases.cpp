@@ -1,10 +1,7 @@
 #include "benchmarks/harness/peak_cases.hpp"
 
-#include <benchmark/benchmark.h>
-
 #include "benchmarks/console/interrupt.hpp"
-#include "benchmarks/harness/case_work.hpp"
-#include "benchmarks/harness/result_document.hpp"
+#include "benchmarks/harness/measure.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -17,39 +14,28 @@ instruments::MeasuredPeak measure_again(const PeakCase& peak, PeakBook& peaks) {
                     : peaks.measure_flops_again(peak.type);
 }
 
-void run_peak_case(const PeakCase& peak, PeakBook& peaks, const instruments::Device& device,
-                   benchmark::State& state) {
-  if (console::interrupted()) return state.SkipWithMessage(kInterrupted);
-  if (peak.shape) {
-    const std::string refused = instruments::refuse_product(device, peak.type, *peak.shape);
-    if (!refused.empty()) return state.SkipWithMessage(refused);
-  }
-  const double work = peak.shape ? static_cast<double>(peak.shape->flops()) : kGiga;
-  instruments::MeasuredPeak measured;
-  std::string failure;
-  while (state.KeepRunningBatch(state.max_iterations)) {
-    failure = failure_of(device, 0, [&] { measured = measure_again(peak, peaks); });
-    if (!failure.empty()) return state.SkipWithError(failure);
-    state.SetIterationTime(static_cast<double>(state.max_iterations) * work / measured.per_second);
-  }
-  if (!peak.type.empty()) {
-    state.counters["TFLOPS"] = measured.per_second * 1e-12;
-  } else {
-    state.counters["GB_per_second"] = measured.per_second / kGiga;
-  }
-  state.SetLabel(measured.source);
-}
-
 }  // namespace
 
-void register_peak_case(const PeakCase& peak, PeakBook& peaks, const instruments::Device& device) {
-  benchmark::RegisterBenchmark(peak.name,
-                               [peak, &peaks, &device](benchmark::State& state) {
-                                 run_peak_case(peak, peaks, device, state);
-                               })
-      ->UseManualTime()
-      ->Unit(benchmark::kMillisecond)
-      ->Iterations(1);
+void measure_peak_case(const PeakCase& peak, PeakBook& peaks, const instruments::Device& device,
+                       Outcome& outcome) {
+  if (console::interrupted()) {
+    outcome.interrupted = true;
+    return;
+  }
+  if (peak.shape) outcome.skip = instruments::refuse_product(device, peak.type, *peak.shape);
+  if (!outcome.skip.empty() || !outcome.failure.empty()) return;
+  instruments::MeasuredPeak measured;
+  outcome.failure = failure_of(device, 0, [&] { measured = measure_again(peak, peaks); });
+  if (!outcome.failure.empty()) return;
+  const double work = peak.shape ? static_cast<double>(peak.shape->flops()) : kGiga;
+  Repetition repetition{.seconds = work / measured.per_second};
+  if (peak.type.empty()) {
+    repetition.counters["GB_per_second"] = measured.per_second / kGiga;
+  } else {
+    repetition.counters["TFLOPS"] = measured.per_second * 1e-12;
+  }
+  outcome.repetitions.push_back(std::move(repetition));
+  outcome.label = measured.source;
 }
 
 }  // namespace tinyllama::harness

@@ -4,13 +4,15 @@
 #pragma once
 
 #include "benchmarks/harness/peak_book.hpp"
+#include "benchmarks/harness/rows.hpp"
 #include "benchmarks/instruments/device.hpp"
 
 namespace tinyllama::harness {
 
-/// Registers one of Plan::peak_cases. A row's time is that of 10^9 FLOPs, or of 10^9 bytes, at the
-/// rate measured in that repetition, and with a shape of one such product; a better rate than
+/// One repetition of a row of Plan::peak_cases. Its time is that of 10^9 FLOPs, or of 10^9 bytes,
+/// at the rate measured now, and with a shape of one such matrix multiplication; a better rate than
 /// before becomes the peak.
-void register_peak_case(const PeakCase& peak, PeakBook& peaks, const instruments::Device& device);
+void measure_peak_case(const PeakCase& peak, PeakBook& peaks, const instruments::Device& device,
+                       Outcome& outcome);
 
 }  // namespace tinyllama::harness

@@ -1,6 +1,9 @@
 #include "benchmarks/harness/run_context.hpp"
 
-#include "benchmarks/harness/reporter.hpp"
+#include <benchmark/benchmark.h>
+
+#include <sstream>
+
 #include "benchmarks/instruments/context.hpp"
 
 namespace tinyllama::harness {
@@ -22,9 +25,20 @@ Json describe_weights(const Weights& weights) {
 
 }  // namespace
 
+// Google Benchmark's own reporter writes it, so that it is its format whatever its version.
+Json benchmark_context() {
+  std::ostringstream out;
+  benchmark::JSONReporter reporter;
+  reporter.SetOutputStream(&out);
+  reporter.SetErrorStream(&out);
+  reporter.ReportContext(benchmark::BenchmarkReporter::Context());
+  reporter.Finalize();
+  return Json::parse(out.str()).at("context");
+}
+
 Json run_context(const Options& options, const instruments::Device& device,
                  const Weights* weights) {
-  Json context = CaseReporter::benchmark_context();
+  Json context = benchmark_context();
   context["schema_version"] = kSchemaVersion;
   context.update(instruments::machine_context(device));
   context["seed"] = options.seed;

@@ -2,11 +2,14 @@
 #pragma once
 
 #include "benchmarks/harness/options.hpp"
-#include "benchmarks/harness/result_document.hpp"
+#include "benchmarks/harness/rows.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "model/weights.hpp"
 
 namespace tinyllama::harness {
+
+/// Google Benchmark's own context: date, host, caches, library version.
+Json benchmark_context();
 
 /// Google Benchmark's context with ours; peaks are added when they have been measured. `weights`:
 /// null where they are drawn from the seed.

@@ -4,13 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/console/option_grammar.hpp"
-#include "benchmarks/harness/case_work.hpp"
-#include "benchmarks/harness/counters.hpp"
-#include "benchmarks/harness/result_document.hpp"
+#include "benchmarks/harness/samples.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -36,16 +33,14 @@ struct Runner::Session {
   CaseWork work;
   Metering metering;
   Comparison comparison;
-  std::string label;
-  std::string skip;
-  std::string failure;
+  Outcome outcome;
   Clock::time_point start = Clock::now();
   double gate_seconds = 0;  // of the iteration that the gate looked at, where it was the case's own
-  double last_seconds = 0;  // of one iteration
-  int64_t last_iterations = 0;
+  double last_seconds = 0;  // of one iteration, preparation included
+  int64_t repetitions = 0;  // that were timed
   bool measured_peaks_again = false;
 
-  void add_to_label(const std::string& text) { label += label.empty() ? text : "; " + text; }
+  bool is_over() const { return !outcome.skip.empty() || !outcome.failure.empty(); }
 };
 
 Runner::Runner(const instruments::Device& device, PeakBook& peaks, const RunSettings& settings)
@@ -73,7 +68,7 @@ template <typename Step>
 void Runner::guarded(Session& session, Step step) {
   std::string thrown = failure_of(device_, settings_.memory_limit_bytes, step);
   if (thrown.empty()) return;
-  session.failure = std::move(thrown);
+  session.outcome.failure = std::move(thrown);
   session.work.item.reset();
   release_memory();
 }
@@ -119,17 +114,18 @@ std::unique_ptr<Runner::Session> Runner::open(const Case& planned) {
   if (on_start_) on_start_(planned);
   auto session = std::make_unique<Session>();
   session->planned = &planned;
+  Outcome& outcome = session->outcome;
   guarded(*session, [&] {
-    session->skip = refuse(planned);
-    if (!session->skip.empty()) return;
+    outcome.skip = refuse(planned);
+    if (!outcome.skip.empty()) return;
     // The name of a set does not say what it is here.
     const Variant& variant = planned.workload.variant;
     if (variant.name() != variant.switch_names())
-      session->add_to_label(fmt::format("{} = {}", variant.name(), variant.switch_names()));
+      outcome.add_to_label(fmt::format("{} = {}", variant.name(), variant.switch_names()));
     session->work = build_work(device_, planned, settings_.seed, settings_.weights);
     if (settings_.verify != Verify::off) pass_gate(planned, *session);
-    if (session->failure.empty() && settings_.verify != Verify::only)
-      session->skip = refuse_after_gate(*session);
+    if (outcome.failure.empty() && settings_.verify != Verify::only)
+      outcome.skip = refuse_after_gate(*session);
   });
   return session;
 }
@@ -140,7 +136,7 @@ void Runner::pass_gate(const Case& planned, Session& session) {
   std::unique_ptr<WorkItem> smaller;
   WorkItem* item = session.work.item.get();
   if (batch != planned.workload.batch) {
-    session.add_to_label(fmt::format("verified at batch:{}", batch));
+    session.outcome.add_to_label(fmt::format("verified at batch:{}", batch));
     Workload workload = planned.workload;
     workload.batch = batch;
     smaller = planned.component->build(
@@ -158,7 +154,7 @@ void Runner::pass_gate(const Case& planned, Session& session) {
   session.comparison = gate_.check(planned, batch, item->results());
   const double allowed = tolerance(planned.workload.dtype);
   if (session.comparison.max_rel_error > allowed) {
-    session.failure = fmt::format(
+    session.outcome.failure = fmt::format(
         "wrong result: {} differs from the float64 baseline by {:.3g} of its largest magnitude, "
         "allowed are {:g}",
         session.comparison.worst_tensor, session.comparison.max_rel_error, allowed);
@@ -177,70 +173,81 @@ void Runner::prepare_timing(Session& session) {
   session.last_seconds = session.gate_seconds;
   // The gate's iteration has warmed a slow case up.
   if (session.gate_seconds < settings_.max_seconds_per_case / 10) {
-    session.last_seconds =
-        warm_up(device_, *session.work.item, kWarmUpSeconds, settings_.max_seconds_per_case / 10);
+    session.last_seconds = warm_up(device_, *session.work.item, settings_.timing.warm_up_seconds,
+                                   settings_.max_seconds_per_case / 10);
   }
   session.metering = meter_work(device_, *session.planned, session.work);
   const auto& unknown = session.metering.profile.unknown_operators;
   if (!unknown.empty())
-    session.add_to_label(fmt::format("counted_flops leaves out: {}", fmt::join(unknown, ", ")));
-  session.failure = wrong_flops(*session.planned, session.metering);
+    session.outcome.add_to_label(
+        fmt::format("counted_flops leaves out: {}", fmt::join(unknown, ", ")));
+  session.outcome.failure = wrong_flops(*session.planned, session.metering);
 }
 
-void Runner::run(const Case& planned, benchmark::State& state) {
-  if (console::interrupted()) return state.SkipWithMessage(kInterrupted);
-  const bool first_call = !session_ || session_->planned != &planned;
-  if (first_call) session_ = open(planned);
+void Runner::repeat(const Case& planned, Outcome& outcome) {
+  if (console::interrupted()) {
+    outcome.interrupted = true;
+    return;
+  }
+  if (!session_ || session_->planned != &planned) {
+    session_ = open(planned);
+    if (!session_->is_over()) guarded(*session_, [&] { prepare_timing(*session_); });
+  }
   Session& session = *session_;
-  if (first_call && session.failure.empty() && session.skip.empty())
-    guarded(session, [&] { prepare_timing(session); });
-  if (session.failure.empty() && session.skip.empty()) {
-    guarded(session, [&] { time_repetition(session, state); });
-  }
-  if (!session.skip.empty()) state.SkipWithMessage(session.skip);
-  if (!session.failure.empty()) state.SkipWithError(session.failure);
+  if (!session.is_over()) guarded(session, [&] { time_repetition(session, outcome); });
+  outcome.label = session.outcome.label;
+  outcome.skip = session.outcome.skip;
+  outcome.failure = session.outcome.failure;
 }
 
-void Runner::time_repetition(Session& session, benchmark::State& state) {
-  const int64_t iterations = state.max_iterations;
-  // The same count again means another repetition; the reporter drops it if the time for it has run
-  // out.
-  const bool repeats = iterations == session.last_iterations;
-  const double needed = static_cast<double>(iterations) * session.last_seconds;
-  if (repeats && seconds_since(session.start) + needed > settings_.max_seconds_per_case)
-    return state.SkipWithMessage(kNoTimeLeft);
-  // As many seconds as the clock can count on.
-  const std::chrono::duration<double> most(std::min(settings_.max_seconds_per_case, 1e9));
-  const TimingBounds bounds{session.start + std::chrono::duration_cast<Clock::duration>(most),
-                            &state};
-  double seconds = 0;
+TimingGoal Runner::timing_goal(const Session& session) const {
+  const auto after = [](Clock::time_point start, double seconds) {
+    // As many seconds as the clock can count on.
+    return start + std::chrono::duration_cast<Clock::duration>(
+                       std::chrono::duration<double>(std::min(seconds, 1e9)));
+  };
+  const TimingOptions& timing = settings_.timing;
+  TimingGoal goal;
+  goal.deadline = after(session.start, settings_.max_seconds_per_case);
+  if (timing.iterations) {
+    goal.min_seconds = std::numeric_limits<double>::infinity();
+    goal.most_iterations = *timing.iterations;
+    return goal;
+  }
+  goal.min_seconds = timing.min_seconds;
+  goal.precision = timing.precision.value_or(kDefaultPrecision);
+  // One that was asked for is worth all the time of the case.
+  goal.precision_deadline =
+      timing.precision ? after(session.start, settings_.max_seconds_per_case *
+                                                  static_cast<double>(session.repetitions + 1) /
+                                                  static_cast<double>(timing.repetitions))
+                       : after(Clock::now(), kDefaultPrecisionTimes * timing.min_seconds);
+  return goal;
+}
+
+void Runner::time_repetition(Session& session, Outcome& outcome) {
   const auto begin = Clock::now();
-  while (state.KeepRunningBatch(iterations)) {
-    const std::vector<double> samples =
-        time_work(device_, *session.work.item, iterations, flusher_.get(), bounds);
-    seconds =
-        std::accumulate(samples.begin(), samples.end(), 0.0) / static_cast<double>(samples.size());
-    // Google Benchmark divides by its own count, and takes the time for that of all iterations.
-    state.SetIterationTime(seconds * static_cast<double>(iterations));
-    session.last_seconds = seconds_since(begin) / static_cast<double>(samples.size());
-    if (static_cast<int64_t>(samples.size()) < iterations)
-      state.counters[kTimedIterations] = static_cast<double>(samples.size());
+  const double elapsed = std::chrono::duration<double>(begin - session.start).count();
+  if (session.repetitions > 0 && elapsed + session.last_seconds > settings_.max_seconds_per_case) {
+    ++outcome.without_time;
+    return;
   }
-  session.last_iterations = iterations;
-  report(session, seconds, state);
-}
-
-void Runner::report(Session& session, double seconds, benchmark::State& state) {
+  Timing timing = time_until(device_, *session.work.item, flusher_.get(), timing_goal(session));
+  const auto iterations = static_cast<int64_t>(timing.seconds.size());
+  session.last_seconds = seconds_since(begin) / static_cast<double>(iterations);
+  ++session.repetitions;
+  const double seconds = mean(timing.seconds);
   note_rate(*session.planned, seconds);
   raise_peaks(session, seconds);
-  const auto set = [&](const Counters& counters) {
-    for (const auto& [name, value] : counters) state.counters[name] = value;
-  };
-  set(fixed_counters(*session.planned, session.metering));
-  set(rate_counters(*session.planned, seconds));
-  if (settings_.verify != Verify::off)
-    state.counters["max_rel_error"] = session.comparison.max_rel_error;
-  state.SetLabel(session.label);
+  outcome.repetitions.push_back({seconds, timing.cpu_seconds, iterations,
+                                 counters(session, seconds), std::move(timing.seconds)});
+}
+
+Counters Runner::counters(const Session& session, double seconds) const {
+  Counters all = fixed_counters(*session.planned, session.metering);
+  all.merge(rate_counters(*session.planned, seconds));
+  if (settings_.verify != Verify::off) all["max_rel_error"] = session.comparison.max_rel_error;
+  return all;
 }
 
 // A case above a peak shows that the peak was measured too low, beside other load for example: it
@@ -269,7 +276,7 @@ void Runner::raise_peaks(Session& session, double seconds) {
 Runner::Verdict Runner::verify(const Case& planned, int64_t live_beside) {
   live_beside_ = live_beside;
   const auto session = open(planned);
-  return {session->skip, session->failure, session->comparison.max_rel_error};
+  return {session->outcome.skip, session->outcome.failure, session->comparison.max_rel_error};
 }
 
 }  // namespace tinyllama::harness

@@ -1,7 +1,5 @@
-// The road of one case: admission, build, parity gate, warm-up, metering, timing, counters.
+// The pipeline of one case: memory check, build, parity gate, warm-up, metering, timing, counters.
 #pragma once
-
-#include <benchmark/benchmark.h>
 
 #include <chrono>
 #include <functional>
@@ -17,6 +15,7 @@
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/peak_book.hpp"
+#include "benchmarks/harness/rows.hpp"
 
 namespace tinyllama::harness {
 
@@ -28,6 +27,7 @@ struct RunSettings {
   double max_seconds_per_case = 10;
   bool cold_cache = false;
   const Weights* weights = nullptr;  ///< null: drawn from the seed; must outlive the runner
+  TimingOptions timing{};
 };
 
 class Runner {
@@ -35,17 +35,17 @@ class Runner {
   /// `peaks` must outlive it.
   Runner(const instruments::Device& device, PeakBook& peaks, const RunSettings& settings);
 
-  /// Google Benchmark calls this with growing iteration counts and once a repetition; all but
-  /// timing happens in the first call of a case. Errors end as SkipWithError, refusals as
-  /// SkipWithMessage: nothing is thrown, also by a device that fails at every call from now on.
-  void run(const Case& planned, benchmark::State& state);
+  /// Times a case once more, into `outcome`. All but timing happens in the first call of a case.
+  /// Nothing is thrown, also by a device that fails at every call from now on: errors and refusals
+  /// become the outcome's.
+  void repeat(const Case& planned, Outcome& outcome);
 
   struct Verdict {
     std::string skip;     ///< why it was not verified
     std::string failure;  ///< why it is wrong
     double max_rel_error = 0;
   };
-  /// Only the proof: admission, build, gate. `live_beside`: bytes of tensors that others keep
+  /// Only the proof: memory check, build, gate. `live_beside`: bytes of tensors that others keep
   /// beside it, which are not left of the memory limit.
   Verdict verify(const Case& planned, int64_t live_beside = 0);
 
@@ -64,8 +64,9 @@ class Runner {
   void pass_gate(const Case& planned, Session& session);
   void note_rate(const Case& planned, double seconds);
   void prepare_timing(Session& session);
-  void time_repetition(Session& session, benchmark::State& state);
-  void report(Session& session, double seconds, benchmark::State& state);
+  TimingGoal timing_goal(const Session& session) const;
+  void time_repetition(Session& session, Outcome& outcome);
+  Counters counters(const Session& session, double seconds) const;
   void raise_peaks(Session& session, double seconds);
   void release_memory();
   template <typename Step>

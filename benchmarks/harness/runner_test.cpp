@@ -1,4 +1,4 @@
-// The road of one case, with Google Benchmark calling it as it does in the suite.
+// The pipeline of one case.
 #include "benchmarks/harness/runner.hpp"
 
 #include <ATen/ops/cumsum.h>
@@ -12,9 +12,8 @@
 #include <new>
 #include <thread>
 
-#include "benchmarks/harness/case_work.hpp"
 #include "benchmarks/harness/counters.hpp"
-#include "benchmarks/harness/reporter.hpp"
+#include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/testing.hpp"
 
 namespace tinyllama::harness {
@@ -22,28 +21,22 @@ namespace {
 
 class RunnerTest : public ::testing::Test {
  protected:
-  void SetUp() override { peaks.restore(testing::made_up_peaks(1e15, 1e15, 1e15)); }
-  void TearDown() override {
-    benchmark::ClearRegisteredBenchmarks();
-    instruments::host_allocator::set_limit(0);
+  void SetUp() override {
+    peaks.restore(testing::made_up_peaks(1e15, 1e15, 1e15));
+    settings.timing.iterations = 3;
   }
+  void TearDown() override { instruments::host_allocator::set_limit(0); }
 
-  // `iterations` 0: as many as Google Benchmark wants for a twentieth of a second.
-  void run(const std::vector<Case>& cases, int repetitions = 1, int64_t iterations = 3) {
+  void run(const std::vector<Case>& cases, int64_t repetitions = 1) {
+    settings.timing.repetitions = repetitions;
     Runner runner(cpu, peaks, settings);
     runner.on_start([this](const Case& planned) { started.push_back(planned.name()); });
     for (const Case& planned : cases) {
-      auto* registered = benchmark::RegisterBenchmark(
-          planned.name(), [&](benchmark::State& state) { runner.run(planned, state); });
-      registered->UseManualTime()->Repetitions(repetitions);
-      if (iterations > 0) {
-        registered->Iterations(iterations);
-      } else {
-        registered->MinTime(0.05);
-      }
+      Outcome outcome;
+      for (int64_t i = 0; i < repetitions; ++i) runner.repeat(planned, outcome);
+      results.push_back(
+          to_rows(planned.name(), {planned.name(), 0, repetitions}, std::move(outcome)));
     }
-    CaseReporter reporter([this](CaseResult result) { results.push_back(std::move(result)); });
-    benchmark::RunSpecifiedBenchmarks(&reporter, nullptr, ".");
     runner.close();
   }
   const Json& entry(size_t index) const { return results.at(index).entries.at(0); }
@@ -128,7 +121,6 @@ TEST_F(RunnerTest, WhatABuildThrowsIsItsCasesFailureAndTheRunGoesOn) {
       {[] { throw std::runtime_error("something else"); }, "something else"}};
   for (const auto& [fault, message] : faults) {
     results.clear();
-    benchmark::ClearRegisteredBenchmarks();
     const Component broken = testing::component_with_build(fault);
     run({testing::small_case(broken, Pass::forward), testing::small_case(honest, Pass::forward)});
     ASSERT_EQ(results.size(), 2U) << message;
@@ -250,16 +242,32 @@ TEST_F(RunnerTest, PreparationCountsAgainstTheTimeOfACaseAndTheRowSaysWhatWasTim
   });
   settings.max_seconds_per_case = 0.25;
   settings.verify = Verify::off;
+  settings.timing.iterations.reset();
+  settings.timing.min_seconds = 0.05;
   // Twenty thousand iterations of microseconds would be a twentieth of a second, and prepared for
   // in 100 s. A quarter of a second is 50 preparations; each call has one more at least.
-  run({testing::small_case(component, Pass::forward)}, 3, 0);
+  run({testing::small_case(component, Pass::forward)}, 3);
   EXPECT_LT(preparations, 2 * 50);
   ASSERT_TRUE(was_measured(0));
   const auto iterations = entry(0).at("iterations").get<int64_t>();
   EXPECT_GE(iterations, 1);
   EXPECT_LE(iterations, preparations);
-  EXPECT_FALSE(entry(0).contains("timed_iterations"));
   EXPECT_CONTAINS(entry(0).value("label", ""), "of 3 repetitions");
+}
+
+TEST_F(RunnerTest, APrecisionThatIsAskedForIsSoughtInAllTheTimeOfTheCase) {
+  settings.verify = Verify::off;
+  settings.timing.iterations.reset();
+  settings.timing.min_seconds = 1e-6;
+  settings.timing.precision = 1e-9;  // out of reach
+  settings.max_seconds_per_case = 0.1;
+  const auto start = std::chrono::steady_clock::now();
+  run({testing::small_case(honest, Pass::forward)}, 2);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(90));
+  ASSERT_EQ(results.at(0).entries.size(), 2U + 4U);
+  // Each has its share of it.
+  EXPECT_LT(entry(0).at("iterations").get<int64_t>(),
+            10 * results[0].entries[1].at("iterations").get<int64_t>());
 }
 
 TEST_F(RunnerTest, CpuTimeIsOfTheWorkAlone) {
@@ -271,8 +279,8 @@ TEST_F(RunnerTest, CpuTimeIsOfTheWorkAlone) {
   });
   run({testing::small_case(component, Pass::forward)});
   ASSERT_TRUE(was_measured(0));
-  ASSERT_EQ(entry(0).at("time_unit"), "ns");
-  EXPECT_LT(entry(0).at("cpu_time").get<double>(), 0.5 * seconds_of_preparation * 1e9);
+  ASSERT_EQ(entry(0).at("time_unit"), "ms");
+  EXPECT_LT(entry(0).at("cpu_time").get<double>(), 0.5 * seconds_of_preparation * 1e3);
 }
 
 TEST_F(RunnerTest, ACaseFarAboveThePeakIsTimedAllTheSame) {

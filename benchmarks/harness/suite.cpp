@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -20,7 +21,6 @@
 #include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/peak_cases.hpp"
 #include "benchmarks/harness/progress.hpp"
-#include "benchmarks/harness/reporter.hpp"
 #include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/harness/runner.hpp"
 #include "benchmarks/harness/summary.hpp"
@@ -29,9 +29,22 @@
 namespace tinyllama::harness {
 namespace {
 
-// What is enough for a median and a spread on a quiet machine, and lets the default grid end in
-// minutes.
-constexpr const char* kDefaultFlags[] = {"--benchmark_min_time=0.1s", "--benchmark_repetitions=3"};
+/// Why cases, or their later repetitions, are skipped once a signal has come.
+constexpr const char* kInterrupted = "interrupted";
+
+// Hears from Google Benchmark that a case is over. The rows are not its own: it knows one iteration
+// a repetition, the engine's samples say more.
+class CaseReporter final : public benchmark::BenchmarkReporter {
+ public:
+  explicit CaseReporter(std::function<void(const Run&)> on_runs) : on_runs_(std::move(on_runs)) {}
+  bool ReportContext(const Context& /*context*/) override { return true; }
+  void ReportRuns(const std::vector<Run>& runs) override {
+    if (!runs.empty()) on_runs_(runs.front());
+  }
+
+ private:
+  std::function<void(const Run&)> on_runs_;
+};
 
 // One run of a plan, from the first message to the last.
 class SuiteRun {
@@ -63,7 +76,7 @@ class SuiteRun {
     runner.on_start([&](const Case& planned) { progress.start(planned.name()); });
     if (options_.verify == Verify::only) return verify_all(runner);
     register_cases(runner);
-    CaseReporter reporter([&](CaseResult result) { keep(std::move(result), progress); });
+    CaseReporter reporter([&](const auto& run) { finish_case(run, progress); });
     if (!work.empty()) benchmark::RunSpecifiedBenchmarks(&reporter, nullptr, ".");
     benchmark::ClearRegisteredBenchmarks();
     runner.close();
@@ -82,7 +95,8 @@ class SuiteRun {
             options_.admit,
             options_.max_seconds_per_case,
             options_.cold_cache,
-            weights_};
+            weights_,
+            options_.timing};
   }
 
   void take_over_journal() {
@@ -177,25 +191,38 @@ class SuiteRun {
   }
 
   void register_cases(Runner& runner) {
-    for (const PeakCase& peak : plan_.peak_cases) {
-      if (!is_done(peak.name)) register_peak_case(peak, peaks_, device_);
-    }
-    for (const Case& planned : plan_.cases) {
-      if (is_done(planned.name())) continue;
-      benchmark::RegisterBenchmark(
-          planned.name(),
-          [&planned, &runner](benchmark::State& state) { runner.run(planned, state); })
-          ->UseManualTime()
-          ->Unit(benchmark::kMillisecond);
-    }
+    for (const PeakCase& peak : plan_.peak_cases)
+      add_case(peak.name,
+               [&](Outcome& outcome) { measure_peak_case(peak, peaks_, device_, outcome); });
+    for (const Case& planned : plan_.cases)
+      add_case(planned.name(), [&](Outcome& outcome) { runner.repeat(planned, outcome); });
   }
 
-  void keep(CaseResult result, Progress& progress) {
-    // Cases that an interrupt kept from starting, or from their later repetitions, are no results.
-    const auto was_cut_off = [](const Json& entry) {
-      return entry.value("skip_message", "") == kInterrupted;
+  // Google Benchmark calls once a repetition, for one iteration by its count.
+  void add_case(const std::string& name, const std::function<void(Outcome&)>& repeat) {
+    if (is_done(name)) return;
+    const auto call = [&outcome = outcomes_[name], repeat](benchmark::State& state) {
+      const size_t before = outcome.repetitions.size();
+      repeat(outcome);
+      if (!outcome.failure.empty()) return state.SkipWithError(outcome.failure);
+      if (outcome.repetitions.size() == before)
+        return state.SkipWithMessage(outcome.interrupted ? kInterrupted : outcome.skip);
+      while (state.KeepRunning()) state.SetIterationTime(outcome.repetitions.back().seconds);
     };
-    if (std::any_of(result.entries.begin(), result.entries.end(), was_cut_off)) return;
+    benchmark::RegisterBenchmark(name, call)->UseManualTime()->Unit(benchmark::kMillisecond);
+  }
+
+  // Comes with the repetitions of a case, and once more with Google Benchmark's aggregates of them.
+  void finish_case(const benchmark::BenchmarkReporter::Run& run, Progress& progress) {
+    const auto found = outcomes_.find(run.run_name.function_name);
+    if (found == outcomes_.end()) return;
+    const Outcome outcome = std::move(found->second);
+    outcomes_.erase(found);
+    // Cases that an interrupt kept from starting, or from their later repetitions, are no results:
+    // a resumed run measures them anew.
+    if (outcome.interrupted && outcome.failure.empty()) return;
+    CaseResult result = to_rows(run.run_name.function_name,
+                                {run.run_name.str(), run.family_index, run.repetitions}, outcome);
     if (write_fault_.empty() && journal_) {
       try {
         journal_peaks();
@@ -268,7 +295,7 @@ class SuiteRun {
     } else {
       const auto measure = [&](const std::vector<const Case*>& cases) {
         return console::interrupted() ? std::vector<double>()
-                                      : time_interleaved(device_, cases, settings());
+                                      : time_cases_interleaved(device_, cases, settings());
       };
       std::cout << summary(plan_.cases, document_.results, step_, measure) << std::flush;
     }
@@ -300,6 +327,7 @@ class SuiteRun {
   const Weights* weights_;
   PeakBook peaks_;
   ResultDocument document_;
+  std::map<std::string, Outcome> outcomes_;  // of cases that are not over
   std::optional<Journal> journal_;
   Json journaled_peaks_;
   std::string write_fault_;
@@ -309,10 +337,16 @@ class SuiteRun {
 
 void initialize_benchmark(const Options& options) {
   static char program_name[] = "tiny_llama_bench";  // Google Benchmark keeps the pointer
-  std::vector<std::string> arguments;
-  arguments.insert(arguments.end(), std::begin(kDefaultFlags), std::end(kDefaultFlags));
-  arguments.insert(arguments.end(), options.benchmark_arguments.begin(),
-                   options.benchmark_arguments.end());
+  // One iteration by its own count: how many there are is the timing engine's affair.
+  std::vector<std::string> arguments = {
+      "--benchmark_min_time=1x",
+      fmt::format("--benchmark_repetitions={}", options.timing.repetitions)};
+  for (const std::string& argument : options.benchmark_arguments) {
+    const std::string name = argument.substr(0, argument.find('='));
+    if (name != "--benchmark_min_time" && name != "--benchmark_min_warmup_time" &&
+        name != "--benchmark_repetitions")
+      arguments.push_back(argument);
+  }
   std::vector<char*> pointers = {program_name};
   for (auto& argument : arguments) pointers.push_back(argument.data());
   int count = static_cast<int>(pointers.size());

@@ -8,7 +8,7 @@
 
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/measured_case.hpp"
-#include "benchmarks/harness/result_document.hpp"
+#include "benchmarks/harness/rows.hpp"
 #include "benchmarks/harness/sum_of_parts.hpp"
 
 namespace tinyllama::harness {

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <stdexcept>
 
 #include "benchmarks/harness/admission.hpp"
-#include "benchmarks/harness/case_work.hpp"
 #include "benchmarks/harness/counters.hpp"
 #include "benchmarks/harness/parity_gate.hpp"
 
@@ -16,30 +16,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 }  // namespace
 
 struct TurnServer::OpenCase {
   const Case* planned = nullptr;
   CaseWork work;
-  double iteration_seconds = 0;  // preparation included, as far as it is known
 };
-
-namespace {
-
-// How many iterations to start at once. On a CPU each is over when it returns; a GPU is waited for
-// after a batch, and waiting after each iteration would leave it idle in between.
-int64_t batch_size(const instruments::Device& device, double seconds_left,
-                   double iteration_seconds) {
-  constexpr double most = 10'000;  // each has its pair of events
-  if (!device.is_gpu() || !(iteration_seconds > 0)) return 1;
-  return static_cast<int64_t>(std::clamp(seconds_left / iteration_seconds, 1.0, most));
-}
-
-}  // namespace
 
 TurnServer::TurnServer(const instruments::Device& device, const std::vector<Case>& cases,
                        const RunSettings& settings)
@@ -140,16 +122,11 @@ Json TurnServer::time(const TurnRequest& request) {
   OpenCase& opened = find_open(request.case_name);
   std::vector<double> seconds;
   const auto turn = [&] {
-    const auto start = Clock::now();
-    double used = 0;
-    do {
-      const int64_t count = batch_size(device_, request.seconds - used, opened.iteration_seconds);
-      const auto batch = time_work(device_, *opened.work.item, count, flusher_.get());
-      seconds.insert(seconds.end(), batch.begin(), batch.end());
-      const double before = used;
-      used = seconds_since(start);
-      opened.iteration_seconds = (used - before) / static_cast<double>(count);
-    } while (used < request.seconds);
+    const auto length = std::chrono::duration<double>(request.seconds);
+    const TimingGoal goal{
+        .min_seconds = std::numeric_limits<double>::infinity(),
+        .deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(length)};
+    seconds = time_until(device_, *opened.work.item, flusher_.get(), goal).seconds;
   };
   const std::string failure = failure_of(device_, settings_.memory_limit_bytes, turn);
   if (failure.empty()) return {{"seconds", seconds}};

@@ -9,7 +9,7 @@
 
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/peak_book.hpp"
-#include "benchmarks/harness/result_document.hpp"
+#include "benchmarks/harness/rows.hpp"
 #include "benchmarks/harness/runner.hpp"
 #include "benchmarks/harness/turn_request.hpp"
 

@@ -6,15 +6,17 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "benchmarks/harness/measure.hpp"
+#include "benchmarks/harness/samples.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/peaks.hpp"
 #include "benchmarks/instruments/thread_pinning.hpp"
 #include "benchmarks/kernels/kernel_cases.hpp"
-#include "benchmarks/kernels/turns.hpp"
 #include "model/file_io.hpp"
 #include "model/kernels/cpu/instruction_sets.hpp"
 
@@ -32,6 +34,12 @@ struct Options {
 // The first is quick.
 constexpr std::string_view kSizes[] = {"tiny", "small"};
 
+/// Medians over the rounds.
+struct Timing {
+  double seconds = 0;
+  double ratio = 0;  ///< to ours, round by round
+};
+
 struct Row {
   KernelCase about;
   std::vector<Timing> timings;
@@ -40,6 +48,30 @@ struct Row {
   std::string peak;                  ///< which
   double rate() const { return static_cast<double>(about.bytes) / timings[0].seconds; }
 };
+
+/// In microseconds of turns what other load does to one contender it does to all.
+std::vector<Timing> time_contenders(const instruments::Device& device, const KernelCase& one,
+                                    int64_t rounds) {
+  constexpr double unlimited = std::numeric_limits<double>::infinity();
+  std::vector<harness::TimedWork> works;
+  for (const Contender& contender : one.contenders) {
+    works.push_back({contender.prepare, contender.run});
+    // The first iterations fill the allocator's cache and wake the threads.
+    harness::time_until(device, contender.prepare, contender.run,
+                        {.min_seconds = unlimited, .most_iterations = 3});
+  }
+  const std::vector<harness::TimingGoal> slices(works.size(),
+                                                {.min_seconds = unlimited, .most_iterations = 5});
+  const auto seconds = harness::time_interleaved(device, works, slices, rounds);
+  std::vector<Timing> timings;
+  for (const auto& of_rounds : seconds) {
+    std::vector<double> ratios;
+    for (size_t round = 0; round < of_rounds.size(); ++round)
+      ratios.push_back(of_rounds[round] / seconds[0][round]);
+    timings.push_back({harness::median(of_rounds), harness::median(ratios)});
+  }
+  return timings;
+}
 
 /// The fastest contender but ours.
 size_t best_rival(const Row& row) {
@@ -100,7 +132,7 @@ std::vector<Row> measure(const instruments::Device& device, const Options& optio
             fmt::format("{}/{}/{}/{}", one.kernel, one.pass, one.size, one.dtype);
         if (name.find(options.filter) == std::string::npos) continue;
         Row row{one,
-                take_turns(device, one, rounds),
+                time_contenders(device, one, rounds),
                 instruments::median_triad_rate(device, one.bytes, 5 * rounds),
                 {},
                 {}};

@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "benchmarks/console/text_table.hpp"
-#include "benchmarks/harness/reporter.hpp"
+#include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "model/file_io.hpp"
 
@@ -92,7 +92,7 @@ const Json& typical(const harness::CaseResult& row) {
 ScalingResults::ScalingResults(const ScalingOptions& options, distributed::ProcessGroup& group,
                                const std::vector<int64_t>& bucket_bytes)
     : options_(options), is_first_(group.is_first()) {
-  context_ = harness::CaseReporter::benchmark_context();
+  context_ = harness::benchmark_context();
   context_["schema_version"] = harness::kSchemaVersion;
   context_.update(instruments::machine_context(group.device()));
   context_["seed"] = options.seed;

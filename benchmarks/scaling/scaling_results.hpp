@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "benchmarks/distributed/process_group.hpp"
-#include "benchmarks/harness/result_document.hpp"
+#include "benchmarks/harness/rows.hpp"
 #include "benchmarks/scaling/rank_samples.hpp"
 #include "benchmarks/scaling/scaling_options.hpp"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "benchmarks/harness/counters.hpp"
-#include "benchmarks/harness/result_document.hpp"
+#include "benchmarks/harness/rows.hpp"
 
 namespace tinyllama::scaling {
 

@@ -30,6 +30,7 @@ OWN_KEYS = frozenset(
         "iterations",
         "real_time",
         "cpu_time",
+        "median_ns",
     }
 )
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
