@@ -37,7 +37,9 @@ harness::Component attention() {
           build,
           {},
           with_product_switches(
-              {Switch::qkv, Switch::sdpa, Switch::fused_attention, Switch::fused_rotary})};
+              {Switch::qkv, Switch::sdpa, Switch::fused_attention, Switch::fused_rotary}),
+          {"tiny"},
+          true};
 }
 
 }  // namespace tinyllama::components

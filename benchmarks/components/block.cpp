@@ -36,7 +36,9 @@ harness::Component block() {
           block_memory,
           build,
           {},
-          with_product_switches(kBlockSwitches)};
+          with_product_switches(kBlockSwitches),
+          {"tiny"},
+          true};
 }
 
 }  // namespace tinyllama::components

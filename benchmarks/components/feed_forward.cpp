@@ -34,7 +34,9 @@ harness::Component feed_forward() {
           feed_forward_memory,
           build,
           {},
-          with_product_switches({Switch::gate_up, Switch::fused_swiglu})};
+          with_product_switches({Switch::gate_up, Switch::fused_swiglu}),
+          {"tiny"},
+          true};
 }
 
 }  // namespace tinyllama::components

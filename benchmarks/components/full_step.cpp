@@ -76,7 +76,9 @@ harness::Component full_step() {
       [](const Workload& workload, Pass) { return full_step_memory(workload); },
       [](const harness::BuildRequest& request) { return std::make_unique<FullStepWork>(request); },
       refuse_loss,
-      step_switches()};
+      step_switches(),
+      {"tiny", "small"},
+      true};
 }
 
 }  // namespace tinyllama::components

@@ -54,6 +54,10 @@ struct Component {
   std::function<std::string(const Workload&, Pass)> refusal = {};
   /// What a variant can change in it; a variant with none of these makes no case.
   std::vector<Switch> switches = {};
+  /// What the default grid measures of it: these sizes at their own batch and sequence, and, where
+  /// costs change with batch and sequence in ways worth it, `tiny` over a grid of both.
+  std::vector<std::string> default_sizes = {"tiny"};
+  bool in_default_grid = false;
 };
 
 }  // namespace tinyllama::harness

@@ -133,28 +133,22 @@ class PlanBuilder {
   std::set<std::string> names_;
 };
 
-// Components whose cost changes with batch and sequence in ways worth a grid.
-bool in_default_grid(const std::string& component) {
-  return component == "attention" || component == "ffn" || component == "block" ||
-         component == "full_step";
-}
-
-// Baseline and optimized: every component at `tiny` in f32 and bf16; batch x sequence for the
-// components above; full_step at `small`.
+// Baseline and optimized in f32 and bf16: every component at its default sizes, and some over batch
+// x sequence.
 std::vector<Case> default_grid(PlanBuilder& builder, const std::vector<Component>& components) {
   AxisOptions axes;
   axes.variants = kDefaultVariants;
   axes.dtypes = {Dtype::f32, Dtype::bf16};
   // Backward alone is forward_backward less forward; `model` has its loss in full_step.
   axes.passes = {Pass::forward, Pass::forward_backward, Pass::update, Pass::train};
-  for (const Component& component : components) builder.add(component, builder.size("tiny"), axes);
   for (const Component& component : components) {
-    if (component.name == "full_step") builder.add(component, builder.size("small"), axes);
+    for (const std::string& size : component.default_sizes)
+      builder.add(component, builder.size(size), axes);
   }
   axes.batches = {4, 8, 16};
   axes.seqs = {64, 128, 256, 512};
   for (const Component& component : components) {
-    if (in_default_grid(component.name)) builder.add(component, builder.size("tiny"), axes);
+    if (component.in_default_grid) builder.add(component, builder.size("tiny"), axes);
   }
   return builder.take();
 }
