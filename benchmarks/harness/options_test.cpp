@@ -138,6 +138,31 @@ TEST(OptionsTest, BenchmarkFlagsAreTakenOrKept) {
   EXPECT_FALSE(parse({"--benchmark_list_tests=false"}).list);
 }
 
+TEST(OptionsTest, TimingFlags) {
+  const TimingOptions defaults = parse({}).timing;
+  EXPECT_EQ(defaults.min_seconds, 0.1);
+  EXPECT_EQ(defaults.repetitions, 3);
+  EXPECT_FALSE(defaults.iterations || defaults.precision);
+  const TimingOptions timing =
+      parse({"--benchmark_min_time=0.2s", "--benchmark_repetitions=5",
+             "--benchmark_min_warmup_time=0", "--precision", "0.5"})
+          .timing;
+  EXPECT_EQ(timing.min_seconds, 0.2);
+  EXPECT_EQ(timing.repetitions, 5);
+  EXPECT_EQ(timing.warm_up_seconds, 0);
+  EXPECT_EQ(timing.precision, 0.005);
+  EXPECT_EQ(parse({"--benchmark_min_time=2"}).timing.min_seconds, 2);
+  EXPECT_EQ(parse({"--benchmark_min_time=20x"}).timing.iterations, 20);
+  for (const char* flag :
+       {"--benchmark_min_time=0", "--benchmark_min_time=-1s", "--benchmark_min_time=infs",
+        "--benchmark_min_time=soon", "--benchmark_min_time", "--benchmark_repetitions=0",
+        "--benchmark_min_warmup_time=-1"})
+    EXPECT_CONTAINS(error({flag}), "must be positive") << flag;
+  EXPECT_CONTAINS(error({"--benchmark_min_time=5ms"}), "must be seconds, as 0.5s, or iterations");
+  for (const char* flag : {"--benchmark_min_time=1.5x", "--benchmark_repetitions=2.5"})
+    EXPECT_CONTAINS(error({flag}), "must be a whole number") << flag;
+}
+
 TEST(OptionsTest, BadBenchmarkFlags) {
   for (const char* flag : {"--benchmark_filter", "--benchmark_filter=", "--benchmark_out"})
     EXPECT_CONTAINS(error({flag}), "=VALUE");
@@ -212,7 +237,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"--max-seconds-per-case", "-1", "must be positive"},
         BadValue{"--max-seconds-per-case", "nan", "must be positive"},
         BadValue{"--max-seconds-per-case", "soon", ""}, BadValue{"--hidden-dim", "wide", ""},
-        BadValue{"--n-layers", "1.5", ""}),
+        BadValue{"--n-layers", "1.5", ""}, BadValue{"--precision", "0", "above 0 and below 100"},
+        BadValue{"--precision", "100", "above 0 and below 100"},
+        BadValue{"--precision", "high", ""}),
     ::tinyllama::testing::kNamedByParameter);
 
 // CLI11 by itself wraps and saturates integers.

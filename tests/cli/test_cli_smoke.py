@@ -1,7 +1,9 @@
 """One run of every component, pass and dtype: exit status, result file, context, console."""
 
 import re
+import statistics
 
+import pytest
 from cli_program import (
     AGGREGATES,
     COMPONENTS,
@@ -127,6 +129,26 @@ def test_aggregates_follow_from_the_repetitions(smoke_run: FinishedRun) -> None:
         mean = sum(times) / len(times)
         assert abs(found["mean"]["real_time"] - mean) <= 1e-6 * mean, name
         assert {case_name(entry) for entry in entries} == {name}
+
+
+def test_rows_keep_the_samples_that_their_times_come_from(smoke_run: FinishedRun) -> None:
+    for name, entries in measured_cases(smoke_run.result).items():
+        for entry in entries:
+            if name.startswith("peak/") or entry["run_type"] != "iteration":
+                assert "samples_ns" not in entry
+                continue
+            samples = entry["samples_ns"]
+            assert len(samples) == min(entry["iterations"], 200)
+            assert min(samples) - 1 <= entry["median_ns"] <= max(samples) + 1
+            if entry["iterations"] > 200:
+                continue
+            # Samples are whole nanoseconds.
+            assert 1e6 * entry["real_time"] == pytest.approx(statistics.mean(samples), abs=1)
+            assert entry["median_ns"] == pytest.approx(statistics.median(samples), abs=1)
+            interval = entry.get("median_interval_ns")
+            assert (interval is not None) == (len(samples) >= 6)
+            if interval is not None:
+                assert interval[0] <= entry["median_ns"] <= interval[1]
 
 
 def test_context_says_what_was_measured(smoke_run: FinishedRun) -> None:
