@@ -8,8 +8,8 @@
 #include "benchmarks/console/command_line.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"
+#include "benchmarks/harness/serve.hpp"
 #include "benchmarks/harness/suite.hpp"
-#include "benchmarks/harness/turn_session.hpp"
 #include "benchmarks/harness/weights_option.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/device.hpp"
@@ -53,8 +53,7 @@ ExitCode run(int argc, const char* const* argv) {
   }
   instruments::start_autograd_threads();
   if (options->threads) at::set_num_threads(*options->threads);
-  if (options->turns)
-    return harness::serve_turns(*options, plan, device, weights ? &*weights : nullptr);
+  if (options->serve) return harness::serve(*options, plan, device, weights ? &*weights : nullptr);
   return harness::run_suite(*options, plan, device, components::parts_of_step(),
                             weights ? &*weights : nullptr);
 }

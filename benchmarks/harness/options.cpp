@@ -138,9 +138,9 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
                "after the tables a line a figure, FOM <name> = <value> <unit>, and at the end "
                "SUCCESS or FAILED");
   app.add_flag("--describe-device", options.describe_device, "print the device as JSON");
-  app.add_flag("--turns", options.turns,
+  app.add_flag("--serve", options.serve,
                "stay resident, and open and time cases as requests on standard input say "
-               "(docs/turns.md)");
+               "(docs/serve.md)");
 }
 
 // The flags that say how long a case is timed: the timing engine's business here.
@@ -305,15 +305,15 @@ void check_figures_of_merit(const Options& options) {
   };
   if (options.format == "json") refuse("--benchmark_format=json", "whose output is one document");
   if (options.verify == Verify::only) refuse("--verify only", "which times nothing");
-  if (options.turns) refuse("--turns", "which answers requests and prints nothing else");
+  if (options.serve) refuse("--serve", "which answers requests and prints nothing else");
 }
 
-// With --turns the requests say what is timed, and how long; peaks and files are not its business.
-void check_turns(const Options& options) {
-  if (!options.turns) return;
+// With --serve the requests say what is timed, and how long; peaks and files are not its business.
+void check_serve(const Options& options) {
+  if (!options.serve) return;
   const auto refuse = [](const std::string& option) {
     throw std::invalid_argument(fmt::format(
-        "{}: not with --turns, which answers requests and writes nothing else", option));
+        "{}: not with --serve, which answers requests and writes nothing else", option));
   };
   if (!options.out_file.empty()) refuse("--benchmark_out");
   if (!options.journal_file.empty()) refuse("--journal");
@@ -344,13 +344,14 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
 
   std::vector<std::string> arguments;
   for (int i = 1; i < argc; ++i) {
+    if (argv[i] == std::string("--turns")) throw std::invalid_argument("--turns: is now --serve");
     if (!take_benchmark_flag(argv[i], options)) arguments.emplace_back(argv[i]);
   }
   if (!console::parse_command_line(app, std::move(arguments), ", --benchmark_*"))
     return std::nullopt;
   options.axes = read_axes(app, raw, component_names);
   read_values(app, raw, options);
-  check_turns(options);
+  check_serve(options);
   check_figures_of_merit(options);
   return options;
 }

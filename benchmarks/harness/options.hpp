@@ -62,7 +62,7 @@ struct Options {
   bool dry_run = false;
   bool describe_device = false;
   bool figures_of_merit = false;   ///< print FOM lines and how the run ended (figures_of_merit.hpp)
-  bool turns = false;              ///< stay resident and answer requests (turn_server.hpp)
+  bool serve = false;              ///< stay resident and answer requests (serve.hpp)
   std::string filter = ".";        ///< --benchmark_filter
   std::string out_file;            ///< --benchmark_out
   std::string format = "console";  ///< --benchmark_format: console or json

@@ -143,10 +143,9 @@ TEST(OptionsTest, TimingFlags) {
   EXPECT_EQ(defaults.min_seconds, 0.1);
   EXPECT_EQ(defaults.repetitions, 3);
   EXPECT_FALSE(defaults.iterations || defaults.precision);
-  const TimingOptions timing =
-      parse({"--benchmark_min_time=0.2s", "--benchmark_repetitions=5",
-             "--benchmark_min_warmup_time=0", "--precision", "0.5"})
-          .timing;
+  const TimingOptions timing = parse({"--benchmark_min_time=0.2s", "--benchmark_repetitions=5",
+                                      "--benchmark_min_warmup_time=0", "--precision", "0.5"})
+                                   .timing;
   EXPECT_EQ(timing.min_seconds, 0.2);
   EXPECT_EQ(timing.repetitions, 5);
   EXPECT_EQ(timing.warm_up_seconds, 0);
@@ -272,25 +271,26 @@ TEST(OptionsTest, AdmitsWhatFitsUnlessToldOtherwise) {
 TEST(OptionsTest, FiguresOfMeritNeedAConsoleAndTimes) {
   EXPECT_FALSE(parse({}).figures_of_merit);
   EXPECT_TRUE(parse({"--figures-of-merit"}).figures_of_merit);
-  for (const char* other : {"--benchmark_format=json", "--verify=only", "--turns"}) {
+  for (const char* other : {"--benchmark_format=json", "--verify=only", "--serve"}) {
     EXPECT_CONTAINS(error({"--figures-of-merit", other}), "--figures-of-merit: not with");
   }
 }
 
-TEST(OptionsTest, TurnsLeaveTheRestToTheRequests) {
-  EXPECT_FALSE(parse({}).turns);
-  EXPECT_TRUE(parse({"--turns", "--components=ffn", "--verify=off", "--threads=1",
+TEST(OptionsTest, ServingLeavesTheRestToTheRequests) {
+  EXPECT_FALSE(parse({}).serve);
+  EXPECT_EQ(error({"--turns"}), "--turns: is now --serve");
+  EXPECT_TRUE(parse({"--serve", "--components=ffn", "--verify=off", "--threads=1",
                      "--benchmark_filter=ffn", "--memory-limit=1GiB", "--cold-cache"})
-                  .turns);
+                  .serve);
   for (const Names& refused :
        {Names{"--benchmark_out=a.json"}, Names{"--journal", "a"}, Names{"--list"},
         Names{"--dry-run"}, Names{"--describe-device"}, Names{"--verify=only"},
         Names{"--benchmark_format=json"}, Names{"--benchmark_repetitions=3"}}) {
     Names arguments = refused;
-    arguments.push_back("--turns");
+    arguments.push_back("--serve");
     const std::string option = refused.front().substr(0, refused.front().find('='));
     EXPECT_CONTAINS(error(arguments), option) << "the option that does not go with it";
-    EXPECT_CONTAINS(error(arguments), "not with --turns, which answers requests");
+    EXPECT_CONTAINS(error(arguments), "not with --serve, which answers requests");
   }
 }
 

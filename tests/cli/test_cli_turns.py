@@ -1,4 +1,4 @@
-"""--turns: the program stays resident, and opens, times and closes cases as it is asked."""
+"""--serve: the program stays resident, and opens, times and closes cases as it is asked."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def serve(program: Program) -> Iterator[Serve]:
     def start(*arguments: str, **keywords: Any) -> Client:  # noqa: ANN401
         path = keywords.pop("path", program.path)
         process = subprocess.Popen(
-            [str(path), "--turns", *RUN, *arguments],
+            [str(path), "--serve", *RUN, *arguments],
             env=os.environ | program.environment | keywords.pop("environment", {}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -291,10 +291,10 @@ def test_client_that_goes_away_ends_the_program(serve: Serve) -> None:
     ["--benchmark_out=a.json", "--journal=a", "--list", "--dry-run", "--verify=only"],
 )
 def test_options_that_do_not_go_with_turns(program: Program, option: str) -> None:
-    message = message_of(program.run(*SMALL, *RUN, "--turns", option))
-    assert f"{option.replace('=only', ' only').split('=')[0]}: not with --turns" in message
+    message = message_of(program.run(*SMALL, *RUN, "--serve", option))
+    assert f"{option.replace('=only', ' only').split('=')[0]}: not with --serve" in message
 
 
 def test_peaks_are_not_measured_in_turns(program: Program) -> None:
-    message = message_of(program.run(*RUN, "--turns", "--components=peak"))
-    assert "--turns: needs a case; the peaks are not measured in turns" in message
+    message = message_of(program.run(*RUN, "--serve", "--components=peak"))
+    assert "--serve: needs a case; the peaks are not served" in message

@@ -68,7 +68,7 @@ def test_the_environment_is_padded_and_workers_spin_shortly(tmp_path: Path) -> N
     with started(build, padding=77) as process:
         process.greet()
     (start,) = starts_of(build)
-    assert start["arguments"] == ["--threads=1", "--turns"]
+    assert start["arguments"] == ["--threads=1", "--serve"]
     assert start["environment"]["TINY_LLAMA_PADDING"] == "x" * 77
     assert start["environment"].items() >= SHORT_SPIN.items()
     # a passive policy would change what is measured

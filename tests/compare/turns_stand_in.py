@@ -162,9 +162,9 @@ class StandIn:
         ]
 
     def run_as_a_whole(self) -> int:
-        """What a program does that knows no --turns."""
-        if "--turns" in self.arguments:
-            text = "tiny_llama_bench: The following argument was not expected: --turns; known: --x"
+        """What a program does that knows no --serve."""
+        if "--serve" in self.arguments:
+            text = "tiny_llama_bench: The following argument was not expected: --serve; known: --x"
             print(text, file=sys.stderr)
             return 2
         cases = list(self.told["cases"])
@@ -183,7 +183,7 @@ class StandIn:
 
 if __name__ == "__main__":
     stand_in = StandIn(Path(sys.argv[1]), sys.argv[2:])
-    if "--turns" in sys.argv and stand_in.told["is_resident"]:
+    if "--serve" in sys.argv and stand_in.told["is_resident"]:
         stand_in.serve()
     else:
         sys.exit(stand_in.run_as_a_whole())

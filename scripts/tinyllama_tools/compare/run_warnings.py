@@ -59,7 +59,7 @@ def run_warnings(run: RunRecord, sides: RunSides) -> list[str]:
     warnings = [*_ending(run), *_failures(run)]
     if sides.method == WHOLE_PROCESSES:
         warnings.append(
-            "a side cannot stay resident (it does not know --turns), so whole processes took turns:"
+            "a side cannot stay resident (it does not know --serve), so whole processes took turns:"
             " drift between them is in the differences, and only large ones can be shown"
         )
     warnings += sides.warnings

@@ -1,6 +1,6 @@
 """One resident process that measures when it is asked, and computes nothing in between.
 
-docs/turns.md describes the lines of JSON that go both ways.
+docs/serve.md describes the lines of JSON that go both ways.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProcessLostError(Exception):
 
 
 class NotResidentError(Exception):
-    """The program does not know --turns."""
+    """The program does not know --serve."""
 
 
 def _positive(value: object) -> bool:
@@ -97,14 +97,14 @@ class TurnProcess:
         self.close(wait=kind is None)
 
     def greet(self) -> Greeting:
-        """Waits for the first line. NotResidentError: --turns is unknown to it."""
+        """Waits for the first line. NotResidentError: --serve is unknown to it."""
         try:
             line = self._answer("its start")
         except ProcessLostError:
             words = self.last_words
             if self._process.returncode == REFUSED_OPTIONS:
                 line = words.splitlines()[-1] if words else "refused without a word"
-                if "--turns" in line.partition(";")[0]:
+                if "--serve" in line.partition(";")[0]:
                     raise NotResidentError(line) from None
                 raise BadInputError(f"{self.name}: {line}") from None
             raise

@@ -33,7 +33,7 @@ class TurnProgram:
     @property
     def command(self) -> tuple[str, ...]:
         """What is executed."""
-        return (str(self.program), *self.arguments, "--turns")
+        return (str(self.program), *self.arguments, "--serve")
 
     def environment_with(self, padding: int) -> dict[str, str]:
         """Everything the process sees. Where `padding` bytes begin, the stack begins: an effect of

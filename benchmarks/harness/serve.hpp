@@ -1,0 +1,108 @@
+// The resident program (--serve): cases that stay open, and are timed for a short while on request;
+// what two programs that are compared interleaved are made of. docs/serve.md has the protocol.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "benchmarks/console/exit_code.hpp"
+#include "benchmarks/harness/case.hpp"
+#include "benchmarks/harness/measure.hpp"
+#include "benchmarks/harness/options.hpp"
+#include "benchmarks/harness/peak_book.hpp"
+#include "benchmarks/harness/plan.hpp"
+#include "benchmarks/harness/rows.hpp"
+#include "benchmarks/harness/runner.hpp"
+
+namespace tinyllama::harness {
+
+struct ServeRequest {
+  enum class Action { open, time, close };
+  Action action = Action::open;
+  std::string case_name;
+  bool verify = false;  ///< open: prove the case first
+  bool meter = false;   ///< open: answer with its fixed counters
+  double seconds = 0;   ///< time: for how long
+};
+
+/// Reads one line. Throws std::invalid_argument, whose message names the value and the rule, for
+/// what is no request; `most_seconds`: the longest time that one may ask for.
+ServeRequest parse_serve_request(const std::string& line, double most_seconds);
+
+class Server {
+ public:
+  /// `cases` must outlive it. Of the settings, `verify` is not looked at: the requests say it.
+  Server(const instruments::Device& device, const std::vector<Case>& cases,
+         const RunSettings& settings);
+  ~Server();
+
+  /// The answer to one line: what was asked for, "skipped", "failed", or "error" for a request that
+  /// is none. What a case throws ends that case only.
+  Json answer(const std::string& line);
+
+ private:
+  struct OpenCase;
+  Json open(const ServeRequest& request);
+  Json time(const ServeRequest& request);
+  Json close(const ServeRequest& request);
+  const Case& find_case(const std::string& name) const;
+  OpenCase& find_open(const std::string& name);
+  /// What open cases use: neither free nor left of the user's limit.
+  int64_t live_bytes() const;
+  std::string refuse(const Case& planned) const;
+  Runner::Verdict verify(const Case& planned);
+  void prepare(const ServeRequest& request, OpenCase& opened, Json& answer);
+  void drop(const std::string& name);
+
+  instruments::Device device_;
+  const std::vector<Case>& cases_;
+  RunSettings settings_;
+  PeakBook no_peaks_;
+  std::unique_ptr<Runner> prover_;  // made when the first proof is asked for
+  std::unique_ptr<CacheFlusher> flusher_;
+  std::map<std::string, OpenCase> open_;
+};
+
+/// Lines of a file descriptor. Waits without using the processor, and stops waiting when the
+/// program is interrupted.
+class LineInput {
+ public:
+  explicit LineInput(int descriptor) : descriptor_(descriptor) {}
+  /// The next line without its end; nothing at the end of input or after an interrupt. A last line
+  /// without an end is none. Of a line longer than kLongestLine only its beginning is kept.
+  std::optional<std::string> next();
+
+  static constexpr size_t kLongestLine = size_t{1} << 16;
+
+ private:
+  bool read_more();
+
+  int descriptor_;
+  std::string pending_;
+};
+
+/// Writes lines to what was standard output, at once; what others print there goes to standard
+/// error from now on.
+class LineOutput {
+ public:
+  /// Throws std::system_error where the system refuses the descriptors.
+  LineOutput();
+  ~LineOutput();
+  LineOutput(const LineOutput&) = delete;
+  LineOutput& operator=(const LineOutput&) = delete;
+  /// False if nobody reads any more.
+  bool write(const nlohmann::ordered_json& line);
+
+ private:
+  int descriptor_ = -1;
+};
+
+/// Says which cases there are and answers requests until its input ends (status 0), nobody reads
+/// its answers (0), or a signal comes (130). Throws std::invalid_argument for a plan without cases.
+console::ExitCode serve(const Options& options, const Plan& plan, const instruments::Device& device,
+                        const Weights* weights);
+
+}  // namespace tinyllama::harness
