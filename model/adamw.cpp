@@ -18,7 +18,6 @@
 #include <cmath>
 
 #include "model/kernels/adamw.hpp"
-#include "model/slowdown.hpp"
 
 namespace tinyllama {
 namespace {
@@ -30,15 +29,6 @@ NamedTensors zeros_like_each(const NamedTensors& parameters) {
     zeros.emplace_back(name, at::zeros_like(parameter.detach(), c10::MemoryFormat::Preserve));
   }
   return zeros;
-}
-
-// Copies of the first rows of the first tensor: what an update can be repeated on without a trace.
-std::vector<at::Tensor> copy_of_some(const std::vector<at::Tensor>& tensors) {
-  constexpr int64_t kElements = int64_t{1} << 15;
-  const at::Tensor& first = tensors.front();
-  const int64_t rows =
-      std::min(first.size(0), std::max<int64_t>(1, kElements * first.size(0) / first.numel()));
-  return {first.narrow(0, 0, rows).clone()};
 }
 
 }  // namespace
@@ -72,21 +62,13 @@ void AdamW::step() {
   ++steps_done_;
   const Lists lists = with_gradients();
   if (lists.parameters.empty()) return set_steps_done(steps_done_);
-  const auto update = [this](const Lists& of) {
-    if (fused_) {
-      step_fused(of);
-    } else if (foreach_) {
-      step_by_lists(of);
-    } else {
-      step_one_by_one(of);
-    }
-  };
-  slowed_update(
-      Part::optimizer, lists.parameters.front(), [&] { update(lists); },
-      [&] {
-        update({copy_of_some(lists.parameters), copy_of_some(lists.gradients),
-                copy_of_some(lists.first_moments), copy_of_some(lists.second_moments)});
-      });
+  if (fused_) {
+    step_fused(lists);
+  } else if (foreach_) {
+    step_by_lists(lists);
+  } else {
+    step_one_by_one(lists);
+  }
 }
 
 AdamW::Lists AdamW::with_gradients() const {

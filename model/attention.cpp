@@ -7,7 +7,6 @@
 
 #include "model/attention_core.hpp"
 #include "model/component_range.hpp"
-#include "model/slowdown.hpp"
 
 namespace tinyllama {
 Attention::Attention(const ModelConfig& config, const Variant& variant,
@@ -27,24 +26,20 @@ std::vector<at::Tensor> Attention::project(const at::Tensor& hidden_states) cons
 
 at::Tensor Attention::forward(const at::Tensor& hidden_states, const RotaryTable& rotary,
                               const at::Tensor& mask) const {
-  const auto attend = [&] {
-    auto heads = project(hidden_states);
-    at::Tensor q = rotary.rotate(heads[0]);
-    at::Tensor k = rotary.rotate(heads[1]);
-    at::Tensor v = std::move(heads[2]);
-    heads.clear();
-    const auto core = variant_.has(Switch::fused_attention) ? fused_attention
-                      : variant_.has(Switch::sdpa)          ? library_attention
-                                                            : materialized_attention;
-    const at::Tensor attended = [&] {
-      const ComponentRange range("attention/core");
-      return core(std::move(q), std::move(k), std::move(v), mask);
-    }();
-    const ComponentRange range("attention/o_proj");
-    return o_proj_.forward(attended);
-  };
-  return slowed_as(
-      Part::attention, attend, [this](const at::Tensor& some) { project(some); }, hidden_states);
+  auto heads = project(hidden_states);
+  at::Tensor q = rotary.rotate(heads[0]);
+  at::Tensor k = rotary.rotate(heads[1]);
+  at::Tensor v = std::move(heads[2]);
+  heads.clear();
+  const auto core = variant_.has(Switch::fused_attention) ? fused_attention
+                    : variant_.has(Switch::sdpa)          ? library_attention
+                                                          : materialized_attention;
+  const at::Tensor attended = [&] {
+    const ComponentRange range("attention/core");
+    return core(std::move(q), std::move(k), std::move(v), mask);
+  }();
+  const ComponentRange range("attention/o_proj");
+  return o_proj_.forward(attended);
 }
 
 NamedTensors Attention::parameters(const std::string& prefix) const {

@@ -3,7 +3,6 @@
 #include <ATen/ops/embedding.h>
 
 #include "model/component_range.hpp"
-#include "model/slowdown.hpp"
 
 namespace tinyllama {
 
@@ -12,8 +11,7 @@ Embedding::Embedding(const ModelConfig& config, TensorInitializer& initializer)
 
 at::Tensor Embedding::forward(const at::Tensor& tokens) const {
   const ComponentRange range("embedding");
-  const auto look_up = [this](const at::Tensor& some) { return at::embedding(weight_, some); };
-  return slowed(Part::embedding, look_up, tokens);
+  return at::embedding(weight_, tokens);
 }
 
 NamedTensors Embedding::parameters(const std::string& prefix) const {

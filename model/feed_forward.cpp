@@ -5,7 +5,6 @@
 
 #include "model/component_range.hpp"
 #include "model/kernels/swiglu.hpp"
-#include "model/slowdown.hpp"
 
 namespace tinyllama {
 FeedForward::FeedForward(const ModelConfig& config, const Variant& variant,
@@ -30,12 +29,9 @@ at::Tensor FeedForward::activation(const at::Tensor& hidden_states) const {
 }
 
 at::Tensor FeedForward::forward(const at::Tensor& hidden_states) const {
-  const auto feed = [this](const at::Tensor& x) {
-    const at::Tensor active = activation(x);
-    const ComponentRange range("ffn/down_proj");
-    return down_.forward(active);
-  };
-  return slowed(Part::ffn, feed, hidden_states);
+  const at::Tensor active = activation(hidden_states);
+  const ComponentRange range("ffn/down_proj");
+  return down_.forward(active);
 }
 
 NamedTensors FeedForward::parameters(const std::string& prefix) const {

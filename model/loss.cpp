@@ -9,7 +9,6 @@
 
 #include "model/component_range.hpp"
 #include "model/fused_loss.hpp"
-#include "model/slowdown.hpp"
 
 namespace tinyllama {
 
@@ -39,16 +38,13 @@ at::Tensor LmHead::forward(const at::Tensor& hidden_states) const {
 }
 
 at::Tensor LmHead::loss(const at::Tensor& hidden_states, const at::Tensor& targets) const {
-  const auto loss_of = [this](const at::Tensor& x, const at::Tensor& next) {
-    if (fused_loss_) {
-      const ComponentRange range("loss/fused");
-      return fused_loss(x, projection_.weight(), next, products_);
-    }
-    const at::Tensor logits = forward(x);
-    const ComponentRange range("loss/cross_entropy");
-    return next_token_loss(logits, next);
-  };
-  return slowed(Part::loss, loss_of, hidden_states, targets);
+  if (fused_loss_) {
+    const ComponentRange range("loss/fused");
+    return fused_loss(hidden_states, projection_.weight(), targets, products_);
+  }
+  const at::Tensor logits = forward(hidden_states);
+  const ComponentRange range("loss/cross_entropy");
+  return next_token_loss(logits, targets);
 }
 
 NamedTensors LmHead::parameters(const std::string& prefix) const {

@@ -6,7 +6,6 @@
 
 #include "model/kernels/gpu_launch.hpp"
 #include "model/products.hpp"
-#include "model/slowdown.hpp"
 #include "model/step_graph.hpp"
 
 namespace tinyllama {
@@ -50,9 +49,6 @@ DeviceTraits device_traits(c10::DeviceType device) {
 
 std::string refuse_variant(const Variant& variant, Dtype dtype, const DeviceTraits& traits) {
   const auto has = [&](Switch option) { return variant.has(option); };
-  if (std::string slowdown = refuse_slowdown(traits.is_gpu, has(Switch::checkpoint));
-      !slowdown.empty())
-    return slowdown;
   if (has(Switch::graph) && !traits.is_gpu)
     return "graph: only a GPU captures its work; this is a CPU";
   if (has(Switch::graph) && !traits.has_graphs)

@@ -8,7 +8,6 @@
 #include "model/component_range.hpp"
 #include "model/kernels/rms_norm.hpp"
 #include "model/residual.hpp"
-#include "model/slowdown.hpp"
 
 namespace tinyllama {
 namespace {
@@ -31,28 +30,15 @@ RmsNorm::RmsNorm(const ModelConfig& config, const Variant& variant, TensorInitia
 
 at::Tensor RmsNorm::forward(const at::Tensor& hidden_states) const {
   const ComponentRange range("rms_norm");
-  const auto normalize = [this](const at::Tensor& x) {
-    return fused_ ? kernels::rms_norm(x, weight_, eps_) : plain_rms_norm(x, weight_, eps_);
-  };
-  return slowed(Part::rms_norm, normalize, hidden_states);
+  return fused_ ? kernels::rms_norm(hidden_states, weight_, eps_)
+                : plain_rms_norm(hidden_states, weight_, eps_);
 }
 
 RmsNorm::Sum RmsNorm::add_and_normalize(const at::Tensor& stream, const at::Tensor& branch) const {
   if (fused_) {
     const ComponentRange range("rms_norm");
-    Sum result;
-    const auto normalize = [this](const at::Tensor& x, const at::Tensor& added) {
-      return kernels::add_rms_norm(x, added, weight_, eps_);
-    };
-    result.normalized = slowed_as(
-        Part::rms_norm,
-        [&] {
-          auto [sum, normalized] = normalize(stream, branch);
-          result.stream = std::move(sum);
-          return normalized;
-        },
-        normalize, stream, branch);
-    return result;
+    auto [sum, normalized] = kernels::add_rms_norm(stream, branch, weight_, eps_);
+    return {std::move(sum), std::move(normalized)};
   }
   const at::Tensor sum = add_residual(stream, branch);
   return {sum, forward(sum)};

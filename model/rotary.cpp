@@ -11,7 +11,6 @@
 
 #include "model/component_range.hpp"
 #include "model/kernels/rotary.hpp"
-#include "model/slowdown.hpp"
 
 namespace tinyllama {
 namespace {
@@ -52,12 +51,8 @@ at::Tensor RotaryTable::rotate(const at::Tensor& x) const {
   const int64_t seq = x.size(1);
   TORCH_CHECK_VALUE(seq <= cos_.size(0), "sequence length ", seq,
                     ": the rotary table was made for at most ", cos_.size(0), " positions");
-  const auto turn = [this](const at::Tensor& heads) {
-    if (fused_) return kernels::rotate(heads, cos_, sin_);
-    const int64_t positions = heads.size(1);
-    return heads * cos_.narrow(0, 0, positions) + rotate_half(heads) * sin_.narrow(0, 0, positions);
-  };
-  return slowed(Part::rotary, turn, x);
+  if (fused_) return kernels::rotate(x, cos_, sin_);
+  return x * cos_.narrow(0, 0, seq) + rotate_half(x) * sin_.narrow(0, 0, seq);
 }
 
 }  // namespace tinyllama

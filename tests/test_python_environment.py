@@ -159,21 +159,20 @@ set_up_build() { echo build "${@:3}"; }
 @pytest.mark.parametrize(
     ("purpose", "has_own_torch", "parts"),
     [
-        ("bench", False, "torch build"),
+        ("bench", False, "torch build programs"),
         (
             "test",
             False,
             "torch requirements-test.txt requirements-compare.txt requirements-pictures.txt "
-            "requirements-oracle.txt build TINY_LLAMA_WITH_SLOWDOWN=ON",
+            "requirements-oracle.txt build",
         ),
         (
             "test",
             True,
-            "requirements-test.txt requirements-compare.txt requirements-pictures.txt build "
-            "TINY_LLAMA_WITH_SLOWDOWN=ON",
+            "requirements-test.txt requirements-compare.txt requirements-pictures.txt build",
         ),
-        ("peers", False, "torch requirements-oracle.txt build"),
-        ("peers", True, "build"),
+        ("peers", False, "torch requirements-oracle.txt build programs"),
+        ("peers", True, "build programs"),
         ("golden", False, "torch requirements-oracle.txt"),
         ("golden", True, ""),
         ("compare", False, "requirements-compare.txt"),

@@ -52,6 +52,7 @@ struct RawOptions {
   std::string verify = "before";
   std::string admit = "fitting";
   std::optional<double> precision_percent;
+  std::vector<std::string> slow;
   ModelDimensions custom;
 };
 
@@ -141,6 +142,10 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
   app.add_flag("--serve", options.serve,
                "stay resident, and open and time cases as requests on standard input say "
                "(docs/serve.md)");
+  app.add_option(
+      "--slow", raw.slow,
+      "with --serve: REGEX=FRACTION; cases whose name the expression finds spin for that "
+      "fraction of each iteration (calibrates comparisons)");
 }
 
 // The flags that say how long a case is timed: the timing engine's business here.
@@ -308,6 +313,20 @@ void check_figures_of_merit(const Options& options) {
   if (options.serve) refuse("--serve", "which answers requests and prints nothing else");
 }
 
+KnownSlowdown parse_slowdown(const std::string& text) {
+  constexpr double most = 10;
+  const size_t equals = text.rfind('=');
+  const std::string number = equals == std::string::npos ? "" : text.substr(equals + 1);
+  char* end = nullptr;
+  const double fraction = std::strtod(number.c_str(), &end);
+  if (number.empty() || *end != '\0' || !(fraction > 0 && fraction <= most)) {
+    throw std::invalid_argument(
+        fmt::format("--slow '{}': must be REGEX=FRACTION with a fraction above 0 and at most {:g}",
+                    text, most));
+  }
+  return {text.substr(0, equals), fraction};
+}
+
 // With --serve the requests say what is timed, and how long; peaks and files are not its business.
 void check_serve(const Options& options) {
   if (!options.serve) return;
@@ -351,6 +370,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
     return std::nullopt;
   options.axes = read_axes(app, raw, component_names);
   read_values(app, raw, options);
+  for (const std::string& text : raw.slow) options.slow.push_back(parse_slowdown(text));
+  if (!options.slow.empty() && !options.serve) {
+    throw std::invalid_argument(
+        "--slow: only with --serve; it slows cases on purpose, to calibrate comparisons");
+  }
   check_serve(options);
   check_figures_of_merit(options);
   return options;

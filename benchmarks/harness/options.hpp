@@ -41,6 +41,13 @@ struct TimingOptions {
 inline constexpr double kDefaultPrecision = 0.02;
 inline constexpr double kDefaultPrecisionTimes = 5;
 
+/// A test option of the served program: cases whose name `pattern` finds take longer by this
+/// fraction of each iteration, which calibrates comparisons.
+struct KnownSlowdown {
+  std::string pattern;
+  double fraction = 0;
+};
+
 struct Options {
   AxisOptions axes;
   std::string device = "auto";
@@ -61,8 +68,9 @@ struct Options {
   bool list = false;
   bool dry_run = false;
   bool describe_device = false;
-  bool figures_of_merit = false;   ///< print FOM lines and how the run ended (figures_of_merit.hpp)
-  bool serve = false;              ///< stay resident and answer requests (serve.hpp)
+  bool figures_of_merit = false;  ///< print FOM lines and how the run ended (figures_of_merit.hpp)
+  bool serve = false;             ///< stay resident and answer requests (serve.hpp)
+  std::vector<KnownSlowdown> slow;
   std::string filter = ".";        ///< --benchmark_filter
   std::string out_file;            ///< --benchmark_out
   std::string format = "console";  ///< --benchmark_format: console or json

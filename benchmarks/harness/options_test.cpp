@@ -268,6 +268,17 @@ TEST(OptionsTest, AdmitsWhatFitsUnlessToldOtherwise) {
   EXPECT_CONTAINS(error({"--admit=some"}), "--admit 'some': must be one of fitting, all");
 }
 
+TEST(OptionsTest, AKnownSlowdownIsOfTheServedProgramOnly) {
+  const auto slow = parse({"--serve", "--slow", "ffn/.*=a=0.05", "--slow", "loss=10"}).slow;
+  ASSERT_EQ(slow.size(), 2U);
+  EXPECT_EQ(slow[0].pattern, "ffn/.*=a");
+  EXPECT_EQ(slow[0].fraction, 0.05);
+  EXPECT_EQ(slow[1].fraction, 10);
+  EXPECT_CONTAINS(error({"--slow", "ffn=0.1"}), "--slow: only with --serve");
+  for (const char* bad : {"ffn", "ffn=", "ffn=0", "ffn=-1", "ffn=11", "ffn=nan", "ffn=5%"})
+    EXPECT_CONTAINS(error({"--serve", "--slow", bad}), "must be REGEX=FRACTION") << bad;
+}
+
 TEST(OptionsTest, FiguresOfMeritNeedAConsoleAndTimes) {
   EXPECT_FALSE(parse({}).figures_of_merit);
   EXPECT_TRUE(parse({"--figures-of-merit"}).figures_of_merit);

@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <limits>
+#include <regex>
 #include <stdexcept>
 #include <system_error>
 
@@ -98,6 +99,50 @@ double read_seconds(const Json& request, double most_seconds) {
   return value.get<double>();
 }
 
+// Takes longer than its work by a fraction of it. On a GPU the device is waited for first, as
+// otherwise only the host would be slowed.
+class SlowedWork final : public WorkItem {
+ public:
+  SlowedWork(std::unique_ptr<WorkItem> work, const instruments::Device& device, double fraction)
+      : work_(std::move(work)), device_(device), fraction_(fraction) {}
+  void prepare() override { work_->prepare(); }
+  void run() override {
+    const auto start = Clock::now();
+    work_->run();
+    device_.synchronize();
+    const auto end = Clock::now();
+    const std::chrono::duration<double> longer = fraction_ * (end - start);
+    while (Clock::now() - end < longer) {
+    }
+  }
+  NamedTensors results() const override { return work_->results(); }
+
+ private:
+  std::unique_ptr<WorkItem> work_;
+  instruments::Device device_;
+  double fraction_;
+};
+
+void add(std::map<std::string, double>& slowed, const KnownSlowdown& slowdown,
+         const std::vector<Case>& cases) {
+  const auto refuse_pattern = [&](const std::string& why) {
+    throw std::invalid_argument(fmt::format("--slow '{}': {}", slowdown.pattern, why));
+  };
+  std::regex pattern;
+  try {
+    pattern.assign(slowdown.pattern, std::regex::extended | std::regex::nosubs);
+  } catch (const std::regex_error& error) {
+    refuse_pattern(fmt::format("is not a regular expression: {}", error.what()));
+  }
+  bool found = false;
+  for (const Case& planned : cases) {
+    if (!std::regex_search(planned.name(), pattern)) continue;
+    slowed[planned.name()] = slowdown.fraction;
+    found = true;
+  }
+  if (!found) refuse_pattern("no case has such a name");
+}
+
 [[noreturn]] void refuse_system(const char* what) {
   throw std::system_error(errno, std::generic_category(), what);
 }
@@ -134,9 +179,10 @@ struct Server::OpenCase {
 };
 
 Server::Server(const instruments::Device& device, const std::vector<Case>& cases,
-               const RunSettings& settings)
+               const RunSettings& settings, const std::vector<KnownSlowdown>& slow)
     : device_(device), cases_(cases), settings_(settings), no_peaks_(device) {
   settings_.verify = Verify::only;
+  for (const KnownSlowdown& slowdown : slow) add(slowed_, slowdown, cases);
   if (settings.cold_cache) flusher_ = std::make_unique<CacheFlusher>(device);
 }
 
@@ -219,6 +265,10 @@ Json Server::open(const ServeRequest& request) {
 
 void Server::prepare(const ServeRequest& request, OpenCase& opened, Json& answer) {
   opened.work = build_work(device_, *opened.planned, settings_.seed, settings_.weights);
+  if (const auto slow = slowed_.find(request.case_name); slow != slowed_.end()) {
+    opened.work.item =
+        std::make_unique<SlowedWork>(std::move(opened.work.item), device_, slow->second);
+  }
   answer["seconds"] =
       warm_up(device_, *opened.work.item, kWarmUpSeconds, settings_.max_seconds_per_case / 10);
   if (!request.meter) return;
@@ -332,6 +382,8 @@ console::ExitCode serve(const Options& options, const Plan& plan, const instrume
   instruments::host_allocator::install();  // only now: oneDNN may announce itself when it is asked
   Json context = run_context(options, device, weights);
   context["verify"] = "on request";
+  for (const KnownSlowdown& slow : options.slow)
+    context["slowed"].push_back(fmt::format("{}={:g}", slow.pattern, slow.fraction));
   Json names = Json::array();
   for (const Case& planned : plan.cases) names.push_back(planned.name());
   Server server(device, plan.cases,
@@ -339,7 +391,8 @@ console::ExitCode serve(const Options& options, const Plan& plan, const instrume
                  .memory_limit_bytes = options.memory_limit_bytes.value_or(0),
                  .max_seconds_per_case = options.max_seconds_per_case,
                  .cold_cache = options.cold_cache,
-                 .weights = weights});
+                 .weights = weights},
+                options.slow);
   bool read = output.write({{"turns", 1}, {"cases", names}, {"context", context}});
   LineInput input(STDIN_FILENO);
   while (read) {

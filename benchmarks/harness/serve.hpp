@@ -34,9 +34,10 @@ ServeRequest parse_serve_request(const std::string& line, double most_seconds);
 
 class Server {
  public:
-  /// `cases` must outlive it. Of the settings, `verify` is not looked at: the requests say it.
+  /// Throws std::invalid_argument for a slowdown whose expression is none or finds no case. `cases`
+  /// must outlive it. Of the settings, `verify` is not looked at: the requests say it.
   Server(const instruments::Device& device, const std::vector<Case>& cases,
-         const RunSettings& settings);
+         const RunSettings& settings, const std::vector<KnownSlowdown>& slow = {});
   ~Server();
 
   /// The answer to one line: what was asked for, "skipped", "failed", or "error" for a request that
@@ -64,6 +65,7 @@ class Server {
   std::unique_ptr<Runner> prover_;  // made when the first proof is asked for
   std::unique_ptr<CacheFlusher> flusher_;
   std::map<std::string, OpenCase> open_;
+  std::map<std::string, double> slowed_;  // fractions, by case
 };
 
 /// Lines of a file descriptor. Waits without using the processor, and stops waiting when the

@@ -98,7 +98,7 @@ class ServerTest : public ::testing::Test {
   void TearDown() override { instruments::host_allocator::set_limit(0); }
 
   Server& server() {
-    if (!server_) server_ = std::make_unique<Server>(cpu, cases, settings);
+    if (!server_) server_ = std::make_unique<Server>(cpu, cases, settings, slow);
     return *server_;
   }
   Json ask(const std::string& action, size_t index, const Json& more = Json::object()) {
@@ -127,6 +127,7 @@ class ServerTest : public ::testing::Test {
 
   instruments::Device cpu = instruments::Device::select("cpu");
   RunSettings settings;
+  std::vector<KnownSlowdown> slow;
   std::shared_ptr<int> forwards = std::make_shared<int>(0);
   Component honest = testing::linear_component({}, forwards);
   std::vector<Case> cases = {testing::small_case(honest, Pass::forward),
@@ -169,6 +170,38 @@ TEST_F(ServerTest, ATurnUsesItsTimeAndRunsAtLeastOnce) {
     EXPECT_GE(used.count(), 0.05);
   }
   EXPECT_GT(iterations, 10U) << "a product of 8 by 8 takes microseconds";
+}
+
+TEST_F(ServerTest, ASlowedCaseTakesLongerByItsFractionAndComputesTheSame) {
+  const auto fastest = [&](size_t index) {
+    const Json seconds = time(index, 0.02).at("seconds");
+    return *std::min_element(seconds.begin(), seconds.end());
+  };
+  slow = {{"/forward/", 5.0}};
+  ASSERT_TRUE(ask("open", 0, {{"verify", true}}).contains("opened"));
+  ASSERT_TRUE(ask("open", 1).contains("opened"));
+  const double slowed = fastest(0).get<double>();
+  const double untouched = fastest(1).get<double>();
+  ask("close", 0);
+  slow.clear();
+  Server plain(cpu, cases, settings);
+  const auto ask_plain = [&](const Json& request) { return plain.answer(request.dump()); };
+  ask_plain({{"do", "open"}, {"case", cases[0].name()}});
+  const Json seconds =
+      ask_plain({{"do", "time"}, {"case", cases[0].name()}, {"seconds", 0.02}}).at("seconds");
+  const double as_it_is = std::min_element(seconds.begin(), seconds.end())->get<double>();
+  EXPECT_GT(slowed, 4 * as_it_is);
+  EXPECT_LT(untouched, slowed) << "the expression does not find it";
+}
+
+TEST_F(ServerTest, ASlowdownThatSlowsNothingIsRefused) {
+  const auto error = [&](const char* pattern) {
+    return testing::error_of<std::invalid_argument>([&] {
+      const Server refused(cpu, cases, settings, {{pattern, 0.1}});
+    });
+  };
+  EXPECT_EQ(error("attention"), "--slow 'attention': no case has such a name");
+  EXPECT_CONTAINS(error("("), "--slow '(': is not a regular expression");
 }
 
 TEST_F(ServerTest, CountersAreThoseOfTheCaseWhateverElseIsOpen) {

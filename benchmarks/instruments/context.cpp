@@ -69,9 +69,6 @@ void add_environment(Settings& settings) {
       "HSA_",
       "CUDA_VISIBLE",
       "PYTORCH_",
-#ifdef TINY_LLAMA_WITH_SLOWDOWN
-      "TINY_LLAMA_SLOWDOWN",
-#endif
   });
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;

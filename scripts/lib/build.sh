@@ -71,8 +71,8 @@ set_up_configured() {
   sed -n '/^CMake Warning at cmake/,/^Call Stack/s/^  /   /p' "$log_folder/$name.log" >&2
 }
 
-# set_up_build <preset> <build folder> [<CMake variable>=<value>]...
+# set_up_build <preset> <build folder> [target]...
 set_up_build() {
-  set_up_configured "$@"
-  require_step "build $(basename "$2")" "build_$(basename "$2")" build "$2"
+  set_up_configured "$1" "$2"
+  require_step "build $(basename "$2")" "build_$(basename "$2")" build "${@:2}"
 }

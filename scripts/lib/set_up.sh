@@ -52,7 +52,7 @@ set_up_torch_trial() { # <folder>; sets trial_folder
 # set_up <bench|test|peers|golden|prove|compare>: what that command needs. The oracle's packages go beside torch: where the user's own
 # Python has that, they are the user's to install. What compares results needs no torch, and so goes into .venv in any case.
 set_up() {
-  local purpose="$1" own_torch="" needs_oracle="" needed=() not_needed=(python3-venv) settings=() file
+  local purpose="$1" own_torch="" needs_oracle="" needed=() not_needed=(python3-venv) targets=() file
   if [[ "$purpose" == compare ]]; then
     set_up_compare
     return
@@ -79,9 +79,9 @@ set_up() {
   if [[ -n "$needs_oracle" ]]; then set_up_tools requirements-oracle.txt "the oracle of the proofs" oracle; fi
   if [[ "$purpose" != golden ]]; then
     set_up_google_benchmark
-    # the gate on itself: a program that is slowed on purpose has to fail it
-    if [[ "$purpose" == test ]]; then settings+=(TINY_LLAMA_WITH_SLOWDOWN=ON); fi
-    set_up_build "$(choose_preset)" "$project_root/build" "${settings[@]}"
+    # whoever measures need not wait for the tests to be compiled
+    if [[ "$purpose" != test && "$purpose" != prove ]]; then targets=(programs); fi
+    set_up_build "$(choose_preset)" "$project_root/build" "${targets[@]}"
   fi
   unlock_set_up
 }

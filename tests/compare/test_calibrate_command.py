@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from calibrated_machine import CONTEXT, case_name, write_recording
+from calibrated_machine import CONTEXT, PARTS, case_name, write_recording
 
 from tinyllama_tools.calibrate import real_runs
 from tinyllama_tools.calibrate.analysis import (
@@ -19,19 +19,13 @@ from tinyllama_tools.calibrate.analysis import (
 )
 from tinyllama_tools.calibrate.command import main
 from tinyllama_tools.calibrate.false_alarm_rows import Effort, Rule
+from tinyllama_tools.calibrate.known_slowdown import parse_slowdown, slow_arguments
 from tinyllama_tools.calibrate.measuring import kind_inside, kind_of_slowdown, recordings_of
 from tinyllama_tools.calibrate.options import add_options
 from tinyllama_tools.calibrate.page_runs import runs_section
 from tinyllama_tools.calibrate.published_words import published_arguments
 from tinyllama_tools.calibrate.real_runs import RealRun, keep_run, kept_runs, run_once
 from tinyllama_tools.calibrate.run_groups import run_rows
-from tinyllama_tools.calibrate.slowdown_build import (
-    PARTS,
-    VARIABLE,
-    parse_slowdown,
-    slowdown_environment,
-    slowdown_program,
-)
 from tinyllama_tools.published_results import published_context
 from tinyllama_tools.reading.errors import BadInputError
 
@@ -80,7 +74,7 @@ def test_recordings_are_analysed_into_document_page_and_profile(
     assert document["meta"]["commit"] == CONTEXT["git_commit"]
     assert [row["name"] for row in document["recordings"]] == [
         "A/A",
-        "every part slowed by 5%",
+        "every case slowed by 5%",
         "slowed inside ffn",
     ]
     assert document["recordings"][0]["block_seconds"] == pytest.approx(4.5)
@@ -153,9 +147,9 @@ def test_one_block_has_no_halves(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ("options", "words"),
     [
         (("--simulate", "--record", "1m"), "--simulate"),
-        (("--slow", "ffn:0.05"), "--runs"),
-        (("--runs", "1", "--slow", "wheel:0.05"), "'wheel': must be one of embedding"),
-        (("--runs", "1", "--slow", "ffn:11"), "above 0, at most 10"),
+        (("--slow", "ffn=0.05"), "--runs"),
+        (("--runs", "1", "--slow", "ffn:0.05"), "must be REGEX=FRACTION"),
+        (("--runs", "1", "--slow", "ffn=11"), "above 0, at most 10"),
         (("--record", "soon"), "'soon'"),
         (("--", "--pairs", "12"), "--pairs 12"),
         (("--record", "1m", "--publish", "here"), "--publish"),
@@ -185,12 +179,12 @@ def test_a_run_is_kept_with_its_verdicts(monkeypatch: pytest.MonkeyPatch, tmp_pa
     case = {"name": "ffn", "outcome": "slower", "attribution": {"culprit": "rotary"}}
     body = (
         f"document = {{'cases': [{case!r}], 'base_context': {CONTEXT!r}}}\n"
-        "assert '--environment-new' in sys.argv and 'A=b' in sys.argv\n"
+        "assert '--slow-new=^ffn/=0.05' in sys.argv\n"
         "(folder / 'comparison.json').write_text(json.dumps(document))\n"
         "sys.exit(1)\n"
     )
     stand_in(monkeypatch, tmp_path, body)
-    run = run_once(Path("program"), {"ffn": 0.05}, {"A": "b"}, ["--budget", "1m"])
+    run = run_once(Path("program"), {"^ffn/": 0.05}, ["--budget", "1m"])
     assert (run.exit_status, dict(run.outcomes)) == (1, {"ffn": "slower"})
     assert run.culprits == {"ffn": "rotary"}
     assert (run.git_commit, run.device, run.threads) == (CONTEXT["git_commit"], "Example CPU", 2)
@@ -204,7 +198,7 @@ def test_a_run_that_measured_nothing_is_an_error_with_its_words(
 ) -> None:
     stand_in(monkeypatch, tmp_path, "print('no such build', file=sys.stderr)\nsys.exit(2)\n")
     with pytest.raises(BadInputError, match="ended with 2: no such build"):
-        run_once(Path("program"), {}, {}, [])
+        run_once(Path("program"), {}, [])
 
 
 WITHOUT_VERDICT = (
@@ -300,15 +294,8 @@ def test_what_is_published_names_no_path_and_no_host() -> None:
 
 
 def test_slowdowns_are_spelled_as_the_program_reads_them() -> None:
-    assert parse_slowdown("ffn:0.05,loss:0.1") == {"ffn": 0.05, "loss": 0.1}
-    assert slowdown_environment({"ffn": 0.05, "loss": 0.1}) == {VARIABLE: "ffn:0.05,loss:0.1"}
-    assert slowdown_environment({}) == {}
-    for text in ("ffn", "ffn:0.05,ffn:0.1", "ffn:fast"):
-        with pytest.raises(ValueError, match=r"PART:FRACTION|above 0"):
+    assert parse_slowdown("^ffn/batch=4=0.05") == {"^ffn/batch=4": 0.05}
+    assert slow_arguments({"^ffn/": 0.05, ".": 10}) == ("--slow=^ffn/=0.05", "--slow=.=10")
+    for text in ("ffn", "ffn=0", "ffn=11", "ffn=fast"):
+        with pytest.raises(ValueError, match=r"REGEX=FRACTION"):
             parse_slowdown(text)
-
-
-def test_a_folder_that_is_no_build_has_no_slowdown_build(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match=r"no CMakeCache\.txt"):
-        slowdown_program(tmp_path)
-    assert list(tmp_path.iterdir()) == []

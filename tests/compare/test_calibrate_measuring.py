@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from calibrated_machine import write_recording
-from turns_stand_in import FFN, LOSS, PROGRAM, STEP, make_build, starts_of
+from calibrated_machine import PARTS, write_recording
+from turns_stand_in import FFN, LOSS, STEP, make_build, starts_of
 
 from tinyllama_tools.calibrate import measuring
 from tinyllama_tools.calibrate.command import main
@@ -20,14 +19,7 @@ from tinyllama_tools.calibrate.measuring import (
 )
 from tinyllama_tools.calibrate.real_runs import kept_runs
 from tinyllama_tools.calibrate.recorder import HowLong, WhatToRecord, next_path
-from tinyllama_tools.calibrate.slowdown_build import (
-    PARTS,
-    SLOWED_PROGRAM,
-    VARIABLE,
-    slowdown_program,
-)
 from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter
-from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.suite_run import PROJECT
 
 QUICK = ("--", "--pairs", "2", "--slice", "1ms")
@@ -48,7 +40,8 @@ def test_a_recording_has_every_case_in_every_block(tmp_path: Path) -> None:
     assert found.headers[0].pairs == 2
     # two processes to greet, two to prove, two a block
     assert len(starts_of(build)) == 4 + 2 * found.blocks.blocks
-    assert not any(VARIABLE in start["environment"] for start in starts_of(build))
+    given = [word for start in starts_of(build) for word in start["arguments"]]
+    assert not any(word.startswith("--slow") for word in given)
 
 
 def test_options_of_run_choose_the_cases(tmp_path: Path) -> None:
@@ -72,22 +65,22 @@ def test_a_family_is_a_recording_of_its_own(tmp_path: Path) -> None:
     assert "--seq=32" in arguments, "options after -- replace those of the family"
 
 
-def test_only_the_new_side_is_slowed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_only_the_new_side_is_slowed(tmp_path: Path) -> None:
     build = make_build(tmp_path / "build", cases=CASES)
-    slow = make_build(tmp_path / "slow", cases=CASES)
-    monkeypatch.setattr(measuring, "slowdown_program", lambda *_: slow / PROGRAM)
     calibrate(tmp_path, build, "--record", "1s", *QUICK)
+    quiet = len(starts_of(build))
     assert calibrate(tmp_path, build, "--record-slowed", "2s", *QUICK) == 0
     found = recordings_of(tmp_path / "kept", [])
     assert set(found.injected) == set(SLOWDOWNS)
     assert set(found.inside) == {"ffn"}
-    variables = [start["environment"].get(VARIABLE) for start in starts_of(slow)]
-    assert variables.count(None) == len(variables) / 2
-    spelled = set(variables) - {None}
-    assert ",".join(f"{part}:0.05" for part in PARTS) in spelled
+    arguments = [start["arguments"] for start in starts_of(build)[quiet:]]
+    slowed = [tuple(x for x in given if x.startswith("--slow=")) for given in arguments]
+    assert slowed.count(()) == len(slowed) / 2
+    assert ("--slow=.=0.05",) in slowed
     # a twentieth of 40 ms, from four layers of 5 ms: a tenth more of each
-    (inside,) = (text for text in spelled if text.startswith("ffn:"))
-    assert float(inside.removeprefix("ffn:")) == pytest.approx(0.1, rel=0.1)
+    (inside,) = {words for words in slowed if len(words) == 2}
+    assert inside[1] == "--slow=^full_step/=0.05"
+    assert float(inside[0].removeprefix("--slow=^ffn/=")) == pytest.approx(0.1, rel=0.1)
     names = {path.name for path in (tmp_path / "kept").iterdir()}
     assert names >= {f"{kind_of_slowdown(0.05)}_0001.jsonl", f"{kind_inside('ffn')}_0001.jsonl"}
 
@@ -108,7 +101,6 @@ def test_slowed_kinds_take_turns_the_one_with_least_first(
         write_recording(next_path(folder, what.kind), how.blocks)
 
     monkeypatch.setattr(measuring, "record", recorded)
-    monkeypatch.setattr(measuring, "slowdown_program", lambda *_: tmp_path)
     monkeypatch.setattr(measuring.time, "monotonic", lambda: now[0])
     assert calibrate(tmp_path, tmp_path, "--record-slowed", "85s") == 0
     two, ten, inside = kind_of_slowdown(0.02), kind_of_slowdown(0.10), kind_inside("ffn")
@@ -118,7 +110,9 @@ def test_slowed_kinds_take_turns_the_one_with_least_first(
 
 def test_a_continued_recording_is_slowed_as_before(tmp_path: Path) -> None:
     assert _fraction_recorded(tmp_path, "ffn") is None
-    header = RecordingHeader("p", f"p {VARIABLE}=ffn:0.125", "in turn", 2, 0.1, 1, "2026")
+    slow = {"^ffn/": 0.125, "^full_step/": 0.05}
+    settings = {"new_slow": slow}
+    header = RecordingHeader("p", "p", "in turn", 2, 0.1, 1, "2026", settings=settings)
     with RecordingWriter(tmp_path / f"{kind_inside('ffn')}_0001.jsonl", header):
         pass
     assert _fraction_recorded(tmp_path, "ffn") == 0.125
@@ -149,44 +143,3 @@ def test_a_program_that_cannot_stay_is_bad_input(
     build = make_build(tmp_path / "build", cases=CASES, is_resident=False)
     assert calibrate(tmp_path, build, "--record", "1s", *QUICK) == 2
     assert "cannot be recorded" in capsys.readouterr().err
-
-
-def stand_in_cmake(folder: Path, status: int) -> None:
-    """A cmake that notes what it was asked, and makes what the next step looks for."""
-    program = folder / "bin/cmake"
-    program.parent.mkdir(parents=True)
-    program.write_text(
-        f'#!/bin/sh\necho "$@" >> "{folder}/asked"\necho "the words of cmake"\nexit {status}\n'
-    )
-    program.chmod(0o755)
-
-
-def build_with_cache(folder: Path) -> Path:
-    folder.mkdir()
-    entries = "CMAKE_BUILD_TYPE:STRING=Release\nTINY_LLAMA_BUILD_TESTS:BOOL=ON\n"
-    (folder / "CMakeCache.txt").write_text(entries + "Torch_DIR:PATH=/of/torch\n")
-    return folder
-
-
-def test_the_slowed_program_is_added_to_the_build(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    stand_in_cmake(tmp_path, 0)
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    build = build_with_cache(tmp_path / "build")
-    assert slowdown_program(build) == build / SLOWED_PROGRAM
-    assert (tmp_path / "asked").read_text().splitlines() == [
-        f"-DTINY_LLAMA_WITH_SLOWDOWN=ON {build}",
-        f"--build {build} --target tiny_llama_bench_slowed",
-    ]
-
-
-def test_a_slowdown_build_that_fails_says_where_its_log_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    stand_in_cmake(tmp_path, 1)
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    build = build_with_cache(tmp_path / "build")
-    with pytest.raises(BadInputError, match="the words of cmake") as failed:
-        slowdown_program(build)
-    assert str(build / "slowdown_build.log") in str(failed.value)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from compare_run import document_of, run
 
-from tinyllama_tools.calibrate.slowdown_build import slowdown_environment
 from tinyllama_tools.judging.design import fewest_blocks
 
 NAME = "ffn/forward_backward/baseline/tiny/f32/batch:8/seq:128"
@@ -16,7 +15,7 @@ ALPHA, LOOKS = 0.05, 1
 SHORT = ["--components=ffn", "--passes=forward_backward", "--device=cpu", "--threads=1"]
 SHORT += [f"--alpha={ALPHA}", f"--looks={LOOKS}", "--pairs=4"]
 # far beyond what other work on the machine makes of it
-TWICE_ITS_TIME = slowdown_environment({"ffn": 1.0})
+TWICE_ITS_TIME = "--slow-new=^ffn/=1"
 
 
 def judged(status: int, cases: dict[str, dict[str, object]], output: Path) -> dict[str, object]:
@@ -35,10 +34,10 @@ def test_a_build_compared_with_itself_passes(bench_program: Path, tmp_path: Path
     assert judged(status, cases, output)["outcome"] in {"same", "unclear"}
 
 
-def test_a_build_slowed_on_purpose_fails(slowed_program: Path, tmp_path: Path) -> None:
+def test_a_build_slowed_on_purpose_fails(bench_program: Path, tmp_path: Path) -> None:
     """Both sides are one program, so that nothing but the slowdown can be what fails."""
     output = tmp_path / "out"
-    slow = [f"--environment-new={name}={value}" for name, value in TWICE_ITS_TIME.items()]
-    status, cases = run(slowed_program, slowed_program, output, *SHORT, *slow, quick=False)
+    slow = [*SHORT, TWICE_ITS_TIME]
+    status, cases = run(bench_program, bench_program, output, *slow, quick=False)
     assert status == 1
     assert judged(status, cases, output)["outcome"] == "slower"

@@ -193,7 +193,7 @@ def calibration_document(
     everything = {
         "A/A": recordings.quiet,
         **({"A/A, a family of its own": recordings.family} if recordings.family else {}),
-        **{f"every part slowed by {x:.0%}": found for x, found in recordings.injected.items()},
+        **{f"every case slowed by {x:.0%}": found for x, found in recordings.injected.items()},
         **{f"slowed inside {part}": found for part, found in recordings.inside.items()},
     }
     found = {

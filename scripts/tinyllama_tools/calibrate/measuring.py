@@ -11,6 +11,7 @@ from pathlib import Path
 from tinyllama_tools.calibrate.analysis import Recordings, Say
 from tinyllama_tools.calibrate.attribution_rate import component_of, whole_of
 from tinyllama_tools.calibrate.detection_rows import SLOWDOWNS
+from tinyllama_tools.calibrate.known_slowdown import MOST_FRACTION
 from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
 from tinyllama_tools.calibrate.real_runs import keep_run, run_once
 from tinyllama_tools.calibrate.recorder import (
@@ -22,14 +23,6 @@ from tinyllama_tools.calibrate.recorder import (
     run_settings,
 )
 from tinyllama_tools.calibrate.recordings import Recorded, read_recordings, whole_blocks
-from tinyllama_tools.calibrate.slowdown_build import (
-    MOST_FRACTION,
-    PARTS,
-    VARIABLE,
-    parse_slowdown,
-    slowdown_environment,
-    slowdown_program,
-)
 from tinyllama_tools.compare.attribution_tree import layers_by_size
 from tinyllama_tools.compare.build_side import PROGRAM_IN_BUILD
 from tinyllama_tools.compare.recording import read_recording
@@ -46,7 +39,8 @@ FAMILY_OPTIONS = (
     "--batch=1,2,3,4,5",
     "--seq=64",
 )
-INSIDE = "ffn"
+INSIDE, WHOLE = "ffn", "full_step"
+EVERY_CASE = "."
 STEP_SLOWDOWN = 0.05
 # of a kind, before another kind's turn
 ROUND_BLOCKS = 10
@@ -90,11 +84,15 @@ def _median(blocks: PairedBlocks, case: str) -> float:
 
 
 def _fraction_recorded(folder: Path, part: str) -> float | None:
-    """By how much earlier recordings slowed this part alone: those that continue them do so too."""
+    """By how much earlier recordings slowed this part: those that continue them do so too."""
     for path in recording_paths(folder, kind_inside(part)):
-        spelled = read_recording(path).header.new.rpartition(f"{VARIABLE}=")[2]
-        return parse_slowdown(spelled)[part]
+        return float(read_recording(path).header.settings["new_slow"][_cases_of(part)])
     return None
+
+
+def _cases_of(component: str) -> str:
+    """The expression that finds them."""
+    return f"^{component}/"
 
 
 def blocks_recorded(folder: Path, kind: str) -> int:
@@ -106,19 +104,19 @@ def blocks_recorded(folder: Path, kind: str) -> int:
 def _record_slowed(options: argparse.Namespace, say: Say) -> None:
     """As many blocks of each kind, in rounds of a few, so that no kind has an hour of its own.
 
-    Both sides are the slowdown build: only its variable differs. Every kind has one round at least.
+    Both sides are one program: only its option differs. Every kind has one round at least. Where a
+    part is slow the step that holds it is: each is slowed by its own share.
     """
     settings = run_settings(options.run_options)
     quiet = read_recordings(recording_paths(options.folder, QUIET)).blocks
     inside = _fraction_recorded(options.folder, INSIDE)
     if inside is None:
         inside = fraction_inside(quiet, INSIDE, STEP_SLOWDOWN)
-    say("bringing the slowdown build up to date")
-    program = slowdown_program(options.build)
+    program = options.build / PROGRAM_IN_BUILD
     kinds: dict[str, Mapping[str, float]] = {
-        kind_of_slowdown(fraction): dict.fromkeys(PARTS, fraction) for fraction in SLOWDOWNS
+        kind_of_slowdown(fraction): {EVERY_CASE: fraction} for fraction in SLOWDOWNS
     }
-    kinds[kind_inside(INSIDE)] = {INSIDE: inside}
+    kinds[kind_inside(INSIDE)] = {_cases_of(INSIDE): inside, _cases_of(WHOLE): STEP_SLOWDOWN}
     each = HowLong(options.record_slowed / len(kinds), ROUND_BLOCKS)
     started, waiting = time.monotonic(), set(kinds)
     while waiting or time.monotonic() - started < options.record_slowed:
@@ -126,7 +124,7 @@ def _record_slowed(options: argparse.Namespace, say: Say) -> None:
         kind = min(counts, key=lambda name: (counts[name], list(kinds).index(name)))
         waiting.discard(kind)
         say(f"recording {kind}, which has {counts[kind]} blocks")
-        what = WhatToRecord(kind, program, settings, slowdown_environment(kinds[kind]))
+        what = WhatToRecord(kind, program, settings, kinds[kind])
         record(what, options.folder, each, options.seed, say=say)
 
 
@@ -136,14 +134,11 @@ def _do_runs(options: argparse.Namespace, say: Say) -> None:
     Raises BadInputError after three in a row without one, or where the program cannot start.
     """
     program = options.build / PROGRAM_IN_BUILD
-    if options.slow:
-        program = slowdown_program(options.build)
-    environment = slowdown_environment(options.slow)
     rule = ["--alpha", f"{options.alpha:g}", "--margin", f"{options.margin:g}"]
     more = [*rule, "--looks", str(options.looks), *options.run_options]
     in_a_row = 0
     for number in range(1, options.runs + 1):
-        run = run_once(program, options.slow, environment, more)
+        run = run_once(program, options.slow, more)
         keep_run(run, options.folder)
         found = ", ".join(f"{name} {outcome}" for name, outcome in run.outcomes.items())
         what = found if run.has_verdict else f"no verdict: {run.reason}"
@@ -179,13 +174,13 @@ def recordings_of(folder: Path, files: list[Path]) -> Recordings:
     quiet = read_recordings(files or recording_paths(folder, QUIET))
     family = recording_paths(folder, FAMILY)
     found: dict[str, Recorded] = {}
-    for kind in (*map(kind_of_slowdown, SLOWDOWNS), *map(kind_inside, PARTS)):
+    for kind in (*map(kind_of_slowdown, SLOWDOWNS), kind_inside(INSIDE)):
         paths = recording_paths(folder, kind)
         if paths:
             found[kind] = read_recordings(paths)
     return Recordings(
         quiet,
         {x: found[kind_of_slowdown(x)] for x in SLOWDOWNS if kind_of_slowdown(x) in found},
-        {part: found[kind_inside(part)] for part in PARTS if kind_inside(part) in found},
+        {INSIDE: found[kind_inside(INSIDE)]} if kind_inside(INSIDE) in found else {},
         read_recordings(family) if family else None,
     )

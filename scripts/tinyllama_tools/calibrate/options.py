@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from tinyllama_tools.calibrate.slowdown_build import parse_slowdown
+from tinyllama_tools.calibrate.known_slowdown import parse_slowdown
 from tinyllama_tools.compare.common_options import fraction
 from tinyllama_tools.compare.profile_of_noise import DEFAULT_PATH
 from tinyllama_tools.compare.run_options import duration_of
@@ -33,13 +33,13 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     add("--record", type=duration_of, metavar="TIME", help=record)
     family = "record A/A blocks of 40 cases, a family of their own for false alarms"
     add("--record-family", type=duration_of, metavar="TIME", help=family)
-    slowed = "record that long with parts slowed: all by 2, 5 and 10 %%, then the FFN alone"
+    slowed = "record that long with cases slowed: all by 2, 5 and 10 %%, then the FFN and the step"
     add("--record-slowed", type=duration_of, metavar="TIME", help=slowed)
     runs = "do that many whole runs of `compare run`, A/A unless --slow is given"
     add("--runs", type=positive, metavar="N", help=runs)
-    slow = "what the new side of --runs is slowed by, such as ffn:0.05"
-    add("--slow", type=slowdown, default={}, metavar="PART:FRACTION,...", help=slow)
-    build = "the build that is calibrated; slowed parts add a program to it (default: build)"
+    slow = "what the new side of --runs is slowed by, such as ^ffn/=0.05"
+    add("--slow", type=slowdown, default={}, metavar="REGEX=FRACTION", help=slow)
+    build = "the build that is calibrated (default: build)"
     add("--build", type=Path, default=PROJECT / "build", metavar="FOLDER", help=build)
     add(
         "run_options",

@@ -1,6 +1,6 @@
 """Whole runs of `scripts/compare run`, as a user would start them, and the verdict of each.
 
-Both sides are the same program; a slowed run gives the new side alone the variable that slows it.
+Both sides are the same program; a slowed run slows cases of the new side alone.
 What every run said is a line of runs.jsonl, written when the run is over.
 """
 
@@ -28,9 +28,9 @@ COMMAND = (sys.executable, "-m", "tinyllama_tools.compare.main", "run")
 
 @dataclass(frozen=True)
 class RealRun:
-    """`slowdown`: fraction by part, empty for A/A. `outcomes` and `culprits` by case; `seconds` of
-    the whole run. `reason`: why it ended without a verdict; empty where it has one. `git_commit`,
-    `device` and `threads`: of the program that ran."""
+    """`slowdown`: fraction by expression, empty for A/A. `outcomes` and `culprits` by case;
+    `seconds` of the whole run. `reason`: why it ended without a verdict; empty where it has one.
+    `git_commit`, `device` and `threads`: of the program that ran."""
 
     slowdown: Mapping[str, float]
     exit_status: int
@@ -63,10 +63,9 @@ class RealRun:
 def run_once(
     program: Path,
     slowdown: Mapping[str, float],
-    environment: Mapping[str, str],
     options: Sequence[str],
 ) -> RealRun:
-    """One run of the command. `environment`: of the new side. `options`: more of its options.
+    """One run of the command. `slowdown`: of the new side. `options`: more of its options.
 
     A run that measured and ended without a verdict (budget too short, blocks became slower) is a
     run too. Raises BadInputError where nothing was measured: bad options, or a program that cannot
@@ -74,7 +73,7 @@ def run_once(
     """
     started, clock = datetime.now(timezone.utc), time.monotonic()
     sides = ["--base", str(program), "--new", str(program)]
-    more = [word for k, v in environment.items() for word in ("--environment-new", f"{k}={v}")]
+    more = [f"--slow-new={pattern}={fraction:.6g}" for pattern, fraction in slowdown.items()]
     with tempfile.TemporaryDirectory(prefix="tiny_llama_calibrate_") as folder:
         command = [*COMMAND, *sides, *more, *options, "--output", folder]
         finished = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
+from tinyllama_tools.calibrate.known_slowdown import slow_arguments
 from tinyllama_tools.compare.case_record import CaseRecord
 from tinyllama_tools.compare.measurements import (
     SIDES,
@@ -44,13 +45,13 @@ Greetings = dict[Side, Greeting]
 
 @dataclass(frozen=True)
 class WhatToRecord:
-    """`kind`: part of the file's name, e.g. `quiet`. `environment`: of the new side alone.
-    `settings`: options of `compare run`, which choose cases, pairs and slices."""
+    """`kind`: part of the file's name, e.g. `quiet`. `slowdown`: of the new side alone, fractions
+    by expression. `settings`: options of `compare run`, which choose cases, pairs and slices."""
 
     kind: str
     program: Path
     settings: argparse.Namespace
-    environment: Mapping[str, str] = field(default_factory=dict)
+    slowdown: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -143,11 +144,9 @@ def run_settings(options: Sequence[str]) -> argparse.Namespace:
 
 def _greeted(what: WhatToRecord, effort: SliceEffort, seed: int) -> tuple[TakingTurns, Greetings]:
     """Both sides, known to stay resident."""
-    environments = {Side.BASE: {}, Side.NEW: dict(what.environment)}
-    arguments = program_arguments(what.settings)
-    programs = {
-        side: TurnProgram(side.value, what.program, arguments, environments[side]) for side in SIDES
-    }
+    shared = program_arguments(what.settings)
+    arguments = {Side.BASE: shared, Side.NEW: (*shared, *slow_arguments(what.slowdown))}
+    programs = {side: TurnProgram(side.value, what.program, arguments[side]) for side in SIDES}
     measurer = TakingTurns(programs, effort, seed)
     try:
         return measurer, measurer.greet()
@@ -169,7 +168,7 @@ def record(what: WhatToRecord, folder: Path, how_long: HowLong, seed: int, *, sa
     if not cases:
         message = "the program has no case of these axes and this filter"
         raise BadInputError(f"{' '.join(program_arguments(settings))}: {message}")
-    words = " ".join(f"{name}={value}" for name, value in what.environment.items())
+    words = " ".join(slow_arguments(what.slowdown))
     header = RecordingHeader(
         base=str(what.program.name),
         new=f"{what.program.name} {words}".strip(),
@@ -180,7 +179,7 @@ def record(what: WhatToRecord, folder: Path, how_long: HowLong, seed: int, *, sa
         started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         base_context=greetings[Side.BASE].context,
         new_context=greetings[Side.NEW].context,
-        settings={**settings_of(settings), "new_environment": dict(what.environment)},
+        settings={**settings_of(settings), "new_slow": dict(what.slowdown)},
     )
     with RecordingWriter(path, header) as writer:
         blocks = record_blocks(measurer, cases, writer, how_long, say=say)

@@ -49,9 +49,12 @@ def _programs(
     options: argparse.Namespace, built: Mapping[Side, BuiltSide]
 ) -> dict[Side, TurnProgram]:
     environments = {Side.BASE: options.environment_base, Side.NEW: options.environment_new}
-    arguments = program_arguments(options)
+    shared = program_arguments(options)
+    arguments = {Side.BASE: shared, Side.NEW: (*shared, *(f"--slow={x}" for x in options.slow_new))}
     return {
-        side: TurnProgram(side.value, built[side].program, arguments, dict(environments[side]))
+        side: TurnProgram(
+            side.value, built[side].program, arguments[side], dict(environments[side])
+        )
         for side in SIDES
     }
 

@@ -125,6 +125,10 @@ def _add_sides(parser: argparse.ArgumentParser) -> None:
             metavar="NAME=VALUE",
             help=f"environment variable of the {side} alone",
         )
+    slow = "slow these cases of the new side by that fraction: whether that is found (a test)"
+    group.add_argument(
+        "--slow-new", action="append", default=[], metavar="REGEX=FRACTION", help=slow
+    )
     group.add_argument(
         "--build-folder",
         type=Path,
@@ -176,6 +180,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
         "arguments": list(program_arguments(options)),
         "base_environment": dict(options.environment_base),
         "new_environment": dict(options.environment_new),
+        "new_slow": options.slow_new,
         "budget_seconds": options.budget,
         "slice_seconds": options.slice,
         "limit_seconds": options.limit,
