@@ -48,8 +48,8 @@ std::string_view torch_kind() {
   return c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA) ? "CUDA" : "CPU";
 }
 
-/// A small product on the device: a driver that does not fit the library fails here, not on the
-/// first step.
+/// A small matrix multiplication on the device: a driver that does not fit the library fails here,
+/// not on the first step.
 SetupLine check_libtorch(const SelectedDevice& selected) {
   const auto* device = std::get_if<Device>(&selected);
   const auto where = device != nullptr ? device->torch() : c10::Device(c10::DeviceType::CPU);
@@ -62,8 +62,8 @@ SetupLine check_libtorch(const SelectedDevice& selected) {
       return {SetupStatus::ok, "libtorch", fmt::format("{}; computes on {}", version, where.str())};
     }
     return {SetupStatus::failed, "libtorch",
-            fmt::format("{}; a product on {} gives {} where {} is right", version, where.str(), sum,
-                        size * size * size)};
+            fmt::format("{}; a matrix multiplication on {} gives {} where {} is right", version,
+                        where.str(), sum, size * size * size)};
   } catch (const std::exception& error) {
     return {SetupStatus::failed, "libtorch",
             fmt::format("{}; cannot compute on {}: {}", version, where.str(), error.what())};
