@@ -74,51 +74,53 @@ ComponentTracker::Name ComponentTracker::component_of(uint64_t forward_thread,
   return after == created.begin() ? other_ : std::prev(after)->component;
 }
 
+template <typename Work>
+void ComponentTracker::with_thread_of(const at::RecordFunction& function, Work work) {
+  ComponentTracker* self = living().load();
+  if (self == nullptr) return;
+  const std::lock_guard lock(self->mutex_);
+  work(*self, self->threads_[function.threadId()]);
+}
+
 std::unique_ptr<at::ObserverContext> ComponentTracker::begin_range(
     const at::RecordFunction& range) {
-  ComponentTracker* self = living().load();
-  if (self == nullptr || is_structural_range(range.name())) return nullptr;
-  const std::lock_guard lock(self->mutex_);
-  const Name name = &*self->names_.emplace(range.name()).first;
-  ThreadState& state = self->threads_[range.threadId()];
-  state.ranges.push_back(name);
-  state.open.push_back(name);
-  self->mark_boundary(state);
+  if (is_structural_range(range.name())) return nullptr;
+  with_thread_of(range, [&](ComponentTracker& self, ThreadState& state) {
+    const Name name = &*self.names_.emplace(range.name()).first;
+    state.ranges.push_back(name);
+    state.open.push_back(name);
+    self.mark_boundary(state);
+  });
   return nullptr;
 }
 
 void ComponentTracker::end_range(const at::RecordFunction& range, at::ObserverContext*) {
-  ComponentTracker* self = living().load();
-  if (self == nullptr || is_structural_range(range.name())) return;
-  const std::lock_guard lock(self->mutex_);
-  ThreadState& state = self->threads_[range.threadId()];
-  // Opened before this tracker lived.
-  if (state.ranges.empty()) return;
-  state.ranges.pop_back();
-  state.open.pop_back();
-  self->mark_boundary(state);
+  if (is_structural_range(range.name())) return;
+  with_thread_of(range, [](ComponentTracker& self, ThreadState& state) {
+    // Opened before this tracker lived.
+    if (state.ranges.empty()) return;
+    state.ranges.pop_back();
+    state.open.pop_back();
+    self.mark_boundary(state);
+  });
 }
 
 std::unique_ptr<at::ObserverContext> ComponentTracker::begin_node(const at::RecordFunction& node) {
-  ComponentTracker* self = living().load();
-  if (self == nullptr) return nullptr;
-  const std::lock_guard lock(self->mutex_);
-  const Name component = self->component_of(node.forwardThreadId(), node.seqNr());
-  ThreadState& state = self->threads_[node.threadId()];
-  // A node without a number stores a leaf's gradient, right after the node that gave it.
-  const bool is_leaf = node.seqNr() < 0 && state.last_node != nullptr;
-  state.open.push_back(is_leaf ? state.last_node : component);
+  with_thread_of(node, [&](ComponentTracker& self, ThreadState& state) {
+    // A node without a number stores a leaf's gradient, right after the node that gave it.
+    const bool is_leaf = node.seqNr() < 0 && state.last_node != nullptr;
+    state.open.push_back(is_leaf ? state.last_node
+                                 : self.component_of(node.forwardThreadId(), node.seqNr()));
+  });
   return nullptr;
 }
 
 void ComponentTracker::end_node(const at::RecordFunction& node, at::ObserverContext*) {
-  ComponentTracker* self = living().load();
-  if (self == nullptr) return;
-  const std::lock_guard lock(self->mutex_);
-  ThreadState& state = self->threads_[node.threadId()];
-  if (state.open.empty()) return;
-  state.last_node = state.open.back();
-  state.open.pop_back();
+  with_thread_of(node, [](ComponentTracker&, ThreadState& state) {
+    if (state.open.empty()) return;
+    state.last_node = state.open.back();
+    state.open.pop_back();
+  });
 }
 
 const std::string& ComponentTracker::current() const {

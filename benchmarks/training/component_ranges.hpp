@@ -84,6 +84,8 @@ class ComponentTracker {
   static std::unique_ptr<at::ObserverContext> begin_node(const at::RecordFunction& node);
   static void end_node(const at::RecordFunction& node, at::ObserverContext* context);
 
+  template <typename Work>
+  static void with_thread_of(const at::RecordFunction& function, Work work);
   void mark_boundary(ThreadState& state) const;
   Name component_of(uint64_t forward_thread, int64_t sequence) const;
 

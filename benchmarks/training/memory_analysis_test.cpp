@@ -173,54 +173,38 @@ Json analysis_of_one_step() {
   return analyze_memory(one_step().finish(), workload(), std::nullopt);
 }
 
-TEST(MemoryAnalysisTest, PeaksOfTheStepAndOfEachPhase) {
-  const Json memory = analysis_of_one_step();
-  EXPECT_EQ(memory["first_step"], 2);
-  EXPECT_EQ(memory["last_step"], 2);
-  EXPECT_EQ(memory["baseline_bytes"], 1000);
-  EXPECT_EQ(memory["forward_peak_bytes"], 1000 + 256 + 256 + 320 + 50);
-  EXPECT_EQ(memory["peak_bytes"], 1000 + 256 + 256 + 320 + 400 + 320);
-  EXPECT_EQ(memory["backward_peak_bytes"], memory["peak_bytes"]);
-  EXPECT_EQ(memory["optimizer_peak_bytes"], 1000 + 400 + 70);
-  EXPECT_EQ(memory["live_bytes_after_steps"], Json::array({1000}));
-}
-
-TEST(MemoryAnalysisTest, SaysWhenAndWhereThePeakIs) {
-  const Json memory = analysis_of_one_step();
-  EXPECT_EQ(memory["peak_phase"], "backward");
-  EXPECT_EQ(memory["peak_component"], "loss/lm_head");
-  EXPECT_EQ(memory["peak_operator"], "aten::mm");
-  EXPECT_DOUBLE_EQ(memory["peak_seconds"].get<double>(), 4) << "after the step's begin at 1";
-}
-
-TEST(MemoryAnalysisTest, TheAverageIsWeightedByTime) {
+TEST(MemoryAnalysisTest, SaysWhatIsAliveWhenAndWhere) {
   const Json memory = analysis_of_one_step();
   // What lives in each of the five seconds.
   const double average = (1512 + 1832 + 1832 + 2232 + 1470) / 5.0;
-  EXPECT_DOUBLE_EQ(memory["average_bytes"].get<double>(), average);
-  EXPECT_DOUBLE_EQ(memory["peak_to_average"].get<double>(), 2552 / average);
-}
-
-TEST(MemoryAnalysisTest, BreakdownAddsUpToThePeak) {
-  const Json memory = analysis_of_one_step();
-  const Json& parts = memory["breakdown_at_peak"];
-  EXPECT_EQ(parts["parameters"], 400);
-  EXPECT_EQ(parts["optimizer_states"], 500);
-  EXPECT_EQ(parts["gradients"], 400);
-  // The copy of the queries is as large as the scores.
-  EXPECT_EQ(parts["attention_scores"], 256);
-  EXPECT_EQ(parts["activations"], 256) << "the logits are gone";
-  // 100 of before that nobody knows, and two gradients on their way.
-  EXPECT_EQ(parts["temporary"], 100 + 320 + 320);
-  int64_t sum = 0;
-  for (const auto& [name, bytes] : parts.items()) sum += bytes.get<int64_t>();
-  EXPECT_EQ(sum, memory["peak_bytes"].get<int64_t>());
-}
-
-TEST(MemoryAnalysisTest, ActivationsByComponentAreThoseThatOutliveTheForward) {
-  const Json memory = analysis_of_one_step();
-  EXPECT_EQ(memory["component_activation_bytes"],
-            (Json{{"attention/core", 512}, {"loss/lm_head", 320}}));
+  constexpr int64_t peak = 1000 + 256 + 256 + 320 + 400 + 320;
+  const Json expected = {
+      {"first_step", 2},
+      {"last_step", 2},
+      {"peak_bytes", peak},
+      {"average_bytes", average},
+      {"peak_to_average", peak / average},
+      {"forward_peak_bytes", 1000 + 256 + 256 + 320 + 50},
+      {"backward_peak_bytes", peak},
+      {"optimizer_peak_bytes", 1000 + 400 + 70},
+      {"baseline_bytes", 1000},
+      {"live_bytes_after_steps", Json::array({1000})},
+      {"peak_phase", "backward"},
+      {"peak_component", "loss/lm_head"},
+      {"peak_operator", "aten::mm"},
+      {"peak_seconds", 4.0},  // after the step's begin at 1
+      // The copy of the queries is as large as the scores; the logits are gone; 100 of before that
+      // nobody knows, and two gradients on their way.
+      {"breakdown_at_peak",
+       {{"parameters", 400},
+        {"gradients", 400},
+        {"optimizer_states", 500},
+        {"activations", 256},
+        {"attention_scores", 256},
+        {"temporary", 100 + 320 + 320}}},
+      // Those that outlive the forward.
+      {"component_activation_bytes", {{"attention/core", 512}, {"loss/lm_head", 320}}}};
+  for (const auto& [key, value] : expected.items()) EXPECT_EQ(memory.at(key), value) << key;
 }
 
 TEST(MemoryAnalysisTest, CountsAllocationsPerStep) {
@@ -278,27 +262,30 @@ TEST(MemoryAnalysisTest, TheLargestSpikeIsOfOneCallOfAnOperator) {
                                            {"phase", "optimizer"}}));
 }
 
-TEST(MemoryAnalysisTest, FragmentationOfAGpuIsWhatItsAllocatorHoldsAtThePeak) {
-  RecordingBuilder recording;
-  recording.on_gpu(4096).step(1).phase(Phase::forward).allocate(1, 1024).release(1, 1024);
-  const Json memory = analyze_memory(recording.finish(), workload(), 12345);
-  EXPECT_EQ(memory["fragmentation"]["allocated_bytes"], 1024);
-  EXPECT_EQ(memory["fragmentation"]["held_bytes"], 4096);
-  EXPECT_EQ(memory["fragmentation"]["percent"], 75);
-}
-
-TEST(MemoryAnalysisTest, FragmentationOfACpuIsItsResidentSetWhereMostLives) {
-  RecordingBuilder recording;
-  recording.step(1).phase(Phase::forward).allocate(1, 600).resident(1800);
-  recording.phase(Phase::backward).release(1, 600).resident(5000);
-  const Json with = analyze_memory(recording.finish(), workload(), 1000)["fragmentation"];
-  EXPECT_EQ(with["allocated_bytes"], 600);
-  EXPECT_EQ(with["held_bytes"], 800);
-  EXPECT_EQ(with["percent"], 25);
-  const Json without =
-      analyze_memory(recording.finish(), workload(), std::nullopt)["fragmentation"];
-  EXPECT_EQ(without["held_bytes"], 1800);
-  EXPECT_NE(with["definition"], without["definition"]);
+TEST(MemoryAnalysisTest, FragmentationIsWhatIsHeldBesideTensors) {
+  RecordingBuilder gpu;
+  gpu.on_gpu(4096).step(1).phase(Phase::forward).allocate(1, 1024).release(1, 1024);
+  RecordingBuilder cpu;
+  cpu.step(1).phase(Phase::forward).allocate(1, 600).resident(1800);
+  cpu.phase(Phase::backward).release(1, 600).resident(5000);
+  struct Case {
+    RecordingBuilder& recording;
+    std::optional<int64_t> resident_before;
+    int64_t allocated;
+    int64_t held;
+  };
+  std::set<std::string> definitions;
+  for (const Case& at :
+       {Case{gpu, 12345, 1024, 4096}, Case{cpu, 1000, 600, 800}, Case{cpu, {}, 600, 1800}}) {
+    const Json found =
+        analyze_memory(at.recording.finish(), workload(), at.resident_before)["fragmentation"];
+    EXPECT_EQ(found["allocated_bytes"], at.allocated);
+    EXPECT_EQ(found["held_bytes"], at.held);
+    const auto free = static_cast<double>(at.held - at.allocated);
+    EXPECT_DOUBLE_EQ(found["percent"].get<double>(), 100 * free / static_cast<double>(at.held));
+    definitions.insert(found["definition"].get<std::string>());
+  }
+  EXPECT_EQ(definitions.size(), 3u);
 }
 
 TEST(MemoryAnalysisTest, AStepWithoutEventsHasItsBaselineAndNoPlaceOfAPeak) {
@@ -517,38 +504,27 @@ int64_t sum(const Json& parts) {
   return bytes;
 }
 
-int64_t bytes_of(const std::vector<KnownTensor>& tensors, TensorKind kind) {
-  int64_t bytes = 0;
-  for (const KnownTensor& tensor : tensors) bytes += tensor.kind == kind ? tensor.bytes : 0;
-  return bytes;
-}
-
 class MemoryStepTest : public ::testing::TestWithParam<Workload> {};
 
-TEST_P(MemoryStepTest, AgreesWithTheAllocatorToTheByte) {
+TEST_P(MemoryStepTest, AgreesWithTheAllocatorAndTheFormulasToTheByte) {
   const Recorded recorded = record(GetParam());
-  EXPECT_EQ(recorded.memory["peak_bytes"], recorded.allocator_peak);
-  EXPECT_EQ(sum(recorded.memory["breakdown_at_peak"]), recorded.allocator_peak);
-  const auto after = recorded.memory["live_bytes_after_steps"];
+  const Json& memory = recorded.memory;
+  const Json& parts = memory["breakdown_at_peak"];
+  EXPECT_EQ(memory["peak_bytes"], recorded.allocator_peak);
+  EXPECT_EQ(sum(parts), recorded.allocator_peak);
+  const auto after = memory["live_bytes_after_steps"];
   EXPECT_EQ(after[0], after[1]) << "a step that leaves memory behind";
-}
 
-TEST_P(MemoryStepTest, BreakdownAgreesWithTheFormulasToTheByte) {
-  const Recorded recorded = record(GetParam());
   const MemoryCost predicted = full_step_memory(GetParam());
-  const Json& parts = recorded.memory["breakdown_at_peak"];
   EXPECT_EQ(parts["parameters"], predicted.weights);
   EXPECT_EQ(parts["optimizer_states"], predicted.optimizer_state);
-  EXPECT_EQ(sum(recorded.memory["component_activation_bytes"]), predicted.activations);
-  std::vector<KnownTensor> gradients;
-  for (const TensorMark& mark : recorded.recording.marks) gradients.push_back(mark.tensor);
-  EXPECT_EQ(bytes_of(gradients, TensorKind::gradient), 2 * predicted.gradients) << "of two steps";
-}
-
-TEST_P(MemoryStepTest, EveryActivationHasAComponent) {
-  const Json activations = record(GetParam()).memory["component_activation_bytes"];
+  const Json& activations = memory["component_activation_bytes"];
+  EXPECT_EQ(sum(activations), predicted.activations);
   EXPECT_FALSE(activations.contains("other")) << activations.dump();
   EXPECT_TRUE(activations.contains("attention/core"));
+  int64_t gradients = 0;
+  for (const TensorMark& mark : recorded.recording.marks) gradients += mark.tensor.bytes;
+  EXPECT_EQ(gradients, 2 * predicted.gradients) << "of two steps";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MemoryStepTest,

@@ -146,18 +146,14 @@ TEST(ComponentTrackerTest, RunsAlongToThreadsThatInheritLibtorchsState) {
   EXPECT_EQ(of_main.component, "attention/rotary");
 }
 
-TEST(ComponentTrackerTest, OneLivesAtATime) {
-  std::optional<ComponentTracker> first(std::in_place);
-  EXPECT_THROW(ComponentTracker(), std::logic_error);
-  first.reset();
-  EXPECT_NO_THROW(ComponentTracker());
-}
-
-TEST(ComponentTrackerTest, IgnoresRangesThatWereOpenBeforeIt) {
+TEST(ComponentTrackerTest, OneLivesAtATimeAndIgnoresRangesFromBeforeIt) {
   std::optional<ComponentRange> early(std::in_place, "embedding");
-  const ComponentTracker tracker;
+  std::optional<ComponentTracker> tracker(std::in_place);
+  EXPECT_THROW(ComponentTracker(), std::logic_error);
   early.reset();
-  EXPECT_EQ(tracker.current(), "other");
+  EXPECT_EQ(tracker->current(), "other");
+  tracker.reset();
+  EXPECT_NO_THROW(ComponentTracker());
 }
 
 class MemoryRecorderTest : public ::testing::Test {
@@ -285,20 +281,15 @@ TEST_F(MemoryRecorderTest, SeesEveryByteOfThreadsThatInheritLibtorchsState) {
   }
 }
 
-TEST_F(MemoryRecorderTest, StopsWhenItIsFinished) {
-  MemoryRecorder recorder(c10::kCPU, {});
-  const MemoryRecording recording = recorder.finish();
-  const at::Tensor after = at::ones({5}, at::kFloat);
-  EXPECT_TRUE(recording.events.empty());
-  EXPECT_FALSE(c10::memoryProfilingEnabled());
-}
-
-TEST_F(MemoryRecorderTest, ListensToItsOwnDeviceAlone) {
+TEST_F(MemoryRecorderTest, ListensToItsOwnDeviceUntilItIsFinished) {
   MemoryRecorder recorder(c10::kCPU, {});
   int memory = 0;
   // What the allocator of a GPU says of a tensor of its own.
   c10::reportMemoryUsageToProfiler(&memory, 512, 512, 1024, c10::Device(c10::kCUDA, 0));
-  EXPECT_TRUE(recorder.finish().events.empty());
+  const MemoryRecording recording = recorder.finish();
+  const at::Tensor after = at::ones({5}, at::kFloat);
+  EXPECT_TRUE(recording.events.empty());
+  EXPECT_FALSE(c10::memoryProfilingEnabled());
 }
 
 TEST_F(MemoryRecorderTest, RefusesToDisturbAnotherProfiler) {

@@ -21,39 +21,6 @@ constexpr const char* kRule = "==========================================\n";
 // PyTorch's habitual "MB".
 constexpr double kMebibyte = 1048576.0;
 
-Json configuration_json(const TrainOptions& options, const std::string& data) {
-  const ModelDimensions& d = options.dimensions;
-  return {{"size", options.size},
-          {"batch_size", options.batch_size},
-          {"seq_len", options.seq_len},
-          {"num_steps", options.num_steps},
-          {"gradient_accumulation_steps", options.gradient_accumulation_steps},
-          {"learning_rate", options.learning_rate},
-          {"dtype", to_string(options.dtype)},
-          {"variant", options.variant.name()},
-          {"switches", options.variant.switch_names()},
-          {"seed", options.seed},
-          {"deterministic", options.deterministic},
-          {"data", data},
-          {"vocab_size", d.vocab_size},
-          {"hidden_dim", d.hidden_dim},
-          {"n_layers", d.n_layers},
-          {"n_heads", d.n_heads},
-          {"n_kv_heads", d.n_kv_heads},
-          {"intermediate_dim", d.intermediate_dim}};
-}
-
-Json model_json(const TrainOptions& options) {
-  const Workload workload = options.workload();
-  const Cost cost = step_cost(workload, options.gradient_accumulation_steps);
-  return {{"total_parameters", cost.parameters},
-          {"model_size_bytes", cost.parameters * storage_bytes(options.dtype)},
-          {"flops_per_step", cost.model_flops},
-          {"causal_flops_per_step", cost.causal_flops},
-          {"bytes_per_step", cost.bytes},
-          {"predicted_peak_memory_bytes", full_step_memory(workload).peak()}};
-}
-
 double mean(const std::vector<double>& values) {
   double sum = 0;
   for (const double value : values) sum += value;
@@ -163,17 +130,17 @@ std::string memory_summary_text(const Json& memory) {
   const auto size = [&](const char* key) {
     return memory.at(key).is_null() ? 0.0 : mebibytes(memory.at(key).get<double>());
   };
+  const auto word = [&](const char* key) { return memory.at(key).get<std::string>(); };
   std::string text = titled("Memory Analysis Summary:");
   text += fmt::format(
       "Peak Memory Usage: {:.1f} MB (in {}: {}, {})\nAverage Memory Usage: {:.1f} MB\n"
       "Memory at Forward Pass: {:.1f} MB\nMemory at Backward Pass: {:.1f} MB\n"
       "Memory at Optimizer Step: {:.1f} MB\nNumber of Allocations: {:.0f} per step\n",
-      size("peak_bytes"), memory.at("peak_phase").get<std::string>(),
-      memory.at("peak_component").get<std::string>(), memory.at("peak_operator").get<std::string>(),
+      size("peak_bytes"), word("peak_phase"), word("peak_component"), word("peak_operator"),
       size("average_bytes"), size("forward_peak_bytes"), size("backward_peak_bytes"),
       size("optimizer_peak_bytes"), memory.at("allocations_per_step").get<double>());
-  if (!memory.at("largest_tensors").empty()) {
-    const Json& largest = memory.at("largest_tensors").front();
+  if (const Json& tensors = memory.at("largest_tensors"); !tensors.empty()) {
+    const Json& largest = tensors.front();
     text += fmt::format("Largest Tensor: {:.1f} MB ({})\n",
                         mebibytes(largest.at("bytes").get<double>()),
                         largest.at("name").get<std::string>());
@@ -213,21 +180,21 @@ std::string flops_summary_text(const Json& flops) {
   if (flops.is_null()) return {};
   const Json& efficiency = flops.at("flops_profile").at("efficiency_metrics");
   const Json& intensity = flops.at("computational_intensity");
+  const auto number = [](const Json& of, const char* key) { return of.at(key).get<double>(); };
+  const auto word = [](const Json& of, const char* key) { return of.at(key).get<std::string>(); };
   return fmt::format(
       "{}Model FLOPS Utilization: {:.1f} % ({})\nAchieved FLOPS/sec: {:.3e} of {:.3e} ({})\n"
       "Of the measured peak: {:.1f} %\nArithmetic Intensity: {:.2f} FLOPS/byte ({})\n"
       "Memory Bandwidth Used: {:.1f} GB/s, {:.1f} % of {:.1f} GB/s\n{}",
-      titled("FLOPS Analysis:"), efficiency.at("mfu_percent").get<double>(),
-      efficiency.at("classification").get<std::string>(),
-      efficiency.at("achieved_flops_per_sec").get<double>(),
-      efficiency.at("device_peak_flops").get<double>(),
-      efficiency.at("device_peak_source").get<std::string>(),
-      efficiency.at("measured_peak_percent").get<double>(),
-      intensity.at("arithmetic_intensity_flops_per_byte").get<double>(),
-      intensity.at("memory_bound_vs_compute_bound").get<std::string>(),
-      intensity.at("memory_bandwidth_used_gb_per_sec").get<double>(),
-      intensity.at("memory_bandwidth_utilization_percent").get<double>(),
-      intensity.at("device_memory_bandwidth_gb_per_sec").get<double>(), kRule);
+      titled("FLOPS Analysis:"), number(efficiency, "mfu_percent"),
+      word(efficiency, "classification"), number(efficiency, "achieved_flops_per_sec"),
+      number(efficiency, "device_peak_flops"), word(efficiency, "device_peak_source"),
+      number(efficiency, "measured_peak_percent"),
+      number(intensity, "arithmetic_intensity_flops_per_byte"),
+      word(intensity, "memory_bound_vs_compute_bound"),
+      number(intensity, "memory_bandwidth_used_gb_per_sec"),
+      number(intensity, "memory_bandwidth_utilization_percent"),
+      number(intensity, "device_memory_bandwidth_gb_per_sec"), kRule);
 }
 
 }  // namespace
@@ -235,14 +202,41 @@ std::string flops_summary_text(const Json& flops) {
 Json run_header(const TrainOptions& options, const instruments::Device& device,
                 const std::vector<std::string>& command, const std::string& data) {
   const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+  const Workload workload = options.workload();
+  const Cost cost = step_cost(workload, options.gradient_accumulation_steps);
+  const ModelDimensions& d = options.dimensions;
   return {{"schema_version", 1},
           {"program", "tiny_llama_train"},
           {"command", command},
           {"started", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
                                   fmt::gmtime(std::chrono::system_clock::to_time_t(now)))},
           {"context", instruments::machine_context(device)},
-          {"configuration", configuration_json(options, data)},
-          {"model", model_json(options)}};
+          {"configuration",
+           {{"size", options.size},
+            {"batch_size", options.batch_size},
+            {"seq_len", options.seq_len},
+            {"num_steps", options.num_steps},
+            {"gradient_accumulation_steps", options.gradient_accumulation_steps},
+            {"learning_rate", options.learning_rate},
+            {"dtype", to_string(options.dtype)},
+            {"variant", options.variant.name()},
+            {"switches", options.variant.switch_names()},
+            {"seed", options.seed},
+            {"deterministic", options.deterministic},
+            {"data", data},
+            {"vocab_size", d.vocab_size},
+            {"hidden_dim", d.hidden_dim},
+            {"n_layers", d.n_layers},
+            {"n_heads", d.n_heads},
+            {"n_kv_heads", d.n_kv_heads},
+            {"intermediate_dim", d.intermediate_dim}}},
+          {"model",
+           {{"total_parameters", cost.parameters},
+            {"model_size_bytes", cost.parameters * storage_bytes(options.dtype)},
+            {"flops_per_step", cost.model_flops},
+            {"causal_flops_per_step", cost.causal_flops},
+            {"bytes_per_step", cost.bytes},
+            {"predicted_peak_memory_bytes", full_step_memory(workload).peak()}}}};
 }
 
 Json distributed_json(const TrainOptions& options, const distributed::ProcessGroup& group) {
@@ -277,8 +271,8 @@ Json summarize(const std::vector<StepRecord>& steps, int64_t samples, int64_t to
     if (step.library_scratch_bytes)
       scratch =
           std::max(scratch.is_null() ? 0 : scratch.get<int64_t>(), *step.library_scratch_bytes);
-    // The first step loads libraries and fills caches: it is no step like the others, and counts in
-    // averages only where there is no other.
+    // The first step loads libraries and fills caches: it is no step like the others, and counts
+    // in averages only where there is no other.
     if (step.step == 1 && steps.size() > 1) continue;
     totals.push_back(step.times.total());
     for (const Phase phase : kPhases) phases[phase].push_back(step.times[phase]);

@@ -141,27 +141,21 @@ void add(CLI::App& app, const IntegerOption& option) {
 }
 
 void add(CLI::App& app, const SimpleOption& simple) {
-  std::visit(
-      [&](auto* value) {
-        using Value = std::remove_pointer_t<decltype(value)>;
-        if constexpr (std::is_same_v<Value, bool>) {
-          app.add_flag(simple.names, *value, simple.help)->group(simple.group);
-          return;
-        } else {
-          CLI::Option* const option =
-              app.add_option(simple.names, *value, simple.help)->group(simple.group);
-          if constexpr (std::is_same_v<Value, std::optional<int>>) {
-            option->check(console::integer<int>());
-            return;
-          } else {
-            if constexpr (std::is_same_v<Value, double>) option->check(console::number());
-            if constexpr (std::is_same_v<Value, uint64_t>)
-              option->check(console::integer<uint64_t>());
-            option->capture_default_str();
-          }
-        }
-      },
-      simple.value);
+  const auto add_value = [&]<typename Value>(Value* value) {
+    if constexpr (std::is_same_v<Value, bool>) {
+      app.add_flag(simple.names, *value, simple.help)->group(simple.group);
+    } else {
+      auto* const option = app.add_option(simple.names, *value, simple.help)->group(simple.group);
+      if constexpr (std::is_same_v<Value, double>) option->check(console::number());
+      if constexpr (std::is_same_v<Value, uint64_t>) option->check(console::integer<uint64_t>());
+      if constexpr (std::is_same_v<Value, std::optional<int>>) {
+        option->check(console::integer<int>());
+      } else {
+        option->capture_default_str();
+      }
+    }
+  };
+  std::visit(add_value, simple.value);
 }
 
 Dtype chosen_dtype(const CLI::App& app, const RawOptions& raw) {

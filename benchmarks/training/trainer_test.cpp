@@ -162,13 +162,6 @@ Recorded record(const TrainOptions& options) {
   return recorded;
 }
 
-double percent_of(const std::string& name, const Json& operators) {
-  for (const Json& component : operators.at("components"))
-    if (component.at("name") == name) return component.at("percent");
-  ADD_FAILURE() << name << " is no component";
-  return 0;
-}
-
 class OperatorRecorderTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { recorded = std::make_unique<Recorded>(record(small_options())); }
@@ -213,15 +206,6 @@ TEST_F(OperatorRecorderTest, EveryPartOfTheModelHasForwardAndBackwardTime) {
   for (const auto& [name, component] : components) EXPECT_NE(name.find("ProfilerStep"), 0U);
   EXPECT_FALSE(components.contains("forward"));
   EXPECT_FALSE(components.contains("backward"));
-}
-
-TEST_F(OperatorRecorderTest, WhatIsLeftWithoutANameIsTheEnginesOwnWork) {
-  // A pause that a busy machine makes in the midst of that work counts with it, but not in every
-  // recording.
-  double other = percent_of("other", operators());
-  for (int again = 0; again < 4 && other >= 30; ++again)
-    other = percent_of("other", record(small_options()).operators);
-  EXPECT_LT(other, 30);
 }
 
 TEST_F(OperatorRecorderTest, OwnTimesAddUpToSharesOfAHundred) {
@@ -284,25 +268,20 @@ TEST(OperatorRecorderInterruptTest, AnEarlierTraceOfTheSameNameIsLeftAlone) {
   EXPECT_EQ(text, "earlier");
 }
 
-TEST_F(OperatorRecorderTest, EachArrowFromForwardToBackwardHasItsOwnNumber) {
-  std::map<int64_t, std::map<std::string, int>> ends;
-  for (const Json& event : recorded->trace.at("traceEvents")) {
-    if (event.value("cat", "") == "fwdbwd")
-      ++ends[event.at("id").get<int64_t>()][event.at("ph").get<std::string>()];
-  }
-  ASSERT_FALSE(ends.empty());
-  for (const auto& [id, count] : ends)
-    EXPECT_EQ(count, (std::map<std::string, int>{{"f", 1}, {"s", 1}})) << "arrow " << id;
-}
-
-TEST_F(OperatorRecorderTest, TheTraceHoldsBothStepsInTheOrderOfTime) {
+TEST_F(OperatorRecorderTest, TheTraceHoldsBothStepsAndEachArrowsOwnNumber) {
+  std::map<int64_t, std::map<std::string, int>> arrows;  // from forward to backward
   std::map<std::string, double> begins;
   for (const Json& event : recorded->trace.at("traceEvents")) {
     const std::string name = event.value("name", "");
     if (name.starts_with("ProfilerStep#")) begins[name] = event.at("ts").get<double>();
+    if (event.value("cat", "") == "fwdbwd")
+      ++arrows[event.at("id").get<int64_t>()][event.at("ph").get<std::string>()];
   }
   ASSERT_EQ(begins.size(), 2U);
   EXPECT_LT(begins.at("ProfilerStep#5"), begins.at("ProfilerStep#6"));
+  ASSERT_FALSE(arrows.empty());
+  for (const auto& [id, ends] : arrows)
+    EXPECT_EQ(ends, (std::map<std::string, int>{{"f", 1}, {"s", 1}})) << "arrow " << id;
   EXPECT_TRUE(recorded->trace.contains("schemaVersion"));
   ASSERT_EQ(recorded->files.size(), 2U);
   EXPECT_EQ(recorded->files[0], "trace_step_5_6.json");
