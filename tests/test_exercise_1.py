@@ -182,4 +182,4 @@ def test_a_loss_that_is_not_finite_fails_the_exercise() -> None:
 
 def test_no_path_of_the_machine_is_on_the_page() -> None:
     assert str(Path.home()) not in sheet()
-    assert "(memory_and_flops/memory_timeline.svg)" in sheet()
+    assert "(memory_and_flops/memory_timeline.html)" in sheet()

@@ -1,4 +1,4 @@
-"""The trace and the memory picture of tiny_llama_train, opened in a browser."""
+"""The trace and the memory timeline of tiny_llama_train, opened in a browser."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from built_programs import built_program
 from chromium import Chromium, Page, chromium, served
+from tinyllama_tools.memory_timeline import draw_timelines
 from tinyllama_tools.suite_run import Json
 
 __all__ = ["chromium"]
@@ -85,35 +86,16 @@ def test_an_event_that_ends_before_it_begins_is_counted(site: Path, chromium: Ch
     assert counts_of(show_trace(chromium, site, "negative.json"))["negative"] == 1
 
 
-# Of every two texts of the picture, whether their boxes meet.
-MEASURE = """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><body><script>
-fetch("memory_timeline.svg").then((answer) => answer.text()).then((text) => {
-  document.body.innerHTML = text;
-  const texts = [...document.querySelectorAll("text")].filter((node) => node.textContent.trim());
-  const boxes = texts.map((node) => node.getBoundingClientRect());
-  const frame = document.querySelector("svg").getBoundingClientRect();
-  const inside = (box) => box.left >= frame.left && box.right <= frame.right &&
-    box.top >= frame.top && box.bottom <= frame.bottom;
-  const meets = (a, b) => a.left < b.right && b.left < a.right &&
-    a.top < b.bottom && b.top < a.bottom;
-  const pairs = [];
-  texts.forEach((one, i) => texts.slice(i + 1).forEach((other, j) => {
-    if (meets(boxes[i], boxes[i + 1 + j])) pairs.push([one.textContent, other.textContent]);
-  }));
-  const cut = texts.filter((_, i) => !inside(boxes[i])).map((node) => node.textContent);
-  const result = document.body.appendChild(document.createElement("pre"));
-  result.id = "counts";
-  result.textContent = JSON.stringify({texts: texts.length, pairs, cut});
-});
-</script>"""
-
-
-def test_no_text_of_the_memory_picture_meets_another(site: Path, chromium: Chromium) -> None:
-    (site / "measure.html").write_text(MEASURE, encoding="utf-8")
+def test_the_memory_timeline_is_drawn_with_its_phases_and_peak(
+    site: Path, chromium: Chromium
+) -> None:
+    assert draw_timelines(site) == [site / "memory_timeline.html"]
+    summary = json.loads((site / "performance_summary.json").read_text(encoding="utf-8"))
+    memory = summary["memory"]
     with served(site) as address:
-        page = chromium.open(f"{address}/measure.html")
+        page = chromium.open(f"{address}/memory_timeline.html")
     assert page.console == []
-    found = counts_of(page)
-    assert found["texts"] > 10
-    assert found["pairs"] == []
-    assert found["cut"] == []
+    peak = f"peak {memory['peak_bytes'] / 2**20:.2f} MiB: {memory['peak_component']}"
+    for text in (peak, "steps 2 to 4", ">step 3<", ">forward<", ">optimizer<", "time (ms)"):
+        assert text in page.document, text
+    assert page.document.count('class="trace scatter') >= 2

@@ -159,7 +159,6 @@ def made_up_files(summary: Json) -> dict[str, str]:
         files["memory_timeline.json"] = json.dumps(
             timeline | {"first_step": memory["first_step"], "last_step": memory["last_step"]}
         )
-        files["memory_timeline.svg"] = "<svg xmlns='http://www.w3.org/2000/svg'/>"
     for name, content in (summary["flops"] or {}).items():
         files[f"flops_analysis/{name}.json"] = json.dumps(content)
     return files

@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <stdexcept>
-
-#include "benchmarks/training/component_costs.hpp"
 
 namespace tinyllama::training {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr double kSecondsForPeak = 3.0;
 constexpr int kPeakMeasurements = 3;
@@ -21,8 +22,8 @@ double ratio(double a, double b) {
 
 // The datasheet's figure where one is known, as the suite's MFU has it.
 instruments::MeasuredPeak device_peak(const Denominators& d) {
-  if (d.datasheet && d.datasheet->flops.contains(d.product_type))
-    return {d.datasheet->flops.at(d.product_type), "datasheet: " + d.datasheet->source};
+  if (d.datasheet && d.datasheet->flops.contains(d.gemm_type))
+    return {d.datasheet->flops.at(d.gemm_type), "datasheet: " + d.datasheet->source};
   return {d.measured_flops.per_second, "measured: " + d.measured_flops.source};
 }
 
@@ -73,7 +74,7 @@ class Analysis {
         d_(std::move(d)),
         cost_(step_cost(workload, measurement.micro_batches)),
         costs_(component_costs(workload, measurement.micro_batches)) {
-    for (const auto& [name, seconds] : m_.components) profiled_seconds_ += seconds.total();
+    for (const auto& [name, seconds] : m_.times.components) profiled_seconds_ += seconds.total();
   }
 
   // Of the model's FLOPs, which MFU is made of.
@@ -146,7 +147,7 @@ class Analysis {
     points.push_back(roofline_point("step", static_cast<double>(cost_.hardware_flops), cost_.bytes,
                                     m_.step_seconds, d_));
     for (const ComponentCost& cost : costs_) {
-      const double seconds = seconds_below(m_.components, cost.name).total();
+      const double seconds = seconds_below(m_.times.components, cost.name).total();
       const auto flops = static_cast<double>(intensity_flops(cost));
       if (cost.bytes == 0 || seconds <= 0 || flops == 0) continue;
       points.push_back(roofline_point(cost.name, flops, cost.bytes, seconds, d_));
@@ -162,14 +163,13 @@ class Analysis {
  private:
   double bytes() const { return static_cast<double>(cost_.bytes); }
 
-  // Components without products are described by what else they compute.
+  // Components without matrix multiplications are described by what else they compute.
   static int64_t intensity_flops(const ComponentCost& cost) {
-    const int64_t products = cost.forward_flops + cost.backward_flops;
-    return products > 0 ? products : cost.elementwise_flops;
+    const int64_t model = cost.forward_flops + cost.backward_flops;
+    return model > 0 ? model : cost.elementwise_flops;
   }
 
-  Json component(const ComponentCost& cost) const {
-    const ComponentSeconds seconds = seconds_below(m_.components, cost.name);
+  Json component(const ComponentCost& cost, const ComponentSeconds& seconds) const {
     const auto flops = static_cast<double>(cost.forward_flops + cost.backward_flops);
     return {{"name", cost.name},
             {"parameters", cost.parameters},
@@ -187,32 +187,18 @@ class Analysis {
                             : Json(nullptr)}};
   }
 
-  // What the formulas do not know of: time alone.
-  Json rest(const std::string& name, double forward, double backward) const {
-    return {{"name", name},
-            {"parameters", 0},
-            {"forward_flops", 0},
-            {"backward_flops", 0},
-            {"elementwise_flops", nullptr},
-            {"bytes", nullptr},
-            {"forward_seconds", forward},
-            {"backward_seconds", backward},
-            {"percent", 100.0 * ratio(forward + backward, profiled_seconds_)},
-            {"flops_per_sec", 0.0},
-            {"arithmetic_intensity_flops_per_byte", nullptr}};
-  }
-
   Json components() const {
     Json list = Json::array();
-    const auto is_known = [&](const std::string& name) {
-      return std::any_of(costs_.begin(), costs_.end(),
-                         [&](const ComponentCost& cost) { return cost.name == name; });
+    for (const ComponentCost& cost : costs_)
+      list.push_back(component(cost, seconds_below(m_.times.components, cost.name)));
+    // What the formulas do not know of has its time alone.
+    const auto add_rest = [&](const std::string& name, const ComponentSeconds& seconds) {
+      list.push_back(component({.name = name}, seconds));
     };
-    for (const ComponentCost& cost : costs_) list.push_back(component(cost));
-    if (m_.softmax.total() > 0)
-      list.push_back(rest("attention/softmax", m_.softmax.forward, m_.softmax.backward));
-    for (const auto& [name, seconds] : m_.components) {
-      if (!is_known(name)) list.push_back(rest(name, seconds.forward, seconds.backward));
+    if (m_.times.softmax.total() > 0) add_rest("attention/softmax", m_.times.softmax);
+    for (const auto& [name, seconds] : m_.times.components) {
+      if (std::ranges::find(costs_, name, &ComponentCost::name) == costs_.end())
+        add_rest(name, seconds);
     }
     return list;
   }
@@ -226,6 +212,52 @@ class Analysis {
 };
 
 }  // namespace
+
+Cost step_cost(const Workload& workload, int64_t micro_batches) {
+  Cost cost = micro_batches * model_cost(workload, Pass::forward_backward);
+  cost += optimizer_cost(workload);
+  cost.parameters = count_parameters(workload.config);
+  return cost;
+}
+
+std::vector<ComponentCost> component_costs(const Workload& workload, int64_t micro_batches) {
+  const ModelConfig& config = workload.config;
+  const int64_t D = config.hidden_dim();
+  const int64_t L = config.n_layers();
+  std::vector<ComponentCost> costs;
+  // A component that occurs `count` times in the model.
+  const auto add = [&](const char* name, Cost (*formula)(const Workload&, Pass), int64_t count) {
+    const Cost forward = count * formula(workload, Pass::forward);
+    const Cost backward = count * formula(workload, Pass::backward);
+    costs.push_back({name, count * formula(workload, Pass::forward).parameters,
+                     micro_batches * forward.model_flops, micro_batches * backward.model_flops,
+                     micro_batches * (forward.elementwise_flops + backward.elementwise_flops),
+                     micro_batches * (forward.bytes + backward.bytes)});
+  };
+  // A matrix multiplication with a weight of [out, in]; backward runs two as large.
+  const auto add_projection = [&](const char* name, int64_t in, int64_t out, int64_t count) {
+    const int64_t flops = micro_batches * count * 2 * workload.tokens() * in * out;
+    costs.push_back({name, count * in * out, flops, 2 * flops});
+  };
+  add("embedding", embedding_cost, 1);
+  add("rms_norm", rms_norm_cost, 2 * L + 1);
+  add("attention", attention_cost, L);
+  add_projection("attention/qkv_proj", D, D + 2 * config.kv_dim(), L);
+  add("attention/rotary", rotary_cost, L);
+  // q k^T and probabilities x v, scores in full
+  const int64_t scores = micro_batches * L * 4 * workload.batch * config.n_heads() * workload.seq *
+                         workload.seq * config.head_dim();
+  costs.push_back({"attention/core", 0, scores, 2 * scores});
+  add_projection("attention/o_proj", D, D, L);
+  add("ffn", feed_forward_cost, L);
+  add_projection("ffn/gate_up_proj", D, 2 * config.intermediate_dim(), L);
+  add_projection("ffn/down_proj", config.intermediate_dim(), D, L);
+  add("loss", loss_cost, 1);
+  add_projection("loss/lm_head", D, config.vocab_size(), 1);
+  const Cost update = optimizer_cost(workload);
+  costs.push_back({"optimizer", 0, update.model_flops, 0, update.elementwise_flops, update.bytes});
+  return costs;
+}
 
 Denominators measure_denominators(const instruments::Device& device, const Workload& workload,
                                   const FlopsMeasurement& measurement,
@@ -244,11 +276,13 @@ Denominators measure_denominators(const instruments::Device& device, const Workl
           device.description()};
 }
 
-FlopsAnalysis analyze_flops(const Workload& workload, const FlopsMeasurement& measurement,
-                            const Denominators& denominators) {
+Json analyze_flops(const Workload& workload, const FlopsMeasurement& measurement,
+                   const Denominators& denominators) {
   const Analysis analysis(workload, measurement, denominators);
   analysis.refuse_above_peak();
-  return {analysis.flops_profile(), analysis.computational_intensity(), analysis.roofline_data()};
+  return {{"flops_profile", analysis.flops_profile()},
+          {"computational_intensity", analysis.computational_intensity()},
+          {"roofline_data", analysis.roofline_data()}};
 }
 
 std::string classify_mfu(double mfu_percent) {

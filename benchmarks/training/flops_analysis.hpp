@@ -2,31 +2,46 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "benchmarks/instruments/peaks.hpp"
-#include "benchmarks/training/operator_statistics.hpp"
+#include "benchmarks/training/operator_profile.hpp"
 #include "model/cost.hpp"
 
 namespace tinyllama::training {
 
+/// What a part of a training step costs by the exact formulas.
+struct ComponentCost {
+  std::string name;  ///< path of docs/training_files.md; "attention" stands for all below it
+  int64_t parameters = 0;
+  int64_t forward_flops = 0;  ///< model_flops, as backward_flops
+  int64_t backward_flops = 0;
+  int64_t elementwise_flops = 0;  ///< of both passes; 0 for parts that cost.hpp does not tell apart
+  int64_t bytes = 0;              ///< least traffic of both passes; 0 likewise
+};
+
+/// Of one step with `micro_batches` of this workload: components as cost.hpp has them, each
+/// followed by its parts.
+std::vector<ComponentCost> component_costs(const Workload& workload, int64_t micro_batches);
+/// Of one whole step: the passes of all micro-batches and one update.
+Cost step_cost(const Workload& workload, int64_t micro_batches);
+
 /// What rates are divided by.
 struct Denominators {
-  instruments::MeasuredPeak measured_flops;  ///< products in the type that the workload's run in
+  instruments::MeasuredPeak measured_flops;  ///< of GEMMs in the type that the workload's run in
   instruments::Bandwidth bandwidth;
   std::optional<instruments::DatasheetPeaks> datasheet;
-  std::string product_type;  ///< "f32", ...: which of the datasheet's figures counts
+  std::string gemm_type;  ///< "f32", ...: which of the datasheet's figures counts
   instruments::DeviceDescription device;
 };
 struct FlopsMeasurement {
   int64_t step = 0;         ///< whose components were timed
   double step_seconds = 0;  ///< of a step without any profiler
   int64_t micro_batches = 1;
-  std::map<std::string, ComponentSeconds> components;  ///< of the timed step, by path
-  ComponentSeconds softmax;                            ///< of it, in the attention's softmax
+  StepComponents times;  ///< of the timed step
 };
 
 /// Takes some seconds. A peak below what the step reached was measured while the machine was busy,
@@ -35,15 +50,10 @@ Denominators measure_denominators(const instruments::Device& device, const Workl
                                   const FlopsMeasurement& measurement,
                                   const std::filesystem::path& device_peaks);
 
-struct FlopsAnalysis {
-  Json flops_profile;
-  Json computational_intensity;
-  Json roofline_data;
-};
-/// The three files of docs/training_files.md. Throws std::runtime_error where the step is more than
-/// 5 % faster than its denominator: that is an error, and no figure.
-FlopsAnalysis analyze_flops(const Workload& workload, const FlopsMeasurement& measurement,
-                            const Denominators& denominators);
+/// The three files of docs/training_files.md, each under its name. Throws std::runtime_error where
+/// the step is more than 5 % faster than its denominator: that is an error, and no figure.
+nlohmann::ordered_json analyze_flops(const Workload& workload, const FlopsMeasurement& measurement,
+                                     const Denominators& denominators);
 
 /// Exercise 3's words for an MFU.
 std::string classify_mfu(double mfu_percent);

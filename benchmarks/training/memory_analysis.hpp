@@ -1,9 +1,10 @@
-// What a recording of memory means: peaks, their causes, and what the bytes are.
+// What a recording of memory means: peaks, their causes, what the bytes are, and their course.
 #pragma once
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 
 #include "benchmarks/training/memory_recording.hpp"
 #include "model/cost.hpp"
@@ -16,5 +17,11 @@ namespace tinyllama::training {
 /// hold are null. Throws std::invalid_argument for a recording without a step.
 nlohmann::ordered_json analyze_memory(const MemoryRecording& recording, const Workload& workload,
                                       std::optional<int64_t> resident_before);
+
+/// The text of memory_timeline.json (docs/training_files.md): one row an event. Where there are
+/// more than `most_rows` (at least 4), time is cut into equal instants of which each keeps its
+/// highest and its lowest row, in order; the first, the last and the highest of all stay in any
+/// case.
+std::string memory_timeline_json(const MemoryRecording& recording, size_t most_rows = 20'000);
 
 }  // namespace tinyllama::training

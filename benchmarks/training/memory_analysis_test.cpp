@@ -1,18 +1,136 @@
+// The analysis of recordings made by hand, and of real steps against the formulas of
+// model/memory_cost.hpp and the allocator.
 #include "benchmarks/training/memory_analysis.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
-#include "benchmarks/training/memory_testing.hpp"
+#include "benchmarks/instruments/host_allocator.hpp"
+#include "model/memory_cost.hpp"
+#include "model/testing.hpp"
+#include "model/train_step.hpp"
+
+namespace tinyllama {
+
+static void PrintTo(const Workload& workload, std::ostream* out) {
+  *out << workload.variant.name() << " " << to_string(workload.dtype);
+}
+
+}  // namespace tinyllama
 
 namespace tinyllama::training {
 namespace {
 
-using testing::RecordingBuilder;
+using instruments::host_allocator::read;
 using Json = nlohmann::ordered_json;
+
+constexpr int64_t kMiB = 1 << 20;
+
+/// Builds a recording event by event. Time passes only when it is told to.
+class RecordingBuilder {
+ public:
+  explicit RecordingBuilder(int64_t live_bytes_before = 0) {
+    recording_.live_bytes_before = live_bytes_before;
+  }
+
+  RecordingBuilder& step(int64_t step) {
+    end_step();
+    recording_.steps.push_back(stretch(step, Phase::other));
+    step_is_open_ = true;
+    return *this;
+  }
+  RecordingBuilder& phase(Phase phase) {
+    end_phase();
+    recording_.phases.push_back(stretch(recording_.steps.back().step, phase));
+    phase_is_open_ = true;
+    return *this;
+  }
+  RecordingBuilder& wait(double seconds) {
+    now_ += seconds;
+    return *this;
+  }
+  /// What the next events belong to. Each call is a new call of the operator.
+  RecordingBuilder& in(std::string_view component, std::string_view operation) {
+    component_ = index_of(component);
+    operation_ = index_of(operation);
+    ++call_;
+    return *this;
+  }
+  /// `address`: any number that tells tensors apart.
+  RecordingBuilder& allocate(uintptr_t address, int64_t bytes) { return add(address, bytes); }
+  RecordingBuilder& release(uintptr_t address, int64_t bytes) { return add(address, -bytes); }
+  RecordingBuilder& mark_gradient(uintptr_t address, std::string name, int64_t bytes) {
+    recording_.marks.push_back({recording_.events.size(),
+                                {TensorKind::gradient, std::move(name), pointer(address), bytes}});
+    return *this;
+  }
+  RecordingBuilder& know(TensorKind kind, uintptr_t address, std::string name, int64_t bytes) {
+    recording_.known_before.push_back({kind, std::move(name), pointer(address), bytes});
+    return *this;
+  }
+  RecordingBuilder& resident(int64_t bytes) {
+    recording_.resident_samples.push_back({recording_.events.size(), bytes});
+    return *this;
+  }
+  RecordingBuilder& on_gpu(int64_t reserved_bytes) {
+    recording_.on_gpu = true;
+    reserved_bytes_ = reserved_bytes;
+    return *this;
+  }
+  MemoryRecording finish() {
+    end_step();
+    return recording_;
+  }
+
+ private:
+  static const void* pointer(uintptr_t address) { return reinterpret_cast<const void*>(address); }
+  Stretch stretch(int64_t step, Phase phase) const {
+    return {step, phase, now_, now_, recording_.events.size(), recording_.events.size()};
+  }
+  void close(Stretch& stretch) const {
+    stretch.end_seconds = now_;
+    stretch.end_event = recording_.events.size();
+  }
+  void end_phase() {
+    if (phase_is_open_) close(recording_.phases.back());
+    phase_is_open_ = false;
+  }
+  void end_step() {
+    end_phase();
+    if (step_is_open_) close(recording_.steps.back());
+    step_is_open_ = false;
+  }
+  size_t index_of(std::string_view name) {
+    auto& names = recording_.names;
+    const auto at = std::ranges::find(names, name);
+    if (at != names.end()) return static_cast<size_t>(at - names.begin());
+    names.emplace_back(name);
+    return names.size() - 1;
+  }
+  RecordingBuilder& add(uintptr_t address, int64_t bytes) {
+    if (recording_.names.empty()) in("other", "");
+    recording_.events.push_back({now_, pointer(address), bytes, reserved_bytes_,
+                                 phase_is_open_ ? recording_.phases.back().phase : Phase::other,
+                                 component_, operation_,
+                                 recording_.names[operation_].empty() ? 0 : call_});
+    return *this;
+  }
+
+  MemoryRecording recording_;
+  double now_ = 0;
+  size_t component_ = 0;
+  size_t operation_ = 0;
+  uint64_t call_ = 0;
+  int64_t reserved_bytes_ = 0;
+  bool step_is_open_ = false;
+  bool phase_is_open_ = false;
+};
 
 // B = 2, S = 4, D = 8, H = 2: scores have 2 * 2 * 4 * 4 * 4 = 256 bytes, queries 2 * 4 * 8 * 4 =
 // 256 as well; V = 10: logits have 2 * 4 * 10 * 4 = 320.
@@ -55,54 +173,38 @@ Json analysis_of_one_step() {
   return analyze_memory(one_step().finish(), workload(), std::nullopt);
 }
 
-TEST(MemoryAnalysisTest, PeaksOfTheStepAndOfEachPhase) {
-  const Json memory = analysis_of_one_step();
-  EXPECT_EQ(memory["first_step"], 2);
-  EXPECT_EQ(memory["last_step"], 2);
-  EXPECT_EQ(memory["baseline_bytes"], 1000);
-  EXPECT_EQ(memory["forward_peak_bytes"], 1000 + 256 + 256 + 320 + 50);
-  EXPECT_EQ(memory["peak_bytes"], 1000 + 256 + 256 + 320 + 400 + 320);
-  EXPECT_EQ(memory["backward_peak_bytes"], memory["peak_bytes"]);
-  EXPECT_EQ(memory["optimizer_peak_bytes"], 1000 + 400 + 70);
-  EXPECT_EQ(memory["live_bytes_after_steps"], Json::array({1000}));
-}
-
-TEST(MemoryAnalysisTest, SaysWhenAndWhereThePeakIs) {
-  const Json memory = analysis_of_one_step();
-  EXPECT_EQ(memory["peak_phase"], "backward");
-  EXPECT_EQ(memory["peak_component"], "loss/lm_head");
-  EXPECT_EQ(memory["peak_operator"], "aten::mm");
-  EXPECT_DOUBLE_EQ(memory["peak_seconds"].get<double>(), 4) << "after the step's begin at 1";
-}
-
-TEST(MemoryAnalysisTest, TheAverageIsWeightedByTime) {
+TEST(MemoryAnalysisTest, SaysWhatIsAliveWhenAndWhere) {
   const Json memory = analysis_of_one_step();
   // What lives in each of the five seconds.
   const double average = (1512 + 1832 + 1832 + 2232 + 1470) / 5.0;
-  EXPECT_DOUBLE_EQ(memory["average_bytes"].get<double>(), average);
-  EXPECT_DOUBLE_EQ(memory["peak_to_average"].get<double>(), 2552 / average);
-}
-
-TEST(MemoryAnalysisTest, BreakdownAddsUpToThePeak) {
-  const Json memory = analysis_of_one_step();
-  const Json& parts = memory["breakdown_at_peak"];
-  EXPECT_EQ(parts["parameters"], 400);
-  EXPECT_EQ(parts["optimizer_states"], 500);
-  EXPECT_EQ(parts["gradients"], 400);
-  // The copy of the queries is as large as the scores.
-  EXPECT_EQ(parts["attention_scores"], 256);
-  EXPECT_EQ(parts["activations"], 256) << "the logits are gone";
-  // 100 of before that nobody knows, and two gradients on their way.
-  EXPECT_EQ(parts["temporary"], 100 + 320 + 320);
-  int64_t sum = 0;
-  for (const auto& [name, bytes] : parts.items()) sum += bytes.get<int64_t>();
-  EXPECT_EQ(sum, memory["peak_bytes"].get<int64_t>());
-}
-
-TEST(MemoryAnalysisTest, ActivationsByComponentAreThoseThatOutliveTheForward) {
-  const Json memory = analysis_of_one_step();
-  EXPECT_EQ(memory["component_activation_bytes"],
-            (Json{{"attention/core", 512}, {"loss/lm_head", 320}}));
+  constexpr int64_t peak = 1000 + 256 + 256 + 320 + 400 + 320;
+  const Json expected = {
+      {"first_step", 2},
+      {"last_step", 2},
+      {"peak_bytes", peak},
+      {"average_bytes", average},
+      {"peak_to_average", peak / average},
+      {"forward_peak_bytes", 1000 + 256 + 256 + 320 + 50},
+      {"backward_peak_bytes", peak},
+      {"optimizer_peak_bytes", 1000 + 400 + 70},
+      {"baseline_bytes", 1000},
+      {"live_bytes_after_steps", Json::array({1000})},
+      {"peak_phase", "backward"},
+      {"peak_component", "loss/lm_head"},
+      {"peak_operator", "aten::mm"},
+      {"peak_seconds", 4.0},  // after the step's begin at 1
+      // The copy of the queries is as large as the scores; the logits are gone; 100 of before that
+      // nobody knows, and two gradients on their way.
+      {"breakdown_at_peak",
+       {{"parameters", 400},
+        {"gradients", 400},
+        {"optimizer_states", 500},
+        {"activations", 256},
+        {"attention_scores", 256},
+        {"temporary", 100 + 320 + 320}}},
+      // Those that outlive the forward.
+      {"component_activation_bytes", {{"attention/core", 512}, {"loss/lm_head", 320}}}};
+  for (const auto& [key, value] : expected.items()) EXPECT_EQ(memory.at(key), value) << key;
 }
 
 TEST(MemoryAnalysisTest, CountsAllocationsPerStep) {
@@ -160,27 +262,30 @@ TEST(MemoryAnalysisTest, TheLargestSpikeIsOfOneCallOfAnOperator) {
                                            {"phase", "optimizer"}}));
 }
 
-TEST(MemoryAnalysisTest, FragmentationOfAGpuIsWhatItsAllocatorHoldsAtThePeak) {
-  RecordingBuilder recording;
-  recording.on_gpu(4096).step(1).phase(Phase::forward).allocate(1, 1024).release(1, 1024);
-  const Json memory = analyze_memory(recording.finish(), workload(), 12345);
-  EXPECT_EQ(memory["fragmentation"]["allocated_bytes"], 1024);
-  EXPECT_EQ(memory["fragmentation"]["held_bytes"], 4096);
-  EXPECT_EQ(memory["fragmentation"]["percent"], 75);
-}
-
-TEST(MemoryAnalysisTest, FragmentationOfACpuIsItsResidentSetWhereMostLives) {
-  RecordingBuilder recording;
-  recording.step(1).phase(Phase::forward).allocate(1, 600).resident(1800);
-  recording.phase(Phase::backward).release(1, 600).resident(5000);
-  const Json with = analyze_memory(recording.finish(), workload(), 1000)["fragmentation"];
-  EXPECT_EQ(with["allocated_bytes"], 600);
-  EXPECT_EQ(with["held_bytes"], 800);
-  EXPECT_EQ(with["percent"], 25);
-  const Json without =
-      analyze_memory(recording.finish(), workload(), std::nullopt)["fragmentation"];
-  EXPECT_EQ(without["held_bytes"], 1800);
-  EXPECT_NE(with["definition"], without["definition"]);
+TEST(MemoryAnalysisTest, FragmentationIsWhatIsHeldBesideTensors) {
+  RecordingBuilder gpu;
+  gpu.on_gpu(4096).step(1).phase(Phase::forward).allocate(1, 1024).release(1, 1024);
+  RecordingBuilder cpu;
+  cpu.step(1).phase(Phase::forward).allocate(1, 600).resident(1800);
+  cpu.phase(Phase::backward).release(1, 600).resident(5000);
+  struct Case {
+    RecordingBuilder& recording;
+    std::optional<int64_t> resident_before;
+    int64_t allocated;
+    int64_t held;
+  };
+  std::set<std::string> definitions;
+  for (const Case& at :
+       {Case{gpu, 12345, 1024, 4096}, Case{cpu, 1000, 600, 800}, Case{cpu, {}, 600, 1800}}) {
+    const Json found =
+        analyze_memory(at.recording.finish(), workload(), at.resident_before)["fragmentation"];
+    EXPECT_EQ(found["allocated_bytes"], at.allocated);
+    EXPECT_EQ(found["held_bytes"], at.held);
+    const auto free = static_cast<double>(at.held - at.allocated);
+    EXPECT_DOUBLE_EQ(found["percent"].get<double>(), 100 * free / static_cast<double>(at.held));
+    definitions.insert(found["definition"].get<std::string>());
+  }
+  EXPECT_EQ(definitions.size(), 3u);
 }
 
 TEST(MemoryAnalysisTest, AStepWithoutEventsHasItsBaselineAndNoPlaceOfAPeak) {
@@ -208,6 +313,276 @@ TEST(MemoryAnalysisTest, GradientsFromBeforeTheRecordingAreFoundByTheirMark) {
 
 TEST(MemoryAnalysisTest, ARecordingWithoutStepsIsRefused) {
   EXPECT_THROW(analyze_memory(MemoryRecording(), workload(), std::nullopt), std::invalid_argument);
+}
+
+// Every product of two sizes is another number: T = 6, D = 16, KV D/H = 8, V = 101, D_ff = 37.
+Workload of_unlike_sizes(Dtype dtype = Dtype::f32, int64_t batch = 2) {
+  return {ModelConfig({.vocab_size = 101,
+                       .hidden_dim = 16,
+                       .n_layers = 1,
+                       .n_heads = 2,
+                       .n_kv_heads = 1,
+                       .intermediate_dim = 37}),
+          Variant(), dtype, batch, 3};
+}
+
+TEST(TensorNamesTest, TellTensorsByComponentPhaseOperatorAndBytes) {
+  struct Case {
+    Phase phase;
+    const char* component;
+    const char* operation;
+    int64_t bytes;
+    const char* name;
+    bool on_gpu = false;
+    Workload workload = of_unlike_sizes();
+  };
+  constexpr int64_t scores = 2 * 2 * 3 * 3;
+  constexpr int64_t large_logits = 2'424'320;  // of batch 2000, rounded up to 512
+  const auto [forward, backward] = std::pair(Phase::forward, Phase::backward);
+  const Case cases[] = {
+      {forward, "loss/lm_head", "aten::mm", 4 * 6 * 101, "logits [B,S,V]"},
+      {forward, "ffn/gate_up_proj", "aten::mm", 4 * 6 * 37, "ffn intermediate [B,S,D_ff]"},
+      {forward, "ffn/gate_up_proj", "aten::mm", 4 * 6 * 74, "ffn intermediate [B,S,2 D_ff]"},
+      {forward, "attention/qkv_proj", "aten::mm", 4 * 6 * 8, "keys or values [B,S,KV,D/H]"},
+      {forward, "embedding", "aten::mm", 4 * 6 * 16, "embedded tokens [B,S,D]"},
+      {forward, "embedding", "aten::mm", 4 * 6 * 101, "embedding: aten::mm"},
+      {forward, "other", "", 3, "other: outside operators"},
+      {backward, "loss/cross_entropy", "aten::_log_softmax_backward_data", 4 * 6 * 101,
+       "gradient of logits [B,S,V]"},
+      {backward, "loss/cross_entropy", "aten::nll_loss_backward", 4 * 6 * 101,
+       "gradient of log-probabilities [B,S,V]"},
+      {backward, "embedding", "aten::embedding_dense_backward", 4 * 101 * 16,
+       "gradient of embedding weight [V,D]"},
+      {backward, "attention/core", "aten::_softmax_backward_data", 4 * scores,
+       "gradient of attention_scores [B,H,S,S]"},
+      {backward, "attention/core", "aten::bmm", 4 * scores,
+       "gradient of attention_probabilities [B,H,S,S]"},
+      // A GPU's allocator gives more than is asked for: 2424 bytes, rounded up to 512, and at most
+      // 1 MiB more.
+      {forward, "loss/lm_head", "aten::mm", 2560, "logits [B,S,V]", true},
+      {forward, "loss/lm_head", "aten::mm", 2424, "loss/lm_head: aten::mm", true},
+      {forward, "loss/lm_head", "aten::mm", large_logits + kMiB, "logits [B,S,V]", true,
+       of_unlike_sizes(Dtype::f32, 2000)},
+      {forward, "loss/lm_head", "aten::mm", large_logits + kMiB + 512, "loss/lm_head: aten::mm",
+       true, of_unlike_sizes(Dtype::f32, 2000)}};
+  for (const Case& at : cases) {
+    RecordingBuilder recording;
+    if (at.on_gpu) recording.on_gpu(at.bytes);
+    recording.step(1).phase(at.phase).in(at.component, at.operation).allocate(1, at.bytes);
+    const Json memory = analyze_memory(recording.finish(), at.workload, std::nullopt);
+    EXPECT_EQ(memory["largest_tensors"][0]["name"], at.name) << at.component << " " << at.bytes;
+  }
+}
+
+TEST(TensorNamesTest, ScoresAreNarrowOrWideWhereTheVariantHasThem) {
+  const auto score_bytes = [](Dtype dtype, const Variant& variant, int64_t bytes) {
+    RecordingBuilder recording;
+    recording.step(1).phase(Phase::forward).in("attention/core", "aten::_softmax");
+    Workload workload = of_unlike_sizes(dtype);
+    workload.variant = variant;
+    const Json memory = analyze_memory(recording.allocate(1, bytes).finish(), workload, {});
+    return memory["breakdown_at_peak"]["attention_scores"].get<int64_t>();
+  };
+  constexpr int64_t scores = 2 * 2 * 3 * 3;
+  EXPECT_EQ(score_bytes(Dtype::bf16, Variant(), scores * 2), scores * 2);
+  EXPECT_EQ(score_bytes(Dtype::bf16, Variant(), scores * 4), scores * 4);
+  EXPECT_EQ(score_bytes(Dtype::bf16, Variant(), scores * 8), 0);
+  EXPECT_EQ(score_bytes(Dtype::f32, Variant({Switch::sdpa}), scores * 4), 0);
+}
+
+// `pairs` allocations and releases of 1 MiB, and one of 9 MiB amid them.
+MemoryRecording many_events(size_t pairs) {
+  RecordingBuilder recording(5 * kMiB);
+  recording.step(2).phase(Phase::forward).in("ffn/swiglu", "aten::silu");
+  for (size_t i = 0; i < pairs; ++i) {
+    const int64_t bytes = i == pairs / 3 ? 9 * kMiB : kMiB;
+    recording.wait(1e-5).allocate(1, bytes).wait(1e-5).release(1, bytes);
+    if (i == pairs / 2) recording.phase(Phase::backward).in("loss/lm_head", "aten::mm");
+  }
+  return recording.finish();
+}
+
+Json timeline(const MemoryRecording& recording, size_t most_rows = 20'000) {
+  return Json::parse(memory_timeline_json(recording, most_rows));
+}
+
+TEST(MemoryTimelineTest, JsonFollowsTheContract) {
+  const Json document = timeline(many_events(3));
+  EXPECT_EQ(document["unit"], "bytes");
+  EXPECT_EQ(document["first_step"], 2);
+  EXPECT_EQ(document["last_step"], 2);
+  EXPECT_EQ(document["columns"], Json::array({"seconds", "live_bytes", "phase", "component"}));
+  ASSERT_EQ(document["events"].size(), 6u);
+  EXPECT_EQ(document["events"][0], Json::array({1e-5, 6 * kMiB, "forward", "ffn/swiglu"}));
+  EXPECT_EQ(document["events"][4][2], "backward");
+  ASSERT_EQ(document["phases"].size(), 2u);
+  EXPECT_EQ(document["phases"][0]["step"], 2);
+  EXPECT_EQ(document["phases"][0]["phase"], "forward");
+  EXPECT_EQ(document["phases"][0]["begin_seconds"], 0);
+  EXPECT_EQ(document["phases"][0]["end_seconds"], document["phases"][1]["begin_seconds"]);
+}
+
+TEST(MemoryTimelineTest, ThinsToTheHighestAndLowestOfEachInstant) {
+  const Json rows = timeline(many_events(5000), 400)["events"];
+  EXPECT_LE(rows.size(), 400u);
+  EXPECT_GE(rows.size(), 300u);
+  std::set<int64_t> levels;
+  for (const Json& row : rows) levels.insert(row[1].get<int64_t>());
+  EXPECT_EQ(levels, (std::set<int64_t>{5 * kMiB, 6 * kMiB, 14 * kMiB}));
+  EXPECT_EQ(rows.front()[0], 1e-5);
+  EXPECT_NEAR(rows.back()[0].get<double>(), 0.1, 1e-9);
+  for (size_t i = 1; i < rows.size(); ++i) {
+    const double gap = rows[i][0].get<double>() - rows[i - 1][0].get<double>();
+    EXPECT_GT(gap, 0) << i;
+    EXPECT_LT(gap, 3 * 0.1 / 199) << "no hole at " << i;
+  }
+  EXPECT_EQ(timeline(many_events(200), 400)["events"].size(), 400u) << "few enough to keep";
+  EXPECT_LE(timeline(many_events(15'000))["events"].size(), 20'000u);
+}
+
+TEST(MemoryTimelineTest, ThinsEventsOfOneInstant) {
+  RecordingBuilder recording;
+  recording.step(1);
+  for (int i = 0; i < 100; ++i) recording.allocate(1, 8);
+  const Json rows = timeline(recording.finish(), 10)["events"];
+  EXPECT_LE(rows.size(), 10u);
+  EXPECT_EQ(rows.back()[1], 800);
+}
+
+struct Recorded {
+  MemoryRecording recording;
+  Json memory;
+  int64_t other_bytes = 0;     // alive before the model
+  int64_t allocator_peak = 0;  // highest live bytes that the allocator itself counted
+};
+
+/// Two steps, as the training program runs them.
+Recorded record(const Workload& workload) {
+  instruments::host_allocator::install();
+  Recorded result;
+  result.other_bytes = read().live_bytes;
+  TensorInitializer initializer(1, workload.dtype, c10::kCPU);
+  const TinyLlama model(workload.config, workload.variant, workload.seq, initializer);
+  AdamW optimizer(model.parameters(), workload.variant);
+  TrainStep step(model, optimizer);
+  MemoryRecorder recorder(c10::kCPU, known_tensors(optimizer));
+  instruments::host_allocator::reset_peak();
+  for (int64_t number = 2; number <= 3; ++number) {
+    recorder.begin_step(number);
+    recorder.begin_phase(Phase::data_loading);
+    const TokenBatch batch =
+        random_token_batch(workload.config, workload.batch, workload.seq, initializer);
+    recorder.begin_phase(Phase::forward);
+    at::Tensor loss = step.forward(batch);
+    recorder.begin_phase(Phase::backward);
+    step.backward(loss);
+    recorder.mark_gradients(optimizer.parameters());
+    loss.reset();
+    recorder.begin_phase(Phase::optimizer);
+    step.update();
+    optimizer.clear_gradients();
+    recorder.end_step();
+  }
+  result.allocator_peak = read().peak_bytes;
+  result.recording = recorder.finish();
+  result.memory = analyze_memory(result.recording, workload, std::nullopt);
+  return result;
+}
+
+ModelConfig config() {
+  return ModelConfig({.vocab_size = 300,
+                      .hidden_dim = 64,
+                      .n_layers = 3,
+                      .n_heads = 8,
+                      .n_kv_heads = 4,
+                      .intermediate_dim = 96});
+}
+
+int64_t sum(const Json& parts) {
+  int64_t bytes = 0;
+  for (const auto& [name, part] : parts.items()) bytes += part.get<int64_t>();
+  return bytes;
+}
+
+class MemoryStepTest : public ::testing::TestWithParam<Workload> {};
+
+TEST_P(MemoryStepTest, AgreesWithTheAllocatorAndTheFormulasToTheByte) {
+  const Recorded recorded = record(GetParam());
+  const Json& memory = recorded.memory;
+  const Json& parts = memory["breakdown_at_peak"];
+  EXPECT_EQ(memory["peak_bytes"], recorded.allocator_peak);
+  EXPECT_EQ(sum(parts), recorded.allocator_peak);
+  const auto after = memory["live_bytes_after_steps"];
+  EXPECT_EQ(after[0], after[1]) << "a step that leaves memory behind";
+
+  const MemoryCost predicted = full_step_memory(GetParam());
+  EXPECT_EQ(parts["parameters"], predicted.weights);
+  EXPECT_EQ(parts["optimizer_states"], predicted.optimizer_state);
+  const Json& activations = memory["component_activation_bytes"];
+  EXPECT_EQ(sum(activations), predicted.activations);
+  EXPECT_FALSE(activations.contains("other")) << activations.dump();
+  EXPECT_TRUE(activations.contains("attention/core"));
+  int64_t gradients = 0;
+  for (const TensorMark& mark : recorded.recording.marks) gradients += mark.tensor.bytes;
+  EXPECT_EQ(gradients, 2 * predicted.gradients) << "of two steps";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MemoryStepTest,
+                         ::testing::Values(Workload{config(), Variant(), Dtype::f32, 2, 32},
+                                           Workload{config(), Variant(), Dtype::bf16, 3, 48},
+                                           Workload{config(), Variant(), Dtype::amp_bf16, 2, 32},
+                                           Workload{config(), Variant::fused(), Dtype::f32, 2, 32},
+                                           Workload{
+                                               config(),
+                                               Variant({Switch::fused_attention, Switch::fused_norm,
+                                                        Switch::fused_rotary, Switch::fused_loss,
+                                                        Switch::foreach_adamw}),
+                                               Dtype::f32, 2, 32}),
+                         ::tinyllama::testing::kNamedByParameter);
+
+// With scores larger than all else the peak and its parts can be written down.
+TEST(MemoryStepPeakTest, AttentionScoresAreThoseOfEveryLayer) {
+  const Workload workload{config(), Variant(), Dtype::f32, 2, 128};
+  const Json memory = record(workload).memory;
+  const int64_t matrix = 2 * 8 * 128 * 128 * 4;
+  EXPECT_EQ(memory["peak_phase"], "backward");
+  EXPECT_EQ(memory["peak_component"], "attention/core");
+  EXPECT_EQ(memory["breakdown_at_peak"]["attention_scores"], 3 * matrix);
+  EXPECT_EQ(memory["largest_tensors"][0]["bytes"], matrix);
+  EXPECT_EQ(memory["largest_spike"]["bytes"], matrix);
+  std::map<std::string, int64_t> counts;
+  for (const Json& tensor : memory["largest_tensors"])
+    counts[tensor["name"]] += tensor["count"].get<int64_t>();
+  EXPECT_EQ(counts["attention_scores [B,H,S,S]"], 3);
+  EXPECT_EQ(counts["attention_probabilities [B,H,S,S]"], 3);
+  EXPECT_EQ(counts["gradient of attention_scores [B,H,S,S]"], 3);
+  EXPECT_EQ(counts["gradient of attention_probabilities [B,H,S,S]"], 3);
+}
+
+TEST(MemoryStepPeakTest, IsThePredictedOne) {
+  struct Case {
+    int64_t seq;
+    std::string component;
+    int64_t unpredicted;  // bytes
+  };
+  // An update divides by a number, which libtorch makes a tensor of float64 and casts to float32.
+  for (const Case& at : {Case{16, "optimizer", 8 + 4}, Case{64, "loss/cross_entropy", 0},
+                         Case{128, "attention/core", 0}}) {
+    const Workload workload{config(), Variant(), Dtype::f32, 2, at.seq};
+    const Recorded recorded = record(workload);
+    EXPECT_EQ(recorded.memory["peak_component"], at.component) << "sequence " << at.seq;
+    EXPECT_EQ(recorded.memory["peak_bytes"].get<int64_t>() - recorded.other_bytes,
+              full_step_memory(workload).peak() + at.unpredicted)
+        << "sequence " << at.seq;
+  }
+}
+
+TEST(MemoryStepPeakTest, CheckpointsKeepOneTensorALayer) {
+  const Workload workload{config(), Variant({Switch::checkpoint}), Dtype::f32, 2, 64};
+  const Recorded recorded = record(workload);
+  EXPECT_EQ(sum(recorded.memory["component_activation_bytes"]),
+            full_step_memory(workload).activations);
+  EXPECT_EQ(recorded.memory["breakdown_at_peak"]["attention_scores"], 0);
 }
 
 }  // namespace

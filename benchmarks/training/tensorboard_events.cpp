@@ -100,16 +100,6 @@ std::string event_at(int64_t step) {
   return event;
 }
 
-/// Summary: repeated value 1. Value: tag 1, simple_value 2.
-void append_scalar(std::string& summary, std::string_view tag, std::optional<double> scalar) {
-  if (!scalar) return;
-  std::string value;
-  append_bytes(value, 1, tag);
-  append_key(value, 2, Wire::fixed32);
-  append_little_endian(value, std::bit_cast<uint32_t>(static_cast<float>(*scalar)));
-  append_bytes(summary, 1, value);
-}
-
 }  // namespace
 
 uint32_t crc32c(std::string_view bytes) {
@@ -130,15 +120,20 @@ TensorboardEvents::TensorboardEvents(const std::filesystem::path& folder) : desc
   append(event);
 }
 
-void TensorboardEvents::write(const StepScalars& scalars) {
+void TensorboardEvents::write(
+    int64_t step, const std::vector<std::pair<std::string_view, std::optional<double>>>& scalars) {
+  // Summary: repeated value 1. Value: tag 1, simple_value 2.
   std::string summary;
-  append_scalar(summary, "loss", scalars.loss);
-  append_scalar(summary, "evaluation_loss", scalars.evaluation_loss);
-  append_scalar(summary, "step_time_seconds", scalars.step_time_seconds);
-  append_scalar(summary, "samples_per_second", scalars.samples_per_second);
-  append_scalar(summary, "peak_memory_MiB", scalars.peak_memory_MiB);
+  for (const auto& [tag, scalar] : scalars) {
+    if (!scalar) continue;
+    std::string value;
+    append_bytes(value, 1, tag);
+    append_key(value, 2, Wire::fixed32);
+    append_little_endian(value, std::bit_cast<uint32_t>(static_cast<float>(*scalar)));
+    append_bytes(summary, 1, value);
+  }
   if (summary.empty()) return;
-  std::string event = event_at(scalars.step);
+  std::string event = event_at(step);
   append_bytes(event, 5, summary);
   append(event);
 }

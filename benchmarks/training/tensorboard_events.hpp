@@ -8,22 +8,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "model/file_io.hpp"
 
 namespace tinyllama::training {
-
-/// What is drawn of one step, each under the tag of its name. What is absent gets no point.
-struct StepScalars {
-  int64_t step = 0;
-  std::optional<double> loss = std::nullopt;
-  std::optional<double> evaluation_loss = std::nullopt;
-  std::optional<double> step_time_seconds = std::nullopt;
-  std::optional<double> samples_per_second = std::nullopt;
-  std::optional<double> peak_memory_MiB = std::nullopt;
-};
 
 class TensorboardEvents {
  public:
@@ -33,9 +24,10 @@ class TensorboardEvents {
   explicit TensorboardEvents(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return path_; }
-  /// Adds one step; it is in the file when this returns. Where that fails (disk full) the file
-  /// still ends with the step before.
-  void write(const StepScalars& scalars);
+  /// Adds one step's scalars, by tag; what is absent gets no point. It is in the file when this
+  /// returns. Where that fails (disk full) the file still ends with the step before.
+  void write(int64_t step,
+             const std::vector<std::pair<std::string_view, std::optional<double>>>& scalars);
 
  private:
   void append(std::string_view event);

@@ -6,8 +6,9 @@
 #include <algorithm>
 #include <map>
 #include <stdexcept>
+#include <vector>
 
-#include "benchmarks/training/mapped_file.hpp"
+#include "model/file_io.hpp"
 #include "model/loss.hpp"
 #include "model/parameters.hpp"
 
@@ -93,13 +94,16 @@ class TextFileData : public TokenData {
   TextFileData(const std::filesystem::path& file, const BatchOptions& options)
       : options_(options), file_(file) {
     check(options_);
+    if (file_.bytes() == 0) {
+      throw std::invalid_argument(
+          fmt::format("{}: is empty (0 bytes); name a file with text in it", file.string()));
+    }
     const int64_t held_out = file_.bytes() / kHeldOutPart;
     if (held_out < options_.seq) {
       throw std::invalid_argument(fmt::format(
           "{}: has {} bytes; must have at least {} x seq_len ({}), so that its last tenth, which "
-          "is "
-          "held out for evaluation, holds one window of seq_len bytes; name a longer file or lower "
-          "--seq-len",
+          "is held out for evaluation, holds one window of seq_len bytes; name a longer file or "
+          "lower --seq-len",
           file.string(), file_.bytes(), kHeldOutPart, options_.seq));
     }
     training_ = {0, file_.bytes() - held_out};
@@ -120,15 +124,17 @@ class TextFileData : public TokenData {
     const at::Tensor starts = initializer.tokens({options_.batch}, part.bytes - options_.seq + 1);
     const at::Tensor tokens = at::empty({options_.batch, options_.seq}, at::kLong);
     auto* to = tokens.mutable_data_ptr<int64_t>();
+    std::vector<uint8_t> window(static_cast<size_t>(options_.seq));
     for (int64_t sample = 0; sample < options_.batch; ++sample, to += options_.seq) {
       const int64_t start = part.first + starts.const_data_ptr<int64_t>()[sample];
-      std::ranges::copy(file_.read(start, options_.seq), to);
+      file_.read(start, options_.seq, window.data());
+      std::ranges::copy(window, to);
     }
     return moved({tokens, next_token_targets(tokens)}, options_.device);
   }
 
   BatchOptions options_;
-  MappedFile file_;
+  ReadableFile file_;
   Part training_;
   Part evaluation_;
 };

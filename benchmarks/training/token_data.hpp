@@ -41,7 +41,7 @@ std::unique_ptr<TokenData> synthetic_data(const ModelConfig& config, const Batch
 /// The file's bytes as tokens 0 to 255. The last tenth is held out for evaluation; each sample is a
 /// window of S bytes from anywhere in its part, drawn anew for each batch. Throws
 /// std::invalid_argument, naming the value, the rule and what to do, where vocab_size < 256, B < 1
-/// or S < 2, where the file cannot be mapped (see MappedFile), or where it has fewer than 10 S
+/// or S < 2, where the file cannot be read (see ReadableFile), or where it has fewer than 10 S
 /// bytes, the least with which both parts hold a window.
 std::unique_ptr<TokenData> text_file_data(const std::filesystem::path& file,
                                           const ModelConfig& config, const BatchOptions& options);

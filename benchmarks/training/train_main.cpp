@@ -1,29 +1,380 @@
-// tiny_llama_train: options -> train.
+// tiny_llama_train: options -> one run of training -> its files.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
-#include <chrono>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
+#include <functional>
 #include <iostream>
+#include <limits>
+#include <stdexcept>
 
 #include "benchmarks/console/command_line.hpp"
+#include "benchmarks/console/exit_code.hpp"
+#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/option_grammar.hpp"
+#include "benchmarks/distributed/fingerprint.hpp"
 #include "benchmarks/distributed/run_rank.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
+#include "benchmarks/instruments/system_sampler.hpp"
 #include "benchmarks/instruments/thread_pinning.hpp"
-#include "benchmarks/training/data_parallel.hpp"
+#include "benchmarks/training/flops_analysis.hpp"
+#include "benchmarks/training/memory_analysis.hpp"
+#include "benchmarks/training/run_report.hpp"
+#include "benchmarks/training/tensorboard_events.hpp"
 #include "benchmarks/training/train_options.hpp"
-#include "benchmarks/training/train_run.hpp"
+#include "benchmarks/training/trainer.hpp"
 #include "benchmarks/training/validate_setup.hpp"
+#include "model/file_io.hpp"
+#include "model/memory_cost.hpp"
 #include "model/optimized.hpp"
+#include "model/weights.hpp"
 
-namespace tinyllama {
+namespace tinyllama::training {
 namespace {
 
 using console::ExitCode;
 
 const std::filesystem::path kFixtures = TINY_LLAMA_SOURCE_DIR "/fixtures";
+
+constexpr const char* kSummaryFile = "performance_summary.json";
+
+/// A folder that a run writes to: tried before the run, and written to as long as it can be.
+class ResultFolder {
+ public:
+  /// Creates the folder and tries to write a file there; an empty path stands for no folder. Throws
+  /// std::invalid_argument naming the option, the folder and the cause.
+  ResultFolder(const char* option, std::filesystem::path path) : path_(std::move(path)) {
+    if (path_.empty()) return;
+    try {
+      std::filesystem::create_directories(path_);
+      const auto trial = path_ / ".tiny_llama_train_writes_here";
+      write_file_atomically(trial, "x");
+      std::filesystem::remove(trial);
+    } catch (const std::exception& error) {
+      throw std::invalid_argument(
+          fmt::format("{} '{}': must be a folder that can be written to: {}", option,
+                      path_.string(), error.what()));
+    }
+  }
+
+  bool exists() const { return !path_.empty(); }
+  const std::filesystem::path& path() const { return path_; }
+  const std::vector<std::string>& files() const { return files_; }
+  /// Remembers a file that is written here, once.
+  void add(const std::string& name) {
+    if (std::ranges::find(files_, name) == files_.end()) files_.push_back(name);
+  }
+  /// Writes a file, which may lie in a folder below, and remembers its name.
+  void write(const std::string& name, const std::string& text) {
+    const auto file = path_ / name;
+    std::error_code refused;  // the write says why
+    std::filesystem::create_directories(file.parent_path(), refused);
+    write_file_atomically(file, text);
+    add(name);
+  }
+
+ private:
+  std::filesystem::path path_;
+  std::vector<std::string> files_;
+};
+
+/// Runs every piece of work, whether or not one before it failed, and then throws the first error.
+/// One full disk must not keep the results from being written to another.
+class WriteAttempts {
+ public:
+  void attempt(const std::function<void()>& work) {
+    try {
+      work();
+    } catch (...) {
+      if (!first_) first_ = std::current_exception();
+    }
+  }
+  void rethrow() const {
+    if (first_) std::rethrow_exception(first_);
+  }
+
+ private:
+  std::exception_ptr first_;
+};
+
+/// One run, from the banner to the last file: trains and writes what the options ask for.
+class TrainRun {
+ public:
+  /// `group`: null for a process alone. Throws std::invalid_argument for data, weights and folders
+  /// that will not do, before the first step.
+  TrainRun(const TrainOptions& options, const instruments::Device& device,
+           distributed::ProcessGroup* group)
+      : options_(options),
+        device_(device),
+        group_(group),
+        profiles_("--profile-dir", options.any_profiler() ? options.profile_folder : ""),
+        output_("--output-dir", options.output_folder),
+        weights_("--save-weights", options.save_weights_folder),
+        data_(open_data()) {
+    refuse_for_memory();
+    if (options.emit_ranges) ranges_.emplace();
+    if (options.profile_pytorch || options.profile_flops)
+      operators_.emplace(options, device, profiles_.path());
+    if (options.profile_pytorch) events_.emplace(profiles_.path());
+  }
+
+  TrainRun(const TrainRun&) = delete;
+  TrainRun& operator=(const TrainRun&) = delete;
+  ~TrainRun() {
+    if (group_) group_->on_loss({});
+  }
+
+  /// Throws std::runtime_error where a file cannot be written, after the summary was printed and
+  /// the others were written; RankLostError where a rank is lost, after what ended before was
+  /// reported.
+  ExitCode run(const std::vector<std::string>& command) {
+    console::install_interrupt_handler();
+    document_ = run_header(options_, device_, command, data_->name());
+    if (group_) {
+      document_["distributed"] = distributed_json(options_, *group_);
+      group_->on_loss([this](const std::string& what) { keep_steps(what); });
+    }
+    std::cout << banner(options_, device_, data_->name()) << "\nInitializing model and optimizer..."
+              << std::endl;
+    ModelState state(options_, device_.torch());
+    const std::string different = differing_ranks("initial weights", state);
+    if (!different.empty()) throw std::invalid_argument(fmt::format("--weights: {}", different));
+    attempts_.attempt([&] { train(state); });
+    attempts_.attempt([&] { compare_weights(state); });
+    // Nothing to tell, and an earlier run's files are worth more.
+    if (steps_.empty()) attempts_.rethrow();
+    summarize_run();
+    std::cout << summary_text(document_) << std::flush;
+    write_files(state);
+    attempts_.rethrow();
+    if (weights_differ_) return ExitCode::failed;
+    if (!steps_.empty() && !std::isfinite(steps_.back().loss)) return ExitCode::failed;
+    return console::interrupted() ? ExitCode::interrupted : ExitCode::ok;
+  }
+
+ private:
+  // Said before the first allocation and the first file, and not in the words of an allocator.
+  void refuse_for_memory() const {
+    int64_t predicted = full_step_memory(options_.workload()).peak();
+    // Messages, and with a sharded optimizer the copies that they are gathered in.
+    const int64_t weights =
+        count_parameters(ModelConfig(options_.dimensions)) * storage_bytes(options_.dtype);
+    // Ranks of one host share its memory.
+    const int sharing = group_ && !device_.is_gpu() ? group_->where().local_size : 1;
+    if (group_) predicted = sharing * (predicted + (options_.shard_optimizer ? 2 : 1) * weights);
+    // Beyond 64 bits the formulas' products wrap around.
+    if (predicted < 0) predicted = std::numeric_limits<int64_t>::max();
+    const int64_t free = device_.free_memory_bytes();
+    if (predicted <= free) return;
+    throw std::invalid_argument(fmt::format(
+        "--batch-size {} --seq-len {}: a step of {} parameters{} needs {} of memory, and {} is "
+        "free on {}; lower one of them, take a smaller model, or use --variant optimized, "
+        "checkpoint "
+        "or a narrower --dtype",
+        options_.batch_size, options_.seq_len, count_parameters(ModelConfig(options_.dimensions)),
+        sharing > 1 ? fmt::format(" on {} ranks of this host", sharing) : "",
+        console::format_bytes(predicted), console::format_bytes(free), device_.description().name));
+  }
+
+  std::unique_ptr<TokenData> open_data() const {
+    const ModelConfig config(options_.dimensions);
+    const BatchOptions batch{options_.batch_size, options_.seq_len, options_.seed, device_.torch()};
+    if (options_.data_file.empty()) return synthetic_data(config, batch);
+    try {
+      return text_file_data(options_.data_file, config, batch);
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(fmt::format("--data: {}", error.what()));
+    }
+  }
+
+  void train(ModelState& state) {
+    Trainer trainer(options_, device_, state, *data_, operators_ ? &*operators_ : nullptr, group_);
+    trainer.on_step([&](const StepRecord& step) { keep_step(step); });
+    instruments::SystemSampler sampler(device_);
+    std::cout << "\nStarting training..." << std::endl;
+    attempts_.attempt([&] {
+      trainer.run();
+      has_trained_ = true;
+    });
+    recording_ = std::move(trainer.memory_recording());
+    document_["device_sampling"] = sampling_json(sampler.stop());
+  }
+
+  void keep_step(const StepRecord& step) {
+    steps_.push_back(step);
+    const bool last = step.step == options_.num_steps || !std::isfinite(step.loss);
+    if (step.step % options_.log_interval == 0 || step.step == 1 || last)
+      std::cout << step_line(step, options_.num_steps) << std::flush;
+    write_event(step);
+    if (!std::isfinite(step.loss) && options_.rank == 0) {
+      fmt::print(stderr,
+                 "tiny_llama_train: step {}: the loss is {}: training stopped; lower "
+                 "--learning-rate {:g}, or use a wider --dtype\n",
+                 step.step, step.loss, options_.learning_rate);
+    }
+  }
+
+  // Empty where all ranks have the same weights, to the bit; else who differs. `when`: a name that
+  // no other call has.
+  std::string differing_ranks(const std::string& when, const ModelState& state) {
+    if (!group_) return {};
+    return distributed::differing_ranks(*group_, when, state.model.parameters());
+  }
+
+  // What data-parallel training promises, checked where it can be. A file that could not be written
+  // is one rank's own trouble, and keeps the others waiting no less.
+  void compare_weights(const ModelState& state) {
+    if (!group_ || !has_trained_) return;
+    const std::string different = differing_ranks("trained weights", state);
+    document_["distributed"]["weights_are_identical"] = different.empty();
+    weights_differ_ = !different.empty();
+    if (weights_differ_ && options_.rank == 0)
+      fmt::print(stderr, "tiny_llama_train: wrong result: after the last step {}\n", different);
+  }
+
+  void write_event(const StepRecord& step) {
+    if (!events_) return;
+    const auto samples = static_cast<double>(options_.samples_per_step());
+    try {
+      events_->write(step.step, {{"loss", step.loss},
+                                 {"evaluation_loss", step.evaluation_loss},
+                                 {"step_time_seconds", step.times.total()},
+                                 {"samples_per_second", samples / step.times.total()},
+                                 {"peak_memory_MiB",
+                                  static_cast<double>(step.peak_memory_bytes) / 1048576.0}});
+    } catch (...) {
+      // A full disk ends the curves, not the training.
+      attempts_.attempt([] { throw; });
+      events_.reset();
+    }
+  }
+
+  // A launcher may end this process before it has found out who is lost.
+  void keep_steps(const std::string& what) {
+    fmt::print(stderr, "tiny_llama_train: {}\n", what);
+    std::fflush(stderr);
+    if (steps_.empty()) return;
+    try {
+      summarize_steps();
+      if (output_.exists()) write_summary(output_);
+    } catch (const std::exception&) {
+      // It is written once more at the end, which then says why it cannot be.
+    }
+  }
+
+  void summarize_steps() {
+    const int64_t samples = options_.samples_per_step();
+    const bool whole = options_.variant.has(Switch::graph);
+    document_["steps"] = steps_json(steps_, whole);
+    document_["summary"] = summarize(steps_, samples, samples * options_.seq_len, whole);
+    document_["summary"]["interrupted"] = console::interrupted();
+    for (const char* part : {"operators", "memory", "flops"}) document_[part] = nullptr;
+  }
+
+  void summarize_run() {
+    summarize_steps();
+    if (operators_) document_["operators"] = operators_->to_json();
+    if (recording_)
+      document_["memory"] = analyze_memory(*recording_, options_.workload(), resident_before_);
+    attempts_.attempt([&] { analyze_flops_of_step(); });
+  }
+
+  void analyze_flops_of_step() {
+    const auto times = operators_ ? operators_->flops_components() : std::nullopt;
+    if (!times || console::interrupted()) return;
+    std::cout << "\nMeasuring the peaks of this device..." << std::endl;
+    const Workload workload = options_.workload();
+    const FlopsMeasurement measurement{options_.flops_steps().first, plain_step_seconds(),
+                                       options_.gradient_accumulation_steps, *times};
+    document_["flops"] = analyze_flops(
+        workload, measurement,
+        measure_denominators(device_, workload, measurement, kFixtures / "device_peaks.json"));
+  }
+
+  // Of a step that nobody profiled; where there is none, of all without their evaluations.
+  double plain_step_seconds() const {
+    const Json& summary = document_.at("summary");
+    const Json& plain = summary.at("plain_average_step_seconds");
+    if (!plain.is_null()) return plain.get<double>();
+    const Json& evaluation = summary.at("breakdown").at("evaluation").at("seconds");
+    return summary.at("average_step_seconds").get<double>() - evaluation.get<double>();
+  }
+
+  void write_profiles() {
+    attempts_.attempt([&] {
+      if (!operators_) return;
+      for (const auto& name : operators_->finish()) profiles_.add(name);
+    });
+    attempts_.attempt([&] {
+      if (events_) profiles_.add(events_->path().filename().string());
+    });
+    attempts_.attempt([&] {
+      if (!recording_) return;
+      profiles_.write("memory_timeline.json", memory_timeline_json(*recording_));
+    });
+    for (const auto& [part, analysis] : document_.at("flops").items()) {
+      attempts_.attempt(
+          [&] { profiles_.write(fmt::format("flops_analysis/{}.json", part), analysis.dump(2)); });
+    }
+  }
+
+  // --profile-dir and --output-dir may be one.
+  bool is_same_folder() const {
+    std::error_code unknown;
+    return profiles_.exists() &&
+           std::filesystem::equivalent(profiles_.path(), output_.path(), unknown);
+  }
+
+  void write_summary(ResultFolder& folder) {
+    std::vector<std::string> names = folder.files();
+    if (std::find(names.begin(), names.end(), kSummaryFile) == names.end())
+      names.push_back(kSummaryFile);
+    document_["files"] = names;
+    folder.write(kSummaryFile,
+                 document_.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
+
+  void write_files(ModelState& state) {
+    if (profiles_.exists()) write_profiles();
+    for (ResultFolder* folder : {&profiles_, &output_}) {
+      attempts_.attempt([&] {
+        if (!folder->exists() || (folder == &output_ && is_same_folder())) return;
+        write_summary(*folder);
+      });
+    }
+    attempts_.attempt([&] {
+      if (weights_.exists())
+        save_weights(weights_.path(), ModelConfig(options_.dimensions), state.model.parameters());
+    });
+    if (options_.any_profiler()) std::cout << "\nProfiling complete!\n";
+    std::cout << files_text(profiles_.path().string(), profiles_.files())
+              << files_text(output_.path().string(), output_.files()) << std::flush;
+  }
+
+  const TrainOptions& options_;
+  instruments::Device device_;
+  distributed::ProcessGroup* group_;
+  bool has_trained_ = false;
+  bool weights_differ_ = false;
+  ResultFolder profiles_;
+  ResultFolder output_;
+  ResultFolder weights_;
+  std::unique_ptr<TokenData> data_;
+  std::optional<RangeEmitter> ranges_;
+  std::optional<OperatorRecorder> operators_;
+  std::optional<TensorboardEvents> events_;
+  std::optional<MemoryRecording> recording_;
+  std::optional<int64_t> resident_before_ = resident_set_bytes();
+  std::vector<StepRecord> steps_;
+  WriteAttempts attempts_;
+  Json document_;
+};
 
 void make_deterministic() {
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // cuBLAS wants it said
@@ -34,7 +385,7 @@ void make_deterministic() {
 
 // A captured step is replayed whole: nobody sees its parts. What `optimized` chose may be left out;
 // what the user named is refused.
-void refuse_for_graph(training::TrainOptions& options) {
+void refuse_for_graph(TrainOptions& options) {
   if (!options.variant.has(Switch::graph)) return;
   const char* const in_the_way = options.gradient_accumulation_steps > 1
                                      ? "--gradient-accumulation-steps"
@@ -52,8 +403,8 @@ void refuse_for_graph(training::TrainOptions& options) {
                   in_the_way, options.variant.name()));
 }
 
-ExitCode report_setup(const training::TrainOptions& options) {
-  const auto device = [&]() -> training::SelectedDevice {
+ExitCode report_setup(const TrainOptions& options) {
+  const auto device = [&]() -> SelectedDevice {
     try {
       return instruments::Device::select(options.device);
     } catch (const std::exception& error) {
@@ -61,23 +412,22 @@ ExitCode report_setup(const training::TrainOptions& options) {
     }
   }();
   if (options.threads) at::set_num_threads(*options.threads);
-  auto lines = training::validate_setup(device, options.workload(), options.folder());
+  auto lines = validate_setup(device, options.workload(), options.folder());
   for (const auto& folder : {options.output_folder, options.save_weights_folder}) {
-    if (!folder.empty() && folder != options.folder())
-      lines.push_back(training::check_output_folder(folder));
+    if (!folder.empty() && folder != options.folder()) lines.push_back(check_output_folder(folder));
   }
   if (const auto* found = std::get_if<instruments::Device>(&device)) {
     const std::string refusal =
         refuse_variant(options.variant, options.dtype, device_traits(found->torch().type()));
-    lines.push_back({refusal.empty() ? training::SetupStatus::ok : training::SetupStatus::failed,
-                     "variant", refusal.empty() ? options.variant.name() : refusal});
+    lines.push_back({refusal.empty() ? SetupStatus::ok : SetupStatus::failed, "variant",
+                     refusal.empty() ? options.variant.name() : refusal});
   }
-  for (const auto& line : lines) std::cout << training::to_text(line) << "\n";
-  return training::usable(lines) ? ExitCode::ok : ExitCode::failed;
+  for (const auto& line : lines) std::cout << to_text(line) << "\n";
+  return usable(lines) ? ExitCode::ok : ExitCode::failed;
 }
 
 // Ranks share one device each, one console and one set of files, which are rank 0's.
-void take_part(training::TrainOptions& options, const distributed::LaunchEnvironment& where) {
+void take_part(TrainOptions& options, const distributed::LaunchEnvironment& where) {
   options.rank = where.rank;
   options.ranks = where.world_size;
   const char* const in_the_way = options.profile_memory    ? "--profile-memory"
@@ -98,8 +448,31 @@ void take_part(training::TrainOptions& options, const distributed::LaunchEnviron
   std::cout.setstate(std::ios_base::failbit);
 }
 
+// What has to be the same on all ranks: options that decide what is computed and sent, and the
+// build.
+distributed::Agreement agreement_of(const TrainOptions& options) {
+  const ModelDimensions& d = options.dimensions;
+  distributed::Agreement all = distributed::shared_agreement(options);
+  all.merge(distributed::Agreement{
+      {"dimensions of the model",
+       fmt::format("{} {} {} {} {} {}", d.vocab_size, d.hidden_dim, d.n_layers, d.n_heads,
+                   d.n_kv_heads, d.intermediate_dim)},
+      {"--variant", options.variant.switch_names()},
+      {"--dtype", std::string(to_string(options.dtype))},
+      {"--batch-size", std::to_string(options.batch_size)},
+      {"--seq-len", std::to_string(options.seq_len)},
+      {"--num-steps", std::to_string(options.num_steps)},
+      {"--gradient-accumulation-steps", std::to_string(options.gradient_accumulation_steps)},
+      {"--learning-rate", fmt::format("{:.17g}", options.learning_rate)},
+      {"--log-interval", std::to_string(options.log_interval)},
+      {"--seed", std::to_string(options.seed)},
+      {"--deterministic", options.deterministic ? "yes" : "no"},
+      {"--data", options.data_file.empty() ? "no" : "yes"}});
+  return all;
+}
+
 ExitCode run(int argc, const char* const* argv, const distributed::LaunchEnvironment& where) {
-  auto options = training::parse_train_options(argc, argv, kFixtures / "problem_sizes.json");
+  auto options = parse_train_options(argc, argv, kFixtures / "problem_sizes.json");
   if (!options) return ExitCode::ok;
   if (options->validate_setup) return report_setup(*options);
   const auto device = distributed::select_device(options->device, where);
@@ -123,15 +496,13 @@ ExitCode run(int argc, const char* const* argv, const distributed::LaunchEnviron
   if (options->threads) at::set_num_threads(*options->threads);
   if (options->deterministic) make_deterministic();
   const std::vector<std::string> command(argv, argv + argc);
-  const training::TrainRunPaths paths = {kFixtures / "device_peaks.json"};
-  if (where.world_size == 1) return training::run_training(*options, device, command, paths);
-  distributed::ProcessGroup group(where, device, options->timeout(),
-                                  training::agreement_of(*options));
-  return training::run_training(*options, device, command, paths, &group);
+  if (where.world_size == 1) return TrainRun(*options, device, nullptr).run(command);
+  distributed::ProcessGroup group(where, device, options->timeout(), agreement_of(*options));
+  return TrainRun(*options, device, &group).run(command);
 }
 
 }  // namespace
-}  // namespace tinyllama
+}  // namespace tinyllama::training
 
 int main(int argc, char** argv) {
   using namespace tinyllama;
@@ -139,7 +510,7 @@ int main(int argc, char** argv) {
     return distributed::run_rank("tiny_llama_train", [&](const auto& where) {
       // The ranks of a host would all take its first processors.
       if (where.world_size == 1) instruments::pin_openmp_threads(argv);
-      return run(argc, argv, where);
+      return training::run(argc, argv, where);
     });
   });
 }

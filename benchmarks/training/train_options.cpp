@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "benchmarks/console/command_line.hpp"
@@ -38,37 +40,84 @@ struct RawOptions {
   bool use_amp = false;
 };
 
-struct IntegerOption {
-  const char* names;
-  int64_t* value;
-  const char* help;
-  int64_t smallest;
+/// An option or a flag whose value needs no more than its type's own check.
+struct SimpleOption {
   const char* group;
+  const char* names;
+  std::variant<bool*, std::string*, double*, uint64_t*, std::optional<int>*> value;
+  const char* help;
 };
 
-std::vector<IntegerOption> integer_options(TrainOptions& options) {
-  ModelDimensions& d = options.dimensions;
+struct IntegerOption {
+  const char* group;
+  const char* names;
+  int64_t* value;
+  int64_t smallest;
+  const char* help;
+};
+
+std::vector<IntegerOption> integer_options(TrainOptions& o) {
+  ModelDimensions& d = o.dimensions;
   return {
-      {"--batch-size", &options.batch_size, "samples of a micro-batch", 1, "Training"},
-      {"--seq-len", &options.seq_len, "tokens of a sample", 2, "Training"},
-      {"--num-steps", &options.num_steps, "training steps", 1, "Training"},
-      {"--gradient-accumulation-steps", &options.gradient_accumulation_steps,
-       "micro-batches whose gradients make one update", 1, "Training"},
-      {"--log-interval", &options.log_interval, "a line every so many steps", 1, "Output"},
-      {"--eval-interval", &options.eval_interval,
-       "evaluation loss every so many steps; 0: never (default: 100 with --data, else 0)", 0,
-       "Training"},
-      {"--eval-iters", &options.eval_iters, "batches of an evaluation", 1, "Training"},
-      {"--hidden-dim", &d.hidden_dim, "model dimension D", 1, "Model"},
-      {"--n-layers,--num-layers", &d.n_layers, "transformer blocks L", 1, "Model"},
-      {"--n-heads,--num-heads", &d.n_heads, "query heads H", 1, "Model"},
-      {"--n-kv-heads", &d.n_kv_heads, "key-value heads", 1, "Model"},
-      {"--intermediate-dim", &d.intermediate_dim, "width of the FFN", 1, "Model"},
-      {"--vocab-size", &d.vocab_size, "vocabulary V", 1, "Model"},
-      {"--profile-steps", &options.profile_steps,
-       "the operator profiler records steps 5 to 5 + this", 0, "Profilers"},
-      {"--flops-profile-step", &options.flops_profile_step,
-       "step whose components the FLOPS profiler times", 1, "Profilers"},
+      {"Training", "--batch-size", &o.batch_size, 1, "samples of a micro-batch"},
+      {"Training", "--seq-len", &o.seq_len, 2, "tokens of a sample"},
+      {"Training", "--num-steps", &o.num_steps, 1, "training steps"},
+      {"Training", "--gradient-accumulation-steps", &o.gradient_accumulation_steps, 1,
+       "micro-batches whose gradients make one update"},
+      {"Output", "--log-interval", &o.log_interval, 1, "a line every so many steps"},
+      {"Training", "--eval-interval", &o.eval_interval, 0,
+       "evaluation loss every so many steps; 0: never (default: 100 with --data, else 0)"},
+      {"Training", "--eval-iters", &o.eval_iters, 1, "batches of an evaluation"},
+      {"Model", "--hidden-dim", &d.hidden_dim, 1, "model dimension D"},
+      {"Model", "--n-layers,--num-layers", &d.n_layers, 1, "transformer blocks L"},
+      {"Model", "--n-heads,--num-heads", &d.n_heads, 1, "query heads H"},
+      {"Model", "--n-kv-heads", &d.n_kv_heads, 1, "key-value heads"},
+      {"Model", "--intermediate-dim", &d.intermediate_dim, 1, "width of the FFN"},
+      {"Model", "--vocab-size", &d.vocab_size, 1, "vocabulary V"},
+      {"Profilers", "--profile-steps", &o.profile_steps, 0,
+       "the operator profiler records steps 5 to 5 + this"},
+      {"Profilers", "--flops-profile-step", &o.flops_profile_step, 1,
+       "step whose components the FLOPS profiler times"},
+  };
+}
+
+std::vector<SimpleOption> simple_options(TrainOptions& o, RawOptions& raw) {
+  return {
+      {"Training", "--learning-rate", &o.learning_rate, "of AdamW"},
+      {"Training", "--data", &o.data_file,
+       "text file to train on, byte by byte (default: synthetic tokens, the same batch in every "
+       "step)"},
+      {"Training", "--seed", &o.seed, "of weights and tokens"},
+      {"Training", "--deterministic", &o.deterministic,
+       "bit-identical losses in every run with this seed"},
+      {"Training", "--device", &o.device, "auto, cpu, cuda[:N] or hip[:N]"},
+      {"Training", "--threads", &o.threads, "CPU threads (default: libtorch's own choice)"},
+      {"Training", "--dtype", &raw.dtype, "f32, bf16, f16, amp_bf16 or amp_f16"},
+      {"Training", "--use-amp", &raw.use_amp,
+       "mixed precision: --dtype amp_bf16 (amp_f16 where --dtype says so)"},
+      {"Model", "--variant", &raw.variant,
+       "baseline, fused, optimized, or switches joined by '+' (as in tiny_llama_bench)"},
+      {"Model", "--size", &o.size, "problem size; gives batch and sequence their defaults"},
+      {"Model", "--weights", &o.weights_folder,
+       "folder with config.json and model.safetensors to start from"},
+      {"Output", "--save-weights", &o.save_weights_folder,
+       "folder that gets the trained weights, as LlamaForCausalLM reads them"},
+      {"Output", "--output-dir", &o.output_folder, "folder of performance_summary.json"},
+      {"Output", "--validate-setup", &o.validate_setup,
+       "check device, libtorch, memory, runtime and write access, and train nothing"},
+      {"Profilers", "--enable-pytorch-profiler", &o.profile_pytorch,
+       "operator profiler: Chrome trace, TensorBoard files, operator table"},
+      {"Profilers", "--profile-memory", &o.profile_memory,
+       "every allocation of some steps: peaks, largest tensors, timeline"},
+      {"Profilers", "--profile-operators", &o.profile_operators,
+       "input shapes in trace and operator table"},
+      {"Profilers", "--profile-stacks", &o.profile_stacks,
+       "the ranges and operators around each operator in the table"},
+      {"Profilers", "--enable-deepspeed-flops,--enable-flops-profiler", &o.profile_flops,
+       "FLOPs, time and intensity of each component"},
+      {"Profilers", "--emit-ranges", &o.emit_ranges,
+       "pass components and phases on to rocprofv3 (roctx), Nsight (NVTX) or VTune (ITT)"},
+      {"Profilers", "--profile-dir", &o.profile_folder, "folder of the profilers' files"},
   };
 }
 
@@ -83,77 +132,30 @@ CLI::Validator at_least(int64_t smallest) {
       "");
 }
 
-void add_training_options(CLI::App& app, TrainOptions& options, RawOptions& raw) {
-  app.add_option("--learning-rate", options.learning_rate, "of AdamW")
-      ->check(console::number())
-      ->group("Training")
+void add(CLI::App& app, const IntegerOption& option) {
+  app.add_option(option.names, *option.value, option.help)
+      ->check(console::integer<int64_t>())
+      ->check(at_least(option.smallest))
+      ->group(option.group)
       ->capture_default_str();
-  app.add_option("--data", options.data_file,
-                 "text file to train on, byte by byte (default: synthetic tokens, the same batch "
-                 "in every step)")
-      ->group("Training");
-  app.add_option("--seed", options.seed, "of weights and tokens")
-      ->check(console::integer<uint64_t>())
-      ->group("Training")
-      ->capture_default_str();
-  app.add_flag("--deterministic", options.deterministic,
-               "bit-identical losses in every run with this seed")
-      ->group("Training");
-  app.add_option("--device", options.device, "auto, cpu, cuda[:N] or hip[:N]")
-      ->group("Training")
-      ->capture_default_str();
-  app.add_option("--threads", options.threads, "CPU threads (default: libtorch's own choice)")
-      ->check(console::integer<int>())
-      ->group("Training");
-  app.add_option("--dtype", raw.dtype, "f32, bf16, f16, amp_bf16 or amp_f16")
-      ->group("Training")
-      ->capture_default_str();
-  app.add_flag("--use-amp", raw.use_amp,
-               "mixed precision: --dtype amp_bf16 (amp_f16 where --dtype says so)")
-      ->group("Training");
-  app.add_option("--variant", raw.variant,
-                 "baseline, fused, optimized, or switches joined by '+' (as in tiny_llama_bench)")
-      ->group("Model")
-      ->capture_default_str();
-  app.add_option("--size", options.size, "problem size; gives batch and sequence their defaults")
-      ->group("Model")
-      ->capture_default_str();
-  app.add_option("--weights", options.weights_folder,
-                 "folder with config.json and model.safetensors to start from")
-      ->group("Model");
-  app.add_option("--save-weights", options.save_weights_folder,
-                 "folder that gets the trained weights, as LlamaForCausalLM reads them")
-      ->group("Output");
-  app.add_option("--output-dir", options.output_folder, "folder of performance_summary.json")
-      ->group("Output");
-  app.add_flag("--validate-setup", options.validate_setup,
-               "check device, libtorch, memory, runtime and write access, and train nothing")
-      ->group("Output");
 }
 
-void add_profiler_options(CLI::App& app, TrainOptions& options) {
-  const char* const group = "Profilers";
-  app.add_flag("--enable-pytorch-profiler", options.profile_pytorch,
-               "operator profiler: Chrome trace, TensorBoard files, operator table")
-      ->group(group);
-  app.add_flag("--profile-memory", options.profile_memory,
-               "every allocation of some steps: peaks, largest tensors, timeline")
-      ->group(group);
-  app.add_flag("--profile-operators", options.profile_operators,
-               "input shapes in trace and operator table")
-      ->group(group);
-  app.add_flag("--profile-stacks", options.profile_stacks,
-               "the ranges and operators around each operator in the table")
-      ->group(group);
-  app.add_flag("--enable-deepspeed-flops,--enable-flops-profiler", options.profile_flops,
-               "FLOPs, time and intensity of each component")
-      ->group(group);
-  app.add_flag("--emit-ranges", options.emit_ranges,
-               "pass components and phases on to rocprofv3 (roctx), Nsight (NVTX) or VTune (ITT)")
-      ->group(group);
-  app.add_option("--profile-dir", options.profile_folder, "folder of the profilers' files")
-      ->group(group)
-      ->capture_default_str();
+void add(CLI::App& app, const SimpleOption& simple) {
+  const auto add_value = [&]<typename Value>(Value* value) {
+    if constexpr (std::is_same_v<Value, bool>) {
+      app.add_flag(simple.names, *value, simple.help)->group(simple.group);
+    } else {
+      auto* const option = app.add_option(simple.names, *value, simple.help)->group(simple.group);
+      if constexpr (std::is_same_v<Value, double>) option->check(console::number());
+      if constexpr (std::is_same_v<Value, uint64_t>) option->check(console::integer<uint64_t>());
+      if constexpr (std::is_same_v<Value, std::optional<int>>) {
+        option->check(console::integer<int>());
+      } else {
+        option->capture_default_str();
+      }
+    }
+  };
+  std::visit(add_value, simple.value);
 }
 
 Dtype chosen_dtype(const CLI::App& app, const RawOptions& raw) {
@@ -273,15 +275,8 @@ std::optional<TrainOptions> parse_train_options(int argc, const char* const* arg
   RawOptions raw;
   CLI::App app(kDescription, "tiny_llama_train");
   app.footer(kFooter);
-  for (const IntegerOption& option : integer_options(options)) {
-    app.add_option(option.names, *option.value, option.help)
-        ->check(console::integer<int64_t>())
-        ->check(at_least(option.smallest))
-        ->group(option.group)
-        ->capture_default_str();
-  }
-  add_training_options(app, options, raw);
-  add_profiler_options(app, options);
+  for (const IntegerOption& option : integer_options(options)) add(app, option);
+  for (const SimpleOption& option : simple_options(options, raw)) add(app, option);
   distributed::add_data_parallel_options(
       app, options, "Data-parallel (started by torchrun, mpirun or srun)",
       "sum gradients after the backward, not during it",

@@ -1,27 +1,135 @@
 #include "benchmarks/training/trainer.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <exception>
+#include <numeric>
 
 #include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/distributed/rank_lost.hpp"
 #include "model/component_range.hpp"
+#include "model/weights.hpp"
 
 namespace tinyllama::training {
 
+ModelState::ModelState(const TrainOptions& options, c10::Device device)
+    : initializer(options.seed, options.dtype, device),
+      model(ModelConfig(options.dimensions), options.variant, options.seq_len, initializer),
+      // A sharded optimizer has moments of its own.
+      optimizer(options.shard_optimizer ? NamedTensors() : model.parameters(), options.variant,
+                {.learning_rate = options.learning_rate}),
+      step(model, optimizer) {
+  if (options.weights_folder.empty()) return;
+  Weights(options.weights_folder).copy_to(model.parameters());
+}
+
+double ModelState::evaluate(const TokenBatch& batch) const {
+  const at::NoGradGuard no_grad;
+  return step.forward(batch).item<double>();
+}
+
+double PhaseTimes::total() const {
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+}
+
+/// How long the phases of a step take: the steady clock on a CPU, events of the device on a GPU.
+/// Marks are cheap and wait for nothing; on a GPU their distances are known when the device has
+/// done the work between them.
+class Trainer::PhaseClock {
+ public:
+  explicit PhaseClock(const instruments::Device& device) : device_(device) {}
+
+  /// What follows belongs to `phase`, until the next begin() or end_step().
+  void begin(Phase phase) {
+    const size_t now = mark();
+    if (open_) stretches_.push_back({open_->first, open_->second, now, false});
+    open_.emplace(phase, now);
+  }
+
+  void end_step() {
+    if (!open_) return;
+    stretches_.push_back({open_->first, open_->second, mark(), true});
+    open_.reset();
+  }
+
+  /// The steps ended since the last collect(), in order. Waits for the device.
+  std::vector<PhaseTimes> collect() {
+    device_.synchronize();
+    std::vector<PhaseTimes> steps;
+    PhaseTimes step;
+    for (const PhaseStretch& stretch : stretches_) {
+      step[stretch.phase] += seconds(stretch.begin, stretch.end);
+      if (!stretch.ends_step) continue;
+      steps.push_back(step);
+      step = {};
+    }
+    stretches_.clear();
+    times_.clear();
+    used_ = 0;
+    return steps;
+  }
+
+ private:
+  struct PhaseStretch {
+    Phase phase;
+    size_t begin;  // marks
+    size_t end;
+    bool ends_step;
+  };
+
+  size_t mark() {
+    if (!device_.is_gpu()) {
+      times_.push_back(std::chrono::steady_clock::now());
+      return times_.size() - 1;
+    }
+    const c10::Device device = device_.torch();
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    if (used_ == events_.size())
+      events_.emplace_back(device.type(), c10::EventFlag::BACKEND_DEFAULT);
+    events_[used_].record(guard.getStream(device));
+    return used_++;
+  }
+
+  double seconds(size_t begin, size_t end) const {
+    if (!device_.is_gpu())
+      return std::chrono::duration<double>(times_[end] - times_[begin]).count();
+    constexpr double milliseconds_to_seconds = 1e-3;
+    return events_[begin].elapsedTime(events_[end]) * milliseconds_to_seconds;
+  }
+
+  instruments::Device device_;
+  std::vector<std::chrono::steady_clock::time_point> times_;
+  // A GPU's marks, reused from step to step: creating one takes longer than recording it.
+  std::vector<c10::Event> events_;
+  size_t used_ = 0;
+  std::vector<PhaseStretch> stretches_;
+  std::optional<std::pair<Phase, size_t>> open_;
+};
+
 Trainer::Trainer(const TrainOptions& options, const instruments::Device& device, ModelState& state,
-                 TokenData& data, Profilers profilers, DataParallel* parallel)
+                 TokenData& data, OperatorRecorder* operators, distributed::ProcessGroup* group)
     : options_(options),
       device_(device),
       state_(state),
       data_(data),
-      profilers_(std::move(profilers)),
-      parallel_(parallel),
-      clock_(device),
+      operators_(operators),
+      group_(group),
+      clock_(std::make_unique<PhaseClock>(device)),
       meter_(device) {
+  if (group != nullptr && options.shard_optimizer) {
+    sharded_.emplace(*group, state.model.parameters(), options.variant,
+                     AdamWOptions{.learning_rate = options.learning_rate},
+                     options.bucket_options());
+  } else if (group != nullptr) {
+    reducer_.emplace(*group, state.model.parameters(), options.bucket_options());
+  }
   if (!options.variant.has(Switch::graph)) return;
   // The captured step reads its batch where it was captured; later ones are copied there.
   graph_batch_ = data.train_batch(1, 0);
@@ -30,16 +138,14 @@ Trainer::Trainer(const TrainOptions& options, const instruments::Device& device,
   capture_peak_bytes_ = meter_.read().peak_bytes;
 }
 
-bool Trainer::is_due(int64_t step) const {
-  return !device_.is_gpu() || step % options_.log_interval == 0 || step == options_.num_steps;
-}
+Trainer::~Trainer() = default;
 
 void Trainer::begin(Phase phase) {
   phase_range_.reset();
   if (memory_) memory_->begin_phase(phase);
-  clock_.begin(phase);
+  clock_->begin(phase);
   const bool is_range = phase == Phase::forward || phase == Phase::backward;
-  if (!is_range || memory_ || !(profilers_.operators || profilers_.phase_ranges)) return;
+  if (!is_range || memory_ || !(operators_ || options_.emit_ranges)) return;
   phase_range_ = std::make_unique<at::RecordFunction>(at::RecordScope::USER_SCOPE);
   phase_range_->before(to_string(phase).data());
 }
@@ -55,9 +161,10 @@ at::Tensor Trainer::train(int64_t step) {
   }
   // The micro-batches of all ranks follow each other, as those of one process with all of them.
   const int64_t micro_steps = options_.gradient_accumulation_steps;
-  const int64_t ranks = parallel_ ? parallel_->ranks() : 1;
-  const int64_t first = parallel_ ? parallel_->rank() * micro_steps : 0;
-  if (parallel_) parallel_->begin_step(step);
+  const int64_t ranks = group_ ? group_->size() : 1;
+  const int64_t first = group_ ? group_->rank() * micro_steps : 0;
+  // Names the step, for whoever loses a rank in it.
+  if (group_) group_->enter(fmt::format("step {}", step));
   at::Tensor total;
   for (int64_t micro = 0; micro < micro_steps; ++micro) {
     begin(Phase::data_loading);
@@ -68,28 +175,36 @@ at::Tensor Trainer::train(int64_t step) {
     begin(Phase::forward);
     at::Tensor loss = state_.step.forward(batch, micro_steps * ranks);
     begin(Phase::backward);
-    compute_gradients(loss, micro + 1 == micro_steps);
+    backward(loss, micro + 1 == micro_steps);
     loss = loss.detach();
     total = total.defined() ? total + loss : loss;
   }
   if (memory_) memory_->mark_gradients(state_.optimizer.parameters());
   begin(Phase::optimizer);
-  update_parameters();
+  update();
   return total;
 }
 
-// Waiting for the sums over the ranks is a part of the backward that they overlap.
-void Trainer::compute_gradients(const at::Tensor& loss, bool is_last) {
-  if (parallel_ && is_last) parallel_->begin_last_backward();
+// The last backward of a step sums its gradients over the ranks, with those of the micro-batches
+// before it. Waiting for the sums is a part of the backward that they overlap.
+void Trainer::backward(const at::Tensor& loss, bool is_last) {
+  const auto run = [&](auto& sums) {
+    sums.attach();
+    sums.begin();
+    state_.step.backward(loss);
+    sums.finish();
+    sums.detach();
+  };
+  if (is_last && sharded_) return run(*sharded_);
+  if (is_last && reducer_) return run(*reducer_);
   state_.step.backward(loss);
-  if (parallel_ && is_last) parallel_->finish_last_backward();
 }
 
-void Trainer::update_parameters() {
-  if (parallel_) {
-    parallel_->update();
+void Trainer::update() {
+  if (sharded_) {
+    sharded_->step();
     begin(Phase::other);
-    parallel_->clear_gradients();
+    sharded_->clear_gradients();
     return;
   }
   state_.step.update();
@@ -99,7 +214,7 @@ void Trainer::update_parameters() {
 
 // Ranks stop after the same step.
 bool Trainer::interrupted() const {
-  return parallel_ ? interrupted_together_ : console::interrupted();
+  return group_ ? interrupted_together_ : console::interrupted();
 }
 
 void Trainer::evaluate(Pending& pending, int64_t step) {
@@ -114,7 +229,7 @@ void Trainer::evaluate(Pending& pending, int64_t step) {
 
 void Trainer::run_step(int64_t step) {
   const StepRange memory_steps = options_.memory_steps();
-  const bool records_operators = profilers_.operators && profilers_.operators->wants(step);
+  const bool records_operators = operators_ && operators_->wants(step);
   if (memory_steps.contains(step) && !memory_)
     memory_ = std::make_unique<MemoryRecorder>(device_.torch(), known_tensors(state_.optimizer));
   Pending pending;
@@ -124,41 +239,55 @@ void Trainer::run_step(int64_t step) {
                                               : Profiled::no;
   meter_.start();
   if (memory_) memory_->begin_step(step);
-  if (records_operators) profilers_.operators->begin_step(step);
+  if (records_operators) operators_->begin_step(step);
   pending.loss = train(step);
   evaluate(pending, step);
   phase_range_.reset();
-  clock_.end_step();
+  clock_->end_step();
   if (memory_) memory_->end_step();
   const auto memory = meter_.read();
   pending.record.peak_memory_bytes = std::max(memory.peak_bytes, capture_peak_bytes_);
   pending.record.library_scratch_bytes = memory.scratch_peak_bytes;
   pending_.push_back(std::move(pending));
-  if (records_operators) profilers_.operators->end_step();
-  if (memory_ && step == memory_steps.last) {
-    profilers_.keep_memory(memory_->finish());
-    memory_.reset();
-  }
+  if (records_operators) operators_->end_step();
+  if (step == memory_steps.last) finish_memory();
+}
+
+void Trainer::finish_memory() {
+  if (!memory_) return;
+  memory_recording_ = memory_->finish();
+  memory_.reset();
+}
+
+// What the ranks know together after a step, the same on all of them.
+void Trainer::agree(StepRecord& record) {
+  const double signalled = console::interrupted() ? 1 : 0;
+  const at::Tensor values =
+      at::tensor({record.loss, signalled}, at::TensorOptions(c10::ScalarType::Double))
+          .to(group_->device().torch());
+  group_->all_reduce(values).wait();
+  const at::Tensor here = values.cpu();
+  const double* const sums = here.const_data_ptr<double>();
+  // Each rank's loss was its share of the mean.
+  record.loss = sums[0];
+  if (sums[1] == 0) return;
+  interrupted_together_ = true;
+  // What another rank was told counts here too, for the summary and the exit status.
+  console::request_interrupt();
 }
 
 bool Trainer::report_pending() {
-  const std::vector<PhaseTimes> times = clock_.collect();
+  const std::vector<PhaseTimes> times = clock_->collect();
   bool finite = true;
   for (size_t i = 0; i < std::min(times.size(), pending_.size()) && finite; ++i) {
-    Pending& pending = pending_[i];
-    pending.record.times = times[i];
-    pending.record.loss = pending.loss.item<double>();
-    if (parallel_) {
-      const DataParallel::Agreed agreed = parallel_->agree(pending.record.loss);
-      pending.record.loss = agreed.loss;
-      // What another rank was told counts here too, for the summary and the exit status.
-      if (agreed.interrupted) console::request_interrupt();
-      interrupted_together_ = interrupted_together_ || agreed.interrupted;
-    }
+    StepRecord& record = pending_[i].record;
+    record.times = times[i];
+    record.loss = pending_[i].loss.item<double>();
+    if (group_) agree(record);
     // The sign of a NaN says nothing, and would be printed.
-    if (std::isnan(pending.record.loss)) pending.record.loss = std::abs(pending.record.loss);
-    finite = std::isfinite(pending.record.loss);
-    report_(pending.record);
+    if (std::isnan(record.loss)) record.loss = std::abs(record.loss);
+    finite = std::isfinite(record.loss);
+    report_(record);
   }
   pending_.clear();
   return finite;
@@ -172,7 +301,7 @@ void Trainer::run() {
       throw;  // what is pending was not agreed on, and can no longer be
     } catch (...) {
       // Other ranks would take its words for those of their own next operation.
-      if (parallel_) throw;
+      if (group_) throw;
       // What ended before the fault is a result all the same, where the device still answers.
       const std::exception_ptr fault = std::current_exception();
       try {
@@ -181,13 +310,12 @@ void Trainer::run() {
       }
       std::rethrow_exception(fault);
     }
-    if ((is_due(step) || (!parallel_ && interrupted())) && !report_pending()) break;
+    const bool is_due = !device_.is_gpu() || step % options_.log_interval == 0 ||
+                        step == options_.num_steps || (!group_ && interrupted());
+    if (is_due && !report_pending()) break;
   }
   report_pending();
-  if (memory_) {
-    profilers_.keep_memory(memory_->finish());
-    memory_.reset();
-  }
+  finish_memory();
 }
 
 }  // namespace tinyllama::training

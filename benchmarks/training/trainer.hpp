@@ -1,37 +1,76 @@
-// The training loop: steps with their phases timed, profilers around the steps they want.
+// The training loop: steps with their phases timed, profilers around the steps they want, and with
+// several ranks the sums over them.
 #pragma once
 
+#include <ATen/record_function.h>
+
+#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "benchmarks/distributed/gradient_reducer.hpp"
+#include "benchmarks/distributed/process_group.hpp"
+#include "benchmarks/distributed/sharded_adamw.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
-#include "benchmarks/training/data_parallel.hpp"
-#include "benchmarks/training/memory_recorder.hpp"
-#include "benchmarks/training/model_state.hpp"
-#include "benchmarks/training/operator_recorder.hpp"
-#include "benchmarks/training/phase_clock.hpp"
+#include "benchmarks/training/memory_recording.hpp"
+#include "benchmarks/training/operator_profile.hpp"
 #include "benchmarks/training/token_data.hpp"
-#include "benchmarks/training/train_record.hpp"
+#include "benchmarks/training/train_options.hpp"
+#include "model/adamw.hpp"
+#include "model/step_graph.hpp"
+#include "model/tiny_llama.hpp"
+#include "model/train_step.hpp"
 
 namespace tinyllama::training {
 
-/// The profilers of a run; null where they are off.
-struct Profilers {
-  OperatorRecorder* operators = nullptr;
-  /// Gets the recorded steps, once.
-  std::function<void(MemoryRecording)> keep_memory;
-  /// Whether somebody outside (RangeEmitter) wants forward and backward as ranges.
-  bool phase_ranges = false;
+/// The model with its optimizer, and the ways to run a step of it.
+struct ModelState {
+  /// Weights from --weights or drawn from the seed. Throws what Weights throws, c10::Error where
+  /// memory does not suffice.
+  ModelState(const TrainOptions& options, c10::Device device);
+
+  /// Mean loss over the batch, without gradients.
+  double evaluate(const TokenBatch& batch) const;
+
+  TensorInitializer initializer;
+  TinyLlama model;
+  AdamW optimizer;
+  TrainStep step;
+};
+
+/// Seconds of each phase of one step, and of the whole.
+struct PhaseTimes {
+  std::array<double, kPhases.size()> seconds{};
+  double& operator[](Phase phase) { return seconds[static_cast<size_t>(phase)]; }
+  double operator[](Phase phase) const { return seconds[static_cast<size_t>(phase)]; }
+  double total() const;
+};
+
+/// Which profiler recorded a step.
+enum class Profiled { no, operators, memory };
+
+struct StepRecord {
+  int64_t step = 0;  ///< from 1
+  double loss = 0;   ///< mean over the micro-batches of all ranks, before the update
+  PhaseTimes times;
+  int64_t peak_memory_bytes = 0;                                ///< of tensors
+  std::optional<int64_t> library_scratch_bytes = std::nullopt;  ///< beside them, where told apart
+  Profiled profiled = Profiled::no;
+  std::optional<double> evaluation_loss;
 };
 
 class Trainer {
  public:
-  /// Holds references; everything must outlive it. `parallel`: null for a process alone.
+  /// Holds references; everything must outlive it. `operators`: null without that profiler.
+  /// `group`: the ranks that train together, each with its own samples and all with the same
+  /// weights; null for a process alone.
   Trainer(const TrainOptions& options, const instruments::Device& device, ModelState& state,
-          TokenData& data, Profilers profilers, DataParallel* parallel = nullptr);
+          TokenData& data, OperatorRecorder* operators = nullptr,
+          distributed::ProcessGroup* group = nullptr);
+  ~Trainer();
 
   /// Called with each finished step, in order: at once on a CPU, every --log-interval steps on a
   /// GPU, which need not be waited for in between.
@@ -39,43 +78,50 @@ class Trainer {
 
   /// Runs until the last step, an interrupt, or a loss that is not finite, which is the last
   /// reported. Throws std::runtime_error where a profiler's file cannot be written, after the step
-  /// was reported.
+  /// was reported; RankLostError where another rank is lost.
   void run();
+  /// Of --profile-memory, where its steps were run.
+  std::optional<MemoryRecording>& memory_recording() { return memory_recording_; }
 
  private:
   struct Pending {
     StepRecord record;
     at::Tensor loss;
   };
-  class MemoryWindow;
+  class PhaseClock;
 
   void run_step(int64_t step);
   at::Tensor train(int64_t step);
   void begin(Phase phase);
+  void backward(const at::Tensor& loss, bool is_last);
+  void update();
   void evaluate(Pending& pending, int64_t step);
   /// Waits for the device and reports what is pending; false where a loss is not finite.
   bool report_pending();
-  bool is_due(int64_t step) const;
-  void compute_gradients(const at::Tensor& loss, bool is_last);
-  void update_parameters();
+  void agree(StepRecord& record);
+  void finish_memory();
   bool interrupted() const;
 
   const TrainOptions& options_;
   instruments::Device device_;
   ModelState& state_;
   TokenData& data_;
-  Profilers profilers_;
-  DataParallel* parallel_;
+  OperatorRecorder* operators_;
+  distributed::ProcessGroup* group_;
+  // With ranks one of the two, as --shard-optimizer says.
+  std::optional<distributed::GradientReducer> reducer_;
+  std::optional<distributed::ShardedAdamW> sharded_;
   /// Some rank's signal, as all ranks know it.
   bool interrupted_together_ = false;
   std::function<void(const StepRecord&)> report_ = [](const StepRecord&) {};
-  PhaseClock clock_;
+  std::unique_ptr<PhaseClock> clock_;
   instruments::MemoryMeter meter_;
   std::optional<StepGraph> graph_;
   /// A replay allocates nothing: what it uses was allocated while it was captured.
   int64_t capture_peak_bytes_ = 0;
   TokenBatch graph_batch_;
   std::unique_ptr<MemoryRecorder> memory_;
+  std::optional<MemoryRecording> memory_recording_;
   std::unique_ptr<at::RecordFunction> phase_range_;
   std::vector<Pending> pending_;
 };

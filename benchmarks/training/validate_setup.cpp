@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <stdexcept>
 #include <system_error>
 
 #include "benchmarks/instruments/context.hpp"
@@ -25,10 +24,8 @@ namespace {
 namespace fs = std::filesystem;
 using instruments::Device;
 
-constexpr double kGibibyte = 1 << 30;
-
 double gibibytes(int64_t bytes) {
-  return static_cast<double>(bytes) / kGibibyte;
+  return static_cast<double>(bytes) / (1 << 30);
 }
 
 SetupLine check_device(const SelectedDevice& selected) {
@@ -48,8 +45,8 @@ std::string_view torch_kind() {
   return c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA) ? "CUDA" : "CPU";
 }
 
-/// A small product on the device: a driver that does not fit the library fails here, not on the
-/// first step.
+/// A small matrix multiplication on the device: a driver that does not fit the library fails here,
+/// not on the first step.
 SetupLine check_libtorch(const SelectedDevice& selected) {
   const auto* device = std::get_if<Device>(&selected);
   const auto where = device != nullptr ? device->torch() : c10::Device(c10::DeviceType::CPU);
@@ -62,18 +59,12 @@ SetupLine check_libtorch(const SelectedDevice& selected) {
       return {SetupStatus::ok, "libtorch", fmt::format("{}; computes on {}", version, where.str())};
     }
     return {SetupStatus::failed, "libtorch",
-            fmt::format("{}; a product on {} gives {} where {} is right", version, where.str(), sum,
-                        size * size * size)};
+            fmt::format("{}; a matrix multiplication on {} gives {} where {} is right", version,
+                        where.str(), sum, size * size * size)};
   } catch (const std::exception& error) {
     return {SetupStatus::failed, "libtorch",
             fmt::format("{}; cannot compute on {}: {}", version, where.str(), error.what())};
   }
-}
-
-SetupLine check_memory_of(const SelectedDevice& selected, const Workload& workload) {
-  const auto* device = std::get_if<Device>(&selected);
-  if (device == nullptr) return {SetupStatus::warning, "memory", "not known without a device"};
-  return check_memory(device->description(), device->free_memory_bytes(), workload);
 }
 
 /// Makes a folder and those it lies in, as far as they are missing, and removes again what it made.
@@ -99,20 +90,11 @@ class TrialFolder {
 
 }  // namespace
 
-std::string_view to_string(SetupStatus status) {
-  switch (status) {
-    case SetupStatus::ok:
-      return "ok";
-    case SetupStatus::warning:
-      return "warning";
-    case SetupStatus::failed:
-      return "failed";
-  }
-  throw std::logic_error("unknown status of the set-up");
-}
-
 std::string to_text(const SetupLine& line) {
-  return fmt::format("{:<7}  {}: {}", to_string(line.status), line.what, line.detail);
+  const std::string_view status = line.status == SetupStatus::ok        ? "ok"
+                                  : line.status == SetupStatus::warning ? "warning"
+                                                                        : "failed";
+  return fmt::format("{:<7}  {}: {}", status, line.what, line.detail);
 }
 
 SetupLine check_memory(const instruments::DeviceDescription& device, int64_t free_bytes,
@@ -196,9 +178,12 @@ SetupLine check_output_folder(const fs::path& folder) {
 std::vector<SetupLine> validate_setup(const SelectedDevice& device, const Workload& workload,
                                       const fs::path& output_folder) {
   namespace runtime = instruments::gpu_runtime;
+  const auto* selected = std::get_if<Device>(&device);
   return {check_device(device),
           check_libtorch(device),
-          check_memory_of(device, workload),
+          selected == nullptr
+              ? SetupLine{SetupStatus::warning, "memory", "not known without a device"}
+              : check_memory(selected->description(), selected->free_memory_bytes(), workload),
           check_gpu_runtime(device, runtime::name(), runtime::device_count()),
           check_threads(at::hasOpenMP(), at::get_num_threads(),
                         static_cast<int>(instruments::host_machine::usable_processors().size())),

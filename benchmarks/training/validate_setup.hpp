@@ -13,7 +13,6 @@
 namespace tinyllama::training {
 
 enum class SetupStatus { ok, warning, failed };
-std::string_view to_string(SetupStatus status);
 
 struct SetupLine {
   SetupStatus status;

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tinyllama_tools.exercise_1_rules import group_shares, peak_place, spike_text, spike_verdict
 from tinyllama_tools.exercise_runs import MeasuredRun, median_step_seconds, samples_per_second
+from tinyllama_tools.memory_timeline import PAGE
 from tinyllama_tools.suite_run import Json
 from tinyllama_tools.worksheet import (
     boxes,
@@ -269,7 +270,7 @@ def timeline_section(run: MeasuredRun) -> list[str]:
     return [
         "### Memory timeline",
         "",
-        f"![live memory over the recorded steps]({run.link}/memory_timeline.svg)",
+        f"[live memory over the recorded steps]({run.link}/{PAGE})",
         "",
         *question("What is the peak memory usage?", f"{megabytes(peak.value)}.", peak),
         *question(

@@ -13,6 +13,7 @@ from tinyllama_tools.exercise_2_rules import (
 )
 from tinyllama_tools.exercise_2_runs import MemoryRuns
 from tinyllama_tools.exercise_runs import MeasuredRun
+from tinyllama_tools.memory_timeline import PAGE
 from tinyllama_tools.worksheet import (
     NOT_MEASURED,
     boxes,
@@ -55,7 +56,7 @@ def timeline_section(runs: MemoryRuns) -> list[str]:
     return [
         "## Step 2: memory timeline",
         "",
-        f"![live memory over the recorded steps]({run.link}/memory_timeline.svg)",
+        f"[live memory over the recorded steps]({run.link}/{PAGE})",
         "",
         *phase_table(run),
         *boxes(

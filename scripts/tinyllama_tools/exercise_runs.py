@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tinyllama_tools.memory_timeline import draw_timelines
 from tinyllama_tools.profile_files import SUMMARY
 from tinyllama_tools.suite_run import REFUSED_OPTIONS, Json
 from tinyllama_tools.training_run import TrainingError, TrainingProgram, command_line
@@ -110,6 +111,7 @@ def _measure(
         if is_first and error.exit_status == REFUSED_OPTIONS:
             raise
         return MeasuredRun(planned.name, command, reason=str(error), exit_status=1)
+    draw_timelines(target)
     reason = "" if run.summary else f"no {SUMMARY} was written"
     return MeasuredRun(planned.name, command, run.summary, run.exit_status, reason, target, link)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tinyllama_tools.ablation_evidence import Evidence, find_evidence, read_evidence
 from tinyllama_tools.ablation_files import read_study
+from tinyllama_tools.memory_timeline import draw_timelines
 from tinyllama_tools.profile_compare import comparison_text
 from tinyllama_tools.profile_files import BadProfileError
 from tinyllama_tools.profile_options import parse_options, program_options
@@ -45,6 +46,7 @@ def write_report(
     """The report of a folder of profiles; ValueError where --ablation will not do."""
     evidence = evidence_for(profiles.merged(), options.ablation, results)
     folder.mkdir(parents=True, exist_ok=True)
+    draw_timelines(folder)
     path = report_path(folder)
     write_whole(path, report_text(profiles, options.top, evidence))
     return path

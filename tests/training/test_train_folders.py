@@ -24,7 +24,7 @@ PROFILERS = {
     "--save-weights": [],
 }
 # profiler -> a disk that holds the start of what it writes, but not all
-TOO_SMALL = {"--enable-pytorch-profiler": "600k", "--profile-memory": "200k"}
+TOO_SMALL = {"--enable-pytorch-profiler": "600k", "--profile-memory": "64k"}
 EARLIER = {"trace_step_5_10.json": '{"traceEvents": []}\n', "notes.txt": "of an earlier run\n"}
 
 

@@ -1,4 +1,4 @@
-#include "benchmarks/training/train_record.hpp"
+#include "benchmarks/training/run_report.hpp"
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ StepRecord step(int64_t number, double forward, double backward, Profiled profil
   return record;
 }
 
-TEST(TrainRecordTest, AveragesLeaveTheFirstStepOut) {
+TEST(RunReportTest, AveragesLeaveTheFirstStepOut) {
   const Json summary = summarize({step(1, 5, 5), step(2, 1, 2), step(3, 2, 3)}, 8, 80, false);
   EXPECT_DOUBLE_EQ(summary.at("first_step_seconds"), 10);
   EXPECT_EQ(summary.at("steps_averaged"), 2);
@@ -33,19 +33,19 @@ TEST(TrainRecordTest, AveragesLeaveTheFirstStepOut) {
   EXPECT_DOUBLE_EQ(summary.at("final_loss"), 6.7);
 }
 
-TEST(TrainRecordTest, LibraryScratchIsTheLargestOfAnyStepThatKnowsIt) {
+TEST(RunReportTest, LibraryScratchIsTheLargestOfAnyStepThatKnowsIt) {
   std::vector<StepRecord> steps = {step(1, 1, 1), step(2, 1, 1), step(3, 1, 1)};
   steps[0].library_scratch_bytes = 70;
   steps[1].library_scratch_bytes = 50;
   EXPECT_EQ(summarize(steps, 8, 80, false).at("library_scratch_bytes"), 70);
 }
 
-TEST(TrainRecordTest, AnOnlyStepIsItsOwnAverage) {
+TEST(RunReportTest, AnOnlyStepIsItsOwnAverage) {
   const Json summary = summarize({step(1, 1, 1)}, 8, 80, false);
   EXPECT_DOUBLE_EQ(summary.at("average_step_seconds"), 2);
 }
 
-TEST(TrainRecordTest, NoStepsGiveNoRates) {
+TEST(RunReportTest, NoStepsGiveNoRates) {
   const Json summary = summarize({}, 8, 80, false);
   EXPECT_EQ(summary.at("steps_completed"), 0);
   EXPECT_TRUE(summary.at("samples_per_second").is_null());
@@ -54,7 +54,7 @@ TEST(TrainRecordTest, NoStepsGiveNoRates) {
   EXPECT_TRUE(summary.at("first_step_seconds").is_null());
 }
 
-TEST(TrainRecordTest, OverheadComparesMediansOfStepsWithoutTheirEvaluation) {
+TEST(RunReportTest, OverheadComparesMediansOfStepsWithoutTheirEvaluation) {
   std::vector<StepRecord> steps = {step(1, 9, 9),
                                    step(2, 1, 1),
                                    step(3, 1, 1),
@@ -70,7 +70,7 @@ TEST(TrainRecordTest, OverheadComparesMediansOfStepsWithoutTheirEvaluation) {
   EXPECT_TRUE(plain.at("operator_profiling_overhead_percent").is_null());
 }
 
-TEST(TrainRecordTest, AStepOfOneLaunchHasNoPhases) {
+TEST(RunReportTest, AStepOfOneLaunchHasNoPhases) {
   const Json summary = summarize({step(1, 1, 0), step(2, 1, 0)}, 8, 80, true);
   EXPECT_TRUE(summary.at("average_forward_seconds").is_null());
   EXPECT_TRUE(summary.at("breakdown").at("backward").at("seconds").is_null());
@@ -78,7 +78,7 @@ TEST(TrainRecordTest, AStepOfOneLaunchHasNoPhases) {
   EXPECT_TRUE(steps_json({step(1, 1, 0)}, true)[0].at("forward_seconds").is_null());
 }
 
-TEST(TrainRecordTest, StepsAddUpAndHaveNoNanInJson) {
+TEST(RunReportTest, StepsAddUpAndHaveNoNanInJson) {
   StepRecord record = step(1, 0.25, 0.5);
   record.loss = std::numeric_limits<double>::quiet_NaN();
   const Json row = steps_json({record}, false)[0];
@@ -86,12 +86,6 @@ TEST(TrainRecordTest, StepsAddUpAndHaveNoNanInJson) {
   EXPECT_DOUBLE_EQ(row.at("forward_seconds"), 0.25);
   EXPECT_TRUE(row.at("loss").is_null());
   EXPECT_TRUE(row.at("evaluation_loss").is_null());
-}
-
-TEST(TrainRecordTest, MedianIsTheMiddle) {
-  EXPECT_DOUBLE_EQ(median({3, 1, 2}), 2);
-  EXPECT_DOUBLE_EQ(median({4, 1, 2, 3}), 2.5);
-  EXPECT_DOUBLE_EQ(median({}), 0);
 }
 
 }  // namespace

@@ -1,12 +1,16 @@
-#include "benchmarks/training/memory_recorder.hpp"
+#include "benchmarks/training/memory_recording.hpp"
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ThreadLocalState.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <c10/core/Allocator.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
 
+#include <map>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <thread>
@@ -16,6 +20,141 @@
 
 namespace tinyllama::training {
 namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// Where a backward ran: what the tracker said inside it.
+struct Witness {
+  const ComponentTracker* tracker;
+  std::string component;
+};
+
+/// y = x, whose backward asks the tracker where it is.
+class Asking : public torch::autograd::Function<Asking> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, int64_t witness) {
+    context->saved_data["witness"] = witness;
+    return x * 1;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    auto* witness = reinterpret_cast<Witness*>(context->saved_data["witness"].toInt());
+    witness->component = witness->tracker->current();
+    return {gradients[0], at::Tensor()};
+  }
+};
+
+at::Tensor ask(const at::Tensor& x, Witness& witness) {
+  return Asking::apply(x, reinterpret_cast<int64_t>(&witness));
+}
+
+at::Tensor leaf() {
+  return at::ones({3}, at::kFloat).set_requires_grad(true);
+}
+
+TEST(ComponentTrackerTest, FollowsRangesButNotThoseOfStepsAndPhases) {
+  const ComponentTracker tracker;
+  EXPECT_EQ(tracker.current(), "other");
+  {
+    const ComponentRange outer("evaluation");
+    const ComponentRange inner("attention/core");
+    const ComponentRange step("ProfilerStep#3");
+    const ComponentRange phase("forward");
+    EXPECT_EQ(tracker.current(), "attention/core");
+  }
+  EXPECT_EQ(tracker.current(), "other");
+}
+
+TEST(ComponentTrackerTest, ABackwardBelongsToTheRangeOfItsForward) {
+  ComponentTracker tracker;
+  Witness in_range{&tracker, ""};
+  Witness outside{&tracker, ""};
+  at::Tensor x = leaf();
+  {
+    const ComponentRange range("ffn/swiglu");
+    x = ask(x, in_range);
+  }
+  ask(x, outside).sum().backward();
+  EXPECT_EQ(in_range.component, "ffn/swiglu");
+  EXPECT_EQ(outside.component, "other");
+}
+
+TEST(ComponentTrackerTest, AfterANodeItsGradientsAreAddedUpInItsName) {
+  ComponentTracker tracker;
+  Witness witness{&tracker, ""};
+  at::Tensor y;
+  {
+    const ComponentRange range("embedding");
+    y = ask(leaf(), witness);
+  }
+  y.sum().backward();
+  EXPECT_EQ(tracker.current(), "embedding");
+  tracker.end_backward();
+  EXPECT_EQ(tracker.current(), "other");
+}
+
+TEST(ComponentTrackerTest, FindsNodesByThreadAndSequenceNumber) {
+  ComponentTracker tracker;
+  const auto first = static_cast<int64_t>(at::sequence_number::peek());
+  const auto node = [] { return leaf() * 2; };
+  {
+    const ComponentRange outer("residual");
+    const at::Tensor before = node();
+    { const ComponentRange without_nodes("embedding"); }
+    {
+      const ComponentRange inner("rms_norm");
+      const at::Tensor within = node();
+    }
+    const at::Tensor after = node();
+  }
+  const at::Tensor outside = node();
+  const uint64_t here = at::RecordFunction::currentThreadId();
+  const std::vector<std::string> expected = {"other", "residual", "rms_norm", "residual", "other"};
+  for (int64_t i = 0; i < 5; ++i)
+    EXPECT_EQ(tracker.of_node(here, first - 1 + i), expected[static_cast<size_t>(i)]) << i;
+  EXPECT_EQ(tracker.of_node(here + 1, first), "other");
+  EXPECT_EQ(tracker.of_node(here, -1), "other") << "a node without a number";
+  const ComponentRange open("ffn/swiglu");
+  const auto next = static_cast<int64_t>(at::sequence_number::peek());
+  tracker.clear();
+  EXPECT_EQ(tracker.of_node(here, first), "other");
+  EXPECT_EQ(tracker.of_node(here, next), "ffn/swiglu") << "open ranges stay";
+}
+
+TEST(ComponentTrackerTest, RunsAlongToThreadsThatInheritLibtorchsState) {
+  ComponentTracker tracker;
+  Witness of_main{&tracker, ""};
+  Witness of_other{&tracker, ""};
+  at::Tensor y;
+  {
+    const ComponentRange range("attention/rotary");
+    y = ask(leaf(), of_main);
+  }
+  std::string in_range;
+  const at::ThreadLocalState state;
+  std::thread([&] {
+    const at::ThreadLocalStateGuard guard(state);
+    {
+      const ComponentRange range("loss/lm_head");
+      in_range = tracker.current();
+      y = ask(y, of_other);
+    }
+    y.sum().backward();
+  }).join();
+  EXPECT_EQ(in_range, "loss/lm_head");
+  EXPECT_EQ(of_other.component, "loss/lm_head");
+  EXPECT_EQ(of_main.component, "attention/rotary");
+}
+
+TEST(ComponentTrackerTest, OneLivesAtATimeAndIgnoresRangesFromBeforeIt) {
+  std::optional<ComponentRange> early(std::in_place, "embedding");
+  std::optional<ComponentTracker> tracker(std::in_place);
+  EXPECT_THROW(ComponentTracker(), std::logic_error);
+  early.reset();
+  EXPECT_EQ(tracker->current(), "other");
+  tracker.reset();
+  EXPECT_NO_THROW(ComponentTracker());
+}
 
 class MemoryRecorderTest : public ::testing::Test {
  protected:
@@ -65,15 +204,15 @@ TEST_F(MemoryRecorderTest, NotesStepPhaseComponentAndOperator) {
   const MemoryRecording recording = recorder.finish();
 
   ASSERT_EQ(recording.events.size(), 2u);
-  const MemoryEvent& product = recording.events[0];
-  EXPECT_EQ(product.phase, Phase::forward);
-  EXPECT_EQ(recording.names[product.component], "attention/core");
-  EXPECT_EQ(recording.names[product.operation], "aten::mm");
+  const MemoryEvent& multiplied = recording.events[0];
+  EXPECT_EQ(multiplied.phase, Phase::forward);
+  EXPECT_EQ(recording.names[multiplied.component], "attention/core");
+  EXPECT_EQ(recording.names[multiplied.operation], "aten::mm");
   const MemoryEvent& copy = recording.events[1];
   EXPECT_EQ(copy.phase, Phase::optimizer);
   EXPECT_EQ(recording.names[copy.component], "optimizer");
   EXPECT_EQ(recording.names[copy.operation], "aten::clone");
-  EXPECT_NE(product.operator_call, copy.operator_call);
+  EXPECT_NE(multiplied.operator_call, copy.operator_call);
 
   ASSERT_EQ(recording.steps.size(), 1u);
   EXPECT_EQ(recording.steps[0].step, 7);
@@ -104,12 +243,12 @@ TEST_F(MemoryRecorderTest, ABackwardsBytesBelongToTheComponentOfItsForward) {
   recorder.end_step();
   const MemoryRecording recording = recorder.finish();
 
-  std::multiset<std::string> of_products;
+  std::multiset<std::string> of_gradients;
   for (const MemoryEvent& event : recording.events) {
     if (event.phase == Phase::backward && event.bytes == 64 * 64 * 4)
-      of_products.insert(recording.names[event.component]);
+      of_gradients.insert(recording.names[event.component]);
   }
-  EXPECT_GE(of_products.count("ffn/down_proj"), 2u) << "one product for each operand";
+  EXPECT_GE(of_gradients.count("ffn/down_proj"), 2u) << "one for each operand";
   ASSERT_EQ(recording.marks.size(), 1u);
   EXPECT_EQ(recording.marks[0].tensor.data, x.grad().data_ptr());
   EXPECT_EQ(recording.marks[0].tensor.kind, TensorKind::gradient);
@@ -142,20 +281,15 @@ TEST_F(MemoryRecorderTest, SeesEveryByteOfThreadsThatInheritLibtorchsState) {
   }
 }
 
-TEST_F(MemoryRecorderTest, StopsWhenItIsFinished) {
-  MemoryRecorder recorder(c10::kCPU, {});
-  const MemoryRecording recording = recorder.finish();
-  const at::Tensor after = at::ones({5}, at::kFloat);
-  EXPECT_TRUE(recording.events.empty());
-  EXPECT_FALSE(c10::memoryProfilingEnabled());
-}
-
-TEST_F(MemoryRecorderTest, ListensToItsOwnDeviceAlone) {
+TEST_F(MemoryRecorderTest, ListensToItsOwnDeviceUntilItIsFinished) {
   MemoryRecorder recorder(c10::kCPU, {});
   int memory = 0;
   // What the allocator of a GPU says of a tensor of its own.
   c10::reportMemoryUsageToProfiler(&memory, 512, 512, 1024, c10::Device(c10::kCUDA, 0));
-  EXPECT_TRUE(recorder.finish().events.empty());
+  const MemoryRecording recording = recorder.finish();
+  const at::Tensor after = at::ones({5}, at::kFloat);
+  EXPECT_TRUE(recording.events.empty());
+  EXPECT_FALSE(c10::memoryProfilingEnabled());
 }
 
 TEST_F(MemoryRecorderTest, RefusesToDisturbAnotherProfiler) {

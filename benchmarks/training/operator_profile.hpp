@@ -1,20 +1,35 @@
-// The operator profiler: records steps with Kineto, one recording a step, and writes their trace.
+// The operator profiler: records steps with Kineto, one recording a step, adds up what their
+// operators cost, and writes their trace.
 #pragma once
 
+#include <ATen/record_function.h>
+
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/kineto_session.hpp"
-#include "benchmarks/training/component_tracker.hpp"
-#include "benchmarks/training/operator_statistics.hpp"
-#include "benchmarks/training/trace_file.hpp"
+#include "benchmarks/training/component_ranges.hpp"
 #include "benchmarks/training/train_options.hpp"
 
 namespace tinyllama::training {
+
+struct ComponentSeconds {
+  double forward = 0;
+  double backward = 0;
+  double total() const { return forward + backward; }
+};
+
+/// Seconds a step, by the device's clock on a GPU.
+struct StepComponents {
+  std::map<std::string, ComponentSeconds> components;  ///< by path
+  ComponentSeconds softmax;  ///< of them, in the attention's; 0 where no softmax ran by itself
+};
 
 class OperatorRecorder {
  public:
@@ -33,20 +48,21 @@ class OperatorRecorder {
   std::vector<std::string> finish();
 
   /// `operators` of docs/training_files.md; null where no step was recorded for it.
-  Json to_json() const;
+  nlohmann::ordered_json to_json() const;
   /// Of the FLOPS profiler's step, where it was recorded.
-  const OperatorStatistics* flops_statistics() const;
+  std::optional<StepComponents> flops_components() const;
 
  private:
-  void append_to_trace(torch::autograd::profiler::ProfilerResult& result);
+  class Statistics;
+  class TraceFile;
 
   StepRange operator_steps_;
   StepRange flops_steps_;
   instruments::Device device_;
   instruments::KinetoDetail detail_;
   std::filesystem::path folder_;
-  OperatorStatistics statistics_;
-  OperatorStatistics flops_statistics_;
+  std::unique_ptr<Statistics> statistics_;
+  std::unique_ptr<Statistics> flops_statistics_;
   std::unique_ptr<TraceFile> trace_;
   std::unique_ptr<instruments::KinetoSession> session_;
   std::unique_ptr<ComponentTracker> tracker_;

@@ -1,0 +1,587 @@
+#include "benchmarks/training/operator_profile.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <set>
+#include <stdexcept>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+
+#include "benchmarks/instruments/operator_kinds.hpp"
+#include "model/file_io.hpp"
+
+namespace tinyllama::training {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using torch::autograd::profiler::KinetoEvent;
+using torch::autograd::profiler::ProfilerResult;
+
+constexpr double kNanoseconds = 1e-9;
+constexpr std::string_view kMemoryEvent = "[memory]";
+constexpr std::string_view kEngineNode = "autograd::engine::evaluate_function: ";
+
+constexpr std::string_view kGpuOverhead =
+    "100 x (1 - seconds of kernels, copies and fills / step seconds): the share of the step in "
+    "which the GPU did nothing";
+constexpr std::string_view kCpuOverhead =
+    "share of the step spent in the library and not on elements: own time of operators that touch "
+    "none (views, allocations, callers of others), of autograd nodes, and time outside operators";
+
+struct OperatorEvent {
+  std::string name;
+  bool is_backward_node = false;  ///< of the autograd graph, not of the dispatcher
+  double total_seconds = 0;
+  double self_seconds = 0;  ///< without the operators it calls
+  double device_total_seconds = 0;
+  double device_self_seconds = 0;  ///< of the kernels that it launched itself
+  int64_t self_bytes = 0;          ///< allocated less freed, by itself
+  bool in_backward = false;
+  std::string component;             ///< path, or "other"
+  std::string input_shapes;          ///< "[[8, 128, 256], [256, 256]]"; empty where not recorded
+  std::vector<std::string> parents;  ///< enclosing ranges and operators, outermost first
+};
+
+/// What Kineto recorded of a step.
+struct StepEvents {
+  std::vector<OperatorEvent> operators;
+  double seconds = 0;          ///< from the first event's begin to the last one's end
+  double covered_seconds = 0;  ///< of it, inside some operator on the main thread
+  int64_t kernels = 0;
+  int64_t transfers = 0;
+  double device_seconds = 0;           ///< of kernels, copies and fills on a GPU
+  double unlinked_device_seconds = 0;  ///< of them, launched by no operator
+  std::vector<std::string> kernel_names;
+};
+
+double seconds(const KinetoEvent& event) {
+  return static_cast<double>(event.durationNs()) * kNanoseconds;
+}
+
+bool is_range(const KinetoEvent& event) {
+  return event.scope() == static_cast<uint8_t>(at::RecordScope::USER_SCOPE);
+}
+
+bool is_backward_node(const KinetoEvent& event) {
+  return event.scope() == static_cast<uint8_t>(at::RecordScope::BACKWARD_FUNCTION) ||
+         event.name().starts_with(kEngineNode);
+}
+
+std::string shapes_text(const KinetoEvent& event) {
+  if (!event.hasShapes()) return {};
+  std::vector<std::string> shapes;
+  for (const auto& shape : event.shapes()) shapes.push_back(fmt::format("{}", shape));
+  return fmt::format("[{}]", fmt::join(shapes, ", "));
+}
+
+// Walks the host's events of each thread in the order in which they began, and keeps those that
+// are still open.
+class Nesting {
+ public:
+  Nesting(uint64_t main_thread, const ComponentTracker& tracker, StepEvents& step)
+      : main_thread_(main_thread), tracker_(tracker), step_(step) {}
+
+  void visit(const KinetoEvent& event) {
+    if (event.startThreadId() != thread_) {
+      open_.clear();
+      thread_ = event.startThreadId();
+    }
+    while (!open_.empty() && open_.back().event->endNs() <= event.startNs()) open_.pop_back();
+    if (event.name() == kMemoryEvent) return add_memory(event);
+    if (is_range(event)) {
+      open_.push_back({&event, kNone});
+      return;
+    }
+    add_operator(event);
+  }
+
+  /// Device time of work that the operator with this correlation launched. A replayed graph's has
+  /// no such operator.
+  void add_device_work(const KinetoEvent& work) {
+    const auto launcher = by_correlation_.find(work.linkedCorrelationId());
+    if (launcher == by_correlation_.end()) {
+      step_.unlinked_device_seconds += seconds(work);
+      return;
+    }
+    size_t index = launcher->second;
+    step_.operators[index].device_self_seconds += seconds(work);
+    for (; index != kNone; index = parent_[index])
+      step_.operators[index].device_total_seconds += seconds(work);
+  }
+
+ private:
+  static constexpr size_t kNone = static_cast<size_t>(-1);
+  struct Open {
+    const KinetoEvent* event;
+    size_t index;  // of the operator; kNone for a range
+  };
+
+  size_t enclosing_operator() const {
+    for (auto open = open_.rbegin(); open != open_.rend(); ++open) {
+      if (open->index != kNone) return open->index;
+    }
+    return kNone;
+  }
+
+  void add_memory(const KinetoEvent& event) {
+    const size_t owner = enclosing_operator();
+    if (owner != kNone) step_.operators[owner].self_bytes += event.nBytes();
+  }
+
+  void add_operator(const KinetoEvent& event) {
+    const size_t parent = enclosing_operator();
+    OperatorEvent op;
+    op.name = event.name();
+    op.is_backward_node = is_backward_node(event);
+    op.total_seconds = op.self_seconds = seconds(event);
+    op.input_shapes = shapes_text(event);
+    if (parent != kNone) step_.operators[parent].self_seconds -= seconds(event);
+    if (parent == kNone && event.startThreadId() == main_thread_)
+      step_.covered_seconds += seconds(event);
+    open_.push_back({&event, step_.operators.size()});
+    describe_place(op);
+    by_correlation_[event.correlationId()] = step_.operators.size();
+    parent_.push_back(parent);
+    step_.operators.push_back(std::move(op));
+  }
+
+  // The innermost range or autograd node says which part of the model this is.
+  void describe_place(OperatorEvent& op) const {
+    for (auto open = open_.rbegin(); open != open_.rend(); ++open) {
+      const KinetoEvent& event = *open->event;
+      const bool range = open->index == kNone;
+      const bool node = !range && is_backward_node(event);
+      op.in_backward |= node || (range && event.name() == to_string(Phase::backward));
+      // The model's own ranges inside an evaluation are no part of the training step.
+      if (range && event.name() == to_string(Phase::evaluation)) op.component = event.name();
+      if (!op.component.empty()) continue;
+      if (range) op.component = event.name();
+      if (node && event.sequenceNr() >= 0)
+        op.component = tracker_.of_node(event.fwdThreadId(), event.sequenceNr());
+      if (is_structural_range(op.component) || op.component == kOtherComponent)
+        op.component.clear();
+    }
+    if (op.component.empty()) op.component = kOtherComponent;
+    // The number of the step would tell apart what is the same.
+    for (size_t i = 0; i + 1 < open_.size(); ++i) {
+      const std::string name = open_[i].event->name();
+      if (!name.starts_with(kStepRangePrefix)) op.parents.push_back(name);
+    }
+  }
+
+  uint64_t main_thread_;
+  const ComponentTracker& tracker_;
+  StepEvents& step_;
+  std::vector<Open> open_;
+  std::vector<size_t> parent_;
+  std::unordered_map<uint64_t, size_t> by_correlation_;
+  uint64_t thread_ = 0;
+};
+
+StepEvents read_step_events(const ProfilerResult& result, const instruments::Device& device,
+                            const ComponentTracker& tracker) {
+  std::vector<const KinetoEvent*> events;
+  for (const KinetoEvent& event : result.events()) {
+    if (instruments::is_host_work(event) || event.name() == kMemoryEvent) events.push_back(&event);
+  }
+  std::ranges::stable_sort(events, [](const KinetoEvent* a, const KinetoEvent* b) {
+    return std::tuple(a->startThreadId(), a->startNs(), b->endNs()) <
+           std::tuple(b->startThreadId(), b->startNs(), a->endNs());
+  });
+  StepEvents step;
+  uint64_t main_thread = 0;
+  // The step's own range tells how long it took, and which thread ran it.
+  for (const KinetoEvent* event : events) {
+    if (!is_range(*event) || !event->name().starts_with(kStepRangePrefix)) continue;
+    step.seconds = seconds(*event);
+    main_thread = event->startThreadId();
+  }
+  Nesting nesting(main_thread, tracker, step);
+  for (const KinetoEvent* event : events) nesting.visit(*event);
+  if (!device.is_gpu()) return step;
+  for (const KinetoEvent& event : result.events()) {
+    if (!instruments::is_device_work(event, device)) continue;
+    step.device_seconds += seconds(event);
+    nesting.add_device_work(event);
+    if (instruments::is_transfer(event, device)) ++step.transfers;
+    if (!instruments::is_kernel(event, device)) continue;
+    ++step.kernels;
+    step.kernel_names.push_back(event.name());
+  }
+  return step;
+}
+
+bool is_matrix_multiplication(std::string_view name) {
+  return instruments::is_counted_product(name) || instruments::is_onednn_product(name);
+}
+
+// The attention's, not that of the loss.
+bool is_softmax(std::string_view name) {
+  return name == "aten::_softmax" || name == "aten::_softmax_backward_data";
+}
+
+bool is_projection(const OperatorEvent& event) {
+  return is_matrix_multiplication(event.name) && !event.in_backward &&
+         (event.component.ends_with("_proj") || event.component == "loss/lm_head") &&
+         // autocast records a matrix multiplication inside itself
+         (event.parents.empty() || !is_matrix_multiplication(event.parents.back()));
+}
+
+double percent(double part, double whole) {
+  return whole > 0 ? 100.0 * part / whole : 0.0;
+}
+
+std::string trace_name(int64_t first, int64_t last) {
+  return fmt::format("trace_step_{}_{}.json", first, last);
+}
+
+// <worker>.<nanoseconds>.pt.trace.json is what TensorBoard's plugin looks for.
+std::string tensorboard_name() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return fmt::format("tiny_llama_train.{}.pt.trace.json",
+                     std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
+// Where a folder takes no second name for a file; never half a copy.
+void copy_whole(const std::filesystem::path& from, const std::filesystem::path& to) {
+  auto part = to;
+  part += ".part";
+  try {
+    std::filesystem::copy_file(from, part);
+    std::filesystem::rename(part, to);
+  } catch (...) {
+    std::error_code absent;
+    std::filesystem::remove(part, absent);
+    throw;
+  }
+}
+
+}  // namespace
+
+/// What the recorded steps add up to, operator by operator and component by component. Holds sums
+/// only, so that any number of steps fits.
+class OperatorRecorder::Statistics {
+ public:
+  /// `shapes`, `stacks`: whether the operator table tells calls apart by them.
+  Statistics(bool is_gpu, bool shapes, bool stacks)
+      : is_gpu_(is_gpu), shapes_(shapes), stacks_(stacks) {}
+
+  int64_t steps() const { return steps_; }
+
+  void add(const StepEvents& step) {
+    ++steps_;
+    step_seconds_ += step.seconds;
+    covered_seconds_ += step.covered_seconds;
+    device_seconds_ += step.device_seconds;
+    if (step.unlinked_device_seconds > 0)
+      sums_.components[std::string(kOtherComponent)].forward += step.unlinked_device_seconds;
+    kernels_ += step.kernels;
+    transfers_ += step.transfers;
+    kernel_names_.insert(step.kernel_names.begin(), step.kernel_names.end());
+    for (const OperatorEvent& event : step.operators) add(event);
+  }
+
+  StepComponents components() const {
+    StepComponents all = sums_;
+    for (auto& [name, seconds] : all.components) seconds = per_step(seconds);
+    all.softmax = per_step(all.softmax);
+    return all;
+  }
+
+  /// `operators` of docs/training_files.md; the range of steps is the caller's to add.
+  Json to_json() const {
+    const auto of_gpu = [&](const Json& value) { return is_gpu_ ? value : Json(nullptr); };
+    std::set<std::string> names;
+    for (const auto& [key, row] : rows_) {
+      if (!row.is_backward_node) names.insert(std::get<0>(key));
+    }
+    const double total = total_seconds();
+    std::vector<std::pair<std::string, ComponentSeconds>> ordered;
+    for (const auto& component : sums_.components) ordered.push_back(component);
+    std::ranges::stable_sort(ordered, std::greater<>(),
+                             [](const auto& component) { return component.second.total(); });
+    Json components = Json::array();
+    for (const auto& [name, seconds] : ordered) {
+      components.push_back({{"name", name},
+                            {"forward_seconds", per_step(seconds).forward},
+                            {"backward_seconds", per_step(seconds).backward},
+                            {"percent", percent(seconds.total(), total)}});
+    }
+    return {{"steps", steps_},
+            {"device_time", is_gpu_ ? "gpu" : "cpu"},
+            {"distinct_operators", names.size()},
+            {"operator_calls_per_step", per_step(calls_)},
+            {"kernels_per_step", of_gpu(per_step(kernels_))},
+            {"distinct_kernels", of_gpu(kernel_names_.size())},
+            {"matrix_product_percent", percent(matrix_multiplication_seconds_, total)},
+            {"softmax_percent", percent(sums_.softmax.total(), total)},
+            {"linear_projections_per_step", per_step(projections_)},
+            {"launch_overhead_percent", launch_overhead_percent()},
+            {"launch_overhead_definition", is_gpu_ ? kGpuOverhead : kCpuOverhead},
+            {"transfers_per_step", of_gpu(per_step(transfers_))},
+            {"components", components},
+            {"table", table()}};
+  }
+
+ private:
+  struct Row {
+    int64_t calls = 0;
+    double cpu_self = 0;
+    double cpu_total = 0;
+    double device_self = 0;
+    double device_total = 0;
+    int64_t bytes = 0;
+    bool is_backward_node = false;
+  };
+  // name, shapes, stack
+  using Key = std::tuple<std::string, std::string, std::vector<std::string>>;
+
+  void add(const OperatorEvent& event) {
+    Row& row = rows_[{event.name, shapes_ ? event.input_shapes : "",
+                      stacks_ ? event.parents : std::vector<std::string>{}}];
+    ++row.calls;
+    row.cpu_self += event.self_seconds;
+    row.cpu_total += event.total_seconds;
+    row.device_self += event.device_self_seconds;
+    row.device_total += event.device_total_seconds;
+    row.bytes += event.self_bytes;
+    row.is_backward_node = event.is_backward_node;
+    if (!event.is_backward_node) ++calls_;
+    if (is_projection(event)) ++projections_;
+    const double seconds = is_gpu_ ? event.device_self_seconds : event.self_seconds;
+    const auto add_to = [&](ComponentSeconds& sum) {
+      (event.in_backward ? sum.backward : sum.forward) += seconds;
+    };
+    add_to(sums_.components[event.component]);
+    if (is_softmax(event.name)) add_to(sums_.softmax);
+    if (is_matrix_multiplication(event.name)) matrix_multiplication_seconds_ += seconds;
+    if (event.is_backward_node || instruments::is_dispatch_only(event.name))
+      dispatch_seconds_ += event.self_seconds;
+  }
+
+  double total_seconds() const {
+    double total = 0;
+    for (const auto& [name, seconds] : sums_.components) total += seconds.total();
+    return total;
+  }
+
+  double launch_overhead_percent() const {
+    if (is_gpu_) return std::max(0.0, 100.0 - percent(device_seconds_, step_seconds_));
+    return percent(dispatch_seconds_ + step_seconds_ - covered_seconds_, step_seconds_);
+  }
+
+  double per_step(double sum) const {
+    return sum / static_cast<double>(std::max<int64_t>(steps_, 1));
+  }
+  double per_step(int64_t sum) const { return per_step(static_cast<double>(sum)); }
+  ComponentSeconds per_step(const ComponentSeconds& sum) const {
+    return {per_step(sum.forward), per_step(sum.backward)};
+  }
+
+  Json table() const {
+    const auto own = [&](const Row& row) { return is_gpu_ ? row.device_self : row.cpu_self; };
+    std::vector<const std::pair<const Key, Row>*> rows;
+    for (const auto& row : rows_) rows.push_back(&row);
+    std::ranges::stable_sort(rows, std::greater<>(),
+                             [&](const auto* row) { return own(row->second); });
+    const double total = total_seconds();
+    Json table = Json::array();
+    for (const auto* entry : rows) {
+      const auto& [name, shapes, stack] = entry->first;
+      const Row& row = entry->second;
+      Json cells = {{"name", name},
+                    {"calls", row.calls},
+                    {"cpu_self_seconds", row.cpu_self},
+                    {"cpu_total_seconds", row.cpu_total},
+                    {"device_self_seconds", is_gpu_ ? Json(row.device_self) : Json(nullptr)},
+                    {"device_total_seconds", is_gpu_ ? Json(row.device_total) : Json(nullptr)},
+                    {"share_percent", percent(own(row), total)},
+                    {"self_memory_bytes", row.bytes}};
+      if (shapes_) cells["input_shapes"] = shapes;
+      if (stacks_) cells["stack"] = stack;
+      table.push_back(cells);
+    }
+    return table;
+  }
+
+  bool is_gpu_;
+  bool shapes_;
+  bool stacks_;
+  int64_t steps_ = 0;
+  std::map<Key, Row> rows_;
+  StepComponents sums_;
+  std::set<std::string> kernel_names_;
+  double step_seconds_ = 0;
+  double covered_seconds_ = 0;
+  double device_seconds_ = 0;
+  double dispatch_seconds_ = 0;
+  double matrix_multiplication_seconds_ = 0;
+  int64_t calls_ = 0;
+  int64_t projections_ = 0;
+  int64_t kernels_ = 0;
+  int64_t transfers_ = 0;
+};
+
+/// One Chrome trace of many recordings, written as they come: memory holds one of them at a time.
+class OperatorRecorder::TraceFile {
+ public:
+  /// Throws std::runtime_error naming path and cause, as all the others do.
+  explicit TraceFile(const std::filesystem::path& path) : file_(path) {}
+
+  /// Appends the events of a trace that Kineto saved. Its times must count from the same moment as
+  /// those before, which Kineto's do within a process.
+  void append(const std::filesystem::path& trace) {
+    Json document = read(trace);
+    const Json events = std::move(document[kEvents]);
+    document.erase(kEvents);
+    const int64_t base = document.value("baseTimeNanoseconds", int64_t{0});
+    std::string text;
+    if (!base_nanoseconds_) {
+      base_nanoseconds_ = base;
+      head_ = document;
+      text = fmt::format("{{\"{}\": [\n", kEvents);
+    }
+    // Microseconds count from the base; another base would shift these events against the others.
+    const double shift = static_cast<double>(base - *base_nanoseconds_) * 1e-3;
+    const int64_t first_arrow = arrows_;
+    for (Json event : events) {
+      // Each recording numbers its arrows from forward to backward from 1.
+      if (event.value("cat", "") == "fwdbwd" && event.contains("id")) {
+        event["id"] = event["id"].get<int64_t>() + first_arrow;
+        arrows_ = std::max(arrows_, event["id"].get<int64_t>());
+      }
+      if (shift != 0 && event.contains("ts")) event["ts"] = event["ts"].get<double>() + shift;
+      text += has_events_ ? ",\n" : "";
+      text += event.dump(-1, ' ', false, Json::error_handler_t::replace);
+      has_events_ = true;
+    }
+    write(text);
+  }
+
+  /// Puts the file in its place; `path` may differ from the constructor's in its name.
+  void finish(const std::filesystem::path& path) {
+    if (!base_nanoseconds_) write(fmt::format("{{\"{}\": [", kEvents));
+    head_["traceName"] = path.filename().string();
+    write("\n],\n" + head_.dump().substr(1) + "\n");  // without the opening brace
+    file_.commit_as(path);
+  }
+
+ private:
+  static constexpr const char* kEvents = "traceEvents";
+
+  static Json read(const std::filesystem::path& path) {
+    std::ifstream stream(path);
+    try {
+      return Json::parse(stream);
+    } catch (const Json::exception& error) {
+      throw std::runtime_error(
+          fmt::format("{}: the profiler's trace of this step cannot be read back: is the disk "
+                      "full? ({})",
+                      path.string(), error.what()));
+    }
+  }
+
+  void write(const std::string& text) { file_.write(text.data(), std::ssize(text)); }
+
+  ReplacementFile file_;
+  int64_t arrows_ = 0;  // highest number of an arrow so far
+  std::optional<int64_t> base_nanoseconds_;
+  Json head_;  // what of the first trace is not events; written after them
+  bool has_events_ = false;
+};
+
+OperatorRecorder::OperatorRecorder(const TrainOptions& options, const instruments::Device& device,
+                                   const std::filesystem::path& folder)
+    : operator_steps_(options.operator_steps()),
+      flops_steps_(options.flops_steps()),
+      device_(device),
+      detail_({.shapes = options.profile_operators, .memory = true}),
+      folder_(folder),
+      statistics_(std::make_unique<Statistics>(device.is_gpu(), options.profile_operators,
+                                               options.profile_stacks)),
+      flops_statistics_(std::make_unique<Statistics>(device.is_gpu(), false, false)) {
+  if (operator_steps_.empty()) return;
+  trace_ =
+      std::make_unique<TraceFile>(folder / trace_name(operator_steps_.first, operator_steps_.last));
+}
+
+OperatorRecorder::~OperatorRecorder() {
+  // In the order in which they were opened, should a step have thrown.
+  step_range_.reset();
+  session_.reset();
+  tracker_.reset();
+}
+
+bool OperatorRecorder::wants(int64_t step) const {
+  return operator_steps_.contains(step) || flops_steps_.contains(step);
+}
+
+void OperatorRecorder::begin_step(int64_t step) {
+  step_ = step;
+  tracker_ = std::make_unique<ComponentTracker>();
+  session_ = std::make_unique<instruments::KinetoSession>(device_, detail_);
+  step_range_name_ = fmt::format("{}{}", kStepRangePrefix, step);
+  step_range_ = std::make_unique<at::RecordFunction>(at::RecordScope::USER_SCOPE);
+  step_range_->before(step_range_name_.c_str());
+}
+
+void OperatorRecorder::end_step() {
+  device_.synchronize();
+  step_range_.reset();
+  const auto result = session_->stop();
+  session_.reset();
+  const StepEvents events = read_step_events(*result, device_, *tracker_);
+  tracker_.reset();
+  if (flops_steps_.contains(step_)) flops_statistics_->add(events);
+  if (!operator_steps_.contains(step_)) return;
+  statistics_->add(events);
+  last_recorded_ = step_;
+  const auto part = folder_ / fmt::format(".trace_step_{}.json", step_);
+  const auto discard_part = [&] {
+    std::error_code absent;
+    std::filesystem::remove(part, absent);
+    // Kineto fills this one first, and leaves it behind where the disk is full.
+    std::filesystem::remove(part.string() + ".tmp", absent);
+  };
+  try {
+    result->save(part.string());
+    trace_->append(part);
+  } catch (...) {
+    discard_part();
+    trace_.reset();  // what it holds so far must not become a file
+    throw;
+  }
+  discard_part();
+}
+
+std::vector<std::string> OperatorRecorder::finish() {
+  if (!trace_ || last_recorded_ == 0) return {};
+  const auto path = folder_ / trace_name(operator_steps_.first, last_recorded_);
+  trace_->finish(path);
+  trace_.reset();
+  const auto copy = folder_ / tensorboard_name();
+  std::error_code refused;
+  std::filesystem::create_hard_link(path, copy, refused);
+  if (refused) copy_whole(path, copy);
+  return {path.filename().string(), copy.filename().string()};
+}
+
+Json OperatorRecorder::to_json() const {
+  if (statistics_->steps() == 0) return nullptr;
+  Json json = {{"first_step", operator_steps_.first}, {"last_step", last_recorded_}};
+  json.update(statistics_->to_json());
+  return json;
+}
+
+std::optional<StepComponents> OperatorRecorder::flops_components() const {
+  if (flops_statistics_->steps() == 0) return std::nullopt;
+  return flops_statistics_->components();
+}
+
+}  // namespace tinyllama::training

@@ -1,0 +1,43 @@
+// What a training run reports: the parts of performance_summary.json (docs/training_files.md), and
+// what the console says of them, in the words of the workshop's program.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "benchmarks/distributed/process_group.hpp"
+#include "benchmarks/instruments/device.hpp"
+#include "benchmarks/instruments/system_sampler.hpp"
+#include "benchmarks/training/train_options.hpp"
+#include "benchmarks/training/trainer.hpp"
+
+namespace tinyllama::training {
+
+using Json = nlohmann::ordered_json;
+
+/// From `schema_version` to `model`; started now. `data`: its name.
+Json run_header(const TrainOptions& options, const instruments::Device& device,
+                const std::vector<std::string>& command, const std::string& data);
+/// `distributed`, of a run of several ranks.
+Json distributed_json(const TrainOptions& options, const distributed::ProcessGroup& group);
+/// `device_sampling`.
+Json sampling_json(const instruments::SystemSamples& samples);
+/// `summary`. `whole_steps`: a step is one launch, whose phases nobody can tell apart. `samples`,
+/// `tokens`: of a step.
+Json summarize(const std::vector<StepRecord>& steps, int64_t samples, int64_t tokens,
+               bool whole_steps);
+/// `steps`.
+Json steps_json(const std::vector<StepRecord>& steps, bool whole_steps);
+
+/// Title, configuration, parameters and device.
+std::string banner(const TrainOptions& options, const instruments::Device& device,
+                   const std::string& data);
+/// "Step 2/20: Loss = 6.9076, Time = 0.0461 seconds, Memory = 132 MB [PROFILING]".
+std::string step_line(const StepRecord& step, int64_t num_steps);
+/// The closing blocks of a whole performance_summary.json: performance, memory, the first rows of
+/// the operator table, FLOPs; what is null there is left out.
+std::string summary_text(const Json& document);
+std::string files_text(const std::string& folder, const std::vector<std::string>& files);
+
+}  // namespace tinyllama::training
