@@ -9,14 +9,6 @@
 #include "model/step_graph.hpp"
 
 namespace tinyllama {
-namespace {
-
-bool is_narrow(Dtype dtype) {
-  return compute_bytes(dtype) < 4;
-}
-
-}  // namespace
-
 bool DeviceTraits::has_fast_products(Dtype dtype) const {
   switch (compute_type(dtype)) {
     case c10::ScalarType::BFloat16:
@@ -45,45 +37,6 @@ DeviceTraits device_traits(c10::DeviceType device) {
       traits.has_onednn && __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f");
 #endif
   return traits;
-}
-
-std::string refuse_variant(const Variant& variant, Dtype dtype, const DeviceTraits& traits) {
-  const auto has = [&](Switch option) { return variant.has(option); };
-  if (has(Switch::graph) && !traits.is_gpu)
-    return "graph: only a GPU captures its work; this is a CPU";
-  if (has(Switch::graph) && !traits.has_graphs)
-    return "graph: this libtorch cannot capture work of this device";
-  if (has(Switch::graph) && dtype == Dtype::amp_f16)
-    return "graph: the loss scaling of amp_f16 looks at the gradients from the host in every step";
-  if (has(Switch::graph) && storage_bytes(dtype) < 4 && !has(Switch::fused_adamw)) {
-    return fmt::format(
-        "graph: with parameters in {} it needs fused_adamw, whose corrections stay in float64",
-        to_string(dtype));
-  }
-  if (has(Switch::onednn) && traits.is_gpu) return "onednn: a library for CPUs; this is a GPU";
-  if (has(Switch::onednn) && !traits.has_onednn)
-    return "onednn: this libtorch has no oneDNN product (mkldnn::_linear_pointwise)";
-  if (has(Switch::onednn) && dtype != Dtype::f32 && !has(Switch::wide_products)) {
-    return fmt::format("onednn: changes float32 products; those of {} go through oneDNN anyway",
-                       to_string(dtype));
-  }
-  if (has(Switch::wide_products) && traits.is_gpu)
-    return "wide_products: for CPUs without units for narrow products; this is a GPU";
-  if (has(Switch::wide_products) && !is_narrow(dtype)) {
-    return fmt::format("wide_products: {} products are not narrower than float32",
-                       to_string(dtype));
-  }
-  if (has(Switch::fused_attention) && traits.is_gpu)
-    return "fused_attention: our kernel is for CPUs; sdpa is the GPU's";
-  constexpr Switch own[] = {Switch::fused_swiglu, Switch::fused_attention, Switch::fused_norm,
-                            Switch::fused_rotary, Switch::fused_loss,      Switch::fused_adamw};
-  if (!traits.has_own_kernels) {
-    for (const Switch option : own) {
-      if (has(option))
-        return fmt::format("{}: this build has no kernel of ours for GPUs", to_string(option));
-    }
-  }
-  return {};
 }
 
 Variant optimized_variant(Dtype dtype, const DeviceTraits& traits) {

@@ -40,9 +40,6 @@ inline DeviceTraits cpu_traits() {
   return device_traits(c10::DeviceType::CPU);
 }
 
-/// Empty, or why the variant cannot run in this dtype on this device.
-std::string refuse_variant(const Variant& variant, Dtype dtype, const DeviceTraits& traits);
-
 /// The set of switches that is fastest on this device in this dtype, named "optimized". The rules,
 /// each with the measurement behind it, are in optimized.cpp.
 Variant optimized_variant(Dtype dtype, const DeviceTraits& traits);

@@ -7,54 +7,155 @@
 #include <array>
 #include <stdexcept>
 
+#include "model/optimized.hpp"
+
 namespace tinyllama {
 namespace {
 
-struct SwitchRow {
-  Switch option;
-  std::string_view name;
-  std::string_view description;
-};
-
-constexpr std::array kSwitches = {
-    SwitchRow{Switch::qkv, "qkv", "one projection for Q, K and V"},
-    SwitchRow{Switch::gate_up, "gate_up", "one projection for gate and up"},
-    SwitchRow{Switch::fused_swiglu, "fused_swiglu", "silu(gate) * up in one pass"},
-    SwitchRow{Switch::sdpa, "sdpa", "the library's scaled_dot_product_attention"},
-    SwitchRow{Switch::fused_attention, "fused_attention",
-              "causal attention in tiles, no score matrix"},
-    SwitchRow{Switch::fused_norm, "fused_norm", "RMSNorm and the residual sum before it"},
-    SwitchRow{Switch::fused_rotary, "fused_rotary", "rotary embedding in one pass"},
-    SwitchRow{Switch::fused_loss, "fused_loss", "LM head and loss by chunks of tokens"},
-    SwitchRow{Switch::foreach_adamw, "foreach_adamw", "AdamW by operators over lists"},
-    SwitchRow{Switch::fused_adamw, "fused_adamw", "AdamW in one pass"},
-    SwitchRow{Switch::checkpoint, "checkpoint", "blocks computed again in the backward"},
-    SwitchRow{Switch::onednn, "onednn", "float32 products through oneDNN (CPU)"},
-    SwitchRow{Switch::wide_products, "wide_products", "narrow products computed in float32 (CPU)"},
-    SwitchRow{Switch::graph, "graph", "the step captured once and replayed (GPU)"},
-    SwitchRow{Switch::layout, "layout", "weights stored [in, out]"},
-};
-
-const SwitchRow& row(Switch option) {
-  return kSwitches[static_cast<size_t>(option)];
-}
-
 struct Exclusion {
-  Switch a;
-  Switch b;
+  Switch other;
   std::string_view reason;
 };
 
-constexpr std::array kExclusions = {
-    Exclusion{Switch::sdpa, Switch::fused_attention, "both replace the attention core"},
-    Exclusion{Switch::foreach_adamw, Switch::fused_adamw, "both replace the update"},
-    Exclusion{Switch::qkv, Switch::layout,
-              "the parts of a merged weight stored [in, out] are not contiguous, so that each "
-              "gradient would be copied"},
-    Exclusion{Switch::gate_up, Switch::layout,
-              "the parts of a merged weight stored [in, out] are not contiguous, so that each "
-              "gradient would be copied"},
+using Refusal = std::string (*)(const Variant&, Dtype, const DeviceTraits&);
+
+struct Descriptor {
+  Switch option;
+  std::string_view name;
+  std::string_view description;
+  Parts changes{};
+  bool needs_own_kernel = false;
+  /// Switches that it does not go with; said once a pair.
+  std::array<Exclusion, 2> excludes{};  // of which those with a reason count
+  /// Empty, or why it cannot run; without the switch's name.
+  Refusal refuse = nullptr;
 };
+
+std::string refuse_on_gpu_attention(const Variant& /*variant*/, Dtype /*dtype*/,
+                                    const DeviceTraits& traits) {
+  return traits.is_gpu ? "our kernel is for CPUs; sdpa is the GPU's" : "";
+}
+
+std::string refuse_onednn(const Variant& variant, Dtype dtype, const DeviceTraits& traits) {
+  if (traits.is_gpu) return "a library for CPUs; this is a GPU";
+  if (!traits.has_onednn) return "this libtorch has no oneDNN product (mkldnn::_linear_pointwise)";
+  if (dtype == Dtype::f32 || variant.has(Switch::wide_products)) return {};
+  return fmt::format("changes float32 products; those of {} go through oneDNN anyway",
+                     to_string(dtype));
+}
+
+std::string refuse_wide_products(const Variant& /*variant*/, Dtype dtype,
+                                 const DeviceTraits& traits) {
+  if (traits.is_gpu) return "for CPUs without units for narrow products; this is a GPU";
+  if (compute_bytes(dtype) < 4) return {};
+  return fmt::format("{} products are not narrower than float32", to_string(dtype));
+}
+
+std::string refuse_graph(const Variant& variant, Dtype dtype, const DeviceTraits& traits) {
+  if (!traits.is_gpu) return "only a GPU captures its work; this is a CPU";
+  if (!traits.has_graphs) return "this libtorch cannot capture work of this device";
+  if (dtype == Dtype::amp_f16)
+    return "the loss scaling of amp_f16 looks at the gradients from the host in every step";
+  if (storage_bytes(dtype) >= 4 || variant.has(Switch::fused_adamw)) return {};
+  return fmt::format(
+      "with parameters in {} it needs fused_adamw, whose corrections stay in float64",
+      to_string(dtype));
+}
+
+constexpr std::string_view kNotContiguous =
+    "the parts of a merged weight stored [in, out] are not contiguous, so that each gradient would "
+    "be copied";
+
+constexpr std::array kSwitches = {
+    Descriptor{.option = Switch::qkv,
+               .name = "qkv",
+               .description = "one projection for Q, K and V",
+               .changes = Part::attention,
+               .excludes = {{{Switch::layout, kNotContiguous}}}},
+    Descriptor{.option = Switch::gate_up,
+               .name = "gate_up",
+               .description = "one projection for gate and up",
+               .changes = Part::ffn,
+               .excludes = {{{Switch::layout, kNotContiguous}}}},
+    Descriptor{.option = Switch::fused_swiglu,
+               .name = "fused_swiglu",
+               .description = "silu(gate) * up in one pass",
+               .changes = Part::ffn,
+               .needs_own_kernel = true},
+    Descriptor{.option = Switch::sdpa,
+               .name = "sdpa",
+               .description = "the library's scaled_dot_product_attention",
+               .changes = Part::attention,
+               .excludes = {{{Switch::fused_attention, "both replace the attention core"}}}},
+    Descriptor{.option = Switch::fused_attention,
+               .name = "fused_attention",
+               .description = "causal attention in tiles, no score matrix",
+               .changes = Part::attention,
+               .needs_own_kernel = true,
+               .refuse = refuse_on_gpu_attention},
+    Descriptor{.option = Switch::fused_norm,
+               .name = "fused_norm",
+               .description = "RMSNorm and the residual sum before it",
+               .changes = Part::norm,
+               .needs_own_kernel = true},
+    Descriptor{.option = Switch::fused_rotary,
+               .name = "fused_rotary",
+               .description = "rotary embedding in one pass",
+               .changes = Part::rotary,
+               .needs_own_kernel = true},
+    Descriptor{.option = Switch::fused_loss,
+               .name = "fused_loss",
+               .description = "LM head and loss by chunks of tokens",
+               .changes = Part::loss,
+               .needs_own_kernel = true},
+    Descriptor{.option = Switch::foreach_adamw,
+               .name = "foreach_adamw",
+               .description = "AdamW by operators over lists",
+               .changes = Part::update,
+               .excludes = {{{Switch::fused_adamw, "both replace the update"}}}},
+    Descriptor{.option = Switch::fused_adamw,
+               .name = "fused_adamw",
+               .description = "AdamW in one pass",
+               .changes = Part::update,
+               .needs_own_kernel = true},
+    Descriptor{.option = Switch::checkpoint,
+               .name = "checkpoint",
+               .description = "blocks computed again in the backward",
+               .changes = Part::block},
+    Descriptor{.option = Switch::onednn,
+               .name = "onednn",
+               .description = "float32 products through oneDNN (CPU)",
+               .changes = Part::linear,
+               .refuse = refuse_onednn},
+    Descriptor{.option = Switch::wide_products,
+               .name = "wide_products",
+               .description = "narrow products computed in float32 (CPU)",
+               .changes = Part::linear,
+               .refuse = refuse_wide_products},
+    Descriptor{.option = Switch::graph,
+               .name = "graph",
+               .description = "the step captured once and replayed (GPU)",
+               .changes = Part::step,
+               .refuse = refuse_graph},
+    Descriptor{.option = Switch::layout,
+               .name = "layout",
+               .description = "weights stored [in, out]",
+               .changes = Part::linear | Part::update},
+};
+
+constexpr bool are_in_order() {
+  for (size_t i = 0; i < kSwitches.size(); ++i) {
+    if (static_cast<size_t>(kSwitches[i].option) != i || kSwitches[i].name.empty()) return false;
+  }
+  return true;
+}
+static_assert(are_in_order(), "a descriptor stands where its switch stands in the enumeration");
+static_assert(kSwitches.size() == static_cast<size_t>(Switch::layout) + 1,
+              "the last switch of the enumeration has the last descriptor");
+
+const Descriptor& descriptor(Switch option) {
+  return kSwitches[static_cast<size_t>(option)];
+}
 
 [[noreturn]] void refuse(std::string_view text) {
   std::vector<std::string_view> names;
@@ -67,11 +168,11 @@ constexpr std::array kExclusions = {
 }  // namespace
 
 std::string_view to_string(Switch option) {
-  return row(option).name;
+  return descriptor(option).name;
 }
 
 std::string_view describe(Switch option) {
-  return row(option).description;
+  return descriptor(option).description;
 }
 
 std::span<const Switch> all_switches() {
@@ -125,8 +226,10 @@ Variant Variant::parse(std::string_view text) {
   return variant;
 }
 
-bool Variant::has_any(std::span<const Switch> options) const {
-  return std::any_of(options.begin(), options.end(), [&](Switch option) { return has(option); });
+bool Variant::changes(Parts parts) const {
+  const auto options = switches();
+  return std::any_of(options.begin(), options.end(),
+                     [&](Switch option) { return descriptor(option).changes.overlap(parts); });
 }
 
 Variant Variant::with(Switch option) const {
@@ -171,10 +274,24 @@ std::string Variant::switch_names() const {
 }
 
 std::string Variant::contradiction() const {
-  for (const auto& [a, b, reason] : kExclusions) {
-    if (has(a) && has(b)) {
-      return fmt::format("{} and {} exclude each other: {}", to_string(a), to_string(b), reason);
+  for (const Switch option : switches()) {
+    for (const auto& [other, reason] : descriptor(option).excludes) {
+      if (reason.empty() || !has(other)) continue;
+      return fmt::format("{} and {} exclude each other: {}", to_string(option), to_string(other),
+                         reason);
     }
+  }
+  return {};
+}
+
+std::string refuse_variant(const Variant& variant, Dtype dtype, const DeviceTraits& traits) {
+  for (const Switch option : variant.switches()) {
+    const Descriptor& found = descriptor(option);
+    std::string reason;
+    if (found.refuse) reason = found.refuse(variant, dtype, traits);
+    if (reason.empty() && found.needs_own_kernel && !traits.has_own_kernels)
+      reason = "this build has no kernel of ours for GPUs";
+    if (!reason.empty()) return fmt::format("{}: {}", found.name, reason);
   }
   return {};
 }

@@ -1,5 +1,5 @@
 // Variant: the set of switches that choose an implementation of each part. The empty set is the
-// baseline.
+// baseline. What there is to know of a switch is its descriptor in variant.cpp, and nowhere else.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,13 @@
 #include <string_view>
 #include <vector>
 
+#include "model/dtype.hpp"
+
 namespace tinyllama {
 
-/// One optimisation each; the order is that of a variant's name.
+struct DeviceTraits;
+
+/// One optimisation each; the order is that of a variant's name, and of the descriptors.
 enum class Switch : uint8_t {
   qkv,              ///< one projection for Q, K and V
   gate_up,          ///< one projection for gate and up
@@ -28,6 +32,27 @@ enum class Switch : uint8_t {
   graph,            ///< GPU: the step is captured once and replayed
   layout,           ///< weights stored [in, out], the product's other operand order
 };
+
+/// Parts of a model that a switch can change.
+enum class Part : uint8_t { linear, norm, rotary, attention, ffn, block, loss, update, step };
+
+/// A set of parts; `attention | ffn` is what holds both.
+class Parts {
+ public:
+  constexpr Parts() = default;
+  constexpr Parts(Part part) : bits_(uint32_t{1} << static_cast<uint32_t>(part)) {}
+  constexpr bool overlap(Parts others) const { return (bits_ & others.bits_) != 0; }
+  friend constexpr Parts operator|(Parts a, Parts b) {
+    a.bits_ |= b.bits_;
+    return a;
+  }
+
+ private:
+  uint32_t bits_ = 0;
+};
+constexpr Parts operator|(Part a, Part b) {
+  return Parts(a) | Parts(b);
+}
 
 std::string_view to_string(Switch option);
 /// What it does, in a few words, for --help and tables.
@@ -52,7 +77,8 @@ class Variant {
   static Variant unresolved_optimized();
 
   bool has(Switch option) const { return (bits_ & bit(option)) != 0; }
-  bool has_any(std::span<const Switch> options) const;
+  /// Whether a component of these parts runs otherwise than the baseline's.
+  bool changes(Parts parts) const;
   bool is_baseline() const { return bits_ == 0 && !optimized_; }
   /// Named "optimized", whatever its switches are.
   bool is_optimized() const { return optimized_; }
@@ -79,5 +105,8 @@ class Variant {
   uint32_t bits_ = 0;
   bool optimized_ = false;
 };
+
+/// Empty, or why the variant cannot run in this dtype on this device.
+std::string refuse_variant(const Variant& variant, Dtype dtype, const DeviceTraits& traits);
 
 }  // namespace tinyllama

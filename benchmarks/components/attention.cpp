@@ -30,16 +30,8 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component attention() {
-  return {"attention",
-          kLayerPasses,
-          attention_cost,
-          attention_memory,
-          build,
-          {},
-          with_product_switches(
-              {Switch::qkv, Switch::sdpa, Switch::fused_attention, Switch::fused_rotary}),
-          {"tiny"},
-          true};
+  return {"attention", kLayerPasses, attention_cost, attention_memory, build, {}, kAttentionParts,
+          {"tiny"},    true};
 }
 
 }  // namespace tinyllama::components

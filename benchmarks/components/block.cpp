@@ -30,15 +30,7 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component block() {
-  return {"block",
-          kLayerPasses,
-          block_cost,
-          block_memory,
-          build,
-          {},
-          with_product_switches(kBlockSwitches),
-          {"tiny"},
-          true};
+  return {"block", kLayerPasses, block_cost, block_memory, build, {}, kBlockParts, {"tiny"}, true};
 }
 
 }  // namespace tinyllama::components

@@ -37,7 +37,7 @@ std::vector<Variant> variants_of(const harness::Component& component, Pass pass,
   Workload workload = planned.workload;
   for (const Variant& variant : runnable_variants(dtype, cpu_traits())) {
     workload.variant = variant;
-    const bool changes = variant.is_baseline() || variant.has_any(component.switches);
+    const bool changes = variant.is_baseline() || variant.changes(component.parts);
     const bool refused = component.refusal && !component.refusal(workload, pass).empty();
     if (changes && !refused) variants.push_back(variant);
   }

@@ -52,8 +52,8 @@ struct Component {
   /// Why the component cannot run this pass of this workload; empty text, or no function, where it
   /// can.
   std::function<std::string(const Workload&, Pass)> refusal = {};
-  /// What a variant can change in it; a variant with none of these makes no case.
-  std::vector<Switch> switches = {};
+  /// What it is made of; a variant that changes none of these makes no case.
+  Parts parts = {};
   /// What the default grid measures of it: these sizes at their own batch and sequence, and, where
   /// costs change with batch and sequence in ways worth it, `tiny` over a grid of both.
   std::vector<std::string> default_sizes = {"tiny"};

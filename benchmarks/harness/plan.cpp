@@ -83,7 +83,7 @@ class PlanBuilder {
     return changes_nothing(component, variant) && !named;
   }
   static bool changes_nothing(const Component& component, const Variant& variant) {
-    return !variant.is_baseline() && !variant.has_any(component.switches);
+    return !variant.is_baseline() && !variant.changes(component.parts);
   }
 
   std::string skip_reason(const Component& component, const Workload& workload, Pass pass) const {

@@ -30,7 +30,7 @@ const MeasuredCase* find_part(const std::vector<MeasuredCase>& measured, const C
   Workload baseline = step.workload;
   baseline.variant = Variant();
   row = find_workload(measured, baseline, part);
-  return row && !step.workload.variant.has_any(row->planned->component->switches) ? row : nullptr;
+  return row && !step.workload.variant.changes(row->planned->component->parts) ? row : nullptr;
 }
 
 // `seconds`: of each part, and last of the whole.
