@@ -47,11 +47,13 @@ struct Options {
   bool list = false;
   bool dry_run = false;
   bool describe_device = false;
-  bool figures_of_merit = false;   ///< print FOM lines and how the run ended (figures_of_merit.hpp)
-  bool turns = false;              ///< stay resident and answer requests (turn_server.hpp)
-  std::string filter = ".";        ///< --benchmark_filter
-  std::string out_file;            ///< --benchmark_out
-  std::string format = "console";  ///< --benchmark_format: console or json
+  bool figures_of_merit = false;     ///< print FOM lines and how the run ended (tables.hpp)
+  std::vector<std::string> columns;  ///< counters that the tables show beside their own
+  std::string trace_folder;          ///< empty: no traces
+  bool turns = false;                ///< stay resident and answer requests (turn_server.hpp)
+  std::string filter = ".";          ///< --benchmark_filter
+  std::string out_file;              ///< --benchmark_out
+  std::string format = "console";    ///< --benchmark_format: console or json
   std::vector<std::string>
       benchmark_arguments;  ///< the other --benchmark_* flags, for Google Benchmark itself
 };

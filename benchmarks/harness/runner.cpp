@@ -11,6 +11,7 @@
 #include "benchmarks/harness/case_work.hpp"
 #include "benchmarks/harness/counters.hpp"
 #include "benchmarks/harness/result_document.hpp"
+#include "benchmarks/harness/trace.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -45,7 +46,9 @@ struct Runner::Session {
   int64_t last_iterations = 0;
   bool measured_peaks_again = false;
 
-  void add_to_label(const std::string& text) { label += label.empty() ? text : "; " + text; }
+  void add_to_label(const std::string& text) {
+    label += label.empty() || text.empty() ? text : "; " + text;
+  }
 };
 
 Runner::Runner(const instruments::Device& device, PeakBook& peaks, const RunSettings& settings)
@@ -185,6 +188,10 @@ void Runner::prepare_timing(Session& session) {
   if (!unknown.empty())
     session.add_to_label(fmt::format("counted_flops leaves out: {}", fmt::join(unknown, ", ")));
   session.failure = wrong_flops(*session.planned, session.metering);
+  if (!settings_.trace_folder.empty()) {
+    session.add_to_label(
+        write_trace(device_, *session.work.item, session.planned->name(), settings_.trace_folder));
+  }
 }
 
 void Runner::run(const Case& planned, benchmark::State& state) {

@@ -28,6 +28,7 @@ struct RunSettings {
   double max_seconds_per_case = 10;
   bool cold_cache = false;
   const Weights* weights = nullptr;  ///< null: drawn from the seed; must outlive the runner
+  std::string trace_folder{};        ///< empty: no traces
 };
 
 class Runner {
