@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <set>
-#include <span>
 #include <utility>
 
 #include "benchmarks/console/option_grammar.hpp"
@@ -26,36 +24,34 @@ struct Counter {
   const char* unit;    ///< empty where there is none
   const char* format;  ///< null: as a count, "1.23 G"
   bool is_shown = false;
+  bool is_figure = false;  ///< of merit
 
-  std::string title() const {
-    return *name != '\0' && *unit != '\0' ? fmt::format("{} {}", name, unit)
-                                          : std::string(name) + unit;
-  }
-  std::string text(const Json& entry) const {
-    const auto value = entry.find(key);
-    if (value == entry.end()) return "-";
+  std::string text(const MeasuredCase& row) const {
+    const auto value = row.entry.find(key);
+    if (value == row.entry.end()) return "-";
     return format ? fmt::format(fmt::runtime(format), value->get<double>())
                   : console::format_count(value->get<double>());
   }
-  /// "memory 12.3 MiB"
-  std::string phrase(const Json& entry) const {
-    return fmt::format("{}{}{}{}{}", name, *name != '\0' ? " " : "", text(entry),
-                       *unit != '\0' ? " " : "", unit);
+  /// "memory MiB", or with a value "memory 12.3 MiB"
+  std::string title(const char* value = "") const {
+    std::vector<std::string_view> words = {name, value, unit};
+    std::erase(words, "");
+    return fmt::format("{}", fmt::join(words, " "));
   }
 };
 
 // In the order of the columns. Those that are shown leave room for 100 characters.
 constexpr Counter kCounters[] = {{"speedup", "speedup", "", "{:.2f}", true},
-                                 {"samples_per_second", "", "samples/s", "{:.1f}", true},
-                                 {"tokens_per_second", "", "tokens/s", "{:.0f}"},
-                                 {"TFLOPS", "", "TFLOP/s", "{:.4g}"},
-                                 {"MFU_percent", "MFU", "%", "{:.1f}", true},
+                                 {"samples_per_second", "", "samples/s", "{:.1f}", true, true},
+                                 {"tokens_per_second", "", "tokens/s", "{:.0f}", false, true},
+                                 {"TFLOPS", "", "TFLOP/s", "{:.4g}", false, true},
+                                 {"MFU_percent", "MFU", "%", "{:.1f}", true, true},
                                  {"MFU_causal_percent", "causal MFU", "%", "{:.1f}"},
-                                 {"peak_percent", "peak", "%", "{:.1f}", true},
-                                 {"roof_percent", "roof", "%", "{:.1f}", true},
+                                 {"peak_percent", "peak", "%", "{:.1f}", true, true},
+                                 {"roof_percent", "roof", "%", "{:.1f}", true, true},
                                  {"GB_per_second", "", "GB/s", "{:.2f}"},
                                  {"flop_per_byte", "", "FLOP/B", "{:.1f}"},
-                                 {"peak_memory_MiB", "memory", "MiB", "{:.1f}", true},
+                                 {"peak_memory_MiB", "memory", "MiB", "{:.1f}", true, true},
                                  {"predicted_memory_MiB", "predicted", "MiB", "{:.1f}"},
                                  {"library_scratch_MiB", "library scratch", "MiB", "{:.1f}"},
                                  {"allocations", "allocations", "", "{:.0f}"},
@@ -75,148 +71,130 @@ constexpr Counter kCounters[] = {{"speedup", "speedup", "", "{:.2f}", true},
 constexpr const char* kAll = "all";
 
 const Counter& counter_of(std::string_view key) {
-  return *std::ranges::find_if(kCounters, [&](const Counter& c) { return c.key == key; });
+  return *std::ranges::find(kCounters, key, &Counter::key);
 }
 
 using Rows = std::vector<const MeasuredCase*>;
 
-struct Axis {
-  const char* title;
-  std::function<std::string(const Case&)> value;
+struct Column {
+  std::string title;
+  std::function<std::string(const MeasuredCase&)> text;
+  /// How one value of all rows is said, with {} for it; empty for what is always a column.
+  std::string shared{};
+  bool is_axis = false;  ///< said in the heading, also of a single row
 };
-
-const std::vector<Axis>& axes() {
-  static const std::vector<Axis> all = {
-      {"size", [](const Case& c) { return c.size; }},
-      {"batch", [](const Case& c) { return std::to_string(c.workload.batch); }},
-      {"seq", [](const Case& c) { return std::to_string(c.workload.seq); }},
-      {"dtype", [](const Case& c) { return std::string(to_string(c.workload.dtype)); }},
-      {"variant", [](const Case& c) { return c.workload.variant.name(); }},
-      {"pass", [](const Case& c) { return std::string(to_string(c.pass)); }}};
-  return all;
-}
 
 bool is_noisy(const MeasuredCase& row) {
   return row.spread.value_or(0) > kNoisy;
 }
 
-// What is shown, and what --columns names beside it.
-std::vector<const Counter*> chosen_counters(const std::vector<std::string>& more) {
-  const bool all = std::ranges::count(more, kAll) > 0;
-  std::vector<const Counter*> chosen;
-  for (const Counter& counter : kCounters) {
-    if (counter.is_shown || all || std::ranges::count(more, counter.key) > 0)
-      chosen.push_back(&counter);
-  }
-  return chosen;
+const std::vector<Column>& axes() {
+  static const std::vector<Column> all = {
+      {"size", [](const auto& row) { return row.test_case->size; }, "size {}", true},
+      {"batch", [](const auto& row) { return std::to_string(row.test_case->workload.batch); },
+       "batch {}", true},
+      {"seq", [](const auto& row) { return std::to_string(row.test_case->workload.seq); }, "seq {}",
+       true},
+      {"dtype",
+       [](const auto& row) { return std::string(to_string(row.test_case->workload.dtype)); },
+       "dtype {}", true},
+      {"variant", [](const auto& row) { return row.test_case->workload.variant.name(); },
+       "variant {}", true},
+      {"pass", [](const auto& row) { return std::string(to_string(row.test_case->pass)); },
+       "pass {}", true}};
+  return all;
 }
 
-// A table that grows by columns.
-class ColumnTable {
- public:
-  using Text = std::function<std::string(const MeasuredCase&)>;
+Column column_of(const Counter& counter) {
+  return {counter.title(), [&counter](const auto& row) { return counter.text(row); },
+          counter.title("{}")};
+}
 
-  explicit ColumnTable(const Rows& rows) : rows_(rows), cells_(rows.size()) {}
-
-  /// Whether all rows have the same text.
-  bool is_shared(const Text& text) const {
-    const std::string first = text(*rows_.front());
-    return std::ranges::all_of(rows_, [&](const auto* row) { return text(*row) == first; });
-  }
-  void add(const std::string& title, const Text& text) {
-    header_.push_back(title);
-    for (size_t i = 0; i < rows_.size(); ++i) cells_[i].push_back(text(*rows_[i]));
-  }
-  std::string text() const { return console::format_table(header_, cells_); }
-
- private:
-  const Rows& rows_;
-  std::vector<std::string> header_;
-  std::vector<std::vector<std::string>> cells_;
-};
-
-// What all rows share is said once: axes in the heading, anything else beneath.
-std::string component_table(const Rows& rows, const std::vector<const Counter*>& counters) {
-  ColumnTable table(rows);
-  const MeasuredCase& first = *rows.front();
+// What varies is a column; what all rows share is said once, axes in the heading, the rest beneath.
+std::string table(const std::string& name, const Rows& rows, const std::vector<Column>& columns) {
   std::vector<std::string> heading;
   std::vector<std::string> beneath;
-  for (const Axis& axis : axes()) {
-    const auto text = [&](const MeasuredCase& row) { return axis.value(*row.test_case); };
-    if (table.is_shared(text)) {
-      heading.push_back(fmt::format("{} {}", axis.title, text(first)));
+  std::vector<std::string> header;
+  std::vector<std::vector<std::string>> cells(rows.size());
+  for (const Column& column : columns) {
+    std::vector<std::string> texts;
+    for (const MeasuredCase* row : rows) texts.push_back(column.text(*row));
+    const bool is_shared = std::ranges::count(texts, texts.front()) == std::ssize(texts);
+    const std::string said = fmt::format(fmt::runtime(column.shared), texts.front());
+    // Nothing has it, or these are rows of the baseline alone.
+    if (is_shared && (texts.front() == "-" || said == "speedup 1.00")) continue;
+    if (is_shared && column.is_axis) {
+      heading.push_back(said);
+    } else if (is_shared && rows.size() > 1 && !said.empty()) {
+      beneath.push_back(said);
     } else {
-      table.add(axis.title, text);
+      header.push_back(column.title);
+      for (size_t i = 0; i < rows.size(); ++i) cells[i].push_back(texts[i]);
     }
   }
-  table.add("time", [](const auto& row) { return format_seconds(row.seconds); });
-  table.add("+-", [](const auto& row) {
-    return row.spread ? fmt::format("{}{:.0f}%", is_noisy(row) ? "!" : "", 100 * *row.spread) : "-";
-  });
-  // A column, or a text beneath where several rows have the same value.
-  const auto add = [&](const std::string& title, const ColumnTable::Text& text,
-                       const std::string& shared) {
-    if (rows.size() > 1 && table.is_shared(text)) {
-      beneath.push_back(shared);
-    } else {
-      table.add(title, text);
-    }
-  };
-  const int64_t repetitions = first.repetitions;
-  add(
-      "reps", [](const auto& row) { return std::to_string(row.repetitions); },
-      fmt::format("{} repetition{}", repetitions, repetitions == 1 ? "" : "s"));
-  const bool only_baseline = std::ranges::all_of(
-      rows, [](const auto* row) { return row->test_case->workload.variant.is_baseline(); });
-  for (const Counter* counter : counters) {
-    const auto text = [&](const MeasuredCase& row) { return counter->text(row.entry); };
-    const bool says_nothing = std::string_view(counter->key) == "speedup" && only_baseline;
-    if (says_nothing || (text(first) == "-" && table.is_shared(text))) continue;
-    add(counter->title(), text, counter->phrase(first.entry));
-  }
-  return fmt::format(
-      "{}  ({})\n{}{}\n", first.test_case->component->name, fmt::join(heading, ", "), table.text(),
-      beneath.empty() ? "" : fmt::format("in all rows: {}\n", fmt::join(beneath, ", ")));
+  std::string text = fmt::format("{}  ({})\n", name, fmt::join(heading, ", "));
+  text += console::format_table(header, cells);
+  if (!beneath.empty()) text += fmt::format("in all rows: {}\n", fmt::join(beneath, ", "));
+  return text + "\n";
 }
 
-std::string component_tables(const Rows& rows, const std::vector<std::string>& columns) {
-  std::vector<std::pair<std::string, Rows>> components;
+// `more`: counters beside those that are shown anyway.
+std::string component_tables(const Rows& rows, const std::vector<std::string>& more) {
+  std::vector<Column> columns = axes();
+  columns.push_back({"time", [](const auto& row) { return format_seconds(row.seconds); }});
+  columns.push_back({"+-", [](const auto& row) {
+                       return row.spread ? fmt::format("{}{:.0f}%", is_noisy(row) ? "!" : "",
+                                                       100 * *row.spread)
+                                         : "-";
+                     }});
+  columns.push_back(
+      {"reps", [](const auto& row) { return std::to_string(row.repetitions); }, "repetitions {}"});
+  const auto is_asked_for = [&](const char* key) { return std::ranges::count(more, key) > 0; };
+  for (const Counter& counter : kCounters) {
+    if (counter.is_shown || is_asked_for(kAll) || is_asked_for(counter.key))
+      columns.push_back(column_of(counter));
+  }
+  std::vector<std::string> order;
+  std::map<std::string, Rows> of_component;
   for (const MeasuredCase* row : rows) {
-    const std::string& name = row->test_case->component->name;
-    auto found = std::ranges::find(components, name, &std::pair<std::string, Rows>::first);
-    if (found == components.end()) found = components.insert(found, {name, {}});
-    found->second.push_back(row);
+    Rows& found = of_component[row->test_case->component->name];
+    if (found.empty()) order.push_back(row->test_case->component->name);
+    found.push_back(row);
   }
   std::string text;
-  for (const auto& [name, of_component] : components)
-    text += component_table(of_component, chosen_counters(columns));
+  for (const std::string& name : order) text += table(name, of_component[name], columns);
   return text;
 }
 
-// Components of one size and dtype with their variants side by side.
-std::string side_by_side(const std::string& heading, const Rows& rows) {
-  using Line = std::pair<std::string, std::string>;  // component and pass
+// Rows of one size and dtype: a line for each component and pass, with its variants side by side.
+std::string side_by_side(const Rows& rows) {
+  const auto variant_of = [](const MeasuredCase& row) {
+    return row.test_case->workload.variant.name();
+  };
+  const auto find = [&](const Rows& among, const MeasuredCase& line, const std::string* variant) {
+    const auto found = std::ranges::find_if(among, [&](const MeasuredCase* row) {
+      return row->test_case->component == line.test_case->component &&
+             row->test_case->pass == line.test_case->pass &&
+             (!variant || variant_of(*row) == *variant);
+    });
+    return found == among.end() ? nullptr : *found;
+  };
+  Rows lines;
   std::vector<std::string> variants;
-  std::vector<Line> lines;
-  std::map<std::pair<Line, std::string>, const MeasuredCase*> cells;
   for (const MeasuredCase* row : rows) {
-    const Case& c = *row->test_case;
-    const Line line = {c.component->name, std::string(to_string(c.pass))};
-    const std::string variant = c.workload.variant.name();
-    if (std::ranges::count(variants, variant) == 0) variants.push_back(variant);
-    if (std::ranges::count(lines, line) == 0) lines.push_back(line);
-    cells[{line, variant}] = row;
+    if (!find(lines, *row, nullptr)) lines.push_back(row);
+    if (std::ranges::count(variants, variant_of(*row)) == 0) variants.push_back(variant_of(*row));
   }
-  std::vector<std::string> header = {"component", "pass"};
-  std::vector<std::vector<std::string>> table;
-  for (const auto& [component, pass] : lines) table.push_back({component, pass});
-  const auto add = [&](const std::string& title, const std::string& variant,
-                       const ColumnTable::Text& text) {
-    header.push_back(title);
-    for (size_t i = 0; i < lines.size(); ++i) {
-      const auto cell = cells.find({lines[i], variant});
-      table[i].push_back(cell == cells.end() ? "-" : text(*cell->second));
-    }
+  std::vector<Column> columns = {
+      {"component", [](const auto& row) { return row.test_case->component->name; }}};
+  for (const Column& axis : axes()) {
+    if (axis.title != "variant") columns.push_back(axis);
+  }
+  const auto add = [&](const std::string& title, const std::string& variant, const auto& text) {
+    columns.push_back({title, [&, variant, text](const MeasuredCase& line) {
+                         const MeasuredCase* row = find(rows, line, &variant);
+                         return row ? text(*row) : "-";
+                       }});
   };
   for (const std::string& variant : variants) {
     add(variant, variant, [](const MeasuredCase& row) {
@@ -224,15 +202,14 @@ std::string side_by_side(const std::string& heading, const Rows& rows) {
     });
   }
   for (const char* key : {"speedup", "roof_percent"}) {
+    const Counter& counter = counter_of(key);
     for (const std::string& variant : variants) {
-      if (std::string_view(key) == "speedup" && variant == "baseline") continue;
-      const Counter& counter = counter_of(key);
-      const std::string of = variant == "baseline" || variants.size() > 2 ? variant + " " : "";
-      add(of + counter.title(), variant,
-          [&](const MeasuredCase& row) { return counter.text(row.entry); });
+      if (variant == "baseline" && std::string_view(key) == "speedup") continue;
+      add(variant == variants.back() ? counter.title() : variant + " " + counter.title(), variant,
+          [&counter](const MeasuredCase& row) { return counter.text(row); });
     }
   }
-  return heading + "\n" + console::format_table(header, table) + "\n";
+  return table("components", lines, columns);
 }
 
 // The default grid has hundreds of rows: of them the full step, and at each size's own batch and
@@ -249,13 +226,7 @@ std::string digest(const std::vector<Case>& cases, const Rows& rows, const std::
     (c.component->name == whole ? steps : others[{c.size, c.workload.dtype}]).push_back(row);
   }
   std::string text = component_tables(steps, {});
-  for (const auto& [point, of_point] : others) {
-    const Workload& own_of_size = *own.at(point.first);
-    text +=
-        side_by_side(fmt::format("components  (size {}, batch {}, seq {}, dtype {})", point.first,
-                                 own_of_size.batch, own_of_size.seq, to_string(point.second)),
-                     of_point);
-  }
+  for (const auto& [point, of_point] : others) text += side_by_side(of_point);
   return text;
 }
 
@@ -340,6 +311,20 @@ std::string files_lines(const Options& options, size_t rows) {
          fmt::format("all {} measured cases\n  {}\n", rows, fmt::join(ways, "\n  "));
 }
 
+// In the order of the cases.
+std::vector<MeasuredCase> measured_cases(const std::vector<Case>& cases,
+                                         const std::vector<CaseResult>& results) {
+  std::map<std::string, const CaseResult*> by_name;
+  for (const auto& result : results) by_name[result.name] = &result;
+  std::vector<MeasuredCase> measured;
+  for (const Case& one : cases) {
+    const auto found = by_name.find(one.name());
+    if (found == by_name.end()) continue;
+    if (auto row = measured_case(one, *found->second)) measured.push_back(std::move(*row));
+  }
+  return measured;
+}
+
 }  // namespace
 
 std::vector<std::string> column_names() {
@@ -381,22 +366,15 @@ std::string result_tables(const Options& options, const std::vector<Case>& cases
                           const ResultDocument& document, const PartsOfStep& step,
                           const MeasureInterleaved& measure) {
   const auto& results = document.results;
-  std::map<std::string, const CaseResult*> by_name;
-  for (const auto& result : results) by_name[result.name] = &result;
-  std::vector<MeasuredCase> measured;
-  for (const Case& one : cases) {
-    const auto found = by_name.find(one.name());
-    if (found == by_name.end()) continue;
-    if (auto row = measured_case(one, *found->second)) measured.push_back(std::move(*row));
-  }
+  const std::vector<MeasuredCase> measured = measured_cases(cases, results);
   Rows rows;
   for (const MeasuredCase& row : measured) rows.push_back(&row);
   const bool is_digest =
       !options.axes.any() && options.filter == Options().filter && options.columns.empty();
 
   std::string text = "\n";
-  if (!is_digest) text += peak_rows(results);
-  text += is_digest ? digest(cases, rows, step.whole) : component_tables(rows, options.columns);
+  text += is_digest ? digest(cases, rows, step.whole)
+                    : peak_rows(results) + component_tables(rows, options.columns);
   if (std::ranges::any_of(measured, is_noisy)) {
     text += fmt::format("! repetitions differ by more than {:.0f} % (+-, standard deviation)\n\n",
                         100 * kNoisy);
@@ -412,18 +390,12 @@ std::string result_tables(const Options& options, const std::vector<Case>& cases
 
 std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<CaseResult>& results,
                              bool interrupted, size_t planned) {
-  // Their names do not change: others read them.
-  constexpr std::pair<const char*, const char*> figures[] = {
-      {"samples_per_second", "samples_per_second"},
-      {"tokens_per_second", "tokens_per_second"},
-      {"TFLOPS", "TFLOPS"},
-      {"MFU_percent", "MFU_percent"},
-      {"peak_percent", "peak_percent"},
-      {"roof_percent", "roof_percent"},
-      {"peak_memory_MiB", "peak_memory"}};
-  std::map<std::string, const Case*> by_name;
-  for (const Case& one : cases) by_name.emplace(one.name(), &one);
   std::string text;
+  const auto add = [&](const std::string& name, std::string figure, double value,
+                       const char* unit) {
+    if (figure.ends_with("_MiB")) figure.resize(figure.size() - 4);
+    text += fmt::format("FOM {}/{} = {:.6g} {}\n", name, figure, value, unit);
+  };
   size_t measured = 0;
   size_t failed = 0;
   size_t skipped = 0;
@@ -431,22 +403,18 @@ std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<C
     if (result.entries.empty()) continue;
     failed += result.entries.front().contains("error_occurred") ? 1 : 0;
     skipped += result.entries.front().contains("skipped") ? 1 : 0;
-    const auto add = [&](const std::string& figure, double value, const char* unit) {
-      text += fmt::format("FOM {}/{} = {:.6g} {}\n", result.name, figure, value, unit);
-    };
-    const auto found = by_name.find(result.name);
     if (const auto best = best_peak(result)) {
       ++measured;
-      add(best->counter, best->value, counter_of(best->counter).unit);
-    } else if (found != by_name.end()) {
-      const auto row = measured_case(*found->second, result);
-      if (!row) continue;
-      ++measured;
-      add("time", row->seconds, "s");
-      for (const auto& [counter, figure] : figures) {
-        const auto value = row->entry.find(counter);
-        if (value != row->entry.end()) add(figure, value->get<double>(), counter_of(counter).unit);
-      }
+      add(result.name, best->counter, best->value, counter_of(best->counter).unit);
+    }
+  }
+  for (const MeasuredCase& row : measured_cases(cases, results)) {
+    ++measured;
+    const std::string name = row.test_case->name();
+    add(name, "time", row.seconds, "s");
+    for (const Counter& counter : kCounters) {
+      if (counter.is_figure && row.entry.contains(counter.key))
+        add(name, counter.key, row.entry.at(counter.key).get<double>(), counter.unit);
     }
   }
   const size_t done = measured + failed + skipped;

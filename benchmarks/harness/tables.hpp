@@ -42,8 +42,8 @@ std::string result_tables(const Options& options, const std::vector<Case>& cases
                           const ResultDocument& document, const PartsOfStep& step,
                           const MeasureInterleaved& measure = {});
 
-/// For every measured case `FOM <case>/<figure> = <value> <unit>`, its median repetition, and of
-/// every peak its best one, in the order of the results; then, peaks counted as cases, one of
+/// `FOM <case>/<figure> = <value> <unit>`: of every peak its best repetition, of every measured
+/// case its median one; then, peaks counted as cases, one of
 ///   SUCCESS: 12 cases measured[, 1 skipped]
 ///   FAILED: 1 of 12 cases failed
 ///   NOTHING MEASURED: 3 cases skipped
