@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "benchmarks/harness/tables.hpp"
+
 namespace tinyllama::harness {
 namespace {
 
@@ -19,19 +21,27 @@ bool has_rates(const Json& entry) {
 }
 
 // The highest rate of a single repetition, in iterations a second.
-double highest_rate(const Case& planned, const CaseResult& result) {
+double highest_rate(const Case& test_case, const CaseResult& result) {
   double highest = 0;
   for (const Json& entry : result.entries) {
     if (has_rates(entry) && !entry.contains("aggregate_name"))
       highest = std::max(highest, entry.at("samples_per_second").get<double>());
   }
-  return highest / to_double(planned.workload.batch);
+  return highest / to_double(test_case.workload.batch);
+}
+
+// Of a row, what is `of_one_a_second` at one iteration a second and in proportion to the rate; its
+// coefficient of variation is the rate's.
+double in_proportion(const Case& test_case, double of_one_a_second, const Json& entry) {
+  const double samples = entry.at("samples_per_second").get<double>();
+  if (entry.value("aggregate_name", "") == "cv") return samples;
+  return of_one_a_second * samples / to_double(test_case.workload.batch);
 }
 
 // Why a case of so many iterations a second is too fast for these peaks; empty where it is not.
-std::string above_peak(const Case& planned, const PeakBook& peaks, double rate) {
-  const Cost cost = planned.cost();
-  const std::string type = product_type_name(planned.workload.dtype);
+std::string above_peak(const Case& test_case, const PeakBook& peaks, double rate) {
+  const Cost cost = test_case.cost();
+  const std::string type = product_type_name(test_case.workload.dtype);
   constexpr const char* wrong = "the time, the count or the peak is wrong";
   if (cost.hardware_flops > 0) {
     const double flops = to_double(cost.hardware_flops) * rate;
@@ -45,7 +55,7 @@ std::string above_peak(const Case& planned, const PeakBook& peaks, double rate) 
                          flops * 1e-12, 100 * flops / peaks.mfu_flops(type), type, wrong);
     }
   }
-  const double roof = shares(planned, peaks).at("roof_percent") * rate;
+  const double roof = shares(test_case, peaks).at("roof_percent") * rate;
   if (roof <= 100 * kLargestShare) return {};
   return fmt::format("{:.4g} s are {:.0f} % of what the measured roofline allows: {}", 1 / rate,
                      roof, wrong);
@@ -53,18 +63,18 @@ std::string above_peak(const Case& planned, const PeakBook& peaks, double rate) 
 
 }  // namespace
 
-Counters rate_counters(const Case& planned, double seconds) {
-  const Cost cost = planned.cost();
+Counters rate_counters(const Case& test_case, double seconds) {
+  const Cost cost = test_case.cost();
   Counters counters;
-  counters["samples_per_second"] = to_double(planned.workload.batch) / seconds;
-  counters["tokens_per_second"] = to_double(planned.workload.tokens()) / seconds;
+  counters["samples_per_second"] = to_double(test_case.workload.batch) / seconds;
+  counters["tokens_per_second"] = to_double(test_case.workload.tokens()) / seconds;
   counters["GB_per_second"] = to_double(cost.bytes) / seconds * 1e-9;
   if (cost.model_flops > 0) counters["TFLOPS"] = to_double(cost.model_flops) / seconds * 1e-12;
   return counters;
 }
 
-Counters fixed_counters(const Case& planned, const Metering& metering) {
-  const Cost cost = planned.cost();
+Counters fixed_counters(const Case& test_case, const Metering& metering) {
+  const Cost cost = test_case.cost();
   const int64_t intensity_flops =
       cost.hardware_flops > 0 ? cost.hardware_flops : cost.elementwise_flops;
   Counters counters;
@@ -78,7 +88,7 @@ Counters fixed_counters(const Case& planned, const Metering& metering) {
   counters["bytes"] = to_double(cost.bytes);
   counters["flop_per_byte"] = to_double(intensity_flops) / to_double(cost.bytes);
   counters["peak_memory_MiB"] = to_double(metering.peak_bytes) / kMiB;
-  counters["predicted_memory_MiB"] = to_double(planned.memory().peak()) / kMiB;
+  counters["predicted_memory_MiB"] = to_double(test_case.memory().peak()) / kMiB;
   if (metering.library_scratch_bytes)
     counters["library_scratch_MiB"] = to_double(*metering.library_scratch_bytes) / kMiB;
   counters["allocations"] = to_double(metering.allocations);
@@ -88,9 +98,9 @@ Counters fixed_counters(const Case& planned, const Metering& metering) {
   return counters;
 }
 
-Counters shares(const Case& planned, const PeakBook& peaks) {
-  const Cost cost = planned.cost();
-  const std::string type = product_type_name(planned.workload.dtype);
+Counters shares(const Case& test_case, const PeakBook& peaks) {
+  const Cost cost = test_case.cost();
+  const std::string type = product_type_name(test_case.workload.dtype);
   Counters counters;
   double shortest = to_double(cost.bytes) / peaks.bandwidth(cost.bytes);
   if (cost.model_flops > 0) {
@@ -98,33 +108,60 @@ Counters shares(const Case& planned, const PeakBook& peaks) {
     counters["MFU_causal_percent"] = 100 * to_double(cost.causal_flops) / peaks.mfu_flops(type);
   }
   if (cost.hardware_flops > 0) {
-    const double products = to_double(cost.hardware_flops) / peaks.measured_flops(type);
-    counters["peak_percent"] = 100 * products;
-    shortest = std::max(shortest, products);
+    const double seconds = to_double(cost.hardware_flops) / peaks.measured_flops(type);
+    counters["peak_percent"] = 100 * seconds;
+    shortest = std::max(shortest, seconds);
   }
-  // The roofline allows whichever of products and traffic takes longer at its peak.
+  // The roofline allows whichever of matrix multiplications and traffic takes longer at its peak.
   counters["roof_percent"] = 100 * shortest;
   return counters;
 }
 
-void add_shares(const Case& planned, const PeakBook& peaks, CaseResult& result) {
-  const double highest = highest_rate(planned, result);
+void add_shares(const Case& test_case, const PeakBook& peaks, CaseResult& result) {
+  const double highest = highest_rate(test_case, result);
   if (!(highest > 0)) return;
-  const Counters of_one_a_second = shares(planned, peaks);
-  const std::string reason = above_peak(planned, peaks, highest);
+  const Counters of_one_a_second = shares(test_case, peaks);
+  const std::string reason = above_peak(test_case, peaks, highest);
   for (Json& entry : result.entries) {
     if (!has_rates(entry)) continue;
     entry.erase("above_peak");
-    for (const auto& [name, share] : of_one_a_second) entry.erase(name);
-    if (!reason.empty()) {
-      entry["above_peak"] = reason;
-      continue;
+    for (const auto& [name, share] : of_one_a_second) {
+      entry.erase(name);
+      if (reason.empty()) entry[name] = in_proportion(test_case, share, entry);
     }
-    const double samples = entry.at("samples_per_second").get<double>();
-    // A coefficient of variation is the same for whatever is in proportion to the rate.
-    const bool is_variation = entry.value("aggregate_name", "") == "cv";
-    for (const auto& [name, share] : of_one_a_second)
-      entry[name] = is_variation ? samples : share * samples / to_double(planned.workload.batch);
+    if (!reason.empty()) entry["above_peak"] = reason;
+  }
+}
+
+void add_speedups(const std::vector<Case>& cases, std::vector<CaseResult>& results) {
+  std::map<std::string, CaseResult*> by_name;
+  for (CaseResult& result : results) by_name[result.name] = &result;
+  for (const Case& test_case : cases) {
+    Case baseline = test_case;
+    baseline.workload.variant = Variant();
+    const auto reference = by_name.find(baseline.name());
+    const auto own = by_name.find(test_case.name());
+    if (reference == by_name.end() || own == by_name.end()) continue;
+    const auto measured = measured_case(baseline, *reference->second);
+    if (!measured) continue;
+    for (Json& entry : own->second->entries) {
+      if (!has_rates(entry)) continue;
+      const std::string aggregate = entry.value("aggregate_name", "");
+      const bool is_spread = aggregate == "stddev" || aggregate == "cv";
+      entry["speedup"] = is_spread ? in_proportion(test_case, measured->seconds, entry)
+                                   : measured->seconds / seconds_of(entry);
+    }
+  }
+}
+
+void add_relative_counters(const std::vector<Case>& cases, const PeakBook& peaks,
+                           std::vector<CaseResult>& results) {
+  std::map<std::string, const Case*> by_name;
+  for (const Case& test_case : cases) by_name.emplace(test_case.name(), &test_case);
+  add_speedups(cases, results);
+  for (CaseResult& result : results) {
+    const auto found = by_name.find(result.name);
+    if (found != by_name.end()) add_shares(*found->second, peaks, result);
   }
 }
 

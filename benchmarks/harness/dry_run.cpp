@@ -14,26 +14,16 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Row {
-  const Case* planned;
+  std::string name;
   Cost cost;
   int64_t predicted_bytes;
   std::string refusal;  ///< empty where it fits
 };
 
-std::vector<Row> make_rows(const Plan& plan, const MemoryBudget& budget) {
-  std::vector<Row> rows;
-  for (const Case& planned : plan.cases) {
-    std::string refusal = planned.skip_reason;
-    if (refusal.empty()) refusal = refuse_for_memory(planned, budget);
-    rows.push_back({&planned, planned.cost(), planned.memory().peak(), std::move(refusal)});
-  }
-  return rows;
-}
-
 std::string table(const std::vector<Row>& rows, const MemoryBudget& budget) {
   std::vector<std::vector<std::string>> cells;
-  for (const auto& [planned, cost, predicted_bytes, refusal] : rows) {
-    cells.push_back({planned->name(), fmt::format("{}", cost.parameters),
+  for (const auto& [name, cost, predicted_bytes, refusal] : rows) {
+    cells.push_back({name, fmt::format("{}", cost.parameters),
                      console::format_count(static_cast<double>(cost.model_flops)),
                      console::format_count(static_cast<double>(cost.elementwise_flops)),
                      console::format_bytes(cost.bytes), console::format_bytes(predicted_bytes),
@@ -50,8 +40,8 @@ std::string table(const std::vector<Row>& rows, const MemoryBudget& budget) {
 Json document(const std::vector<Row>& rows, const MemoryBudget& budget,
               const instruments::Device& device) {
   Json cases = Json::array();
-  for (const auto& [planned, cost, predicted_bytes, refusal] : rows) {
-    cases.push_back({{"name", planned->name()},
+  for (const auto& [name, cost, predicted_bytes, refusal] : rows) {
+    cases.push_back({{"name", name},
                      {"parameters", cost.parameters},
                      {"model_flops", cost.model_flops},
                      {"causal_flops", cost.causal_flops},
@@ -74,7 +64,12 @@ Json document(const std::vector<Row>& rows, const MemoryBudget& budget,
 std::string dry_run_text(const Options& options, const Plan& plan,
                          const instruments::Device& device) {
   const auto budget = memory_budget(device, options.memory_limit_bytes.value_or(0), 0);
-  const std::vector<Row> rows = make_rows(plan, budget);
+  std::vector<Row> rows;
+  for (const Case& test_case : plan.cases) {
+    rows.push_back({test_case.name(), test_case.cost(), test_case.memory().peak(),
+                    test_case.skip_reason.empty() ? refuse_for_memory(test_case, budget)
+                                                  : test_case.skip_reason});
+  }
   return options.format == "json" ? document(rows, budget, device).dump(1) + "\n"
                                   : table(rows, budget);
 }

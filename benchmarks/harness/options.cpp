@@ -13,6 +13,7 @@
 #include "benchmarks/console/command_line.hpp"
 #include "benchmarks/console/number_options.hpp"
 #include "benchmarks/console/option_grammar.hpp"
+#include "benchmarks/harness/tables.hpp"
 #include "model/variant.hpp"
 
 namespace tinyllama::harness {
@@ -48,7 +49,7 @@ void parse_each(const char* option, const std::string& text, Parse parse) {
 
 // Texts that become checked values once CLI11 has split the command line.
 struct RawOptions {
-  std::string components, passes, variants, sizes, dtypes, batches, seqs, memory_limit;
+  std::string components, passes, variants, sizes, dtypes, batches, seqs, memory_limit, columns;
   std::string verify = "before";
   std::string admit = "fitting";
   std::optional<double> precision_percent;
@@ -58,6 +59,16 @@ struct RawOptions {
 
 std::string allowed_text(const std::vector<std::string>& names) {
   return fmt::format("must be one of {}", fmt::join(names, ", "));
+}
+
+std::vector<std::string> names_among(const char* option, const std::string& text,
+                                     const std::vector<std::string>& allowed) {
+  std::vector<std::string> names = console::parse_names(option, text);
+  for (const std::string& name : names) {
+    if (std::ranges::count(allowed, name) == 0)
+      throw std::invalid_argument(fmt::format("{} '{}': {}", option, name, allowed_text(allowed)));
+  }
+  return names;
 }
 
 void add_axis_options(CLI::App& app, RawOptions& raw) {
@@ -135,6 +146,11 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
   app.add_flag("--dry-run", options.dry_run,
                "print costs and predicted memory of every case, and run none; exact figures with "
                "--benchmark_format=json");
+  app.add_option("--columns", raw.columns,
+                 "counters that the tables show as well, e.g. TFLOPS,kernels, or all; of the "
+                 "default grid tables in place of a digest");
+  app.add_option("--trace", options.trace_folder,
+                 "write a Chrome trace of one untimed iteration of each case into this folder");
   app.add_flag("--figures-of-merit", options.figures_of_merit,
                "after the tables a line a figure, FOM <name> = <value> <unit>, and at the end "
                "SUCCESS or FAILED");
@@ -221,13 +237,8 @@ AxisOptions read_axes(const CLI::App& app, const RawOptions& raw,
                       const std::vector<std::string>& component_names) {
   const auto given = [&](const char* option) { return app.count(option) > 0; };
   AxisOptions axes;
-  if (given("--components")) axes.components = console::parse_names("--components", raw.components);
-  for (const auto& name : axes.components) {
-    if (std::find(component_names.begin(), component_names.end(), name) == component_names.end()) {
-      throw std::invalid_argument(
-          fmt::format("--components '{}': {}", name, allowed_text(component_names)));
-    }
-  }
+  if (given("--components"))
+    axes.components = names_among("--components", raw.components, component_names);
   if (given("--passes")) {
     parse_each("--passes", raw.passes,
                [&](const auto& name) { axes.passes.push_back(parse_pass(name)); });
@@ -238,14 +249,10 @@ AxisOptions read_axes(const CLI::App& app, const RawOptions& raw,
   }
   if (given("--sizes")) axes.sizes = console::parse_names("--sizes", raw.sizes);
   if (given("--dtypes")) {
-    for (const auto& name : console::parse_names("--dtypes", raw.dtypes)) {
-      std::vector<std::string> names;
-      for (const Dtype dtype : benchmark_dtypes()) names.emplace_back(to_string(dtype));
-      if (std::find(names.begin(), names.end(), name) == names.end()) {
-        throw std::invalid_argument(fmt::format("--dtypes '{}': {}", name, allowed_text(names)));
-      }
+    std::vector<std::string> known;
+    for (const Dtype dtype : benchmark_dtypes()) known.emplace_back(to_string(dtype));
+    for (const auto& name : names_among("--dtypes", raw.dtypes, known))
       axes.dtypes.push_back(parse_dtype(name));
-    }
   }
   if (given("--batch")) axes.batches = console::parse_numbers("--batch", raw.batches);
   if (given("--seq")) axes.seqs = console::parse_numbers("--seq", raw.seqs);
@@ -270,6 +277,8 @@ void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
     throw std::invalid_argument(
         fmt::format("--admit '{}': {}", raw.admit, allowed_text({"fitting", "all"})));
   options.admit = raw.admit == "all" ? Admit::all : Admit::fitting;
+  if (app.count("--columns") > 0)
+    options.columns = names_among("--columns", raw.columns, column_names());
   if (app.count("--memory-limit") > 0)
     options.memory_limit_bytes = console::parse_memory_size("--memory-limit", raw.memory_limit);
   if (options.threads && (*options.threads < 1 || *options.threads > 4096)) {
@@ -287,7 +296,7 @@ void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
     }
     options.timing.precision = *raw.precision_percent / 100;
   }
-  for (const char* name : {"--journal", "--problem-sizes", "--weights"}) {
+  for (const char* name : {"--journal", "--problem-sizes", "--weights", "--trace"}) {
     if (app.count(name) > 0 && app.get_option(name)->as<std::string>().empty()) {
       throw std::invalid_argument(fmt::format("{} '': needs the name of a file or folder", name));
     }
@@ -297,6 +306,8 @@ void read_values(const CLI::App& app, const RawOptions& raw, Options& options) {
         "--verify only: times nothing, so it has no results for --journal or --benchmark_out; it "
         "prints a line a case");
   }
+  if (options.verify == Verify::only && !options.trace_folder.empty())
+    throw std::invalid_argument("--trace: not with --verify only, which times nothing");
   if (options.resume && options.journal_file.empty()) {
     throw std::invalid_argument(
         "--resume: needs --journal FILE, the journal of the run to continue");
@@ -336,6 +347,8 @@ void check_serve(const Options& options) {
   };
   if (!options.out_file.empty()) refuse("--benchmark_out");
   if (!options.journal_file.empty()) refuse("--journal");
+  if (!options.trace_folder.empty()) refuse("--trace");
+  if (!options.columns.empty()) refuse("--columns");
   if (options.list) refuse("--list");
   if (options.dry_run) refuse("--dry-run");
   if (options.describe_device) refuse("--describe-device");

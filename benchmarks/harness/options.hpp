@@ -68,8 +68,10 @@ struct Options {
   bool list = false;
   bool dry_run = false;
   bool describe_device = false;
-  bool figures_of_merit = false;  ///< print FOM lines and how the run ended (figures_of_merit.hpp)
-  bool serve = false;             ///< stay resident and answer requests (serve.hpp)
+  bool figures_of_merit = false;     ///< print FOM lines and how the run ended (tables.hpp)
+  std::vector<std::string> columns;  ///< counters that the tables show beside their own
+  std::string trace_folder;          ///< empty: no traces
+  bool serve = false;                ///< stay resident and answer requests (serve.hpp)
   std::vector<KnownSlowdown> slow;
   std::string filter = ".";        ///< --benchmark_filter
   std::string out_file;            ///< --benchmark_out

@@ -287,6 +287,20 @@ TEST(OptionsTest, FiguresOfMeritNeedAConsoleAndTimes) {
   }
 }
 
+TEST(OptionsTest, ColumnsAreCounters) {
+  EXPECT_TRUE(parse({}).columns.empty());
+  EXPECT_EQ(parse({"--columns=kernels,TFLOPS"}).columns, (Names{"kernels", "TFLOPS"}));
+  EXPECT_EQ(parse({"--columns", "all"}).columns, Names{"all"});
+  EXPECT_CONTAINS(error({"--columns=kernels,speed"}),
+                  "--columns 'speed': must be one of all, speedup, samples_per_second, ");
+}
+
+TEST(OptionsTest, TracesAreOfWhatIsTimed) {
+  EXPECT_EQ(parse({"--trace", "a"}).trace_folder, "a");
+  EXPECT_CONTAINS(error({"--trace="}), "--trace");
+  EXPECT_CONTAINS(error({"--trace=a", "--verify=only"}), "--trace: not with --verify only");
+}
+
 TEST(OptionsTest, ServingLeavesTheRestToTheRequests) {
   EXPECT_FALSE(parse({}).serve);
   EXPECT_EQ(error({"--turns"}), "--turns: is now --serve");
@@ -295,8 +309,9 @@ TEST(OptionsTest, ServingLeavesTheRestToTheRequests) {
                   .serve);
   for (const Names& refused :
        {Names{"--benchmark_out=a.json"}, Names{"--journal", "a"}, Names{"--list"},
-        Names{"--dry-run"}, Names{"--describe-device"}, Names{"--verify=only"},
-        Names{"--benchmark_format=json"}, Names{"--benchmark_repetitions=3"}}) {
+        Names{"--dry-run"}, Names{"--describe-device"}, Names{"--verify=only"}, Names{"--trace=a"},
+        Names{"--columns=all"}, Names{"--benchmark_format=json"},
+        Names{"--benchmark_repetitions=3"}}) {
     Names arguments = refused;
     arguments.push_back("--serve");
     const std::string option = refused.front().substr(0, refused.front().find('='));

@@ -6,6 +6,8 @@
 
 #include <cstdio>
 
+#include "benchmarks/harness/trace.hpp"
+
 namespace tinyllama::harness {
 namespace {
 
@@ -17,7 +19,10 @@ std::string describe(const CaseResult& result) {
   for (const auto& candidate : result.entries) {
     if (candidate.value("aggregate_name", "") == "median") chosen = &candidate;
   }
-  return fmt::format("{:.4g} {}", chosen->value("real_time", 0.0), chosen->value("time_unit", ""));
+  const std::string label = entry.value("label", "");
+  const size_t fault = label.find(kNoTrace);
+  return fmt::format("{:.4g} {}{}", chosen->value("real_time", 0.0), chosen->value("time_unit", ""),
+                     fault == std::string::npos ? "" : "  " + label.substr(fault));
 }
 
 std::string format_duration(double seconds) {

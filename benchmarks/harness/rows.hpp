@@ -36,7 +36,9 @@ struct Outcome {
   int64_t without_time = 0;  ///< repetitions left out because the case had had its time
   std::vector<Repetition> repetitions;
 
-  void add_to_label(const std::string& text) { label += (label.empty() ? "" : "; ") + text; }
+  void add_to_label(const std::string& text) {
+    label += label.empty() || text.empty() ? text : "; " + text;
+  }
 };
 
 /// How Google Benchmark calls a case.

@@ -8,6 +8,7 @@
 #include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/harness/samples.hpp"
+#include "benchmarks/harness/trace.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -182,6 +183,10 @@ void Runner::prepare_timing(Session& session) {
     session.outcome.add_to_label(
         fmt::format("counted_flops leaves out: {}", fmt::join(unknown, ", ")));
   session.outcome.failure = wrong_flops(*session.planned, session.metering);
+  if (!settings_.trace_folder.empty()) {
+    session.outcome.add_to_label(
+        write_trace(device_, *session.work.item, session.planned->name(), settings_.trace_folder));
+  }
 }
 
 void Runner::repeat(const Case& planned, Outcome& outcome) {

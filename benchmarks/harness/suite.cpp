@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <functional>
 #include <iostream>
-#include <map>
 #include <optional>
 #include <stdexcept>
 
@@ -15,7 +14,6 @@
 #include "benchmarks/console/output_file.hpp"
 #include "benchmarks/harness/admission.hpp"
 #include "benchmarks/harness/counters.hpp"
-#include "benchmarks/harness/figures_of_merit.hpp"
 #include "benchmarks/harness/interleaved.hpp"
 #include "benchmarks/harness/journal.hpp"
 #include "benchmarks/harness/parity_gate.hpp"
@@ -23,7 +21,8 @@
 #include "benchmarks/harness/progress.hpp"
 #include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/harness/runner.hpp"
-#include "benchmarks/harness/summary.hpp"
+#include "benchmarks/harness/tables.hpp"
+#include "benchmarks/harness/trace.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 
 namespace tinyllama::harness {
@@ -66,6 +65,7 @@ class SuiteRun {
   console::ExitCode run() {
     if (options_.resume) take_over_journal();
     console::check_output_file("--benchmark_out", options_.out_file);
+    if (!options_.trace_folder.empty()) prepare_trace_folder(options_.trace_folder);
     const std::vector<std::pair<std::string, double>> work = work_left();
     Progress progress(work);
     announce(progress);
@@ -96,7 +96,8 @@ class SuiteRun {
             options_.max_seconds_per_case,
             options_.cold_cache,
             weights_,
-            options_.timing};
+            options_.timing,
+            options_.trace_folder};
   }
 
   void take_over_journal() {
@@ -264,16 +265,6 @@ class SuiteRun {
                      [&](const auto& a, const auto& b) { return position(a) < position(b); });
   }
 
-  // Not before the end: a peak that was measured again counts for every row.
-  void add_all_shares() {
-    std::map<std::string, const Case*> cases;
-    for (const Case& planned : plan_.cases) cases.emplace(planned.name(), &planned);
-    for (CaseResult& result : document_.results) {
-      const auto found = cases.find(result.name);
-      if (found != cases.end()) add_shares(*found->second, peaks_, result);
-    }
-  }
-
   void write_result(const std::string& text) {
     if (options_.out_file.empty()) return;
     try {
@@ -287,7 +278,7 @@ class SuiteRun {
   console::ExitCode finish() {
     document_.context["peaks"] = peaks_.to_json();
     sort_results();
-    add_all_shares();
+    add_relative_counters(plan_.cases, peaks_, document_.results);
     const std::string text = document_.text();
     write_result(text);  // before the tables, whose sums of parts are measured again
     if (options_.format == "json") {
@@ -297,7 +288,7 @@ class SuiteRun {
         return console::interrupted() ? std::vector<double>()
                                       : time_cases_interleaved(device_, cases, settings());
       };
-      std::cout << summary(plan_.cases, document_.results, step_, measure) << std::flush;
+      std::cout << result_tables(options_, plan_.cases, document_, step_, measure) << std::flush;
     }
     if (!write_fault_.empty()) throw std::runtime_error(write_fault_);
     // Last, so that no line of success precedes a result that could not be written.

@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
-#include "benchmarks/harness/measured_case.hpp"
 
 namespace tinyllama::harness {
+
+struct MeasuredCase;
 
 struct PartOfStep {
   std::string component;
@@ -27,7 +28,7 @@ struct PartsOfStep {
 /// possible.
 using MeasureInterleaved = std::function<std::vector<double>(const std::vector<const Case*>&)>;
 
-/// The sum of the parts in percent of the whole, a line for each point where all of them were
+/// The sum of the parts in percent of the whole, two lines for each point where all of them were
 /// measured; where the whole was measured but no point is complete, says what it needs. Rows of a
 /// run are minutes apart, in which other load may have come or gone: with `measure` the line is of
 /// what it returns, and says beside what the rows give.

@@ -14,11 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import PROJECT_ROOT, QUICK, SMALL, SMALL_MODEL, TIMEOUT_S, FinishedRun, Program
+from cli_program import (
+    PROJECT_ROOT,
+    QUICK,
+    RUN,
+    SMALL,
+    SMALL_MODEL,
+    TIMEOUT_S,
+    FinishedRun,
+    Program,
+    message_of,
+    read_result,
+)
 
 Running = subprocess.Popen[Any]
 WithPeaks = Callable[..., list[str]]
 PARTS = [*SMALL, "--components=ffn,loss"]
+PASSES = ["forward", "backward", "forward_backward"]
 ERASE = "\r\x1b[K"
 
 
@@ -98,19 +110,85 @@ def test_only_what_varies_has_a_column(program: Program, with_peaks: WithPeaks) 
         after = completed.stdout.split(heading + "\n")[1].splitlines()
         assert after[0].split()[:2] == ["batch", "time"]
         assert [row.split()[0] for row in after[2:4]] == ["2", "4"]
-    rotary, ffn = completed.stdout.strip().split("\n\n")
-    assert "TFLOPS" in ffn
-    assert "TFLOPS" not in rotary
+    ffn, rotary = (table_of(component, completed.stdout) for component in ("ffn", "rotary"))
+    assert "MFU %" in ffn
+    assert "MFU %" not in rotary
+
+
+def table_of(component: str, stdout: str) -> str:
+    return next(part for part in stdout.split("\n\n") if part.strip().startswith(f"{component}  ("))
+
+
+def test_columns_are_counters_that_are_added(program: Program, with_peaks: WithPeaks) -> None:
+    choice = [*SMALL, "--components=ffn", *with_peaks(), *QUICK, "--columns=bytes,TFLOPS"]
+    completed = program.run(*choice)
+    assert completed.returncode == 0, completed.stderr
+    header = table_of("ffn", completed.stdout).strip().splitlines()[1]
+    titles = re.split(r" {2,}", header)
+    assert "samples/s" in titles
+    assert {"TFLOP/s", "traffic B"} <= set(titles)
+    unknown = message_of(program.run(*SMALL, "--columns=speed"))
+    assert "--columns 'speed': must be one of all, speedup, " in unknown
+
+
+def test_default_grid_ends_in_a_digest(program: Program, with_peaks: WithPeaks) -> None:
+    """Of which only the reasons are left where nothing fits."""
+    limit = ["--memory-limit=1KiB", *with_peaks(), *QUICK]
+    completed = program.run(*limit)
+    assert completed.returncode == 0, completed.stderr[-2000:]
+    lines = completed.stdout.splitlines()
+    start = lines.index("skipped")
+    total = len([name for name in program.names() if not name.startswith("peak/")])
+    assert lines[start + 11] == f"  and {total - 10} more"
+    assert "all 0 measured cases" in lines
+
+
+def test_speedup_is_over_the_baseline_of_the_same_point(
+    program: Program, with_peaks: WithPeaks, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.json"
+    choice = [*SMALL_MODEL[:-1], "--components=ffn", "--passes=forward", "--batch=2,4", "--seq=8"]
+    variants = ["--variants=gate_up,baseline", f"--benchmark_out={out}"]
+    completed = program.run(*choice, *variants, *with_peaks(), *QUICK)
+    assert completed.returncode == 0, completed.stderr
+    rows = {entry["name"]: entry for entry in read_result(out)["benchmarks"]}
+    for batch in (2, 4):
+        name = f"ffn/forward/{{}}/custom/f32/batch:{batch}/seq:8/manual_time_median"
+        baseline, variant = (rows[name.format(of)] for of in ("baseline", "gate_up"))
+        assert baseline["speedup"] == pytest.approx(1)
+        assert variant["speedup"] == pytest.approx(baseline["real_time"] / variant["real_time"])
+    assert "speedup" in table_of("ffn", completed.stdout)
+
+
+def test_each_case_leaves_a_trace(program: Program, with_peaks: WithPeaks, tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    completed = program.run(*SMALL, "--components=ffn", *with_peaks(), *QUICK, f"--trace={folder}")
+    assert completed.returncode == 0, completed.stderr
+    names = [f"ffn.{name}.baseline.custom.f32.batch-2.seq-8.json" for name in PASSES]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(names)
+    for name in names:
+        events = read_result(folder / name)["traceEvents"]
+        assert any(event.get("name") == "aten::mm" for event in events), name
+
+
+def test_a_trace_folder_that_cannot_be_written_is_refused_at_once(
+    program: Program, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    completed = program.run(*SMALL, *RUN, "--components=ffn", f"--trace={file}")
+    assert f"--trace '{file}': " in message_of(completed)
+    assert "measured peak" not in completed.stderr
 
 
 def test_the_sum_is_missing_where_a_part_is(program: Program, with_peaks: WithPeaks) -> None:
     choice = [*SMALL, "--components=full_step,block,embedding"]
     completed = program.run(*choice, *with_peaks(), *QUICK)
     assert completed.returncode == 0, completed.stderr
-    assert completed.stdout.splitlines()[-1] == (
+    assert (
         "sum of parts  not computed: full_step was measured at no point together with "
         "rms_norm, loss, optimizer"
-    )
+    ) in completed.stdout.splitlines()
 
 
 def compare(compare_program: Path, base: Path, new: Path) -> str:

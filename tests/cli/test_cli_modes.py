@@ -116,7 +116,7 @@ def test_case_beyond_the_memory_limit_is_skipped_with_both_numbers(
     )
     assert f"skipped: {reason}" in completed.stderr
     assert re.search(
-        rf"^skipped\n  ffn/\S*batch:20000/seq:32\n +{re.escape(reason)}$",
+        rf"^skipped\n  ffn/\S*batch:20000/seq:32: {re.escape(reason)}$",
         completed.stdout,
         re.MULTILINE,
     )

@@ -185,6 +185,7 @@ IMPOSSIBLE: dict[str, Change] = {
     "FLOPs of version 2": lambda r: entry_of(r, STEP).update(useful_flops=1),
     "peaks of version 2": lambda r: r["context"]["peaks"].update(superseded=[]),
     "far above the roof": lambda r: entry_of(r, STEP).update(roof_percent=120.0),
+    "speedup of zero": lambda r: entry_of(r, STEP).update(speedup=0.0),
     "negative error": lambda r: entry_of(r, STEP).update(max_rel_error=-1e-9),
     "no product in a step": lambda r: entry_of(r, STEP).update(model_flops=0),
     "unknown counter": lambda r: entry_of(r, STEP).update(GFLOPS=1.0),

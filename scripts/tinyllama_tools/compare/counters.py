@@ -24,6 +24,7 @@ LOSS = Kind(SMALLER, exact=False)
 KINDS: Mapping[str, Kind] = {
     "samples_per_second": RATE,
     "tokens_per_second": RATE,
+    "speedup": RATE,
     "TFLOPS": RATE,
     "MFU_percent": RATE,
     "MFU_causal_percent": RATE,

@@ -1,0 +1,428 @@
+#include "benchmarks/harness/tables.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "benchmarks/console/option_grammar.hpp"
+#include "benchmarks/console/text_table.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+// Above this spread between repetitions a row is marked.
+constexpr double kNoisy = 0.10;
+constexpr size_t kMostSkippedInDigest = 10;
+
+struct Counter {
+  const char* key;
+  const char* name;    ///< empty where the unit says it
+  const char* unit;    ///< empty where there is none
+  const char* format;  ///< null: as a count, "1.23 G"
+  bool is_shown = false;
+  bool is_figure = false;  ///< of merit
+
+  std::string text(const MeasuredCase& row) const {
+    const auto value = row.entry.find(key);
+    if (value == row.entry.end()) return "-";
+    return format ? fmt::format(fmt::runtime(format), value->get<double>())
+                  : console::format_count(value->get<double>());
+  }
+  /// "memory MiB", or with a value "memory 12.3 MiB"
+  std::string title(const char* value = "") const {
+    std::vector<std::string_view> words = {name, value, unit};
+    std::erase(words, "");
+    return fmt::format("{}", fmt::join(words, " "));
+  }
+};
+
+// In the order of the columns. Those that are shown leave room for 100 characters.
+constexpr Counter kCounters[] = {{"speedup", "speedup", "", "{:.2f}", true},
+                                 {"samples_per_second", "", "samples/s", "{:.1f}", true, true},
+                                 {"tokens_per_second", "", "tokens/s", "{:.0f}", false, true},
+                                 {"TFLOPS", "", "TFLOP/s", "{:.4g}", false, true},
+                                 {"MFU_percent", "MFU", "%", "{:.1f}", true, true},
+                                 {"MFU_causal_percent", "causal MFU", "%", "{:.1f}"},
+                                 {"peak_percent", "peak", "%", "{:.1f}", true, true},
+                                 {"roof_percent", "roof", "%", "{:.1f}", true, true},
+                                 {"GB_per_second", "", "GB/s", "{:.2f}"},
+                                 {"flop_per_byte", "", "FLOP/B", "{:.1f}"},
+                                 {"peak_memory_MiB", "memory", "MiB", "{:.1f}", true, true},
+                                 {"predicted_memory_MiB", "predicted", "MiB", "{:.1f}"},
+                                 {"library_scratch_MiB", "library scratch", "MiB", "{:.1f}"},
+                                 {"allocations", "allocations", "", "{:.0f}"},
+                                 {"operators", "operators", "", "{:.0f}"},
+                                 {"kernels", "kernels", "", "{:.0f}"},
+                                 {"max_rel_error", "rel error", "", "{:.1e}"},
+                                 {"parameters", "parameters", "", nullptr},
+                                 {"model_flops", "model", "FLOP", nullptr},
+                                 {"causal_flops", "causal", "FLOP", nullptr},
+                                 {"hardware_flops", "hardware", "FLOP", nullptr},
+                                 {"counted_flops", "counted", "FLOP", nullptr},
+                                 {"opaque_flops", "opaque", "FLOP", nullptr},
+                                 {"lookup_flops", "lookup", "FLOP", nullptr},
+                                 {"elementwise_flops", "elementwise", "FLOP", nullptr},
+                                 {"bytes", "traffic", "B", nullptr}};
+
+constexpr const char* kAll = "all";
+
+const Counter& counter_of(std::string_view key) {
+  return *std::ranges::find(kCounters, key, &Counter::key);
+}
+
+using Rows = std::vector<const MeasuredCase*>;
+
+struct Column {
+  std::string title;
+  std::function<std::string(const MeasuredCase&)> text;
+  /// How one value of all rows is said, with {} for it; empty for what is always a column.
+  std::string shared{};
+  bool is_axis = false;  ///< said in the heading, also of a single row
+};
+
+bool is_noisy(const MeasuredCase& row) {
+  return row.spread.value_or(0) > kNoisy;
+}
+
+const std::vector<Column>& axes() {
+  static const std::vector<Column> all = {
+      {"size", [](const auto& row) { return row.test_case->size; }, "size {}", true},
+      {"batch", [](const auto& row) { return std::to_string(row.test_case->workload.batch); },
+       "batch {}", true},
+      {"seq", [](const auto& row) { return std::to_string(row.test_case->workload.seq); }, "seq {}",
+       true},
+      {"dtype",
+       [](const auto& row) { return std::string(to_string(row.test_case->workload.dtype)); },
+       "dtype {}", true},
+      {"variant", [](const auto& row) { return row.test_case->workload.variant.name(); },
+       "variant {}", true},
+      {"pass", [](const auto& row) { return std::string(to_string(row.test_case->pass)); },
+       "pass {}", true}};
+  return all;
+}
+
+Column column_of(const Counter& counter) {
+  return {counter.title(), [&counter](const auto& row) { return counter.text(row); },
+          counter.title("{}")};
+}
+
+// What varies is a column; what all rows share is said once, axes in the heading, the rest beneath.
+std::string table(const std::string& name, const Rows& rows, const std::vector<Column>& columns) {
+  std::vector<std::string> heading;
+  std::vector<std::string> beneath;
+  std::vector<std::string> header;
+  std::vector<std::vector<std::string>> cells(rows.size());
+  for (const Column& column : columns) {
+    std::vector<std::string> texts;
+    for (const MeasuredCase* row : rows) texts.push_back(column.text(*row));
+    const bool is_shared = std::ranges::count(texts, texts.front()) == std::ssize(texts);
+    const std::string said = fmt::format(fmt::runtime(column.shared), texts.front());
+    // Nothing has it, or these are rows of the baseline alone.
+    if (is_shared && (texts.front() == "-" || said == "speedup 1.00")) continue;
+    if (is_shared && column.is_axis) {
+      heading.push_back(said);
+    } else if (is_shared && rows.size() > 1 && !said.empty()) {
+      beneath.push_back(said);
+    } else {
+      header.push_back(column.title);
+      for (size_t i = 0; i < rows.size(); ++i) cells[i].push_back(texts[i]);
+    }
+  }
+  std::string text = fmt::format("{}  ({})\n", name, fmt::join(heading, ", "));
+  text += console::format_table(header, cells);
+  if (!beneath.empty()) text += fmt::format("in all rows: {}\n", fmt::join(beneath, ", "));
+  return text + "\n";
+}
+
+// `more`: counters beside those that are shown anyway.
+std::string component_tables(const Rows& rows, const std::vector<std::string>& more) {
+  std::vector<Column> columns = axes();
+  columns.push_back({"time", [](const auto& row) { return format_seconds(row.seconds); }});
+  columns.push_back({"+-", [](const auto& row) {
+                       return row.spread ? fmt::format("{}{:.0f}%", is_noisy(row) ? "!" : "",
+                                                       100 * *row.spread)
+                                         : "-";
+                     }});
+  columns.push_back(
+      {"reps", [](const auto& row) { return std::to_string(row.repetitions); }, "repetitions {}"});
+  const auto is_asked_for = [&](const char* key) { return std::ranges::count(more, key) > 0; };
+  for (const Counter& counter : kCounters) {
+    if (counter.is_shown || is_asked_for(kAll) || is_asked_for(counter.key))
+      columns.push_back(column_of(counter));
+  }
+  std::vector<std::string> order;
+  std::map<std::string, Rows> of_component;
+  for (const MeasuredCase* row : rows) {
+    Rows& found = of_component[row->test_case->component->name];
+    if (found.empty()) order.push_back(row->test_case->component->name);
+    found.push_back(row);
+  }
+  std::string text;
+  for (const std::string& name : order) text += table(name, of_component[name], columns);
+  return text;
+}
+
+// Rows of one size and dtype: a line for each component and pass, with its variants side by side.
+std::string side_by_side(const Rows& rows) {
+  const auto variant_of = [](const MeasuredCase& row) {
+    return row.test_case->workload.variant.name();
+  };
+  const auto find = [&](const Rows& among, const MeasuredCase& line, const std::string* variant) {
+    const auto found = std::ranges::find_if(among, [&](const MeasuredCase* row) {
+      return row->test_case->component == line.test_case->component &&
+             row->test_case->pass == line.test_case->pass &&
+             (!variant || variant_of(*row) == *variant);
+    });
+    return found == among.end() ? nullptr : *found;
+  };
+  Rows lines;
+  std::vector<std::string> variants;
+  for (const MeasuredCase* row : rows) {
+    if (!find(lines, *row, nullptr)) lines.push_back(row);
+    if (std::ranges::count(variants, variant_of(*row)) == 0) variants.push_back(variant_of(*row));
+  }
+  std::vector<Column> columns = {
+      {"component", [](const auto& row) { return row.test_case->component->name; }}};
+  for (const Column& axis : axes()) {
+    if (axis.title != "variant") columns.push_back(axis);
+  }
+  const auto add = [&](const std::string& title, const std::string& variant, const auto& text) {
+    columns.push_back({title, [&, variant, text](const MeasuredCase& line) {
+                         const MeasuredCase* row = find(rows, line, &variant);
+                         return row ? text(*row) : "-";
+                       }});
+  };
+  for (const std::string& variant : variants) {
+    add(variant, variant, [](const MeasuredCase& row) {
+      return fmt::format("{}{}", is_noisy(row) ? "!" : "", format_seconds(row.seconds));
+    });
+  }
+  for (const char* key : {"speedup", "roof_percent"}) {
+    const Counter& counter = counter_of(key);
+    for (const std::string& variant : variants) {
+      if (variant == "baseline" && std::string_view(key) == "speedup") continue;
+      add(variant == variants.back() ? counter.title() : variant + " " + counter.title(), variant,
+          [&counter](const MeasuredCase& row) { return counter.text(row); });
+    }
+  }
+  return table("components", lines, columns);
+}
+
+// The default grid has hundreds of rows: of them the full step, and at each size's own batch and
+// sequence, where the grid begins, every other component.
+std::string digest(const std::vector<Case>& cases, const Rows& rows, const std::string& whole) {
+  std::map<std::string, const Workload*> own;
+  for (const Case& one : cases) own.emplace(one.size, &one.workload);
+  Rows steps;
+  std::map<std::pair<std::string, Dtype>, Rows> others;
+  for (const MeasuredCase* row : rows) {
+    const Case& c = *row->test_case;
+    const Workload& first = *own.at(c.size);
+    if (c.workload.batch != first.batch || c.workload.seq != first.seq) continue;
+    (c.component->name == whole ? steps : others[{c.size, c.workload.dtype}]).push_back(row);
+  }
+  std::string text = component_tables(steps, {});
+  for (const auto& [point, of_point] : others) text += side_by_side(of_point);
+  return text;
+}
+
+struct BestPeak {
+  double value;
+  const char* counter;  // "TFLOPS" or "GB_per_second"
+};
+
+// A row peak/...: its best repetition. Nothing for a row that is no peak, was skipped or failed.
+std::optional<BestPeak> best_peak(const CaseResult& result) {
+  if (!result.name.starts_with("peak/") || result.entries.empty()) return std::nullopt;
+  for (const char* counter : {"TFLOPS", "GB_per_second"}) {
+    if (!result.entries.front().contains(counter)) continue;
+    double best = 0;
+    for (const Json& entry : result.entries) {
+      if (entry.value("run_type", "") == "iteration")
+        best = std::max(best, entry.value(counter, 0.0));
+    }
+    return BestPeak{best, counter};
+  }
+  return std::nullopt;
+}
+
+std::string peak_rows(const std::vector<CaseResult>& results) {
+  std::string text;
+  for (const auto& result : results) {
+    const auto best = best_peak(result);
+    if (!best) continue;
+    text += fmt::format("  {:<18} {:>9.4g} {}  {}\n", result.name, best->value,
+                        counter_of(best->counter).unit, result.entries.front().value("label", ""));
+  }
+  return text.empty() ? "" : "peaks, measured\n" + text + "\n";
+}
+
+// What the percentages are of, from the result's context.
+std::string measured_peaks_line(const Json& context) {
+  if (!context.contains("peaks")) return "";
+  std::vector<std::string> peaks;
+  for (const auto& [name, peak] : context.at("peaks").at("measured").items()) {
+    const bool is_bandwidth = peak.contains("bytes_per_second");
+    const double rate = peak.at(is_bandwidth ? "bytes_per_second" : "flops_per_second");
+    std::string what = name;
+    std::ranges::replace(what, '_', ' ');
+    peaks.push_back(
+        fmt::format("{} {}{}/s", what, console::format_count(rate), is_bandwidth ? "B" : "FLOP"));
+  }
+  return peaks.empty() ? "" : fmt::format("measured peaks: {}\n\n", fmt::join(peaks, ", "));
+}
+
+// A line each, at most so many.
+std::string reason_lines(const std::vector<CaseResult>& results, const char* title,
+                         const char* flag, const char* message, size_t most) {
+  std::vector<std::string> lines;
+  for (const auto& result : results) {
+    if (result.entries.empty() || !result.entries.front().contains(flag)) continue;
+    lines.push_back(
+        fmt::format("  {}: {}\n", result.name, result.entries.front().value(message, "")));
+  }
+  if (lines.empty()) return "";
+  const size_t left_out = lines.size() - std::min(lines.size(), most);
+  lines.resize(lines.size() - left_out);
+  if (left_out > 0) lines.push_back(fmt::format("  and {} more\n", left_out));
+  return fmt::format("{}\n{}\n", title, fmt::join(lines, ""));
+}
+
+// Where the rest of a digest is.
+std::string files_lines(const Options& options, size_t rows) {
+  std::vector<std::string> files;
+  std::vector<std::string> ways;
+  if (!options.out_file.empty()) {
+    files.push_back(options.out_file);
+    ways.push_back("as a page: scripts/report " + options.out_file);
+  }
+  if (!options.journal_file.empty()) {
+    files.push_back(options.journal_file);
+    ways.push_back(
+        fmt::format("as tables: --resume --journal {} --columns all", options.journal_file));
+  }
+  if (files.empty())
+    ways.emplace_back("--columns all shows them as tables, --benchmark_out=FILE keeps them");
+  return (files.empty() ? "" : fmt::format("written: {}\n", fmt::join(files, ", "))) +
+         fmt::format("all {} measured cases\n  {}\n", rows, fmt::join(ways, "\n  "));
+}
+
+// In the order of the cases.
+std::vector<MeasuredCase> measured_cases(const std::vector<Case>& cases,
+                                         const std::vector<CaseResult>& results) {
+  std::map<std::string, const CaseResult*> by_name;
+  for (const auto& result : results) by_name[result.name] = &result;
+  std::vector<MeasuredCase> measured;
+  for (const Case& one : cases) {
+    const auto found = by_name.find(one.name());
+    if (found == by_name.end()) continue;
+    if (auto row = measured_case(one, *found->second)) measured.push_back(std::move(*row));
+  }
+  return measured;
+}
+
+}  // namespace
+
+std::vector<std::string> column_names() {
+  std::vector<std::string> names = {kAll};
+  for (const Counter& counter : kCounters) names.emplace_back(counter.key);
+  return names;
+}
+
+double seconds_of(const Json& entry) {
+  const std::string unit = entry.value("time_unit", "s");
+  const double scale = unit == "ns" ? 1e-9 : unit == "us" ? 1e-6 : unit == "ms" ? 1e-3 : 1;
+  return entry.at("real_time").get<double>() * scale;
+}
+
+std::optional<MeasuredCase> measured_case(const Case& test_case, const CaseResult& result) {
+  const Json* chosen = nullptr;
+  std::optional<double> spread;
+  int64_t repetitions = 0;
+  for (const auto& entry : result.entries) {
+    if (!entry.contains("real_time") || entry.contains("error_occurred") ||
+        entry.contains("skipped"))
+      continue;
+    const std::string aggregate = entry.value("aggregate_name", "");
+    repetitions += aggregate.empty() ? 1 : 0;
+    if (aggregate == "cv") spread = entry.at("real_time").get<double>();
+    if (aggregate == "median" || (aggregate.empty() && !chosen)) chosen = &entry;
+  }
+  if (!chosen) return std::nullopt;
+  return MeasuredCase{&test_case, seconds_of(*chosen), spread, repetitions, *chosen};
+}
+
+std::string format_seconds(double seconds) {
+  if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
+  if (seconds < 1) return fmt::format("{:.2f} ms", seconds * 1e3);
+  return fmt::format("{:.3f} s", seconds);
+}
+
+std::string result_tables(const Options& options, const std::vector<Case>& cases,
+                          const ResultDocument& document, const PartsOfStep& step,
+                          const MeasureInterleaved& measure) {
+  const auto& results = document.results;
+  const std::vector<MeasuredCase> measured = measured_cases(cases, results);
+  Rows rows;
+  for (const MeasuredCase& row : measured) rows.push_back(&row);
+  const bool is_digest =
+      !options.axes.any() && options.filter == Options().filter && options.columns.empty();
+
+  std::string text = "\n";
+  text += is_digest ? digest(cases, rows, step.whole)
+                    : peak_rows(results) + component_tables(rows, options.columns);
+  if (std::ranges::any_of(measured, is_noisy)) {
+    text += fmt::format("! repetitions differ by more than {:.0f} % (+-, standard deviation)\n\n",
+                        100 * kNoisy);
+  }
+  const std::string sums = sum_of_parts_lines(measured, step, measure);
+  text += sums.empty() ? "" : sums + "\n";
+  text += rows.empty() ? "" : measured_peaks_line(document.context);
+  text += reason_lines(results, "skipped", "skipped", "skip_message",
+                       is_digest ? kMostSkippedInDigest : results.size());
+  text += reason_lines(results, "FAILED", "error_occurred", "error_message", results.size());
+  return is_digest ? text + files_lines(options, rows.size()) : text;
+}
+
+std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<CaseResult>& results,
+                             bool interrupted, size_t planned) {
+  std::string text;
+  const auto add = [&](const std::string& name, std::string figure, double value,
+                       const char* unit) {
+    if (figure.ends_with("_MiB")) figure.resize(figure.size() - 4);
+    text += fmt::format("FOM {}/{} = {:.6g} {}\n", name, figure, value, unit);
+  };
+  size_t measured = 0;
+  size_t failed = 0;
+  size_t skipped = 0;
+  for (const CaseResult& result : results) {
+    if (result.entries.empty()) continue;
+    failed += result.entries.front().contains("error_occurred") ? 1 : 0;
+    skipped += result.entries.front().contains("skipped") ? 1 : 0;
+    if (const auto best = best_peak(result)) {
+      ++measured;
+      add(result.name, best->counter, best->value, counter_of(best->counter).unit);
+    }
+  }
+  for (const MeasuredCase& row : measured_cases(cases, results)) {
+    ++measured;
+    const std::string name = row.test_case->name();
+    add(name, "time", row.seconds, "s");
+    for (const Counter& counter : kCounters) {
+      if (counter.is_figure && row.entry.contains(counter.key))
+        add(name, counter.key, row.entry.at(counter.key).get<double>(), counter.unit);
+    }
+  }
+  const size_t done = measured + failed + skipped;
+  if (interrupted) return text + fmt::format("INTERRUPTED: {} of {} cases done\n", done, planned);
+  if (failed > 0) return text + fmt::format("FAILED: {} of {} cases failed\n", failed, done);
+  if (measured == 0) return text + fmt::format("NOTHING MEASURED: {} cases skipped\n", skipped);
+  const std::string beside = skipped > 0 ? fmt::format(", {} skipped", skipped) : "";
+  return text + fmt::format("SUCCESS: {} cases measured{}\n", measured, beside);
+}
+
+}  // namespace tinyllama::harness

@@ -1,0 +1,55 @@
+// What people and schedulers read when a run ends: tables of what varies or, after the default
+// grid, a digest; and figures of merit, a line each.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "benchmarks/harness/case.hpp"
+#include "benchmarks/harness/options.hpp"
+#include "benchmarks/harness/rows.hpp"
+#include "benchmarks/harness/sum_of_parts.hpp"
+
+namespace tinyllama::harness {
+
+/// A case with its median repetition.
+struct MeasuredCase {
+  const Case* test_case;
+  double seconds;  ///< median over repetitions of the mean over iterations
+  std::optional<double>
+      spread;  ///< standard deviation over repetitions / mean; nothing for a single one
+  int64_t repetitions;
+  Json entry;  ///< Google Benchmark's object: median, or the only repetition
+};
+
+/// Looks a case's measurement up among its entries; nothing if it was skipped or failed.
+std::optional<MeasuredCase> measured_case(const Case& test_case, const CaseResult& result);
+
+/// The time of a row, whatever its unit.
+double seconds_of(const Json& entry);
+
+/// "12.3 us", "4.56 ms", "7.890 s"
+std::string format_seconds(double seconds);
+
+/// What --columns may name: every counter that rows have, and "all".
+std::vector<std::string> column_names();
+
+/// Of the default grid a digest: the full step, each component at its size's own batch and
+/// sequence, what was written. Of chosen axes, a filter or --columns a table a component. Then in
+/// both the sum of parts, measured peaks, skipped and failed cases with their reasons.
+std::string result_tables(const Options& options, const std::vector<Case>& cases,
+                          const ResultDocument& document, const PartsOfStep& step,
+                          const MeasureInterleaved& measure = {});
+
+/// `FOM <case>/<figure> = <value> <unit>`: of every peak its best repetition, of every measured
+/// case its median one; then, peaks counted as cases, one of
+///   SUCCESS: 12 cases measured[, 1 skipped]
+///   FAILED: 1 of 12 cases failed
+///   NOTHING MEASURED: 3 cases skipped
+///   INTERRUPTED: 2 of 12 cases done
+/// `interrupted`: the run ended before it was through all of its `planned` cases.
+std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<CaseResult>& results,
+                             bool interrupted, size_t planned);
+
+}  // namespace tinyllama::harness

@@ -1,0 +1,94 @@
+#include "benchmarks/harness/trace.hpp"
+
+#include <ATen/record_function.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "benchmarks/console/output_file.hpp"
+#include "benchmarks/instruments/kineto_session.hpp"
+#include "model/file_io.hpp"
+
+namespace tinyllama::harness {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+// A file of ours for as long as it lives: Kineto can only write to a name.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(fs::path path) : path_(std::move(path)) {}
+  ~TemporaryFile() {
+    std::error_code absent;
+    fs::remove(path_, absent);
+    // Kineto fills this one first, and leaves it behind where the disk is full.
+    fs::remove(path_.string() + ".tmp", absent);
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+void record(const instruments::Device& device, WorkItem& item, const std::string& case_name,
+            const fs::path& file) {
+  item.prepare();
+  instruments::KinetoSession session(device, {.shapes = true});
+  {
+    at::RecordFunction range(at::RecordScope::USER_SCOPE);
+    range.before(case_name);
+    item.run();
+    device.synchronize();
+  }
+  const auto recording = session.stop();
+  const TemporaryFile part(file.string() + ".part");
+  recording->save(part.path().string());
+  // Kineto says nothing where it could not write all of it.
+  std::ifstream stream(part.path());
+  Json trace = Json::parse(stream);
+  trace["traceName"] = file.filename().string();
+  write_file_atomically(file, trace.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace
+
+void prepare_trace_folder(const std::string& folder) {
+  std::error_code fault;
+  fs::create_directories(folder, fault);
+  if (!fs::is_directory(folder)) {
+    throw std::invalid_argument(
+        fmt::format("--trace '{}': cannot be made: {}", folder,
+                    fault ? fault.message() : "a file of that name is there"));
+  }
+  console::check_output_file("--trace", (fs::path(folder) / "trace.json").string());
+}
+
+std::string trace_file_name(const std::string& case_name) {
+  std::string name = case_name;
+  std::ranges::replace(name, '/', '.');
+  std::ranges::replace_if(
+      name, [](unsigned char c) { return std::isalnum(c) == 0 && !std::strchr("._+-", c); }, '-');
+  return name + ".json";
+}
+
+std::string write_trace(const instruments::Device& device, WorkItem& item,
+                        const std::string& case_name, const std::string& folder) {
+  try {
+    record(device, item, case_name, fs::path(folder) / trace_file_name(case_name));
+  } catch (const std::exception& error) {
+    const std::string reason = error.what();
+    return kNoTrace + reason.substr(0, reason.find('\n'));
+  }
+  return {};
+}
+
+}  // namespace tinyllama::harness
