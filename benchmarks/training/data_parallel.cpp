@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "benchmarks/console/interrupt.hpp"
-#include "benchmarks/distributed/fingerprint.hpp"
 #include "benchmarks/instruments/context.hpp"
 
 namespace tinyllama::training {
@@ -94,7 +93,7 @@ DataParallel::Agreed DataParallel::agree(double loss) {
 }
 
 std::string DataParallel::differing_ranks(const std::string& when) {
-  return distributed::differing_ranks(group_, when, state_.model.parameters());
+  return group_.differing_ranks(when, state_.model.parameters());
 }
 
 }  // namespace tinyllama::training

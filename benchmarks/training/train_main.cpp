@@ -8,7 +8,7 @@
 #include <iostream>
 
 #include "benchmarks/console/command_line.hpp"
-#include "benchmarks/distributed/run_rank.hpp"
+#include "benchmarks/distributed/launch.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/thread_pinning.hpp"

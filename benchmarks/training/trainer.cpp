@@ -7,7 +7,7 @@
 #include <exception>
 
 #include "benchmarks/console/interrupt.hpp"
-#include "benchmarks/distributed/rank_lost.hpp"
+#include "benchmarks/distributed/launch.hpp"
 #include "model/component_range.hpp"
 
 namespace tinyllama::training {
