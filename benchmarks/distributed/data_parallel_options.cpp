@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <fstream>
 #include <stdexcept>
 
 #include "benchmarks/console/number_options.hpp"
-#include "benchmarks/distributed/digest.hpp"
 #include "benchmarks/instruments/context.hpp"
 
 namespace tinyllama::distributed {
@@ -17,6 +17,17 @@ constexpr double kLargestBucketMiB = 1 << 20;
 constexpr double kShortestTimeout = 0.1;
 // Eleven days: far below what clocks that count nanoseconds overflow at.
 constexpr double kLongestTimeout = 1e6;
+
+// Of the file that this process runs; "unknown" where it cannot be read.
+std::string program_digest() {
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  if (!file) return "unknown";
+  Digest digest;
+  std::vector<char> piece(1 << 20);
+  while (file.read(piece.data(), static_cast<std::streamsize>(piece.size())) || file.gcount() > 0)
+    digest.add(piece.data(), static_cast<size_t>(file.gcount()));
+  return file.bad() ? "unknown" : digest.text();
+}
 
 }  // namespace
 

@@ -5,8 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "benchmarks/distributed/bucketed_backward.hpp"
-#include "benchmarks/distributed/rendezvous.hpp"
+#include "benchmarks/distributed/gradient_reducer.hpp"
 #include "model/dtype.hpp"
 #include "model/variant.hpp"
 

@@ -1,7 +1,9 @@
 // libtorch has Gloo inside, but not its headers, which ProcessGroupGloo.hpp includes; only types
-// that libtorch makes itself are taken from them, so their version does not matter.
-#include "benchmarks/distributed/backend.hpp"
+// that libtorch makes itself are taken from them, so their version does not matter. CMake defines
+// TINY_LLAMA_WITH_GLOO where it has found them.
+#include "benchmarks/distributed/process_group.hpp"
 
+#ifdef TINY_LLAMA_WITH_GLOO
 #include <cstdlib>
 #include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -35,13 +37,7 @@ class ClosingGloo final : public c10d::ProcessGroupGloo {
   }
 };
 
-}  // namespace
-
-bool has_gloo() {
-  return true;
-}
-
-c10::intrusive_ptr<c10d::Backend> connect_gloo(const Rendezvous& rendezvous) {
+c10::intrusive_ptr<c10d::Backend> connect_ranks(const Rendezvous& rendezvous) {
   const LaunchEnvironment& where = rendezvous.where();
   auto options = c10d::ProcessGroupGloo::Options::create(rendezvous.timeout());
   options->devices.push_back(transport(where.master_address));
@@ -49,4 +45,16 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const Rendezvous& rendezvous) {
   return c10::make_intrusive<ClosingGloo>(store, where.rank, where.world_size, options);
 }
 
+}  // namespace
+
+ConnectRanks gloo_backend() {
+  return connect_ranks;
+}
+
 }  // namespace tinyllama::distributed
+
+#else
+tinyllama::distributed::ConnectRanks tinyllama::distributed::gloo_backend() {
+  return nullptr;
+}
+#endif

@@ -1,12 +1,18 @@
 #include "benchmarks/distributed/gradient_reducer.hpp"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <mutex>
 #include <ostream>
 #include <stdexcept>
+#include <string>
+#include <utility>
 
-#include "benchmarks/distributed/step_testing.hpp"
 #include "benchmarks/distributed/testing.hpp"
 
 namespace tinyllama::distributed {
@@ -20,6 +26,134 @@ using testing::SmallTraining;
 
 // Rounding of sums in another order, in float32.
 constexpr double kAllowed = 1e-6;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+// float32 tensors of so many KiB each.
+NamedTensors parameters_of(const std::vector<int64_t>& sizes_KiB) {
+  NamedTensors parameters;
+  for (const int64_t size : sizes_KiB)
+    parameters.emplace_back(fmt::format("p{}", parameters.size()), at::zeros({size * 256}));
+  return parameters;
+}
+
+TEST(GradientBucketsTest, TheLastParameterComesFirstAndBucketsAreFilled) {
+  const std::pair<std::vector<int64_t>, GradientBuckets> cases[] = {
+      {{4, 4, 4}, {{2, 1, 0}}},
+      {{1024, 1024, 1024, 512, 512}, {{4, 3}, {2, 1}, {0}}},  // the first bucket is small
+      {{16, 8192, 16, 16}, {{3, 2}, {1}, {0}}}};              // a large parameter travels alone
+  for (const auto& [sizes_KiB, buckets] : cases)
+    EXPECT_EQ(plan_buckets(parameters_of(sizes_KiB), 2 * kMiB), buckets);
+  const NamedTensors parameters = parameters_of(cases[1].first);
+  EXPECT_EQ(bucket_bytes(parameters, cases[1].second),
+            (std::vector<int64_t>{kMiB, 2 * kMiB, kMiB}));
+}
+
+TEST(GradientBucketsTest, TypesAreNotMixed) {
+  NamedTensors parameters = parameters_of({4, 4});
+  parameters.emplace_back("half", at::zeros({8}, c10::ScalarType::Half));
+  EXPECT_EQ(plan_buckets(parameters, kMiB), (GradientBuckets{{2}, {1, 0}}));
+}
+
+TEST(GradientBucketsTest, EveryParameterIsInOneBucketWhateverTheSize) {
+  const NamedTensors parameters = parameters_of({7, 300, 1, 2048, 64, 64, 900, 3});
+  for (const int64_t bytes : {int64_t{1}, 64 * int64_t{1024}, kMiB, 100 * kMiB}) {
+    std::vector<int> found(parameters.size(), 0);
+    for (const auto& bucket : plan_buckets(parameters, bytes)) {
+      for (const size_t index : bucket) ++found.at(index);
+    }
+    EXPECT_EQ(found, std::vector<int>(parameters.size(), 1)) << bytes;
+  }
+  EXPECT_THROW(plan_buckets(parameters, 0), std::invalid_argument);
+}
+
+// Writes down what it is asked to do: "0" gradient 0 is ready, "[1" bucket 1 starts.
+class NotedBackward final : public BucketedBackward {
+ public:
+  using BucketedBackward::BucketedBackward;
+  std::string take_notes() { return std::exchange(notes_, {}); }
+  std::function<void(size_t)> also_keep = [](size_t) {};
+
+ private:
+  void keep(size_t parameter) override {
+    EXPECT_TRUE(gradient(parameter).defined());
+    notes_ += std::to_string(parameter);
+    also_keep(parameter);
+  }
+  Pending send(size_t bucket) override {
+    notes_ += "[" + std::to_string(bucket);
+    return {};
+  }
+  std::string notes_;
+};
+
+// Gradients get ready from the last factor to the first.
+void backward_over(const NamedTensors& parameters, const std::vector<size_t>& factors) {
+  at::Tensor value = at::ones({1});
+  for (const size_t index : factors) value = value * parameters[index].second;
+  value.sum().backward();
+}
+
+NamedTensors scalars(size_t count) {
+  NamedTensors parameters;
+  for (size_t i = 0; i < count; ++i)
+    parameters.emplace_back(fmt::format("p{}", i), at::ones({1}).requires_grad_());
+  return parameters;
+}
+
+TEST(BucketedBackwardTest, BucketsStartInTheirOrderAsSoonAsTheyAreComplete) {
+  const NamedTensors parameters = scalars(4);
+  NotedBackward backward(parameters, {.bucket_bytes = 8});
+  ASSERT_EQ(backward.buckets(), (GradientBuckets{{3, 2}, {1, 0}}));
+  backward.attach();
+  // The second bucket is complete first, and waits for its turn.
+  for (int repetition = 0; repetition < 2; ++repetition) {
+    backward.begin();
+    backward_over(parameters, {2, 3, 0, 1});
+    backward.finish();
+    EXPECT_EQ(backward.take_notes(), "1032[0[1");
+  }
+  backward.set_overlap(false);
+  backward.begin();
+  backward_over(parameters, {0, 1, 2, 3});
+  EXPECT_EQ(backward.take_notes(), "3210");
+  backward.finish();
+  EXPECT_EQ(backward.take_notes(), "[0[1");
+  backward.send_all();
+  EXPECT_EQ(backward.take_notes(), "[0[1");
+}
+
+TEST(BucketedBackwardTest, AGradientThatIsMissingOrComesTwiceIsAnError) {
+  const NamedTensors parameters = scalars(2);
+  NotedBackward backward(parameters, {});
+  backward.attach();
+  backward_over(parameters, {0});
+  EXPECT_CONTAINS(::tinyllama::testing::error_of<std::logic_error>([&] { backward.finish(); }),
+                  "p1 got no gradient");
+  EXPECT_THROW(backward_over(parameters, {0}), std::logic_error);
+}
+
+TEST(BucketedBackwardTest, WithoutHooksABackwardIsNotWatched) {
+  const NamedTensors parameters = scalars(1);
+  {
+    NotedBackward backward(parameters, {});
+    backward_over(parameters, {0});
+    backward.attach();
+    backward.detach();
+    backward_over(parameters, {0});
+    EXPECT_EQ(backward.take_notes(), "");
+    backward.attach();
+  }
+  backward_over(parameters, {0});
+}
+
+TEST(BucketedBackwardTest, WhatAHookThrowsLeavesTheBackward) {
+  const NamedTensors parameters = scalars(1);
+  NotedBackward backward(parameters, {});
+  backward.also_keep = [](size_t) { throw std::domain_error("from a hook"); };
+  backward.attach();
+  EXPECT_THROW(backward_over(parameters, {0}), std::domain_error);
+}
 
 std::vector<at::Tensor> gradients_of_one_process(int ranks) {
   SmallTraining one(ranks);
@@ -110,22 +244,6 @@ TEST(GradientReducerStepTest, GradientsOfEarlierMicroBatchesAreInTheSum) {
     }
     reducer.finish();
     EXPECT_LE(largest_difference(gradient_copies(training.parameters), expected), kAllowed);
-  });
-}
-
-TEST(GradientReducerStepTest, AParameterWithoutAGradientIsNamed) {
-  run_ranks(1, [](ProcessGroup& group) {
-    SmallTraining training(1);
-    GradientReducer reducer(group, training.parameters, {});
-    reducer.attach();
-    reducer.begin();
-    training.parameters[0].second.sum().backward();
-    try {
-      reducer.finish();
-      FAIL() << "nothing was thrown";
-    } catch (const std::logic_error& error) {
-      EXPECT_NE(std::string(error.what()).find(training.parameters[1].first), std::string::npos);
-    }
   });
 }
 

@@ -1,17 +1,17 @@
-// NCCL, and RCCL, which a ROCm build of libtorch presents under the same names.
-#include "benchmarks/distributed/backend.hpp"
+// NCCL, and RCCL, which a ROCm build of libtorch presents under the same names. CMake defines
+// TINY_LLAMA_WITH_NCCL where it has found the headers.
+#include "benchmarks/distributed/process_group.hpp"
 
+#ifdef TINY_LLAMA_WITH_NCCL
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 namespace tinyllama::distributed {
 
-bool has_nccl() {
-  return true;
-}
+namespace {
 
-c10::intrusive_ptr<c10d::Backend> connect_nccl(const Rendezvous& rendezvous) {
+c10::intrusive_ptr<c10d::Backend> connect_ranks(const Rendezvous& rendezvous) {
   const LaunchEnvironment& where = rendezvous.where();
   // CleanUpOnly: its watchdog ends the operations that a lost rank leaves, not the process, which
   // has results to write.
@@ -22,4 +22,16 @@ c10::intrusive_ptr<c10d::Backend> connect_nccl(const Rendezvous& rendezvous) {
   return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, where.rank, where.world_size, options);
 }
 
+}  // namespace
+
+ConnectRanks nccl_backend() {
+  return connect_ranks;
+}
+
 }  // namespace tinyllama::distributed
+
+#else
+tinyllama::distributed::ConnectRanks tinyllama::distributed::nccl_backend() {
+  return nullptr;
+}
+#endif

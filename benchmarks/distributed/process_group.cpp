@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
-#include "benchmarks/distributed/rank_lost.hpp"
 #include "benchmarks/instruments/thread_pinning.hpp"
 
 namespace tinyllama::distributed {
@@ -20,25 +20,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 // What a rank that is alive needs to come out of its own failed operation, at the most.
-constexpr milliseconds kPatience(5000);
-
-// c10d logs pages of stack frames for what is told in one line here. NCCL's watchdog says what
-// nobody else does.
-void silence(const std::string& backend) {
-  if (backend == "gloo" && std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr)
-    FLAGS_caffe2_log_level = c10::GLOG_FATAL;
-}
-
-// Gloo writes to connections that the other side may have closed: that is an error of the
-// operation, and not to be the end of this process.
-void survive_closed_connections() {
-  std::signal(SIGPIPE, SIG_IGN);
-}
-
-std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
-}
+constexpr milliseconds kAnswerTime(5000);
 
 }  // namespace
 
@@ -56,7 +38,9 @@ ProcessGroup::ProcessGroup(const LaunchEnvironment& where, const instruments::De
                            milliseconds timeout, const Agreement& agreement)
     : where_(where), device_(device) {
   if (where.world_size == 1) return;
-  if (!has_backend()) {
+  const bool over_nccl = device.is_gpu() && nccl_backend() != nullptr;
+  const ConnectRanks connect = over_nccl ? nccl_backend() : gloo_backend();
+  if (connect == nullptr) {
     throw std::invalid_argument(fmt::format(
         "{}: this program was built without Gloo's headers, so ranks cannot talk to each other; "
         "install libgloo-dev and run scripts/bench --setup-only",
@@ -64,16 +48,19 @@ ProcessGroup::ProcessGroup(const LaunchEnvironment& where, const instruments::De
   }
   Agreement all = agreement;
   all["--device"] = std::string(to_string(device.backend()));
-  all["back-end"] = backend_of(device);
-  silence(all.at("back-end"));
-  survive_closed_connections();
+  all["back-end"] = over_nccl ? "nccl" : "gloo";
+  // c10d logs pages of stack frames for what is told in one line here. NCCL's watchdog says what
+  // nobody else does.
+  if (!over_nccl && std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr)
+    FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+  // Gloo writes to connections that the other side may have closed: that is an error of the
+  // operation, and not to be the end of this process.
+  std::signal(SIGPIPE, SIG_IGN);
   const instruments::OnAllProcessors for_their_threads;
   rendezvous_.emplace(where, timeout, all);
   const auto started = Clock::now();
   try {
-    backend_ = connect(*rendezvous_, device);
-  } catch (const std::invalid_argument&) {
-    throw;
+    backend_ = connect(*rendezvous_);
   } catch (const std::exception& error) {
     give_up("connecting the ranks", started, error);
   }
@@ -101,7 +88,7 @@ void ProcessGroup::give_up(const char* operation, Clock::time_point started,
   const milliseconds timeout = rendezvous_->timeout();
   const auto spent = std::chrono::duration_cast<milliseconds>(Clock::now() - started);
   const std::vector<int> lost =
-      rendezvous_->find_lost_ranks(std::max(timeout - spent, std::min(kPatience, timeout)));
+      rendezvous_->find_lost_ranks(std::max(timeout - spent, std::min(kAnswerTime, timeout)));
   const std::string who = lost.empty()
                               ? "every rank answers, so the network or the operation itself failed"
                               : fmt::format("{} {} not answer: dead, hanging or cut off",
@@ -191,6 +178,45 @@ std::vector<std::string> ProcessGroup::gather_texts(const std::string& name,
   } catch (const std::exception& error) {
     give_up(name.c_str(), started, error);
   }
+}
+
+std::string ProcessGroup::differing_ranks(const std::string& name, const NamedTensors& tensors) {
+  Digest digest;
+  for (const auto& [tensor_name, tensor] : tensors) {
+    const at::Tensor values = dense_values(tensor.detach()).cpu();
+    digest.add(values.const_data_ptr(), values.nbytes());
+  }
+  const std::vector<std::string> all = gather_texts(name, digest.text());
+  std::vector<int> different;
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] != all.front()) different.push_back(static_cast<int>(rank));
+  }
+  if (different.empty()) return {};
+  return fmt::format("the weights of {} are not those of rank 0", rank_words(different));
+}
+
+at::Tensor dense_values(const at::Tensor& tensor) {
+  if (!tensor.is_non_overlapping_and_dense())
+    throw std::logic_error("a tensor with gaps cannot be sent as it is");
+  return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset());
+}
+
+void Digest::add(const void* data, size_t bytes) {
+  constexpr uint64_t kPrime = 1099511628211ULL;
+  const auto* from = static_cast<const unsigned char*>(data);
+  size_t at = 0;
+  for (; at + sizeof(uint64_t) <= bytes; at += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, from + at, sizeof word);
+    // A multiplication alone would never carry high bits down.
+    hash_ = (hash_ ^ word) * kPrime;
+    hash_ ^= hash_ >> 29;
+  }
+  for (; at < bytes; ++at) hash_ = (hash_ ^ from[at]) * kPrime;
+}
+
+std::string Digest::text() const {
+  return fmt::format("{:016x}", hash_);
 }
 
 }  // namespace tinyllama::distributed

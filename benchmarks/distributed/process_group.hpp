@@ -7,13 +7,21 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
-#include "benchmarks/distributed/backend.hpp"
 #include "benchmarks/distributed/rendezvous.hpp"
 #include "benchmarks/instruments/device.hpp"
+#include "model/parameters.hpp"
 
 namespace tinyllama::distributed {
+
+/// Connects the ranks; throws std::runtime_error where that fails.
+using ConnectRanks = c10::intrusive_ptr<c10d::Backend> (*)(const Rendezvous&);
+
+/// The back-ends of c10d, each from a file of its own; null where its headers were missing.
+ConnectRanks gloo_backend();
+ConnectRanks nccl_backend();  ///< RCCL in a build for ROCm
 
 class ProcessGroup;
 
@@ -39,8 +47,10 @@ class Pending {
 
 class ProcessGroup {
  public:
-  /// Meets the other ranks; alone, it is a world of one whose operations are copies or nothing.
-  /// Throws what Rendezvous and connect() throw.
+  /// Meets the other ranks, over NCCL where tensors are on a GPU and this program was built with
+  /// it, else over Gloo; alone, it is a world of one whose operations are copies or nothing. Throws
+  /// what Rendezvous throws, std::invalid_argument where neither back-end was built in, and
+  /// RankLostError where the ranks cannot be connected.
   ProcessGroup(const LaunchEnvironment& where, const instruments::Device& device,
                std::chrono::milliseconds timeout, const Agreement& agreement);
   ~ProcessGroup();
@@ -79,6 +89,10 @@ class ProcessGroup {
   double largest_number(double mine);
   std::vector<std::string> gather_texts(const std::string& name, const std::string& mine);
 
+  /// Empty where all ranks hold the same tensors, to the bit; else which ranks differ from rank 0.
+  /// All ranks have to call it, with a `name` that no other call has.
+  std::string differing_ranks(const std::string& name, const NamedTensors& tensors);
+
  private:
   friend class Pending;
 
@@ -96,6 +110,22 @@ class ProcessGroup {
   bool has_lost_a_rank_ = false;
   std::function<void(const std::string&)> tell_of_loss_;
   c10::intrusive_ptr<c10d::Backend> backend_;
+};
+
+/// The elements of a dense tensor, whatever its order of dimensions, as a view [numel] of its
+/// memory. Throws std::logic_error where it has gaps or overlaps.
+at::Tensor dense_values(const at::Tensor& tensor);
+
+/// Tells whether bytes on different ranks are the same without sending them; not cryptographic.
+class Digest {
+ public:
+  void add(const void* data, size_t bytes);
+  uint64_t value() const { return hash_; }
+  /// 16 hexadecimal digits; differs, but for chance, where any bit differs.
+  std::string text() const;
+
+ private:
+  uint64_t hash_ = 14695981039346656037ULL;
 };
 
 }  // namespace tinyllama::distributed

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -10,8 +11,9 @@
 #include <csignal>
 #include <future>
 #include <stdexcept>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "benchmarks/distributed/rank_lost.hpp"
 #include "benchmarks/distributed/testing.hpp"
 #include "model/testing.hpp"
 
@@ -28,6 +30,108 @@ using ::tinyllama::testing::contains;
 const instruments::Device& cpu() {
   static const instruments::Device device = instruments::Device::select("cpu");
   return device;
+}
+
+TEST(AwaitListenerTest, WhoeverListensIsFound) {
+  const testing::Listener listener;
+  EXPECT_EQ(await_listener("127.0.0.1", listener.port(), milliseconds(500)), "");
+  EXPECT_EQ(await_listener("localhost", listener.port(), milliseconds(500)), "");
+}
+
+TEST(AwaitListenerTest, NobodyIsSaidToBeThereWithinTheTimeout) {
+  EXPECT_EQ(await_listener("127.0.0.1", testing::free_port(), milliseconds(200)),
+            "Connection refused");
+}
+
+TEST(AwaitListenerTest, WhoeverComesLateIsFound) {
+  const testing::Listener listener(testing::Listener::Begin::later);
+  std::thread late([&] {
+    std::this_thread::sleep_for(milliseconds(200));
+    listener.listen();
+  });
+  EXPECT_EQ(await_listener("127.0.0.1", listener.port(), milliseconds(10000)), "");
+  late.join();
+}
+
+TEST(AwaitListenerTest, ANameThatNobodyHasIsNamed) {
+  EXPECT_NE(await_listener("no-such-host.invalid", 1, milliseconds(100)), "");
+}
+
+constexpr milliseconds kTimeout(100);
+
+/// A store on a machine that is so busy that its answers come after the shorter waits are over.
+class BusyStore final : public c10d::HashStore {
+ public:
+  using HashStore::wait;
+  void wait(const std::vector<std::string>& keys, const milliseconds& timeout) override {
+    if (timeout < kTimeout / 2) throw std::runtime_error("wait timeout");
+    HashStore::wait(keys, timeout);
+  }
+};
+
+StoreExchange exchange_of(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
+  return {store, testing::rank_of(rank, size, 0), "still here"};
+}
+
+TEST(StoreExchangeTest, RanksAfterASilentOneAreHeardOnABusyMachine) {
+  const auto store = c10::make_intrusive<BusyStore>();
+  for (const int rank : {0, 1, 3}) {
+    exchange_of(store, rank, 4).state("rank " + std::to_string(rank));
+    exchange_of(store, rank, 4).leave();
+  }
+  const Statements said = exchange_of(store, 0, 4).everyone(kTimeout);
+  EXPECT_EQ(said, (Statements{"rank 0", "rank 1", std::nullopt, "rank 3"}));
+}
+
+TEST(StoreExchangeTest, ARankThatNeverSpeaksHasSaidNothing) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  StoreExchange talk = exchange_of(store, 1, 2);
+  EXPECT_EQ(talk.statement_of(0, kTimeout), std::nullopt);
+  EXPECT_EQ(talk.statement_of(0, milliseconds(0)), std::nullopt);
+}
+
+TEST(StoreExchangeTest, ARankThatSpeaksLateIsHeard) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::thread late([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    exchange_of(store, 0, 2).state("late");
+  });
+  EXPECT_EQ(exchange_of(store, 1, 2).statement_of(0, milliseconds(10000)), "late");
+  late.join();
+}
+
+std::string digest_of(const std::string& bytes) {
+  Digest digest;
+  digest.add(bytes.data(), bytes.size());
+  return digest.text();
+}
+
+TEST(DigestTest, AnyBitAndTheLengthChangeIt) {
+  const std::string bytes = "some bytes that are no multiple of eight";
+  EXPECT_EQ(digest_of(bytes), digest_of(bytes));
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    std::string other = bytes;
+    other[at] = static_cast<char>(other[at] ^ 1);
+    EXPECT_NE(digest_of(other), digest_of(bytes)) << at;
+  }
+  EXPECT_NE(digest_of(bytes + '\0'), digest_of(bytes));
+}
+
+TEST(DigestTest, APieceAfterTheOtherIsTheWhole) {
+  const std::string bytes = "0123456789abcdef";
+  Digest digest;
+  digest.add(bytes.data(), 8);
+  digest.add(bytes.data() + 8, 8);
+  EXPECT_EQ(digest.text(), digest_of(bytes));
+}
+
+TEST(DenseValuesTest, AnyOrderOfDimensionsIsOneStretchOfMemory) {
+  const at::Tensor matrix = at::ones({2, 3}).t();
+  const at::Tensor flat = dense_values(matrix);
+  EXPECT_EQ(flat.dim(), 1);
+  EXPECT_EQ(flat.numel(), 6);
+  EXPECT_EQ(flat.data_ptr(), matrix.data_ptr());
+  EXPECT_THROW(dense_values(at::ones({4, 4}).narrow(1, 0, 2)), std::logic_error);
 }
 
 TEST(ProcessGroupTest, SumsAreThoseOfAllRanks) {

@@ -1,34 +1,91 @@
 #include "benchmarks/distributed/rendezvous.hpp"
 
 #include <c10/util/Exception.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <future>
+#include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <stdexcept>
+#include <system_error>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <type_traits>
 #include <utility>
-
-#include "benchmarks/distributed/await_listener.hpp"
-#include "benchmarks/distributed/bounded_call.hpp"
-#include "benchmarks/distributed/store_exchange.hpp"
 
 namespace tinyllama::distributed {
 namespace {
 
+using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
 
 // Beyond what the store itself is given, so that its own words come first.
 constexpr milliseconds kSlack(1000);
+// Between tries that were refused, and of one try that is not answered at all.
+constexpr milliseconds kPause(50);
+constexpr milliseconds kLongestTry(2000);
 
-// libtorch adds a stack trace below the first line.
-std::string first_line(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  const std::string text =
-      torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
+class Socket {
+ public:
+  explicit Socket(const addrinfo& to)
+      : number_(::socket(to.ai_family, to.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
+                         to.ai_protocol)) {}
+  ~Socket() {
+    if (number_ >= 0) ::close(number_);
+  }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  int number() const { return number_; }
+
+ private:
+  int number_;
+};
+
+std::string words_of(int error) {
+  return std::generic_category().message(error);
+}
+
+std::string try_once(const addrinfo& to, milliseconds timeout) {
+  const Socket socket(to);
+  if (socket.number() < 0) return words_of(errno);
+  if (::connect(socket.number(), to.ai_addr, to.ai_addrlen) == 0) return {};
+  if (errno != EINPROGRESS) return words_of(errno);
+  pollfd waited = {socket.number(), POLLOUT, 0};
+  if (::poll(&waited, 1, static_cast<int>(timeout.count())) <= 0) return words_of(ETIMEDOUT);
+  int error = 0;
+  socklen_t size = sizeof error;
+  if (::getsockopt(socket.number(), SOL_SOCKET, SO_ERROR, &error, &size) != 0)
+    return words_of(errno);
+  return error == 0 ? std::string() : words_of(error);
+}
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+// What the call returns or throws; nothing where it has not returned after `limit`: it then goes
+// on in a thread that nobody waits for, so it must own all that it uses. c10d's store waits
+// without end for a server that is there but does not answer.
+template <typename Call>
+std::optional<std::invoke_result_t<Call>> call_within(std::chrono::milliseconds limit, Call call) {
+  using Result = std::invoke_result_t<Call>;
+  const auto task = std::make_shared<std::packaged_task<Result()>>(std::move(call));
+  std::future<Result> result = task->get_future();
+  std::thread([task] { (*task)(); }).detach();
+  if (result.wait_for(limit) != std::future_status::ready) return std::nullopt;
+  return result.get();
+}
+
+milliseconds left_until(Clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+  return std::max(left, milliseconds(0));
 }
 
 double to_seconds(milliseconds time) {
@@ -50,6 +107,87 @@ std::string difference_of(const std::string& first, const std::string& second, i
 }
 
 }  // namespace
+
+std::string first_line(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  const std::string text =
+      torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+std::string await_listener(const std::string& address, uint16_t port, milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  std::string failure;
+  while (true) {
+    addrinfo wanted = {};
+    wanted.ai_socktype = SOCK_STREAM;
+    addrinfo* first = nullptr;
+    const int lookup =
+        ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &wanted, &first);
+    const Addresses found(first, &::freeaddrinfo);
+    if (lookup != 0) failure = ::gai_strerror(lookup);
+    for (const addrinfo* to = found.get(); to != nullptr; to = to->ai_next) {
+      const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+      failure = try_once(*to, std::clamp(left, milliseconds(1), kLongestTry));
+      if (failure.empty()) return {};
+    }
+    if (Clock::now() + kPause >= deadline) return failure;
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+StoreExchange::StoreExchange(c10::intrusive_ptr<c10d::Store> store, LaunchEnvironment where,
+                             std::string name)
+    : store_(std::move(store)), where_(std::move(where)), name_(std::move(name)) {}
+
+std::string StoreExchange::key(const char* what, int rank) const {
+  return fmt::format("{}/{}/{}", name_, what, rank);
+}
+
+void StoreExchange::state(const std::string& mine) {
+  store_->set(key("says", where_.rank), std::vector<uint8_t>(mine.begin(), mine.end()));
+}
+
+// Whoever has spoken is found even when the timeout has run out: an earlier rank that never comes
+// uses all of it up, and the store's answer to a short wait may come too late.
+bool StoreExchange::is_there(const std::string& key, milliseconds timeout) {
+  if (timeout > milliseconds(0)) {
+    try {
+      store_->wait({key}, timeout);
+      return true;
+    } catch (const c10::DistNetworkError&) {
+      throw;
+    } catch (const std::exception&) {  // the timeout has run out
+    }
+  }
+  return store_->check({key});
+}
+
+std::optional<std::string> StoreExchange::statement_of(int rank, milliseconds timeout) {
+  const std::string said = key("says", rank);
+  if (!is_there(said, timeout)) return std::nullopt;
+  const std::vector<uint8_t> bytes = store_->get(said);
+  return std::string(bytes.begin(), bytes.end());
+}
+
+Statements StoreExchange::everyone(milliseconds timeout) {
+  Statements all;
+  const auto deadline = Clock::now() + timeout;
+  for (int rank = 0; rank < where_.world_size; ++rank)
+    all.push_back(statement_of(rank, left_until(deadline)));
+  leave();
+  if (where_.rank == 0 && !where_.agent_store_prefix) {
+    const auto last = Clock::now() + timeout;
+    for (int rank = 0; rank < where_.world_size; ++rank) {
+      if (all[static_cast<size_t>(rank)]) is_there(key("has read", rank), left_until(last));
+    }
+  }
+  return all;
+}
+
+void StoreExchange::leave() {
+  store_->set(key("has read", where_.rank), std::string("yes"));
+}
 
 std::string rank_words(const std::vector<int>& ranks) {
   std::string words = ranks.size() == 1 ? "rank " : "ranks ";
@@ -76,7 +214,7 @@ std::string Rendezvous::place() const {
 void Rendezvous::await_server() const {
   const auto failure = call_within(
       timeout_ + kSlack, [address = where_.master_address, port = where_.master_port,
-                          patience = timeout_] { return await_listener(address, port, patience); });
+                          timeout = timeout_] { return await_listener(address, port, timeout); });
   if (failure && failure->empty()) return;
   throw std::invalid_argument(
       fmt::format("{}: nobody answers there; rank 0 has to run on that host, and the network has "
@@ -139,9 +277,9 @@ void Rendezvous::refuse_second() {
 
 std::vector<std::string> Rendezvous::exchange(const std::string& name, const std::string& mine) {
   const auto all = call_within(2 * timeout_ + kSlack, [talk = StoreExchange(store_, where_, name),
-                                                       mine, patience = timeout_]() mutable {
+                                                       mine, timeout = timeout_]() mutable {
     talk.state(mine);
-    return talk.everyone(patience);
+    return talk.everyone(timeout);
   });
   if (!all) throw std::runtime_error("rank 0, which keeps the store, does not answer");
   std::vector<int> absent;
@@ -168,9 +306,9 @@ void Rendezvous::agree(const Agreement& mine) {
   try {
     const auto first = call_within(
         2 * timeout_ + kSlack,
-        [talk = StoreExchange(store_, where_, name), text, patience = timeout_]() mutable {
+        [talk = StoreExchange(store_, where_, name), text, timeout = timeout_]() mutable {
           talk.state(text);
-          return talk.statement_of(0, patience);
+          return talk.statement_of(0, timeout);
         });
     if (!first || !*first) throw std::runtime_error("rank 0 did not come");
     difference = difference_of(**first, text, where_.rank);
@@ -191,13 +329,13 @@ void Rendezvous::agree(const Agreement& mine) {
   if (!difference.empty()) throw std::invalid_argument(difference);
 }
 
-std::vector<int> Rendezvous::find_lost_ranks(milliseconds patience) {
+std::vector<int> Rendezvous::find_lost_ranks(milliseconds timeout) {
   try {
     const auto all =
-        call_within(2 * patience + kSlack,
-                    [talk = StoreExchange(store_, where_, "still here"), patience]() mutable {
+        call_within(2 * timeout + kSlack,
+                    [talk = StoreExchange(store_, where_, "still here"), timeout]() mutable {
                       talk.state("yes");
-                      return talk.everyone(patience);
+                      return talk.everyone(timeout);
                     });
     if (!all) return {0};
     std::vector<int> lost;

@@ -6,17 +6,46 @@
 
 #include <chrono>
 #include <map>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-#include "benchmarks/distributed/launch_environment.hpp"
+#include "benchmarks/distributed/launch.hpp"
 
 namespace tinyllama::distributed {
 
 /// What has to be alike on all ranks, by the words that a user knows it by: options, build, library
 /// version.
 using Agreement = std::map<std::string, std::string>;
+
+/// Of each rank, what it has said; nothing where it has not.
+using Statements = std::vector<std::optional<std::string>>;
+
+/// What ranks tell each other through the store, once under a name of its own. All that it uses is
+/// its own, so that it can be left behind where the store does not answer. Its methods throw
+/// c10::DistNetworkError where the store is gone.
+class StoreExchange {
+ public:
+  StoreExchange(c10::intrusive_ptr<c10d::Store> store, LaunchEnvironment where, std::string name);
+
+  void state(const std::string& mine);
+  /// What one rank has said, once it has; nothing after `timeout`.
+  std::optional<std::string> statement_of(int rank, std::chrono::milliseconds timeout);
+  /// The same of all ranks. The process with the store then waits, as long again at most, until
+  /// every rank that has said something has read it all.
+  Statements everyone(std::chrono::milliseconds timeout);
+  /// For a rank that leaves before everyone(): nobody need keep the store for it.
+  void leave();
+
+ private:
+  std::string key(const char* what, int rank) const;
+  bool is_there(const std::string& key, std::chrono::milliseconds timeout);
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  LaunchEnvironment where_;
+  std::string name_;
+};
 
 class Rendezvous {
  public:
@@ -33,10 +62,10 @@ class Rendezvous {
   /// std::runtime_error naming the ranks that have not within the timeout.
   std::vector<std::string> exchange(const std::string& name, const std::string& mine);
 
-  /// After a failure: says that this rank is there still, and waits for `patience` at most for the
+  /// After a failure: says that this rank is there still, and waits for `timeout` at most for the
   /// others to do the same. Returns the ranks that did not; rank 0 alone where the store is gone.
   /// Serves once.
-  std::vector<int> find_lost_ranks(std::chrono::milliseconds patience);
+  std::vector<int> find_lost_ranks(std::chrono::milliseconds timeout);
 
  private:
   void await_server() const;
@@ -50,7 +79,16 @@ class Rendezvous {
   c10::intrusive_ptr<c10d::Store> store_;
 };
 
+/// Waits for `timeout` at most until a TCP connection to the address can be made, and closes it.
+/// Empty where one was; else why the last try failed. A name that has to be looked up may take
+/// longer.
+std::string await_listener(const std::string& address, uint16_t port,
+                           std::chrono::milliseconds timeout);
+
 /// "rank 2", "ranks 1 and 2", "ranks 1, 2 and 5".
 std::string rank_words(const std::vector<int>& ranks);
+
+/// The first line of its message: libtorch adds a stack trace below.
+std::string first_line(const std::exception& error);
 
 }  // namespace tinyllama::distributed

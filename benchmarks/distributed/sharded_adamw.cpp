@@ -6,34 +6,23 @@
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
-#include <stdexcept>
-
 namespace tinyllama::distributed {
 
 ShardedAdamW::ShardedAdamW(ProcessGroup& group, const NamedTensors& parameters,
                            const Variant& variant, const AdamWOptions& options,
-                           const BucketOptions& buckets)
-    : group_(group),
-      parameters_(parameters),
-      backward_(
-          parameters, buckets, [this](size_t parameter) { keep(parameter); },
-          [this](size_t bucket) {
-            return group_.reduce_scatter(gradient_shares_[bucket], flat_gradients_[bucket]);
-          }) {
+                           const BucketOptions& bucket_options)
+    : BucketedBackward(parameters, bucket_options), group_(group) {
   const at::NoGradGuard no_grad;
   NamedTensors shares;
-  for (size_t bucket = 0; bucket < backward_.buckets().size(); ++bucket) {
-    const std::vector<size_t>& members = backward_.buckets()[bucket];
-    const int64_t share = (backward_.elements(bucket) + group_.size() - 1) / group_.size();
-    const at::TensorOptions kind =
-        parameters_[members.front()].second.options().requires_grad(false);
+  for (size_t bucket = 0; bucket < buckets().size(); ++bucket) {
+    const int64_t share = (elements(bucket) + group_.size() - 1) / group_.size();
     // Zeros, so that what fills up the last share stays finite.
-    const at::Tensor flat = at::zeros({share * group_.size()}, kind);
+    const at::Tensor flat = at::zeros({share * group_.size()}, kind(bucket));
     flat_gradients_.push_back(at::zeros_like(flat));
     flat_parameters_.push_back(flat);
-    for (const size_t parameter : members)
+    for (const size_t parameter : buckets()[bucket])
       place_of(parameter, flat_parameters_).copy_(parameters_[parameter].second);
-    gradient_shares_.push_back(at::empty({share}, kind));
+    gradient_shares_.push_back(at::empty({share}, kind(bucket)));
     shares_.push_back(flat.narrow(0, group_.rank() * share, share));
     shares_.back().mutable_grad() = gradient_shares_.back();
     shares.emplace_back(fmt::format("share of bucket {}", bucket), shares_.back());
@@ -41,15 +30,10 @@ ShardedAdamW::ShardedAdamW(ProcessGroup& group, const NamedTensors& parameters,
   optimizer_.emplace(shares, variant, options);
 }
 
-at::Tensor ShardedAdamW::place_of(size_t parameter, const std::vector<at::Tensor>& messages) const {
-  return backward_.place_in(messages, parameter, parameters_[parameter].second);
-}
-
 void ShardedAdamW::keep(size_t parameter) {
-  at::Tensor& gradient = parameters_[parameter].second.mutable_grad();
   const at::Tensor place = place_of(parameter, flat_gradients_);
-  place.copy_(gradient);
-  gradient = place;
+  place.copy_(gradient(parameter));
+  gradient(parameter) = place;
 }
 
 void ShardedAdamW::step() {
@@ -61,7 +45,7 @@ void ShardedAdamW::step() {
   // All of them before any parameter changes: a rank that is lost meanwhile leaves whole weights.
   for (Pending& one : gathered) one.wait();
   for (size_t bucket = 0; bucket < flat_parameters_.size(); ++bucket) {
-    for (const size_t parameter : backward_.buckets()[bucket])
+    for (const size_t parameter : buckets()[bucket])
       parameters_[parameter].second.copy_(place_of(parameter, flat_parameters_));
   }
 }

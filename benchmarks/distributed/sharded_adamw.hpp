@@ -6,12 +6,13 @@
 #include <optional>
 #include <vector>
 
-#include "benchmarks/distributed/bucketed_backward.hpp"
+#include "benchmarks/distributed/gradient_reducer.hpp"
 #include "model/adamw.hpp"
 
 namespace tinyllama::distributed {
 
-class ShardedAdamW {
+/// After finish() this rank has the sum of its share of every gradient.
+class ShardedAdamW final : public BucketedBackward {
  public:
   /// Takes the parameters' values as they are now. Messages have memory of their own, padded to
   /// equal shares: layers may hold further views of their weights, so the parameters stay where
@@ -20,13 +21,6 @@ class ShardedAdamW {
   ShardedAdamW(ProcessGroup& group, const NamedTensors& parameters, const Variant& variant,
                const AdamWOptions& options, const BucketOptions& buckets);
 
-  void attach() { backward_.attach(); }
-  void detach() { backward_.detach(); }
-
-  /// Before the backward, and after it: waits until this rank has the sum of its share of every
-  /// gradient. Throws RankLostError, and std::logic_error naming a parameter without a gradient.
-  void begin() { backward_.begin(); }
-  void finish() { backward_.finish(); }
   /// Updates this rank's share and gathers everyone's; then all ranks have all parameters.
   void step();
   /// Gradients of the parameters to none.
@@ -38,13 +32,16 @@ class ShardedAdamW {
   int64_t moment_elements() const;
 
  private:
-  void keep(size_t parameter);
+  void keep(size_t parameter) override;
+  Pending send(size_t bucket) override {
+    return group_.reduce_scatter(gradient_shares_[bucket], flat_gradients_[bucket]);
+  }
   /// The part of a bucket's message that is this parameter's, in its own order of elements.
-  at::Tensor place_of(size_t parameter, const std::vector<at::Tensor>& messages) const;
+  at::Tensor place_of(size_t parameter, const std::vector<at::Tensor>& messages) const {
+    return place_in(messages, parameter, parameters_[parameter].second);
+  }
 
   ProcessGroup& group_;
-  NamedTensors parameters_;
-  BucketedBackward backward_;
   std::vector<at::Tensor> flat_parameters_;  // a bucket: [share x ranks]
   std::vector<at::Tensor> flat_gradients_;   // the same
   std::vector<at::Tensor> shares_;           // views: this rank's part of flat_parameters_

@@ -4,7 +4,6 @@
 
 #include <mutex>
 
-#include "benchmarks/distributed/step_testing.hpp"
 #include "benchmarks/distributed/testing.hpp"
 
 namespace tinyllama::distributed {
@@ -45,7 +44,7 @@ std::vector<at::Tensor> weights_of_one_process(int ranks) {
   return copies(one.parameters);
 }
 
-// Layers whose products are merged hold views of their weights.
+// Layers whose matrix multiplications are merged hold views of their weights.
 TEST(ShardedAdamWLossTest, TheForwardSeesWhatWasGathered) {
   const Variant variant({Switch::qkv, Switch::gate_up, Switch::onednn});
   SmallTraining one(2, variant);

@@ -17,8 +17,7 @@
 #include "benchmarks/console/exit_code.hpp"
 #include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/console/option_grammar.hpp"
-#include "benchmarks/distributed/fingerprint.hpp"
-#include "benchmarks/distributed/run_rank.hpp"
+#include "benchmarks/distributed/launch.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
@@ -224,7 +223,7 @@ class TrainRun {
   // no other call has.
   std::string differing_ranks(const std::string& when, const ModelState& state) {
     if (!group_) return {};
-    return distributed::differing_ranks(*group_, when, state.model.parameters());
+    return group_->differing_ranks(when, state.model.parameters());
   }
 
   // What data-parallel training promises, checked where it can be. A file that could not be written

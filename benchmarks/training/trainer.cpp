@@ -13,7 +13,7 @@
 #include <numeric>
 
 #include "benchmarks/console/interrupt.hpp"
-#include "benchmarks/distributed/rank_lost.hpp"
+#include "benchmarks/distributed/launch.hpp"
 #include "model/component_range.hpp"
 #include "model/weights.hpp"
 

@@ -1,6 +1,6 @@
 """Which gradients travel together, for sizes that nobody has run.
 
-The same rule as benchmarks/distributed/gradient_buckets.cpp: parameters in the reverse of their
+The same rule as benchmarks/distributed/gradient_reducer.cpp: parameters in the reverse of their
 order in the model, cut where the next one would make a bucket larger than asked for; the first
 bucket holds 1 MiB at most, and a larger parameter has a bucket of its own.
 """

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
-#include "benchmarks/scaling/scaling_results.hpp"
+#include "benchmarks/distributed/scaling_rows.hpp"
 
-namespace tinyllama::scaling {
+namespace tinyllama::distributed {
 
 enum class Collective { all_reduce, reduce_scatter, all_gather };
 std::string_view to_string(Collective collective);
@@ -23,8 +25,8 @@ double bus_factor(Collective collective, int ranks);
 /// Rows of the collectives that the options name; bytes are those of the whole vector: what every
 /// rank has (all_reduce), gives (reduce_scatter) or gets (all_gather). None for a world of one.
 /// Returns what is wrong with a collective's result, on all ranks the same; empty where nothing is.
-/// `keep` gets the rows after every round.
-std::string measure_collectives(const ScalingOptions& options, distributed::ProcessGroup& group,
-                                const std::vector<int64_t>& bucket_bytes, const KeepRows& keep);
+/// The results get the rows after every round.
+std::string measure_collectives(const ScalingOptions& options, ProcessGroup& group,
+                                const std::vector<int64_t>& bucket_bytes, ScalingResults& results);
 
-}  // namespace tinyllama::scaling
+}  // namespace tinyllama::distributed

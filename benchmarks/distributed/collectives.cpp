@@ -1,4 +1,4 @@
-#include "benchmarks/scaling/collectives.hpp"
+#include "benchmarks/distributed/collectives.hpp"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -6,19 +6,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <ctime>
 #include <stdexcept>
 
-#include "benchmarks/scaling/random_order.hpp"
-#include "benchmarks/scaling/run_control.hpp"
-#include "benchmarks/scaling/scaling_row.hpp"
-
-namespace tinyllama::scaling {
+namespace tinyllama::distributed {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kSmallestBytes = 1024;
 constexpr int64_t kSizeFactor = 4;
@@ -29,14 +20,10 @@ constexpr int64_t kPattern = 4;
 // What the second of the two ranks adds that an element's sum is made of.
 constexpr double kSecond = 2;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 // A collective of one size, with its tensors.
 class Message {
  public:
-  Message(Collective collective, int64_t bytes, Dtype dtype, distributed::ProcessGroup& group)
+  Message(Collective collective, int64_t bytes, Dtype dtype, ProcessGroup& group)
       : collective_(collective),
         bytes_(bytes),
         group_(group),
@@ -97,33 +84,15 @@ class Message {
     return failure;
   }
 
-  struct CallTime {
-    double seconds = 0;      ///< of a call
-    double cpu_seconds = 0;  ///< of a call, all threads of this process
-  };
-  CallTime time_calls(int64_t calls) {
-    group_.barrier();
-    group_.device().synchronize();
-    const std::clock_t first_tick = std::clock();
-    const auto start = Clock::now();
-    for (int64_t call = 0; call < calls; ++call) run();
-    group_.device().synchronize();
-    const double seconds = seconds_since(start);
-    const double cpu_seconds = static_cast<double>(std::clock() - first_tick) / CLOCKS_PER_SEC;
-    return {seconds / static_cast<double>(calls), cpu_seconds / static_cast<double>(calls)};
+  /// Seconds of a call; `calls` are timed as one.
+  RankTimes time(int64_t calls) {
+    return time_iterations(group_, {.run = [this] { run(); }, .calls = calls}, 1);
   }
-
-  std::string name(Dtype dtype) const {
-    return fmt::format("{}/{}/bytes:{}/ranks:{}", to_string(collective_), to_string(dtype), bytes_,
-                       group_.size());
-  }
-  Collective collective() const { return collective_; }
-  int64_t bytes() const { return bytes_; }
 
  private:
   Collective collective_;
   int64_t bytes_;
-  distributed::ProcessGroup& group_;
+  ProcessGroup& group_;
   at::Tensor whole_;
   at::Tensor share_;
 };
@@ -132,14 +101,12 @@ struct MessageRecord {
   Collective collective;
   int64_t bytes;
   int64_t calls = 1;
-  std::string name = {};
-  std::vector<Repetition> repetitions = {};
-  std::vector<RoundSamples> samples = {};
+  RowRecord row = {};
 };
 
 class CollectiveRounds {
  public:
-  CollectiveRounds(const ScalingOptions& options, distributed::ProcessGroup& group,
+  CollectiveRounds(const ScalingOptions& options, ProcessGroup& group,
                    const std::vector<int64_t>& bucket_bytes)
       : options_(options), group_(group) {
     int64_t largest = kSmallestBytes;
@@ -154,41 +121,31 @@ class CollectiveRounds {
     }
   }
 
-  std::string measure(const KeepRows& keep) {
+  std::string measure(ScalingResults& results) {
     if (records_.empty()) return {};
     for (MessageRecord& record : records_) {
       if (any_rank_interrupted(group_)) return {};
       const std::string failure = prepare(record);
       if (!failure.empty()) return failure;
     }
-    for (int64_t round = 0; round < options_.rounds; ++round) {
-      if (any_rank_interrupted(group_)) break;
-      measure_round(round);
-      keep(rows());
-    }
+    run_rounds(group_,
+               {.cases = records_.size(),
+                .rounds = options_.rounds,
+                .seed = options_.seed,
+                .measure = [this](size_t index,
+                                  const std::string& place) { measure(records_[index], place); },
+                .finish =
+                    [&](const std::string& place) {
+                      say(group_, fmt::format("{}: {} messages", place, records_.size()));
+                      std::vector<RowRecord> rows;
+                      for (const MessageRecord& record : records_) rows.push_back(record.row);
+                      results.keep(rows);
+                    }});
     return {};
   }
 
  private:
-  void measure_round(int64_t round) {
-    for (const size_t index :
-         random_order(records_.size(), options_.seed, static_cast<uint64_t>(round)))
-      measure(records_[index], round);
-    say(group_,
-        fmt::format("round {} of {}: {} messages", round + 1, options_.rounds, records_.size()));
-  }
-
-  std::vector<MeasuredRow> rows() const {
-    std::vector<MeasuredRow> found;
-    for (const MessageRecord& record : records_) {
-      if (record.repetitions.empty()) continue;
-      found.push_back({to_case_result(record.name, benchmark::kMicrosecond, record.repetitions),
-                       record.samples});
-    }
-    return found;
-  }
-
-  // Tensors live for their turn only: all sizes together would not fit where the largest does.
+  // Tensors live for one measurement only: all sizes together would not fit where the largest does.
   Message message(const MessageRecord& record) {
     return {record.collective, record.bytes, options_.dtype, group_};
   }
@@ -196,30 +153,30 @@ class CollectiveRounds {
   // What is wrong with its result on any rank, empty where nothing is.
   std::string prepare(MessageRecord& record) {
     Message found = message(record);
-    record.name = found.name(options_.dtype);
-    group_.enter("proof of " + record.name);
+    record.row.unit = benchmark::kMicrosecond;
+    record.row.name = fmt::format("{}/{}/bytes:{}/ranks:{}", to_string(record.collective),
+                                  to_string(options_.dtype), record.bytes, group_.size());
+    const std::string proof = "proof of " + record.row.name;
+    group_.enter(proof);
     if (options_.verify) {
-      for (const std::string& failure :
-           group_.gather_texts("proof of " + record.name, found.prove())) {
+      for (const std::string& failure : group_.gather_texts(proof, found.prove())) {
         if (!failure.empty()) return failure;
       }
     }
-    const double seconds = found.time_calls(kWarmUpCalls).seconds;
-    const double calls =
-        std::ceil(options_.min_seconds * kShareOfMinTime / std::max(seconds, 1e-7));
-    record.calls = static_cast<int64_t>(group_.number_of_first(std::clamp(calls, 1.0, 1e6)));
+    const double seconds = found.time(kWarmUpCalls).seconds.front();
+    record.calls = agreed_iterations(group_, options_.min_seconds * kShareOfMinTime, seconds);
     return {};
   }
 
-  void measure(MessageRecord& record, int64_t round) {
+  void measure(MessageRecord& record, const std::string& place) {
     Message found = message(record);
-    group_.enter(fmt::format("round {} of {}, {}", round + 1, options_.rounds, record.name));
-    found.time_calls(1);  // fresh memory
-    const Message::CallTime mine = found.time_calls(record.calls);
-    RoundSamples samples = gather_samples(group_, {mine.seconds});
+    group_.enter(fmt::format("{}, {}", place, record.row.name));
+    found.time(1);  // fresh memory
+    const RankTimes mine = found.time(record.calls);
+    const RoundSamples samples = gather_samples(group_, mine.seconds);
     const double seconds = slowest_seconds(samples);
     const double algorithm = static_cast<double>(record.bytes) / seconds * 1e-9;
-    record.repetitions.push_back(
+    record.row.repetitions.push_back(
         {seconds,
          mine.cpu_seconds,
          record.calls,
@@ -227,11 +184,11 @@ class CollectiveRounds {
           {"message_bytes", static_cast<double>(record.bytes)},
           {"algorithm_GB_per_second", algorithm},
           {"bus_GB_per_second", algorithm * bus_factor(record.collective, group_.size())}}});
-    record.samples.push_back(std::move(samples));
+    record.row.samples.push_back(samples);
   }
 
   const ScalingOptions& options_;
-  distributed::ProcessGroup& group_;
+  ProcessGroup& group_;
   std::vector<MessageRecord> records_;
 };
 
@@ -269,10 +226,10 @@ double bus_factor(Collective collective, int ranks) {
   return collective == Collective::all_reduce ? 2 * others : others;
 }
 
-std::string measure_collectives(const ScalingOptions& options, distributed::ProcessGroup& group,
-                                const std::vector<int64_t>& bucket_bytes, const KeepRows& keep) {
+std::string measure_collectives(const ScalingOptions& options, ProcessGroup& group,
+                                const std::vector<int64_t>& bucket_bytes, ScalingResults& results) {
   if (group.size() == 1) return {};
-  return CollectiveRounds(options, group, bucket_bytes).measure(keep);
+  return CollectiveRounds(options, group, bucket_bytes).measure(results);
 }
 
-}  // namespace tinyllama::scaling
+}  // namespace tinyllama::distributed

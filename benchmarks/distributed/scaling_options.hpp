@@ -10,13 +10,13 @@
 #include "benchmarks/distributed/data_parallel_options.hpp"
 #include "model/cost.hpp"
 
-namespace tinyllama::scaling {
+namespace tinyllama::distributed {
 
 /// What can be measured, in the order of the results.
 inline constexpr const char* kComponents[] = {"full_step", "all_reduce", "reduce_scatter",
                                               "all_gather"};
 
-struct ScalingOptions : distributed::DataParallelOptions {
+struct ScalingOptions : DataParallelOptions {
   std::vector<std::string> components;  ///< of kComponents
   std::string size = "small";
   ModelDimensions dimensions;
@@ -48,6 +48,6 @@ std::optional<ScalingOptions> parse_scaling_options(int argc, const char* const*
 
 /// What has to be the same on all ranks: options that decide what is computed and sent, and the
 /// build.
-distributed::Agreement agreement_of(const ScalingOptions& options);
+Agreement agreement_of(const ScalingOptions& options);
 
-}  // namespace tinyllama::scaling
+}  // namespace tinyllama::distributed

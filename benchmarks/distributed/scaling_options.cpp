@@ -1,4 +1,4 @@
-#include "benchmarks/scaling/scaling_options.hpp"
+#include "benchmarks/distributed/scaling_options.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,7 +14,7 @@
 #include "benchmarks/console/parse_named.hpp"
 #include "benchmarks/console/size_options.hpp"
 
-namespace tinyllama::scaling {
+namespace tinyllama::distributed {
 namespace {
 
 constexpr const char* kDescription =
@@ -80,9 +80,8 @@ void add_model_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) 
 
 void add_communication_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) {
   const char* const group = "Communication";
-  distributed::add_data_parallel_options(app, options, group,
-                                         "leave out the steps that overlap communication",
-                                         "also steps whose optimizer state is cut over the ranks");
+  add_data_parallel_options(app, options, group, "leave out the steps that overlap communication",
+                            "also steps whose optimizer state is cut over the ranks");
   app.add_option("--max-bytes", raw.max_bytes,
                  "largest message of a collective, such as 64MiB (default: the largest bucket)")
       ->group(group);
@@ -161,7 +160,7 @@ void check(const ScalingOptions& options) {
   check_at_least("--seq", static_cast<double>(options.seq), 2);
   check_at_least("--rounds", static_cast<double>(options.rounds), 1);
   check_at_least("--min-time", options.min_seconds, 0);
-  distributed::check_data_parallel_options(options, options.dtype);
+  check_data_parallel_options(options, options.dtype);
   if (options.threads) check_at_least("--threads", *options.threads, 1);
   if (options.max_bytes)
     check_at_least("--max-bytes", static_cast<double>(*options.max_bytes), 1024);
@@ -212,9 +211,9 @@ std::optional<ScalingOptions> parse_scaling_options(int argc, const char* const*
   return options;
 }
 
-distributed::Agreement agreement_of(const ScalingOptions& options) {
-  distributed::Agreement all = distributed::shared_agreement(options);
-  all.merge(distributed::Agreement{
+Agreement agreement_of(const ScalingOptions& options) {
+  Agreement all = shared_agreement(options);
+  all.merge(Agreement{
       {"--components", fmt::format("{}", fmt::join(options.components, ","))},
       {"dimensions of the model", dimension_words(options.dimensions)},
       {"--variant", options.variant.switch_names()},
@@ -231,4 +230,4 @@ distributed::Agreement agreement_of(const ScalingOptions& options) {
   return all;
 }
 
-}  // namespace tinyllama::scaling
+}  // namespace tinyllama::distributed

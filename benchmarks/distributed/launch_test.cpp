@@ -1,11 +1,10 @@
-#include "benchmarks/distributed/launch_environment.hpp"
+#include "benchmarks/distributed/launch.hpp"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <stdexcept>
 
-#include "benchmarks/distributed/slurm_node_list.hpp"
 #include "model/testing.hpp"
 
 namespace tinyllama::distributed {

@@ -1,11 +1,16 @@
-// Which of how many processes this one is, as whoever started it says in the environment.
+// How a program that may be one of several ranks starts and ends: which of how many processes it
+// is, as whoever started it says in the environment, and what becomes of its errors.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
+
+#include "benchmarks/console/exit_code.hpp"
+#include "benchmarks/instruments/device.hpp"
 
 namespace tinyllama::distributed {
 
@@ -37,5 +42,25 @@ std::optional<std::string> environment_variable(const char* name);
 /// world of one where none of them speaks. MASTER_ADDR and MASTER_PORT count with every launcher.
 /// Throws std::invalid_argument that names the variable, its value and the rule.
 LaunchEnvironment read_launch_environment(const ReadVariable& variable = environment_variable);
+
+/// The first host of Slurm's short form of a list, "node01" of "node[01-04,07],login". Throws
+/// std::invalid_argument naming the rule where the text is no such list.
+std::string first_slurm_node(std::string_view list);
+
+/// What ends a run that has started: some rank does not take part any more. The message names this
+/// rank, what it was doing, and the ranks that do not answer.
+class RankLostError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Runs the body with what the launcher says. Errors of one of several ranks say which. Where a
+/// rank is lost, it ends the process: destructors would wait for operations that the lost rank will
+/// never take part in.
+console::ExitCode run_rank(const char* program,
+                           const std::function<console::ExitCode(const LaunchEnvironment&)>& body);
+
+/// As Device::select; a general name ("auto", "cuda") is the GPU of the rank's number on its host.
+instruments::Device select_device(const std::string& text, const LaunchEnvironment& where);
 
 }  // namespace tinyllama::distributed

@@ -1,16 +1,19 @@
-#include "benchmarks/distributed/launch_environment.hpp"
+#include "benchmarks/distributed/launch.hpp"
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
 #include <limits>
-#include <stdexcept>
 
-#include "benchmarks/distributed/slurm_node_list.hpp"
+#include "benchmarks/distributed/process_group.hpp"
 
 namespace tinyllama::distributed {
 namespace {
+
+using console::ExitCode;
 
 // torch.distributed's own, for whoever starts ranks on one host and sets no port.
 constexpr uint16_t kDefaultPort = 29500;
@@ -18,6 +21,8 @@ constexpr uint16_t kDefaultPort = 29500;
 // Linux gives to outgoing connections (32768 and more).
 constexpr uint64_t kFirstJobPort = 20000;
 constexpr uint64_t kJobPorts = 12768;
+constexpr int64_t kMostRanks = 1 << 20;
+constexpr int64_t kLargestNumber = std::numeric_limits<int64_t>::max();
 
 class Variables {
  public:
@@ -47,37 +52,23 @@ class Variables {
   const ReadVariable& read_;
 };
 
-constexpr int64_t kMostRanks = 1 << 20;
-
-struct RankVariables {
-  Launcher launcher;
-  const char* rank;
-  const char* world_size;
-  const char* local_rank;
-};
-
-LaunchEnvironment read_ranks(const Variables& variables, const RankVariables& names) {
+// From the variables of these names.
+LaunchEnvironment read_ranks(const Variables& variables, Launcher launcher, const char* rank,
+                             const char* world_size, const char* local_rank) {
   LaunchEnvironment found;
-  found.launcher = names.launcher;
-  found.world_size = static_cast<int>(variables.number(names.world_size, 1, kMostRanks));
-  found.rank = static_cast<int>(variables.number(names.rank, 0, kMostRanks));
+  found.launcher = launcher;
+  found.world_size = static_cast<int>(variables.number(world_size, 1, kMostRanks));
+  found.rank = static_cast<int>(variables.number(rank, 0, kMostRanks));
   if (found.rank >= found.world_size) {
-    throw std::invalid_argument(fmt::format("{}={}: must be below {}={}", names.rank, found.rank,
-                                            names.world_size, found.world_size));
+    throw std::invalid_argument(
+        fmt::format("{}={}: must be below {}={}", rank, found.rank, world_size, found.world_size));
   }
-  found.local_rank = static_cast<int>(variables.number_or(names.local_rank, 0, found.rank, 0));
+  found.local_rank = static_cast<int>(variables.number_or(local_rank, 0, found.rank, 0));
   return found;
 }
 
 uint16_t port_of_job(uint64_t job) {
   return static_cast<uint16_t>(kFirstJobPort + job % kJobPorts);
-}
-
-// The same on every platform and in every process, unlike std::hash.
-uint64_t fnv1a(std::string_view text) {
-  uint64_t hash = 14695981039346656037ULL;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-  return hash;
 }
 
 void apply_master(const Variables& variables, LaunchEnvironment& found) {
@@ -92,22 +83,21 @@ void apply_master(const Variables& variables, LaunchEnvironment& found) {
 
 LaunchEnvironment from_torchrun(const Variables& variables) {
   LaunchEnvironment found =
-      read_ranks(variables, {Launcher::torchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK"});
+      read_ranks(variables, Launcher::torchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK");
   found.master_port = kDefaultPort;
   found.local_size = static_cast<int>(
       variables.number_or("LOCAL_WORLD_SIZE", 1, found.world_size, found.local_size));
   if (variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
-    found.agent_store_prefix = fmt::format(
-        "/worker/attempt_{}", variables.number_or("TORCHELASTIC_RESTART_COUNT", 0,
-                                                  std::numeric_limits<int64_t>::max(), 0));
+    found.agent_store_prefix =
+        fmt::format("/worker/attempt_{}",
+                    variables.number_or("TORCHELASTIC_RESTART_COUNT", 0, kLargestNumber, 0));
   }
   return found;
 }
 
 LaunchEnvironment from_open_mpi(const Variables& variables) {
-  LaunchEnvironment found =
-      read_ranks(variables, {Launcher::open_mpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                             "OMPI_COMM_WORLD_LOCAL_RANK"});
+  LaunchEnvironment found = read_ranks(variables, Launcher::open_mpi, "OMPI_COMM_WORLD_RANK",
+                                       "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
   const int64_t here =
       variables.number_or("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMostRanks, found.world_size);
   if (here < found.world_size && !variables.has("MASTER_ADDR")) {
@@ -117,16 +107,21 @@ LaunchEnvironment from_open_mpi(const Variables& variables) {
         found.world_size, here));
   }
   found.local_size = static_cast<int>(here);
-  const auto job = variables.text("PMIX_NAMESPACE");
-  found.master_port = job ? port_of_job(fnv1a(*job)) : kDefaultPort;
+  found.master_port = kDefaultPort;
+  if (const auto job = variables.text("PMIX_NAMESPACE")) {
+    // The same in every process, unlike std::hash.
+    Digest digest;
+    digest.add(job->data(), job->size());
+    found.master_port = port_of_job(digest.value());
+  }
   return found;
 }
 
 LaunchEnvironment from_slurm(const Variables& variables) {
   const bool has_step_tasks = variables.has("SLURM_STEP_NUM_TASKS");
-  LaunchEnvironment found = read_ranks(
-      variables, {Launcher::slurm, "SLURM_PROCID",
-                  has_step_tasks ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", "SLURM_LOCALID"});
+  LaunchEnvironment found =
+      read_ranks(variables, Launcher::slurm, "SLURM_PROCID",
+                 has_step_tasks ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", "SLURM_LOCALID");
   const char* nodes =
       variables.has("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
   if (const auto list = variables.text(nodes); list && !variables.has("MASTER_ADDR")) {
@@ -139,8 +134,7 @@ LaunchEnvironment from_slurm(const Variables& variables) {
   // "4(x2)": 4 ranks on each of 2 hosts. The largest host counts, and it is named first.
   if (const auto tasks = variables.text("SLURM_STEP_TASKS_PER_NODE"))
     std::from_chars(tasks->data(), tasks->data() + tasks->size(), found.local_size);
-  const int64_t job =
-      variables.number_or("SLURM_JOB_ID", 0, std::numeric_limits<int64_t>::max(), 0);
+  const int64_t job = variables.number_or("SLURM_JOB_ID", 0, kLargestNumber, 0);
   found.master_port = port_of_job(static_cast<uint64_t>(job));
   return found;
 }
@@ -184,6 +178,53 @@ LaunchEnvironment read_launch_environment(const ReadVariable& variable) {
   }
   if (found.is_distributed()) apply_master(variables, found);
   return found;
+}
+
+std::string first_slurm_node(std::string_view list) {
+  std::string node;
+  size_t at = 0;
+  bool is_list = true;
+  while (is_list && at < list.size() && list[at] != ',') {
+    if (list[at] != '[') {
+      node += list[at++];
+      continue;
+    }
+    // "[01-04,07]": the first number, with its zeros.
+    const size_t close = list.find(']', at);
+    const size_t end = list.find_first_of(",-]", at);
+    is_list = close != std::string_view::npos && end != at + 1;
+    if (is_list) node += list.substr(at + 1, end - at - 1);
+    at = close + 1;
+  }
+  if (!is_list || node.empty())
+    throw std::invalid_argument("must be a list of hosts such as node[01-04],login");
+  return node;
+}
+
+ExitCode run_rank(const char* program,
+                  const std::function<ExitCode(const LaunchEnvironment&)>& body) {
+  const LaunchEnvironment where = read_launch_environment();
+  try {
+    return body(where);
+  } catch (const RankLostError& error) {
+    fmt::print(stderr, "{}: {}\n", program, error.what());
+    std::fflush(nullptr);
+    std::_Exit(static_cast<int>(ExitCode::failed));
+  } catch (const std::exception& error) {
+    if (where.world_size == 1) throw;
+    const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+    throw std::invalid_argument(
+        fmt::format("{}: {}", where.name(),
+                    torch_error != nullptr ? torch_error->what_without_backtrace() : error.what()));
+  }
+}
+
+instruments::Device select_device(const std::string& text, const LaunchEnvironment& where) {
+  const auto device = instruments::Device::select(text);
+  if (!device.is_gpu() || where.world_size == 1 || text.find(':') != std::string::npos)
+    return device;
+  return instruments::Device::select(
+      fmt::format("{}:{}", to_string(device.backend()), where.local_rank));
 }
 
 }  // namespace tinyllama::distributed

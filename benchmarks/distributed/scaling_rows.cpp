@@ -1,0 +1,237 @@
+#include "benchmarks/distributed/scaling_rows.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+#include "benchmarks/console/text_table.hpp"
+#include "benchmarks/harness/reporter.hpp"
+#include "benchmarks/instruments/context.hpp"
+#include "model/file_io.hpp"
+
+namespace tinyllama::distributed {
+namespace {
+
+using harness::Json;
+using Run = benchmark::BenchmarkReporter::Run;
+using Values = std::vector<double>;
+
+double mean(const Values& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+// Of an even number of values the mean of the middle two.
+double median(Values values) {
+  const size_t half = values.size() / 2;
+  std::sort(values.begin(), values.end());
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+double standard_deviation(const Values& values) {
+  const double middle = mean(values);
+  double squares = 0;
+  for (const double value : values) squares += (value - middle) * (value - middle);
+  return std::sqrt(squares / static_cast<double>(values.size() - 1));
+}
+
+double variation(const Values& values) {
+  const double middle = mean(values);
+  return middle == 0 ? 0 : standard_deviation(values) / middle;
+}
+
+Run run_of(const RowRecord& record) {
+  Run run;
+  run.run_name.function_name = record.name;
+  run.threads = 1;
+  run.repetitions = static_cast<int64_t>(record.repetitions.size());
+  run.time_unit = record.unit;
+  return run;
+}
+
+// `of`: one number of the repetitions'.
+template <typename Statistic>
+Run aggregate(const RowRecord& record, const char* name, benchmark::StatisticUnit unit,
+              Statistic of) {
+  const auto over = [&](auto value_of) {
+    Values values;
+    for (const Repetition& repetition : record.repetitions) values.push_back(value_of(repetition));
+    return of(values);
+  };
+  Run run = run_of(record);
+  run.run_type = Run::RT_Aggregate;
+  run.aggregate_name = name;
+  run.aggregate_unit = unit;
+  run.iterations = 1;
+  run.real_accumulated_time = over([](const Repetition& r) { return r.seconds; });
+  run.cpu_accumulated_time = over([](const Repetition& r) { return r.cpu_seconds; });
+  for (const auto& [counter, unused] : record.repetitions.front().counters) {
+    const bool in_all =
+        std::all_of(record.repetitions.begin(), record.repetitions.end(),
+                    [&key = counter](const Repetition& r) { return r.counters.count(key) > 0; });
+    if (!in_all) continue;
+    run.counters[counter] =
+        over([&key = counter](const Repetition& r) { return r.counters.at(key); });
+  }
+  return run;
+}
+
+// "0", "0-3,8": the processors that this process may use, as taskset writes them.
+std::string allowed_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return "unknown";
+  std::string text;
+  for (int first = 0; first < CPU_SETSIZE; ++first) {
+    if (!CPU_ISSET(first, &set)) continue;
+    int last = first;
+    while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set)) ++last;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", first);
+    if (last > first) text += fmt::format("-{}", last);
+    first = last;
+  }
+  return text;
+}
+
+std::string host_name() {
+  std::array<char, 256> name = {};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+// Hosts become numbers: their names are nobody else's business.
+Json describe_ranks(ProcessGroup& group) {
+  const auto hosts = group.gather_texts("host", host_name());
+  const auto cores = group.gather_texts("cores", allowed_cores());
+  const auto local = group.gather_texts("local rank", std::to_string(group.where().local_rank));
+  std::vector<std::string> known;
+  Json ranks = Json::array();
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    auto found = std::find(known.begin(), known.end(), hosts[rank]);
+    const auto node = found - known.begin();
+    if (found == known.end()) known.push_back(hosts[rank]);
+    ranks.push_back({{"rank", rank},
+                     {"local_rank", std::stoi(local[rank])},
+                     {"node", node},
+                     {"cores", cores[rank]}});
+  }
+  return ranks;
+}
+
+Json describe_run(const ScalingOptions& options, ProcessGroup& group,
+                  const std::vector<int64_t>& bucket_bytes) {
+  const ModelConfig config(options.dimensions);
+  const int64_t bytes = count_parameters(config) * storage_bytes(options.dtype);
+  return {{"world_size", group.size()},
+          {"backend", group.backend_name()},
+          {"started_by", to_string(group.where().launcher)},
+          {"scaling", options.global_batch ? "strong" : "weak"},
+          {"bucket_MiB", options.bucket_MiB},
+          {"bucket_bytes", bucket_bytes},
+          {"parameter_bytes", bytes},
+          {"gradient_bytes", bytes},
+          {"ranks", describe_ranks(group)}};
+}
+
+std::string median_cell(const Json& entry, const char* key, int digits) {
+  if (!entry.contains(key)) return "";
+  return fmt::format("{:.{}f}", entry.at(key).get<double>(), digits);
+}
+
+// The median of a row, or its only repetition.
+const Json& typical(const harness::CaseResult& row) {
+  for (const Json& entry : row.entries) {
+    if (entry.value("aggregate_name", "") == "median") return entry;
+  }
+  return row.entries.front();
+}
+
+}  // namespace
+
+harness::CaseResult to_case_result(const RowRecord& record) {
+  harness::CaseResult result;
+  harness::CaseReporter reporter(
+      [&](harness::CaseResult finished) { result = std::move(finished); });
+  std::vector<Run> runs;
+  for (const Repetition& repetition : record.repetitions) {
+    Run run = run_of(record);
+    run.run_type = Run::RT_Iteration;
+    run.repetition_index = static_cast<int64_t>(runs.size());
+    run.iterations = repetition.iterations;
+    const auto iterations = static_cast<double>(repetition.iterations);
+    run.real_accumulated_time = repetition.seconds * iterations;
+    run.cpu_accumulated_time = repetition.cpu_seconds * iterations;
+    for (const auto& [counter, value] : repetition.counters) run.counters[counter] = value;
+    runs.push_back(std::move(run));
+  }
+  reporter.ReportRuns(runs);
+  if (record.repetitions.size() > 1) {
+    reporter.ReportRuns({aggregate(record, "mean", benchmark::kTime, mean),
+                         aggregate(record, "median", benchmark::kTime, median),
+                         aggregate(record, "stddev", benchmark::kTime, standard_deviation),
+                         aggregate(record, "cv", benchmark::kPercentage, variation)});
+  }
+  reporter.Finalize();
+  return result;
+}
+
+ScalingResults::ScalingResults(const ScalingOptions& options, ProcessGroup& group,
+                               const std::vector<int64_t>& bucket_bytes)
+    : options_(options), is_first_(group.is_first()) {
+  context_ = harness::CaseReporter::benchmark_context();
+  context_["schema_version"] = harness::kSchemaVersion;
+  context_.update(instruments::machine_context(group.device()));
+  context_["seed"] = options.seed;
+  context_["verify"] = options.verify ? "before" : "off";
+  context_["distributed"] = describe_run(options, group, bucket_bytes);
+}
+
+Json ScalingResults::document() const {
+  Json root;
+  root["context"] = context_;
+  root["benchmarks"] = Json::array();
+  root["rank_samples"] = Json::object();
+  for (const auto& [result, samples] : rows_) {
+    for (const Json& entry : result.entries) root["benchmarks"].push_back(entry);
+    root["rank_samples"][result.name] = samples;
+  }
+  return root;
+}
+
+void ScalingResults::keep(const std::vector<RowRecord>& records) {
+  if (!is_first_) return;
+  for (const RowRecord& record : records) {
+    if (record.repetitions.empty()) continue;
+    auto known = std::find_if(rows_.begin(), rows_.end(),
+                              [&](const Row& other) { return other.result.name == record.name; });
+    if (known == rows_.end()) known = rows_.emplace(rows_.end());
+    *known = {to_case_result(record), record.samples};
+  }
+  if (!options_.out_file.empty())
+    write_file_atomically(options_.out_file, document().dump(1) + "\n");
+}
+
+std::string ScalingResults::text() const {
+  if (options_.format == "json") return document().dump(1) + "\n";
+  std::vector<std::vector<std::string>> cells;
+  for (const Row& row : rows_) {
+    const Json& entry = typical(row.result);
+    const std::string efficiency = median_cell(entry, "weak_efficiency_percent", 1) +
+                                   median_cell(entry, "strong_efficiency_percent", 1);
+    cells.push_back(
+        {row.result.name, median_cell(entry, "real_time", 3) + " " + entry.value("time_unit", ""),
+         median_cell(entry, "samples_per_second", 2), efficiency,
+         median_cell(entry, "communication_percent", 1), median_cell(entry, "overlap_percent", 1),
+         median_cell(entry, "bus_GB_per_second", 3)});
+  }
+  return console::format_table(
+      {"medians", "time", "samples/s", "efficiency %", "communication %", "hidden %", "bus GB/s"},
+      cells);
+}
+
+}  // namespace tinyllama::distributed

@@ -1,0 +1,65 @@
+// What a run of the scaling program has measured so far, in Google Benchmark's format, and the file
+// it goes to.
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <string>
+#include <vector>
+
+#include "benchmarks/distributed/rounds.hpp"
+#include "benchmarks/distributed/scaling_options.hpp"
+#include "benchmarks/harness/counters.hpp"
+#include "benchmarks/harness/result_document.hpp"
+
+namespace tinyllama::distributed {
+
+/// One round's measurement of a row.
+struct Repetition {
+  double seconds = 0;      ///< of one iteration, on the slowest rank
+  double cpu_seconds = 0;  ///< of one iteration, all threads of rank 0's process
+  int64_t iterations = 1;
+  harness::Counters counters = {};
+};
+
+/// A row while it is measured.
+struct RowRecord {
+  std::string name = {};
+  benchmark::TimeUnit unit = benchmark::kMillisecond;
+  std::vector<Repetition> repetitions = {};  ///< a round
+  std::vector<RoundSamples> samples = {};    ///< a round: what each rank measured
+};
+
+/// The repetitions and, where there are two or more, their mean, median, standard deviation and
+/// coefficient of variation, counters included.
+harness::CaseResult to_case_result(const RowRecord& record);
+
+class ScalingResults {
+ public:
+  /// All ranks have to make one: they tell rank 0 where they are. `bucket_bytes` of the gradients;
+  /// empty where no step is measured.
+  ScalingResults(const ScalingOptions& options, ProcessGroup& group,
+                 const std::vector<int64_t>& bucket_bytes);
+
+  /// Takes the rows that have a repetition, in place of those of the same names, and writes the
+  /// file anew: nothing that was measured is lost with a process, whatever ends it. Does nothing on
+  /// other ranks than the first. Throws std::runtime_error where it cannot be written.
+  void keep(const std::vector<RowRecord>& records);
+  /// For the end: the document (--benchmark_format=json) or a table of medians.
+  std::string text() const;
+  bool is_empty() const { return rows_.empty(); }
+
+ private:
+  struct Row {
+    harness::CaseResult result;
+    std::vector<RoundSamples> samples;
+  };
+  harness::Json document() const;
+
+  const ScalingOptions& options_;
+  bool is_first_;
+  harness::Json context_;
+  std::vector<Row> rows_;
+};
+
+}  // namespace tinyllama::distributed

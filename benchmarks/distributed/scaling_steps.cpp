@@ -1,0 +1,543 @@
+#include "benchmarks/distributed/scaling_steps.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "benchmarks/distributed/gradient_reducer.hpp"
+#include "benchmarks/distributed/sharded_adamw.hpp"
+#include "benchmarks/instruments/memory_meter.hpp"
+#include "model/relative_error.hpp"
+#include "model/train_step.hpp"
+
+namespace tinyllama::distributed {
+namespace {
+
+constexpr double kPercent = 100.0;
+constexpr int64_t kWarmUpSteps = 3;
+// Training on one batch stays finite.
+constexpr double kLearningRate = 1e-3;
+
+bool is_alone(StepMode mode) {
+  return mode == StepMode::alone || mode == StepMode::alone_global;
+}
+
+bool is_data_parallel(StepMode mode) {
+  return mode == StepMode::overlap || mode == StepMode::no_overlap || mode == StepMode::sharded;
+}
+
+// Those that a run with these options has, in the order of its results.
+std::vector<StepMode> step_modes(const ScalingOptions& options, int ranks) {
+  std::vector<StepMode> modes = {StepMode::alone};
+  if (ranks > 1 && options.global_batch) modes.push_back(StepMode::alone_global);
+  if (ranks > 1) modes.insert(modes.end(), {StepMode::local, StepMode::no_overlap});
+  if (options.overlap || ranks == 1)
+    modes.push_back(options.overlap ? StepMode::overlap : StepMode::no_overlap);
+  if (options.shard_optimizer) modes.push_back(StepMode::sharded);
+  if (ranks > 1) modes.push_back(StepMode::communication);
+  return modes;
+}
+
+// In the very first AdamW step an update is the sign of its gradient, so that rounding decides
+// where that is nearly 0. From here on it is a smooth function of it, and two ways of computing it
+// can be compared; gradients as usual still move a weight by a good part of the learning rate,
+// which narrow types can hold.
+void leave_first_step(AdamW& optimizer) {
+  for (const auto& [name, moment] : optimizer.second_moments()) moment.fill_(0x1p-20);
+}
+
+TokenBatch rows_of(const TokenBatch& all, int64_t first, int64_t count) {
+  return {all.tokens.narrow(0, first, count).contiguous(),
+          all.targets.narrow(0, first, count).contiguous()};
+}
+
+// A model of its own: its parameters lie in the buckets' memory.
+struct ShardedTraining {
+  ShardedTraining(const ScalingOptions& options, ProcessGroup& group)
+      : initializer(options.seed, options.dtype, group.device().torch()),
+        model(ModelConfig(options.dimensions), options.variant, options.seq, initializer),
+        parameters(model.parameters()),
+        optimizer(group, parameters, options.variant, {.learning_rate = kLearningRate},
+                  options.bucket_options()),
+        none({}, Variant()),
+        step(model, none) {
+    leave_first_step(optimizer.of_shares());
+  }
+
+  void run(const TokenBatch& batch, int ranks) {
+    const at::Tensor loss = step.forward(batch, ranks);
+    optimizer.begin();
+    step.backward(loss);
+    optimizer.finish();
+    optimizer.step();
+  }
+
+  TensorInitializer initializer;
+  TinyLlama model;
+  NamedTensors parameters;
+  ShardedAdamW optimizer;
+  AdamW none;  // the step's own: it updates nothing
+  TrainStep step;
+};
+
+// A model with its optimizer and this rank's samples.
+class StepSession {
+ public:
+  // Every rank has the same weights, and its own rows of one batch for all.
+  StepSession(const ScalingOptions& options, ProcessGroup& group)
+      : group_(group),
+        initializer_(options.seed, options.dtype, group.device().torch()),
+        model_(ModelConfig(options.dimensions), options.variant, options.seq, initializer_),
+        optimizer_(model_.parameters(), options.variant, {.learning_rate = kLearningRate}),
+        step_(model_, optimizer_),
+        global_batch_(random_token_batch(model_.config(), options.batch * group.size(), options.seq,
+                                         initializer_)),
+        batch_(rows_of(global_batch_, options.batch * group.rank(), options.batch)),
+        reducer_(group, optimizer_.parameters(), options.bucket_options()) {
+    leave_first_step(optimizer_);
+    if (options.shard_optimizer) sharded_ = std::make_unique<ShardedTraining>(options, group);
+  }
+
+  // All ranks have to call it, with the same arguments.
+  RankTimes time_steps(StepMode mode, int64_t steps) {
+    attach(mode);
+    RankTimes times = time_iterations(group_,
+                                      {.run = [&] { run(mode); },
+                                       .prepare = [&] { prepare(mode); },
+                                       .first_rank_only = is_alone(mode)},
+                                      steps);
+    detach();
+    return times;
+  }
+
+  // One forward and backward of this rank's samples, gradients summed over the ranks as the mode
+  // says.
+  void compute_gradients(StepMode mode) {
+    clear_gradients();
+    attach(mode);
+    compute_gradients();
+    detach();
+  }
+
+  // The sum over the samples of all ranks, on rank 0 alone, a rank's share at a time, so that it
+  // needs no more memory than a step and nobody waits for longer. All ranks have to call it.
+  void compute_global_gradients() {
+    clear_gradients();
+    const int64_t samples = batch_.tokens.size(0);
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      if (group_.is_first()) {
+        const TokenBatch share = rows_of(global_batch_, samples * rank, samples);
+        step_.backward(step_.forward(share, group_.size()));
+      }
+      group_.barrier();
+    }
+  }
+
+  void update() { step_.update(); }
+  // A whole step of the model whose optimizer is sharded.
+  void run_sharded() {
+    attach(StepMode::sharded);
+    run(StepMode::sharded);
+    detach();
+  }
+
+  const NamedTensors& parameters() const { return optimizer_.parameters(); }
+  // Of the model with the sharded optimizer.
+  const NamedTensors& sharded_parameters() const { return sharded_->parameters; }
+
+ private:
+  // A plain step is measured without hooks.
+  void attach(StepMode mode) {
+    if (mode == StepMode::sharded) return sharded_->optimizer.attach();
+    if (!is_data_parallel(mode)) return;
+    reducer_.set_overlap(mode == StepMode::overlap);
+    reducer_.attach();
+  }
+
+  void detach() {
+    reducer_.detach();
+    if (sharded_) sharded_->optimizer.detach();
+  }
+
+  void clear_gradients() { optimizer_.clear_gradients(); }
+
+  // Untimed.
+  void prepare(StepMode mode) {
+    if (mode == StepMode::sharded) return sharded_->optimizer.clear_gradients();
+    if (mode != StepMode::communication) clear_gradients();
+  }
+
+  void compute_gradients() {
+    // The mean over all samples is the sum over ranks of a share of each rank's mean.
+    const at::Tensor loss = step_.forward(batch_, group_.size());
+    reducer_.begin();
+    step_.backward(loss);
+    reducer_.finish();
+  }
+
+  void run(StepMode mode) {
+    switch (mode) {
+      case StepMode::alone:
+      case StepMode::local:
+        step_.run({&batch_, 1});
+        return;
+      case StepMode::alone_global:
+        step_.run({&global_batch_, 1});
+        return;
+      case StepMode::no_overlap:
+      case StepMode::overlap:
+        compute_gradients();
+        step_.update();
+        return;
+      case StepMode::sharded:
+        sharded_->run(batch_, group_.size());
+        return;
+      case StepMode::communication:
+        reducer_.send_all();
+        return;
+    }
+  }
+
+  ProcessGroup& group_;
+  TensorInitializer initializer_;
+  TinyLlama model_;
+  AdamW optimizer_;
+  TrainStep step_;
+  TokenBatch global_batch_;
+  TokenBatch batch_;  // this rank's rows of it
+  GradientReducer reducer_;
+  std::unique_ptr<ShardedTraining> sharded_;
+};
+
+// Sums in another order differ by rounding: some hundred units in the last place of the type.
+double allowed_error(Dtype dtype) {
+  switch (storage_type(dtype)) {
+    case c10::ScalarType::BFloat16:
+      return 2e-2;
+    case c10::ScalarType::Half:
+      return 5e-3;
+    default:
+      return uses_autocast(dtype) ? 2e-2 : 1e-5;
+  }
+}
+
+// A gradient's rounding counts for more in its update, the steepest where the gradient is small.
+constexpr double kUpdateFactor = 30;
+
+using Values = std::vector<double>;
+
+double unit_of(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::BFloat16:
+      return 0x1p-7;
+    case c10::ScalarType::Half:
+      return 0x1p-10;
+    default:
+      return 0x1p-23;
+  }
+}
+
+// How far two ways of changing the same weights are apart, relative to the largest change, beyond
+// one unit in the last place of each weight; infinite where only the first changes any, or where
+// one is not finite.
+double change_error(const Values& before, const at::Tensor& first, const at::Tensor& second) {
+  const Values one = to_values(first);
+  const Values other = to_values(second);
+  const double unit = unit_of(second.scalar_type());
+  double beyond = 0;
+  double largest = 0;
+  for (size_t i = 0; i < before.size(); ++i) {
+    const double apart = std::abs(one.at(i) - other.at(i));
+    if (!std::isfinite(apart)) return std::numeric_limits<double>::infinity();
+    beyond = std::max(beyond, apart - unit * std::abs(other.at(i)));
+    largest = std::max(largest, std::abs(other.at(i) - before[i]));
+  }
+  if (beyond <= 0) return 0;
+  return largest > 0 ? beyond / largest : std::numeric_limits<double>::infinity();
+}
+
+struct StepProof {
+  // Largest error of a gradient that was summed over the ranks, against one process that has all
+  // samples, over the largest magnitude of that gradient.
+  double max_rel_error = 0;
+  // Likewise of a weight's change by one step of a sharded optimizer, beyond one unit in its last
+  // place, over the largest change of that tensor.
+  double sharded_error = 0;
+  // Empty, or what is wrong, with the numbers.
+  std::string failure;
+};
+
+// Rank 0 alone has compared: all ranks take its words and its number.
+void share(ProcessGroup& group, const std::string& name, double& error, std::string& failure) {
+  error = group.number_of_first(error);
+  failure = group.gather_texts(name, failure).front();
+}
+
+void prove_gradients(StepSession& session, const ScalingOptions& options, ProcessGroup& group,
+                     StepProof& proof) {
+  std::vector<at::Tensor> expected;
+  session.compute_global_gradients();
+  for (const auto& [name, parameter] : session.parameters()) {
+    if (group.is_first()) expected.push_back(parameter.grad().clone());
+  }
+  std::string worst;
+  for (const StepMode mode : {StepMode::no_overlap, StepMode::overlap}) {
+    session.compute_gradients(mode);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const auto& [name, parameter] = session.parameters()[i];
+      const double error =
+          largest_error(to_values(parameter.grad()), to_values(expected[i])).relative;
+      if (error <= proof.max_rel_error) continue;
+      proof.max_rel_error = error;
+      worst = name;
+    }
+  }
+  const double allowed = allowed_error(options.dtype);
+  if (proof.max_rel_error > allowed) {
+    proof.failure = fmt::format(
+        "wrong result: gradient of {}, summed over {} ranks, differs from one process with all "
+        "samples by {:.3g} of its largest magnitude, allowed are {:g}",
+        worst, group.size(), proof.max_rel_error, allowed);
+  }
+  share(group, "gradients proved", proof.max_rel_error, proof.failure);
+}
+
+void prove_sharded_step(StepSession& session, const ScalingOptions& options, ProcessGroup& group,
+                        StepProof& proof) {
+  std::vector<Values> before;
+  const NamedTensors& sharded = session.sharded_parameters();
+  for (const auto& [name, parameter] : sharded) before.push_back(to_values(parameter));
+  session.run_sharded();
+  proof.failure = group.differing_ranks("sharded weights proved", sharded);
+  if (!proof.failure.empty()) return;
+  const double allowed = kUpdateFactor * allowed_error(options.dtype);
+  for (size_t i = 0; i < sharded.size() && group.is_first(); ++i) {
+    const auto& [name, parameter] = session.parameters()[i];
+    const double error = change_error(before[i], sharded[i].second, parameter);
+    proof.sharded_error = std::max(proof.sharded_error, error);
+    if (error > allowed) {
+      proof.failure = fmt::format(
+          "wrong result: one step of a sharded optimizer changes {} otherwise than that of a whole "
+          "one, by {:.3g} of its largest change, allowed are {:g}",
+          name, error, allowed);
+    }
+  }
+  share(group, "sharded step proved", proof.sharded_error, proof.failure);
+}
+
+// All ranks have to call it and get the same answer.
+StepProof prove_step(StepSession& session, const ScalingOptions& options, ProcessGroup& group) {
+  StepProof proof;
+  group.enter("proof of the step");
+  prove_gradients(session, options, group, proof);
+  if (!proof.failure.empty()) return proof;
+  session.update();
+  proof.failure = group.differing_ranks("weights proved", session.parameters());
+  if (proof.failure.empty() && options.shard_optimizer)
+    prove_sharded_step(session, options, group, proof);
+  return proof;
+}
+
+// Each mode is run for --min-time in every round.
+class StepRounds {
+ public:
+  StepRounds(const ScalingOptions& options, ProcessGroup& group)
+      : options_(options), group_(group), session_(options, group) {
+    for (const StepMode mode : step_modes(options, group.size()))
+      records_.push_back({.mode = mode, .row = {.name = name_of(mode)}});
+  }
+
+  // Empty, or what is wrong.
+  std::string prove() {
+    proof_ = prove_step(session_, options_, group_);
+    if (proof_.failure.empty()) {
+      say(group_, fmt::format("proved: gradients within {:.1e} of one process with all samples",
+                              proof_.max_rel_error));
+    }
+    return proof_.failure;
+  }
+
+  void measure(ScalingResults& results) {
+    for (ModeRecord& record : records_) {
+      if (any_rank_interrupted(group_)) return;
+      warm_up(record);
+    }
+    run_rounds(group_,
+               {.cases = records_.size(),
+                .rounds = options_.rounds,
+                .seed = options_.seed,
+                .measure = [this](size_t index,
+                                  const std::string& place) { measure(records_[index], place); },
+                .finish =
+                    [&](const std::string& place) {
+                      say(group_, fmt::format("{}: {}", place, note_round()));
+                      std::vector<RowRecord> rows;
+                      for (const ModeRecord& record : records_) rows.push_back(record.row);
+                      results.keep(rows);
+                    }});
+  }
+
+ private:
+  struct ModeRecord {
+    StepMode mode;
+    int64_t steps = 1;  // in a round
+    double peak_bytes = 0;
+    double cpu_seconds = 0;  // in this round
+    RowRecord row;
+  };
+
+  void warm_up(ModeRecord& record) {
+    group_.enter(fmt::format("warm-up of {}", to_string(record.mode)));
+    instruments::MemoryMeter meter(group_.device());
+    meter.start();
+    const RoundSamples samples =
+        gather_samples(group_, session_.time_steps(record.mode, kWarmUpSteps).seconds);
+    record.peak_bytes = group_.largest_number(static_cast<double>(meter.read().peak_bytes));
+    // The last one: the first pay for what later ones find in caches.
+    double last = 0;
+    for (const auto& rank : samples) {
+      if (!rank.empty()) last = std::max(last, rank.back());
+    }
+    record.steps = agreed_iterations(group_, options_.min_seconds, last);
+  }
+
+  void measure(ModeRecord& record, const std::string& place) {
+    group_.enter(fmt::format("{}, {} steps {}", place, record.steps, to_string(record.mode)));
+    const RankTimes mine = session_.time_steps(record.mode, record.steps);
+    record.cpu_seconds = mine.cpu_seconds;
+    round_[record.mode] = gather_samples(group_, mine.seconds);
+  }
+
+  // Adds a repetition to every row. Returns the times of the round, in words.
+  std::string note_round() {
+    std::string times;
+    for (ModeRecord& record : records_) {
+      const RoundSamples& samples = round_.at(record.mode);
+      const double seconds = slowest_seconds(samples);
+      record.row.repetitions.push_back(
+          {seconds, record.cpu_seconds, record.steps, counters(record, seconds)});
+      record.row.samples.push_back(samples);
+      const bool is_global = record.mode == StepMode::alone_global;
+      times +=
+          fmt::format("{}{} {:.1f} ms", times.empty() ? "" : ", ",
+                      is_global ? "alone with all samples" : to_string(record.mode), seconds * 1e3);
+    }
+    return times;
+  }
+
+  // Of the ranks that compute.
+  harness::Counters counters(const ModeRecord& record, double seconds) const {
+    const StepMode mode = record.mode;
+    harness::Counters found = {{"ranks", group_.size()}};
+    // Its gradients are those of a step before, whose peak is no figure of the sums.
+    if (mode == StepMode::communication) return found;
+    found["peak_memory_MiB"] = record.peak_bytes / 1048576.0;
+    const Workload workload = workload_of(mode);
+    const auto samples = static_cast<double>(workload.batch * (is_alone(mode) ? 1 : group_.size()));
+    const auto flops = static_cast<double>(full_step_cost(workload).model_flops);
+    found["samples_per_second"] = samples / seconds;
+    found["tokens_per_second"] = samples * static_cast<double>(workload.seq) / seconds;
+    // Of one rank, as its device's peak is.
+    found["TFLOPS"] = flops / seconds * 1e-12;
+    found["model_flops"] = flops;
+    if (!is_data_parallel(mode)) return found;
+    if (options_.verify) {
+      found["max_rel_error"] =
+          mode == StepMode::sharded ? proof_.sharded_error : proof_.max_rel_error;
+    }
+    found.merge(scaling_counters(round_, mode, group_.size()));
+    return found;
+  }
+
+  Workload workload_of(StepMode mode) const {
+    Workload workload = options_.workload();
+    if (mode == StepMode::alone_global) workload.batch = *options_.global_batch;
+    return workload;
+  }
+
+  std::string name_of(StepMode mode) const {
+    const Workload workload = workload_of(mode);
+    return fmt::format("full_step/train/{}/{}/{}/batch:{}/seq:{}/ranks:{}/{}",
+                       workload.variant.name(), options_.size, to_string(workload.dtype),
+                       workload.batch, workload.seq, group_.size(), to_string(mode));
+  }
+
+  const ScalingOptions& options_;
+  ProcessGroup& group_;
+  StepSession session_;
+  StepProof proof_;
+  std::vector<ModeRecord> records_;
+  ModeSamples round_;
+};
+
+}  // namespace
+
+std::string_view to_string(StepMode mode) {
+  switch (mode) {
+    case StepMode::alone:
+    case StepMode::alone_global:  // told apart by the batch in the row's name
+      return "alone";
+    case StepMode::local:
+      return "local";
+    case StepMode::no_overlap:
+      return "no_overlap";
+    case StepMode::overlap:
+      return "overlap";
+    case StepMode::sharded:
+      return "sharded";
+    case StepMode::communication:
+      return "communication";
+  }
+  throw std::logic_error("unknown step mode");
+}
+
+harness::Counters scaling_counters(const ModeSamples& round, StepMode mode, int ranks) {
+  const auto has = [&](StepMode other) { return round.count(other) > 0; };
+  harness::Counters counters;
+  if (!has(StepMode::alone) || !has(mode)) return counters;
+  const double alone = slowest_seconds(round.at(StepMode::alone));
+  const double step = slowest_seconds(round.at(mode));
+  const auto percent = [&](double seconds) { return kPercent * seconds / step; };
+  // What a step would take if every rank were as fast as one alone and nothing were communicated.
+  double ideal = alone;
+  if (has(StepMode::alone_global)) {
+    ideal = slowest_seconds(round.at(StepMode::alone_global)) / ranks;
+    counters["strong_efficiency_percent"] = percent(ideal);
+    counters["loss_small_batch_percent"] = percent(alone - ideal);
+  } else {
+    counters["weak_efficiency_percent"] = percent(ideal);
+  }
+  if (!has(StepMode::local)) return counters;
+  const double slowest = slowest_seconds(round.at(StepMode::local));
+  const double mean = mean_seconds(round.at(StepMode::local));
+  counters["communication_percent"] = percent(step - slowest);
+  counters["loss_slower_local_percent"] = percent(mean - alone);
+  counters["loss_imbalance_percent"] = percent(slowest - mean);
+  counters["loss_communication_percent"] = percent(step - slowest);
+  if (mode == StepMode::overlap && has(StepMode::no_overlap)) {
+    const double plain = slowest_seconds(round.at(StepMode::no_overlap));
+    // Where the sums cost nothing there is nothing to hide.
+    if (plain > slowest)
+      counters["overlap_percent"] = kPercent * (plain - step) / (plain - slowest);
+  }
+  return counters;
+}
+
+std::string measure_steps(const ScalingOptions& options, ProcessGroup& group,
+                          ScalingResults& results) {
+  StepRounds rounds(options, group);
+  if (options.verify) {
+    const std::string failure = rounds.prove();
+    if (!failure.empty()) return failure;
+  }
+  rounds.measure(results);
+  return {};
+}
+
+}  // namespace tinyllama::distributed

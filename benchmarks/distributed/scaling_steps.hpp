@@ -1,0 +1,47 @@
+// The ways in which the ranks run a training step, proved and then measured against each other, so
+// that their differences say what communication costs.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "benchmarks/distributed/scaling_rows.hpp"
+
+namespace tinyllama::distributed {
+
+enum class StepMode {
+  alone,         ///< rank 0 computes a plain step, the others wait without using a processor
+  alone_global,  ///< the same with the samples of all ranks: what strong scaling starts from
+  local,         ///< every rank computes a plain step of its own
+  no_overlap,    ///< gradients are summed after the backward
+  overlap,       ///< gradients are summed while the backward runs
+  sharded,       ///< the same, with an optimizer state that is cut over the ranks
+  communication  ///< the sums alone
+};
+std::string_view to_string(StepMode mode);
+
+/// Every mode of one round.
+using ModeSamples = std::map<StepMode, RoundSamples>;
+
+/// Efficiency, shares and losses of the data-parallel step `mode` on `ranks` ranks, in percent of
+/// its time; the losses add up to 100 minus the efficiency. Those whose modes were not measured
+/// are left out:
+///   weak_efficiency = alone / step, strong_efficiency = alone_global / (ranks * step)
+///   communication = (step - local) / step, local and step being the slowest rank's
+///   overlap = (no_overlap - overlap) / (no_overlap - local), where communication takes any time
+///   loss_slower_local = (mean over ranks of local - alone) / step
+///   loss_imbalance = (slowest rank's local - mean over ranks of local) / step
+///   loss_communication = (step - slowest rank's local) / step
+///   loss_small_batch = (alone - alone_global / ranks) / step, strong scaling only
+harness::Counters scaling_counters(const ModeSamples& round, StepMode mode, int ranks);
+
+/// Rows of the training step. Unless the options leave the proof out, it is measured only after
+/// gradients agreed with those of rank 0 alone with the samples of all ranks, weights after an
+/// update were the same on all ranks, to the bit, and with a sharded optimizer its weights agreed
+/// with those. Returns what is wrong, on all ranks the same; empty where nothing is. The results
+/// get the rows after every round.
+std::string measure_steps(const ScalingOptions& options, ProcessGroup& group,
+                          ScalingResults& results);
+
+}  // namespace tinyllama::distributed

@@ -1,0 +1,221 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+
+#include "benchmarks/distributed/collectives.hpp"
+#include "benchmarks/distributed/scaling_steps.hpp"
+#include "benchmarks/distributed/testing.hpp"
+#include "model/testing.hpp"
+
+namespace tinyllama::distributed {
+namespace {
+
+using ::tinyllama::testing::error_of;
+
+ScalingOptions parse(std::vector<const char*> arguments, int ranks = 2) {
+  arguments.insert(arguments.begin(), "tiny_llama_scaling");
+  return *parse_scaling_options(static_cast<int>(arguments.size()), arguments.data(), ranks,
+                                TINY_LLAMA_SOURCE_DIR "/fixtures/problem_sizes.json");
+}
+
+std::string refusal(std::vector<const char*> arguments, int ranks = 2) {
+  return error_of<std::invalid_argument>([&] { parse(std::move(arguments), ranks); });
+}
+
+TEST(ScalingOptionsTest, DefaultsAreAWeakStudyOfSmall) {
+  const ScalingOptions options = parse({});
+  EXPECT_EQ(options.size, "small");
+  EXPECT_EQ(options.batch, 8);
+  EXPECT_EQ(options.seq, 256);
+  EXPECT_FALSE(options.global_batch);
+  EXPECT_EQ(options.bucket_bytes(), int64_t{25} << 20);
+  EXPECT_TRUE(options.measures("full_step"));
+  EXPECT_TRUE(options.measures("all_gather"));
+}
+
+TEST(ScalingOptionsTest, AGlobalBatchIsSharedByTheRanks) {
+  EXPECT_EQ(parse({"--global-batch=12"}, 4).batch, 3);
+  EXPECT_CONTAINS(refusal({"--global-batch=10"}, 4),
+                  "--global-batch 10: must be a multiple of the 4 ranks");
+  EXPECT_CONTAINS(refusal({"--global-batch=8", "--batch=4"}), "--batch 4 with --global-batch 8");
+}
+
+TEST(ScalingOptionsTest, WhatCannotBeIsNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"--components=step", "--components 'step': must be one of full_step"},
+      {"--size=huge", "--size 'huge'"},
+      {"--dtype=f64", "--dtype 'f64'"},
+      {"--bucket-mb=0", "--bucket-mb 0"},
+      {"--timeout=-1", "--timeout -1"},
+      {"--timeout=1e10", "--timeout 1e+10: must be from 0.1 to 1e+06"},
+      {"--seq=1", "--seq 1: must be 2 or more"},
+      {"--rounds=0", "--rounds 0"},
+      {"--max-bytes=3", "--max-bytes 3"},
+      {"--verify=only", "--verify 'only'"}};
+  for (const auto& [argument, part] : cases) EXPECT_CONTAINS(refusal({argument}), part);
+  EXPECT_CONTAINS(refusal({"--shard-optimizer", "--dtype=amp_f16"}), "amp_f16");
+}
+
+TEST(ScalingOptionsTest, RanksAgreeOnWhatIsComputedAndNotOnWhereItGoes) {
+  const auto one = agreement_of(parse({"--benchmark_out=a.json", "--timeout=5"}));
+  EXPECT_EQ(one, agreement_of(parse({})));
+  EXPECT_NE(one, agreement_of(parse({"--bucket-mb=1"})));
+  EXPECT_NE(one, agreement_of(parse({"--seed=1"})));
+}
+
+TEST(RandomOrderTest, EveryIndexComesOnce) {
+  for (const size_t count : {0U, 1U, 5U}) {
+    auto order = random_order(count, 42, 3);
+    std::sort(order.begin(), order.end());
+    for (size_t i = 0; i < count; ++i) EXPECT_EQ(order.at(i), i);
+  }
+}
+
+TEST(RandomOrderTest, TheSameNumbersGiveTheSameOrderAndRoundsDiffer) {
+  EXPECT_EQ(random_order(6, 1, 2), random_order(6, 1, 2));
+  std::set<std::vector<size_t>> orders;
+  for (uint64_t round = 0; round < 20; ++round) orders.insert(random_order(6, 1, round));
+  EXPECT_GT(orders.size(), 15U);
+}
+
+TEST(ScalingRowTest, RepetitionsAreInGoogleBenchmarksFormat) {
+  const auto row =
+      to_case_result({.name = "step/ranks:2",
+                      .repetitions = {{0.002, 0.001, 4, {{"ranks", 2}}}, {0.004, 0.003, 4, {}}}});
+  ASSERT_EQ(row.entries.size(), 6U);
+  const auto& first = row.entries[0];
+  const harness::Json expected = {
+      {"name", "step/ranks:2"}, {"run_type", "iteration"}, {"repetition_index", 0},
+      {"repetitions", 2},       {"iterations", 4},         {"real_time", 2.0},
+      {"cpu_time", 1.0},        {"time_unit", "ms"},       {"ranks", 2.0}};
+  for (const auto& [key, value] : expected.items()) EXPECT_EQ(first.at(key), value) << key;
+}
+
+TEST(ScalingRowTest, AggregatesAreThoseOfTheRepetitions) {
+  const auto row = to_case_result({.name = "x",
+                                   .unit = benchmark::kMicrosecond,
+                                   .repetitions = {{1e-6, 0, 1, {{"c", 1}}},
+                                                   {2e-6, 0, 1, {{"c", 2}}},
+                                                   {6e-6, 0, 1, {{"c", 9}, {"sometimes", 1}}}}});
+  ASSERT_EQ(row.entries.size(), 7U);
+  const auto& mean = row.entries[3];
+  EXPECT_EQ(mean.at("aggregate_name"), "mean");
+  EXPECT_DOUBLE_EQ(mean.at("real_time"), 3);
+  EXPECT_DOUBLE_EQ(mean.at("c"), 4);
+  EXPECT_FALSE(mean.contains("sometimes"));
+  EXPECT_EQ(row.entries[4].at("aggregate_name"), "median");
+  EXPECT_DOUBLE_EQ(row.entries[4].at("real_time"), 2);
+  EXPECT_NEAR(row.entries[5].at("real_time").get<double>(), 2.6457513, 1e-6);
+  EXPECT_EQ(row.entries[6].at("aggregate_unit"), "percentage");
+  EXPECT_NEAR(row.entries[6].at("real_time").get<double>(), 2.6457513 / 3, 1e-6);
+}
+
+TEST(ScalingRowTest, TheMedianOfAnEvenNumberIsTheMeanOfTheMiddleTwo) {
+  const auto row = to_case_result({.repetitions = {{4}, {1}, {2}, {3}}});
+  EXPECT_DOUBLE_EQ(row.entries[5].at("real_time"), 2500);
+}
+
+TEST(ScalingRowTest, OneRepetitionHasNoAggregates) {
+  EXPECT_EQ(to_case_result({.repetitions = {{1}}}).entries.size(), 1U);
+}
+
+TEST(TimeIterationsTest, OnlyCallsAreTimedAndAllOfThem) {
+  ProcessGroup alone({}, instruments::Device::select("cpu"), std::chrono::milliseconds(100), {});
+  std::string order;
+  const RankTimes times = time_iterations(
+      alone, {.run = [&] { order += 'r'; }, .prepare = [&] { order += 'p'; }, .calls = 3}, 2);
+  EXPECT_EQ(order, "prrrprrr");
+  EXPECT_EQ(times.seconds.size(), 2U);
+  EXPECT_EQ(agreed_iterations(alone, 0.5, 0.2), 3);
+  EXPECT_EQ(agreed_iterations(alone, 0, 0), 1);
+}
+
+TEST(RunRoundsTest, EveryCaseIsMeasuredOnceInARound) {
+  ProcessGroup alone({}, instruments::Device::select("cpu"), std::chrono::milliseconds(100), {});
+  std::multiset<size_t> measured;
+  std::vector<std::string> places;
+  run_rounds(alone, {.cases = 3,
+                     .rounds = 2,
+                     .measure = [&](size_t index, const std::string&) { measured.insert(index); },
+                     .finish = [&](const std::string& place) { places.push_back(place); }});
+  EXPECT_EQ(measured, (std::multiset<size_t>{0, 0, 1, 1, 2, 2}));
+  EXPECT_EQ(places, (std::vector<std::string>{"round 1 of 2", "round 2 of 2"}));
+}
+
+TEST(RankSamplesTest, TheSlowestRankMakesAStep) {
+  const RoundSamples round = {{1, 4}, {3, 2}};
+  EXPECT_DOUBLE_EQ(slowest_seconds(round), 3.5);
+  EXPECT_DOUBLE_EQ(mean_seconds(round), 2.5);
+}
+
+TEST(RankSamplesTest, RanksThatHadNothingToDoDoNotCount) {
+  const RoundSamples round = {{2}, {}};
+  EXPECT_DOUBLE_EQ(slowest_seconds(round), 2);
+  EXPECT_DOUBLE_EQ(mean_seconds(round), 2);
+  EXPECT_THROW(slowest_seconds({{}, {}}), std::invalid_argument);
+}
+
+TEST(ScalingCountersTest, WeakScalingLosesToWhatTheModesShow) {
+  const ModeSamples round = {{StepMode::alone, {{8}, {}}},
+                             {StepMode::local, {{9}, {11}}},
+                             {StepMode::no_overlap, {{19}, {18}}},
+                             {StepMode::overlap, {{15}, {16}}}};
+  const auto counters = scaling_counters(round, StepMode::overlap, 2);
+  EXPECT_DOUBLE_EQ(counters.at("weak_efficiency_percent"), 50);
+  EXPECT_DOUBLE_EQ(counters.at("loss_slower_local_percent"), 12.5);
+  EXPECT_DOUBLE_EQ(counters.at("loss_imbalance_percent"), 6.25);
+  EXPECT_DOUBLE_EQ(counters.at("loss_communication_percent"), 31.25);
+  EXPECT_DOUBLE_EQ(counters.at("overlap_percent"), 37.5);
+  EXPECT_EQ(counters.count("strong_efficiency_percent"), 0U);
+}
+
+TEST(ScalingCountersTest, StrongScalingAlsoLosesToSmallBatches) {
+  const ModeSamples round = {{StepMode::alone, {{5}, {}}},
+                             {StepMode::alone_global, {{8}, {}}},
+                             {StepMode::local, {{6}, {6}}},
+                             {StepMode::overlap, {{8}, {7}}}};
+  const auto counters = scaling_counters(round, StepMode::overlap, 2);
+  EXPECT_DOUBLE_EQ(counters.at("strong_efficiency_percent"), 50);
+  EXPECT_DOUBLE_EQ(counters.at("loss_small_batch_percent"), 12.5);
+}
+
+TEST(ScalingCountersTest, LossesAndEfficiencyAddUp) {
+  const ModeSamples round = {{StepMode::alone, {{5.1}, {}, {}}},
+                             {StepMode::alone_global, {{13.7}, {}, {}}},
+                             {StepMode::local, {{5.9}, {6.3}, {6.1}}},
+                             {StepMode::overlap, {{7.7}, {7.9}, {7.8}}}};
+  double sum = 0;
+  for (const auto& [name, value] : scaling_counters(round, StepMode::overlap, 3)) {
+    if (name.rfind("loss_", 0) == 0 || name == "strong_efficiency_percent") sum += value;
+  }
+  EXPECT_NEAR(sum, 100, 1e-9);
+}
+
+TEST(ScalingCountersTest, NothingIsHiddenWhereSumsCostNothing) {
+  const ModeSamples round = {{StepMode::alone, {{5}, {}}},
+                             {StepMode::local, {{6}, {6}}},
+                             {StepMode::no_overlap, {{6}, {6}}},
+                             {StepMode::overlap, {{6}, {6}}}};
+  EXPECT_EQ(scaling_counters(round, StepMode::overlap, 2).count("overlap_percent"), 0U);
+}
+
+TEST(MessageSizesTest, SizesGrowByFourAndBucketsAreAmongThem) {
+  EXPECT_EQ(message_sizes(20000, {5000, 16384, 30000}, 8),
+            (std::vector<int64_t>{1024, 4096, 5000, 16384}));
+}
+
+TEST(MessageSizesTest, SizesAreRoundedUpToWholeShares) {
+  EXPECT_EQ(message_sizes(4096, {}, 12), (std::vector<int64_t>{1032, 4104}));
+}
+
+TEST(BusFactorTest, FactorsAreThoseOfNcclTests) {
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::all_reduce, 2), 1.0);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::all_reduce, 4), 1.5);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::reduce_scatter, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::all_gather, 2), 0.5);
+}
+
+}  // namespace
+}  // namespace tinyllama::distributed
