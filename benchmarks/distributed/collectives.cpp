@@ -153,7 +153,7 @@ class CollectiveRounds {
   // What is wrong with its result on any rank, empty where nothing is.
   std::string prepare(MessageRecord& record) {
     Message found = message(record);
-    record.row.unit = benchmark::kMicrosecond;
+    record.row.unit = "us";
     record.row.name = fmt::format("{}/{}/bytes:{}/ranks:{}", to_string(record.collective),
                                   to_string(options_.dtype), record.bytes, group_.size());
     const std::string proof = "proof of " + record.row.name;

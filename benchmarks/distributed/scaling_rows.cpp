@@ -6,13 +6,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <numeric>
 #include <stdexcept>
 #include <utility>
 
 #include "benchmarks/console/text_table.hpp"
-#include "benchmarks/harness/reporter.hpp"
+#include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "model/file_io.hpp"
 
@@ -20,67 +18,6 @@ namespace tinyllama::distributed {
 namespace {
 
 using harness::Json;
-using Run = benchmark::BenchmarkReporter::Run;
-using Values = std::vector<double>;
-
-double mean(const Values& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-// Of an even number of values the mean of the middle two.
-double median(Values values) {
-  const size_t half = values.size() / 2;
-  std::sort(values.begin(), values.end());
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
-double standard_deviation(const Values& values) {
-  const double middle = mean(values);
-  double squares = 0;
-  for (const double value : values) squares += (value - middle) * (value - middle);
-  return std::sqrt(squares / static_cast<double>(values.size() - 1));
-}
-
-double variation(const Values& values) {
-  const double middle = mean(values);
-  return middle == 0 ? 0 : standard_deviation(values) / middle;
-}
-
-Run run_of(const RowRecord& record) {
-  Run run;
-  run.run_name.function_name = record.name;
-  run.threads = 1;
-  run.repetitions = static_cast<int64_t>(record.repetitions.size());
-  run.time_unit = record.unit;
-  return run;
-}
-
-// `of`: one number of the repetitions'.
-template <typename Statistic>
-Run aggregate(const RowRecord& record, const char* name, benchmark::StatisticUnit unit,
-              Statistic of) {
-  const auto over = [&](auto value_of) {
-    Values values;
-    for (const Repetition& repetition : record.repetitions) values.push_back(value_of(repetition));
-    return of(values);
-  };
-  Run run = run_of(record);
-  run.run_type = Run::RT_Aggregate;
-  run.aggregate_name = name;
-  run.aggregate_unit = unit;
-  run.iterations = 1;
-  run.real_accumulated_time = over([](const Repetition& r) { return r.seconds; });
-  run.cpu_accumulated_time = over([](const Repetition& r) { return r.cpu_seconds; });
-  for (const auto& [counter, unused] : record.repetitions.front().counters) {
-    const bool in_all =
-        std::all_of(record.repetitions.begin(), record.repetitions.end(),
-                    [&key = counter](const Repetition& r) { return r.counters.count(key) > 0; });
-    if (!in_all) continue;
-    run.counters[counter] =
-        over([&key = counter](const Repetition& r) { return r.counters.at(key); });
-  }
-  return run;
-}
 
 // "0", "0-3,8": the processors that this process may use, as taskset writes them.
 std::string allowed_cores() {
@@ -154,36 +91,16 @@ const Json& typical(const harness::CaseResult& row) {
 }  // namespace
 
 harness::CaseResult to_case_result(const RowRecord& record) {
-  harness::CaseResult result;
-  harness::CaseReporter reporter(
-      [&](harness::CaseResult finished) { result = std::move(finished); });
-  std::vector<Run> runs;
-  for (const Repetition& repetition : record.repetitions) {
-    Run run = run_of(record);
-    run.run_type = Run::RT_Iteration;
-    run.repetition_index = static_cast<int64_t>(runs.size());
-    run.iterations = repetition.iterations;
-    const auto iterations = static_cast<double>(repetition.iterations);
-    run.real_accumulated_time = repetition.seconds * iterations;
-    run.cpu_accumulated_time = repetition.cpu_seconds * iterations;
-    for (const auto& [counter, value] : repetition.counters) run.counters[counter] = value;
-    runs.push_back(std::move(run));
-  }
-  reporter.ReportRuns(runs);
-  if (record.repetitions.size() > 1) {
-    reporter.ReportRuns({aggregate(record, "mean", benchmark::kTime, mean),
-                         aggregate(record, "median", benchmark::kTime, median),
-                         aggregate(record, "stddev", benchmark::kTime, standard_deviation),
-                         aggregate(record, "cv", benchmark::kPercentage, variation)});
-  }
-  reporter.Finalize();
-  return result;
+  harness::Outcome outcome;
+  outcome.repetitions = record.repetitions;
+  const auto repetitions = static_cast<int64_t>(record.repetitions.size());
+  return harness::to_rows(record.name, {record.name, 0, repetitions, record.unit}, outcome);
 }
 
 ScalingResults::ScalingResults(const ScalingOptions& options, ProcessGroup& group,
                                const std::vector<int64_t>& bucket_bytes)
     : options_(options), is_first_(group.is_first()) {
-  context_ = harness::CaseReporter::benchmark_context();
+  context_ = harness::benchmark_context();
   context_["schema_version"] = harness::kSchemaVersion;
   context_.update(instruments::machine_context(group.device()));
   context_["seed"] = options.seed;

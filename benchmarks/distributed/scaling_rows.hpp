@@ -2,30 +2,24 @@
 // it goes to.
 #pragma once
 
-#include <benchmark/benchmark.h>
-
 #include <string>
 #include <vector>
 
 #include "benchmarks/distributed/rounds.hpp"
 #include "benchmarks/distributed/scaling_options.hpp"
 #include "benchmarks/harness/counters.hpp"
-#include "benchmarks/harness/result_document.hpp"
+#include "benchmarks/harness/rows.hpp"
 
 namespace tinyllama::distributed {
 
-/// One round's measurement of a row.
-struct Repetition {
-  double seconds = 0;      ///< of one iteration, on the slowest rank
-  double cpu_seconds = 0;  ///< of one iteration, all threads of rank 0's process
-  int64_t iterations = 1;
-  harness::Counters counters = {};
-};
+/// One round's measurement of a row: seconds of an iteration on the slowest rank, processor seconds
+/// of all threads of rank 0's process.
+using harness::Repetition;
 
 /// A row while it is measured.
 struct RowRecord {
   std::string name = {};
-  benchmark::TimeUnit unit = benchmark::kMillisecond;
+  std::string unit = "ms";
   std::vector<Repetition> repetitions = {};  ///< a round
   std::vector<RoundSamples> samples = {};    ///< a round: what each rank measured
 };

@@ -95,7 +95,7 @@ TEST(ScalingRowTest, RepetitionsAreInGoogleBenchmarksFormat) {
 
 TEST(ScalingRowTest, AggregatesAreThoseOfTheRepetitions) {
   const auto row = to_case_result({.name = "x",
-                                   .unit = benchmark::kMicrosecond,
+                                   .unit = "us",
                                    .repetitions = {{1e-6, 0, 1, {{"c", 1}}},
                                                    {2e-6, 0, 1, {{"c", 2}}},
                                                    {6e-6, 0, 1, {{"c", 9}, {"sometimes", 1}}}}});
