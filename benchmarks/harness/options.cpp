@@ -327,7 +327,8 @@ void check_figures_of_merit(const Options& options) {
 KnownSlowdown parse_slowdown(const std::string& text) {
   constexpr double most = 10;
   const size_t equals = text.rfind('=');
-  const std::string number = equals == std::string::npos ? "" : text.substr(equals + 1);
+  const bool has_both = equals != std::string::npos && equals > 0;
+  const std::string number = has_both ? text.substr(equals + 1) : "";
   char* end = nullptr;
   const double fraction = std::strtod(number.c_str(), &end);
   if (number.empty() || *end != '\0' || !(fraction > 0 && fraction <= most)) {

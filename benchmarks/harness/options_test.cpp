@@ -275,7 +275,7 @@ TEST(OptionsTest, AKnownSlowdownIsOfTheServedProgramOnly) {
   EXPECT_EQ(slow[0].fraction, 0.05);
   EXPECT_EQ(slow[1].fraction, 10);
   EXPECT_CONTAINS(error({"--slow", "ffn=0.1"}), "--slow: only with --serve");
-  for (const char* bad : {"ffn", "ffn=", "ffn=0", "ffn=-1", "ffn=11", "ffn=nan", "ffn=5%"})
+  for (const char* bad : {"ffn", "ffn=", "ffn=0", "ffn=-1", "ffn=11", "ffn=nan", "ffn=5%", "=0.5"})
     EXPECT_CONTAINS(error({"--serve", "--slow", bad}), "must be REGEX=FRACTION") << bad;
 }
 

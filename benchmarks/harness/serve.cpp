@@ -99,14 +99,17 @@ double read_seconds(const Json& request, double most_seconds) {
   return value.get<double>();
 }
 
-// Takes longer than its work by a fraction of it. On a GPU the device is waited for first, as
-// otherwise only the host would be slowed.
+// Takes longer than its work by a fraction of it. On a GPU the device is waited for before and
+// after the work: what was queued earlier is no part of its duration, and the idle time while the
+// host spins lies between the device's own events. So nothing is queued ahead there, and the
+// waiting comes on top of the fraction.
 class SlowedWork final : public WorkItem {
  public:
   SlowedWork(std::unique_ptr<WorkItem> work, const instruments::Device& device, double fraction)
       : work_(std::move(work)), device_(device), fraction_(fraction) {}
   void prepare() override { work_->prepare(); }
   void run() override {
+    device_.synchronize();
     const auto start = Clock::now();
     work_->run();
     device_.synchronize();

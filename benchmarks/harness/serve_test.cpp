@@ -172,26 +172,21 @@ TEST_F(ServerTest, ATurnUsesItsTimeAndRunsAtLeastOnce) {
   EXPECT_GT(iterations, 10U) << "a product of 8 by 8 takes microseconds";
 }
 
-TEST_F(ServerTest, ASlowedCaseTakesLongerByItsFractionAndComputesTheSame) {
-  const auto fastest = [&](size_t index) {
-    const Json seconds = time(index, 0.02).at("seconds");
-    return *std::min_element(seconds.begin(), seconds.end());
-  };
-  slow = {{"/forward/", 5.0}};
-  ASSERT_TRUE(ask("open", 0, {{"verify", true}}).contains("opened"));
-  ASSERT_TRUE(ask("open", 1).contains("opened"));
-  const double slowed = fastest(0).get<double>();
-  const double untouched = fastest(1).get<double>();
-  ask("close", 0);
-  slow.clear();
+TEST_F(ServerTest, OnlyCasesThatTheExpressionFindsTakeLonger) {
   Server plain(cpu, cases, settings);
-  const auto ask_plain = [&](const Json& request) { return plain.answer(request.dump()); };
-  ask_plain({{"do", "open"}, {"case", cases[0].name()}});
-  const Json seconds =
-      ask_plain({{"do", "time"}, {"case", cases[0].name()}, {"seconds", 0.02}}).at("seconds");
-  const double as_it_is = std::min_element(seconds.begin(), seconds.end())->get<double>();
-  EXPECT_GT(slowed, 4 * as_it_is);
-  EXPECT_LT(untouched, slowed) << "the expression does not find it";
+  slow = {{"/forward/", 1.0}, {"/forward/", 5.0}};
+  // The least of a turn: other work on the machine only adds to it.
+  const auto fastest = [&](Server& timed, size_t index) {
+    const auto ask_it = [&](Json request) {
+      request["case"] = cases[index].name();
+      return timed.answer(request.dump());
+    };
+    ask_it({{"do", "open"}});
+    const Json seconds = ask_it({{"do", "time"}, {"seconds", 0.05}}).at("seconds");
+    return std::min_element(seconds.begin(), seconds.end())->get<double>();
+  };
+  EXPECT_GT(fastest(server(), 0), 4 * fastest(plain, 0)) << "the last of several fractions counts";
+  EXPECT_LT(fastest(server(), 1), 3 * fastest(plain, 1)) << "the expression does not find it";
 }
 
 TEST_F(ServerTest, ASlowdownThatSlowsNothingIsRefused) {

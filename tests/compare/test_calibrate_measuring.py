@@ -20,6 +20,7 @@ from tinyllama_tools.calibrate.measuring import (
 from tinyllama_tools.calibrate.real_runs import kept_runs
 from tinyllama_tools.calibrate.recorder import HowLong, WhatToRecord, next_path
 from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter
+from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.suite_run import PROJECT
 
 QUICK = ("--", "--pairs", "2", "--slice", "1ms")
@@ -116,6 +117,10 @@ def test_a_continued_recording_is_slowed_as_before(tmp_path: Path) -> None:
     with RecordingWriter(tmp_path / f"{kind_inside('ffn')}_0001.jsonl", header):
         pass
     assert _fraction_recorded(tmp_path, "ffn") == 0.125
+    older = tmp_path / "older"
+    write_recording(next_path(older, kind_inside("ffn")), 2)
+    with pytest.raises(BadInputError, match=r"inside_ffn_0001\.jsonl: made before"):
+        _fraction_recorded(older, "ffn")
 
 
 def test_slowing_wants_an_aa_recording_first(

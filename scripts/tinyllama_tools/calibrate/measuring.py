@@ -84,9 +84,15 @@ def _median(blocks: PairedBlocks, case: str) -> float:
 
 
 def _fraction_recorded(folder: Path, part: str) -> float | None:
-    """By how much earlier recordings slowed this part: those that continue them do so too."""
+    """By how much earlier recordings slowed this part: those that continue them do so too.
+
+    Raises BadInputError for a recording that does not say it.
+    """
     for path in recording_paths(folder, kind_inside(part)):
-        return float(read_recording(path).header.settings["new_slow"][_cases_of(part)])
+        slowed = read_recording(path).header.settings.get("new_slow") or {}
+        if _cases_of(part) not in slowed:
+            raise BadInputError(f"{path}: made before cases were slowed by --slow; move it away")
+        return float(slowed[_cases_of(part)])
     return None
 
 

@@ -44,9 +44,13 @@ NOTES = """\
   figures are: blocks drawn several times show less than they seem to.
 - Simulated families have a fresh simulation for every 50 of them at most.
 - Arithmetical slowdowns multiply the new side's times; injected ones are recordings of a program
-  that really repeats a part of its work. In a detection family one case is slow and all others are
-  A/A; the full step, which takes longer than all of them, is not in that family. Time is what the
-  blocks of the cases that are still open cost, with the proofs before them.
+  that really takes longer, by spinning for that fraction of each iteration (`--slow`). In a
+  detection family one case is slow and all others are A/A; the full step, which takes longer than
+  all of them, is not in that family. Time is what the blocks of the cases that are still open cost,
+  with the proofs before them.
+- For attribution a part spins, and the full step by what its layers' parts would add to it, as the
+  A/A blocks say. So it shows whether a part's share is found in measured times, and not that a slow
+  part makes a step slower.
 - A change within the margin is `same`, and rightly so: 2 % is not called slower at a margin of 3 %.
 - The other tools say `significant` of one case at a time, and correct for nothing. `apart`: base
   processes, then new processes, as two runs one after the other. `in turn`: the interleaved slices
