@@ -88,21 +88,19 @@ bool is_noisy(const MeasuredCase& row) {
   return row.spread.value_or(0) > kNoisy;
 }
 
-const std::vector<Column>& axes() {
-  static const std::vector<Column> all = {
-      {"size", [](const auto& row) { return row.test_case->size; }, "size {}", true},
-      {"batch", [](const auto& row) { return std::to_string(row.test_case->workload.batch); },
-       "batch {}", true},
-      {"seq", [](const auto& row) { return std::to_string(row.test_case->workload.seq); }, "seq {}",
-       true},
-      {"dtype",
-       [](const auto& row) { return std::string(to_string(row.test_case->workload.dtype)); },
-       "dtype {}", true},
-      {"variant", [](const auto& row) { return row.test_case->workload.variant.name(); },
-       "variant {}", true},
-      {"pass", [](const auto& row) { return std::string(to_string(row.test_case->pass)); },
-       "pass {}", true}};
-  return all;
+template <typename Value>
+Column axis(const char* title, Value value) {
+  return {title, [=](const auto& row) { return fmt::format("{}", value(*row.test_case)); },
+          fmt::format("{} {{}}", title), true};
+}
+
+std::vector<Column> axes() {
+  return {axis("size", [](const Case& c) { return c.size; }),
+          axis("batch", [](const Case& c) { return c.workload.batch; }),
+          axis("seq", [](const Case& c) { return c.workload.seq; }),
+          axis("dtype", [](const Case& c) { return to_string(c.workload.dtype); }),
+          axis("variant", [](const Case& c) { return c.workload.variant.name(); }),
+          axis("pass", [](const Case& c) { return to_string(c.pass); })};
 }
 
 Column column_of(const Counter& counter) {
