@@ -33,7 +33,6 @@ harness::Component attention() {
   return {"attention",
           kLayerPasses,
           attention_cost,
-          attention_memory,
           build,
           {},
           with_product_switches(

@@ -28,13 +28,9 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component model() {
-  return {"model",
-          {Pass::forward, Pass::forward_loss, Pass::backward, Pass::forward_backward},
-          model_cost,
-          model_memory,
-          build,
-          refuse_loss,
-          with_product_switches(kModelSwitches)};
+  return {"model",     {Pass::forward, Pass::forward_loss, Pass::backward, Pass::forward_backward},
+          model_cost,  build,
+          refuse_loss, with_product_switches(kModelSwitches)};
 }
 
 }  // namespace tinyllama::components

@@ -50,6 +50,7 @@ struct RawOptions {
   std::string components, passes, variants, sizes, dtypes, batches, seqs, memory_limit;
   std::string verify = "before";
   std::string admit = "fitting";
+  std::string find_limit;
   ModelDimensions custom;
 };
 
@@ -127,6 +128,11 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
   app.add_flag("--dry-run", options.dry_run,
                "print costs and predicted memory of every case, and run none; exact figures with "
                "--benchmark_format=json");
+  app.add_option("--find-limit", raw.find_limit,
+                 "batch, or seq: print the largest of each case whose predicted memory fits into "
+                 "--memory-limit, and time none");
+  app.add_flag("--confirm", options.confirm,
+               "with --find-limit: run the work there, and one step beyond, within the limit");
   app.add_flag("--figures-of-merit", options.figures_of_merit,
                "after the tables a line a figure, FOM <name> = <value> <unit>, and at the end "
                "SUCCESS or FAILED");
@@ -269,6 +275,21 @@ void check_figures_of_merit(const Options& options) {
   if (options.turns) refuse("--turns", "which answers requests and prints nothing else");
 }
 
+void read_find_limit(const RawOptions& raw, Options& options) {
+  if (options.confirm && raw.find_limit.empty())
+    throw std::invalid_argument("--confirm: only with --find-limit, whose limits it runs");
+  if (raw.find_limit.empty()) return;
+  if (raw.find_limit != "batch" && raw.find_limit != "seq") {
+    throw std::invalid_argument(
+        fmt::format("--find-limit '{}': must be one of batch, seq", raw.find_limit));
+  }
+  options.find_limit = raw.find_limit == "batch" ? LimitAxis::batch : LimitAxis::seq;
+  if (options.turns || options.list || options.dry_run || options.describe_device)
+    throw std::invalid_argument(
+        "--find-limit: not with --turns, --list, --dry-run or --describe-device, which do "
+        "something else");
+}
+
 // With --turns the requests say what is timed, and how long; peaks and files are not its business.
 void check_turns(const Options& options) {
   if (!options.turns) return;
@@ -311,6 +332,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
     return std::nullopt;
   options.axes = read_axes(app, raw, component_names);
   read_values(app, raw, options);
+  read_find_limit(raw, options);
   check_turns(options);
   check_figures_of_merit(options);
   return options;

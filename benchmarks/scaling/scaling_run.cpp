@@ -11,12 +11,12 @@
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/console/output_file.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
+#include "benchmarks/instruments/memory_prediction.hpp"
 #include "benchmarks/scaling/collectives.hpp"
 #include "benchmarks/scaling/run_control.hpp"
 #include "benchmarks/scaling/scaling_results.hpp"
 #include "benchmarks/scaling/step_proof.hpp"
 #include "benchmarks/scaling/step_rounds.hpp"
-#include "model/memory_cost.hpp"
 
 namespace tinyllama::scaling {
 namespace {
@@ -25,12 +25,13 @@ using console::ExitCode;
 
 // What a rank holds at its most: a step, and the copies that messages are made in. A sharded step
 // has a model of its own beside the other, with its messages.
-int64_t rank_bytes(const ScalingOptions& options, bool has_global_batch) {
+int64_t rank_bytes(const ScalingOptions& options, bool has_global_batch, c10::DeviceType device) {
   Workload workload = options.workload();
   if (has_global_batch) workload.batch = *options.global_batch;
   const int64_t weights =
       count_parameters(ModelConfig(options.dimensions)) * storage_bytes(options.dtype);
-  return full_step_memory(workload).peak() + (options.shard_optimizer ? 6 : 2) * weights;
+  return instruments::predict_step_memory(workload, device).peak() +
+         (options.shard_optimizer ? 6 : 2) * weights;
 }
 
 // Said before the first allocation, and not in the words of an allocator. Ranks of one host share
@@ -38,8 +39,9 @@ int64_t rank_bytes(const ScalingOptions& options, bool has_global_batch) {
 void refuse_for_memory(const ScalingOptions& options, const instruments::Device& device,
                        const distributed::LaunchEnvironment& where) {
   const int sharing = device.is_gpu() ? 1 : where.local_size;
-  const int64_t needed = rank_bytes(options, options.global_batch.has_value()) +
-                         (sharing - 1) * rank_bytes(options, false);
+  const c10::DeviceType type = device.torch().type();
+  const int64_t needed = rank_bytes(options, options.global_batch.has_value(), type) +
+                         (sharing - 1) * rank_bytes(options, false, type);
   const int64_t free = device.free_memory_bytes();
   if (needed <= free) return;
   throw std::invalid_argument(fmt::format(

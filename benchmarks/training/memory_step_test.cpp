@@ -1,11 +1,11 @@
-// The analysis of real steps against the formulas of model/memory_cost.hpp and the allocator.
+// The analysis of real steps against the predicted memory and the allocator.
 #include <gtest/gtest.h>
 
 #include "benchmarks/instruments/host_allocator.hpp"
+#include "benchmarks/instruments/memory_prediction.hpp"
 #include "benchmarks/training/memory_analysis.hpp"
 #include "benchmarks/training/memory_recorder.hpp"
 #include "benchmarks/training/memory_timeline.hpp"
-#include "model/memory_cost.hpp"
 #include "model/testing.hpp"
 #include "model/train_step.hpp"
 
@@ -94,9 +94,9 @@ TEST_P(MemoryStepTest, AgreesWithTheAllocatorToTheByte) {
   EXPECT_EQ(after[0], after[1]) << "a step that leaves memory behind";
 }
 
-TEST_P(MemoryStepTest, BreakdownAgreesWithTheFormulasToTheByte) {
+TEST_P(MemoryStepTest, BreakdownAgreesWithThePredictionToTheByte) {
   const Recorded recorded = record(GetParam());
-  const MemoryCost predicted = full_step_memory(GetParam());
+  const auto predicted = instruments::predict_step_memory(GetParam(), c10::kCPU);
   const Json& parts = recorded.memory["breakdown_at_peak"];
   EXPECT_EQ(parts["parameters"], predicted.weights);
   EXPECT_EQ(parts["optimizer_states"], predicted.optimizer_state);
@@ -148,16 +148,14 @@ TEST(MemoryStepPeakTest, IsThePredictedOne) {
   struct Case {
     int64_t seq;
     std::string component;
-    int64_t unpredicted;  // bytes
   };
-  // An update divides by a number, which libtorch makes a tensor of float64 and casts to float32.
-  for (const Case& at : {Case{16, "optimizer", 8 + 4}, Case{64, "loss/cross_entropy", 0},
-                         Case{128, "attention/core", 0}}) {
+  for (const Case& at :
+       {Case{16, "optimizer"}, Case{64, "loss/cross_entropy"}, Case{128, "attention/core"}}) {
     const Workload workload{config(), Variant(), Dtype::f32, 2, at.seq};
     const Recorded recorded = record(workload);
     EXPECT_EQ(recorded.memory["peak_component"], at.component) << "sequence " << at.seq;
     EXPECT_EQ(recorded.memory["peak_bytes"].get<int64_t>() - recorded.foreign_bytes,
-              full_step_memory(workload).peak() + at.unpredicted)
+              instruments::predict_step_memory(workload, c10::kCPU).peak())
         << "sequence " << at.seq;
   }
 }
@@ -166,7 +164,7 @@ TEST(MemoryStepPeakTest, CheckpointsKeepOneTensorALayer) {
   const Workload workload{config(), Variant({Switch::checkpoint}), Dtype::f32, 2, 64};
   const Recorded recorded = record(workload);
   EXPECT_EQ(sum(recorded.memory["component_activation_bytes"]),
-            full_step_memory(workload).activations);
+            instruments::predict_step_memory(workload, c10::kCPU).activations);
   EXPECT_EQ(recorded.memory["breakdown_at_peak"]["attention_scores"], 0);
 }
 

@@ -6,8 +6,8 @@
 #include <chrono>
 
 #include "benchmarks/instruments/context.hpp"
+#include "benchmarks/instruments/memory_prediction.hpp"
 #include "benchmarks/training/component_costs.hpp"
-#include "model/memory_cost.hpp"
 
 namespace tinyllama::training {
 namespace {
@@ -36,15 +36,16 @@ Json configuration_json(const TrainOptions& options, const std::string& data) {
           {"intermediate_dim", d.intermediate_dim}};
 }
 
-Json model_json(const TrainOptions& options) {
+Json model_json(const TrainOptions& options, c10::DeviceType device) {
   const Workload workload = options.workload();
   const Cost cost = step_cost(workload, options.gradient_accumulation_steps);
-  return {{"total_parameters", cost.parameters},
-          {"model_size_bytes", cost.parameters * storage_bytes(options.dtype)},
-          {"flops_per_step", cost.model_flops},
-          {"causal_flops_per_step", cost.causal_flops},
-          {"bytes_per_step", cost.bytes},
-          {"predicted_peak_memory_bytes", full_step_memory(workload).peak()}};
+  return {
+      {"total_parameters", cost.parameters},
+      {"model_size_bytes", cost.parameters * storage_bytes(options.dtype)},
+      {"flops_per_step", cost.model_flops},
+      {"causal_flops_per_step", cost.causal_flops},
+      {"bytes_per_step", cost.bytes},
+      {"predicted_peak_memory_bytes", instruments::predict_step_memory(workload, device).peak()}};
 }
 
 std::string utc_now() {
@@ -63,7 +64,7 @@ Json run_header(const TrainOptions& options, const instruments::Device& device,
           {"started", utc_now()},
           {"context", instruments::machine_context(device)},
           {"configuration", configuration_json(options, data)},
-          {"model", model_json(options)}};
+          {"model", model_json(options, device.torch().type())}};
 }
 
 Json distributed_json(const TrainOptions& options, const distributed::ProcessGroup& group) {

@@ -10,6 +10,7 @@
 
 #include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/console/option_grammar.hpp"
+#include "benchmarks/instruments/memory_prediction.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
 #include "benchmarks/training/flops_analysis.hpp"
 #include "benchmarks/training/memory_analysis.hpp"
@@ -21,7 +22,6 @@
 #include "benchmarks/training/tensorboard_events.hpp"
 #include "benchmarks/training/train_console.hpp"
 #include "benchmarks/training/trainer.hpp"
-#include "model/memory_cost.hpp"
 #include "model/weights.hpp"
 
 namespace tinyllama::training {
@@ -83,7 +83,8 @@ class TrainRun {
  private:
   // Said before the first allocation and the first file, and not in the words of an allocator.
   void refuse_for_memory() const {
-    int64_t predicted = full_step_memory(options_.workload()).peak();
+    int64_t predicted =
+        instruments::predict_step_memory(options_.workload(), device_.torch().type()).peak();
     // Messages, and with a sharded optimizer the copies that they are gathered in.
     const int64_t weights =
         count_parameters(ModelConfig(options_.dimensions)) * storage_bytes(options_.dtype);

@@ -15,9 +15,9 @@
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/gpu_runtime.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
+#include "benchmarks/instruments/memory_prediction.hpp"
 #include "benchmarks/instruments/system_readings.hpp"
 #include "model/file_io.hpp"
-#include "model/memory_cost.hpp"
 
 namespace tinyllama::training {
 namespace {
@@ -73,7 +73,8 @@ SetupLine check_libtorch(const SelectedDevice& selected) {
 SetupLine check_memory_of(const SelectedDevice& selected, const Workload& workload) {
   const auto* device = std::get_if<Device>(&selected);
   if (device == nullptr) return {SetupStatus::warning, "memory", "not known without a device"};
-  return check_memory(device->description(), device->free_memory_bytes(), workload);
+  const int64_t needed = instruments::predict_step_memory(workload, device->torch().type()).peak();
+  return check_memory(device->description(), device->free_memory_bytes(), workload, needed);
 }
 
 /// Makes a folder and those it lies in, as far as they are missing, and removes again what it made.
@@ -116,10 +117,9 @@ std::string to_text(const SetupLine& line) {
 }
 
 SetupLine check_memory(const instruments::DeviceDescription& device, int64_t free_bytes,
-                       const Workload& workload) {
+                       const Workload& workload, int64_t needed) {
   // What libraries use beside the tensors is not predicted.
   constexpr double tight = 0.9;
-  const int64_t needed = full_step_memory(workload).peak();
   const std::string found =
       fmt::format("{:.2f} GiB free of {:.2f} GiB; batch {} x seq {} needs about {:.2f} GiB",
                   gibibytes(free_bytes), gibibytes(device.memory_bytes), workload.batch,
