@@ -6,6 +6,7 @@
 
 #include "benchmarks/components/components.hpp"
 #include "benchmarks/console/command_line.hpp"
+#include "benchmarks/harness/find_limit.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"
 #include "benchmarks/harness/serve.hpp"
@@ -47,12 +48,15 @@ ExitCode run(int argc, const char* const* argv) {
               << "\n";
     return ExitCode::ok;
   }
+  // Attention's scratch, and so its predicted memory, is one of each thread.
+  if (options->threads) at::set_num_threads(*options->threads);
   if (options->dry_run) {
     std::cout << harness::dry_run_text(*options, plan, device);
     return ExitCode::ok;
   }
   instruments::start_autograd_threads();
   if (options->threads) at::set_num_threads(*options->threads);
+  if (options->find_limit) return harness::run_find_limit(*options, plan, device);
   if (options->serve) return harness::serve(*options, plan, device, weights ? &*weights : nullptr);
   return harness::run_suite(*options, plan, device, components::parts_of_step(),
                             weights ? &*weights : nullptr);

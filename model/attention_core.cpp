@@ -8,6 +8,7 @@
 
 #include "model/dtype.hpp"
 #include "model/kernels/attention.hpp"
+#include "model/meta_device.hpp"
 
 namespace tinyllama {
 namespace {
@@ -54,6 +55,12 @@ at::Tensor library_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at:
   const int64_t batch = q.size(0);
   const int64_t seq = q.size(1);
   const bool grouped = q.size(2) != k.size(2);
+  if (q.is_meta()) {
+    return meta_causal_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+                                 score_scale(q))
+        .transpose(1, 2)
+        .reshape({batch, seq, -1});
+  }
   return at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
                                           /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true,
                                           score_scale(q), /*enable_gqa=*/grouped)

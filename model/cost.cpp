@@ -279,9 +279,4 @@ int64_t count_parameters(const ModelConfig& config) {
   return 2 * config.vocab_size() * D + config.n_layers() * block + D;
 }
 
-int64_t largest_parameter(const ModelConfig& config) {
-  return config.hidden_dim() *
-         std::max({config.vocab_size(), config.hidden_dim(), config.intermediate_dim()});
-}
-
 }  // namespace tinyllama

@@ -76,7 +76,5 @@ Cost optimizer_cost(const Workload& workload);
 Cost full_step_cost(const Workload& workload);
 
 int64_t count_parameters(const ModelConfig& config);
-/// Elements of the largest single parameter.
-int64_t largest_parameter(const ModelConfig& config);
 
 }  // namespace tinyllama

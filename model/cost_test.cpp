@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "model/memory_cost.hpp"
-
 namespace tinyllama {
 namespace {
 
@@ -87,27 +85,6 @@ TEST(Cost, PassNames) {
   EXPECT_THROW(parse_pass("sideways"), std::invalid_argument);
   EXPECT_THROW(parse_dtype("f8"), std::invalid_argument);
   EXPECT_THROW(Variant::parse("qvk"), std::invalid_argument);
-}
-
-TEST(MemoryCost, KeepsTheKnownPartsOfAStep) {
-  const MemoryCost f32 = full_step_memory(kTiny);
-  EXPECT_EQ(f32.weights, 4 * 2'873'600);
-  EXPECT_EQ(f32.gradients, 4 * 2'873'600);
-  EXPECT_EQ(f32.optimizer_state, 8 * 2'873'600);
-  Workload bf16 = kTiny;
-  bf16.dtype = Dtype::bf16;
-  EXPECT_EQ(full_step_memory(bf16).optimizer_state, 4 * 2'873'600);
-  EXPECT_GT(f32.activations, full_step_memory(bf16).activations);
-}
-
-TEST(MemoryCost, GrowsWithBatchAndSequence) {
-  Workload larger = kTiny;
-  larger.batch = 16;
-  EXPECT_GT(full_step_memory(larger).activations, full_step_memory(kTiny).activations);
-  Workload longer = kTiny;
-  longer.seq = 256;
-  // Scores grow with the square of the sequence, so doubling it more than doubles the activations.
-  EXPECT_GT(full_step_memory(longer).activations, 2 * full_step_memory(kTiny).activations);
 }
 
 // One numerator for every variant, and what really ran beside it.

@@ -6,6 +6,8 @@
 
 #include <stdexcept>
 
+#include "model/meta_device.hpp"
+
 namespace tinyllama {
 namespace {
 
@@ -81,8 +83,9 @@ int64_t compute_bytes(Dtype dtype) {
 }
 
 std::optional<c10::ScalarType> autocast_type(c10::DeviceType device) {
-  if (!at::autocast::is_autocast_enabled(device)) return std::nullopt;
-  return at::autocast::get_autocast_dtype(device);
+  const c10::DeviceType known = autocast_device(device);
+  if (!at::autocast::is_autocast_enabled(known)) return std::nullopt;
+  return at::autocast::get_autocast_dtype(known);
 }
 
 AutocastScope::AutocastScope(Dtype dtype, c10::DeviceType device)
@@ -98,13 +101,22 @@ AutocastScope::AutocastScope(std::optional<c10::ScalarType> type, c10::DeviceTyp
 
 AutocastScope::~AutocastScope() {
   if (!active_) return;
-  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  if (at::autocast::decrement_nesting() == 0) {
+    at::autocast::clear_cache();
+    clear_meta_autocast_cache();
+  }
   set(previous_);
 }
 
 void AutocastScope::set(std::optional<c10::ScalarType> type) const {
-  at::autocast::set_autocast_enabled(device_, type.has_value());
-  if (type) at::autocast::set_autocast_dtype(device_, *type);
+  const c10::DeviceType known = autocast_device(device_);
+  at::autocast::set_autocast_enabled(known, type.has_value());
+  if (type) at::autocast::set_autocast_dtype(known, *type);
+  // Tensors on a CPU or GPU bring autocast's key with them, those on meta do not.
+  if (known != device_) {
+    c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::AutocastPrivateUse1,
+                                             type.has_value());
+  }
 }
 
 }  // namespace tinyllama

@@ -12,6 +12,7 @@
 #include "model/kernels/cross_entropy.hpp"
 #include "model/linear.hpp"
 #include "model/loss.hpp"
+#include "model/meta_device.hpp"
 
 namespace tinyllama {
 namespace {
@@ -93,7 +94,7 @@ class FusedLoss : public torch::autograd::Function<FusedLoss> {
     const at::Tensor scale = gradients[0] / saved[2];
     // A GPU would round the scale to a narrow operand's type first; a CPU multiplies in float32.
     const at::Tensor input_gradient =
-        saved[0].is_cuda() ? saved[0].to(at_least_float(saved[0].scalar_type())) : saved[0];
+        is_on_gpu(saved[0]) ? saved[0].to(at_least_float(saved[0].scalar_type())) : saved[0];
     return {(input_gradient * scale)
                 .to(context->saved_data["x_type"].toScalarType())
                 .view(context->saved_data["x_sizes"].toIntVector()),

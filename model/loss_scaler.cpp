@@ -36,7 +36,8 @@ bool LossScaler::unscale_and_step(AdamW& optimizer) {
   }
   at::Tensor found_non_finite = at::zeros({}, scale_.options());
   at::_amp_foreach_non_finite_check_and_unscale_(gradients, found_non_finite, scale_.reciprocal());
-  const bool finite = found_non_finite.item<float>() == 0.0f;
+  // On meta there is no value to look at: as if all were finite, for that step takes more memory.
+  const bool finite = found_non_finite.is_meta() || found_non_finite.item<float>() == 0.0f;
   if (finite) optimizer.step();
   at::_amp_update_scale_(scale_, growth_tracker_, found_non_finite, kGrowthFactor, kBackoffFactor,
                          kGrowthInterval);

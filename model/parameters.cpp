@@ -14,6 +14,8 @@ TensorInitializer::TensorInitializer(uint64_t seed, Dtype dtype, c10::Device dev
     : generator_(at::make_generator<at::CPUGeneratorImpl>(seed)), dtype_(dtype), device_(device) {}
 
 at::Tensor TensorInitializer::normal(at::IntArrayRef shape, double std) {
+  if (device_.is_meta())
+    return at::empty(shape, at::TensorOptions().dtype(storage_type(dtype_)).device(device_));
   // In float64, because float32 normal numbers differ in their last bits between processors.
   const at::Tensor drawn = at::empty(shape, c10::ScalarType::Double).normal_(0.0, std, generator_);
   // float16 first: what it holds of small values, bfloat16's 8 bits can then hold as well.
@@ -31,6 +33,8 @@ at::Tensor TensorInitializer::ones_parameter(at::IntArrayRef shape) {
 }
 
 at::Tensor TensorInitializer::tokens(at::IntArrayRef shape, int64_t end) {
+  if (device_.is_meta())
+    return at::empty(shape, at::TensorOptions().dtype(c10::ScalarType::Long).device(device_));
   return at::empty(shape, c10::ScalarType::Long).random_(0, end, generator_).to(device_);
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 
 #include "model/dtype.hpp"
@@ -31,6 +32,12 @@ bool has_onednn_product() {
 
 // Called by name and with boxed arguments, because its C++ signature differs between versions.
 at::Tensor multiply_by_onednn(const at::Tensor& a, const at::Tensor& b) {
+  // libtorch makes the first operand contiguous (mkldnn_linear_pointwise,
+  // native/mkldnn/Linear.cpp).
+  if (a.is_meta()) {
+    const at::Tensor first = a.contiguous();
+    return at::empty({a.size(0), b.size(0)}, a.options());
+  }
   static const auto operation = onednn_product();
   TORCH_CHECK(operation, "onednn: this libtorch has no mkldnn::_linear_pointwise");
   torch::jit::Stack stack;

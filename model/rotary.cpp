@@ -29,7 +29,9 @@ RotaryTable::RotaryTable(const ModelConfig& config, const Variant& variant, int6
   // Angles are float32, as LlamaForCausalLM has them whatever the type of its weights, but every
   // function is evaluated in float64 and then rounded: float32 functions differ in the last bit
   // between processors, and a float64 proof must hold on each.
-  const auto f64 = at::TensorOptions().dtype(c10::ScalarType::Double);
+  const auto f64 = at::TensorOptions()
+                       .dtype(c10::ScalarType::Double)
+                       .device(device.is_meta() ? device : c10::Device(c10::kCPU));
   const auto head_dim = config.head_dim();
   const at::Tensor exponents = at::arange(0, head_dim, 2, f64) / static_cast<double>(head_dim);
   const at::Tensor inverse_frequency =

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from tinyllama_tools.frontier.bracket import between
 from tinyllama_tools.longest_sequence import (
     CONFIRMED_SHARE,
     LONGEST,
     ModelQuestion,
+    between,
     find_target,
     longest_accepted,
     time_factor,

@@ -30,8 +30,7 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component attention() {
-  return {"attention", kLayerPasses, attention_cost, attention_memory, build, {}, kAttentionParts,
-          {"tiny"},    true};
+  return {"attention", kLayerPasses, attention_cost, build, {}, kAttentionParts, {"tiny"}, true};
 }
 
 }  // namespace tinyllama::components

@@ -30,7 +30,7 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component block() {
-  return {"block", kLayerPasses, block_cost, block_memory, build, {}, kBlockParts, {"tiny"}, true};
+  return {"block", kLayerPasses, block_cost, build, {}, kBlockParts, {"tiny"}, true};
 }
 
 }  // namespace tinyllama::components

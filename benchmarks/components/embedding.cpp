@@ -30,7 +30,7 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component embedding() {
-  return {"embedding", kLayerPasses, embedding_cost, embedding_memory, build};
+  return {"embedding", kLayerPasses, embedding_cost, build};
 }
 
 }  // namespace tinyllama::components

@@ -28,9 +28,7 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component feed_forward() {
-  return {"ffn", kLayerPasses, feed_forward_cost, feed_forward_memory,
-          build, {},           kFeedForwardParts, {"tiny"},
-          true};
+  return {"ffn", kLayerPasses, feed_forward_cost, build, {}, kFeedForwardParts, {"tiny"}, true};
 }
 
 }  // namespace tinyllama::components

@@ -29,7 +29,9 @@ class FullStepWork final : public harness::WorkItem {
         step_(model_, optimizer_) {
     load_weights(request, model_.parameters());
     set_mid_training_state(optimizer_, initializer_);
-    if (request.workload.variant.has(Switch::graph)) graph_.emplace(step_, optimizer_, batch_);
+    // Predicted as the steps before the capture, which need as much.
+    if (request.workload.variant.has(Switch::graph) && !request.device.is_meta())
+      graph_.emplace(step_, optimizer_, batch_);
   }
 
   void prepare() override {
@@ -48,6 +50,8 @@ class FullStepWork final : public harness::WorkItem {
       all.emplace_back("gradient of " + name, parameter.grad());
     return all;
   }
+  NamedTensors parameters() const override { return optimizer_.parameters(); }
+  NamedTensors optimizer_state() const override { return moments(optimizer_); }
 
  private:
   TensorInitializer initializer_;
@@ -67,7 +71,6 @@ harness::Component full_step() {
       "full_step",
       {Pass::train},
       [](const Workload& workload, Pass) { return full_step_cost(workload); },
-      [](const Workload& workload, Pass) { return full_step_memory(workload); },
       [](const harness::BuildRequest& request) { return std::make_unique<FullStepWork>(request); },
       refuse_loss,
       kModelParts | Part::update | Part::step,

@@ -33,7 +33,7 @@ std::string refusal(const Workload& workload, Pass pass) {
 }  // namespace
 
 harness::Component loss() {
-  return {"loss", kLayerPasses, loss_cost, loss_memory, build, refusal, kLossParts};
+  return {"loss", kLayerPasses, loss_cost, build, refusal, kLossParts};
 }
 
 }  // namespace tinyllama::components

@@ -28,10 +28,9 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component model() {
-  return {"model",    {Pass::forward, Pass::forward_loss, Pass::backward, Pass::forward_backward},
-          model_cost, model_memory,
-          build,      refuse_loss,
-          kModelParts};
+  return {"model",     {Pass::forward, Pass::forward_loss, Pass::backward, Pass::forward_backward},
+          model_cost,  build,
+          refuse_loss, kModelParts};
 }
 
 }  // namespace tinyllama::components

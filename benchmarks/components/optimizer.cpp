@@ -36,6 +36,8 @@ class OptimizerWork final : public harness::WorkItem {
   void prepare() override {}
   void run() override { optimizer_.step(); }
   NamedTensors results() const override { return optimizer_results(optimizer_); }
+  NamedTensors parameters() const override { return optimizer_.parameters(); }
+  NamedTensors optimizer_state() const override { return moments(optimizer_); }
 
  private:
   TensorInitializer initializer_;
@@ -49,7 +51,6 @@ harness::Component optimizer() {
       "optimizer",
       {Pass::update},
       [](const Workload& workload, Pass) { return optimizer_cost(workload); },
-      [](const Workload& workload, Pass) { return optimizer_memory(workload); },
       [](const harness::BuildRequest& request) { return std::make_unique<OptimizerWork>(request); },
       {},
       Part::update};

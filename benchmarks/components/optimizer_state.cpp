@@ -8,6 +8,12 @@ void set_mid_training_state(AdamW& optimizer, TensorInitializer& initializer) {
   for (const auto& [name, moment] : optimizer.second_moments()) moment.fill_(0x1p-12);
 }
 
+NamedTensors moments(const AdamW& optimizer) {
+  NamedTensors all = optimizer.first_moments();
+  append(all, optimizer.second_moments());
+  return all;
+}
+
 NamedTensors optimizer_results(const AdamW& optimizer) {
   NamedTensors all;
   for (const auto& [name, tensor] : optimizer.parameters())

@@ -12,6 +12,9 @@ namespace tinyllama::components {
 /// smooth function of it, and two implementations can be compared.
 void set_mid_training_state(AdamW& optimizer, TensorInitializer& initializer);
 
+/// Both moments of every parameter.
+NamedTensors moments(const AdamW& optimizer);
+
 /// Updated parameters and both moments, named for a comparison.
 NamedTensors optimizer_results(const AdamW& optimizer);
 

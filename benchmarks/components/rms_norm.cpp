@@ -28,7 +28,7 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component rms_norm() {
-  return {"rms_norm", kLayerPasses, rms_norm_cost, rms_norm_memory, build, {}, Part::norm};
+  return {"rms_norm", kLayerPasses, rms_norm_cost, build, {}, Part::norm};
 }
 
 }  // namespace tinyllama::components

@@ -35,7 +35,7 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component rotary() {
-  return {"rotary", kLayerPasses, rotary_cost, rotary_memory, build, {}, Part::rotary};
+  return {"rotary", kLayerPasses, rotary_cost, build, {}, Part::rotary};
 }
 
 }  // namespace tinyllama::components

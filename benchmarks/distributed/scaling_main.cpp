@@ -14,8 +14,8 @@
 #include "benchmarks/distributed/gradient_reducer.hpp"
 #include "benchmarks/distributed/scaling_steps.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
+#include "benchmarks/instruments/memory_prediction.hpp"
 #include "benchmarks/instruments/thread_pinning.hpp"
-#include "model/memory_cost.hpp"
 #include "model/optimized.hpp"
 #include "model/tiny_llama.hpp"
 
@@ -26,12 +26,13 @@ using console::ExitCode;
 
 // What a rank holds at its most: a step, and the copies that messages are made in. A sharded step
 // has a model of its own beside the other, with its messages.
-int64_t rank_bytes(const ScalingOptions& options, bool has_global_batch) {
+int64_t rank_bytes(const ScalingOptions& options, bool has_global_batch, c10::DeviceType device) {
   Workload workload = options.workload();
   if (has_global_batch) workload.batch = *options.global_batch;
   const int64_t weights =
       count_parameters(ModelConfig(options.dimensions)) * storage_bytes(options.dtype);
-  return full_step_memory(workload).peak() + (options.shard_optimizer ? 6 : 2) * weights;
+  return instruments::predict_step_memory(workload, device).peak() +
+         (options.shard_optimizer ? 6 : 2) * weights;
 }
 
 // Said before the first allocation, and not in the words of an allocator. Ranks of one host share
@@ -39,8 +40,9 @@ int64_t rank_bytes(const ScalingOptions& options, bool has_global_batch) {
 void refuse_for_memory(const ScalingOptions& options, const instruments::Device& device,
                        const LaunchEnvironment& where) {
   const int sharing = device.is_gpu() ? 1 : where.local_size;
-  const int64_t needed = rank_bytes(options, options.global_batch.has_value()) +
-                         (sharing - 1) * rank_bytes(options, false);
+  const c10::DeviceType type = device.torch().type();
+  const int64_t needed = rank_bytes(options, options.global_batch.has_value(), type) +
+                         (sharing - 1) * rank_bytes(options, false, type);
   const int64_t free = device.free_memory_bytes();
   if (needed <= free) return;
   throw std::invalid_argument(fmt::format(

@@ -1,9 +1,11 @@
 // One point of the plan: which component, pass, variant, size, dtype, batch and sequence.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "benchmarks/harness/component.hpp"
+#include "benchmarks/instruments/memory_prediction.hpp"
 
 namespace tinyllama::harness {
 
@@ -18,7 +20,13 @@ struct Case {
   /// <component>/<pass>/<variant>/<size>/<dtype>/batch:<B>/seq:<S>
   std::string name() const;
   Cost cost() const { return component->cost(workload, pass); }
-  MemoryCost memory() const { return component->memory(workload, pass); }
+  /// Found at the first call, which takes milliseconds, and then kept: whoever changes the case
+  /// afterwards resets known_memory.
+  const instruments::PredictedMemory& memory() const;
+
+  /// Type of device that it is to run on, for which memory is predicted.
+  c10::DeviceType device = c10::DeviceType::CPU;
+  mutable std::optional<instruments::PredictedMemory> known_memory = std::nullopt;
 };
 
 }  // namespace tinyllama::harness

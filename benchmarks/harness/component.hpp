@@ -10,7 +10,6 @@
 
 #include "benchmarks/instruments/device.hpp"
 #include "model/cost.hpp"
-#include "model/memory_cost.hpp"
 #include "model/parameters.hpp"
 #include "model/weights.hpp"
 
@@ -27,6 +26,9 @@ class WorkItem {
   /// What the last run computed, by name: outputs or the loss, and after a backward every gradient
   /// as "gradient of <name>".
   virtual NamedTensors results() const = 0;
+  /// What the prediction of memory counts as weights and their gradients, and as optimizer's state.
+  virtual NamedTensors parameters() const { return {}; }
+  virtual NamedTensors optimizer_state() const { return {}; }
 };
 
 struct BuildRequest {
@@ -45,7 +47,6 @@ struct Component {
   std::string name;
   std::vector<Pass> passes;
   std::function<Cost(const Workload&, Pass)> cost;
-  std::function<MemoryCost(const Workload&, Pass)> memory;
   /// Inputs, and weights unless they are given, depend on the seed alone, not on dtype or variant,
   /// so that a float64 build serves as reference.
   std::function<std::unique_ptr<WorkItem>(const BuildRequest&)> build;

@@ -48,9 +48,8 @@ TEST_F(InterleavedTest, EachCaseHasItsTime) {
 }
 
 TEST_F(InterleavedTest, NothingWhereTheyDoNotFitTogether) {
-  Component large = a;
-  large.memory = [](const Workload&, Pass) { return MemoryCost{.weights = int64_t{3} << 20}; };
-  const Case one = testing::small_case(large, Pass::forward);
+  Case one = testing::small_case(a, Pass::forward);
+  one.known_memory = instruments::PredictedMemory{.weights = int64_t{3} << 20};
   settings.memory_limit_bytes = int64_t{5} << 20;
   EXPECT_TRUE(time_cases_interleaved(cpu, {&one, &one}, settings).empty());
   EXPECT_EQ(runs, "");

@@ -28,6 +28,7 @@ class LayerWork final : public WorkItem {
   void prepare() override;
   void run() override;
   NamedTensors results() const override;
+  NamedTensors parameters() const override { return layer_.parameters; }
 
  private:
   void forward();

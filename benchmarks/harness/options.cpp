@@ -54,6 +54,7 @@ struct RawOptions {
   std::string admit = "fitting";
   std::optional<double> precision_percent;
   std::vector<std::string> slow;
+  std::string find_limit;
   ModelDimensions custom;
 };
 
@@ -151,6 +152,11 @@ void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
                  "default grid tables in place of a digest");
   app.add_option("--trace", options.trace_folder,
                  "write a Chrome trace of one untimed iteration of each case into this folder");
+  app.add_option("--find-limit", raw.find_limit,
+                 "batch, or seq: print the largest of each case whose predicted memory fits into "
+                 "--memory-limit, and time none");
+  app.add_flag("--confirm", options.confirm,
+               "with --find-limit: run the work there, and one step beyond, within the limit");
   app.add_flag("--figures-of-merit", options.figures_of_merit,
                "after the tables a line a figure, FOM <name> = <value> <unit>, and at the end "
                "SUCCESS or FAILED");
@@ -324,6 +330,21 @@ void check_figures_of_merit(const Options& options) {
   if (options.serve) refuse("--serve", "which answers requests and prints nothing else");
 }
 
+void read_find_limit(const RawOptions& raw, Options& options) {
+  if (options.confirm && raw.find_limit.empty())
+    throw std::invalid_argument("--confirm: only with --find-limit, whose limits it runs");
+  if (raw.find_limit.empty()) return;
+  if (raw.find_limit != "batch" && raw.find_limit != "seq") {
+    throw std::invalid_argument(
+        fmt::format("--find-limit '{}': must be one of batch, seq", raw.find_limit));
+  }
+  options.find_limit = raw.find_limit == "batch" ? LimitAxis::batch : LimitAxis::seq;
+  if (options.serve || options.list || options.dry_run || options.describe_device)
+    throw std::invalid_argument(
+        "--find-limit: not with --serve, --list, --dry-run or --describe-device, which do "
+        "something else");
+}
+
 KnownSlowdown parse_slowdown(const std::string& text) {
   constexpr double most = 10;
   const size_t equals = text.rfind('=');
@@ -384,6 +405,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
     return std::nullopt;
   options.axes = read_axes(app, raw, component_names);
   read_values(app, raw, options);
+  read_find_limit(raw, options);
   for (const std::string& text : raw.slow) options.slow.push_back(parse_slowdown(text));
   if (!options.slow.empty() && !options.serve) {
     throw std::invalid_argument(

@@ -15,6 +15,8 @@ namespace tinyllama::harness {
 enum class Verify { before, only, off };
 /// Which cases are attempted: those predicted to fit into memory, or all.
 enum class Admit { fitting, all };
+/// What --find-limit searches along.
+enum class LimitAxis { batch, seq };
 
 /// The axes a user named; an empty one was left out.
 struct AxisOptions {
@@ -67,6 +69,8 @@ struct Options {
   bool resume = false;
   bool list = false;
   bool dry_run = false;
+  std::optional<LimitAxis> find_limit;
+  bool confirm = false;  ///< run the limits that were found, and one step beyond
   bool describe_device = false;
   bool figures_of_merit = false;     ///< print FOM lines and how the run ended (tables.hpp)
   std::vector<std::string> columns;  ///< counters that the tables show beside their own

@@ -108,7 +108,7 @@ bool ParityGate::is_quick(int64_t flops) {
 // The reference while it is computed, and then its values, which lie in the host's memory as
 // float64; as many at most are a result's own while it is compared.
 int64_t ParityGate::reference_bytes(const Case& reference) const {
-  const MemoryCost memory = reference.memory();
+  const instruments::PredictedMemory& memory = reference.memory();
   if (device_.is_gpu()) return memory.peak();
   const int64_t gradients = memory.gradients + memory.inputs;
   const int64_t values = has_backward(reference.pass) ? gradients : memory.activations;
@@ -122,6 +122,7 @@ std::optional<int64_t> ParityGate::batch_for(const Case& planned, int64_t free_b
   reference.pass = reference_pass(planned);
   for (int64_t batch = std::max(planned.workload.batch, kSmallestBatch);;) {
     reference.workload.batch = batch;
+    reference.known_memory.reset();
     const bool fits = reference_bytes(reference) + planned.memory().peak() <= free_bytes;
     if (fits && is_quick(reference.cost().hardware_flops)) return batch;
     if (batch == kSmallestBatch) return fits ? std::optional(batch) : std::nullopt;

@@ -180,11 +180,10 @@ TEST_F(ParityGateTest, VerifiesAtTheCasesOwnBatchButAtLeastTwo) {
 TEST_F(ParityGateTest, HalvesTheBatchWhereMemoryForcesIt) {
   const Component component = testing::linear_component();
   const Case planned = testing::small_case(component, Pass::forward, Dtype::bf16, 16);
-  Workload reference = planned.workload;
-  reference.dtype = Dtype::f64;
-  reference.batch = 8;
+  const Case reference =
+      testing::small_case(component, Pass::forward_backward, Dtype::f64, /*batch=*/8);
   // The reference's values and, while they are compared, the case's own lie beside both.
-  const MemoryCost memory = testing::linear_memory(reference, Pass::forward_backward);
+  const instruments::PredictedMemory memory = reference.memory();
   const int64_t values = memory.gradients + memory.inputs;
   ASSERT_GT(values, 0);
   const int64_t enough = memory.peak() + planned.memory().peak() + 2 * values;

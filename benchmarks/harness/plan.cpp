@@ -102,6 +102,7 @@ class PlanBuilder {
       if (!passes.empty() && std::find(passes.begin(), passes.end(), pass) == passes.end())
         continue;
       Case added{&component, pass, size, workload, skip_reason(component, workload, pass)};
+      added.device = traits_.is_gpu ? c10::DeviceType::CUDA : c10::DeviceType::CPU;
       if (names_.insert(added.name()).second) cases_.push_back(std::move(added));
     }
   }

@@ -155,10 +155,10 @@ TEST_F(RunnerTest, ALimitWithinALimitGivesWayToTheOneBefore) {
 }
 
 TEST_F(RunnerTest, CasesAboveTheMemoryLimitAreSkippedWithBothNumbers) {
-  Component large = honest;
-  large.memory = [](const Workload&, Pass) { return MemoryCost{.weights = int64_t{3} << 30}; };
+  Case large = testing::small_case(honest, Pass::forward);
+  large.known_memory = instruments::PredictedMemory{.weights = int64_t{3} << 30};
   settings.memory_limit_bytes = int64_t{2} << 30;
-  run({testing::small_case(large, Pass::forward), testing::small_case(honest, Pass::backward)});
+  run({large, testing::small_case(honest, Pass::backward)});
   ASSERT_EQ(results.size(), 2U);
   if (cpu.free_memory_bytes() > settings.memory_limit_bytes) {
     EXPECT_EQ(skip(0), "predicted peak memory 3.00 GiB exceeds 2.00 GiB (--memory-limit)");

@@ -3,6 +3,7 @@
 #include "benchmarks/harness/serve.hpp"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -110,14 +111,12 @@ class ServerTest : public ::testing::Test {
   static std::string text(const Json& answer, const char* key) { return answer.value(key, "none"); }
   static int64_t live_bytes() { return instruments::host_allocator::read().live_bytes; }
 
-  // Holds 600 KiB and says so.
+  // Holds 600 KiB.
   static Component with_600_kib() {
     Component component = testing::linear_component();
-    component.memory = [](const Workload&, Pass) {
-      return MemoryCost{.weights = int64_t{600} << 10};
-    };
     component.build = [](const BuildRequest& request) -> std::unique_ptr<WorkItem> {
-      const at::Tensor x = at::empty({int64_t{600} << 10}, at::kByte).zero_();
+      const at::Tensor x = at::zeros({int64_t{600} << 10},
+                                     at::TensorOptions().dtype(at::kByte).device(request.device));
       const auto forward = [=] { return NamedTensors{{"output", x}}; };
       return std::make_unique<LayerWork>(Layer{{}, {}, forward, {}}, request.pass,
                                          request.workload.dtype, request.device.type());
@@ -300,9 +299,8 @@ TEST_F(ServerTest, RefusedCasesAreSkippedUnbuilt) {
   cases[0] = testing::small_case(counted, Pass::forward);
   cases[0].skip_reason = "has no such switch";
   EXPECT_EQ(ask("open", 0), Json({{"skipped", "has no such switch"}}));
-  Component large = counted;
-  large.memory = [](const Workload&, Pass) { return MemoryCost{.weights = int64_t{1} << 60}; };
-  cases[1] = testing::small_case(large, Pass::backward);
+  cases[1] = testing::small_case(counted, Pass::backward);
+  cases[1].known_memory = instruments::PredictedMemory{.weights = int64_t{1} << 60};
   EXPECT_CONTAINS(text(ask("open", 1), "skipped"), "predicted peak memory 1.00 EiB exceeds");
   EXPECT_EQ(*builds, 0);
 }
@@ -322,10 +320,9 @@ TEST_F(ServerTest, WhatOpenCasesUseIsNotLeftOfTheMemoryLimit) {
 
 TEST_F(ServerTest, NorIsItLeftForAProof) {
   const Component large = with_600_kib();
-  Component proved = honest;
-  proved.memory = large.memory;
   cases = {testing::small_case(large, Pass::forward),
-           testing::small_case(proved, Pass::forward, Dtype::f32, 4)};
+           testing::small_case(honest, Pass::forward, Dtype::f32, 4)};
+  cases[1].known_memory = instruments::PredictedMemory{.weights = int64_t{600} << 10};
   // Of two cases, or of one with its reference; not of three.
   settings.memory_limit_bytes = live_bytes() + (int64_t{1700} << 10);
   ASSERT_TRUE(ask("open", 0).contains("opened"));

@@ -1,5 +1,5 @@
 // The analysis of recordings made by hand, and of real steps against the formulas of
-// model/memory_cost.hpp and the allocator.
+// the predicted memory and the allocator.
 #include "benchmarks/training/memory_analysis.hpp"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "benchmarks/instruments/host_allocator.hpp"
-#include "model/memory_cost.hpp"
+#include "benchmarks/instruments/memory_prediction.hpp"
 #include "model/testing.hpp"
 #include "model/train_step.hpp"
 
@@ -506,7 +506,7 @@ int64_t sum(const Json& parts) {
 
 class MemoryStepTest : public ::testing::TestWithParam<Workload> {};
 
-TEST_P(MemoryStepTest, AgreesWithTheAllocatorAndTheFormulasToTheByte) {
+TEST_P(MemoryStepTest, AgreesWithTheAllocatorAndThePredictionToTheByte) {
   const Recorded recorded = record(GetParam());
   const Json& memory = recorded.memory;
   const Json& parts = memory["breakdown_at_peak"];
@@ -515,7 +515,7 @@ TEST_P(MemoryStepTest, AgreesWithTheAllocatorAndTheFormulasToTheByte) {
   const auto after = memory["live_bytes_after_steps"];
   EXPECT_EQ(after[0], after[1]) << "a step that leaves memory behind";
 
-  const MemoryCost predicted = full_step_memory(GetParam());
+  const auto predicted = instruments::predict_step_memory(GetParam(), c10::kCPU);
   EXPECT_EQ(parts["parameters"], predicted.weights);
   EXPECT_EQ(parts["optimizer_states"], predicted.optimizer_state);
   const Json& activations = memory["component_activation_bytes"];
@@ -563,16 +563,14 @@ TEST(MemoryStepPeakTest, IsThePredictedOne) {
   struct Case {
     int64_t seq;
     std::string component;
-    int64_t unpredicted;  // bytes
   };
-  // An update divides by a number, which libtorch makes a tensor of float64 and casts to float32.
-  for (const Case& at : {Case{16, "optimizer", 8 + 4}, Case{64, "loss/cross_entropy", 0},
-                         Case{128, "attention/core", 0}}) {
+  for (const Case& at :
+       {Case{16, "optimizer"}, Case{64, "loss/cross_entropy"}, Case{128, "attention/core"}}) {
     const Workload workload{config(), Variant(), Dtype::f32, 2, at.seq};
     const Recorded recorded = record(workload);
     EXPECT_EQ(recorded.memory["peak_component"], at.component) << "sequence " << at.seq;
     EXPECT_EQ(recorded.memory["peak_bytes"].get<int64_t>() - recorded.other_bytes,
-              full_step_memory(workload).peak() + at.unpredicted)
+              instruments::predict_step_memory(workload, c10::kCPU).peak())
         << "sequence " << at.seq;
   }
 }
@@ -581,7 +579,7 @@ TEST(MemoryStepPeakTest, CheckpointsKeepOneTensorALayer) {
   const Workload workload{config(), Variant({Switch::checkpoint}), Dtype::f32, 2, 64};
   const Recorded recorded = record(workload);
   EXPECT_EQ(sum(recorded.memory["component_activation_bytes"]),
-            full_step_memory(workload).activations);
+            instruments::predict_step_memory(workload, c10::kCPU).activations);
   EXPECT_EQ(recorded.memory["breakdown_at_peak"]["attention_scores"], 0);
 }
 

@@ -10,8 +10,8 @@
 
 #include "benchmarks/console/text_table.hpp"
 #include "benchmarks/instruments/context.hpp"
+#include "benchmarks/instruments/memory_prediction.hpp"
 #include "benchmarks/training/flops_analysis.hpp"
-#include "model/memory_cost.hpp"
 
 namespace tinyllama::training {
 namespace {
@@ -236,7 +236,8 @@ Json run_header(const TrainOptions& options, const instruments::Device& device,
             {"flops_per_step", cost.model_flops},
             {"causal_flops_per_step", cost.causal_flops},
             {"bytes_per_step", cost.bytes},
-            {"predicted_peak_memory_bytes", full_step_memory(workload).peak()}}}};
+            {"predicted_peak_memory_bytes",
+             instruments::predict_step_memory(workload, device.torch().type()).peak()}}}};
 }
 
 Json distributed_json(const TrainOptions& options, const distributed::ProcessGroup& group) {

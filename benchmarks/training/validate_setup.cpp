@@ -14,9 +14,9 @@
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/gpu_runtime.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
+#include "benchmarks/instruments/memory_prediction.hpp"
 #include "benchmarks/instruments/system_readings.hpp"
 #include "model/file_io.hpp"
-#include "model/memory_cost.hpp"
 
 namespace tinyllama::training {
 namespace {
@@ -98,10 +98,9 @@ std::string to_text(const SetupLine& line) {
 }
 
 SetupLine check_memory(const instruments::DeviceDescription& device, int64_t free_bytes,
-                       const Workload& workload) {
+                       const Workload& workload, int64_t needed) {
   // What libraries use beside the tensors is not predicted.
   constexpr double tight = 0.9;
-  const int64_t needed = full_step_memory(workload).peak();
   const std::string found =
       fmt::format("{:.2f} GiB free of {:.2f} GiB; batch {} x seq {} needs about {:.2f} GiB",
                   gibibytes(free_bytes), gibibytes(device.memory_bytes), workload.batch,
@@ -183,7 +182,9 @@ std::vector<SetupLine> validate_setup(const SelectedDevice& device, const Worklo
           check_libtorch(device),
           selected == nullptr
               ? SetupLine{SetupStatus::warning, "memory", "not known without a device"}
-              : check_memory(selected->description(), selected->free_memory_bytes(), workload),
+              : check_memory(
+                    selected->description(), selected->free_memory_bytes(), workload,
+                    instruments::predict_step_memory(workload, selected->torch().type()).peak()),
           check_gpu_runtime(device, runtime::name(), runtime::device_count()),
           check_threads(at::hasOpenMP(), at::get_num_threads(),
                         static_cast<int>(instruments::host_machine::usable_processors().size())),

@@ -35,7 +35,7 @@ bool usable(const std::vector<SetupLine>& lines);
 
 /// The single checks that depend on nothing but their arguments.
 SetupLine check_memory(const instruments::DeviceDescription& device, int64_t free_bytes,
-                       const Workload& workload);
+                       const Workload& workload, int64_t needed);
 /// `runtime` is the GPU runtime in this build ("HIP", "CUDA" or ""), `devices` what it sees.
 SetupLine check_gpu_runtime(const SelectedDevice& device, std::string_view runtime, int devices);
 SetupLine check_threads(bool has_openmp, int threads, int processors);

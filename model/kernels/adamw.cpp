@@ -125,6 +125,7 @@ void adamw_(at::TensorList parameters, at::TensorList gradients, at::TensorList 
   const Work work = work_of(parameters, gradients, first_moments, second_moments);
   if (work.parameters.empty()) return;
   if (corrections.defined()) check_corrections(corrections, work.parameters[0]);
+  if (parameters[0].is_meta()) return;
   with_range_kernels(parameters[0].scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
     const std::vector<AdamWElements<T>> elements = elements_of<T>(work, scalars, corrections);
     if (work.parameters[0].is_cuda()) return run_on_gpu(work, elements);

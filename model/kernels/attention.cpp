@@ -42,11 +42,13 @@ int64_t thread_count(int64_t units) {
 
 // Units of (B, KV head, ...) over all threads, each with its scratch memory.
 template <class T, class Task>
-void run_units(int64_t units, int64_t scratch_elements, c10::ScalarType type,
+void run_units(int64_t units, int64_t scratch_elements, c10::ScalarType type, c10::Device device,
                void (*kernel)(const Task&, ComputeType<T>*, int64_t, int64_t), const Task& task) {
   // From the tensors' allocator, so that peak memory tells the truth about scratch as well.
   const int64_t threads = thread_count(units);
-  const at::Tensor scratch = uninitialized({threads, scratch_elements}, compute_type_of(type));
+  const at::Tensor scratch =
+      uninitialized({threads, scratch_elements}, compute_type_of(type), device);
+  if (device.is_meta()) return;
   auto* elements = data<ComputeType<T>>(scratch);
   at::parallel_for(0, units, 1, [&](int64_t begin, int64_t end) {
     kernel(task, elements + at::get_thread_num() * scratch_elements, begin, end);
@@ -62,8 +64,8 @@ Forward run_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
   TINYLLAMA_RECORD_KERNEL("causal_attention");
   const int64_t batch = q.size(0), seq = q.size(1), heads = q.size(2), head_dim = q.size(3);
 
-  Forward result{uninitialized({batch, seq, heads, head_dim}, q.scalar_type()),
-                 uninitialized({batch, heads, seq}, compute_type_of(q.scalar_type()))};
+  Forward result{uninitialized({batch, seq, heads, head_dim}, q.scalar_type(), q.device()),
+                 uninitialized({batch, heads, seq}, compute_type_of(q.scalar_type()), q.device())};
   with_range_kernels(q.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
     const AttentionRows<T> task{const_view<T>(q),
                                 const_view<T>(k),
@@ -76,7 +78,7 @@ Forward run_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
                                 head_dim,
                                 scale};
     run_units<T>(batch * k.size(2) * attention_query_parts(seq), kernels.attention_scratch(task),
-                 q.scalar_type(), kernels.attention, task);
+                 q.scalar_type(), q.device(), kernels.attention, task);
   });
   return result;
 }
@@ -106,7 +108,7 @@ Gradients run_backward(const at::Tensor& out_gradient, const at::Tensor& q, cons
                                         q.size(3),
                                         scale};
     run_units<T>(q.size(0) * k.size(2), kernels.attention_gradient_scratch(task), q.scalar_type(),
-                 kernels.attention_gradient, task);
+                 q.device(), kernels.attention_gradient, task);
   });
   return result;
 }
@@ -138,27 +140,6 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
                             double scale) {
   check(q, k, v);
   return CausalAttention::apply(q, k, v, scale);
-}
-
-AttentionScratch causal_attention_scratch(const AttentionShape& shape, c10::ScalarType type) {
-  AttentionScratch scratch{};
-  const auto bytes = [](int64_t units, int64_t elements, size_t element_bytes) {
-    return thread_count(units) * elements * static_cast<int64_t>(element_bytes);
-  };
-  with_range_kernels(type, [&]<class T>(const RangeKernelsOf<T>& kernels) {
-    AttentionRows<T> forward{};
-    AttentionGradientRows<T> backward{};
-    forward.seq = backward.seq = shape.seq;
-    forward.heads = backward.heads = shape.heads;
-    forward.kv_heads = backward.kv_heads = shape.kv_heads;
-    forward.head_dim = backward.head_dim = shape.head_dim;
-    const int64_t pairs = shape.batch * shape.kv_heads;
-    scratch.forward_bytes = bytes(pairs * attention_query_parts(shape.seq),
-                                  kernels.attention_scratch(forward), sizeof(ComputeType<T>));
-    scratch.backward_bytes =
-        bytes(pairs, kernels.attention_gradient_scratch(backward), sizeof(ComputeType<T>));
-  });
-  return scratch;
 }
 
 int64_t causal_attention_scores(int64_t seq) {

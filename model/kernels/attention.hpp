@@ -13,23 +13,6 @@ namespace tinyllama::kernels {
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             double scale);
 
-/// Sizes of one call.
-struct AttentionShape {
-  int64_t batch;
-  int64_t seq;
-  int64_t heads;
-  int64_t kv_heads;
-  int64_t head_dim;
-};
-
-/// Bytes of scratch memory that the forward, and the backward, take for a moment with this many
-/// threads of libtorch's.
-struct AttentionScratch {
-  int64_t forward_bytes;
-  int64_t backward_bytes;
-};
-AttentionScratch causal_attention_scratch(const AttentionShape& shape, c10::ScalarType type);
-
 /// Scores that the kernel computes for one head: those of each tile of queries, up to the last key
 /// that any of them sees.
 int64_t causal_attention_scores(int64_t seq);

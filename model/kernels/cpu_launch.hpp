@@ -9,6 +9,7 @@
 
 #include "model/kernels/cpu/instruction_sets.hpp"
 #include "model/kernels/gpu_launch.hpp"
+#include "model/meta_device.hpp"
 
 /// One operator for profilers and operator counters; `name` is a literal.
 #define TINYLLAMA_RECORD_KERNEL(name) \
@@ -36,13 +37,13 @@ void with_range_kernels(c10::ScalarType type, Body body) {
 }
 
 inline void check_on_cpu(const at::Tensor& tensor, const char* name) {
-  TORCH_CHECK_VALUE(tensor.defined() && tensor.device().is_cpu(), name, " is ",
-                    tensor.defined() ? tensor.device().str() : "undefined",
+  TORCH_CHECK_VALUE(tensor.defined() && (tensor.device().is_cpu() || tensor.is_meta()), name,
+                    " is ", tensor.defined() ? tensor.device().str() : "undefined",
                     ": kernels take tensors on the CPU");
 }
 
 inline void check_device(const at::Tensor& tensor, const char* name) {
-  if (tensor.defined() && tensor.is_cuda() && gpu_kernels()) return;
+  if (tensor.defined() && (tensor.is_meta() || (tensor.is_cuda() && gpu_kernels()))) return;
   check_on_cpu(tensor, name);
 }
 

@@ -16,7 +16,7 @@ void check(const at::Tensor& logits, const at::Tensor& targets, int64_t ignored_
   TORCH_CHECK_VALUE(targets.scalar_type() == c10::ScalarType::Long, "targets are ",
                     c10::toString(targets.scalar_type()), ": they must be int64");
   // To look at them would be to wait for the device.
-  if (targets.is_cuda()) return;
+  if (!targets.is_cpu()) return;
   const int64_t classes = logits.size(1);
   const auto* values = const_data<int64_t>(targets);
   for (int64_t i = 0; i < targets.numel(); ++i) {
@@ -32,8 +32,11 @@ at::Tensor run(const at::Tensor& logits, const at::Tensor& targets, int64_t igno
   const int64_t classes = logits.size(1);
   const auto compute_type = compute_type_of(logits.scalar_type());
   at::Tensor losses = uninitialized({rows}, compute_type, logits.device());
-  const int64_t parts = logits.is_cuda() ? 0 : part_count(rows, classes);
-  const at::Tensor scratch = uninitialized({with_gradient ? parts : 0, classes}, compute_type);
+  const int64_t parts = is_on_gpu(logits) ? 0 : part_count(rows, classes);
+  const at::Tensor scratch =
+      uninitialized({with_gradient ? parts : 0, classes}, compute_type,
+                    logits.is_cuda() ? c10::Device(c10::kCPU) : logits.device());
+  if (logits.is_meta()) return losses;
   with_range_kernels(logits.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
     const CrossEntropyRows<T> all{const_data<T>(logits),
                                   const_data<int64_t>(targets),

@@ -43,6 +43,7 @@ at::Tensor empty_inverse_rms(const at::Tensor& x) {
 Normalized normalize(const at::Tensor& x, const at::Tensor& weight, double eps) {
   TINYLLAMA_RECORD_KERNEL("rms_norm");
   Normalized result{{}, uninitialized_as(x), empty_inverse_rms(x)};
+  if (x.is_meta()) return result;
   with_range_kernels(x.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
     const RmsNormRows<T> rows{const_data<T>(x),    const_data<T>(weight),
                               data<T>(result.out), data<ComputeType<T>>(result.inverse_rms),
@@ -63,6 +64,7 @@ Normalized add_and_normalize(const at::Tensor& residual, const at::Tensor& branc
   TINYLLAMA_RECORD_KERNEL("add_rms_norm");
   Normalized result{uninitialized_as(residual), uninitialized_as(residual),
                     empty_inverse_rms(residual)};
+  if (residual.is_meta()) return result;
   const auto launch = [&]<class T, class Branch>(const auto& kernels, T, Branch) {
     const AddRmsNormRows<T, Branch> rows{
         const_data<T>(residual), const_data<Branch>(branch),
@@ -103,11 +105,12 @@ NormGradients gradients(const at::Tensor& gradient, const at::Tensor& sum_gradie
   const auto type = x.scalar_type();
   const bool mixed = branch_type != type;
   const int64_t width = x.size(-1), rows = inverse_rms.numel();
-  const bool on_gpu = x.is_cuda();
+  const bool on_gpu = is_on_gpu(x);
   const int64_t parts = on_gpu ? gpu_norm_parts(rows) : part_count(rows, width);
   const at::Tensor partial = uninitialized({parts, width}, compute_type_of(type), x.device());
   NormGradients result{uninitialized_as(x), {}, uninitialized_as(weight)};
   result.branch = mixed ? uninitialized(x.sizes(), branch_type, x.device()) : result.x;
+  if (x.is_meta()) return result;
   const auto launch = [&]<class T, class Branch>(const auto& kernels, T, Branch) {
     using Compute = ComputeType<T>;
     RmsNormGradientRows<T, Branch> all{

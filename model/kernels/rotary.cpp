@@ -15,6 +15,7 @@ at::Tensor turned(const at::Tensor& given, const at::Tensor& cos, const at::Tens
                   bool backwards) {
   const at::Tensor x = given.stride(3) == 1 ? given : given.contiguous();
   at::Tensor out = uninitialized_as(x);
+  if (x.is_meta()) return out;
   with_range_kernels(x.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
     const RotaryTokens<T> tokens{const_data<T>(x),   x.stride(0),        x.stride(1),  x.stride(2),
                                  const_data<T>(cos), const_data<T>(sin), data<T>(out), x.size(1),

@@ -52,6 +52,7 @@ Inputs inputs_of(const at::Tensor& gate_up) {
 }
 
 void run(const Inputs& in, const at::Tensor& out) {
+  if (out.is_meta()) return;
   with_range_kernels(out.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
     const SwigluRows<T> rows{const_data<T>(in.gate.tensor),
                              in.gate.stride,
@@ -71,6 +72,7 @@ void run(const Inputs& in, const at::Tensor& out) {
 /// `up_gradient` begins `offset` elements into its tensor.
 void run_backward(const Inputs& in, const at::Tensor& gradient, const at::Tensor& gate_gradient,
                   const at::Tensor& up_gradient, int64_t offset) {
+  if (gradient.is_meta()) return;
   with_range_kernels(gradient.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
     const SwigluGradientRows<T> rows{const_data<T>(gradient),
                                      const_data<T>(in.gate.tensor),

@@ -126,15 +126,14 @@ def read_case_costs(document: object) -> list[CaseCost]:
     return list(read_dry_run(document).cases)
 
 
-def ask_dry_run(program: Path, options: Sequence[str]) -> DryRun:
-    """Starts the program, which allocates nothing. `options`: the axes of the cases.
+def ask_json(program: Path, options: Sequence[str]) -> Json:
+    """What the program answers as JSON; it only computes, and allocates nothing.
 
-    SuiteError where it refuses them, cannot be started, answers without a case or says nonsense.
+    SuiteError where it refuses the options, cannot be started, or says nonsense.
     """
-    given = [option for option in options if option not in FLAGS]
     try:
         done = subprocess.run(
-            [str(program), *FLAGS, *given],
+            [str(program), *options],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -146,8 +145,19 @@ def ask_dry_run(program: Path, options: Sequence[str]) -> DryRun:
         words = last_words(done.stderr) or "it said nothing"
         raise SuiteError(words.splitlines()[-1])
     try:
-        answer = read_dry_run(json.loads(done.stdout))
-    except (ValueError, BadInputError) as error:
+        return json.loads(done.stdout)
+    except ValueError as error:
+        raise SuiteError(f"{program.name} {options[0]}: {error}") from error
+
+
+def ask_dry_run(program: Path, options: Sequence[str]) -> DryRun:
+    """Of the cases that the axes in `options` name. SuiteError as ask_json, and where there is no
+    case."""
+    given = [option for option in options if option not in FLAGS]
+    document = ask_json(program, [*FLAGS, *given])
+    try:
+        answer = read_dry_run(document)
+    except BadInputError as error:
         raise SuiteError(f"{program.name} --dry-run: {error}") from error
     if not answer.cases:
         raise SuiteError(f"{program.name} --dry-run: no case in its answer")

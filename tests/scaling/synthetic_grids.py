@@ -57,7 +57,7 @@ def memory_grid(
 
 
 def step_peak(size: Mapping[str, int], batch: int, seq: int) -> float:
-    """Bytes of a training step in float32, as model/memory_cost.cpp has its largest parts: the
+    """Bytes of a training step in float32, by its largest parts: the
     highest of three moments, which are the loss's logits, the first attention's backward and the
     update. Tables and masks are there throughout.
     """

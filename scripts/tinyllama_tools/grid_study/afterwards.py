@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tinyllama_tools.case_costs import CaseCost, ask_dry_run, read_case_costs
-from tinyllama_tools.frontier.command import write_frontier as predict_frontier
+from tinyllama_tools.frontier import write_frontier as predict_frontier
 from tinyllama_tools.grid_files import COSTS, FRONTIER, PRODUCTS, journal_of, journaled_names
 from tinyllama_tools.grid_study.bench_process import case_of
 from tinyllama_tools.grid_study.plan import (
@@ -102,4 +102,4 @@ def write_frontier(study: GridStudy, progress: GridProgress) -> None:
     if (study.folder / FRONTIER).is_file():
         return
     progress.say("predicting the largest batch of every sequence")
-    predict_frontier(study.folder, study.program, study.record.plan.device, memory_limit=None)
+    predict_frontier(study.folder, study.program, study.record.plan.device)

@@ -1,6 +1,6 @@
 """What a step's measured peak memory has beyond the cost formulas, and how well that is known.
 
-Standard library only: scripts/frontier runs on any Python.
+Standard library only.
 """
 
 from __future__ import annotations

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.frontier.axis import AXES, Axis
-from tinyllama_tools.frontier.points import SCHEMA_VERSION
+from tinyllama_tools.frontier import AXES, SCHEMA_VERSION, Axis
 from tinyllama_tools.reading.json_file import Json, bad_file, read_json
 from tinyllama_tools.reading.json_number import is_number
 
-AGAIN = "make it again: scripts/frontier"
+AGAIN = "make it again: scripts/study"
 TEXTS = ("size", "variant", "dtype")
 MOST = 1e30
 
@@ -107,7 +106,7 @@ def _line(point: _Point, axis: Axis) -> FrontierLine:
 
 
 def is_frontier(document: Json) -> bool:
-    """Whether scripts/frontier wrote it."""
+    """Whether it is one."""
     return "limit_bytes" in document and any(axis.key in document for axis in AXES.values())
 
 

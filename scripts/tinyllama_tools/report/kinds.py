@@ -25,10 +25,7 @@ KNOWN = (
     f"{SUITE_FILE}, {STUDY_FILE}, {TRAINING_FILE}, {ABLATION_FILE}, {FRONTIER_FILE} or "
     f"{SCALING_RESULTS}"
 )
-NAME_A_RESULT = (
-    "name a result of scripts/bench, scripts/study, scripts/frontier, scripts/scaling or "
-    "scripts/ablation"
-)
+NAME_A_RESULT = "name a result of scripts/bench, scripts/study, scripts/scaling or scripts/ablation"
 
 
 class Kind(Enum):
@@ -37,7 +34,7 @@ class Kind(Enum):
     STUDY = ("a grid study", "scripts/study tiny small")
     SUITE = ("a run of the suite", "scripts/bench")
     TRAINING = ("a training study", "scripts/study tiny small --grid off")
-    FRONTIER = ("a frontier", "scripts/frontier")
+    FRONTIER = ("a frontier", "scripts/study")
     ABLATION = ("an ablation", "scripts/ablation")
     SCALING = ("a data-parallel run", "scripts/scaling --processes 1,2")
 

@@ -45,7 +45,7 @@ class MemoryParts:
 
 def _update_scratch(name: CaseName, element: int) -> float | None:
     """Bytes beside weights, moments and gradients in the baseline's update: the denominators of
-    its largest weight, and the step's inputs (model/memory_cost.cpp): tokens and targets, rotary
+    its largest weight, and the step's inputs: tokens and targets, rotary
     tables and the mask. None where the update may be another one, or the size has no name."""
     of = sizes_by_name().get(name.size)
     if of is None or name.variant != BASELINE or name.dtype != F32:

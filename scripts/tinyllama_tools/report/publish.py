@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.frontier.axis import AXES
+from tinyllama_tools.frontier import AXES
 from tinyllama_tools.published_results import published_text, replace_folder
 from tinyllama_tools.reading.errors import BadInputError
 from tinyllama_tools.reading.json_file import Json

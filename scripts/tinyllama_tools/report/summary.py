@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from tinyllama_tools.frontier.axis import BY_SEQ
+from tinyllama_tools.frontier import BY_SEQ
 from tinyllama_tools.laws import RangeKind
 from tinyllama_tools.reading.case_name import STEP
 from tinyllama_tools.reading.result_set import MeasuredCase

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinyllama_tools.frontier.axis import AXES, BY_SEQ
+from tinyllama_tools.frontier import AXES, BY_SEQ
 from tinyllama_tools.report.document import Cell, Column, Figure, Section, Table, text_column
 from tinyllama_tools.report.frontier_file import FrontierFile, FrontierLine, FrontierPart
 from tinyllama_tools.report.inputs import ReportInputs
@@ -14,7 +14,7 @@ from tinyllama_tools.report.plots import DASHES, MEASURED, SYMBOLS, axis, layout
 from tinyllama_tools.report.wording import bytes_text, count_of
 
 ID, TITLE = "frontier", "What fits into memory"
-MISSING = f"no frontier was given; {Kind.FRONTIER.command} predicts one, and so does a grid study"
+MISSING = f"no frontier was given; {Kind.FRONTIER.command} writes one with its grid"
 TRIED, NOT_TRIED = "tried", "not_tried"
 MIB = 2**20
 COMMIT_DIGITS, DAY = 8, 10

@@ -1,0 +1,220 @@
+#include "benchmarks/instruments/memory_prediction.hpp"
+
+#include <ATen/record_function.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+
+#include "model/meta_device.hpp"
+#include "model/train_step.hpp"
+
+namespace tinyllama::instruments {
+namespace {
+
+enum class Phase { build, forward, backward, update };
+
+// What one thread's tensors have allocated. Counted are those on meta and, where they stand for
+// tensors on a CPU, the few that are on the CPU there as well: numbers that operators wrap.
+class Count {
+ public:
+  explicit Count(c10::DeviceType device) : granularity_(device == c10::DeviceType::CPU ? 1 : 512) {}
+
+  int64_t rounded(int64_t bytes) const {
+    return (bytes + granularity_ - 1) / granularity_ * granularity_;
+  }
+  void add(int64_t bytes) {
+    live_ += bytes;
+    if (bytes > 0) note_peak();
+  }
+  void begin(Phase phase) {
+    if (phase == phase_) return;
+    phase_ = phase;
+    note_peak();
+    if (phase == Phase::backward && at_backward_ < 0) at_backward_ = live_;
+  }
+  int64_t live() const { return live_; }
+  int64_t peak(Phase phase) const { return peaks_[static_cast<size_t>(phase)]; }
+  /// Bytes alive where the backward began; below 0 where none did.
+  int64_t at_backward() const { return at_backward_; }
+
+ private:
+  void note_peak() {
+    int64_t& peak = peaks_[static_cast<size_t>(phase_)];
+    peak = std::max(peak, live_);
+  }
+
+  int64_t granularity_;
+  int64_t live_ = 0;
+  int64_t peaks_[4] = {};
+  int64_t at_backward_ = -1;
+  Phase phase_ = Phase::build;
+};
+
+// Of this thread; null while nothing is predicted.
+thread_local std::shared_ptr<Count> counting;
+
+// Tensors on meta ask it for memory; it has none to give. Each block belongs to the count that was
+// running when it was made.
+class MetaAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    const c10::Device meta(c10::DeviceType::Meta);
+    if (!counting || bytes == 0) return {nullptr, meta};
+    auto* block = new Block{counting, counting->rounded(static_cast<int64_t>(bytes))};
+    block->count->add(block->bytes);
+    return {nullptr, block, &release, meta};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* /*to*/, const void* /*from*/, size_t /*bytes*/) const override {}
+
+ private:
+  struct Block {
+    std::shared_ptr<Count> count;
+    int64_t bytes;
+  };
+  static void release(void* context) {
+    const std::unique_ptr<Block> block(static_cast<Block*>(context));
+    block->count->add(-block->bytes);
+  }
+};
+
+// Hears of this thread's allocations on the CPU, from whichever allocator makes them.
+class HostListener final : public c10::MemoryReportingInfoBase {
+ public:
+  explicit HostListener(std::shared_ptr<Count> count) : count_(std::move(count)) {}
+  void reportMemoryUsage(void* address, int64_t bytes, size_t /*allocated*/, size_t /*reserved*/,
+                         c10::Device device) override {
+    if (!device.is_cpu()) return;
+    if (bytes > 0) {
+      blocks_[address] = bytes;
+      count_->add(bytes);
+    } else if (const auto found = blocks_.find(address); found != blocks_.end()) {
+      count_->add(-found->second);
+      blocks_.erase(found);
+    }
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+ private:
+  std::shared_ptr<Count> count_;
+  std::unordered_map<void*, int64_t> blocks_;
+};
+
+// libtorch calls it on this thread where a node of the graph begins, and where a range of ours
+// does.
+std::unique_ptr<at::ObserverContext> note_phase(const at::RecordFunction& function) {
+  if (!counting) return nullptr;
+  if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
+    counting->begin(Phase::backward);
+  } else if (std::string_view(function.name()) == "optimizer") {
+    counting->begin(Phase::update);
+  }
+  return nullptr;
+}
+
+class Counting {
+ public:
+  explicit Counting(c10::DeviceType device)
+      : meta_(device),
+        count_(std::make_shared<Count>(device)),
+        host_(c10::DebugInfoKind::PROFILER_STATE,
+              device == c10::DeviceType::CPU ? std::make_shared<HostListener>(count_) : nullptr),
+        phases_(at::addThreadLocalCallback(
+            at::RecordFunctionCallback(note_phase)
+                .scopes({at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}))),
+        previous_(std::exchange(counting, count_)) {
+    static MetaAllocator allocator;
+    static const bool installed = [] {
+      c10::SetAllocator(c10::DeviceType::Meta, &allocator, /*priority=*/1);
+      return true;
+    }();
+    static_cast<void>(installed);
+  }
+  ~Counting() {
+    counting = previous_;
+    at::removeCallback(phases_);
+  }
+  Counting(const Counting&) = delete;
+  Counting& operator=(const Counting&) = delete;
+  Count& count() { return *count_; }
+
+ private:
+  MetaStandsFor meta_;
+  std::shared_ptr<Count> count_;
+  c10::DebugInfoGuard host_;
+  at::CallbackHandle phases_;
+  std::shared_ptr<Count> previous_;
+};
+
+int64_t storage_bytes_of(const NamedTensors& tensors, const Count& count) {
+  std::set<const c10::StorageImpl*> seen;
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor.defined() && seen.insert(tensor.storage().unsafeGetStorageImpl()).second)
+      bytes += count.rounded(static_cast<int64_t>(tensor.storage().nbytes()));
+  }
+  return bytes;
+}
+
+NamedTensors gradients_of(const NamedTensors& parameters) {
+  NamedTensors gradients;
+  for (const auto& [name, parameter] : parameters) gradients.emplace_back(name, parameter.grad());
+  return gradients;
+}
+
+}  // namespace
+
+PredictedMemory predict_memory(c10::DeviceType device, const std::function<WorkOnMeta()>& build) {
+  Counting scope(device);
+  Count& count = scope.count();
+  PredictedMemory memory;
+  const WorkOnMeta work = build();
+  const int64_t at_start = count.live();
+  const int64_t gradients_at_start = storage_bytes_of(gradients_of(work.parameters), count);
+  count.begin(Phase::forward);
+  work.iteration();
+  memory.live = count.live();
+  memory.peaks = {count.peak(Phase::build), count.peak(Phase::forward), count.peak(Phase::backward),
+                  count.peak(Phase::update)};
+  memory.weights = storage_bytes_of(work.parameters, count);
+  memory.optimizer_state = storage_bytes_of(work.optimizer_state, count);
+  memory.gradients = storage_bytes_of(gradients_of(work.parameters), count);
+  memory.inputs = at_start - memory.weights - memory.optimizer_state - gradients_at_start;
+  memory.activations = (count.at_backward() < 0 ? memory.live : count.at_backward()) - at_start;
+  const int64_t peak = std::max({memory.peaks.forward, memory.peaks.backward, memory.peaks.update});
+  memory.temporary = peak - memory.peak();
+  return memory;
+}
+
+PredictedMemory predict_step_memory(const Workload& workload, c10::DeviceType device) {
+  struct Work {
+    explicit Work(const Workload& w)
+        : initializer(0, w.dtype, c10::Device(c10::DeviceType::Meta)),
+          model(w.config, w.variant, w.seq, initializer),
+          optimizer(model.parameters(), w.variant),
+          batch(random_token_batch(w.config, w.batch, w.seq, initializer)),
+          step(model, optimizer) {}
+    TensorInitializer initializer;
+    TinyLlama model;
+    AdamW optimizer;
+    TokenBatch batch;
+    TrainStep step;
+    at::Tensor loss;
+  };
+  return predict_memory(device, [&] {
+    const auto work = std::make_shared<Work>(workload);
+    NamedTensors moments = work->optimizer.first_moments();
+    append(moments, work->optimizer.second_moments());
+    return WorkOnMeta{[work] {
+                        work->loss = work->step.run({&work->batch, 1});
+                      },
+                      work->model.parameters(), std::move(moments)};
+  });
+}
+
+}  // namespace tinyllama::instruments

@@ -1,0 +1,53 @@
+// How much memory work will take, found by running it on libtorch's meta device, where tensors have
+// no data: the same code makes the same allocations, and nothing is computed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "model/cost.hpp"
+#include "model/parameters.hpp"
+
+namespace tinyllama::instruments {
+
+/// Bytes, as the memory meter of the device counts them: of tensors, without scratch of libraries.
+/// peak = weights + gradients + optimizer_state + inputs + activations + temporary.
+struct PredictedMemory {
+  int64_t weights = 0;
+  int64_t gradients = 0;        ///< of the parameters, at the end
+  int64_t optimizer_state = 0;  ///< AdamW's two moments
+  int64_t inputs = 0;       ///< what else lives from the start: tokens, rotary tables, mask, ...
+  int64_t activations = 0;  ///< alive where the backward begins, or at the end without one
+  int64_t temporary = 0;  ///< what the peak has beyond these; below 0 where it comes before the end
+  int64_t live = 0;       ///< at the end
+
+  /// Highest in each phase. A forward done in preparation counts as forward.
+  struct Phases {
+    int64_t build = 0;
+    int64_t forward = 0;
+    int64_t backward = 0;
+    int64_t update = 0;
+  };
+  Phases peaks = {};
+
+  int64_t peak() const {
+    return weights + gradients + optimizer_state + inputs + activations + temporary;
+  }
+};
+
+/// Work on the meta device, and which of its tensors are what.
+struct WorkOnMeta {
+  std::function<void()> iteration;
+  NamedTensors parameters;
+  NamedTensors optimizer_state;
+};
+
+/// Builds the work and runs one iteration. `device`: what it is to run on. On a GPU each allocation
+/// is rounded up to 512 bytes, as the caching allocator does. Needs nothing of the device, and can
+/// be called from any thread, also while others compute.
+PredictedMemory predict_memory(c10::DeviceType device, const std::function<WorkOnMeta()>& build);
+
+/// Of a training step on one batch, after the first.
+PredictedMemory predict_step_memory(const Workload& workload, c10::DeviceType device);
+
+}  // namespace tinyllama::instruments

@@ -1,0 +1,46 @@
+// Tensors of libtorch's `meta` device have a shape and no data: the model runs on them without
+// computing, and allocates what it would on the device that they stand for. Here is what libtorch
+// lacks for that.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace tinyllama {
+
+/// Type of device that tensors on meta stand for, on this thread.
+inline thread_local c10::DeviceType meta_stands_for = c10::DeviceType::CPU;
+
+/// Sets it for as long as it lives. The first one registers the operators that libtorch cannot run
+/// on meta, or runs there with other allocations than on a CPU.
+class MetaStandsFor {
+ public:
+  explicit MetaStandsFor(c10::DeviceType device);
+  ~MetaStandsFor();
+  MetaStandsFor(const MetaStandsFor&) = delete;
+  MetaStandsFor& operator=(const MetaStandsFor&) = delete;
+
+ private:
+  c10::DeviceType previous_;
+  bool mode_was_on_;
+};
+
+/// Whether a tensor is on a GPU, or stands for one that is.
+inline bool is_on_gpu(const at::Tensor& tensor) {
+  return tensor.is_cuda() || (tensor.is_meta() && meta_stands_for != c10::DeviceType::CPU);
+}
+
+/// The type of device under which libtorch keeps autocast's state: it has none for meta, so that
+/// a device of which no build of ours has any stands in.
+inline c10::DeviceType autocast_device(c10::DeviceType device) {
+  return device == c10::DeviceType::Meta ? c10::DeviceType::PrivateUse1 : device;
+}
+
+/// Throws away the casts that autocast kept on meta: at the end of its outermost scope.
+void clear_meta_autocast_cache();
+
+/// scaled_dot_product_attention of tensors on meta, by the implementation that libtorch chooses on
+/// the device that they stand for.
+at::Tensor meta_causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 double scale);
+
+}  // namespace tinyllama

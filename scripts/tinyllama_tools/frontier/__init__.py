@@ -1,1 +1,0 @@
-"""The out-of-memory frontier: the largest batch for each sequence length, and the reverse."""
