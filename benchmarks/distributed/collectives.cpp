@@ -128,19 +128,15 @@ class CollectiveRounds {
       const std::string failure = prepare(record);
       if (!failure.empty()) return failure;
     }
-    run_rounds(group_,
-               {.cases = records_.size(),
-                .rounds = options_.rounds,
-                .seed = options_.seed,
-                .measure = [this](size_t index,
-                                  const std::string& place) { measure(records_[index], place); },
-                .finish =
-                    [&](const std::string& place) {
-                      say(group_, fmt::format("{}: {} messages", place, records_.size()));
-                      std::vector<RowRecord> rows;
-                      for (const MessageRecord& record : records_) rows.push_back(record.row);
-                      results.keep(rows);
-                    }});
+    for (int64_t round = 0; round < options_.rounds && !any_rank_interrupted(group_); ++round) {
+      const std::string place = fmt::format("round {} of {}", round + 1, options_.rounds);
+      for (const size_t index :
+           random_order(records_.size(), options_.seed, static_cast<uint64_t>(round)))
+        measure(records_[index], place);
+      say(group_, fmt::format("{}: {} messages", place, records_.size()));
+      for (const MessageRecord& record : records_) results.keep(record.row);
+      results.write();
+    }
     return {};
   }
 
@@ -195,15 +191,8 @@ class CollectiveRounds {
 }  // namespace
 
 std::string_view to_string(Collective collective) {
-  switch (collective) {
-    case Collective::all_reduce:
-      return "all_reduce";
-    case Collective::reduce_scatter:
-      return "reduce_scatter";
-    case Collective::all_gather:
-      return "all_gather";
-  }
-  throw std::logic_error("unknown collective");
+  constexpr std::string_view kNames[] = {"all_reduce", "reduce_scatter", "all_gather"};
+  return kNames[static_cast<size_t>(collective)];
 }
 
 std::vector<int64_t> message_sizes(int64_t largest, const std::vector<int64_t>& bucket_bytes,

@@ -12,12 +12,6 @@
 namespace tinyllama::distributed {
 namespace {
 
-constexpr double kSmallestBucketMiB = 1.0 / 1024;
-constexpr double kLargestBucketMiB = 1 << 20;
-constexpr double kShortestTimeout = 0.1;
-// Eleven days: far below what clocks that count nanoseconds overflow at.
-constexpr double kLongestTimeout = 1e6;
-
 // Of the file that this process runs; "unknown" where it cannot be read.
 std::string program_digest() {
   std::ifstream file("/proc/self/exe", std::ios::binary);
@@ -51,17 +45,15 @@ void add_data_parallel_options(CLI::App& app, DataParallelOptions& options,
 }
 
 void check_data_parallel_options(const DataParallelOptions& options, Dtype dtype) {
-  if (!(options.bucket_MiB >= kSmallestBucketMiB && options.bucket_MiB <= kLargestBucketMiB)) {
-    throw std::invalid_argument(fmt::format("--bucket-mb {:g}: must be from {:g} to {:g}",
-                                            options.bucket_MiB, kSmallestBucketMiB,
-                                            kLargestBucketMiB));
-  }
-  if (!(options.timeout_seconds >= kShortestTimeout &&
-        options.timeout_seconds <= kLongestTimeout)) {
-    throw std::invalid_argument(fmt::format("--timeout {:g}: must be from {:g} to {:g} seconds",
-                                            options.timeout_seconds, kShortestTimeout,
-                                            kLongestTimeout));
-  }
+  const auto check = [](const char* option, double value, double lowest, double highest,
+                        const char* unit) {
+    if (value >= lowest && value <= highest) return;
+    throw std::invalid_argument(
+        fmt::format("{} {:g}: must be from {:g} to {:g}{}", option, value, lowest, highest, unit));
+  };
+  check("--bucket-mb", options.bucket_MiB, 1.0 / 1024, 1 << 20, "");
+  // Up to eleven days: far below what clocks that count nanoseconds overflow at.
+  check("--timeout", options.timeout_seconds, 0.1, 1e6, " seconds");
   if (options.shard_optimizer && dtype == Dtype::amp_f16) {
     throw std::invalid_argument(
         "--shard-optimizer with --dtype amp_f16: whether a step is skipped is decided on all "

@@ -24,46 +24,38 @@ constexpr uint64_t kJobPorts = 12768;
 constexpr int64_t kMostRanks = 1 << 20;
 constexpr int64_t kLargestNumber = std::numeric_limits<int64_t>::max();
 
-class Variables {
- public:
-  explicit Variables(const ReadVariable& read) : read_(read) {}
+bool has(const ReadVariable& variable, const char* name) {
+  return variable(name).has_value();
+}
 
-  std::optional<std::string> text(const char* name) const { return read_(name); }
-  bool has(const char* name) const { return read_(name).has_value(); }
-
-  int64_t number(const char* name, int64_t lowest, int64_t highest) const {
-    const std::optional<std::string> value = read_(name);
-    if (!value) throw std::invalid_argument(fmt::format("{}: is not set", name));
-    int64_t found = 0;
-    const char* const end = value->data() + value->size();
-    const auto [rest, error] = std::from_chars(value->data(), end, found);
-    if (error != std::errc{} || rest != end || found < lowest || found > highest) {
-      throw std::invalid_argument(
-          fmt::format("{}={}: must be an integer from {} to {}", name, *value, lowest, highest));
-    }
-    return found;
+// Throws where it is not set and there is no `otherwise`.
+int64_t number(const ReadVariable& variable, const char* name, int64_t lowest, int64_t highest,
+               std::optional<int64_t> otherwise = std::nullopt) {
+  const std::optional<std::string> value = variable(name);
+  if (!value && otherwise) return *otherwise;
+  if (!value) throw std::invalid_argument(fmt::format("{}: is not set", name));
+  int64_t found = 0;
+  const char* const end = value->data() + value->size();
+  const auto [rest, error] = std::from_chars(value->data(), end, found);
+  if (error != std::errc{} || rest != end || found < lowest || found > highest) {
+    throw std::invalid_argument(
+        fmt::format("{}={}: must be an integer from {} to {}", name, *value, lowest, highest));
   }
-
-  int64_t number_or(const char* name, int64_t lowest, int64_t highest, int64_t otherwise) const {
-    return has(name) ? number(name, lowest, highest) : otherwise;
-  }
-
- private:
-  const ReadVariable& read_;
-};
+  return found;
+}
 
 // From the variables of these names.
-LaunchEnvironment read_ranks(const Variables& variables, Launcher launcher, const char* rank,
+LaunchEnvironment read_ranks(const ReadVariable& variable, Launcher launcher, const char* rank,
                              const char* world_size, const char* local_rank) {
   LaunchEnvironment found;
   found.launcher = launcher;
-  found.world_size = static_cast<int>(variables.number(world_size, 1, kMostRanks));
-  found.rank = static_cast<int>(variables.number(rank, 0, kMostRanks));
+  found.world_size = static_cast<int>(number(variable, world_size, 1, kMostRanks));
+  found.rank = static_cast<int>(number(variable, rank, 0, kMostRanks));
   if (found.rank >= found.world_size) {
     throw std::invalid_argument(
         fmt::format("{}={}: must be below {}={}", rank, found.rank, world_size, found.world_size));
   }
-  found.local_rank = static_cast<int>(variables.number_or(local_rank, 0, found.rank, 0));
+  found.local_rank = static_cast<int>(number(variable, local_rank, 0, found.rank, 0));
   return found;
 }
 
@@ -71,36 +63,35 @@ uint16_t port_of_job(uint64_t job) {
   return static_cast<uint16_t>(kFirstJobPort + job % kJobPorts);
 }
 
-void apply_master(const Variables& variables, LaunchEnvironment& found) {
-  if (const auto address = variables.text("MASTER_ADDR")) {
+void apply_master(const ReadVariable& variable, LaunchEnvironment& found) {
+  if (const auto address = variable("MASTER_ADDR")) {
     if (address->empty())
       throw std::invalid_argument("MASTER_ADDR=: must be the name or address of rank 0's host");
     found.master_address = *address;
   }
-  found.master_port = static_cast<uint16_t>(variables.number_or(
-      "MASTER_PORT", 1, std::numeric_limits<uint16_t>::max(), found.master_port));
+  found.master_port = static_cast<uint16_t>(
+      number(variable, "MASTER_PORT", 1, std::numeric_limits<uint16_t>::max(), found.master_port));
 }
 
-LaunchEnvironment from_torchrun(const Variables& variables) {
+LaunchEnvironment from_torchrun(const ReadVariable& variable) {
   LaunchEnvironment found =
-      read_ranks(variables, Launcher::torchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK");
+      read_ranks(variable, Launcher::torchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK");
   found.master_port = kDefaultPort;
-  found.local_size = static_cast<int>(
-      variables.number_or("LOCAL_WORLD_SIZE", 1, found.world_size, found.local_size));
-  if (variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
-    found.agent_store_prefix =
-        fmt::format("/worker/attempt_{}",
-                    variables.number_or("TORCHELASTIC_RESTART_COUNT", 0, kLargestNumber, 0));
+  found.local_size =
+      static_cast<int>(number(variable, "LOCAL_WORLD_SIZE", 1, found.world_size, found.local_size));
+  if (variable("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+    found.agent_store_prefix = fmt::format(
+        "/worker/attempt_{}", number(variable, "TORCHELASTIC_RESTART_COUNT", 0, kLargestNumber, 0));
   }
   return found;
 }
 
-LaunchEnvironment from_open_mpi(const Variables& variables) {
-  LaunchEnvironment found = read_ranks(variables, Launcher::open_mpi, "OMPI_COMM_WORLD_RANK",
+LaunchEnvironment from_open_mpi(const ReadVariable& variable) {
+  LaunchEnvironment found = read_ranks(variable, Launcher::open_mpi, "OMPI_COMM_WORLD_RANK",
                                        "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
   const int64_t here =
-      variables.number_or("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMostRanks, found.world_size);
-  if (here < found.world_size && !variables.has("MASTER_ADDR")) {
+      number(variable, "OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMostRanks, found.world_size);
+  if (here < found.world_size && !has(variable, "MASTER_ADDR")) {
     throw std::invalid_argument(fmt::format(
         "OMPI_COMM_WORLD_SIZE={}, {} of them on this host: mpirun does not say which host rank 0 "
         "is on; set MASTER_ADDR to its name (mpirun -x MASTER_ADDR=...)",
@@ -108,7 +99,7 @@ LaunchEnvironment from_open_mpi(const Variables& variables) {
   }
   found.local_size = static_cast<int>(here);
   found.master_port = kDefaultPort;
-  if (const auto job = variables.text("PMIX_NAMESPACE")) {
+  if (const auto job = variable("PMIX_NAMESPACE")) {
     // The same in every process, unlike std::hash.
     Digest digest;
     digest.add(job->data(), job->size());
@@ -117,14 +108,14 @@ LaunchEnvironment from_open_mpi(const Variables& variables) {
   return found;
 }
 
-LaunchEnvironment from_slurm(const Variables& variables) {
-  const bool has_step_tasks = variables.has("SLURM_STEP_NUM_TASKS");
+LaunchEnvironment from_slurm(const ReadVariable& variable) {
+  const bool has_step_tasks = has(variable, "SLURM_STEP_NUM_TASKS");
   LaunchEnvironment found =
-      read_ranks(variables, Launcher::slurm, "SLURM_PROCID",
+      read_ranks(variable, Launcher::slurm, "SLURM_PROCID",
                  has_step_tasks ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", "SLURM_LOCALID");
   const char* nodes =
-      variables.has("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
-  if (const auto list = variables.text(nodes); list && !variables.has("MASTER_ADDR")) {
+      has(variable, "SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
+  if (const auto list = variable(nodes); list && !has(variable, "MASTER_ADDR")) {
     try {
       found.master_address = first_slurm_node(*list);
     } catch (const std::invalid_argument& error) {
@@ -132,9 +123,9 @@ LaunchEnvironment from_slurm(const Variables& variables) {
     }
   }
   // "4(x2)": 4 ranks on each of 2 hosts. The largest host counts, and it is named first.
-  if (const auto tasks = variables.text("SLURM_STEP_TASKS_PER_NODE"))
+  if (const auto tasks = variable("SLURM_STEP_TASKS_PER_NODE"))
     std::from_chars(tasks->data(), tasks->data() + tasks->size(), found.local_size);
-  const int64_t job = variables.number_or("SLURM_JOB_ID", 0, kLargestNumber, 0);
+  const int64_t job = number(variable, "SLURM_JOB_ID", 0, kLargestNumber, 0);
   found.master_port = port_of_job(static_cast<uint64_t>(job));
   return found;
 }
@@ -142,17 +133,8 @@ LaunchEnvironment from_slurm(const Variables& variables) {
 }  // namespace
 
 std::string_view to_string(Launcher launcher) {
-  switch (launcher) {
-    case Launcher::nobody:
-      return "nobody";
-    case Launcher::torchrun:
-      return "torchrun";
-    case Launcher::slurm:
-      return "slurm";
-    case Launcher::open_mpi:
-      return "open_mpi";
-  }
-  throw std::logic_error("unknown launcher");
+  constexpr std::string_view kNames[] = {"nobody", "torchrun", "slurm", "open_mpi"};
+  return kNames[static_cast<size_t>(launcher)];
 }
 
 std::string LaunchEnvironment::name() const {
@@ -165,18 +147,17 @@ std::optional<std::string> environment_variable(const char* name) {
 }
 
 LaunchEnvironment read_launch_environment(const ReadVariable& variable) {
-  const Variables variables(variable);
   LaunchEnvironment found;
   // mpirun inside a Slurm job has the variables of both. A batch script that starts the program
   // without srun has Slurm's as well, but is no step: it is one process.
-  if (variables.has("RANK") || variables.has("WORLD_SIZE")) {
-    found = from_torchrun(variables);
-  } else if (variables.has("OMPI_COMM_WORLD_SIZE")) {
-    found = from_open_mpi(variables);
-  } else if (variables.has("SLURM_PROCID") && variables.has("SLURM_STEP_ID")) {
-    found = from_slurm(variables);
+  if (has(variable, "RANK") || has(variable, "WORLD_SIZE")) {
+    found = from_torchrun(variable);
+  } else if (has(variable, "OMPI_COMM_WORLD_SIZE")) {
+    found = from_open_mpi(variable);
+  } else if (has(variable, "SLURM_PROCID") && has(variable, "SLURM_STEP_ID")) {
+    found = from_slurm(variable);
   }
-  if (found.is_distributed()) apply_master(variables, found);
+  if (found.is_distributed()) apply_master(variable, found);
   return found;
 }
 

@@ -10,7 +10,6 @@
 namespace tinyllama::distributed {
 namespace {
 
-using ::tinyllama::testing::contains;
 using ::tinyllama::testing::error_of;
 using Variables = std::map<std::string, std::string>;
 
@@ -86,7 +85,7 @@ TEST(LaunchEnvironmentTest, OpenMpiJobsGetPortsOfTheirOwn) {
 
 TEST(LaunchEnvironmentTest, OpenMpiOnSeveralHostsHasToSayWhereRank0Is) {
   const Variables spread = with(kOpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "1");
-  EXPECT_TRUE(contains(refusal(spread), "MASTER_ADDR"));
+  EXPECT_CONTAINS(refusal(spread), "MASTER_ADDR");
   EXPECT_EQ(read(with(spread, "MASTER_ADDR", "host1")).master_address, "host1");
 }
 
@@ -118,28 +117,27 @@ TEST(LaunchEnvironmentTest, MpirunInsideASlurmJobIsOpenMpis) {
 }
 
 TEST(LaunchEnvironmentTest, WhatCannotBeIsNamed) {
-  EXPECT_TRUE(
-      contains(refusal(with(kTorchrun, "RANK", "8")), "RANK=8: must be below WORLD_SIZE=8"));
-  EXPECT_TRUE(contains(refusal(with(kTorchrun, "RANK", "-1")), "RANK=-1"));
-  EXPECT_TRUE(contains(refusal(with(kTorchrun, "WORLD_SIZE", "0")), "WORLD_SIZE=0"));
-  EXPECT_TRUE(contains(refusal(with(kTorchrun, "WORLD_SIZE", "two")), "WORLD_SIZE=two"));
-  EXPECT_TRUE(contains(refusal(with(kTorchrun, "LOCAL_RANK", "4")), "LOCAL_RANK=4"));
-  EXPECT_TRUE(contains(refusal(with(kTorchrun, "MASTER_PORT", "65536")), "MASTER_PORT=65536"));
-  EXPECT_TRUE(contains(refusal(with(kTorchrun, "MASTER_ADDR", "")), "MASTER_ADDR="));
-  EXPECT_TRUE(contains(refusal({{"RANK", "0"}}), "WORLD_SIZE: is not set"));
-  EXPECT_TRUE(contains(refusal(with(kSlurm, "SLURM_JOB_NODELIST", "gpu[")), "gpu["));
+  const std::pair<Variables, std::string> cases[] = {
+      {with(kTorchrun, "RANK", "8"), "RANK=8: must be below WORLD_SIZE=8"},
+      {with(kTorchrun, "RANK", "-1"), "RANK=-1"},
+      {with(kTorchrun, "WORLD_SIZE", "0"), "WORLD_SIZE=0"},
+      {with(kTorchrun, "WORLD_SIZE", "two"), "WORLD_SIZE=two"},
+      {with(kTorchrun, "LOCAL_RANK", "4"), "LOCAL_RANK=4"},
+      {with(kTorchrun, "MASTER_PORT", "65536"), "MASTER_PORT=65536"},
+      {with(kTorchrun, "MASTER_ADDR", ""), "MASTER_ADDR="},
+      {{{"RANK", "0"}}, "WORLD_SIZE: is not set"},
+      {with(kSlurm, "SLURM_JOB_NODELIST", "gpu["), "gpu["}};
+  for (const auto& [variables, part] : cases) EXPECT_CONTAINS(refusal(variables), part);
 }
 
 TEST(SlurmNodeListTest, TheFirstHostKeepsItsZeros) {
-  EXPECT_EQ(first_slurm_node("node"), "node");
-  EXPECT_EQ(first_slurm_node("a,b"), "a");
-  EXPECT_EQ(first_slurm_node("node[01-04,07],login"), "node01");
-  EXPECT_EQ(first_slurm_node("n[3]"), "n3");
-  EXPECT_EQ(first_slurm_node("rack[2-3]-n[09,11]"), "rack2-n09");
-  EXPECT_EQ(first_slurm_node("n[1-2].cluster"), "n1.cluster");
-}
-
-TEST(SlurmNodeListTest, WhatIsNoListIsRefused) {
+  const std::pair<const char*, const char*> cases[] = {{"node", "node"},
+                                                       {"a,b", "a"},
+                                                       {"node[01-04,07],login", "node01"},
+                                                       {"n[3]", "n3"},
+                                                       {"n[1-2].cluster", "n1.cluster"},
+                                                       {"rack[2-3]-n[09,11]", "rack2-n09"}};
+  for (const auto& [list, first] : cases) EXPECT_EQ(first_slurm_node(list), first);
   for (const char* text : {"", ",a", "n[", "n[]", "n[-3]"})
     EXPECT_THROW(first_slurm_node(text), std::invalid_argument) << text;
 }

@@ -1,6 +1,7 @@
 #include "benchmarks/distributed/rendezvous.hpp"
 
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <netdb.h>
@@ -34,37 +35,22 @@ constexpr milliseconds kSlack(1000);
 constexpr milliseconds kPause(50);
 constexpr milliseconds kLongestTry(2000);
 
-class Socket {
- public:
-  explicit Socket(const addrinfo& to)
-      : number_(::socket(to.ai_family, to.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
-                         to.ai_protocol)) {}
-  ~Socket() {
-    if (number_ >= 0) ::close(number_);
-  }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
-
 std::string words_of(int error) {
   return std::generic_category().message(error);
 }
 
 std::string try_once(const addrinfo& to, milliseconds timeout) {
-  const Socket socket(to);
-  if (socket.number() < 0) return words_of(errno);
-  if (::connect(socket.number(), to.ai_addr, to.ai_addrlen) == 0) return {};
+  const int socket =
+      ::socket(to.ai_family, to.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, to.ai_protocol);
+  if (socket < 0) return words_of(errno);
+  const auto close = c10::make_scope_exit([socket] { ::close(socket); });
+  if (::connect(socket, to.ai_addr, to.ai_addrlen) == 0) return {};
   if (errno != EINPROGRESS) return words_of(errno);
-  pollfd waited = {socket.number(), POLLOUT, 0};
+  pollfd waited = {socket, POLLOUT, 0};
   if (::poll(&waited, 1, static_cast<int>(timeout.count())) <= 0) return words_of(ETIMEDOUT);
   int error = 0;
   socklen_t size = sizeof error;
-  if (::getsockopt(socket.number(), SOL_SOCKET, SO_ERROR, &error, &size) != 0)
-    return words_of(errno);
+  if (::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return words_of(errno);
   return error == 0 ? std::string() : words_of(error);
 }
 
@@ -90,6 +76,14 @@ milliseconds left_until(Clock::time_point deadline) {
 
 double to_seconds(milliseconds time) {
   return std::chrono::duration<double>(time).count();
+}
+
+std::vector<int> silent_ranks(const Statements& all) {
+  std::vector<int> silent;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank]) silent.push_back(static_cast<int>(rank));
+  }
+  return silent;
 }
 
 // Empty where the statements are the same; `rank`: who made the second.
@@ -275,23 +269,26 @@ void Rendezvous::refuse_second() {
       *count, where_.rank, where_.world_size - 1, where_.master_port));
 }
 
+std::optional<Statements> Rendezvous::everyone(const std::string& name, const std::string& mine,
+                                               milliseconds timeout) const {
+  return call_within(2 * timeout + kSlack,
+                     [talk = StoreExchange(store_, where_, name), mine, timeout]() mutable {
+                       talk.state(mine);
+                       return talk.everyone(timeout);
+                     });
+}
+
 std::vector<std::string> Rendezvous::exchange(const std::string& name, const std::string& mine) {
-  const auto all = call_within(2 * timeout_ + kSlack, [talk = StoreExchange(store_, where_, name),
-                                                       mine, timeout = timeout_]() mutable {
-    talk.state(mine);
-    return talk.everyone(timeout);
-  });
+  const auto all = everyone(name, mine, timeout_);
   if (!all) throw std::runtime_error("rank 0, which keeps the store, does not answer");
-  std::vector<int> absent;
-  std::vector<std::string> texts;
-  for (int rank = 0; rank < where_.world_size; ++rank) {
-    const auto& said = (*all)[static_cast<size_t>(rank)];
-    if (!said) absent.push_back(rank);
-    texts.push_back(said.value_or(""));
+  const std::vector<int> absent = silent_ranks(*all);
+  if (!absent.empty()) {
+    throw std::runtime_error(fmt::format("{} did not come within {:g} s (--timeout)",
+                                         rank_words(absent), to_seconds(timeout_)));
   }
-  if (absent.empty()) return texts;
-  throw std::runtime_error(fmt::format("{} did not come within {:g} s (--timeout)",
-                                       rank_words(absent), to_seconds(timeout_)));
+  std::vector<std::string> texts;
+  for (const auto& said : *all) texts.push_back(*said);
+  return texts;
 }
 
 // A rank that has other ideas of the world than rank 0 would wait for ranks that nobody started: it
@@ -331,18 +328,8 @@ void Rendezvous::agree(const Agreement& mine) {
 
 std::vector<int> Rendezvous::find_lost_ranks(milliseconds timeout) {
   try {
-    const auto all =
-        call_within(2 * timeout + kSlack,
-                    [talk = StoreExchange(store_, where_, "still here"), timeout]() mutable {
-                      talk.state("yes");
-                      return talk.everyone(timeout);
-                    });
-    if (!all) return {0};
-    std::vector<int> lost;
-    for (int rank = 0; rank < where_.world_size; ++rank) {
-      if (!(*all)[static_cast<size_t>(rank)]) lost.push_back(rank);
-    }
-    return lost;
+    const auto all = everyone("still here", "yes", timeout);
+    return all ? silent_ranks(*all) : std::vector<int>{0};
   } catch (const std::exception&) {
     return {0};
   }

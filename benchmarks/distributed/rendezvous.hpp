@@ -68,6 +68,9 @@ class Rendezvous {
   std::vector<int> find_lost_ranks(std::chrono::milliseconds timeout);
 
  private:
+  /// What each rank has stated under `name`; nothing where the store does not answer.
+  std::optional<Statements> everyone(const std::string& name, const std::string& mine,
+                                     std::chrono::milliseconds timeout) const;
   void await_server() const;
   void open();
   void refuse_second();

@@ -29,20 +29,16 @@ double mean_of(const Values& values) {
 // The mean over the iterations of what `combine` makes of the ranks that took part.
 template <typename Combine>
 double mean_over_iterations(const RoundSamples& round, Combine combine) {
-  std::vector<const Values*> ranks;
-  for (const Values& rank : round) {
-    if (!rank.empty()) ranks.push_back(&rank);
-  }
-  if (ranks.empty()) throw std::invalid_argument("a round without a sample");
-  const auto shorter = [](const Values* one, const Values* other) {
-    return one->size() < other->size();
-  };
-  Values combined((*std::min_element(ranks.begin(), ranks.end(), shorter))->size());
-  for (size_t i = 0; i < combined.size(); ++i) {
+  Values combined;
+  for (size_t iteration = 0;; ++iteration) {
     Values times;
-    for (const Values* rank : ranks) times.push_back((*rank)[i]);
-    combined[i] = combine(times);
+    for (const Values& rank : round) {
+      if (iteration < rank.size()) times.push_back(rank[iteration]);
+    }
+    if (times.empty()) break;
+    combined.push_back(combine(times));
   }
+  if (combined.empty()) throw std::invalid_argument("a round without a sample");
   return mean_of(combined);
 }
 
@@ -117,16 +113,6 @@ std::vector<size_t> random_order(size_t count, uint64_t seed, uint64_t round) {
   // std::shuffle may differ between libraries; a remainder's bias does not matter for so few.
   for (size_t left = count; left > 1; --left) std::swap(order[left - 1], order[draw() % left]);
   return order;
-}
-
-void run_rounds(ProcessGroup& group, const RoundsPlan& plan) {
-  for (int64_t round = 0; round < plan.rounds; ++round) {
-    if (any_rank_interrupted(group)) return;
-    const std::string place = fmt::format("round {} of {}", round + 1, plan.rounds);
-    for (const size_t index : random_order(plan.cases, plan.seed, static_cast<uint64_t>(round)))
-      plan.measure(index, place);
-    plan.finish(place);
-  }
 }
 
 bool any_rank_interrupted(ProcessGroup& group) {

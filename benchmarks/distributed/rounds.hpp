@@ -50,18 +50,6 @@ double mean_seconds(const RoundSamples& round);
 /// ranks draw alike, without talking to each other.
 std::vector<size_t> random_order(size_t count, uint64_t seed, uint64_t round);
 
-struct RoundsPlan {
-  size_t cases = 0;
-  int64_t rounds = 1;
-  uint64_t seed = 0;
-  std::function<void(size_t index, const std::string& place)> measure;  ///< one case
-  std::function<void(const std::string& place)> finish;                 ///< after each round
-};
-
-/// Measures every case once in each round, in an order drawn anew, so that the machine's drift hits
-/// all alike. An interrupt of any rank ends it after the round. `place`: "round 2 of 10".
-void run_rounds(ProcessGroup& group, const RoundsPlan& plan);
-
 /// Whether a signal asked any rank to stop. All ranks have to call it, and get the same answer.
 bool any_rank_interrupted(ProcessGroup& group);
 

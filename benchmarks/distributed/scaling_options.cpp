@@ -38,76 +38,59 @@ struct RawOptions {
 };
 
 void add_model_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) {
-  const char* const group = "Step";
+  app.option_defaults()->group("Step");
   app.add_option("--size", options.size, "problem size; gives batch and sequence their defaults")
-      ->group(group)
       ->capture_default_str();
   app.add_option("--variant", raw.variant,
                  "baseline, fused, optimized, or switches joined by '+' (as in tiny_llama_bench)")
-      ->group(group)
       ->capture_default_str();
   app.add_option("--dtype", raw.dtype, "f32, bf16, f16, amp_bf16 or amp_f16")
-      ->group(group)
       ->capture_default_str();
   app.add_option("--batch", options.batch, "samples of a rank and step: weak scaling")
-      ->check(console::integer<int64_t>())
-      ->group(group);
+      ->check(console::integer<int64_t>());
   app.add_option("--global-batch", options.global_batch,
                  "samples of all ranks together: strong scaling")
-      ->check(console::integer<int64_t>())
-      ->group(group);
-  app.add_option("--seq", options.seq, "tokens of a sample")
-      ->check(console::integer<int64_t>())
-      ->group(group);
+      ->check(console::integer<int64_t>());
+  app.add_option("--seq", options.seq, "tokens of a sample")->check(console::integer<int64_t>());
   for (const auto& [name, dimension] : console::kSizeOptions) {
     app.add_option(name, options.dimensions.*dimension, "of a size of your own")
-        ->check(console::integer<int64_t>())
-        ->group(group);
+        ->check(console::integer<int64_t>());
   }
   app.add_option("--threads", options.threads, "CPU threads of a rank (default: libtorch's choice)")
-      ->check(console::integer<int>())
-      ->group(group);
+      ->check(console::integer<int>());
   app.add_option("--device", options.device,
                  "auto, cpu, cuda or hip; a rank takes the device of "
                  "its number on its host")
-      ->group(group)
       ->capture_default_str();
   app.add_option("--seed", options.seed, "of weights and tokens")
       ->check(console::integer<uint64_t>())
-      ->group(group)
       ->capture_default_str();
 }
 
 void add_communication_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) {
   const char* const group = "Communication";
+  app.option_defaults()->group(group);
   add_data_parallel_options(app, options, group, "leave out the steps that overlap communication",
                             "also steps whose optimizer state is cut over the ranks");
   app.add_option("--max-bytes", raw.max_bytes,
-                 "largest message of a collective, such as 64MiB (default: the largest bucket)")
-      ->group(group);
+                 "largest message of a collective, such as 64MiB (default: the largest bucket)");
 }
 
 void add_measuring_options(CLI::App& app, ScalingOptions& options, RawOptions& raw) {
-  const char* const group = "Measuring";
+  app.option_defaults()->group("Measuring");
   app.add_option("--components", raw.components,
-                 fmt::format("of {} (default: all)", fmt::join(kComponents, ",")))
-      ->group(group);
+                 fmt::format("of {} (default: all)", fmt::join(kComponents, ",")));
   app.add_option("--rounds", options.rounds, "in each of them everything is measured once")
       ->check(console::integer<int64_t>())
-      ->group(group)
       ->capture_default_str();
   app.add_option("--min-time", options.min_seconds,
                  "seconds of each kind of step in a round; a collective gets a tenth")
       ->check(console::number())
-      ->group(group)
       ->capture_default_str();
   app.add_option("--verify", raw.verify, "before: prove results before timing; off")
-      ->group(group)
       ->capture_default_str();
-  app.add_option("--benchmark_out", options.out_file, "result file, written by rank 0")
-      ->group(group);
+  app.add_option("--benchmark_out", options.out_file, "result file, written by rank 0");
   app.add_option("--benchmark_format", options.format, "what rank 0 prints: console or json")
-      ->group(group)
       ->capture_default_str();
 }
 

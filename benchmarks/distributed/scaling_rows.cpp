@@ -120,16 +120,16 @@ Json ScalingResults::document() const {
   return root;
 }
 
-void ScalingResults::keep(const std::vector<RowRecord>& records) {
-  if (!is_first_) return;
-  for (const RowRecord& record : records) {
-    if (record.repetitions.empty()) continue;
-    auto known = std::find_if(rows_.begin(), rows_.end(),
-                              [&](const Row& other) { return other.result.name == record.name; });
-    if (known == rows_.end()) known = rows_.emplace(rows_.end());
-    *known = {to_case_result(record), record.samples};
-  }
-  if (!options_.out_file.empty())
+void ScalingResults::keep(const RowRecord& record) {
+  if (!is_first_ || record.repetitions.empty()) return;
+  auto known = std::find_if(rows_.begin(), rows_.end(),
+                            [&](const Row& other) { return other.result.name == record.name; });
+  if (known == rows_.end()) known = rows_.emplace(rows_.end());
+  *known = {to_case_result(record), record.samples};
+}
+
+void ScalingResults::write() const {
+  if (is_first_ && !options_.out_file.empty())
     write_file_atomically(options_.out_file, document().dump(1) + "\n");
 }
 

@@ -35,10 +35,12 @@ class ScalingResults {
   ScalingResults(const ScalingOptions& options, ProcessGroup& group,
                  const std::vector<int64_t>& bucket_bytes);
 
-  /// Takes the rows that have a repetition, in place of those of the same names, and writes the
-  /// file anew: nothing that was measured is lost with a process, whatever ends it. Does nothing on
-  /// other ranks than the first. Throws std::runtime_error where it cannot be written.
-  void keep(const std::vector<RowRecord>& records);
+  /// Takes the row as it is now, unless it has no repetition yet. Does nothing on other ranks than
+  /// the first.
+  void keep(const RowRecord& record);
+  /// Writes the file anew, on rank 0: nothing that was measured is lost with a process, whatever
+  /// ends it. Throws std::runtime_error where it cannot be written.
+  void write() const;
   /// For the end: the document (--benchmark_format=json) or a table of medians.
   std::string text() const;
   bool is_empty() const { return rows_.empty(); }

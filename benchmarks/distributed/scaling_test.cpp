@@ -132,28 +132,12 @@ TEST(TimeIterationsTest, OnlyCallsAreTimedAndAllOfThem) {
   EXPECT_EQ(agreed_iterations(alone, 0, 0), 1);
 }
 
-TEST(RunRoundsTest, EveryCaseIsMeasuredOnceInARound) {
-  ProcessGroup alone({}, instruments::Device::select("cpu"), std::chrono::milliseconds(100), {});
-  std::multiset<size_t> measured;
-  std::vector<std::string> places;
-  run_rounds(alone, {.cases = 3,
-                     .rounds = 2,
-                     .measure = [&](size_t index, const std::string&) { measured.insert(index); },
-                     .finish = [&](const std::string& place) { places.push_back(place); }});
-  EXPECT_EQ(measured, (std::multiset<size_t>{0, 0, 1, 1, 2, 2}));
-  EXPECT_EQ(places, (std::vector<std::string>{"round 1 of 2", "round 2 of 2"}));
-}
-
-TEST(RankSamplesTest, TheSlowestRankMakesAStep) {
-  const RoundSamples round = {{1, 4}, {3, 2}};
-  EXPECT_DOUBLE_EQ(slowest_seconds(round), 3.5);
-  EXPECT_DOUBLE_EQ(mean_seconds(round), 2.5);
-}
-
-TEST(RankSamplesTest, RanksThatHadNothingToDoDoNotCount) {
-  const RoundSamples round = {{2}, {}};
-  EXPECT_DOUBLE_EQ(slowest_seconds(round), 2);
-  EXPECT_DOUBLE_EQ(mean_seconds(round), 2);
+TEST(RankSamplesTest, TheSlowestRankMakesAnIteration) {
+  EXPECT_DOUBLE_EQ(slowest_seconds({{1, 4}, {3, 2}}), 3.5);
+  EXPECT_DOUBLE_EQ(mean_seconds({{1, 4}, {3, 2}}), 2.5);
+  // Ranks that had nothing to do do not count.
+  EXPECT_DOUBLE_EQ(slowest_seconds({{2}, {}}), 2);
+  EXPECT_DOUBLE_EQ(mean_seconds({{2}, {}}), 2);
   EXPECT_THROW(slowest_seconds({{}, {}}), std::invalid_argument);
 }
 
@@ -201,12 +185,9 @@ TEST(ScalingCountersTest, NothingIsHiddenWhereSumsCostNothing) {
   EXPECT_EQ(scaling_counters(round, StepMode::overlap, 2).count("overlap_percent"), 0U);
 }
 
-TEST(MessageSizesTest, SizesGrowByFourAndBucketsAreAmongThem) {
+TEST(MessageSizesTest, SizesGrowByFourAndBucketsAreAmongThemInWholeShares) {
   EXPECT_EQ(message_sizes(20000, {5000, 16384, 30000}, 8),
             (std::vector<int64_t>{1024, 4096, 5000, 16384}));
-}
-
-TEST(MessageSizesTest, SizesAreRoundedUpToWholeShares) {
   EXPECT_EQ(message_sizes(4096, {}, 12), (std::vector<int64_t>{1032, 4104}));
 }
 
