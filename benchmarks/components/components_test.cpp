@@ -153,7 +153,7 @@ TEST(ComponentListTest, CostsAndMemoryAreNeverNegative) {
         EXPECT_GT(cost.bytes, 0) << planned.name();
         EXPECT_LE(cost.causal_flops, cost.model_flops) << planned.name();
         EXPECT_GE(cost.hardware_flops, cost.model_flops) << planned.name();
-        const instruments::PredictedMemory memory = planned.memory();
+        const PredictedMemory memory = planned.memory();
         // Not `temporary`: where the peak comes before the last gradient it is below the sum.
         for (const int64_t value : {memory.weights, memory.gradients, memory.optimizer_state,
                                     memory.inputs, memory.activations})

@@ -14,8 +14,8 @@
 #include "benchmarks/distributed/gradient_reducer.hpp"
 #include "benchmarks/distributed/scaling_steps.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
-#include "benchmarks/instruments/memory_prediction.hpp"
 #include "benchmarks/instruments/thread_pinning.hpp"
+#include "model/memory_prediction.hpp"
 #include "model/optimized.hpp"
 #include "model/tiny_llama.hpp"
 
@@ -31,8 +31,7 @@ int64_t rank_bytes(const ScalingOptions& options, bool has_global_batch, c10::De
   if (has_global_batch) workload.batch = *options.global_batch;
   const int64_t weights =
       count_parameters(ModelConfig(options.dimensions)) * storage_bytes(options.dtype);
-  return instruments::predict_step_memory(workload, device).peak() +
-         (options.shard_optimizer ? 6 : 2) * weights;
+  return predict_step_memory(workload, device).peak() + (options.shard_optimizer ? 6 : 2) * weights;
 }
 
 // Said before the first allocation, and not in the words of an allocator. Ranks of one host share

@@ -10,7 +10,7 @@ namespace {
 class AdmissionTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    planned.known_memory = instruments::PredictedMemory{.weights = 1000, .temporary = 536};
+    planned.known_memory = PredictedMemory{.weights = 1000, .temporary = 536};
     component.cost = [](const Workload&, Pass) { return Cost{.hardware_flops = 2'000'000'000}; };
   }
   Component component = testing::linear_component();

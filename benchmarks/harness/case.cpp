@@ -10,16 +10,16 @@ std::string Case::name() const {
                      workload.seq);
 }
 
-const instruments::PredictedMemory& Case::memory() const {
+const PredictedMemory& Case::memory() const {
   if (known_memory) return *known_memory;
-  known_memory = instruments::predict_memory(device, [this] {
+  known_memory = predict_memory(device, [this] {
     const std::shared_ptr<WorkItem> item = component->build(
         {workload, pass, /*seed=*/0, c10::Device(c10::DeviceType::Meta), nullptr, std::nullopt});
-    return instruments::WorkOnMeta{[item] {
-                                     item->prepare();
-                                     item->run();
-                                   },
-                                   item->parameters(), item->optimizer_state()};
+    return WorkOnMeta{[item] {
+                        item->prepare();
+                        item->run();
+                      },
+                      item->parameters(), item->optimizer_state()};
   });
   return *known_memory;
 }

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "benchmarks/harness/component.hpp"
-#include "benchmarks/instruments/memory_prediction.hpp"
+#include "model/memory_prediction.hpp"
 
 namespace tinyllama::harness {
 
@@ -22,11 +22,11 @@ struct Case {
   Cost cost() const { return component->cost(workload, pass); }
   /// Found at the first call, which takes milliseconds, and then kept: whoever changes the case
   /// afterwards resets known_memory.
-  const instruments::PredictedMemory& memory() const;
+  const PredictedMemory& memory() const;
 
   /// Type of device that it is to run on, for which memory is predicted.
   c10::DeviceType device = c10::DeviceType::CPU;
-  mutable std::optional<instruments::PredictedMemory> known_memory = std::nullopt;
+  mutable std::optional<PredictedMemory> known_memory = std::nullopt;
 };
 
 }  // namespace tinyllama::harness

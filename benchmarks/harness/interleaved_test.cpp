@@ -49,7 +49,7 @@ TEST_F(InterleavedTest, EachCaseHasItsTime) {
 
 TEST_F(InterleavedTest, NothingWhereTheyDoNotFitTogether) {
   Case one = testing::small_case(a, Pass::forward);
-  one.known_memory = instruments::PredictedMemory{.weights = int64_t{3} << 20};
+  one.known_memory = PredictedMemory{.weights = int64_t{3} << 20};
   settings.memory_limit_bytes = int64_t{5} << 20;
   EXPECT_TRUE(time_cases_interleaved(cpu, {&one, &one}, settings).empty());
   EXPECT_EQ(runs, "");

@@ -108,7 +108,7 @@ bool ParityGate::is_quick(int64_t flops) {
 // The reference while it is computed, and then its values, which lie in the host's memory as
 // float64; as many at most are a result's own while it is compared.
 int64_t ParityGate::reference_bytes(const Case& reference) const {
-  const instruments::PredictedMemory& memory = reference.memory();
+  const PredictedMemory& memory = reference.memory();
   if (device_.is_gpu()) return memory.peak();
   const int64_t gradients = memory.gradients + memory.inputs;
   const int64_t values = has_backward(reference.pass) ? gradients : memory.activations;

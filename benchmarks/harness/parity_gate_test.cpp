@@ -183,7 +183,7 @@ TEST_F(ParityGateTest, HalvesTheBatchWhereMemoryForcesIt) {
   const Case reference =
       testing::small_case(component, Pass::forward_backward, Dtype::f64, /*batch=*/8);
   // The reference's values and, while they are compared, the case's own lie beside both.
-  const instruments::PredictedMemory memory = reference.memory();
+  const PredictedMemory memory = reference.memory();
   const int64_t values = memory.gradients + memory.inputs;
   ASSERT_GT(values, 0);
   const int64_t enough = memory.peak() + planned.memory().peak() + 2 * values;

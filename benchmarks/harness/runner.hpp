@@ -28,7 +28,7 @@ struct RunSettings {
   bool cold_cache = false;
   const Weights* weights = nullptr;  ///< null: drawn from the seed; must outlive the runner
   TimingOptions timing{};
-  std::string trace_folder{};        ///< empty: no traces
+  std::string trace_folder{};  ///< empty: no traces
 };
 
 class Runner {

@@ -156,7 +156,7 @@ TEST_F(RunnerTest, ALimitWithinALimitGivesWayToTheOneBefore) {
 
 TEST_F(RunnerTest, CasesAboveTheMemoryLimitAreSkippedWithBothNumbers) {
   Case large = testing::small_case(honest, Pass::forward);
-  large.known_memory = instruments::PredictedMemory{.weights = int64_t{3} << 30};
+  large.known_memory = PredictedMemory{.weights = int64_t{3} << 30};
   settings.memory_limit_bytes = int64_t{2} << 30;
   run({large, testing::small_case(honest, Pass::backward)});
   ASSERT_EQ(results.size(), 2U);

@@ -300,7 +300,7 @@ TEST_F(ServerTest, RefusedCasesAreSkippedUnbuilt) {
   cases[0].skip_reason = "has no such switch";
   EXPECT_EQ(ask("open", 0), Json({{"skipped", "has no such switch"}}));
   cases[1] = testing::small_case(counted, Pass::backward);
-  cases[1].known_memory = instruments::PredictedMemory{.weights = int64_t{1} << 60};
+  cases[1].known_memory = PredictedMemory{.weights = int64_t{1} << 60};
   EXPECT_CONTAINS(text(ask("open", 1), "skipped"), "predicted peak memory 1.00 EiB exceeds");
   EXPECT_EQ(*builds, 0);
 }
@@ -322,7 +322,7 @@ TEST_F(ServerTest, NorIsItLeftForAProof) {
   const Component large = with_600_kib();
   cases = {testing::small_case(large, Pass::forward),
            testing::small_case(honest, Pass::forward, Dtype::f32, 4)};
-  cases[1].known_memory = instruments::PredictedMemory{.weights = int64_t{600} << 10};
+  cases[1].known_memory = PredictedMemory{.weights = int64_t{600} << 10};
   // Of two cases, or of one with its reference; not of three.
   settings.memory_limit_bytes = live_bytes() + (int64_t{1700} << 10);
   ASSERT_TRUE(ask("open", 0).contains("opened"));

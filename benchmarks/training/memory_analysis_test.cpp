@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "benchmarks/instruments/host_allocator.hpp"
-#include "benchmarks/instruments/memory_prediction.hpp"
+#include "model/memory_prediction.hpp"
 #include "model/testing.hpp"
 #include "model/train_step.hpp"
 
@@ -515,7 +515,7 @@ TEST_P(MemoryStepTest, AgreesWithTheAllocatorAndThePredictionToTheByte) {
   const auto after = memory["live_bytes_after_steps"];
   EXPECT_EQ(after[0], after[1]) << "a step that leaves memory behind";
 
-  const auto predicted = instruments::predict_step_memory(GetParam(), c10::kCPU);
+  const auto predicted = predict_step_memory(GetParam(), c10::kCPU);
   EXPECT_EQ(parts["parameters"], predicted.weights);
   EXPECT_EQ(parts["optimizer_states"], predicted.optimizer_state);
   const Json& activations = memory["component_activation_bytes"];
@@ -570,7 +570,7 @@ TEST(MemoryStepPeakTest, IsThePredictedOne) {
     const Recorded recorded = record(workload);
     EXPECT_EQ(recorded.memory["peak_component"], at.component) << "sequence " << at.seq;
     EXPECT_EQ(recorded.memory["peak_bytes"].get<int64_t>() - recorded.other_bytes,
-              instruments::predict_step_memory(workload, c10::kCPU).peak())
+              predict_step_memory(workload, c10::kCPU).peak())
         << "sequence " << at.seq;
   }
 }
@@ -579,7 +579,7 @@ TEST(MemoryStepPeakTest, CheckpointsKeepOneTensorALayer) {
   const Workload workload{config(), Variant({Switch::checkpoint}), Dtype::f32, 2, 64};
   const Recorded recorded = record(workload);
   EXPECT_EQ(sum(recorded.memory["component_activation_bytes"]),
-            instruments::predict_step_memory(workload, c10::kCPU).activations);
+            predict_step_memory(workload, c10::kCPU).activations);
   EXPECT_EQ(recorded.memory["breakdown_at_peak"]["attention_scores"], 0);
 }
 

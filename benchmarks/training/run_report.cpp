@@ -10,8 +10,8 @@
 
 #include "benchmarks/console/text_table.hpp"
 #include "benchmarks/instruments/context.hpp"
-#include "benchmarks/instruments/memory_prediction.hpp"
 #include "benchmarks/training/flops_analysis.hpp"
+#include "model/memory_prediction.hpp"
 
 namespace tinyllama::training {
 namespace {
@@ -237,7 +237,7 @@ Json run_header(const TrainOptions& options, const instruments::Device& device,
             {"causal_flops_per_step", cost.causal_flops},
             {"bytes_per_step", cost.bytes},
             {"predicted_peak_memory_bytes",
-             instruments::predict_step_memory(workload, device.torch().type()).peak()}}}};
+             predict_step_memory(workload, device.torch().type()).peak()}}}};
 }
 
 Json distributed_json(const TrainOptions& options, const distributed::ProcessGroup& group) {

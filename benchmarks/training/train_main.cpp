@@ -20,7 +20,6 @@
 #include "benchmarks/distributed/launch.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
-#include "benchmarks/instruments/memory_prediction.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
 #include "benchmarks/instruments/thread_pinning.hpp"
 #include "benchmarks/training/flops_analysis.hpp"
@@ -31,6 +30,7 @@
 #include "benchmarks/training/trainer.hpp"
 #include "benchmarks/training/validate_setup.hpp"
 #include "model/file_io.hpp"
+#include "model/memory_prediction.hpp"
 #include "model/optimized.hpp"
 #include "model/weights.hpp"
 
@@ -160,8 +160,7 @@ class TrainRun {
  private:
   // Said before the first allocation and the first file, and not in the words of an allocator.
   void refuse_for_memory() const {
-    int64_t predicted =
-        instruments::predict_step_memory(options_.workload(), device_.torch().type()).peak();
+    int64_t predicted = predict_step_memory(options_.workload(), device_.torch().type()).peak();
     // Messages, and with a sharded optimizer the copies that they are gathered in.
     const int64_t weights =
         count_parameters(ModelConfig(options_.dimensions)) * storage_bytes(options_.dtype);

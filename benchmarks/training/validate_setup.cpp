@@ -14,9 +14,9 @@
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/gpu_runtime.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
-#include "benchmarks/instruments/memory_prediction.hpp"
 #include "benchmarks/instruments/system_readings.hpp"
 #include "model/file_io.hpp"
+#include "model/memory_prediction.hpp"
 
 namespace tinyllama::training {
 namespace {
@@ -182,9 +182,8 @@ std::vector<SetupLine> validate_setup(const SelectedDevice& device, const Worklo
           check_libtorch(device),
           selected == nullptr
               ? SetupLine{SetupStatus::warning, "memory", "not known without a device"}
-              : check_memory(
-                    selected->description(), selected->free_memory_bytes(), workload,
-                    instruments::predict_step_memory(workload, selected->torch().type()).peak()),
+              : check_memory(selected->description(), selected->free_memory_bytes(), workload,
+                             predict_step_memory(workload, selected->torch().type()).peak()),
           check_gpu_runtime(device, runtime::name(), runtime::device_count()),
           check_threads(at::hasOpenMP(), at::get_num_threads(),
                         static_cast<int>(instruments::host_machine::usable_processors().size())),

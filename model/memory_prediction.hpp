@@ -8,7 +8,7 @@
 #include "model/cost.hpp"
 #include "model/parameters.hpp"
 
-namespace tinyllama::instruments {
+namespace tinyllama {
 
 /// Bytes, as the memory meter of the device counts them: of tensors, without scratch of libraries.
 /// peak = weights + gradients + optimizer_state + inputs + activations + temporary.
@@ -50,4 +50,4 @@ PredictedMemory predict_memory(c10::DeviceType device, const std::function<WorkO
 /// Of a training step on one batch, after the first.
 PredictedMemory predict_step_memory(const Workload& workload, c10::DeviceType device);
 
-}  // namespace tinyllama::instruments
+}  // namespace tinyllama

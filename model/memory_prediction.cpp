@@ -1,4 +1,4 @@
-#include "benchmarks/instruments/memory_prediction.hpp"
+#include "model/memory_prediction.hpp"
 
 #include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
@@ -13,7 +13,7 @@
 #include "model/meta_device.hpp"
 #include "model/train_step.hpp"
 
-namespace tinyllama::instruments {
+namespace tinyllama {
 namespace {
 
 enum class Phase { build, forward, backward, update };
@@ -217,4 +217,4 @@ PredictedMemory predict_step_memory(const Workload& workload, c10::DeviceType de
   });
 }
 
-}  // namespace tinyllama::instruments
+}  // namespace tinyllama
