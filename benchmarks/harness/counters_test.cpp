@@ -15,7 +15,7 @@ class CountersTest : public ::testing::Test {
   void SetUp() override {
     // 4 TFLOP/s of products, 10 GB/s of memory, 40 GB/s of cache.
     peaks.restore(testing::made_up_peaks(4e12, 10e9, 40e9));
-    planned.known_memory = PredictedMemory{.weights = 3 << 20};
+    test_case.known_memory = PredictedMemory{.weights = 3 << 20};
   }
   void set_cost(const Cost& cost) {
     component.cost = [cost](const Workload&, Pass) { return cost; };

@@ -11,7 +11,6 @@
 #include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/console/text_table.hpp"
-#include "benchmarks/harness/case_work.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 
@@ -122,14 +121,14 @@ LimitTry run_within(const Case& planned, const MemoryBudget& budget,
   tried.failure = failure_of(device, 0, [&] { work = build_work(device, planned, seed, nullptr); });
   if (tried.failure.empty()) {
     instruments::MemoryMeter memory(device);
-    tried.failure = failure_of(device, work.foreign_bytes + budget.bytes, [&] {
+    tried.failure = failure_of(device, work.other_bytes + budget.bytes, [&] {
       for (int i = 0; i < kIterations; ++i) {
         work.item->prepare();
         work.item->run();
       }
       device.synchronize();
     });
-    if (tried.failure.empty()) tried.peak_bytes = memory.read().peak_bytes - work.foreign_bytes;
+    if (tried.failure.empty()) tried.peak_bytes = memory.read().peak_bytes - work.other_bytes;
   }
   tried.fits = tried.failure.empty() && tried.peak_bytes <= budget.bytes;
   work.item.reset();
