@@ -11,6 +11,7 @@
 #include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/console/text_table.hpp"
+#include "benchmarks/harness/measure.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 
