@@ -113,8 +113,8 @@ def main() -> int:
     if options.journal and not options.resume:
         options.journal.write_text("{}\n", encoding="utf-8")
     if behaviour == "skips":
-        names = "\n  ".join(cases)
-        print(f"skipped\n  {names}\n      needs 80 GiB, 12 GiB are free\n")
+        lines = "\n".join(f"  {case}: needs 80 GiB, 12 GiB are free" for case in cases)
+        print(f"skipped\n{lines}\n")
         print(f"NOTHING MEASURED: {len(cases)} cases skipped")
         return 0
     if behaviour == "crashes":
