@@ -161,6 +161,14 @@ int64_t storage_bytes_of(const NamedTensors& tensors, const Count& count) {
   return bytes;
 }
 
+// What every layer saves of its input, at the least. In floating point: it may be beyond 64 bits.
+double least_step_bytes(const Workload& workload) {
+  const double tokens = static_cast<double>(workload.batch) * static_cast<double>(workload.seq);
+  return tokens * static_cast<double>(workload.config.hidden_dim()) *
+         static_cast<double>(workload.config.n_layers()) *
+         static_cast<double>(storage_bytes(workload.dtype));
+}
+
 NamedTensors gradients_of(const NamedTensors& parameters) {
   NamedTensors gradients;
   for (const auto& [name, parameter] : parameters) gradients.emplace_back(name, parameter.grad());
@@ -191,6 +199,11 @@ PredictedMemory predict_memory(c10::DeviceType device, const std::function<WorkO
   return memory;
 }
 
+PredictedMemory beyond_any_device(double bytes) {
+  constexpr double most = 9e18;  // that 64 bits can hold
+  return {.inputs = static_cast<int64_t>(std::min(bytes, most))};
+}
+
 PredictedMemory predict_step_memory(const Workload& workload, c10::DeviceType device) {
   struct Work {
     explicit Work(const Workload& w)
@@ -204,16 +217,21 @@ PredictedMemory predict_step_memory(const Workload& workload, c10::DeviceType de
     AdamW optimizer;
     TokenBatch batch;
     TrainStep step;
-    at::Tensor loss;
+    void run() {
+      at::Tensor loss = step.forward(batch);
+      counting->begin(Phase::backward);  // before the gradient that it starts from
+      step.backward(loss);
+      loss.reset();
+      step.update();
+    }
   };
+  const double least = least_step_bytes(workload);
+  if (least >= kBeyondAnyDevice) return beyond_any_device(least);
   return predict_memory(device, [&] {
     const auto work = std::make_shared<Work>(workload);
     NamedTensors moments = work->optimizer.first_moments();
     append(moments, work->optimizer.second_moments());
-    return WorkOnMeta{[work] {
-                        work->loss = work->step.run({&work->batch, 1});
-                      },
-                      work->model.parameters(), std::move(moments)};
+    return WorkOnMeta{[work] { work->run(); }, work->model.parameters(), std::move(moments)};
   });
 }
 

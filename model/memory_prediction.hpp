@@ -47,6 +47,12 @@ struct WorkOnMeta {
 /// be called from any thread, also while others compute.
 PredictedMemory predict_memory(c10::DeviceType device, const std::function<WorkOnMeta()>& build);
 
+/// So many bytes no device has: what needs at least these is not run on meta either, where sizes may
+/// be beyond 64 bits and layers beyond counting.
+inline constexpr double kBeyondAnyDevice = 17592186044416;  // 16 TiB
+/// That bound, as a prediction.
+PredictedMemory beyond_any_device(double bytes);
+
 /// Of a training step on one batch, after the first.
 PredictedMemory predict_step_memory(const Workload& workload, c10::DeviceType device);
 

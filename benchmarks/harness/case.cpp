@@ -12,6 +12,9 @@ std::string Case::name() const {
 
 const PredictedMemory& Case::memory() const {
   if (known_memory) return *known_memory;
+  // No work moves its bytes more than eight times from where it keeps them.
+  const double least = static_cast<double>(cost().bytes) / 8;
+  if (least >= kBeyondAnyDevice) return known_memory.emplace(beyond_any_device(least));
   known_memory = predict_memory(device, [this] {
     const std::shared_ptr<WorkItem> item = component->build(
         {workload, pass, /*seed=*/0, c10::Device(c10::DeviceType::Meta), nullptr, std::nullopt});
