@@ -47,8 +47,8 @@ struct WorkOnMeta {
 /// be called from any thread, also while others compute.
 PredictedMemory predict_memory(c10::DeviceType device, const std::function<WorkOnMeta()>& build);
 
-/// So many bytes no device has: what needs at least these is not run on meta either, where sizes may
-/// be beyond 64 bits and layers beyond counting.
+/// So many bytes no device has: what needs at least these is not run on meta either, where sizes
+/// may be beyond 64 bits and layers beyond counting.
 inline constexpr double kBeyondAnyDevice = 17592186044416;  // 16 TiB
 /// That bound, as a prediction.
 PredictedMemory beyond_any_device(double bytes);

@@ -12,7 +12,7 @@ std::string Case::name() const {
 
 const PredictedMemory& Case::memory() const {
   if (known_memory) return *known_memory;
-  // No work moves its bytes more than eight times from where it keeps them.
+  // Work keeps an eighth at the least of the bytes that it has to move.
   const double least = static_cast<double>(cost().bytes) / 8;
   if (least >= kBeyondAnyDevice) return known_memory.emplace(beyond_any_device(least));
   known_memory = predict_memory(device, [this] {

@@ -13,6 +13,7 @@
 #include "benchmarks/console/text_table.hpp"
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/instruments/context.hpp"
+#include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 
 namespace tinyllama::harness {
@@ -240,6 +241,8 @@ console::ExitCode run_find_limit(const Options& options, const Plan& plan,
   const MemoryBudget budget = memory_budget(device, options.memory_limit_bytes.value_or(0), 0);
   std::vector<FoundLimit> limits = find_limits(plan.cases, axis, budget);
   if (options.confirm) {
+    console::install_interrupt_handler();
+    instruments::host_allocator::install();
     for (FoundLimit& found : limits) {
       if (console::interrupted()) break;
       confirm(found, axis, budget, device, options.seed);
