@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "benchmarks/distributed/rank_lost.hpp"
-#include "benchmarks/instruments/thread_pinning.hpp"
+#include "benchmarks/instruments/host_machine.hpp"
 
 namespace tinyllama::distributed {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <chrono>
 
-#include "benchmarks/instruments/operator_counter.hpp"
+#include "benchmarks/instruments/operator_profile.hpp"
 #include "benchmarks/instruments/timer.hpp"
 
 namespace tinyllama::harness {

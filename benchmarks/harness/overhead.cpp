@@ -17,7 +17,7 @@
 #include "benchmarks/harness/layer_work.hpp"
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
-#include "benchmarks/instruments/thread_pinning.hpp"
+#include "benchmarks/instruments/host_machine.hpp"
 #include "model/feed_forward.hpp"
 #include "model/rms_norm.hpp"
 

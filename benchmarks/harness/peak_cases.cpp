@@ -21,7 +21,8 @@ void run_peak_case(const PeakCase& peak, PeakBook& peaks, const instruments::Dev
                    benchmark::State& state) {
   if (console::interrupted()) return state.SkipWithMessage(kInterrupted);
   if (peak.shape) {
-    const std::string refused = instruments::refuse_product(device, peak.type, *peak.shape);
+    const c10::ScalarType type = compute_type(parse_dtype(peak.type));
+    const std::string refused = instruments::refuse_gemm(device, type, *peak.shape);
     if (!refused.empty()) return state.SkipWithMessage(refused);
   }
   const double work = peak.shape ? static_cast<double>(peak.shape->flops()) : kGiga;

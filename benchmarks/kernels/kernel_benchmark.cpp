@@ -11,8 +11,8 @@
 
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
+#include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/peaks.hpp"
-#include "benchmarks/instruments/thread_pinning.hpp"
 #include "benchmarks/kernels/kernel_cases.hpp"
 #include "benchmarks/kernels/turns.hpp"
 #include "model/file_io.hpp"

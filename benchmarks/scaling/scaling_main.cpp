@@ -8,7 +8,7 @@
 #include "benchmarks/distributed/run_rank.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
-#include "benchmarks/instruments/thread_pinning.hpp"
+#include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/scaling/scaling_run.hpp"
 #include "model/optimized.hpp"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "benchmarks/instruments/device.hpp"
-#include "benchmarks/instruments/kineto_session.hpp"
+#include "benchmarks/instruments/operator_profile.hpp"
 #include "benchmarks/training/component_tracker.hpp"
 #include "benchmarks/training/operator_statistics.hpp"
 #include "benchmarks/training/trace_file.hpp"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "benchmarks/instruments/operator_kinds.hpp"
+#include "benchmarks/instruments/operator_profile.hpp"
 #include "benchmarks/training/component_names.hpp"
 
 namespace tinyllama::training {

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "benchmarks/instruments/kineto_session.hpp"
+#include "benchmarks/instruments/operator_profile.hpp"
 #include "benchmarks/training/component_names.hpp"
 
 namespace tinyllama::training {

@@ -11,7 +11,7 @@
 #include "benchmarks/distributed/run_rank.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
-#include "benchmarks/instruments/thread_pinning.hpp"
+#include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/training/data_parallel.hpp"
 #include "benchmarks/training/train_options.hpp"
 #include "benchmarks/training/train_run.hpp"
