@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <stdexcept>
 
-#include "benchmarks/console/number_options.hpp"
+#include "benchmarks/console/command_line.hpp"
 #include "benchmarks/distributed/digest.hpp"
 #include "benchmarks/instruments/context.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "benchmarks/console/exit_code.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/distributed/launch_environment.hpp"
 #include "benchmarks/instruments/device.hpp"
 

@@ -2,7 +2,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/harness/case_work.hpp"
 #include "benchmarks/harness/result_document.hpp"
 

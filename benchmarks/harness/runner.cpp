@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/harness/case_work.hpp"
 #include "benchmarks/harness/counters.hpp"

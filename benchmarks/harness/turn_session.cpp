@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/harness/turn_server.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"

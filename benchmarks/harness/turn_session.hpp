@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "benchmarks/console/exit_code.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"
 #include "benchmarks/instruments/device.hpp"

@@ -4,7 +4,7 @@
 
 #include <cstdio>
 
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/exit.hpp"
 
 namespace tinyllama::scaling {
 

@@ -7,9 +7,9 @@
 #include <stdexcept>
 #include <utility>
 
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/command_line.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/option_grammar.hpp"
-#include "benchmarks/console/output_file.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 #include "benchmarks/scaling/collectives.hpp"
 #include "benchmarks/scaling/run_control.hpp"

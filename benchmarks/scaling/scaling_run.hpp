@@ -1,7 +1,7 @@
 // One rank's way through a run of the scaling program.
 #pragma once
 
-#include "benchmarks/console/exit_code.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/distributed/launch_environment.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/scaling/scaling_options.hpp"

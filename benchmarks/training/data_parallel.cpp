@@ -3,7 +3,7 @@
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/distributed/fingerprint.hpp"
 #include "benchmarks/instruments/context.hpp"
 

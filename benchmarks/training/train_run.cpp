@@ -8,7 +8,7 @@
 #include <iostream>
 #include <limits>
 
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
 #include "benchmarks/training/flops_analysis.hpp"

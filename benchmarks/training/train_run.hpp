@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "benchmarks/console/exit_code.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/distributed/process_group.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/training/train_options.hpp"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <exception>
 
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/distributed/rank_lost.hpp"
 #include "model/component_range.hpp"
 

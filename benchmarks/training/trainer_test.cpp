@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/training/testing.hpp"
 #include "model/file_testing.hpp"
 
