@@ -14,7 +14,7 @@
 #include "benchmarks/harness/weights_option.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/device.hpp"
-#include "benchmarks/instruments/thread_pinning.hpp"
+#include "benchmarks/instruments/host_machine.hpp"
 #include "model/problem_sizes.hpp"
 
 namespace tinyllama {

@@ -5,9 +5,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <iostream>
-#include <stdexcept>
+
+#include "model/file_io.hpp"
 
 namespace tinyllama::console {
 
@@ -39,6 +42,32 @@ int run_program(const char* program, const std::function<ExitCode()>& run) {
     fmt::print(stderr, "{}: {}\n", program, error.what());
   }
   return static_cast<int>(ExitCode::bad_input);
+}
+
+CLI::Validator number() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        char* rest = nullptr;
+        std::strtod(text.c_str(), &rest);
+        if (!text.empty() && *rest == '\0') return {};
+        return fmt::format("'{}' must be a number", text);
+      },
+      "");
+}
+
+void check_output_file(const char* option, const std::string& file) {
+  std::error_code unknown;
+  if (file.empty() || std::filesystem::is_other(file, unknown)) return;
+  if (std::filesystem::is_directory(file, unknown))
+    throw std::invalid_argument(fmt::format("{}: {}: is a directory", option, file));
+  auto trial = std::filesystem::path(file);
+  trial += ".part";
+  try {
+    write_file_atomically(trial, "");
+  } catch (const std::runtime_error& error) {
+    throw std::invalid_argument(fmt::format("{}: {}", option, error.what()));
+  }
+  std::filesystem::remove(trial);
 }
 
 }  // namespace tinyllama::console

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "benchmarks/console/number_options.hpp"
+#include "benchmarks/console/command_line.hpp"
 #include "benchmarks/instruments/context.hpp"
 
 namespace tinyllama::distributed {

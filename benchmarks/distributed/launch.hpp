@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "benchmarks/console/exit_code.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/instruments/device.hpp"
 
 namespace tinyllama::distributed {

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "benchmarks/instruments/thread_pinning.hpp"
+#include "benchmarks/instruments/host_machine.hpp"
 
 namespace tinyllama::distributed {
 namespace {

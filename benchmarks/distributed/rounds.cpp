@@ -14,7 +14,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/exit.hpp"
 
 namespace tinyllama::distributed {
 namespace {

@@ -7,14 +7,13 @@
 #include <stdexcept>
 
 #include "benchmarks/console/command_line.hpp"
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/option_grammar.hpp"
-#include "benchmarks/console/output_file.hpp"
 #include "benchmarks/distributed/collectives.hpp"
 #include "benchmarks/distributed/gradient_reducer.hpp"
 #include "benchmarks/distributed/scaling_steps.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
-#include "benchmarks/instruments/thread_pinning.hpp"
+#include "benchmarks/instruments/host_machine.hpp"
 #include "model/memory_prediction.hpp"
 #include "model/optimized.hpp"
 #include "model/tiny_llama.hpp"

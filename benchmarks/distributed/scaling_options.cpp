@@ -9,9 +9,7 @@
 #include <stdexcept>
 
 #include "benchmarks/console/command_line.hpp"
-#include "benchmarks/console/number_options.hpp"
 #include "benchmarks/console/option_grammar.hpp"
-#include "benchmarks/console/parse_named.hpp"
 #include "benchmarks/console/size_options.hpp"
 
 namespace tinyllama::distributed {

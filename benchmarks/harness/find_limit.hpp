@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/console/exit_code.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/harness/admission.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"

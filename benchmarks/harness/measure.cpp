@@ -13,7 +13,7 @@
 
 #include "benchmarks/harness/samples.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
-#include "benchmarks/instruments/operator_counter.hpp"
+#include "benchmarks/instruments/operator_profile.hpp"
 
 namespace tinyllama::harness {
 namespace {

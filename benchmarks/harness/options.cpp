@@ -11,7 +11,6 @@
 #include <stdexcept>
 
 #include "benchmarks/console/command_line.hpp"
-#include "benchmarks/console/number_options.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/harness/tables.hpp"
 #include "model/variant.hpp"

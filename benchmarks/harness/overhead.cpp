@@ -18,7 +18,7 @@
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/samples.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
-#include "benchmarks/instruments/thread_pinning.hpp"
+#include "benchmarks/instruments/host_machine.hpp"
 #include "model/feed_forward.hpp"
 #include "model/rms_norm.hpp"
 

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "benchmarks/instruments/peaks.hpp"
+#include "model/gemms.hpp"
 #include "model/relative_error.hpp"
 
 namespace tinyllama::harness {
@@ -100,8 +101,11 @@ ParityGate::ParityGate(const instruments::Device& device, uint64_t seed,
 bool ParityGate::is_quick(int64_t flops) {
   if (!f64_flops_per_second_ && to_double(flops) <= kMaxReferenceSeconds * kSlowestFlopsPerSecond)
     return true;
-  if (!f64_flops_per_second_)
-    f64_flops_per_second_ = instruments::measure_gemm_peak(device_, "f64", {}, 0.2).per_second;
+  if (!f64_flops_per_second_) {
+    const auto paths = gemm_paths(at::kDouble, device_.torch().type());
+    f64_flops_per_second_ =
+        instruments::measure_gemm_peak(device_, at::kDouble, paths, {}, 0.2).per_second;
+  }
   return to_double(flops) / *f64_flops_per_second_ <= kMaxReferenceSeconds;
 }
 

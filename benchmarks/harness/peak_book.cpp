@@ -6,6 +6,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "model/gemms.hpp"
+
 namespace tinyllama::harness {
 namespace {
 
@@ -22,6 +24,13 @@ instruments::MeasuredPeak from_json(const Json& json, const char* unit) {
   return {json.at(unit).get<double>(), json.at("source").get<std::string>()};
 }
 
+instruments::MeasuredPeak measure_type(const instruments::Device& device, const std::string& name,
+                                       const std::vector<instruments::GemmShape>& shapes) {
+  const c10::ScalarType type = compute_type(parse_dtype(name));
+  const auto paths = gemm_paths(type, device.torch().type());
+  return instruments::measure_gemm_peak(device, type, paths, shapes, kSecondsPerType);
+}
+
 }  // namespace
 
 PeakBook::PeakBook(const instruments::Device& device) : device_(device) {}
@@ -33,12 +42,12 @@ void PeakBook::measure(const Plan& plan) {
     bandwidth_ = instruments::measure_bandwidth(device_, wants_memory);
   for (const auto& type : plan.product_types) {
     if (flops_.contains(type)) continue;
-    flops_[type] = instruments::measure_gemm_peak(device_, type, shapes_, kSecondsPerType);
+    flops_[type] = measure_type(device_, type, shapes_);
   }
 }
 
 instruments::MeasuredPeak PeakBook::measure_flops_again(const std::string& type) {
-  const auto again = instruments::measure_gemm_peak(device_, type, shapes_, kSecondsPerType);
+  const auto again = measure_type(device_, type, shapes_);
   if (again.per_second > measured_flops(type)) flops_[type] = again;
   return again;
 }
@@ -52,8 +61,10 @@ instruments::MeasuredPeak PeakBook::measure_bandwidth_again() {
 }
 
 instruments::MeasuredPeak PeakBook::measure_product(const std::string& type,
-                                                    const instruments::BatchedGemmShape& shape) {
-  const auto found = instruments::measure_product(device_, type, shape, kSecondsPerProduct);
+                                                    const instruments::GemmShape& shape) {
+  const c10::ScalarType scalar = compute_type(parse_dtype(type));
+  const auto paths = gemm_paths(scalar, device_.torch().type(), shape.batch > 1);
+  const auto found = instruments::measure_gemm(device_, scalar, paths, shape, kSecondsPerProduct);
   if (datasheet_ && datasheet_->flops.contains(type) &&
       found.per_second > datasheet_->flops.at(type)) {
     throw std::runtime_error(fmt::format(
@@ -135,7 +146,9 @@ bool PeakBook::needs_memory_bandwidth(const Plan& plan) const {
 std::vector<instruments::GemmShape> product_shapes(const std::vector<Case>& cases) {
   std::set<instruments::GemmShape> shapes;
   for (const Case& planned : cases) {
-    if (planned.cost().model_flops > 0) shapes.merge(instruments::product_shapes(planned.workload));
+    if (planned.cost().model_flops == 0) continue;
+    for (const auto& [batch, m, n, k] : linear_gemms(planned.workload))
+      shapes.insert({batch, m, n, k});
   }
   return {shapes.begin(), shapes.end()};
 }

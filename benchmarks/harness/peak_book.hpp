@@ -27,7 +27,7 @@ class PeakBook {
   /// The best of products of one shape. One that beats the peak of its type becomes it; throws
   /// std::runtime_error for one that beats the datasheet's figure, which no right time can.
   instruments::MeasuredPeak measure_product(const std::string& type,
-                                            const instruments::BatchedGemmShape& shape);
+                                            const instruments::GemmShape& shape);
   /// A case reached this rate, which no product could beat, so it is the peak.
   void raise(const std::string& type, double flops_per_second, const std::string& source);
   void set_datasheet(std::optional<instruments::DatasheetPeaks> datasheet);

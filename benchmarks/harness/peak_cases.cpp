@@ -1,6 +1,6 @@
 #include "benchmarks/harness/peak_cases.hpp"
 
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/harness/measure.hpp"
 
 namespace tinyllama::harness {
@@ -22,7 +22,7 @@ void measure_peak_case(const PeakCase& peak, PeakBook& peaks, const instruments:
     outcome.interrupted = true;
     return;
   }
-  if (peak.shape) outcome.skip = instruments::refuse_product(device, peak.type, *peak.shape);
+  if (peak.shape) outcome.skip = instruments::refuse_gemm(device, compute_type(parse_dtype(peak.type)), *peak.shape);
   if (!outcome.skip.empty() || !outcome.failure.empty()) return;
   instruments::MeasuredPeak measured;
   outcome.failure = failure_of(device, 0, [&] { measured = measure_again(peak, peaks); });

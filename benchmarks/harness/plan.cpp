@@ -8,6 +8,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "model/gemms.hpp"
+
 namespace tinyllama::harness {
 namespace {
 
@@ -39,15 +41,15 @@ class PlanBuilder {
   }
 
   // The products of a training step at every size, batch and sequence of the axes.
-  std::set<instruments::BatchedGemmShape> products(const AxisOptions& axes) const {
-    std::set<instruments::BatchedGemmShape> found;
+  std::set<instruments::GemmShape> products(const AxisOptions& axes) const {
+    std::set<instruments::GemmShape> found;
     for (const auto& name : axes.sizes.empty() ? std::vector<std::string>{"tiny"} : axes.sizes) {
       const ProblemSize& problem = size(name);
       for (const int64_t batch : axes.batches.empty() ? std::vector{problem.batch} : axes.batches) {
         for (const int64_t seq : axes.seqs.empty() ? std::vector{problem.seq} : axes.seqs) {
           const Workload workload{problem.config, Variant(), Dtype::f32, batch, seq};
           check_workload(workload);
-          found.merge(instruments::step_products(workload));
+          for (const auto& [count, m, n, k] : step_gemms(workload)) found.insert({count, m, n, k});
         }
       }
     }

@@ -21,7 +21,7 @@ inline constexpr const char* kPeakComponent = "peak";
 struct PeakCase {
   std::string name;
   std::string type;  ///< of the products; empty: bandwidth
-  std::optional<instruments::BatchedGemmShape> shape{};
+  std::optional<instruments::GemmShape> shape{};
 };
 
 struct Plan {

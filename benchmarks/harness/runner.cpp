@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/harness/samples.hpp"
 #include "benchmarks/harness/trace.hpp"

@@ -16,7 +16,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/harness/admission.hpp"
 #include "benchmarks/harness/counters.hpp"
 #include "benchmarks/harness/parity_gate.hpp"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/console/exit_code.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/options.hpp"

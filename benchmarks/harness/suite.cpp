@@ -9,9 +9,9 @@
 #include <optional>
 #include <stdexcept>
 
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/command_line.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/option_grammar.hpp"
-#include "benchmarks/console/output_file.hpp"
 #include "benchmarks/harness/admission.hpp"
 #include "benchmarks/harness/counters.hpp"
 #include "benchmarks/harness/interleaved.hpp"

@@ -2,7 +2,7 @@
 // and the summary.
 #pragma once
 
-#include "benchmarks/console/exit_code.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"
 #include "benchmarks/harness/sum_of_parts.hpp"

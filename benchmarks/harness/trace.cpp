@@ -2,6 +2,7 @@
 
 #include <ATen/record_function.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <algorithm>
 #include <cctype>
@@ -11,8 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "benchmarks/console/output_file.hpp"
-#include "benchmarks/instruments/kineto_session.hpp"
+#include "benchmarks/console/command_line.hpp"
+#include "benchmarks/instruments/operator_profile.hpp"
 #include "model/file_io.hpp"
 
 namespace tinyllama::harness {

@@ -10,23 +10,16 @@
 
 #include <array>
 #include <filesystem>
-#include <fstream>
-#include <optional>
 #include <sstream>
 #include <string_view>
 
+#include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 
 namespace tinyllama::instruments {
 namespace {
 
-std::optional<std::string> first_line(const std::filesystem::path& file) {
-  std::ifstream stream(file);
-  std::string line;
-  if (!std::getline(stream, line)) return std::nullopt;
-  return line;
-}
-
+using host_machine::first_line;
 using Settings = std::map<std::string, std::string>;
 
 void add_reading(Settings& settings, const std::string& key, const std::filesystem::path& file) {

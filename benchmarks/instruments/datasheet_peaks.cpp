@@ -7,8 +7,10 @@
 #include <cctype>
 #include <fstream>
 #include <initializer_list>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -106,18 +108,13 @@ using Words = std::set<std::string>;
 /// The letters and digits of a device's name, in lower case, word by word: "AMD Instinct
 /// MI250X/MI250" has the word mi250x, and "NVIDIA GH200 480GB" has no word h200.
 Words words_of(std::string_view name) {
-  Words words;
-  std::string word;
-  for (const char letter : name) {
+  std::string text(name);
+  for (char& letter : text) {
     const auto code = static_cast<unsigned char>(letter);
-    if (std::isalnum(code) != 0) {
-      word += static_cast<char>(std::tolower(code));
-    } else if (!word.empty()) {
-      words.insert(std::exchange(word, {}));
-    }
+    letter = std::isalnum(code) != 0 ? static_cast<char>(std::tolower(code)) : ' ';
   }
-  if (!word.empty()) words.insert(word);
-  return words;
+  std::istringstream stream(text);
+  return {std::istream_iterator<std::string>(stream), {}};
 }
 
 Words word_list(const Entry& list) {

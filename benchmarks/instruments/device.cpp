@@ -12,7 +12,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "benchmarks/instruments/gpu_runtime.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
 

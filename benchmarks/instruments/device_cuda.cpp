@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "benchmarks/instruments/gpu_runtime.hpp"
+#include "benchmarks/instruments/device.hpp"
 
 namespace tinyllama::instruments::gpu_runtime {
 namespace {

@@ -1,27 +1,23 @@
+// Devices, the context of results, and the timer of a device.
 #include "benchmarks/instruments/device.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
 #include <stdexcept>
-#include <string>
 
-#include "benchmarks/instruments/gpu_runtime.hpp"
-#include "benchmarks/instruments/host_machine.hpp"
-#include "model/file_testing.hpp"
+#include "benchmarks/instruments/context.hpp"
+#include "benchmarks/instruments/testing.hpp"
+#include "benchmarks/instruments/timer.hpp"
 
 namespace tinyllama::instruments {
 namespace {
 
 std::string selection_error(std::string_view text) {
-  try {
-    Device::select(text);
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "no error";
+  return error_of([&] { Device::select(text); });
 }
 
 TEST(DeviceTest, CpuDescribesItself) {
@@ -46,11 +42,9 @@ TEST(DeviceTest, AutoFindsADevice) {
 TEST(DeviceTest, ErrorsNameTheTextAndTheAllowedForms) {
   for (const char* text : {"", "gpu", "CPU", "cpu:0", "auto:1", "cuda:", "cuda:x", "cuda:1x",
                            "hip:-1", "hip:999", "cuda:99999999999999999999"}) {
-    const std::string error = selection_error(text);
-    EXPECT_NE(error.find(fmt::format("\"{}\"", text)), std::string::npos) << error;
-    EXPECT_NE(error.find("allowed: auto, cpu, cuda, cuda:N, hip, hip:N"), std::string::npos)
-        << error;
-    EXPECT_NE(error.find("libtorch offers"), std::string::npos) << error;
+    expect_mentions(selection_error(text),
+                    {fmt::format("\"{}\"", text), "allowed: auto, cpu, cuda, cuda:N, hip, hip:N",
+                     "libtorch offers"});
   }
 }
 
@@ -58,51 +52,58 @@ TEST(DeviceTest, HipWithoutRocmSaysWhatTheRuntimeSees) {
   if (gpu_runtime::name() != "HIP" || Device::select("auto").is_gpu()) {
     GTEST_SKIP() << "needs a build with HIP and a libtorch without GPUs";
   }
-  EXPECT_NE(selection_error("hip").find("libtorch was built without ROCm; the HIP runtime sees " +
-                                        std::to_string(gpu_runtime::device_count()) + " devices"),
-            std::string::npos)
-      << selection_error("hip");
+  expect_mentions(selection_error("hip"),
+                  {fmt::format("libtorch was built without ROCm; the HIP runtime sees {} devices",
+                               gpu_runtime::device_count())});
 }
 
-/// A folder of control groups like the kernel's, for one test.
-class ControlGroupTest : public ::testing::Test {
- protected:
-  void write(const std::filesystem::path& name, const std::string& text) {
-    const std::filesystem::path file = folder_.path() / name;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << text;
-  }
-  host_machine::ControlGroupMemory read() const {
-    return host_machine::control_group_memory(folder_ / "membership", folder_ / "mount");
-  }
-
- private:
-  ::tinyllama::testing::TemporaryFolder folder_;
-};
-
-TEST_F(ControlGroupTest, NoGroupLimitsNothing) {
-  constexpr int64_t none = std::numeric_limits<int64_t>::max();
-  EXPECT_EQ(read().limit_bytes, none);
-  EXPECT_EQ(read().available_bytes, none);
+TEST(ContextTest, CommitIsAHashOrUnknownAndTorchIsSupported) {
+  const std::string commit = source_version().commit;
+  const bool hash = commit.size() == 40 && std::ranges::all_of(commit, [](unsigned char letter) {
+                      return std::isxdigit(letter) != 0;
+                    });
+  EXPECT_TRUE(hash || commit == "unknown") << commit;
+  EXPECT_TRUE(torch_version().starts_with("2."));
 }
 
-TEST_F(ControlGroupTest, Version2TakesTheTightestAncestor) {
-  write("membership", "0::/outer/inner\n");
-  write("mount/outer/memory.max", "1000000\n");
-  write("mount/outer/memory.current", "400000\n");
-  write("mount/outer/memory.stat", "anon 1\ninactive_file 100000\n");
-  write("mount/outer/inner/memory.max", "max\n");
-  EXPECT_EQ(read().limit_bytes, 1'000'000);
-  EXPECT_EQ(read().available_bytes, 700'000);
+TEST(ContextTest, SettingsHoldWhatSteersARun) {
+  setenv("OMP_TEST_OF_THE_CONTEXT", "a=b", 1);
+  const auto settings = system_settings(Device::select("cpu"));
+  unsetenv("OMP_TEST_OF_THE_CONTEXT");
+  EXPECT_EQ(settings.at("env.OMP_TEST_OF_THE_CONTEXT"), "a=b");
+  EXPECT_EQ(settings.at("float32_matmul_precision"), "highest");
+  EXPECT_EQ(settings.at("deterministic_algorithms"), "false");
+  EXPECT_FALSE(settings.at("cpu_affinity").empty());
+  EXPECT_FALSE(settings.contains("env.PATH"));
 }
 
-TEST_F(ControlGroupTest, Version1IsFoundByItsController) {
-  write("membership", "5:devices:/a\n4:cpu,memory:/a\n0::/\n");
-  write("mount/memory/memory.limit_in_bytes", "9223372036854771712\n");
-  write("mount/memory/a/memory.limit_in_bytes", "2000000\n");
-  write("mount/memory/a/memory.usage_in_bytes", "2500000\n");
-  EXPECT_EQ(read().limit_bytes, 2'000'000);
-  EXPECT_EQ(read().available_bytes, 0);
+TEST(TimerTest, PreparesBeforeEachRun) {
+  std::string calls;
+  const auto seconds = time_iterations(
+      Device::select("auto"), 3, [&] { calls += 'p'; }, [&] { calls += 'r'; });
+  EXPECT_EQ(calls, "prprpr");
+  ASSERT_EQ(seconds.size(), 3U);
+  EXPECT_TRUE(std::ranges::all_of(seconds, [](double value) { return value >= 0; }));
+  const auto never = [] { FAIL() << "called"; };
+  EXPECT_TRUE(time_iterations(Device::select("cpu"), 0, never, never).empty());
+}
+
+TEST(TimerTest, TimesTheRunAndNotThePreparation) {
+  volatile double sink = 0;
+  const auto work = [&] {
+    for (int step = 0; step < 2'000'000; ++step) sink = sink + 1;
+  };
+  const auto nothing = [] {};
+  const Device cpu = Device::select("cpu");
+  const auto prepared = time_iterations(cpu, 5, work, nothing);
+  const auto timed = time_iterations(cpu, 5, nothing, work);
+  EXPECT_LT(*std::ranges::min_element(prepared), *std::ranges::min_element(timed));
+}
+
+TEST(TimerTest, ExceptionsPass) {
+  EXPECT_THROW(time_iterations(
+                   Device::select("cpu"), 1, [] {}, [] { throw std::runtime_error("no"); }),
+               std::runtime_error);
 }
 
 }  // namespace

@@ -5,17 +5,159 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
+#include <sys/mman.h>
 
+#include <array>
 #include <atomic>
+#include <bit>
+#include <cstddef>
 #include <cstdlib>
+#include <mutex>
 #include <new>
 #include <utility>
 
-#include "benchmarks/instruments/block_pool.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
 
 namespace tinyllama::instruments {
 namespace {
+
+constexpr size_t page_bytes = 4096;
+constexpr size_t huge_page_bytes = size_t{2} << 20;
+// Measured on a two-core EPYC: huge pages make the first touch of large blocks five times faster
+// and give a triad in memory a quarter more bandwidth; below one huge page there is nothing to
+// gain.
+constexpr size_t smallest_with_huge_pages = huge_page_bytes;
+
+size_t round_up(size_t bytes, size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+void* map(size_t bytes) {
+  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return address == MAP_FAILED ? nullptr : address;
+}
+
+/// `bytes` at an address that huge pages can serve: maps one huge page too many and gives the ends
+/// back.
+void* map_for_huge_pages(size_t bytes) {
+  auto* base = static_cast<std::byte*>(map(bytes + huge_page_bytes));
+  if (base == nullptr) return nullptr;
+  const size_t front =
+      (huge_page_bytes - std::bit_cast<uintptr_t>(base) % huge_page_bytes) % huge_page_bytes;
+  if (front > 0) munmap(base, front);
+  munmap(base + front + bytes, huge_page_bytes - front);
+  // Advice: a kernel without transparent huge pages refuses it, and nothing is lost.
+  static_cast<void>(madvise(base + front, bytes, MADV_HUGEPAGE));
+  return base + front;
+}
+
+/// In front of every tensor's data; as long as the data's alignment, so that it does not disturb
+/// it.
+struct alignas(64) BlockHeader {
+  size_t data_bytes = 0;  ///< bytes the tensor asked for
+  /// Of the block with this header; 0: the block did not come from a pool.
+  size_t mapped_bytes = 0;
+  BlockHeader* next = nullptr;  ///< in the list of free blocks
+  size_t size_class = 0;
+  bool is_scratch = false;  ///< asked for by a library, not by a tensor
+
+  void* data() { return this + 1; }
+  static BlockHeader* of(void* data) { return static_cast<BlockHeader*>(data) - 1; }
+};
+static_assert(sizeof(BlockHeader) == 64);
+
+/// Blocks of memory for large tensors, by size class, kept for the next request of their class.
+/// Thread-safe: one mutex, held for a few instructions unless memory goes back to the system.
+class BlockPool {
+ public:
+  /// Requests from this size on belong to the pool.
+  static constexpr size_t smallest_bytes = size_t{64} << 10;
+
+  /// A block for `data_bytes` >= smallest_bytes; its header is filled in. A cached one comes
+  /// without a system call. Where a new one is needed and `live_bytes` (this request included) plus
+  /// what is cached exceed `ceiling_bytes`, the pool releases its cache first. nullptr when the
+  /// system has no memory left even so.
+  BlockHeader* take(size_t data_bytes, int64_t live_bytes, int64_t ceiling_bytes) {
+    const size_t size_class = size_class_of(data_bytes);
+    if (size_class >= free_.size()) return nullptr;
+    // The header comes on top, so that a power of two fits its class exactly.
+    const size_t mapped_bytes =
+        round_up(bytes_of_class(size_class) + sizeof(BlockHeader), page_bytes);
+    bool crowded = false;
+    {
+      const std::scoped_lock lock(mutex_);
+      if (BlockHeader* block = pop(size_class)) {
+        block->data_bytes = data_bytes;
+        return block;
+      }
+      crowded = live_bytes + cached_bytes_ > ceiling_bytes;
+    }
+    if (crowded) release();
+    const auto map_block = mapped_bytes < smallest_with_huge_pages ? map : map_for_huge_pages;
+    void* address = map_block(mapped_bytes);
+    if (address == nullptr) {
+      release();
+      address = map_block(mapped_bytes);
+    }
+    if (address == nullptr) return nullptr;
+    return new (address) BlockHeader{data_bytes, mapped_bytes, nullptr, size_class};
+  }
+  void give_back(BlockHeader* block) {
+    const std::scoped_lock lock(mutex_);
+    block->next = free_[block->size_class];
+    free_[block->size_class] = block;
+    cached_bytes_ += static_cast<int64_t>(block->mapped_bytes);
+  }
+  /// Unmaps every cached block.
+  void release() {
+    const std::scoped_lock lock(mutex_);
+    for (BlockHeader*& head : free_) {
+      while (head != nullptr) {
+        BlockHeader* block = head;
+        head = block->next;
+        cached_bytes_ -= static_cast<int64_t>(block->mapped_bytes);
+        munmap(block, block->mapped_bytes);
+      }
+    }
+  }
+  int64_t cached_bytes() const {
+    const std::scoped_lock lock(mutex_);
+    return cached_bytes_;
+  }
+
+ private:
+  // 16 classes to a doubling of the size: at most 1/16 of a block is waste. 2^16 ... 2^47 bytes.
+  static constexpr size_t classes_per_doubling = 16;
+  static constexpr size_t first_exponent = 16;
+  static constexpr size_t doublings = 32;
+
+  static size_t size_class_of(size_t data_bytes) {
+    // The class is the position of the first `classes_per_doubling` step at or above the size:
+    // exponent and next four bits.
+    const size_t exponent = std::bit_width(data_bytes - 1) - 1;
+    const size_t base = size_t{1} << exponent;
+    if (data_bytes <= smallest_bytes) return 0;
+    const size_t step = base / classes_per_doubling;
+    return (exponent - first_exponent) * classes_per_doubling +
+           (data_bytes - base + step - 1) / step;
+  }
+  static size_t bytes_of_class(size_t size_class) {
+    const size_t base = size_t{1} << (first_exponent + size_class / classes_per_doubling);
+    return base + base / classes_per_doubling * (size_class % classes_per_doubling);
+  }
+  BlockHeader* pop(size_t size_class) {
+    BlockHeader* block = free_[size_class];
+    if (block != nullptr) {
+      free_[size_class] = block->next;
+      cached_bytes_ -= static_cast<int64_t>(block->mapped_bytes);
+    }
+    return block;
+  }
+
+  mutable std::mutex mutex_;
+  std::array<BlockHeader*, classes_per_doubling * doublings> free_{};
+  int64_t cached_bytes_ = 0;
+};
 
 /// live, peak and number of allocations, exact for any number of threads.
 class Counters {

@@ -14,6 +14,9 @@
 #include <thread>
 #include <vector>
 
+#include "benchmarks/instruments/memory_meter.hpp"
+#include "benchmarks/instruments/testing.hpp"
+
 namespace tinyllama::instruments {
 namespace {
 
@@ -34,9 +37,14 @@ at::Tensor bytes(int64_t count) {
 }
 
 TEST_F(HostAllocatorTest, CountsToTheByte) {
+  const int64_t before = host_allocator::read().allocations;
   const at::Tensor odd = bytes(12'345);
-  const at::Tensor large = at::empty({1000, 777}, at::kDouble);
+  at::Tensor large = at::empty({1000, 777}, at::kDouble);
+  const at::Tensor nothing = bytes(0);
   EXPECT_EQ(live(), 12'345 + 1000 * 777 * 8);
+  EXPECT_EQ(host_allocator::read().allocations, before + 2) << "an empty tensor is none";
+  large.resize_({2000, 777});
+  EXPECT_EQ(live(), 12'345 + 2000 * 777 * 8);
 }
 
 TEST_F(HostAllocatorTest, ViewsAreNotMemory) {
@@ -50,14 +58,6 @@ TEST_F(HostAllocatorTest, ViewsAreNotMemory) {
     EXPECT_EQ(live(), 300 * 400 * 4);
   }
   EXPECT_EQ(live(), 0);
-}
-
-TEST_F(HostAllocatorTest, EmptyTensorsAreNoAllocations) {
-  const int64_t before = host_allocator::read().allocations;
-  const at::Tensor nothing = bytes(0);
-  EXPECT_EQ(host_allocator::read().allocations, before);
-  const at::Tensor something = bytes(1);
-  EXPECT_EQ(host_allocator::read().allocations, before + 1);
 }
 
 TEST_F(HostAllocatorTest, AgreesWithLiveTensorsAcrossThreads) {
@@ -99,15 +99,6 @@ TEST_F(HostAllocatorTest, BlocksOfManySizesAreAlignedAndDoNotOverlap) {
   }
 }
 
-TEST_F(HostAllocatorTest, PeakFollowsTheLargestSumAndResets) {
-  host_allocator::reset_peak();
-  { const at::Tensor temporary = bytes(5'000'000); }
-  const at::Tensor rest = bytes(1'000);
-  EXPECT_EQ(host_allocator::read().peak_bytes - live_before_, 5'000'000);
-  host_allocator::reset_peak();
-  EXPECT_EQ(host_allocator::read().peak_bytes - live_before_, 1'000);
-}
-
 TEST_F(HostAllocatorTest, ReusesAFreedBlock) {
   at::Tensor first = bytes(1'000'000);
   const void* address = first.data_ptr();
@@ -135,16 +126,10 @@ TEST_F(HostAllocatorTest, LimitThrowsNamingTheFiguresAndRecovers) {
   host_allocator::set_limit(host_allocator::read().live_bytes + 500'000);
   bytes(400'000).reset();
   const HostMemory before = host_allocator::read();
-  try {
-    bytes(600'000);
-    FAIL() << "an allocation above the limit succeeded";
-  } catch (const c10::OutOfMemoryError& error) {
-    const std::string message = error.what_without_backtrace();
-    EXPECT_NE(message.find("600000 bytes"), std::string::npos) << message;
-    EXPECT_NE(message.find(std::to_string(before.live_bytes)), std::string::npos) << message;
-    EXPECT_NE(message.find(std::to_string(before.live_bytes + 500'000)), std::string::npos)
-        << message;
-  }
+  EXPECT_THROW(bytes(600'000), c10::OutOfMemoryError);
+  expect_mentions(error_of([] { bytes(600'000); }),
+                  {"600000 bytes", std::to_string(before.live_bytes),
+                   std::to_string(before.live_bytes + 500'000)});
   EXPECT_EQ(host_allocator::read().live_bytes, before.live_bytes);
   EXPECT_EQ(host_allocator::read().peak_bytes, before.peak_bytes);
   EXPECT_EQ(host_allocator::read().cached_bytes, 0) << "the cache goes before an error";
@@ -159,21 +144,16 @@ TEST_F(HostAllocatorTest, CacheYieldsToALimit) {
   EXPECT_EQ(host_allocator::read().cached_bytes, 0);
 }
 
-TEST_F(HostAllocatorTest, ImpossibleSizesAreOutOfMemory) {
-  auto* allocator = c10::GetCPUAllocator();
-  EXPECT_THROW(allocator->allocate(size_t{1} << 60), c10::OutOfMemoryError);
-  EXPECT_THROW(allocator->allocate(~size_t{0}), c10::OutOfMemoryError);
-  EXPECT_EQ(live(), 0);
-}
-
-TEST_F(HostAllocatorTest, RawInterfaceWorks) {
+TEST_F(HostAllocatorTest, RawInterfaceWorksAndImpossibleSizesAreOutOfMemory) {
   auto* allocator = c10::GetCPUAllocator();
   for (const size_t size : {size_t{100}, size_t{100'000}, size_t{10'000'000}}) {
     void* data = allocator->raw_allocate(size);
     EXPECT_EQ(live(), static_cast<int64_t>(size));
     allocator->raw_deallocate(data);
-    EXPECT_EQ(live(), 0);
   }
+  EXPECT_THROW(allocator->allocate(size_t{1} << 60), c10::OutOfMemoryError);
+  EXPECT_THROW(allocator->allocate(~size_t{0}), c10::OutOfMemoryError);
+  EXPECT_EQ(live(), 0);
 }
 
 TEST_F(HostAllocatorTest, ScratchOfOnednnIsCountedApart) {
@@ -204,10 +184,27 @@ TEST_F(HostAllocatorTest, TheLimitIsOfTensorsAndScratchTogether) {
   EXPECT_NO_THROW(bytes(400'000));
 }
 
-TEST_F(HostAllocatorTest, ResizingATensorKeepsTheCount) {
-  at::Tensor tensor = at::zeros({10}, at::kFloat);
-  tensor.resize_({1'000'000});
-  EXPECT_EQ(live(), 4'000'000);
+TEST_F(HostAllocatorTest, MemoryMeterReadsPeakAndAllocationsSinceStart) {
+  const at::Tensor before = bytes(1'000);
+  MemoryMeter meter(Device::select("cpu"));
+  const int64_t live_at_start = meter.read().live_bytes;
+  EXPECT_EQ(meter.read().peak_bytes, live_at_start);
+  EXPECT_EQ(meter.read().allocations, 0);
+  bytes(200'000).reset();
+  const at::Tensor kept = bytes(3'000);
+  EXPECT_EQ(meter.read().live_bytes, live_at_start + 3'000);
+  EXPECT_EQ(meter.read().peak_bytes, live_at_start + 200'000);
+  EXPECT_EQ(meter.read().allocations, 2);
+  meter.start();
+  EXPECT_EQ(meter.read().peak_bytes, live_at_start + 3'000);
+  EXPECT_EQ(meter.read().allocations, 0);
+}
+
+TEST_F(HostAllocatorTest, ReleasesCachedMemory) {
+  bytes(1 << 20).reset();
+  EXPECT_GT(host_allocator::read().cached_bytes, 0);
+  release_cached_memory(Device::select("cpu"));
+  EXPECT_EQ(host_allocator::read().cached_bytes, 0);
 }
 
 }  // namespace

@@ -4,32 +4,32 @@
 #include <omp.h>
 #include <sched.h>
 #include <sys/utsname.h>
+#include <torch/csrc/autograd/engine.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <fstream>
 #include <map>
-#include <optional>
 #include <set>
 #include <string_view>
 
-namespace tinyllama::instruments::host_machine {
+namespace tinyllama::instruments {
+namespace host_machine {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string first_line(const fs::path& file) {
-  std::ifstream stream(file);
-  std::string line;
-  std::getline(stream, line);
-  return line;
-}
 
 std::optional<int64_t> parse_integer(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end == text.data()) return std::nullopt;
   return value;
+}
+
+std::optional<int64_t> integer_of(const fs::path& file) {
+  return parse_integer(first_line(file).value_or(""));
 }
 
 /// The number after `key` in a file of "key value" or "key: value kB" lines.
@@ -56,9 +56,9 @@ constexpr GroupFiles version_2{"memory.max", "memory.current", "inactive_file"};
 void tighten(ControlGroupMemory& result, const fs::path& folder, const GroupFiles& files) {
   // "max", and version 1's "no limit" (the largest page-aligned number), are no limits.
   constexpr int64_t unlimited = int64_t{1} << 60;
-  const auto limit = parse_integer(first_line(folder / files.limit));
+  const auto limit = integer_of(folder / files.limit);
   if (!limit || *limit >= unlimited) return;
-  const int64_t usage = parse_integer(first_line(folder / files.usage)).value_or(0);
+  const int64_t usage = integer_of(folder / files.usage).value_or(0);
   // The page cache counts as usage, but its inactive part is given up before an allocation fails.
   const int64_t reclaimable = value_of(folder / "memory.stat", files.inactive_file_key).value_or(0);
   result.limit_bytes = std::min(result.limit_bytes, *limit);
@@ -89,15 +89,23 @@ Cache last_level_cache_of(int processor) {
     const fs::path entry = folder / fmt::format("index{}", index);
     std::error_code ignored;
     if (!fs::exists(entry, ignored)) return last;
-    const int64_t level = parse_integer(first_line(entry / "level")).value_or(0);
-    const std::string size = first_line(entry / "size");
+    const int64_t level = integer_of(entry / "level").value_or(0);
+    const std::string size = first_line(entry / "size").value_or("");
     if (level <= last.level || first_line(entry / "type") == "Instruction") continue;
     const int64_t unit = size.ends_with('M') ? 1 << 20 : size.ends_with('K') ? 1 << 10 : 1;
-    last = {level, parse_integer(size).value_or(0) * unit, first_line(entry / "shared_cpu_list")};
+    last = {level, parse_integer(size).value_or(0) * unit,
+            first_line(entry / "shared_cpu_list").value_or("")};
   }
 }
 
 }  // namespace
+
+std::optional<std::string> first_line(const fs::path& file) {
+  std::ifstream stream(file);
+  std::string line;
+  if (!std::getline(stream, line)) return std::nullopt;
+  return line;
+}
 
 std::string processor_name() {
   std::ifstream stream("/proc/cpuinfo");
@@ -173,4 +181,39 @@ ControlGroupMemory control_group_memory(const fs::path& membership, const fs::pa
   return result;
 }
 
-}  // namespace tinyllama::instruments::host_machine
+}  // namespace host_machine
+
+void pin_openmp_threads(char** argv) {
+  for (const char* name :
+       {"OMP_PROC_BIND", "OMP_PLACES", "OMP_NUM_THREADS", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"}) {
+    if (std::getenv(name) != nullptr) return;
+  }
+  ::setenv("OMP_PROC_BIND", "true", 1);
+  // By its own path: the process keeps its name, which users look for in ps and top.
+  std::error_code unknown;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", unknown);
+  if (!unknown) ::execv(program.c_str(), argv);
+  ::unsetenv("OMP_PROC_BIND");  // exec failed: go on unpinned, and say so in the context
+}
+
+// Where the kernel does not say or refuses, threads stay where they are: that costs time, not
+// truth.
+OnAllProcessors::OnAllProcessors() {
+  CPU_ZERO(&before_);
+  if (::sched_getaffinity(0, sizeof before_, &before_) != 0) return;
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (const int processor : host_machine::usable_processors()) CPU_SET(processor, &all);
+  changed_ = ::sched_setaffinity(0, sizeof all, &all) == 0;
+}
+
+OnAllProcessors::~OnAllProcessors() {
+  if (changed_) ::sched_setaffinity(0, sizeof before_, &before_);
+}
+
+void start_autograd_threads() {
+  const OnAllProcessors for_its_threads;
+  torch::autograd::Engine::get_default_engine().initialize_device_threads_pool();
+}
+
+}  // namespace tinyllama::instruments

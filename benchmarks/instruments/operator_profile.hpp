@@ -1,22 +1,34 @@
-// What Kineto, libtorch's profiler, records of a piece of work: FLOPs of its matrix products, and
-// on a GPU the kernels it launches.
+// What libtorch's operators do in a piece of work: how many there are, the FLOPs of their matrix
+// multiplications (GEMMs), the kernels they launch on a GPU, and Kineto's (libtorch's profiler's)
+// recording of it all.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "benchmarks/instruments/device.hpp"
 
+namespace torch::autograd::profiler {
+struct KinetoEvent;
+struct ProfilerResult;
+}  // namespace torch::autograd::profiler
+
 namespace tinyllama::instruments {
 
+/// Operators that pass through libtorch's dispatcher while `work` runs, on any thread, those that
+/// other operators call included.
+int64_t count_operators(const std::function<void()>& work);
+
 struct OperatorProfile {
-  /// FLOPs of the matrix products, counted by Kineto from the shapes of their operands: a
-  /// multiply-add is 2. Independent of the formulas in model/cost.hpp, which it proves.
+  /// FLOPs of the GEMMs, counted by Kineto from the shapes of their operands: a multiply-add is 2.
+  /// Independent of the model's own formulas, which it proves.
   int64_t product_flops = 0;
-  /// Operators, sorted, that Kineto counts no products for and that are not known to have none:
+  /// Operators, sorted, that Kineto counts no GEMMs for and that are not known to have none:
   /// product_flops may lack theirs.
   std::vector<std::string> unknown_operators;
   /// Kernels launched on the GPU; nothing on a CPU.
@@ -25,5 +37,47 @@ struct OperatorProfile {
 
 /// Runs `work` once under the profiler; not to be timed. Throws what `work` throws.
 OperatorProfile profile_operators(const Device& device, const std::function<void()>& work);
+
+/// Operators that are GEMMs whose FLOPs Kineto computes from their shapes.
+bool is_counted_product(std::string_view name);
+/// oneDNN's GEMM of [m, k] and [n, k], for which Kineto has no formula.
+bool is_onednn_product(std::string_view name);
+/// Operators that touch no element: views, allocations, and those that only call others. Their own
+/// time is the library's, not the computation's.
+bool is_dispatch_only(std::string_view name);
+
+/// What is recorded beside names and times.
+struct KinetoDetail {
+  bool shapes = false;
+  bool memory = false;
+  bool flops = false;
+};
+
+/// Records from construction to stop(), or to its end where nobody stops it. Waits for the device
+/// at both. libtorch has one such recording at a time.
+class KinetoSession {
+ public:
+  KinetoSession(const Device& device, const KinetoDetail& detail);
+  ~KinetoSession();
+  KinetoSession(const KinetoSession&) = delete;
+  KinetoSession& operator=(const KinetoSession&) = delete;
+
+  std::unique_ptr<torch::autograd::profiler::ProfilerResult> stop();
+
+ private:
+  Device device_;
+  bool running_ = true;
+};
+
+/// Kineto lists kernels, copies, fills and annotations of a GPU alike; only the activity type tells
+/// them apart.
+bool is_kernel(const torch::autograd::profiler::KinetoEvent& event, const Device& device);
+/// A kernel, a copy or a fill.
+bool is_device_work(const torch::autograd::profiler::KinetoEvent& event, const Device& device);
+/// A copy between the host's memory and the GPU's.
+bool is_transfer(const torch::autograd::profiler::KinetoEvent& event, const Device& device);
+/// An operator, a node or a range of libtorch on the host, and not a call of the GPU's runtime,
+/// whose numbers of correlation are others.
+bool is_host_work(const torch::autograd::profiler::KinetoEvent& event);
 
 }  // namespace tinyllama::instruments

@@ -8,9 +8,25 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <thread>
 
 namespace tinyllama::instruments {
 namespace {
+
+TEST(OperatorCountTest, CountsThoseOfOthersOfOtherThreadsAndOfTheBackward) {
+  at::Tensor a = at::ones({4, 4}), b = at::ones({4, 4});
+  EXPECT_EQ(count_operators([] {}), 0);
+  EXPECT_EQ(count_operators([&] { a.add(b).mul(b).neg(); }), 3);
+  // matmul of two matrices is mm and itself.
+  const int64_t of_mm = count_operators([&] { a.mm(b); });
+  EXPECT_EQ(count_operators([&] { a.matmul(b); }), of_mm + 1);
+  EXPECT_EQ(count_operators([&] { std::thread([&] { a.add(b); }).join(); }), 1);
+  EXPECT_THROW(count_operators([] { throw std::runtime_error("no"); }), std::runtime_error);
+  EXPECT_EQ(count_operators([&] { a.add(b); }), 1);
+  a.requires_grad_(true);
+  const int64_t forward = count_operators([&] { a.mul(b).sum(); });
+  EXPECT_GT(count_operators([&] { a.mul(b).sum().backward(); }), forward);
+}
 
 class OperatorProfileTest : public ::testing::Test {
  protected:
@@ -21,21 +37,22 @@ class OperatorProfileTest : public ::testing::Test {
   const Device device_ = Device::select("cpu");
 };
 
-TEST_F(OperatorProfileTest, CountsProductsOfKnownShapes) {
+TEST_F(OperatorProfileTest, CountsGemmsOfKnownShapes) {
   const at::Tensor a = ones({3, 5}), b = ones({5, 7}), batch = ones({2, 3, 5});
   EXPECT_EQ(profile([] {}).product_flops, 0);
+  EXPECT_FALSE(profile([] {}).kernels.has_value()) << "of a CPU";
   EXPECT_EQ(profile([&] { a.mm(b); }).product_flops, 2 * 3 * 5 * 7);
   EXPECT_EQ(profile([&] { batch.matmul(b); }).product_flops, 2 * 2 * 3 * 5 * 7);
   EXPECT_EQ(profile([&] { batch.bmm(batch.transpose(1, 2)); }).product_flops, 2 * 2 * 3 * 5 * 3);
 }
 
-TEST_F(OperatorProfileTest, CountsTheProductsOfTheBackward) {
+TEST_F(OperatorProfileTest, CountsTheGemmsOfTheBackward) {
   const at::Tensor a = ones({3, 5}), b = ones({5, 7});
   EXPECT_EQ(profile([&] { a.mm(b).sum().backward(); }).product_flops, 3 * 2 * 3 * 5 * 7);
   EXPECT_EQ(profile([&] { a.detach().mm(b).sum().backward(); }).product_flops, 2 * 2 * 3 * 5 * 7);
 }
 
-TEST_F(OperatorProfileTest, CountsAProductUnderAutocastOnce) {
+TEST_F(OperatorProfileTest, CountsAGemmUnderAutocastOnce) {
   const at::Tensor batch = ones({2, 3, 5});
   at::autocast::set_autocast_enabled(c10::DeviceType::CPU, true);
   const auto counted = profile([&] { batch.bmm(batch.transpose(1, 2)); });
@@ -43,7 +60,7 @@ TEST_F(OperatorProfileTest, CountsAProductUnderAutocastOnce) {
   EXPECT_EQ(counted.product_flops, 2 * 2 * 3 * 5 * 3);
 }
 
-TEST_F(OperatorProfileTest, ElementwiseWorkHasNoProducts) {
+TEST_F(OperatorProfileTest, ElementwiseWorkHasNoGemms) {
   const at::Tensor a = ones({3, 5});
   const auto elementwise = profile([&] { (a * a + a).exp().sum().backward(); });
   EXPECT_EQ(elementwise.product_flops, 0);
@@ -69,10 +86,6 @@ TEST_F(OperatorProfileTest, EndsTheProfilerWhenTheWorkThrows) {
   EXPECT_THROW(profile([] { throw std::runtime_error("no"); }), std::runtime_error);
   const at::Tensor a = ones({3, 5});
   EXPECT_EQ(profile([&] { a.mm(a.t()); }).product_flops, 2 * 3 * 5 * 3);
-}
-
-TEST_F(OperatorProfileTest, ACpuHasNoKernels) {
-  EXPECT_FALSE(profile([] {}).kernels.has_value());
 }
 
 TEST_F(OperatorProfileTest, CountsKernelsOfAGpu) {

@@ -2,66 +2,56 @@
 // denominators of every row.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "benchmarks/instruments/device.hpp"
-#include "model/cost.hpp"
 
 namespace tinyllama::instruments {
 
-/// out[m, n] = a[m, k] x b[k, n]: 2 m n k FLOPs.
+/// `batch` matrix multiplications (GEMMs) out[m, n] = a[m, k] x b[k, n] at once.
 struct GemmShape {
-  int64_t m, n, k;
-  int64_t flops() const { return 2 * m * n * k; }
+  int64_t batch, m, n, k;
+  int64_t flops() const { return 2 * batch * m * n * k; }
   auto operator<=>(const GemmShape&) const = default;
 };
-
-/// Shapes of the matrix products that a training step of this workload runs.
-std::set<GemmShape> product_shapes(const Workload& workload);
-
-/// `count` products of one shape at once: 2 count m n k FLOPs.
-struct BatchedGemmShape {
-  int64_t count = 1;
-  GemmShape product{};
-  int64_t flops() const { return count * product.flops(); }
-  auto operator<=>(const BatchedGemmShape&) const = default;
-};
 /// "1024x256x512" is m x n x k; "32x256x128x64" is 32 of 256x128x64 at once.
-std::string to_string(const BatchedGemmShape& shape);
+std::string to_string(const GemmShape& shape);
 
-/// Every product of a training step: those of linear layers forward, for the input's gradient and
-/// for the weight's, also with Q, K and V or gate and up in one, and the LM head's by chunks; and
-/// attention's, of B x KV heads at once, the queries of a group stacked.
-std::set<BatchedGemmShape> step_products(const Workload& workload);
+/// Ways to multiply, by name. Operands have two dimensions, or three for a batch of several, and
+/// any strides; the result is in `out` or in a tensor of its own.
+using GemmPaths =
+    std::map<std::string,
+             std::function<at::Tensor(const at::Tensor& a, const at::Tensor& b, at::Tensor& out)>>;
 
 struct MeasuredPeak {
   double per_second = 0;  ///< FLOP/s or bytes/s
-  std::string source;     ///< how it was reached, e.g. "default BLAS, 1024x1024x1024"
+  std::string source;     ///< how it was reached, e.g. "default BLAS, 1024x1024x1024, A x B^T"
 };
 
-/// Which products measure_gemm_peak may use to find the peak. `type` is the type products run in:
-/// "f64", "f32", "bf16", "f16". Best of the libraries' paths that the device offers, over large
-/// square products and `model_shapes` (so that no product of the model can beat it). Takes about
-/// `seconds_budget`; never less than one product a path.
-MeasuredPeak measure_gemm_peak(const Device& device, const std::string& type,
-                               const std::vector<GemmShape>& model_shapes, double seconds_budget);
+/// The best of `paths`, over large square matrices and the shapes of linear layers (a batch of 1
+/// each), forward and for both gradients. `type`: of the operands. A path that refuses the type, or
+/// computes float32 in fewer bits, is left out; throws std::runtime_error with each one's reason
+/// when none is left. Takes about `seconds_budget`; never less than one multiplication a path.
+MeasuredPeak measure_gemm_peak(const Device& device, c10::ScalarType type, const GemmPaths& paths,
+                               const std::vector<GemmShape>& linear_layers, double seconds_budget);
 
-/// Why products of this shape are not to be tried: their operands need more than half of the free
-/// memory. Empty where they are.
-std::string refuse_product(const Device& device, const std::string& type,
-                           const BatchedGemmShape& shape);
-/// The best that products of just this shape reach, by any path and layout of the operands; so many
-/// in a row are timed that starting them does not count. Takes about `seconds_budget`, and never
-/// less than two products a way and three samples of those that are not hopeless. Throws as
-/// measure_gemm_peak does.
-MeasuredPeak measure_product(const Device& device, const std::string& type,
-                             const BatchedGemmShape& shape, double seconds_budget);
+/// Why this shape is not to be tried: its operands need more than half of the free memory. Empty
+/// where they do not.
+std::string refuse_gemm(const Device& device, c10::ScalarType type, const GemmShape& shape);
+/// The best that this shape alone reaches, by any path and layout of the operands; so many in a row
+/// are timed that starting them does not count. Takes about `seconds_budget`, and never less than
+/// two multiplications by each path and layout, and three samples of those that are not hopeless.
+/// Throws as measure_gemm_peak does.
+MeasuredPeak measure_gemm(const Device& device, c10::ScalarType type, const GemmPaths& paths,
+                          const GemmShape& shape, double seconds_budget);
 
 /// Triad a = b + s c, 3 arrays, counted as 2 reads and 1 write. `memory`: working set well beyond
 /// the last-level cache; `cache`: the best over working sets that fit into it.

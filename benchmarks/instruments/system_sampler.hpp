@@ -1,18 +1,71 @@
-// Watches the device during a run: a thread of its own reads it now and then.
+// What a device says of itself while it works: how busy, how fast, how hot, how much power; and a
+// thread that looks now and then during a run.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
-#include "benchmarks/instruments/system_readings.hpp"
+#include "benchmarks/instruments/device.hpp"
 
 namespace tinyllama::instruments {
+
+/// One look at a device. What it does not report is absent.
+struct SystemReading {
+  std::optional<double> utilization_percent = std::nullopt;
+  std::optional<double> clock_MHz = std::nullopt;
+  std::optional<double> temperature_celsius = std::nullopt;
+  std::optional<double> power_watts = std::nullopt;
+};
+
+class SystemReader {
+ public:
+  virtual ~SystemReader() = default;
+  virtual SystemReading read() = 0;
+  /// Where the readings come from, for people to read: "NVML (libnvidia-ml.so.1)".
+  virtual std::string source() const = 0;
+};
+
+/// Where readings are looked for; tests name folders and libraries of their own.
+struct SystemSources {
+  std::filesystem::path sys = "/sys";
+  std::filesystem::path proc = "/proc";
+  std::vector<std::string> nvml = {"libnvidia-ml.so.1"};
+  /// The name without a version comes with ROCm itself; the others with its run-time packages.
+  std::vector<std::string> rocm_smi = {"librocm_smi64.so",   "librocm_smi64.so.7",
+                                       "librocm_smi64.so.6", "librocm_smi64.so.5",
+                                       "librocm_smi64.so.1", "/opt/rocm/lib/librocm_smi64.so"};
+};
+
+/// Which card is meant.
+struct GpuIdentity {
+  std::string pci_bus_id;  ///< "0000:c1:00.0"; empty where the runtime does not tell it
+  int index = 0;           ///< serves where the bus id is empty
+};
+
+/// Utilization is this process's share of `processors`, clock their mean,
+/// temperature that of the hottest package, power the sum of the packages' (RAPL; where the
+/// kernel lets us read it). Utilization and power are means since the reading before.
+std::unique_ptr<SystemReader> cpu_reader(const SystemSources& sources, std::vector<int> processors);
+/// NVIDIA's management library. Throws std::runtime_error with the cause where it cannot be loaded
+/// or does not know the card.
+std::unique_ptr<SystemReader> nvml_reader(const SystemSources& sources, const GpuIdentity& gpu);
+/// ROCm SMI, and the clock from the driver's files, because the library's structure of clocks
+/// differs between its versions. Throws as nvml_reader does.
+std::unique_ptr<SystemReader> rocm_smi_reader(const SystemSources& sources, const GpuIdentity& gpu);
+
+/// The reader for this device. Where a GPU's library does not answer, one that reads nothing and
+/// says so in its source.
+std::unique_ptr<SystemReader> system_reader(const Device& device,
+                                            const SystemSources& sources = {});
 
 struct ReadingStatistics {
   double minimum = 0;

@@ -38,8 +38,8 @@ using Input = std::span<const float>;
   const __m128 factor = _mm_set1_ps(s);
   constexpr size_t lanes = 4;
   for (size_t i = 0; i < a.size(); i += lanes) {
-    const __m128 product = _mm_mul_ps(factor, _mm_load_ps(&c[i]));
-    _mm_stream_ps(&a[i], _mm_add_ps(_mm_load_ps(&b[i]), product));
+    const __m128 scaled = _mm_mul_ps(factor, _mm_load_ps(&c[i]));
+    _mm_stream_ps(&a[i], _mm_add_ps(_mm_load_ps(&b[i]), scaled));
   }
   _mm_sfence();
 }

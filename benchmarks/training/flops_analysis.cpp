@@ -6,6 +6,8 @@
 #include <map>
 #include <stdexcept>
 
+#include "model/gemms.hpp"
+
 namespace tinyllama::training {
 namespace {
 
@@ -263,12 +265,15 @@ Denominators measure_denominators(const instruments::Device& device, const Workl
                                   const FlopsMeasurement& measurement,
                                   const std::filesystem::path& device_peaks) {
   const std::string type = product_type_name(workload.dtype);
-  const auto shapes = instruments::product_shapes(workload);
+  const c10::ScalarType scalar = compute_type(workload.dtype);
+  const auto paths = gemm_paths(scalar, device.torch().type());
+  std::vector<instruments::GemmShape> shapes;
+  for (const auto& [batch, m, n, k] : linear_gemms(workload)) shapes.push_back({batch, m, n, k});
   const double achieved = Analysis(workload, measurement, {}).achieved_flops();
   instruments::MeasuredPeak best;
   for (int i = 0; i < kPeakMeasurements && best.per_second <= achieved; ++i) {
-    const auto peak = instruments::measure_gemm_peak(device, type, {shapes.begin(), shapes.end()},
-                                                     kSecondsForPeak);
+    const auto peak =
+        instruments::measure_gemm_peak(device, scalar, paths, shapes, kSecondsForPeak);
     if (peak.per_second > best.per_second) best = peak;
   }
   return {best, instruments::measure_bandwidth(device),

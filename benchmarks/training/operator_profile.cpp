@@ -13,7 +13,7 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "benchmarks/instruments/operator_kinds.hpp"
+#include "benchmarks/instruments/operator_profile.hpp"
 #include "model/file_io.hpp"
 
 namespace tinyllama::training {

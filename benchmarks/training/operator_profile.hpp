@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "benchmarks/instruments/device.hpp"
-#include "benchmarks/instruments/kineto_session.hpp"
+#include "benchmarks/instruments/operator_profile.hpp"
 #include "benchmarks/training/component_ranges.hpp"
 #include "benchmarks/training/train_options.hpp"
 

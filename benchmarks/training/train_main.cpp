@@ -14,14 +14,13 @@
 #include <stdexcept>
 
 #include "benchmarks/console/command_line.hpp"
-#include "benchmarks/console/exit_code.hpp"
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/distributed/launch.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
-#include "benchmarks/instruments/thread_pinning.hpp"
+#include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/training/flops_analysis.hpp"
 #include "benchmarks/training/memory_analysis.hpp"
 #include "benchmarks/training/run_report.hpp"

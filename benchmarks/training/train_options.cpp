@@ -11,8 +11,6 @@
 #include <vector>
 
 #include "benchmarks/console/command_line.hpp"
-#include "benchmarks/console/number_options.hpp"
-#include "benchmarks/console/parse_named.hpp"
 #include "benchmarks/console/size_options.hpp"
 #include "model/weights.hpp"
 

@@ -12,7 +12,7 @@
 #include <exception>
 #include <numeric>
 
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/distributed/launch.hpp"
 #include "model/component_range.hpp"
 #include "model/weights.hpp"

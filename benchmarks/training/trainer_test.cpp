@@ -10,7 +10,7 @@
 #include <fstream>
 #include <map>
 
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "model/file_testing.hpp"
 

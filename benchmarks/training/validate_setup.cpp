@@ -12,9 +12,9 @@
 #include <system_error>
 
 #include "benchmarks/instruments/context.hpp"
-#include "benchmarks/instruments/gpu_runtime.hpp"
+#include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
-#include "benchmarks/instruments/system_readings.hpp"
+#include "benchmarks/instruments/system_sampler.hpp"
 #include "model/file_io.hpp"
 #include "model/memory_prediction.hpp"
 

@@ -1,10 +1,7 @@
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <sys/resource.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -14,8 +11,8 @@
 #include <vector>
 
 #include "benchmarks/instruments/host_machine.hpp"
-#include "benchmarks/instruments/system_readings.hpp"
-#include "model/file_testing.hpp"
+#include "benchmarks/instruments/system_sampler.hpp"
+#include "benchmarks/instruments/testing.hpp"
 
 namespace tinyllama::instruments {
 namespace {
@@ -44,15 +41,11 @@ void work(double seconds) {
 class CpuReaderTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    sources_.sys = folder_ / "sys";
-    sources_.proc = folder_ / "proc";
+    sources_.sys = files_ / "sys";
+    sources_.proc = files_ / "proc";
   }
 
-  void write(const fs::path& name, const std::string& text) {
-    const fs::path file = folder_.path() / name;
-    fs::create_directories(file.parent_path());
-    std::ofstream(file) << text << '\n';
-  }
+  void write(const fs::path& name, const std::string& text) { files_.write(name, text); }
   void write_frequency(int processor, int kilohertz) {
     write("sys/devices/system/cpu/cpu" + std::to_string(processor) + "/cpufreq/scaling_cur_freq",
           std::to_string(kilohertz));
@@ -83,7 +76,7 @@ class CpuReaderTest : public ::testing::Test {
   SystemSources sources_;
 
  private:
-  ::tinyllama::testing::TemporaryFolder folder_;
+  FakeFiles files_;
 };
 
 TEST_F(CpuReaderTest, UtilizationIsTheShareOfTheUsableProcessors) {
@@ -100,19 +93,13 @@ TEST_F(CpuReaderTest, UtilizationIsTheShareOfTheUsableProcessors) {
   }
 }
 
-TEST_F(CpuReaderTest, AProcessThatSleepsUsesNothing) {
+TEST_F(CpuReaderTest, WithoutTheKernelsFilesOnlyUtilizationIsKnown) {
   const auto from = reader();
   work(0.02);
   from->read();
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_LT(from->read().utilization_percent.value(), 20);
-}
-
-TEST_F(CpuReaderTest, WithoutTheKernelsFilesOnlyUtilizationIsKnown) {
-  const auto from = reader();
-  work(0.001);
   const SystemReading reading = from->read();
-  EXPECT_TRUE(reading.utilization_percent.has_value());
+  EXPECT_LT(reading.utilization_percent.value(), 20) << "of a process that slept";
   EXPECT_FALSE(reading.clock_MHz.has_value());
   EXPECT_FALSE(reading.temperature_celsius.has_value());
   EXPECT_FALSE(reading.power_watts.has_value());
@@ -147,17 +134,17 @@ TEST_F(CpuReaderTest, WithoutADriverTheKernelsTableTellsTheClock) {
 }
 
 TEST_F(CpuReaderTest, TemperatureIsTheHottestPackages) {
-  for (const auto& [monitor, name] : {std::pair{"hwmon0", "nvme"}, std::pair{"hwmon1", "coretemp"},
-                                      std::pair{"hwmon2", "coretemp"}}) {
-    write(fs::path("sys/class/hwmon") / monitor / "name", name);
-  }
-  write("sys/class/hwmon/hwmon0/temp1_input", "99000");
-  write("sys/class/hwmon/hwmon1/temp1_input", "51000");
-  write("sys/class/hwmon/hwmon1/temp1_label", "Package id 0");
-  write("sys/class/hwmon/hwmon2/temp1_input", "88000");
-  write("sys/class/hwmon/hwmon2/temp1_label", "Core 0");
-  write("sys/class/hwmon/hwmon2/temp2_input", "62500");
-  write("sys/class/hwmon/hwmon2/temp2_label", "Package id 1");
+  const std::pair<const char*, const char*> files[] = {{"0/name", "nvme"},
+                                                       {"0/temp1_input", "99000"},
+                                                       {"1/name", "coretemp"},
+                                                       {"1/temp1_input", "51000"},
+                                                       {"1/temp1_label", "Package id 0"},
+                                                       {"2/name", "coretemp"},
+                                                       {"2/temp1_input", "88000"},
+                                                       {"2/temp1_label", "Core 0"},
+                                                       {"2/temp2_input", "62500"},
+                                                       {"2/temp2_label", "Package id 1"}};
+  for (const auto& [name, text] : files) write(std::string("sys/class/hwmon/hwmon") + name, text);
   EXPECT_DOUBLE_EQ(reader()->read().temperature_celsius.value(), 62.5);
   EXPECT_NE(reader()->source().find("hwmon"), std::string::npos);
 }
@@ -217,45 +204,6 @@ TEST_F(CpuReaderTest, ACounterThatCannotBeFollowedIsAbsent) {
   EXPECT_FALSE(from->read().power_watts.has_value()) << "since when is not known";
   std::ofstream(counter) << 6'000'000;
   EXPECT_TRUE(from->read().power_watts.has_value());
-}
-
-TEST(ProcessorsOfProcessTest, AThreadBoundToOneProcessorHidesNoneOfTheOthers) {
-  const std::vector<int> all = host_machine::usable_processors();
-  ASSERT_FALSE(all.empty());
-  EXPECT_TRUE(std::ranges::is_sorted(all));
-  std::vector<int> seen_by_bound_thread;
-  std::thread([&] {
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(all.front(), &one);
-    ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
-    seen_by_bound_thread = host_machine::usable_processors();
-  }).join();
-  EXPECT_EQ(seen_by_bound_thread, all);
-}
-
-TEST(ProcessorsOfProcessTest, WhatOpenMpBindsThreadsToCounts) {
-  // In a process that begins with bound threads, as thread_pinning makes it do.
-  const std::vector<int> all = host_machine::usable_processors();
-  const char* variable = "TINY_LLAMA_TEST_EXPECTED_PROCESSORS";
-  if (const char* expected = std::getenv(variable)) {
-    EXPECT_EQ(std::to_string(all.size()), expected);
-    return;
-  }
-  if (all.size() < 2) GTEST_SKIP() << "needs two processors";
-  const std::string command =
-      "OMP_PROC_BIND=true " + std::string(variable) + "=" + std::to_string(all.size()) + " '" +
-      fs::read_symlink("/proc/self/exe").string() +
-      "' --gtest_filter=ProcessorsOfProcessTest.WhatOpenMpBindsThreadsToCounts > /dev/null";
-  EXPECT_EQ(std::system(command.c_str()), 0);
-}
-
-TEST(CpuReaderCostTest, ALookCostsLessThanOnePercentOfTheDefaultInterval) {
-  const auto from = cpu_reader({}, host_machine::usable_processors());
-  constexpr int looks = 50;
-  const double before = process_seconds();
-  for (int look = 0; look < looks; ++look) from->read();
-  EXPECT_LT((process_seconds() - before) / looks, 0.001);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "benchmarks/console/interrupt.hpp"
+#include "benchmarks/console/exit.hpp"
 
 #include <atomic>
 #include <csignal>

@@ -1,6 +1,6 @@
-// Stands in for NVML in tests: two cards that report known numbers. A build with
-// STAND_IN_WITHOUT_POWER lacks one function, as older drivers do, and one with
-// STAND_IN_WITHOUT_INIT is no NVML at all.
+// A fake of NVML for tests: two cards that report known numbers. A build with
+// FAKE_WITHOUT_POWER lacks one function, as older drivers do, and one with
+// FAKE_WITHOUT_INIT is no NVML at all.
 #include <strings.h>
 
 #include <array>
@@ -32,11 +32,11 @@ struct Utilization {
   unsigned int memory;
 };
 
-int stand_in_open_sessions() {
+int fake_open_sessions() {
   return open_sessions;
 }
 
-#ifndef STAND_IN_WITHOUT_INIT
+#ifndef FAKE_WITHOUT_INIT
 int nvmlInit_v2() {
   ++open_sessions;
   return 0;
@@ -79,7 +79,7 @@ int nvmlDeviceGetTemperature(void* device, int sensor, unsigned int* celsius) {
   return sensor == 0 && *celsius > 0 ? 0 : kNotSupported;
 }
 
-#ifndef STAND_IN_WITHOUT_POWER
+#ifndef FAKE_WITHOUT_POWER
 int nvmlDeviceGetPowerUsage(void* device, unsigned int* milliwatts) {
   *milliwatts = static_cast<Card*>(device)->milliwatts;
   return 0;

@@ -15,7 +15,8 @@
 #include <string_view>
 #include <utility>
 
-#include "benchmarks/instruments/system_readings.hpp"
+#include "benchmarks/instruments/host_machine.hpp"
+#include "benchmarks/instruments/system_sampler.hpp"
 
 namespace tinyllama::instruments {
 namespace {
@@ -34,10 +35,7 @@ std::optional<double> read_number(const fs::path& file) {
 }
 
 std::string read_line(const fs::path& file) {
-  std::ifstream stream(file);
-  std::string line;
-  std::getline(stream, line);
-  return line;
+  return host_machine::first_line(file).value_or("");
 }
 
 /// The entries of a folder in a fixed order; none where it cannot be read.
@@ -82,7 +80,7 @@ class ProcessorClock {
   std::string source() const { return files_.empty() ? "/proc/cpuinfo" : "cpufreq"; }
 
  private:
-  /// In turns, so that over the run every processor counts alike.
+  /// Some at each reading, so that over the run every processor counts alike.
   std::optional<double> from_drivers() {
     constexpr double kilohertz_per_megahertz = 1e3;
     double sum = 0;

@@ -1,4 +1,5 @@
-// What the programs' exit statuses mean.
+// How a program ends: what its exit status means, and Ctrl-C or SIGTERM. The first signal ends the
+// run after the current case, with everything written; the second one kills.
 #pragma once
 
 namespace tinyllama::console {
@@ -9,5 +10,10 @@ enum class ExitCode {
   bad_input = 2,  ///< options, files, or a machine that cannot do what was asked
   interrupted = 130  ///< by a signal, with everything done so far written
 };
+
+void install_interrupt_handler();
+bool interrupted();
+/// What a signal would do, for faults after which measuring on makes no sense (a full disk).
+void request_interrupt();
 
 }  // namespace tinyllama::console

@@ -1,6 +1,6 @@
-// Stands in for ROCm SMI in tests: four cards that report known numbers. A build with
-// STAND_IN_WITHOUT_SOCKET_POWER lacks the function that came with ROCm 6, one with
-// STAND_IN_WITHOUT_INIT is no ROCm SMI at all.
+// A fake of ROCm SMI for tests: four cards that report known numbers. A build with
+// FAKE_WITHOUT_SOCKET_POWER lacks the function that came with ROCm 6, one with
+// FAKE_WITHOUT_INIT is no ROCm SMI at all.
 #include <array>
 #include <cstdint>
 
@@ -32,11 +32,11 @@ int open_sessions = 0;
 
 extern "C" {
 
-int stand_in_open_sessions() {
+int fake_open_sessions() {
   return open_sessions;
 }
 
-#ifndef STAND_IN_WITHOUT_INIT
+#ifndef FAKE_WITHOUT_INIT
 int rsmi_init(uint64_t) {
   ++open_sessions;
   return 0;
@@ -79,7 +79,7 @@ int rsmi_dev_power_ave_get(uint32_t device, uint32_t sensor, uint64_t* microwatt
   return cards[device].has_average ? 0 : kNotSupported;
 }
 
-#ifndef STAND_IN_WITHOUT_SOCKET_POWER
+#ifndef FAKE_WITHOUT_SOCKET_POWER
 int rsmi_dev_current_socket_power_get(uint32_t device, uint64_t* microwatts) {
   *microwatts = cards[device].socket_microwatts;
   return *microwatts > 0 ? 0 : kNotSupported;

@@ -1,7 +1,7 @@
 // A build that knows no GPU runtime: no devices.
 #include <stdexcept>
 
-#include "benchmarks/instruments/gpu_runtime.hpp"
+#include "benchmarks/instruments/device.hpp"
 
 namespace tinyllama::instruments::gpu_runtime {
 

@@ -1,19 +1,23 @@
-// Which processors threads run on where OpenMP binds its own, as pin_openmp_threads() makes it do.
-#include "benchmarks/instruments/thread_pinning.hpp"
+// What the kernel says of processors and memory, and which processors threads run on where OpenMP
+// binds its own, as pin_openmp_threads() makes it do.
+#include "benchmarks/instruments/host_machine.hpp"
 
 #include <ATen/ops/ones.h>
 #include <c10/core/impl/FakeGuardImpl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
+#include <thread>
 
-#include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
+#include "benchmarks/instruments/testing.hpp"
 
 // A kind of GPU, so that autograd has threads to start.
 namespace c10::impl {
@@ -63,6 +67,8 @@ void expect_new_threads_on_all_processors(const std::function<void()>& start) {
   const char* variable = "TINY_LLAMA_TEST_PROCESSORS";
   const char* before = std::getenv(variable);
   if (before == nullptr) return run_bound(variable);
+  EXPECT_EQ(host_machine::usable_processors().size(), std::ranges::count(std::string(before), ','))
+      << "those that OpenMP binds threads to count";
   at::ones({1 << 20}).sum();  // in several threads
   const auto timed = processors_of_threads();
   ASSERT_GT(timed.size(), 1U);
@@ -86,6 +92,45 @@ TEST(BoundThreadsTest, TheSamplerRunsOnAllProcessors) {
 
 TEST(BoundThreadsTest, AutogradsThreadsRunOnAllProcessors) {
   expect_new_threads_on_all_processors(start_autograd_threads);
+}
+
+TEST(ControlGroupTest, TheTightestAncestorLimitsInBothVersions) {
+  const auto read = [](const FakeFiles& files) {
+    return host_machine::control_group_memory(files / "membership", files / "mount");
+  };
+  const FakeFiles none, version_1, version_2;
+  EXPECT_EQ(read(none).limit_bytes, std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(read(none).available_bytes, std::numeric_limits<int64_t>::max());
+
+  version_2.write("membership", "0::/outer/inner");
+  version_2.write("mount/outer/memory.max", "1000000");
+  version_2.write("mount/outer/memory.current", "400000");
+  version_2.write("mount/outer/memory.stat", "anon 1\ninactive_file 100000");
+  version_2.write("mount/outer/inner/memory.max", "max");
+  EXPECT_EQ(read(version_2).limit_bytes, 1'000'000);
+  EXPECT_EQ(read(version_2).available_bytes, 700'000);
+
+  version_1.write("membership", "5:devices:/a\n4:cpu,memory:/a\n0::/");
+  version_1.write("mount/memory/memory.limit_in_bytes", "9223372036854771712");
+  version_1.write("mount/memory/a/memory.limit_in_bytes", "2000000");
+  version_1.write("mount/memory/a/memory.usage_in_bytes", "2500000");
+  EXPECT_EQ(read(version_1).limit_bytes, 2'000'000);
+  EXPECT_EQ(read(version_1).available_bytes, 0);
+}
+
+TEST(BoundThreadsTest, AThreadBoundToOneProcessorHidesNoneOfTheOthers) {
+  const std::vector<int> all = host_machine::usable_processors();
+  ASSERT_FALSE(all.empty());
+  EXPECT_TRUE(std::ranges::is_sorted(all));
+  std::vector<int> seen_by_bound_thread;
+  std::thread([&] {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(all.front(), &one);
+    ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+    seen_by_bound_thread = host_machine::usable_processors();
+  }).join();
+  EXPECT_EQ(seen_by_bound_thread, all);
 }
 
 }  // namespace
