@@ -14,7 +14,7 @@
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/thread_pinning.hpp"
-#include "model/problem_sizes.hpp"
+#include "model/config.hpp"
 
 namespace tinyllama {
 namespace {

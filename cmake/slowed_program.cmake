@@ -3,8 +3,8 @@
 # and everything else stay as they are.
 set(slowed_sources
   benchmarks/instruments/context.cpp
-  model/adamw.cpp model/attention.cpp model/embedding.cpp model/feed_forward.cpp model/loss.cpp model/optimized.cpp model/rms_norm.cpp
-  model/rotary.cpp model/slowdown.cpp model/slowdown_ledger.cpp model/slowdown_plan.cpp)
+  model/adamw.cpp model/attention.cpp model/embedding.cpp model/feed_forward.cpp model/loss.cpp model/rms_norm.cpp
+  model/rotary.cpp model/slowdown.cpp model/slowdown_ledger.cpp model/slowdown_plan.cpp model/variant.cpp)
 list(TRANSFORM slowed_sources PREPEND "${PROJECT_SOURCE_DIR}/")
 add_library(tiny_llama_slowed OBJECT ${slowed_sources})
 target_compile_definitions(tiny_llama_slowed PRIVATE TINY_LLAMA_WITH_SLOWDOWN)

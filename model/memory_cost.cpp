@@ -2,8 +2,9 @@
 
 #include <algorithm>
 
-#include "model/attention_core.hpp"
+#include "model/attention.hpp"
 #include "model/memory_replay.hpp"
+#include "model/tiny_llama.hpp"
 
 namespace tinyllama {
 namespace {

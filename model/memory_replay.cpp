@@ -1,7 +1,7 @@
 #include "model/memory_replay.hpp"
 
-#include "model/attention_core.hpp"
-#include "model/fused_loss.hpp"
+#include "model/attention.hpp"
+#include "model/loss.hpp"
 
 namespace tinyllama {
 namespace {
@@ -42,7 +42,7 @@ MemoryReplay::MemoryReplay(const Workload& workload)
       checkpoint(workload.variant.has(Switch::checkpoint)),
       wide(workload.variant.has(Switch::wide_products)),
       onednn(workload.variant.has(Switch::onednn)),
-      own_product(!Products(workload.variant).are_default()) {}
+      own_product(!Gemm(workload.variant).is_default()) {}
 
 // --- linear layers ---
 

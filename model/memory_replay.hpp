@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "model/cost.hpp"
-#include "model/kernels/attention.hpp"
+#include "model/kernels/kernels.hpp"
 
 namespace tinyllama {
 

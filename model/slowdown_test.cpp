@@ -12,9 +12,9 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "model/optimized.hpp"
 #include "model/testing.hpp"
 #include "model/train_step.hpp"
+#include "model/variant.hpp"
 
 namespace tinyllama {
 namespace {

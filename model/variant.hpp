@@ -1,39 +1,123 @@
-// Variant: the set of switches that choose an implementation of each part. The empty set is the
-// baseline.
+// Variant: the set of switches that choose an implementation of each part of the model; the empty
+// set is the baseline. What a switch is stands in its descriptor, in variant.cpp, and nowhere else.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "model/dtype.hpp"
+
 namespace tinyllama {
 
-/// One optimisation each; the order is that of a variant's name.
+/// One optimisation each; the order is that of a variant's name. Adding one takes a value here, its
+/// descriptor in variant.cpp, and the layer or kernel that asks for it.
 enum class Switch : uint8_t {
-  qkv,              ///< one projection for Q, K and V
-  gate_up,          ///< one projection for gate and up
-  fused_swiglu,     ///< silu(gate) * up in one pass, forward and backward
-  sdpa,             ///< the library's scaled_dot_product_attention
-  fused_attention,  ///< our own causal attention in tiles, without a score matrix
-  fused_norm,       ///< RMSNorm in one pass, with the residual addition before it
-  fused_rotary,     ///< rotation in one pass
-  fused_loss,       ///< LM head and cross-entropy by chunks of tokens, no logits kept
-  foreach_adamw,    ///< AdamW by operators over lists of tensors
-  fused_adamw,      ///< AdamW in one pass over all parameters
-  checkpoint,       ///< a block's activations are computed again in the backward
-  onednn,           ///< CPU: float32 products through oneDNN
-  wide_products,    ///< CPU: bfloat16 and float16 products computed in float32, rounded once
-  graph,            ///< GPU: the step is captured once and replayed
-  layout,           ///< weights stored [in, out], the product's other operand order
+  qkv,
+  gate_up,
+  fused_swiglu,
+  sdpa,
+  fused_attention,
+  fused_norm,
+  fused_rotary,
+  fused_loss,
+  foreach_adamw,
+  fused_adamw,
+  checkpoint,
+  onednn,
+  wide_products,
+  graph,
+  layout,
+  count  ///< no switch: how many there are
 };
 
-std::string_view to_string(Switch option);
-/// What it does, in a few words, for --help and tables.
-std::string_view describe(Switch option);
+/// What a switch can be part of. A part contains others (full_step the model, the model blocks,
+/// ...), and with them their switches.
+enum class ModelPart : uint8_t {
+  embedding,
+  rms_norm,
+  rotary,
+  attention,
+  ffn,
+  block,
+  loss,
+  model,
+  optimizer,
+  full_step,
+  count  ///< no part: how many there are
+};
+
+/// A set of parts.
+class ModelParts {
+ public:
+  constexpr ModelParts(std::initializer_list<ModelPart> parts) {
+    for (const ModelPart part : parts) bits_ |= uint32_t{1} << static_cast<uint32_t>(part);
+  }
+  constexpr bool has(ModelPart part) const {
+    return (bits_ >> static_cast<uint32_t>(part) & 1) != 0;
+  }
+
+ private:
+  uint32_t bits_ = 0;
+};
+
+class Variant;
+
+/// What the choice of an implementation depends on.
+struct DeviceTraits {
+  bool has_fast_gemm(Dtype dtype) const;
+
+  bool is_gpu = false;
+  /// Matrix multiplications of bfloat16, of float16, have units of their own; without them
+  /// libraries compute them far more slowly than float32's (a step of `tiny`: README, "Measured
+  /// here").
+  bool fast_bf16_gemm = false;
+  bool fast_f16_gemm = false;
+  /// oneDNN's float32 GEMM is faster than those of the default BLAS: on AMD processors with
+  /// AVX-512, of which MKL leaves half unused (measured there: 185 against 400 GFLOP/s on two
+  /// cores).
+  bool fast_onednn_f32 = false;
+  bool has_onednn = false;
+  /// libtorch can capture work of this device and replay it.
+  bool has_graphs = false;
+  /// Fused kernels of our own were built for this device.
+  bool has_own_kernels = true;
+
+  auto operator<=>(const DeviceTraits&) const = default;
+};
+
+struct SwitchDescriptor {
+  struct Exclusion {
+    Switch other;
+    std::string_view reason;
+  };
+
+  Switch option;
+  std::string_view name;
+  /// What it changes, in a few words.
+  std::string_view description;
+  /// The innermost parts whose work it changes; switches_of() adds those around them.
+  ModelParts parts;
+  /// Switches that a variant cannot have beside it, and why; said by the first of the two.
+  std::span<const Exclusion> excludes = {};
+  /// Empty, or why the dtype or the device cannot run it in this variant, without its name; null
+  /// where all can.
+  std::string (*refusal)(const Variant&, Dtype, const DeviceTraits&) = nullptr;
+};
+
+const SwitchDescriptor& descriptor(Switch option);
+inline std::string_view to_string(Switch option) {
+  return descriptor(option).name;
+}
 /// Every switch, in order.
 std::span<const Switch> all_switches();
+/// Those that change something in the part, in order.
+std::vector<Switch> switches_of(ModelPart part);
 
 class Variant {
  public:
@@ -48,7 +132,7 @@ class Variant {
   static Variant parse(std::string_view text);
   /// The workshop's version 2: qkv+gate_up+fused_swiglu+sdpa+fused_adamw.
   static Variant fused();
-  /// The set to be chosen for a workload; has no switch before resolved() (optimized.hpp).
+  /// The set to be chosen for a workload; has no switch before resolved().
   static Variant unresolved_optimized();
 
   bool has(Switch option) const { return (bits_ & bit(option)) != 0; }
@@ -79,5 +163,32 @@ class Variant {
   uint32_t bits_ = 0;
   bool optimized_ = false;
 };
+
+/// Of the device that this process computes on.
+DeviceTraits device_traits(c10::DeviceType device);
+
+inline DeviceTraits cpu_traits() {
+  return device_traits(c10::DeviceType::CPU);
+}
+
+/// Empty, or why the variant cannot run in this dtype on this device.
+std::string refuse_variant(const Variant& variant, Dtype dtype, const DeviceTraits& traits);
+
+/// The set of switches that is fastest on this device in this dtype, named "optimized". The rules,
+/// each with the measurement behind it, are in variant.cpp.
+Variant optimized_variant(Dtype dtype, const DeviceTraits& traits);
+
+/// `variant` itself, or what "optimized" stands for here.
+Variant resolved(const Variant& variant, Dtype dtype, const DeviceTraits& traits);
+
+/// These traits with every speed of matrix multiplications that a processor may have, Intel's and
+/// AMD's, with and without units for bfloat16 and float16: what `optimized` is chosen by. A GPU
+/// stands alone.
+std::vector<DeviceTraits> processors_like(const DeviceTraits& traits);
+
+/// The baseline, every switch alone, the set "fused", what "optimized" is on any other processor,
+/// and, last, "optimized": what a proof has to hold for. Those that the device cannot run in this
+/// dtype are left out.
+std::vector<Variant> runnable_variants(Dtype dtype, const DeviceTraits& traits);
 
 }  // namespace tinyllama

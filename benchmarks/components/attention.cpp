@@ -36,8 +36,7 @@ harness::Component attention() {
           attention_memory,
           build,
           {},
-          with_product_switches(
-              {Switch::qkv, Switch::sdpa, Switch::fused_attention, Switch::fused_rotary})};
+          switches_of(ModelPart::attention)};
 }
 
 }  // namespace tinyllama::components

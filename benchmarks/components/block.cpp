@@ -30,13 +30,8 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component block() {
-  return {"block",
-          kLayerPasses,
-          block_cost,
-          block_memory,
-          build,
-          {},
-          with_product_switches(kBlockSwitches)};
+  return {
+      "block", kLayerPasses, block_cost, block_memory, build, {}, switches_of(ModelPart::block)};
 }
 
 }  // namespace tinyllama::components

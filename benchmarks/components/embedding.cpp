@@ -30,7 +30,13 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component embedding() {
-  return {"embedding", kLayerPasses, embedding_cost, embedding_memory, build};
+  return {"embedding",
+          kLayerPasses,
+          embedding_cost,
+          embedding_memory,
+          build,
+          {},
+          switches_of(ModelPart::embedding)};
 }
 
 }  // namespace tinyllama::components

@@ -28,13 +28,8 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component feed_forward() {
-  return {"ffn",
-          kLayerPasses,
-          feed_forward_cost,
-          feed_forward_memory,
-          build,
-          {},
-          with_product_switches({Switch::gate_up, Switch::fused_swiglu})};
+  return {"ffn", kLayerPasses, feed_forward_cost,          feed_forward_memory,
+          build, {},           switches_of(ModelPart::ffn)};
 }
 
 }  // namespace tinyllama::components

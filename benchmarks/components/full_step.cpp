@@ -1,7 +1,7 @@
 #include "benchmarks/components/components.hpp"
 #include "benchmarks/components/layer_inputs.hpp"
 #include "benchmarks/components/optimizer_state.hpp"
-#include "model/step_graph.hpp"
+#include "model/train_step.hpp"
 
 namespace tinyllama::components {
 namespace {
@@ -60,12 +60,6 @@ class FullStepWork final : public harness::WorkItem {
   int64_t steps_ = 0;
 };
 
-std::vector<Switch> step_switches() {
-  std::vector<Switch> switches = with_product_switches(kModelSwitches);
-  switches.insert(switches.end(), {Switch::foreach_adamw, Switch::fused_adamw, Switch::graph});
-  return switches;
-}
-
 }  // namespace
 
 harness::Component full_step() {
@@ -76,7 +70,7 @@ harness::Component full_step() {
       [](const Workload& workload, Pass) { return full_step_memory(workload); },
       [](const harness::BuildRequest& request) { return std::make_unique<FullStepWork>(request); },
       refuse_loss,
-      step_switches()};
+      switches_of(ModelPart::full_step)};
 }
 
 }  // namespace tinyllama::components

@@ -4,11 +4,6 @@
 
 namespace tinyllama::components {
 
-std::vector<Switch> with_product_switches(std::vector<Switch> switches) {
-  switches.insert(switches.end(), {Switch::onednn, Switch::wide_products, Switch::layout});
-  return switches;
-}
-
 void load_weights(const harness::BuildRequest& request, const NamedTensors& parameters) {
   if (request.weights != nullptr) request.weights->copy_to(parameters, request.weights_type);
 }

@@ -15,20 +15,6 @@ namespace tinyllama::components {
 inline const std::vector<Pass> kLayerPasses = {Pass::forward, Pass::backward,
                                                Pass::forward_backward};
 
-/// What a variant can change in a block, and in the model, beside its products.
-inline const std::vector<Switch> kBlockSwitches = {
-    Switch::qkv,          Switch::gate_up,         Switch::fused_swiglu,
-    Switch::sdpa,         Switch::fused_attention, Switch::fused_norm,
-    Switch::fused_rotary, Switch::checkpoint};
-inline const std::vector<Switch> kModelSwitches = [] {
-  std::vector<Switch> switches = kBlockSwitches;
-  switches.push_back(Switch::fused_loss);
-  return switches;
-}();
-
-/// These, and the switches of every component with linear layers.
-std::vector<Switch> with_product_switches(std::vector<Switch> switches);
-
 /// What LlamaForCausalLM calls its first layer, whose weights components of one layer take.
 inline const std::string kFirstLayer = "model.layers.0.";
 

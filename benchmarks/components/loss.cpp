@@ -33,13 +33,8 @@ std::string refusal(const Workload& workload, Pass pass) {
 }  // namespace
 
 harness::Component loss() {
-  return {"loss",
-          kLayerPasses,
-          loss_cost,
-          loss_memory,
-          build,
-          refusal,
-          with_product_switches({Switch::fused_loss})};
+  return {
+      "loss", kLayerPasses, loss_cost, loss_memory, build, refusal, switches_of(ModelPart::loss)};
 }
 
 }  // namespace tinyllama::components

@@ -34,7 +34,7 @@ harness::Component model() {
           model_memory,
           build,
           refuse_loss,
-          with_product_switches(kModelSwitches)};
+          switches_of(ModelPart::model)};
 }
 
 }  // namespace tinyllama::components

@@ -52,7 +52,7 @@ harness::Component optimizer() {
       [](const Workload& workload, Pass) { return optimizer_memory(workload); },
       [](const harness::BuildRequest& request) { return std::make_unique<OptimizerWork>(request); },
       {},
-      {Switch::foreach_adamw, Switch::fused_adamw, Switch::layout}};
+      switches_of(ModelPart::optimizer)};
 }
 
 }  // namespace tinyllama::components

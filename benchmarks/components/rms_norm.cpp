@@ -28,8 +28,13 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component rms_norm() {
-  return {"rms_norm", kLayerPasses, rms_norm_cost,       rms_norm_memory,
-          build,      {},           {Switch::fused_norm}};
+  return {"rms_norm",
+          kLayerPasses,
+          rms_norm_cost,
+          rms_norm_memory,
+          build,
+          {},
+          switches_of(ModelPart::rms_norm)};
 }
 
 }  // namespace tinyllama::components

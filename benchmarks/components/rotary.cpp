@@ -35,7 +35,13 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
 }  // namespace
 
 harness::Component rotary() {
-  return {"rotary", kLayerPasses, rotary_cost, rotary_memory, build, {}, {Switch::fused_rotary}};
+  return {"rotary",
+          kLayerPasses,
+          rotary_cost,
+          rotary_memory,
+          build,
+          {},
+          switches_of(ModelPart::rotary)};
 }
 
 }  // namespace tinyllama::components

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "benchmarks/instruments/peaks.hpp"
-#include "model/file_testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::instruments {
 namespace {

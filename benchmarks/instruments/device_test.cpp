@@ -10,7 +10,7 @@
 
 #include "benchmarks/instruments/gpu_runtime.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
-#include "model/file_testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::instruments {
 namespace {

@@ -14,7 +14,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "model/products.hpp"
+#include "model/gemm.hpp"
 
 namespace tinyllama::instruments {
 namespace {
@@ -48,14 +48,14 @@ at::Tensor multiply_linear(const GemmOperands& operands) {
 /// Narrow operands, multiplied in float32 as the model's switch wide_products does.
 GemmPath widened_path(const std::string& library, bool onednn) {
   return {library + " in float32, rounded once",
-          [products = Products(onednn, /*wide=*/true)](const GemmOperands& operands) {
-            return products.forward(operands.a, operands.b.t());
+          [gemm = Gemm(onednn, /*wide=*/true)](const GemmOperands& operands) {
+            return gemm.forward(operands.a, operands.b.t());
           }};
 }
 
 std::vector<GemmPath> all_paths(const Device& device, c10::ScalarType type) {
   if (device.is_gpu()) return {{"at::mm", multiply_default}, {"at::linear", multiply_linear}};
-  const bool has_onednn = has_onednn_product() && type != at::kDouble;
+  const bool has_onednn = has_onednn_gemm() && type != at::kDouble;
   std::vector<GemmPath> paths{{"default BLAS", multiply_default}};
   if (has_onednn) {
     paths.push_back({"oneDNN", [](const GemmOperands& operands) {

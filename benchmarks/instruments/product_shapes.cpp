@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "benchmarks/instruments/peaks.hpp"
-#include "model/fused_loss.hpp"
+#include "model/loss.hpp"
 
 namespace tinyllama::instruments {
 

@@ -7,7 +7,7 @@
 
 #include "benchmarks/instruments/shared_library.hpp"
 #include "benchmarks/instruments/system_readings.hpp"
-#include "model/file_testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::instruments {
 namespace {

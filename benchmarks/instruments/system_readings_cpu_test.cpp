@@ -15,7 +15,7 @@
 
 #include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/system_readings.hpp"
-#include "model/file_testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::instruments {
 namespace {

@@ -16,7 +16,7 @@
 #include "benchmarks/kernels/kernel_cases.hpp"
 #include "benchmarks/kernels/turns.hpp"
 #include "model/file_io.hpp"
-#include "model/kernels/cpu/instruction_sets.hpp"
+#include "model/kernels/cpu_launch.hpp"
 
 namespace tinyllama::kernel_benchmark {
 namespace {

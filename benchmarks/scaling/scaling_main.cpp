@@ -10,7 +10,7 @@
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/thread_pinning.hpp"
 #include "benchmarks/scaling/scaling_run.hpp"
-#include "model/optimized.hpp"
+#include "model/variant.hpp"
 
 namespace tinyllama {
 namespace {

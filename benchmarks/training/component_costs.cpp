@@ -1,5 +1,7 @@
 #include "benchmarks/training/component_costs.hpp"
 
+#include "model/train_step.hpp"
+
 namespace tinyllama::training {
 namespace {
 

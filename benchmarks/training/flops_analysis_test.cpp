@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "benchmarks/training/component_costs.hpp"
+#include "model/tiny_llama.hpp"
 
 namespace tinyllama::training {
 namespace {

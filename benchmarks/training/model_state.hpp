@@ -5,7 +5,6 @@
 
 #include "benchmarks/training/train_options.hpp"
 #include "model/adamw.hpp"
-#include "model/step_graph.hpp"
 #include "model/tiny_llama.hpp"
 #include "model/train_step.hpp"
 

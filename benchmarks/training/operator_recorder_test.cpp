@@ -8,7 +8,7 @@
 
 #include "benchmarks/training/testing.hpp"
 #include "benchmarks/training/trainer.hpp"
-#include "model/file_testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::training {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "model/attention_core.hpp"
-#include "model/fused_loss.hpp"
+#include "model/attention.hpp"
+#include "model/loss.hpp"
 
 namespace tinyllama::training {
 namespace {

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "model/file_testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::training {
 namespace {

@@ -12,8 +12,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "model/file_testing.hpp"
 #include "model/loss.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::training {
 namespace {

@@ -16,7 +16,7 @@
 #include "benchmarks/training/train_options.hpp"
 #include "benchmarks/training/train_run.hpp"
 #include "benchmarks/training/validate_setup.hpp"
-#include "model/optimized.hpp"
+#include "model/variant.hpp"
 
 namespace tinyllama {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "benchmarks/console/interrupt.hpp"
 #include "benchmarks/training/testing.hpp"
-#include "model/file_testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::training {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "benchmarks/instruments/context.hpp"
-#include "model/file_testing.hpp"
 #include "model/memory_cost.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::training {
 namespace {
