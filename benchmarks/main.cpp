@@ -15,7 +15,7 @@
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
-#include "model/problem_sizes.hpp"
+#include "model/config.hpp"
 
 namespace tinyllama {
 namespace {

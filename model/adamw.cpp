@@ -17,7 +17,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/kernels/adamw.hpp"
+#include "model/kernels/kernels.hpp"
 
 namespace tinyllama {
 namespace {
@@ -149,6 +149,16 @@ void AdamW::step_fused(const Lists& lists) {
 
 void AdamW::clear_gradients() {
   for (auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
+}
+
+Cost optimizer_cost(const Workload& workload) {
+  Cost cost;
+  cost.parameters = count_parameters(workload.config);
+  // Decay 1, first moment 3, second moment 4, root, division, eps, and 3 to apply. Reads p, g, m,
+  // v; writes p, m, v.
+  cost.elementwise_flops = 14 * cost.parameters;
+  cost.bytes = 7 * cost.parameters * storage_bytes(workload.dtype);
+  return cost;
 }
 
 }  // namespace tinyllama

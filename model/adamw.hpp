@@ -2,6 +2,7 @@
 // Regularization", algorithm 2).
 #pragma once
 
+#include "model/cost.hpp"
 #include "model/parameters.hpp"
 #include "model/variant.hpp"
 
@@ -67,5 +68,8 @@ class AdamW {
   // With Switch::graph: a number of the host would be the same in every replay.
   at::Tensor device_steps_;  // float64 []
 };
+
+/// AdamW over every parameter.
+Cost optimizer_cost(const Workload& workload);
 
 }  // namespace tinyllama

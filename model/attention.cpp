@@ -1,14 +1,21 @@
 #include "model/attention.hpp"
 
+#include <ATen/ops/bmm.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/softmax.h>
 #include <ATen/ops/triu.h>
 
+#include <cmath>
 #include <limits>
 
-#include "model/attention_core.hpp"
 #include "model/component_range.hpp"
+#include "model/dtype.hpp"
+#include "model/kernels/kernels.hpp"
+#include "model/meta_device.hpp"
 
 namespace tinyllama {
+
 Attention::Attention(const ModelConfig& config, const Variant& variant,
                      TensorInitializer& initializer)
     : config_(config),
@@ -56,6 +63,132 @@ at::Tensor attention_mask(const ModelConfig& config, const Variant& variant, int
   const at::Tensor mask =
       at::full({seq, seq}, -std::numeric_limits<double>::infinity(), options).triu(1);
   return mask.repeat({config.n_groups(), 1});
+}
+
+namespace {
+
+double score_scale(const at::Tensor& q) {
+  return 1.0 / std::sqrt(static_cast<double>(q.size(-1)));
+}
+
+}  // namespace
+
+bool has_score_matrix(const Variant& variant) {
+  return !variant.has(Switch::sdpa) && !variant.has(Switch::fused_attention);
+}
+
+// G = query heads a KV head; head h uses KV head h / G, so the heads of one KV head lie side by
+// side and their queries can be stacked to [G x S, head_dim]: K and V are multiplied as they are,
+// never copied G times.
+at::Tensor materialized_attention(at::Tensor q, at::Tensor k, at::Tensor v,
+                                  const at::Tensor& mask) {
+  const int64_t batch = q.size(0);
+  const int64_t seq = q.size(1);
+  const int64_t heads = q.size(2);
+  const int64_t kv_heads = k.size(2);
+  const int64_t head_dim = q.size(3);
+
+  // Scaling q instead of the scores touches S / head_dim times fewer elements.
+  q = q.mul_(score_scale(q))
+          .transpose(1, 2)
+          .reshape({batch * kv_heads, -1, head_dim});                      // [B KV, G S, hd]
+  k = k.permute({0, 2, 3, 1}).reshape({batch * kv_heads, head_dim, seq});  // [B KV, hd, S]
+  v = v.transpose(1, 2).reshape({batch * kv_heads, seq, head_dim});        // [B KV, S, hd]
+
+  at::Tensor scores = at::bmm(q, k).add_(mask);  // [B KV, G S, S]
+  const auto wide_type = at_least_float(scores.scalar_type());
+  scores = at::softmax(scores, -1, wide_type).to(v.scalar_type());
+
+  return at::bmm(scores, v)  // [B KV, G S, hd]
+      .view({batch, heads, seq, head_dim})
+      .transpose(1, 2)
+      .reshape({batch, seq, heads * head_dim});
+}
+
+at::Tensor library_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at::Tensor& /*mask*/) {
+  const int64_t batch = q.size(0);
+  const int64_t seq = q.size(1);
+  const bool grouped = q.size(2) != k.size(2);
+  if (q.is_meta()) {
+    return meta_causal_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+                                 score_scale(q))
+        .transpose(1, 2)
+        .reshape({batch, seq, -1});
+  }
+  return at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+                                          /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true,
+                                          score_scale(q), /*enable_gqa=*/grouped)
+      .transpose(1, 2)
+      .reshape({batch, seq, -1});
+}
+
+at::Tensor fused_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at::Tensor& /*mask*/) {
+  const int64_t batch = q.size(0);
+  const int64_t seq = q.size(1);
+  return kernels::causal_attention(q, k, v, score_scale(q)).view({batch, seq, -1});
+}
+
+namespace {
+
+// The two matrix multiplications of attention, q k^T and probabilities x v.
+Cost scores_cost(const Workload& workload) {
+  const ModelConfig& config = workload.config;
+  const int64_t S = workload.seq;
+  const int64_t pair_flops = 4 * workload.batch * config.n_heads() * config.head_dim();
+  Cost cost;
+  cost.model_flops = pair_flops * S * S;
+  // S (S + 1) / 2 of S^2 scores are not masked.
+  cost.causal_flops = pair_flops * (S * (S + 1) / 2);
+  if (workload.variant.has(Switch::fused_attention)) {
+    cost.hardware_flops = pair_flops * kernels::causal_attention_scores(S);
+    cost.opaque_flops = cost.hardware_flops;
+  } else if (workload.variant.has(Switch::sdpa)) {
+    // What a causal kernel computes at least; how much more a library's tiles cover is its own.
+    cost.hardware_flops = cost.causal_flops;
+    cost.opaque_flops = cost.hardware_flops;
+  } else {
+    cost.hardware_flops = cost.model_flops;
+  }
+  return cost;
+}
+
+// The four of its backward; kernels that did not keep the scores compute them once more.
+Cost scores_backward_cost(const Workload& workload) {
+  const Cost forward = scores_cost(workload);
+  Cost cost = 2 * forward;
+  if (forward.opaque_flops > 0) {
+    cost.hardware_flops += forward.hardware_flops / 2;
+    cost.opaque_flops = cost.hardware_flops;
+  }
+  return cost;
+}
+
+}  // namespace
+
+Cost attention_cost(const Workload& workload, Pass pass) {
+  const ModelConfig& config = workload.config;
+  const int64_t D = config.hidden_dim();
+  const int64_t Kd = config.kv_dim();
+  const int64_t T = workload.tokens();
+  const int64_t S = workload.seq;
+  const int64_t e = storage_bytes(workload.dtype);
+  const int64_t c = compute_bytes(workload.dtype);
+  const int64_t weights = D * (2 * D + 2 * Kd);
+  const int64_t scores = workload.batch * config.n_heads() * S * S;
+  const Cost projections = gemm_cost(2 * T * weights);
+  // Saved for backward by the least of implementations: q, k, v, the context and one log-sum-exp a
+  // score row.
+  const int64_t saved =
+      (2 * T * D + 2 * T * Kd) * c + workload.batch * config.n_heads() * S * kStatisticBytes;
+  const int64_t rotary_flops = rotary_cost(workload, Pass::forward).elementwise_flops;
+  // A score: mask, then maximum, difference, exp, sum, division; backward: product, sum,
+  // difference, product. Scaling: 1 a q.
+  return select_halves(
+      pass, weights,
+      {with_traffic(projections + scores_cost(workload), rotary_flops + T * D + 6 * scores,
+                    2 * T * D * e + weights * e + saved),
+       with_traffic(2 * projections + scores_backward_cost(workload),
+                    rotary_flops + T * D + 4 * scores, 3 * T * D * e + 2 * weights * e + saved)});
 }
 
 }  // namespace tinyllama

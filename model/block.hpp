@@ -3,6 +3,7 @@
 #pragma once
 
 #include "model/attention.hpp"
+#include "model/cost.hpp"
 #include "model/feed_forward.hpp"
 #include "model/rms_norm.hpp"
 
@@ -27,5 +28,8 @@ class Block {
   FeedForward feed_forward_;
   bool checkpoint_;
 };
+
+/// Two norms, attention, feed-forward network, two residual additions.
+Cost block_cost(const Workload& workload, Pass pass);
 
 }  // namespace tinyllama

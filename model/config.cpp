@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <fstream>
 #include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 namespace tinyllama {
 namespace {
 
-// Larger sizes would let products of three sizes overflow 64 bits in the cost formulas.
+// Larger sizes would let three sizes multiplied overflow 64 bits in the cost formulas.
 constexpr int64_t kLargestSize = int64_t{1} << 20;
 
 void check_positive(const char* field, int64_t value) {
@@ -57,6 +60,79 @@ ModelConfig::ModelConfig(const ModelDimensions& dimensions) : dimensions_(dimens
 void check_batch_and_seq(int64_t batch, int64_t seq) {
   check_positive("batch", batch);
   check_positive("seq", seq);
+}
+
+namespace {
+
+// Keeps the order of the file: it is the order in which sizes are listed and run.
+using Json = nlohmann::ordered_json;
+
+[[noreturn]] void fail(const std::filesystem::path& file, const std::string& what) {
+  throw std::invalid_argument(fmt::format("problem sizes {}: {}", file.string(), what));
+}
+
+Json parse(const std::filesystem::path& file) {
+  std::error_code unknown;
+  if (std::filesystem::is_directory(file, unknown))
+    fail(file, "is a directory; --problem-sizes names a JSON file");
+  std::ifstream in(file);
+  if (!in) fail(file, "cannot be read; --problem-sizes names a JSON file");
+  try {
+    return Json::parse(in);
+  } catch (const Json::exception& error) {
+    fail(file, fmt::format("is not valid JSON: {}", error.what()));
+  }
+}
+
+int64_t read_integer(const std::filesystem::path& file, const std::string& size,
+                     const std::string& key, const Json& value) {
+  if (!value.is_number_integer() ||
+      (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX)) {
+    fail(file, fmt::format("{}.{} = {}: must be an integer", size, key, value.dump()));
+  }
+  return value.get<int64_t>();
+}
+
+ProblemSize read_size(const std::filesystem::path& file, const std::string& name,
+                      const Json& entry) {
+  if (!entry.is_object()) fail(file, fmt::format("{} = {}: must be an object", name, entry.dump()));
+  ModelDimensions dimensions;
+  int64_t batch = 0;
+  int64_t seq = 0;
+  std::map<std::string, int64_t*> fields = {{"vocab_size", &dimensions.vocab_size},
+                                            {"hidden_dim", &dimensions.hidden_dim},
+                                            {"n_layers", &dimensions.n_layers},
+                                            {"n_heads", &dimensions.n_heads},
+                                            {"n_kv_heads", &dimensions.n_kv_heads},
+                                            {"intermediate_dim", &dimensions.intermediate_dim},
+                                            {"batch", &batch},
+                                            {"seq", &seq}};
+  for (const auto& [key, value] : entry.items()) {
+    const auto field = fields.find(key);
+    if (field == fields.end()) fail(file, fmt::format("{}.{}: unknown key", name, key));
+    *field->second = read_integer(file, name, key, value);
+  }
+  for (const auto& [key, field] : fields) {
+    if (!entry.contains(key)) fail(file, fmt::format("{}: key {} is missing", name, key));
+  }
+  try {
+    check_batch_and_seq(batch, seq);
+    return {name, ModelConfig(dimensions), batch, seq};
+  } catch (const std::invalid_argument& error) {
+    fail(file, fmt::format("{}: {}", name, error.what()));
+  }
+}
+
+}  // namespace
+
+std::vector<ProblemSize> load_problem_sizes(const std::filesystem::path& file) {
+  const Json root = parse(file);
+  if (!root.is_object() || root.empty()) {
+    fail(file, "must be an object that maps the name of each size to its dimensions");
+  }
+  std::vector<ProblemSize> sizes;
+  for (const auto& [name, entry] : root.items()) sizes.push_back(read_size(file, name, entry));
+  return sizes;
 }
 
 }  // namespace tinyllama

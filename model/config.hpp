@@ -1,8 +1,10 @@
-// Sizes of a LLaMA model, checked when constructed.
+// Sizes of a LLaMA model, checked when constructed, and the named problem sizes.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
+#include <vector>
 
 namespace tinyllama {
 
@@ -51,5 +53,18 @@ class ModelConfig {
 
 /// Throws std::invalid_argument unless batch and seq are at least 1.
 void check_batch_and_seq(int64_t batch, int64_t seq);
+
+/// One of the named sizes (tiny, small, ...) that fixtures/problem_sizes.json holds.
+struct ProblemSize {
+  std::string name;
+  ModelConfig config;
+  int64_t batch;  ///< samples in a step, unless the user asks for others
+  int64_t seq;    ///< tokens in a sample, likewise
+};
+
+/// Reads the sizes in the file's order. Throws std::invalid_argument that names the file, the size,
+/// the key, its value and the rule when the file is missing, not JSON, lacks a key, has an unknown
+/// one, or holds a value of the wrong type or range.
+std::vector<ProblemSize> load_problem_sizes(const std::filesystem::path& file);
 
 }  // namespace tinyllama

@@ -1,7 +1,7 @@
 // Exact parameters, FLOPs and bytes of every component: pure functions that allocate nothing.
 //
 // Conventions (see README, "How to read the counters"): a multiply-add is 2 FLOPs; projections at
-// their true grouped-query width; scores in full (S^2); backward products = 2 x forward; the LM
+// their true grouped-query width; scores in full (S^2); backward = 2 x forward; the LM
 // head over all S positions, the loss over S - 1.
 #pragma once
 
@@ -35,20 +35,22 @@ struct Workload {
 
 /// Bytes of a token, an int64.
 inline constexpr int64_t kTokenBytes = 8;
+/// Bytes of one value that float32 statistics (norm factors, log-sum-exp) take, whatever the dtype.
+inline constexpr int64_t kStatisticBytes = 4;
 
 struct Cost {
   int64_t parameters = 0;
-  int64_t model_flops = 0;     ///< matrix products of the model, scores in full
+  int64_t model_flops = 0;     ///< matrix multiplications of the model, scores in full
   int64_t causal_flops = 0;    ///< the same with S (S + 1) / 2 scores a head
-  int64_t hardware_flops = 0;  ///< products that the variant really runs
+  int64_t hardware_flops = 0;  ///< those that the variant really runs
   int64_t elementwise_flops =
       0;  ///< norms, activations, softmax, rotary, residuals, optimiser; an exp or sqrt is 1
   int64_t bytes =
       0;  ///< least traffic: inputs, weights, saved tensors and outputs, each once per pass
-  /// The embedding look-up as if it were a product with one-hot rows, which the estimate of 6 FLOPs
+  /// The embedding look-up as if it multiplied by one-hot rows, which the estimate of 6 FLOPs
   /// a parameter and token counts and nobody computes; in none of the figures above.
   int64_t lookup_flops = 0;
-  /// Those of hardware_flops inside operators whose products no profiler counts: attention kernels.
+  /// Those of hardware_flops inside operators that no profiler looks into: attention kernels.
   int64_t opaque_flops = 0;
 
   Cost& operator+=(const Cost& other);
@@ -57,23 +59,17 @@ Cost operator+(Cost a, const Cost& b);
 /// `n` times the work on n times the parameters.
 Cost operator*(int64_t n, Cost cost);
 
-Cost embedding_cost(const Workload& workload, Pass pass);
-Cost rms_norm_cost(const Workload& workload, Pass pass);
-/// Rotation of Q and of K.
-Cost rotary_cost(const Workload& workload, Pass pass);
-/// Projections, rotary embedding, scores, softmax, values.
-Cost attention_cost(const Workload& workload, Pass pass);
-Cost feed_forward_cost(const Workload& workload, Pass pass);
-/// Two norms, attention, feed-forward network, two residual additions.
-Cost block_cost(const Workload& workload, Pass pass);
-/// LM head and cross-entropy.
-Cost loss_cost(const Workload& workload, Pass pass);
-/// forward: up to the logits; forward_loss, backward, forward_backward: with the loss.
-Cost model_cost(const Workload& workload, Pass pass);
-/// AdamW over every parameter.
-Cost optimizer_cost(const Workload& workload);
-/// model forward_backward and optimizer.
-Cost full_step_cost(const Workload& workload);
+/// What the forward half of a pass does, and what the backward half.
+struct Halves {
+  Cost forward;
+  Cost backward;
+};
+/// The halves that the pass runs, on so many parameters.
+Cost select_halves(Pass pass, int64_t parameters, Halves halves);
+/// Matrix multiplications of the model that every variant runs as they are.
+Cost gemm_cost(int64_t flops);
+/// `cost` with these figures, which no other part of it has.
+Cost with_traffic(Cost cost, int64_t elementwise_flops, int64_t bytes);
 
 int64_t count_parameters(const ModelConfig& config);
 

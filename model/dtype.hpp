@@ -1,4 +1,4 @@
-// The dtype axis: which type parameters are stored in and which type products run in.
+// The dtype axis: which type parameters are stored in and which type matrices are multiplied in.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -14,8 +14,8 @@
 namespace tinyllama {
 
 /// bf16, f16: parameters, gradients and AdamW moments in that type. amp_*: float32 parameters and
-/// moments, products under autocast. f64 serves as the reference that other dtypes are compared
-/// with; no benchmark case has it.
+/// moments, matrix multiplications under autocast. f64 serves as the reference that other dtypes
+/// are compared with; no benchmark case has it.
 enum class Dtype { f64, f32, bf16, f16, amp_bf16, amp_f16 };
 
 std::string_view to_string(Dtype dtype);
@@ -30,7 +30,7 @@ c10::ScalarType storage_type(Dtype dtype);
 inline c10::ScalarType at_least_float(c10::ScalarType type) {
   return c10::promoteTypes(type, c10::ScalarType::Float);
 }
-/// Type in which matrix products run.
+/// Type in which matrices are multiplied.
 c10::ScalarType compute_type(Dtype dtype);
 /// The name of that type: "f32" for f32, "bf16" for bf16 and amp_bf16.
 std::string product_type_name(Dtype dtype);
@@ -47,7 +47,7 @@ class WithoutAutocast {
   c10::impl::ExcludeDispatchKeyGuard excluded_;
 };
 
-/// Type of products that autocast asks for on this device, here and now; nothing where it is off.
+/// Type that autocast asks for on this device, here and now; nothing where it is off.
 std::optional<c10::ScalarType> autocast_type(c10::DeviceType device);
 
 /// Runs its scope under autocast where the dtype asks for it, and without it for the others.

@@ -18,4 +18,18 @@ NamedTensors Embedding::parameters(const std::string& prefix) const {
   return {{prefix + "weight", weight_}};
 }
 
+Cost embedding_cost(const Workload& workload, Pass pass) {
+  const int64_t D = workload.config.hidden_dim();
+  const int64_t V = workload.config.vocab_size();
+  const int64_t T = workload.tokens();
+  const int64_t e = storage_bytes(workload.dtype);
+  // A look-up reads at most one row a token; the gradient is the whole table.
+  const int64_t rows_bytes = std::min(V, T) * D * e;
+  const Cost forward{.lookup_flops = 2 * T * V * D};
+  const Cost backward{.lookup_flops = 4 * T * V * D};
+  return select_halves(pass, V * D,
+                       {with_traffic(forward, 0, T * kTokenBytes + rows_bytes + T * D * e),
+                        with_traffic(backward, T * D, T * kTokenBytes + T * D * e + V * D * e)});
+}
+
 }  // namespace tinyllama

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "model/config.hpp"
+#include "model/cost.hpp"
 #include "model/parameters.hpp"
 
 namespace tinyllama {
@@ -17,5 +18,8 @@ class Embedding {
  private:
   at::Tensor weight_;  // [V, D]
 };
+
+/// A look-up: no matrix multiplication.
+Cost embedding_cost(const Workload& workload, Pass pass);
 
 }  // namespace tinyllama

@@ -4,7 +4,7 @@
 #include <ATen/ops/silu.h>
 
 #include "model/component_range.hpp"
-#include "model/kernels/swiglu.hpp"
+#include "model/kernels/kernels.hpp"
 
 namespace tinyllama {
 FeedForward::FeedForward(const ModelConfig& config, const Variant& variant,
@@ -38,6 +38,22 @@ NamedTensors FeedForward::parameters(const std::string& prefix) const {
   return {{prefix + "gate_proj.weight", gate_up_.weight(0)},
           {prefix + "up_proj.weight", gate_up_.weight(1)},
           {prefix + "down_proj.weight", down_.weight()}};
+}
+
+Cost feed_forward_cost(const Workload& workload, Pass pass) {
+  const int64_t D = workload.config.hidden_dim();
+  const int64_t F = workload.config.intermediate_dim();
+  const int64_t T = workload.tokens();
+  const int64_t e = storage_bytes(workload.dtype);
+  const int64_t weights = 3 * D * F;
+  const Cost forward_gemms = gemm_cost(2 * T * weights);
+  const int64_t saved = 2 * T * F * compute_bytes(workload.dtype);  // gate and up
+  // silu: negation, exp, sum, division; then the product. Backward: two products, and silu' from a
+  // recomputed sigmoid (8).
+  return select_halves(
+      pass, weights,
+      {with_traffic(forward_gemms, 5 * T * F, 2 * T * D * e + weights * e + saved),
+       with_traffic(2 * forward_gemms, 10 * T * F, 3 * T * D * e + 2 * weights * e + saved)});
 }
 
 }  // namespace tinyllama

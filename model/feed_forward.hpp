@@ -2,6 +2,7 @@
 #pragma once
 
 #include "model/config.hpp"
+#include "model/cost.hpp"
 #include "model/linear.hpp"
 
 namespace tinyllama {
@@ -22,5 +23,8 @@ class FeedForward {
   Linear gate_up_;  // gate and up, [D_ff, D] each
   Linear down_;     // [D, D_ff]
 };
+
+/// Three projections and the activation.
+Cost feed_forward_cost(const Workload& workload, Pass pass);
 
 }  // namespace tinyllama

@@ -8,13 +8,13 @@
 #include <ostream>
 #include <set>
 
-#include "model/file_testing.hpp"
-#include "model/optimized.hpp"
 #include "model/proof_record.hpp"
 #include "model/safetensors.hpp"
 #include "model/testing.hpp"
 #include "model/train_step.hpp"
+#include "model/variant.hpp"
 #include "model/weights.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama {
 namespace {

@@ -1,4 +1,5 @@
-// Every layer against plain loops in float64, at small shapes.
+// Every layer against plain loops in float64, at small shapes, and gradients against differences.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +13,7 @@
 #include "model/rms_norm.hpp"
 #include "model/rotary.hpp"
 #include "model/testing.hpp"
+#include "model/tiny_llama.hpp"
 
 namespace tinyllama {
 namespace {
@@ -240,6 +242,34 @@ TEST_F(Layers, LossIsTheMeanOverNextTokens) {
 TEST_F(Layers, LossNeedsANextToken) {
   EXPECT_THROW(next_token_targets(initializer.tokens({B, 1}, config.vocab_size())),
                std::invalid_argument);
+}
+
+// Against central differences of every parameter and of the input.
+class Gradients : public Layers {
+ protected:
+  void check(const std::function<at::Tensor()>& f, const NamedTensors& leaves) {
+    for (const auto& [name, leaf] : leaves)
+      leaf.detach().copy_(initializer.normal(leaf.sizes(), 0.4));
+    testing::expect_gradients_by_differences(f, leaves);
+  }
+};
+
+TEST_F(Gradients, Block) {
+  const Block block(config, Variant(), initializer);
+  const RotaryTable rotary(config, Variant(), S, Dtype::f64, c10::kCPU);
+  const at::Tensor mask = attention_mask(config, Variant(), S, Dtype::f64, c10::kCPU);
+  NamedTensors leaves = block.parameters("");
+  leaves.emplace_back("x", x.requires_grad_(true));
+  // A random projection to a scalar, so that no element's gradient cancels.
+  const at::Tensor weights = initializer.normal(x.sizes());
+  check([&] { return (block.forward(x, rotary, mask) * weights).sum(); }, leaves);
+}
+
+TEST_F(Gradients, LossOfTheWholeModel) {
+  const TinyLlama model(config, Variant(), S, initializer);
+  const at::Tensor tokens = initializer.tokens({B, S}, config.vocab_size());
+  const at::Tensor targets = next_token_targets(tokens);
+  check([&] { return model.loss(tokens, targets); }, model.parameters());
 }
 
 }  // namespace

@@ -18,14 +18,14 @@ using torch::autograd::variable_list;
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, at::TensorList parts,
-                            const at::Tensor& rows, const Products& products) {
-    const auto type = product_type(x);
+                            const at::Tensor& rows, const Gemm& gemm) {
+    const auto type = gemm_type(x);
     const WithoutAutocast as_they_are;
     const at::Tensor flat = x.reshape({-1, x.size(-1)}).to(type);
     const at::Tensor weight = rows.to(type);
     context->save_for_backward({flat, weight});
-    context->saved_data["onednn"] = products.uses_onednn();
-    context->saved_data["wide"] = products.is_wide();
+    context->saved_data["onednn"] = gemm.uses_onednn();
+    context->saved_data["wide"] = gemm.is_wide();
     context->saved_data["x_sizes"] = x.sizes();
     context->saved_data["x_type"] = x.scalar_type();
     context->saved_data["parameter_type"] = rows.scalar_type();
@@ -34,27 +34,26 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     context->saved_data["outs"] = outs;
     std::vector<int64_t> sizes = x.sizes().vec();
     sizes.back() = rows.size(0);
-    return products.forward(flat, weight).view(sizes);
+    return gemm.forward(flat, weight).view(sizes);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];
-    const Products products(context->saved_data["onednn"].toBool(),
-                            context->saved_data["wide"].toBool());
+    const Gemm gemm(context->saved_data["onednn"].toBool(), context->saved_data["wide"].toBool());
     const at::Tensor gradient = gradients[0].reshape({-1, weight.size(0)});
     const auto outs = context->saved_data["outs"].toIntVector();
     variable_list result;
     if (context->needs_input_grad(0)) {
-      result.push_back(products.input_gradient(gradient, weight)
+      result.push_back(gemm.input_gradient(gradient, weight)
                            .to(context->saved_data["x_type"].toScalarType())
                            .view(context->saved_data["x_sizes"].toIntVector()));
     } else {
       result.emplace_back();
     }
     const at::Tensor weight_gradient =
-        products.weight_gradient(gradient, x, weight)
+        gemm.weight_gradient(gradient, x, weight)
             .to(context->saved_data["parameter_type"].toScalarType());
     if (outs.size() == 1) {
       result.push_back(weight_gradient);
@@ -62,14 +61,14 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
       for (const at::Tensor& part : weight_gradient.split_with_sizes(outs)) result.push_back(part);
     }
     result.emplace_back();  // rows
-    result.emplace_back();  // products
+    result.emplace_back();  // gemm
     return result;
   }
 };
 
 }  // namespace
 
-c10::ScalarType product_type(const at::Tensor& x) {
+c10::ScalarType gemm_type(const at::Tensor& x) {
   return autocast_type(x.device().type()).value_or(x.scalar_type());
 }
 
@@ -78,7 +77,7 @@ Linear::Linear(int64_t in, int64_t out, const Variant& variant, TensorInitialize
 
 Linear::Linear(int64_t in, at::IntArrayRef outs, bool merged, const Variant& variant,
                TensorInitializer& initializer)
-    : outs_(outs.vec()), products_(variant) {
+    : outs_(outs.vec()), gemm_(variant) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> drawn;
   for (const int64_t out : outs) drawn.push_back(initializer.normal({out, in}, kInitialStd));
@@ -104,13 +103,12 @@ Linear::Linear(int64_t in, at::IntArrayRef outs, bool merged, const Variant& var
 }
 
 at::Tensor Linear::multiply(const at::Tensor& x, const Buffer& buffer) const {
-  if (buffer.parts.size() == 1 && products_.are_default())
-    return at::linear(x, buffer.parts.front());
-  return LinearFunction::apply(x, at::TensorList(buffer.parts), buffer.rows, products_);
+  if (buffer.parts.size() == 1 && gemm_.is_default()) return at::linear(x, buffer.parts.front());
+  return LinearFunction::apply(x, at::TensorList(buffer.parts), buffer.rows, gemm_);
 }
 
 at::Tensor Linear::forward(const at::Tensor& x) const {
-  TORCH_INTERNAL_ASSERT(buffers_.size() == 1, "one product for weights that are not merged");
+  TORCH_INTERNAL_ASSERT(buffers_.size() == 1, "one multiplication for weights that are not merged");
   return multiply(x, buffers_.front());
 }
 

@@ -1,21 +1,22 @@
-// Linear layers without bias that read the same input: one product for each, or one for all.
+// Linear layers without bias that read the same input: one matrix multiplication for each, or
+// one for all.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "model/gemm.hpp"
 #include "model/parameters.hpp"
-#include "model/products.hpp"
 
 namespace tinyllama {
 
-/// The type in which products of `x` run: what autocast says where it is on, else x's own.
-c10::ScalarType product_type(const at::Tensor& x);
+/// The type in which `x` is multiplied: what autocast says where it is on, else x's own.
+c10::ScalarType gemm_type(const at::Tensor& x);
 
 /// One weight, or several for the same input. Merged ones lie side by side in one buffer, so that a
-/// single product serves them; yet each stays a parameter of its own with its own gradient: names,
-/// optimizer and files do not see that they are neighbours.
+/// single matrix multiplication serves them; yet each stays a parameter of its own with its own
+/// gradient: names, optimizer and files do not see that they are neighbours.
 class Linear {
  public:
   /// A single weight, [out, in].
@@ -33,7 +34,7 @@ class Linear {
   const at::Tensor& weight(size_t part = 0) const { return parts_.at(part); }
 
  private:
-  /// What one product multiplies by: the rows of one part or more.
+  /// What one matrix multiplication multiplies by: the rows of one part or more.
   struct Buffer {
     at::Tensor rows;                // [sum of the parts' outs, in]
     std::vector<at::Tensor> parts;  // views of it
@@ -43,7 +44,7 @@ class Linear {
   std::vector<Buffer> buffers_;
   std::vector<at::Tensor> parts_;
   std::vector<int64_t> outs_;
-  Products products_;
+  Gemm gemm_;
 };
 
 }  // namespace tinyllama

@@ -1,14 +1,22 @@
 #include "model/loss.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Reduction.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "model/component_range.hpp"
-#include "model/fused_loss.hpp"
+#include "model/kernels/kernels.hpp"
+#include "model/meta_device.hpp"
 
 namespace tinyllama {
 
@@ -29,7 +37,7 @@ at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets) 
 
 LmHead::LmHead(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer)
     : projection_(config.hidden_dim(), config.vocab_size(), variant, initializer),
-      products_(variant),
+      gemm_(variant),
       fused_loss_(variant.has(Switch::fused_loss)) {}
 
 at::Tensor LmHead::forward(const at::Tensor& hidden_states) const {
@@ -40,7 +48,7 @@ at::Tensor LmHead::forward(const at::Tensor& hidden_states) const {
 at::Tensor LmHead::loss(const at::Tensor& hidden_states, const at::Tensor& targets) const {
   if (fused_loss_) {
     const ComponentRange range("loss/fused");
-    return fused_loss(hidden_states, projection_.weight(), targets, products_);
+    return fused_loss(hidden_states, projection_.weight(), targets, gemm_);
   }
   const at::Tensor logits = forward(hidden_states);
   const ComponentRange range("loss/cross_entropy");
@@ -49,6 +57,129 @@ at::Tensor LmHead::loss(const at::Tensor& hidden_states, const at::Tensor& targe
 
 NamedTensors LmHead::parameters(const std::string& prefix) const {
   return {{prefix + "weight", projection_.weight()}};
+}
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The chunks of one batch: each adds its losses, and its part of the gradients where they are
+// wanted. Gradients are those of the sum of the losses, of order 1, so that narrow types hold them.
+class ChunkedLoss {
+ public:
+  ChunkedLoss(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets,
+              const Gemm& gemm, bool with_gradients)
+      : x_(x), weight_(weight), targets_(targets), gemm_(gemm) {
+    const auto options = weight.options().dtype(at_least_float(weight.scalar_type()));
+    loss_sum = at::zeros({}, options);
+    if (with_gradients) {
+      input_gradient = at::empty_like(x);
+      // In the weight's own order, so that it need not be copied when it is stored.
+      weight_gradient = at::zeros_like(weight, options, c10::MemoryFormat::Preserve);
+    }
+  }
+
+  void run() {
+    const int64_t tokens = x_.size(0);
+    const int64_t chunk = fused_loss_chunk(tokens, weight_.size(0));
+    for (int64_t first = 0; first < tokens; first += chunk)
+      add(first, std::min(chunk, tokens - first));
+  }
+
+  at::Tensor loss_sum;
+  at::Tensor input_gradient;   // [T, D]
+  at::Tensor weight_gradient;  // [V, D], at least float32
+
+ private:
+  void add(int64_t first, int64_t count) {
+    const at::Tensor x = x_.narrow(0, first, count);
+    const at::Tensor targets = targets_.narrow(0, first, count);
+    at::Tensor logits = gemm_.forward(x, weight_);
+    if (!input_gradient.defined()) {
+      loss_sum.add_(kernels::cross_entropy_losses(logits, targets, kIgnoredTarget).sum());
+      return;
+    }
+    loss_sum.add_(kernels::cross_entropy_rows_(logits, targets, kIgnoredTarget).sum());
+    input_gradient.narrow(0, first, count).copy_(gemm_.input_gradient(logits, weight_));
+    gemm_.add_weight_gradient(weight_gradient, logits, x);
+  }
+
+  at::Tensor x_;
+  at::Tensor weight_;
+  at::Tensor targets_;
+  Gemm gemm_;
+};
+
+class FusedLoss : public torch::autograd::Function<FusedLoss> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden_states,
+                            const at::Tensor& weight, const at::Tensor& targets, const Gemm& gemm,
+                            bool with_gradients) {
+    const auto type = gemm_type(hidden_states);
+    const WithoutAutocast as_they_are;
+    const at::Tensor flat = hidden_states.reshape({-1, hidden_states.size(-1)}).to(type);
+    const at::Tensor flat_targets = targets.reshape(-1);
+    ChunkedLoss chunks(flat, weight.to(type), flat_targets, gemm, with_gradients);
+    chunks.run();
+    const at::Tensor scored =
+        flat_targets.ne(kIgnoredTarget).sum().to(chunks.loss_sum.scalar_type());
+    if (with_gradients) {
+      context->save_for_backward({chunks.input_gradient, chunks.weight_gradient, scored});
+      context->saved_data["x_sizes"] = hidden_states.sizes();
+      context->saved_data["x_type"] = hidden_states.scalar_type();
+      context->saved_data["weight_type"] = weight.scalar_type();
+    }
+    return chunks.loss_sum / scored;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor scale = gradients[0] / saved[2];
+    // A GPU would round the scale to a narrow operand's type first; a CPU multiplies in float32.
+    const at::Tensor input_gradient =
+        is_on_gpu(saved[0]) ? saved[0].to(at_least_float(saved[0].scalar_type())) : saved[0];
+    return {(input_gradient * scale)
+                .to(context->saved_data["x_type"].toScalarType())
+                .view(context->saved_data["x_sizes"].toIntVector()),
+            (saved[1] * scale).to(context->saved_data["weight_type"].toScalarType()), at::Tensor(),
+            at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+int64_t fused_loss_chunk(int64_t tokens, int64_t vocab_size) {
+  constexpr int64_t logits = int64_t{1} << 19;
+  constexpr int64_t fewest = 256;
+  return std::min(tokens, std::max(fewest, logits / vocab_size / 64 * 64));
+}
+
+at::Tensor fused_loss(const at::Tensor& hidden_states, const at::Tensor& weight,
+                      const at::Tensor& targets, const Gemm& gemm) {
+  const bool recording =
+      at::GradMode::is_enabled() && (hidden_states.requires_grad() || weight.requires_grad());
+  return FusedLoss::apply(hidden_states, weight, targets, gemm, recording);
+}
+
+Cost loss_cost(const Workload& workload, Pass pass) {
+  const int64_t D = workload.config.hidden_dim();
+  const int64_t V = workload.config.vocab_size();
+  const int64_t T = workload.tokens();
+  const int64_t e = storage_bytes(workload.dtype);
+  const int64_t scored = workload.batch * (workload.seq - 1) * V;
+  Cost forward_gemms = gemm_cost(2 * T * D * V);
+  Cost backward_gemms = 2 * forward_gemms;
+  if (workload.variant.has(Switch::fused_loss)) {
+    // Gradients are computed while a chunk's logits are at hand.
+    forward_gemms.hardware_flops *= 3;
+    backward_gemms.hardware_flops = 0;
+  }
+  const int64_t inputs = T * D * e + V * D * e + T * (kTokenBytes + kStatisticBytes);
+  // Maximum, difference, exp, sum, logarithm's difference; backward: exp, difference, product.
+  return select_halves(pass, V * D,
+                       {with_traffic(forward_gemms, 5 * scored, inputs + kStatisticBytes),
+                        with_traffic(backward_gemms, 3 * scored, inputs + T * D * e + V * D * e)});
 }
 
 }  // namespace tinyllama

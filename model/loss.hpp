@@ -2,6 +2,7 @@
 #pragma once
 
 #include "model/config.hpp"
+#include "model/cost.hpp"
 #include "model/linear.hpp"
 
 namespace tinyllama {
@@ -31,8 +32,23 @@ class LmHead {
 
  private:
   Linear projection_;  // [V, D]
-  Products products_;
+  Gemm gemm_;
   bool fused_loss_;
 };
+
+/// LM head and cross-entropy together, by chunks of tokens: logits exist for one chunk at a time,
+/// and in no wider type than the matrix multiplication gives (the idea of Liger Kernel's fused
+/// linear cross-entropy, Hsu et al., 2024, arXiv:2410.10989). hidden_states [B, S, D], weight [V,
+/// D], targets [B, S] int64 -> mean cross-entropy over the targets that are not kIgnoredTarget, in
+/// at least float32. Where gradients are recorded, the forward computes them as well, while a
+/// chunk's logits are at hand; the backward only scales.
+at::Tensor fused_loss(const at::Tensor& hidden_states, const at::Tensor& weight,
+                      const at::Tensor& targets, const Gemm& gemm);
+
+/// Tokens of a chunk: enough for efficient gemm, few enough that their logits stay in a cache.
+int64_t fused_loss_chunk(int64_t tokens, int64_t vocab_size);
+
+/// LM head and cross-entropy.
+Cost loss_cost(const Workload& workload, Pass pass);
 
 }  // namespace tinyllama

@@ -6,8 +6,7 @@
 #include <ATen/ops/rsqrt.h>
 
 #include "model/component_range.hpp"
-#include "model/kernels/rms_norm.hpp"
-#include "model/residual.hpp"
+#include "model/kernels/kernels.hpp"
 
 namespace tinyllama {
 namespace {
@@ -22,6 +21,11 @@ at::Tensor plain_rms_norm(const at::Tensor& hidden_states, const at::Tensor& wei
 }
 
 }  // namespace
+
+at::Tensor add_residual(const at::Tensor& stream, const at::Tensor& branch) {
+  const ComponentRange range("residual");
+  return stream + branch;
+}
 
 RmsNorm::RmsNorm(const ModelConfig& config, const Variant& variant, TensorInitializer& initializer)
     : weight_(initializer.ones_parameter({config.hidden_dim()})),
@@ -46,6 +50,19 @@ RmsNorm::Sum RmsNorm::add_and_normalize(const at::Tensor& stream, const at::Tens
 
 NamedTensors RmsNorm::parameters(const std::string& prefix) const {
   return {{prefix + "weight", weight_}};
+}
+
+Cost rms_norm_cost(const Workload& workload, Pass pass) {
+  const int64_t D = workload.config.hidden_dim();
+  const int64_t T = workload.tokens();
+  const int64_t e = storage_bytes(workload.dtype);
+  // Forward per element: square, add, two products; per row: division, eps, root. Backward per
+  // element: two for the weight's gradient, one for its product, two for the row's dot product,
+  // three to combine; per row: two.
+  return select_halves(
+      pass, D,
+      {with_traffic({}, 4 * T * D + 3 * T, 2 * T * D * e + D * e + T * kStatisticBytes),
+       with_traffic({}, 8 * T * D + 2 * T, 3 * T * D * e + 2 * D * e + T * kStatisticBytes)});
 }
 
 }  // namespace tinyllama

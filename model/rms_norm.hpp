@@ -2,6 +2,7 @@
 #pragma once
 
 #include "model/config.hpp"
+#include "model/cost.hpp"
 #include "model/parameters.hpp"
 #include "model/variant.hpp"
 
@@ -29,5 +30,11 @@ class RmsNorm {
   double eps_;
   bool fused_;
 };
+
+/// stream, branch [B, S, D] -> their sum: a layer's output added to the residual stream.
+at::Tensor add_residual(const at::Tensor& stream, const at::Tensor& branch);
+
+/// Of one norm.
+Cost rms_norm_cost(const Workload& workload, Pass pass);
 
 }  // namespace tinyllama

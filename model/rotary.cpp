@@ -10,7 +10,7 @@
 #include <c10/util/Exception.h>
 
 #include "model/component_range.hpp"
-#include "model/kernels/rotary.hpp"
+#include "model/kernels/kernels.hpp"
 
 namespace tinyllama {
 namespace {
@@ -55,6 +55,17 @@ at::Tensor RotaryTable::rotate(const at::Tensor& x) const {
                     ": the rotary table was made for at most ", cos_.size(0), " positions");
   if (fused_) return kernels::rotate(x, cos_, sin_);
   return x * cos_.narrow(0, 0, seq) + rotate_half(x) * sin_.narrow(0, 0, seq);
+}
+
+Cost rotary_cost(const Workload& workload, Pass pass) {
+  const int64_t T = workload.tokens();
+  const int64_t c = compute_bytes(workload.dtype);
+  const int64_t elements = T * (workload.config.hidden_dim() + workload.config.kv_dim());
+  const int64_t table_bytes = 2 * workload.seq * workload.config.head_dim() * c;
+  // Two products and a sum an element, in both directions: the transpose of a rotation is a
+  // rotation.
+  const Cost either = with_traffic({}, 3 * elements, 2 * elements * c + table_bytes);
+  return select_halves(pass, 0, {either, either});
 }
 
 }  // namespace tinyllama

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "model/config.hpp"
+#include "model/cost.hpp"
 #include "model/dtype.hpp"
 #include "model/variant.hpp"
 
@@ -14,7 +15,7 @@ class RotaryTable {
  public:
   /// Angles are position * theta^(-2i / head_dim) in float32, as in LlamaRotaryEmbedding (also for
   /// float64 models, so that every dtype rotates by the same angles); their cosines and sines are
-  /// rounded to float32 and then to the type in which products run.
+  /// rounded to float32 and then to the type in which matrices are multiplied.
   RotaryTable(const ModelConfig& config, const Variant& variant, int64_t max_seq, Dtype dtype,
               c10::Device device);
 
@@ -27,5 +28,8 @@ class RotaryTable {
   at::Tensor sin_;  // [max_seq, 1, head_dim]
   bool fused_;
 };
+
+/// Rotation of Q and of K.
+Cost rotary_cost(const Workload& workload, Pass pass);
 
 }  // namespace tinyllama

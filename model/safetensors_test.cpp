@@ -1,15 +1,16 @@
-#include "model/safetensors.hpp"
-
+// Safetensors files and their headers.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <csignal>
 #include <cstring>
 
-#include "model/file_testing.hpp"
+#include "model/safetensors.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama {
 namespace {
@@ -169,6 +170,205 @@ TEST_F(SafetensorsFileTest, AFullDiskLeavesTheOldFile) {
   EXPECT_EQ(message, file_.string() + ": cannot be written: File too large");
   EXPECT_EQ(get(), "old");
   EXPECT_EQ(entries().size(), 1);
+}
+
+constexpr const char* kFile = "some/weights.safetensors";
+
+std::string error_of(const std::string& header, int64_t data_bytes) {
+  return testing::error_of([&] { parse_safetensors_header(header, data_bytes, kFile); });
+}
+
+// A header with the one tensor "x"; its data take 24 bytes if nothing is wrong with it.
+std::string with_x(const std::string& entry) {
+  return fmt::format(R"({{"x":{}}})", entry);
+}
+
+const std::string kGoodEntry = R"({"dtype":"F32","shape":[2,3],"data_offsets":[0,24]})";
+
+void expect_refused(const std::string& header, std::initializer_list<std::string> parts,
+                    int64_t data_bytes = 24) {
+  testing::expect_mentions(error_of(header, data_bytes), {kFile});
+  testing::expect_mentions(error_of(header, data_bytes), parts);
+}
+
+TEST(SafetensorsHeader, IsRead) {
+  const auto layout = parse_safetensors_header(
+      R"({"b":{"shape":[2],"data_offsets":[12,28],"dtype":"I64"},"__metadata__":{"format":"pt"},)"
+      R"("a":{"dtype":"BF16","shape":[3,2,1],"data_offsets":[0,12]},)"
+      R"("none":{"dtype":"F16","shape":[0,9],"data_offsets":[28,28]},)"
+      R"("scalar":{"dtype":"F64","shape":[],"data_offsets":[28,36]}}   )",
+      36, kFile);
+  ASSERT_EQ(layout.tensors.size(), 4);
+  EXPECT_EQ(layout.tensors[0], (TensorLayout{"a", ElementType::bf16, {3, 2, 1}, 0, 12}));
+  EXPECT_EQ(layout.tensors[1], (TensorLayout{"b", ElementType::i64, {2}, 12, 28}));
+  EXPECT_EQ(layout.tensors[2], (TensorLayout{"none", ElementType::f16, {0, 9}, 28, 28}));
+  EXPECT_EQ(layout.tensors[3], (TensorLayout{"scalar", ElementType::f64, {}, 28, 36}));
+  EXPECT_EQ(layout.metadata, (std::map<std::string, std::string>{{"format", "pt"}}));
+  EXPECT_TRUE(parse_safetensors_header("{}", 0, kFile).tensors.empty());
+}
+
+TEST(SafetensorsHeader, LengthIsChecked) {
+  using namespace std::string_literals;
+  EXPECT_EQ(parse_safetensors_header_length("\x02\0\0\0\0\0\0\0"s, 10, kFile), 2);
+  const auto refused = [](const std::string& first_bytes, int64_t file_bytes, const char* rule) {
+    testing::expect_error([&] { parse_safetensors_header_length(first_bytes, file_bytes, kFile); },
+                          {kFile, rule});
+  };
+  refused("\x02\0\0"s, 3, "is 3 bytes long");
+  refused("", 0, "is 0 bytes long");
+  refused("\x03\0\0\0\0\0\0\0"s, 10, "header of 3 bytes is longer than the file of 10");
+  refused("\x01\xe1\xf5\x05\0\0\0\0"s, int64_t{1} << 40,
+          "header of 100000001 bytes: must be at most 100000000");
+  refused("\xff\xff\xff\xff\xff\xff\xff\xff"s, 100, "header of 18446744073709551615 bytes");
+}
+
+TEST(SafetensorsHeader, RefusesWhatIsNotJson) {
+  expect_refused("", {"does not begin with '{'"});
+  expect_refused(" {}", {"does not begin with '{'"});
+  expect_refused("[]", {"does not begin with '{'"});
+  expect_refused("{", {"not valid JSON at byte"});
+  expect_refused("{}x", {"not valid JSON at byte 3"});
+  expect_refused(std::string("{}\0", 3), {"not valid JSON at byte 2: zero byte"}, 0);
+  expect_refused(R"({"x":NaN})", {"not valid JSON"});
+  expect_refused(R"({"x)", {"not valid JSON"});
+  expect_refused("{\"\xff\":3}", {"not valid JSON"});
+  expect_refused("{\"a\":\"\xc0\x80\"}", {"not valid JSON"});
+  expect_refused(R"({"\ud800":3})", {"not valid JSON"});
+  std::string deep = R"({"x":)";
+  deep.append(1'000'000, '[');
+  expect_refused(deep, {"tensor 'x'", "is an array"});
+  deep.clear();
+  for (int i = 0; i < 100'000; ++i) deep += R"({"x":)";
+  expect_refused(deep, {"tensor 'x'", "key 'x' is unknown"});
+}
+
+TEST(SafetensorsHeader, RefusesOtherForms) {
+  expect_refused(R"({"x":3})", {"tensor 'x'", "is 3: must be an object"});
+  expect_refused(R"({"x":null})", {"tensor 'x'", "is null: must be an object"});
+  expect_refused(R"({"__metadata__":null})", {"__metadata__ = null: must be an object"});
+  expect_refused(R"({"__metadata__":{"a":1}})", {"__metadata__ 'a' = 1: must be a text"});
+  expect_refused(R"({"__metadata__":{"a":{}}})", {"__metadata__ 'a' = an object: must be a text"});
+  expect_refused(with_x("{}"), {"tensor 'x'", "dtype is missing"});
+  expect_refused(with_x(R"({"dtype":"F32","shape":[2]})"), {"data_offsets is missing"});
+  expect_refused(with_x(R"({"dtype":4,"shape":[2],"data_offsets":[0,8]})"),
+                 {"tensor 'x'", "dtype = 4: must be a text"});
+  expect_refused(with_x(R"({"dtype":"F32","shape":2,"data_offsets":[0,8]})"),
+                 {"tensor 'x'", "shape = 2: must be an array of integers"});
+  expect_refused(with_x(R"({"dtype":"F32","shape":"2"})"), {"shape = \"2\": must be an array"});
+  expect_refused(with_x(R"({"dtype":"F32","shape":{}})"), {"shape = an object: must be an array"});
+  expect_refused(with_x(R"({"dtype":"F32","shape":[[2]]})"), {"shape holds an array: must hold"});
+  expect_refused(with_x(R"({"dtype":"F32","shape":[true]})"), {"shape holds true: must hold"});
+  expect_refused(with_x(R"({"dtype":["F32"]})"), {"dtype = an array: must be a text"});
+  expect_refused(with_x(R"({"dtype":"F32","strides":[1]})"), {"key 'strides' is unknown"});
+  expect_refused(with_x(R"({"dtype":"U8","shape":[24],"data_offsets":[0,24]})"),
+                 {"tensor 'x'", "dtype = \"U8\": must be F64, F32, F16, BF16 or I64"});
+  expect_refused(with_x(R"({"dtype":"f32","shape":[2,3],"data_offsets":[0,24]})"), {"dtype"});
+}
+
+TEST(SafetensorsHeader, RefusesRepeatedKeys) {
+  expect_refused(fmt::format(R"({{"x":{},"x":{}}})", kGoodEntry, kGoodEntry),
+                 {"header: key 'x' occurs twice"});
+  expect_refused(with_x(R"({"dtype":"F32","dtype":"F32"})"),
+                 {"tensor 'x': key 'dtype' occurs twice"});
+  expect_refused(R"({"__metadata__":{"a":"1","a":"2"}})", {"__metadata__: key 'a' occurs twice"});
+  expect_refused(R"({"__metadata__":{},"__metadata__":{}})", {"key '__metadata__' occurs twice"});
+}
+
+TEST(SafetensorsHeader, RefusesNumbersThatAreNoSizes) {
+  const auto shape = [](const char* numbers) {
+    return with_x(fmt::format(R"({{"dtype":"F32","shape":[{}],"data_offsets":[0,24]}})", numbers));
+  };
+  expect_refused(shape("-2,-3"), {"tensor 'x'", "shape holds -2"});
+  expect_refused(shape("-0"), {"tensor 'x'", "shape holds -0"});
+  expect_refused(shape("2.0,3"), {"tensor 'x'", "shape holds 2.0"});
+  expect_refused(shape("6e0"), {"tensor 'x'", "shape holds 6e0"});
+  expect_refused(shape("18446744073709551622"), {"tensor 'x'", "shape holds 18446744073709551622"});
+  expect_refused(shape("9223372036854775808"), {"tensor 'x'", "shape holds 9223372036854775808"});
+  expect_refused(shape("2147483648,4294967296,2147483648,6"),
+                 {"tensor 'x'", "2147483648, 6]: its size overflows 64 bits"});
+  expect_refused(shape("9223372036854775807"), {"its size overflows 64 bits"});
+  expect_refused(shape("9223372036854775807,2,0"), {"its size overflows 64 bits"});
+  std::string ones = "1";
+  for (int i = 0; i < 64; ++i) ones += ",1";
+  expect_refused(shape(ones.c_str()), {"shape holds more than 64 numbers"});
+}
+
+TEST(SafetensorsHeader, RefusesOffsetsThatDoNotFit) {
+  const auto offsets = [](const char* numbers) {
+    return with_x(fmt::format(R"({{"dtype":"F32","shape":[2,3],"data_offsets":[{}]}})", numbers));
+  };
+  EXPECT_EQ(error_of(offsets("0,24"), 24), "no error");
+  expect_refused(offsets("0"), {"tensor 'x'", "data_offsets = [0]: must be two"});
+  expect_refused(offsets("0,24,48"), {"tensor 'x'", "data_offsets holds more than 2 numbers"});
+  expect_refused(offsets("-24,0"), {"tensor 'x'", "data_offsets holds -24"});
+  expect_refused(offsets("24,0"), {"[24, 0]: must not end before they begin"});
+  expect_refused(offsets("0,25"), {"[0, 25]: the file holds only 24 bytes of data"});
+  expect_refused(offsets("0,9223372036854775807"), {"the file holds only 24 bytes of data"});
+  expect_refused(offsets("0,20"), {"hold 20 bytes, but F32 of shape [2, 3] takes 24"});
+  expect_refused(offsets("1,25"), {"'x': begins at byte 1", "bytes 0 to 1 belong to no"}, 25);
+  expect_refused(offsets("0,24"), {"holds 25 bytes of data, but its tensors end at 24"}, 25);
+  expect_refused("{}", {"holds 1 bytes of data, but its tensors end at 0"}, 1);
+}
+
+TEST(SafetensorsHeader, RefusesOverlapsAndHoles) {
+  const auto two = [](int begin, int end) {
+    return fmt::format(R"({{"y":{{"dtype":"F32","shape":[2],"data_offsets":[{},{}]}},"x":{}}})",
+                       begin, end, kGoodEntry);
+  };
+  EXPECT_EQ(error_of(two(24, 32), 32), "no error");
+  expect_refused(two(20, 28), {"'y': begins at byte 20", "before the end 24 of tensor 'x'"}, 28);
+  expect_refused(two(0, 8), {"'x': begins at byte 0", "before the end 8 of tensor 'y'"}, 32);
+  expect_refused(two(28, 36), {"'y': begins at byte 28", "bytes 24 to 28 belong to no"}, 36);
+}
+
+TEST(SafetensorsHeader, MessagesAreShortAndPrintable) {
+  const std::string bell = "{\"\\u0007\x7f\xc3\xa9\":3}";
+  expect_refused(bell, {R"(tensor '\x07\x7f\xc3\xa9')"});
+  std::string endless = "{\"";
+  endless.append(1'000'000, 'x');
+  EXPECT_LT(error_of(endless, 0).size(), 500);
+  EXPECT_LT(error_of(endless.append("\":3}"), 0).size(), 500);
+}
+
+TEST(SafetensorsHead, IsLaidOutAsThePythonPackageDoes) {
+  const auto head = make_safetensors_head({{"b", ElementType::bf16, {3}},
+                                           {"a", ElementType::f32, {2, 2}},
+                                           {"i", ElementType::i64, {3}},
+                                           {"d", ElementType::f64, {1}},
+                                           {"h", ElementType::f16, {5}},
+                                           {"s", ElementType::f32, {}},
+                                           {" \"\n\x01\x7f/\xc3\xa9", ElementType::f32, {2}},
+                                           {"e", ElementType::f32, {0, 3}}},
+                                          kFile);
+  // What safetensors 0.8.0 writes for these tensors.
+  const std::string expected =
+      R"({"__metadata__":{"format":"pt"},"i":{"dtype":"I64","shape":[3],"data_offsets":[0,24]},)"
+      R"("d":{"dtype":"F64","shape":[1],"data_offsets":[24,32]},)"
+      R"(" \"\n\u0001)"
+      "\x7f/\xc3\xa9"
+      R"(":{"dtype":"F32","shape":[2],"data_offsets":[32,40]},)"
+      R"("a":{"dtype":"F32","shape":[2,2],"data_offsets":[40,56]},)"
+      R"("e":{"dtype":"F32","shape":[0,3],"data_offsets":[56,56]},)"
+      R"("s":{"dtype":"F32","shape":[],"data_offsets":[56,60]},)"
+      R"("b":{"dtype":"BF16","shape":[3],"data_offsets":[60,66]},)"
+      R"("h":{"dtype":"F16","shape":[5],"data_offsets":[66,76]}}       )";
+  EXPECT_EQ(head.bytes.substr(8), expected);
+  EXPECT_EQ(head.bytes.substr(0, 8), std::string("\xf0\x01\0\0\0\0\0\0", 8));
+  EXPECT_EQ(parse_safetensors_header(expected, 76, kFile).tensors, head.tensors);
+}
+
+TEST(SafetensorsHead, RefusesWhatCannotBeWritten) {
+  const auto refused = [](const std::vector<TensorLayout>& tensors, const char* rule) {
+    testing::expect_error([&] { make_safetensors_head(tensors, kFile); }, {kFile, rule});
+  };
+  constexpr auto f32 = ElementType::f32;
+  refused({{"x", f32, {1}}, {"y", f32, {1}}, {"x", ElementType::f16, {}}},
+          "tensor 'x': the name is given twice or reserved");
+  refused({{"__metadata__", f32, {1}}}, "reserved");
+  refused({{"\xff", f32, {1}}}, "tensor '\\xff': its name is not UTF-8");
+  refused({{"x", f32, {int64_t{1} << 61}}, {"y", f32, {1}}},
+          "[2305843009213693952]: the file's size overflows");
+  refused({{std::string(kLargestSafetensorsHeader, 'x'), f32, {1}}}, "must be at most 100000000");
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
-// StepGraph without a GPU: a stand-in captures by writing down what it is told, and replays what
+// StepGraph without a GPU: a fake captures by writing down what it is told, and replays what
 // the test gives it. And AdamW's count of steps on the device.
-#include "model/step_graph.hpp"
 
 #include <gtest/gtest.h>
 
@@ -22,9 +21,9 @@ Script& script() {
   return one;
 }
 
-class StandIn final : public at::GraphImplInterface {
+class FakeGraph final : public at::GraphImplInterface {
  public:
-  explicit StandIn(const at::GraphImplArgs& /*args*/) {}
+  explicit FakeGraph(const at::GraphImplArgs& /*args*/) {}
   void capture_begin(at::MempoolId_t /*pool*/, at::GraphCaptureMode /*mode*/) override {
     script().calls += "begin ";
     if (script().on_begin) script().on_begin();
@@ -48,7 +47,7 @@ class StandIn final : public at::GraphImplInterface {
 }  // namespace tinyllama::testing
 
 namespace at {
-REGISTER_GRAPH_IMPL(CPU, tinyllama::testing::StandIn);
+REGISTER_GRAPH_IMPL(CPU, tinyllama::testing::FakeGraph);
 }
 
 namespace tinyllama {
@@ -112,7 +111,7 @@ TEST(StepGraph, ReplaysTakeTheStepsThatWouldHaveBeenTaken) {
     SCOPED_TRACE(update.name());
     Training expected(update), actual(update.with(Switch::graph));
     StepGraph graph(actual.step, actual.optimizer, actual.batch);
-    // The stand-in's replay: the step again, its result where the captured one lies.
+    // The fake's replay: the step again, its result where the captured one lies.
     at::Tensor loss;
     script().replay = [&] { loss = actual.run(); };
     for (int i = 0; i < 5; ++i) {
@@ -152,7 +151,7 @@ TEST(StepGraph, AFailedStepsOwnErrorIsTheOneThatIsTold) {
 }
 
 TEST(StepGraph, CanCaptureWhatLibtorchHasAnImplementationFor) {
-  EXPECT_TRUE(can_capture(c10::DeviceType::CPU));  // the stand-in
+  EXPECT_TRUE(can_capture(c10::DeviceType::CPU));  // the fake
   EXPECT_FALSE(can_capture(c10::DeviceType::Meta));
 }
 

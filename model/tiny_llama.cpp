@@ -56,4 +56,21 @@ NamedTensors TinyLlama::parameters() const {
   return all;
 }
 
+Cost model_cost(const Workload& workload, Pass pass) {
+  const Cost body = embedding_cost(workload, pass) +
+                    workload.config.n_layers() * block_cost(workload, pass) +
+                    rms_norm_cost(workload, pass);
+  if (pass != Pass::forward) return body + loss_cost(workload, pass);
+  Workload with_logits = workload;
+  with_logits.variant = workload.variant.without(Switch::fused_loss);
+  Cost head = loss_cost(with_logits, pass);
+  head.elementwise_flops = 0;
+  const int64_t T = workload.tokens();
+  const int64_t D = workload.config.hidden_dim();
+  const int64_t V = workload.config.vocab_size();
+  head.bytes =
+      (T * D + V * D) * storage_bytes(workload.dtype) + T * V * compute_bytes(workload.dtype);
+  return body + head;
+}
+
 }  // namespace tinyllama

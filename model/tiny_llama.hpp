@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "model/block.hpp"
+#include "model/cost.hpp"
 #include "model/embedding.hpp"
 #include "model/loss.hpp"
 
@@ -41,5 +42,8 @@ class TinyLlama {
   RotaryTable rotary_;
   at::Tensor mask_;  // for sequences of max_seq; undefined where no mask is needed
 };
+
+/// forward: up to the logits; forward_loss, backward, forward_backward: with the loss.
+Cost model_cost(const Workload& workload, Pass pass);
 
 }  // namespace tinyllama

@@ -1,11 +1,13 @@
-// One optimisation step: forward, loss, backward, update; each part can be called alone.
+// One optimisation step: forward, loss, backward, update; each part can be called alone, and on a
+// GPU the whole be captured once and replayed.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 
 #include "model/adamw.hpp"
-#include "model/loss_scaler.hpp"
+#include "model/cost.hpp"
 #include "model/tiny_llama.hpp"
 
 namespace tinyllama {
@@ -20,6 +22,25 @@ struct TokenBatch {
 /// std::invalid_argument when S < 2.
 TokenBatch random_token_batch(const ModelConfig& config, int64_t batch, int64_t seq,
                               TensorInitializer& initializer);
+
+/// Dynamic loss scaling for float16 matrix multiplications, whose small gradients would otherwise
+/// flush to zero. The rule of torch.amp.GradScaler: grow the scale after a run of finite steps,
+/// halve it and skip the update after one that is not.
+class LossScaler {
+ public:
+  explicit LossScaler(c10::Device device);
+
+  /// loss * scale.
+  at::Tensor scale(const at::Tensor& loss) const;
+  /// Divides the gradients by the scale, lets the optimizer step if all of them are finite, and
+  /// adapts the scale. Returns whether the optimizer stepped.
+  bool unscale_and_step(AdamW& optimizer);
+  double current_scale() const;
+
+ private:
+  at::Tensor scale_;           // float32 scalar
+  at::Tensor growth_tracker_;  // int32 scalar: finite steps since the scale last changed
+};
 
 class TrainStep {
  public:
@@ -46,5 +67,31 @@ class TrainStep {
   std::optional<LossScaler> scaler_;
   c10::DeviceType device_type_;
 };
+
+/// Whether libtorch can capture the work of such a device (from 2.11 on, CUDA and ROCm).
+bool can_capture(c10::DeviceType device);
+
+/// A whole training step, captured once on a GPU and replayed: one launch instead of one a kernel.
+class StepGraph {
+ public:
+  /// Captures TrainStep::run on `batch`, in whose memory further batches have to be put. Steps that
+  /// warm libraries up come first; parameters, moments and the count of steps are put back
+  /// afterwards. The optimizer's variant must have Switch::graph. Throws c10::Error where the
+  /// device cannot capture, or the step does what cannot be captured.
+  StepGraph(TrainStep& step, AdamW& optimizer, const TokenBatch& batch);
+
+  /// Enqueues the step. Gradients and loss of the last one are overwritten where they are: they
+  /// must not be cleared. Returns the loss, [].
+  const at::Tensor& run();
+
+ private:
+  AdamW& optimizer_;
+  TokenBatch batch_;
+  at::Tensor loss_;
+  std::function<void()> replay_;
+};
+
+/// model forward_backward and optimizer.
+Cost full_step_cost(const Workload& workload);
 
 }  // namespace tinyllama

@@ -8,10 +8,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "model/optimized.hpp"
-#include "model/problem_sizes.hpp"
+#include "model/config.hpp"
 #include "model/proof_record.hpp"
 #include "model/train_step.hpp"
+#include "model/variant.hpp"
 
 namespace tinyllama {
 namespace {
@@ -24,7 +24,7 @@ constexpr double kFloat32Tolerance = 1e-3;
 constexpr double kFloat64Tolerance = 1e-9;
 // A batch learned by heart: a model that knows nothing has 6.9.
 constexpr double kLearnedLoss = 3;
-// Narrow products round differently in every library: the decrease over 50 steps is compared.
+// Narrow matrix multiplications round differently in every library: the decrease over 50 steps is compared.
 constexpr double kDecreaseTolerance = 0.05;
 
 using Curve = std::vector<double>;
@@ -163,7 +163,7 @@ TEST_F(TrainingParityTest, Float64FollowsTheOraclesCurve) {
 }
 
 // Of the other variants, the gate compares every gradient in these types; a curve of each would
-// take minutes where products in narrow types are slow.
+// take minutes where narrow matrix multiplications are slow.
 TEST_F(TrainingParityTest, NarrowTypesDecreaseTheLossAsTheOracleDoes) {
   const Variant optimized = optimized_variant(Dtype::bf16, cpu_traits());
   for (const Variant& variant : {Variant(), optimized}) {
@@ -198,14 +198,6 @@ TEST_F(TrainingParityTest, ScaledLossTrainsWhereFloat16WouldUnderflow) {
 }
 
 // The comparisons above must be able to fail.
-TEST_F(TrainingParityTest, AnOptimizerThatDoesNothingIsFound) {
-  AdamWOptions idle = adamw();
-  idle.learning_rate = 0;
-  const Curve f32 = train(Dtype::f32, kComparedSteps, Variant(), idle);
-  EXPECT_GT(largest_difference(f32, oracle(Dtype::f32)), 1000 * kFloat32Tolerance);
-  EXPECT_GT(decrease_error(f32, oracle(Dtype::bf16)), 10 * kDecreaseTolerance);
-}
-
 TEST_F(TrainingParityTest, AWrongBetaIsFound) {
   AdamWOptions wrong = adamw();
   wrong.beta2 = 0.99;

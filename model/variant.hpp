@@ -2,6 +2,8 @@
 // baseline. What there is to know of a switch is its descriptor in variant.cpp, and nowhere else.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -11,8 +13,6 @@
 #include "model/dtype.hpp"
 
 namespace tinyllama {
-
-struct DeviceTraits;
 
 /// One optimisation each; the order is that of a variant's name, and of the descriptors.
 enum class Switch : uint8_t {
@@ -54,6 +54,28 @@ constexpr Parts operator|(Part a, Part b) {
   return Parts(a) | Parts(b);
 }
 
+/// What the choice of an implementation depends on.
+struct DeviceTraits {
+  bool has_fast_gemm(Dtype dtype) const;
+
+  bool is_gpu = false;
+  /// Gemm of bfloat16, of float16, have units of their own; without them libraries compute them
+  /// far more slowly than float32's (a step of `tiny`: README, "Measured here").
+  bool fast_bf16_gemm = false;
+  bool fast_f16_gemm = false;
+  /// oneDNN's float32 products are faster than those of the default BLAS: on AMD processors with
+  /// AVX-512, of which MKL leaves half unused (measured there: 185 against 400 GFLOP/s on two
+  /// cores).
+  bool fast_onednn_f32 = false;
+  bool has_onednn = false;
+  /// libtorch can capture work of this device and replay it.
+  bool has_graphs = false;
+  /// Fused kernels of our own were built for this device.
+  bool has_own_kernels = true;
+
+  auto operator<=>(const DeviceTraits&) const = default;
+};
+
 std::string_view to_string(Switch option);
 /// What it does, in a few words, for --help and tables.
 std::string_view describe(Switch option);
@@ -73,7 +95,7 @@ class Variant {
   static Variant parse(std::string_view text);
   /// The workshop's version 2: qkv+gate_up+fused_swiglu+sdpa+fused_adamw.
   static Variant fused();
-  /// The set to be chosen for a workload; has no switch before resolved() (optimized.hpp).
+  /// The set to be chosen for a workload; has no switch before resolved().
   static Variant unresolved_optimized();
 
   bool has(Switch option) const { return (bits_ & bit(option)) != 0; }
@@ -108,5 +130,28 @@ class Variant {
 
 /// Empty, or why the variant cannot run in this dtype on this device.
 std::string refuse_variant(const Variant& variant, Dtype dtype, const DeviceTraits& traits);
+
+/// Of the device that this process computes on.
+DeviceTraits device_traits(c10::DeviceType device);
+
+inline DeviceTraits cpu_traits() {
+  return device_traits(c10::DeviceType::CPU);
+}
+
+/// The set of switches that is fastest on this device in this dtype, named "optimized". The rules,
+/// each with the measurement behind it, are in variant.cpp.
+Variant optimized_variant(Dtype dtype, const DeviceTraits& traits);
+
+/// `variant` itself, or what "optimized" stands for here.
+Variant resolved(const Variant& variant, Dtype dtype, const DeviceTraits& traits);
+
+/// These traits with every speed of products that a processor may have, Intel's and AMD's, with and
+/// without units for bfloat16 and float16: what `optimized` is chosen by. A GPU stands alone.
+std::vector<DeviceTraits> processors_like(const DeviceTraits& traits);
+
+/// The baseline, every switch alone, the set "fused", what "optimized" is on any other processor,
+/// and, last, "optimized": what a proof has to hold for. Those that the device cannot run in this
+/// dtype are left out.
+std::vector<Variant> runnable_variants(Dtype dtype, const DeviceTraits& traits);
 
 }  // namespace tinyllama

@@ -7,14 +7,264 @@
 
 #include <algorithm>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
-#include "model/checkpoint_config.hpp"
 #include "model/file_io.hpp"
 
 namespace tinyllama {
+namespace {
+
+[[noreturn]] void fail(const std::filesystem::path& file, const std::string& what) {
+  throw std::invalid_argument(fmt::format("{}: {}", file.string(), what));
+}
+
+using Json = nlohmann::json;
+
+constexpr int kDeepestNesting = 32;
+// A config.json is a few kilobytes; a longer file is another one.
+constexpr int64_t kMostConfigBytes = 1'000'000;
+// What LlamaConfig takes where a key is left out.
+constexpr double kDefaultNormEps = 1e-6;
+constexpr double kDefaultRopeTheta = 10000.0;
+
+struct SizeKey {
+  const char* key;
+  const char* field;  // its name in ModelConfig's messages
+  int64_t ModelDimensions::*size;
+};
+constexpr SizeKey kSizes[] = {
+    {"vocab_size", "vocab_size", &ModelDimensions::vocab_size},
+    {"hidden_size", "hidden_dim", &ModelDimensions::hidden_dim},
+    {"num_hidden_layers", "n_layers", &ModelDimensions::n_layers},
+    {"num_attention_heads", "n_heads", &ModelDimensions::n_heads},
+    {"intermediate_size", "intermediate_dim", &ModelDimensions::intermediate_dim}};
+constexpr SizeKey kKvHeads = {"num_key_value_heads", "n_kv_heads", &ModelDimensions::n_kv_heads};
+
+// Refuses, while the parser reads, what a parsed value would hide or what would nest too deep for
+// functions that call themselves.
+class JsonWatch {
+ public:
+  explicit JsonWatch(const std::filesystem::path& file) : file_(file) {}
+
+  bool operator()(int depth, Json::parse_event_t event, const Json& parsed) {
+    using Event = Json::parse_event_t;
+    if (depth > kDeepestNesting)
+      fail(file_, fmt::format("nests deeper than {} levels", kDeepestNesting));
+    if (event == Event::object_start) keys_.emplace_back();
+    if (event == Event::object_end) keys_.pop_back();
+    if (event == Event::key && !keys_.back().insert(parsed.get<std::string>()).second) {
+      fail(file_,
+           fmt::format("key '{}' occurs twice", printable(parsed.get_ref<const std::string&>())));
+    }
+    return true;
+  }
+
+ private:
+  const std::filesystem::path& file_;
+  std::vector<std::set<std::string>> keys_;
+};
+
+// A file whose root is an object, and which gives no key twice.
+Json read_json_object(const std::filesystem::path& file, int64_t most_bytes) {
+  const std::string text = read_text(file, most_bytes);
+  // The parser would take a zero byte for the end of its input.
+  if (const size_t zero = text.find('\0'); zero != std::string::npos)
+    fail(file, fmt::format("is not valid JSON: zero byte at {}", zero));
+  try {
+    Json json = Json::parse(text, JsonWatch(file));
+    if (!json.is_object()) fail(file, "must hold a JSON object");
+    return json;
+  } catch (const Json::exception& error) {
+    fail(file, fmt::format("is not valid JSON: {}", printable(error.what())));
+  }
+}
+
+class ConfigReader {
+ public:
+  explicit ConfigReader(const std::filesystem::path& file)
+      : file_(file), json_(read_json_object(file, kMostConfigBytes)) {}
+
+  ModelConfig read() const;
+
+ private:
+  [[noreturn]] void refuse(const std::string& key, const Json& value,
+                           const std::string& rule) const {
+    fail(file_, fmt::format("{} = {}: {}", key, printable(value.dump(), 80), rule));
+  }
+  // Null stands for a key left out, as it does in Python.
+  const Json* find(const Json& object, const char* key) const {
+    const auto found = object.find(key);
+    return found == object.end() || found->is_null() ? nullptr : &*found;
+  }
+  void expect(const char* key, const Json& expected, const char* why) const {
+    const Json* value = find(json_, key);
+    if (value != nullptr && *value != expected)
+      refuse(key, *value, fmt::format("must be {}: {}", expected.dump(), why));
+  }
+  int64_t integer(const char* key, const Json& value) const;
+  double real(const std::string& key, const Json& value) const;
+  void expect_plain_model() const;
+  void expect_default_rope(const char* key) const;
+  double rope_theta() const;
+  ModelConfig checked(const ModelDimensions& dimensions) const;
+
+  const std::filesystem::path& file_;
+  Json json_;
+};
+
+int64_t ConfigReader::integer(const char* key, const Json& value) const {
+  if (!value.is_number_integer() ||
+      (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX)) {
+    refuse(key, value, "must be an integer");
+  }
+  return value.get<int64_t>();
+}
+
+double ConfigReader::real(const std::string& key, const Json& value) const {
+  if (!value.is_number()) refuse(key, value, "must be a number");
+  return value.get<double>();
+}
+
+void ConfigReader::expect_plain_model() const {
+  if (find(json_, "model_type") == nullptr)
+    fail(file_, "model_type is missing: must be \"llama\"; is this a model's config.json?");
+  expect("model_type", "llama", "no other model is implemented here");
+  expect("tie_word_embeddings", false, "the LM head has weights of its own here");
+  expect("attention_bias", false, "projections have no biases here");
+  expect("mlp_bias", false, "projections have no biases here");
+  expect("hidden_act", "silu", "no other activation is implemented here");
+  expect("attention_dropout", 0, "dropout is not implemented here");
+  expect("partial_rotary_factor", 1, "the rotary embedding rotates whole heads here");
+  expect("quantization_config", nullptr, "weights must be stored as floating-point numbers");
+  expect_default_rope("rope_scaling");
+  expect_default_rope("rope_parameters");
+}
+
+// Older versions of transformers describe a scaled rotary embedding by rope_scaling, newer ones by
+// rope_parameters, which also hold the plain embedding's theta.
+void ConfigReader::expect_default_rope(const char* key) const {
+  const Json* rope = find(json_, key);
+  if (rope == nullptr) return;
+  if (!rope->is_object()) refuse(key, *rope, "must be an object or null");
+  for (const auto& [name, value] : rope->items()) {
+    const bool is_plain = name == "rope_theta" || value.is_null() ||
+                          ((name == "rope_type" || name == "type") && value == "default") ||
+                          (name == "partial_rotary_factor" && value == 1);
+    if (!is_plain) {
+      refuse(fmt::format("{}.{}", key, printable(name)), value,
+             "only the plain rotary embedding (rope_type \"default\") is implemented here");
+    }
+  }
+}
+
+double ConfigReader::rope_theta() const {
+  const Json* top = find(json_, "rope_theta");
+  const Json* parameters = find(json_, "rope_parameters");
+  const Json* nested = parameters == nullptr ? nullptr : find(*parameters, "rope_theta");
+  if (nested == nullptr) return top == nullptr ? kDefaultRopeTheta : real("rope_theta", *top);
+  const double theta = real("rope_parameters.rope_theta", *nested);
+  if (top != nullptr && real("rope_theta", *top) != theta)
+    refuse("rope_theta", *top, fmt::format("must be rope_parameters.rope_theta = {}", theta));
+  return theta;
+}
+
+// ModelConfig speaks of its own fields: translates its message into the file's keys.
+ModelConfig ConfigReader::checked(const ModelDimensions& dimensions) const {
+  try {
+    return ModelConfig(dimensions);
+  } catch (const std::invalid_argument& error) {
+    std::string message = error.what();
+    std::vector<SizeKey> sizes(std::begin(kSizes), std::end(kSizes));
+    sizes.push_back(kKvHeads);
+    for (const auto& [key, field, size] : sizes) {
+      for (size_t at = 0; (at = message.find(field, at)) != std::string::npos;
+           at += std::string_view(key).size()) {
+        message.replace(at, std::string_view(field).size(), key);
+      }
+    }
+    fail(file_, message);
+  }
+}
+
+ModelConfig ConfigReader::read() const {
+  expect_plain_model();
+  ModelDimensions dimensions;
+  for (const auto& [key, field, size] : kSizes) {
+    const Json* value = find(json_, key);
+    if (value == nullptr) fail(file_, fmt::format("{} is missing: must be an integer", key));
+    dimensions.*size = integer(key, *value);
+  }
+  const Json* kv_heads = find(json_, kKvHeads.key);
+  dimensions.n_kv_heads =
+      kv_heads == nullptr ? dimensions.n_heads : integer(kKvHeads.key, *kv_heads);
+  const Json* eps = find(json_, "rms_norm_eps");
+  dimensions.norm_eps = eps == nullptr ? kDefaultNormEps : real("rms_norm_eps", *eps);
+  dimensions.rope_theta = rope_theta();
+  const ModelConfig config = checked(dimensions);
+  const Json* head_dim = find(json_, "head_dim");
+  if (head_dim != nullptr && integer("head_dim", *head_dim) != config.head_dim()) {
+    refuse("head_dim", *head_dim,
+           fmt::format("must be hidden_size / num_attention_heads = {} / {} = {}",
+                       config.hidden_dim(), config.n_heads(), config.head_dim()));
+  }
+  return config;
+}
+
+std::string python_name(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Double:
+      return "float64";
+    case c10::ScalarType::Half:
+      return "float16";
+    case c10::ScalarType::BFloat16:
+      return "bfloat16";
+    default:
+      return "float32";
+  }
+}
+
+}  // namespace
+
+ModelConfig read_checkpoint_config(const std::filesystem::path& file) {
+  return ConfigReader(file).read();
+}
+
+std::string checkpoint_config_text(const ModelConfig& config, c10::ScalarType type,
+                                   const std::string& original) {
+  Json json = {{"architectures", {"LlamaForCausalLM"}},
+               {"attention_bias", false},
+               {"attention_dropout", 0.0},
+               {"bos_token_id", 1},
+               {"dtype", python_name(type)},
+               {"eos_token_id", 2},
+               {"head_dim", config.head_dim()},
+               {"hidden_act", "silu"},
+               {"hidden_size", config.hidden_dim()},
+               {"initializer_range", 0.02},
+               {"intermediate_size", config.intermediate_dim()},
+               {"max_position_embeddings", 2048},
+               {"mlp_bias", false},
+               {"model_type", "llama"},
+               {"num_attention_heads", config.n_heads()},
+               {"num_hidden_layers", config.n_layers()},
+               {"num_key_value_heads", config.n_kv_heads()},
+               {"pretraining_tp", 1},
+               {"rms_norm_eps", config.norm_eps()},
+               {"rope_scaling", nullptr},
+               {"rope_theta", config.rope_theta()},
+               {"tie_word_embeddings", false},
+               {"use_cache", true},
+               {"vocab_size", config.vocab_size()}};
+  if (!original.empty()) json.update(Json::parse(original));
+  json.erase("torch_dtype");  // what older versions call dtype
+  json["dtype"] = python_name(type);
+  return json.dump(2) + "\n";
+}
+
 namespace {
 
 constexpr const char* kConfigFile = "config.json";
@@ -22,10 +272,6 @@ constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr int64_t kMostIndexBytes = 100'000'000;
 constexpr size_t kListedProblems = 5;
-
-[[noreturn]] void fail(const std::filesystem::path& file, const std::string& what) {
-  throw std::invalid_argument(fmt::format("{}: {}", file.string(), what));
-}
 
 // What is wrong with a set of tensors; the first few in words.
 class Problems {

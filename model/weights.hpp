@@ -2,6 +2,8 @@
 // and model.safetensors, or shards of it with model.safetensors.index.json.
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -76,5 +78,18 @@ class Weights {
 void save_weights(const std::filesystem::path& folder, const ModelConfig& config,
                   const NamedTensors& tensors, std::optional<c10::ScalarType> type = std::nullopt,
                   const std::string& original_config = {});
+
+/// The sizes that a config.json of LlamaForCausalLM states, with that class's own defaults for what
+/// may be left out. Throws std::invalid_argument that names the file, the key, its value and the
+/// reason for a model that this one is not (another model_type, tied embeddings, biases, a scaled
+/// rotary embedding, another activation, dropout, quantised weights), for a missing or ill-typed
+/// key, and for sizes that break ModelConfig's rules.
+ModelConfig read_checkpoint_config(const std::filesystem::path& file);
+
+/// The text of a config.json for weights of `type` that LlamaForCausalLM.from_pretrained loads.
+/// `original`: the text of the file that the weights were read with, whose further keys (token ids,
+/// longest sequence, ...) are kept.
+std::string checkpoint_config_text(const ModelConfig& config, c10::ScalarType type,
+                                   const std::string& original = {});
 
 }  // namespace tinyllama

@@ -1,5 +1,4 @@
-#include "model/weights.hpp"
-
+// Weights in and out of folders, and config.json.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -8,22 +7,23 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <nlohmann/json.hpp>
 
-#include "model/checkpoint_config.hpp"
-#include "model/file_testing.hpp"
+#include "model/cost.hpp"
+#include "model/proof_record.hpp"
+#include "model/testing.hpp"
+#include "model/tiny_llama.hpp"
+#include "model/weights.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama {
 namespace {
 
+using Json = nlohmann::json;
 using c10::ScalarType;
 using testing::expect_error;
 
-const ModelConfig kConfig({.vocab_size = 11,
-                           .hidden_dim = 12,
-                           .n_layers = 2,
-                           .n_heads = 6,
-                           .n_kv_heads = 3,
-                           .intermediate_dim = 7});
+const ModelConfig kConfig = testing::small_config();
 
 // Every tensor filled with its place in the list plus a third.
 NamedTensors parameters_of_type(ScalarType type) {
@@ -239,6 +239,208 @@ TEST_F(WeightsTest, OnlyTheModelsParametersAreSaved) {
   expect_error(
       [&] { save_weights(folder_ / "file", kConfig, parameters_of_type(ScalarType::Float)); },
       {(folder_ / "file").string()});
+}
+
+const ModelDimensions kDimensions = {.vocab_size = 50,
+                                     .hidden_dim = 48,
+                                     .n_layers = 3,
+                                     .n_heads = 6,
+                                     .n_kv_heads = 2,
+                                     .intermediate_dim = 64,
+                                     .norm_eps = 1e-5,
+                                     .rope_theta = 500000.0};
+
+class CheckpointConfigTest : public ::testing::Test {
+ protected:
+  ModelConfig read(const std::string& text) const {
+    testing::write_bytes(file_, text);
+    return read_checkpoint_config(file_);
+  }
+  ModelConfig read(const Json& json) const { return read(json.dump()); }
+  void expect_refused(const std::string& text, std::initializer_list<std::string> parts) const {
+    expect_error([&] { read(text); }, {file_.string()});
+    expect_error([&] { read(text); }, parts);
+  }
+  static Json good() {
+    return Json::parse(checkpoint_config_text(ModelConfig(kDimensions), c10::ScalarType::Float));
+  }
+  static Json with(const char* key, const Json& value) {
+    Json json = good();
+    json[key] = value;
+    return json;
+  }
+  static Json without(std::initializer_list<const char*> keys) {
+    Json json = good();
+    for (const char* key : keys) json.erase(key);
+    return json;
+  }
+
+  testing::TemporaryFolder folder_;
+  std::filesystem::path file_ = folder_.path() / "config.json";
+};
+
+TEST_F(CheckpointConfigTest, WhatIsWrittenIsRead) {
+  EXPECT_EQ(read(good()).dimensions(), kDimensions);
+  EXPECT_EQ(good()["dtype"], "float32");
+  const auto text = checkpoint_config_text(ModelConfig(), c10::ScalarType::BFloat16);
+  EXPECT_EQ(read(text), ModelConfig());
+  EXPECT_EQ(Json::parse(text)["dtype"], "bfloat16");
+}
+
+TEST_F(CheckpointConfigTest, TakesLlamaConfigsDefaults) {
+  const ModelConfig config =
+      read(without({"num_key_value_heads", "rms_norm_eps", "rope_theta", "head_dim", "rope_scaling",
+                    "hidden_act", "mlp_bias", "attention_bias", "tie_word_embeddings"}));
+  EXPECT_EQ(config.n_kv_heads(), 6);
+  EXPECT_EQ(config.norm_eps(), 1e-6);
+  EXPECT_EQ(config.rope_theta(), 10000.0);
+  EXPECT_EQ(read(with("num_key_value_heads", nullptr)).n_kv_heads(), 6);
+  EXPECT_EQ(read(with("head_dim", nullptr)).head_dim(), 8);
+}
+
+TEST_F(CheckpointConfigTest, ReadsThetaWhereverItStands) {
+  Json json = without({"rope_theta", "rope_scaling"});
+  json["rope_parameters"] = {{"rope_theta", 1000}, {"rope_type", "default"}};
+  EXPECT_EQ(read(json).rope_theta(), 1000.0);
+  json["rope_theta"] = 1000.0;
+  EXPECT_EQ(read(json).rope_theta(), 1000.0);
+  json["rope_theta"] = 10000.0;
+  expect_refused(json.dump(), {"rope_theta = 10000.0: must be rope_parameters.rope_theta = 1000"});
+  EXPECT_EQ(read(with("rope_scaling", {{"rope_type", "default"}})).rope_theta(), 500000.0);
+}
+
+TEST_F(CheckpointConfigTest, RefusesWhatIsNotThisModel) {
+  const struct {
+    const char* key;
+    Json value;
+    const char* message;
+  } cases[] = {
+      {"model_type", "mistral", "= \"mistral\": must be \"llama\""},
+      {"tie_word_embeddings", true, "= true: must be false: the LM"},
+      {"attention_bias", true, "= true: must be false"},
+      {"mlp_bias", true, "= true: must be false"},
+      {"hidden_act", "gelu", "= \"gelu\": must be \"silu\""},
+      {"attention_dropout", 0.1, "= 0.1: must be 0"},
+      {"partial_rotary_factor", 0.5, "= 0.5: must be 1"},
+      {"quantization_config", {{"bits", 4}}, "= {\"bits\":4}: must be null"},
+      {"head_dim", 16, "= 16: must be hidden_size / num_attention_heads = 48 / 6 = 8"},
+      {"rope_scaling", {{"type", "llama3"}, {"factor", 8.0}}, "only the plain rotary embedding"},
+      {"rope_scaling", {{"type", "linear"}}, ".type = \"linear\": only"},
+      {"rope_scaling", "linear", "= \"linear\": must be an object or null"},
+      {"rope_parameters", {{"rope_type", "yarn"}}, ".rope_type = \"yarn\": only the plain"},
+      {"rope_parameters",
+       {{"full", {{"rope_theta", 1e4}}}},
+       ".full = {\"rope_theta\":10000.0}: only"},
+      {"hidden_size", nullptr, " is missing: must be an integer"},
+      {"hidden_size", "48", "= \"48\": must be an integer"},
+      {"num_hidden_layers", 2.0, "= 2.0: must be an integer"},
+      {"vocab_size", uint64_t{1} << 63, "= 9223372036854775808: must be"},
+      {"num_key_value_heads", true, "= true: must be an integer"},
+      {"rms_norm_eps", "1e-5", "= \"1e-5\": must be a number"},
+      {"rope_theta", Json::array({1}), "= [1]: must be a number"},
+      {"head_dim", "8", "= \"8\": must be an integer"},
+      {"rope_theta", -1, "= -1: must be positive"},
+      {"num_hidden_layers", 0, "= 0: must be between 1 and"},
+      {"num_attention_heads", 5, "= 5: must divide hidden_size = 48"},
+      {"num_key_value_heads", 4, "= 4: must divide num_attention_heads = 6"}};
+  for (const auto& [key, value, message] : cases)
+    expect_refused(with(key, value).dump(), {key, message});
+  for (const char* key : {"model_type", "hidden_size"})
+    expect_refused(without({key}).dump(), {std::string(key) + " is missing"});
+}
+
+TEST_F(CheckpointConfigTest, RefusesWhatIsNotJson) {
+  for (const std::string text : {"", "{\"model_type\": ", "{\"a\xff\": 1}", "{\"a\": 1e999}"})
+    expect_refused(text, {"is not valid JSON"});
+  expect_refused("[1]", {"must hold a JSON object"});
+  expect_refused(std::string("{}\0", 3), {"is not valid JSON: zero byte at 2"});
+  expect_refused(R"({"a": {"b": 1, "b": 2}})", {"key 'b' occurs twice"});
+  expect_refused(R"({"a": 1, "b": {"a": 1}, "a": 2})", {"key 'a' occurs twice"});
+  expect_refused(std::string(1'000'000, '['), {"nests deeper than 32 levels"});
+  expect_refused(std::string(1'000'001, ' '), {"has 1000001 bytes: must have at most 1000000"});
+  expect_error([&] { read_checkpoint_config(folder_.path() / "none" / "config.json"); },
+               {"none/config.json: cannot be read: No such file"});
+}
+
+// Every kind of damage that the proof claims to be refused, with the tensor that has to be named.
+TEST(WeightsDamage, EveryKindOfDamageIsRefusedByFileAndTensor) {
+  testing::ProofRecord proof({"Weights in and out",
+                              "damaged weights not refused by file and tensor",
+                              "ten kinds of damage made by hand", 0});
+  const testing::TemporaryFolder folder;
+  const std::string k_proj = "model.layers.0.self_attn.k_proj.weight";
+  const auto refuses = [&](const std::string& damage, const std::string& file,
+                           const std::string& tensor, const std::string& reason) {
+    testing::write_bytes(folder.path() / "model.safetensors", file);
+    const std::string message = testing::error_of([&] { Weights{folder.path()}; });
+    const bool named =
+        message.find((folder.path() / "model.safetensors").string()) != std::string::npos &&
+        message.find(tensor) != std::string::npos && message.find(reason) != std::string::npos;
+    proof.expect(named ? 0 : 1, damage + ": " + message);
+  };
+  save_weights(folder.path(), kConfig, parameters_of_type(ScalarType::Float));
+  const std::string good = testing::read_bytes(folder.path() / "model.safetensors");
+  const auto header_bytes = static_cast<size_t>(*reinterpret_cast<const int64_t*>(good.data()));
+  const std::string data = good.substr(8 + header_bytes);
+  const auto header = nlohmann::ordered_json::parse(good.substr(8, header_bytes));
+  const auto with_header = [&](const std::string& text) {
+    const auto length = static_cast<int64_t>(text.size());
+    return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text + data;
+  };
+  const auto edited = [&](auto edit) {
+    auto copy = header;
+    edit(copy);
+    return with_header(copy.dump());
+  };
+  const int64_t begin = header.at(k_proj).at("data_offsets").at(0).get<int64_t>();
+  const int64_t end = header.at(k_proj).at("data_offsets").at(1).get<int64_t>();
+  const auto offsets = [&](int64_t first, int64_t last) {
+    return edited([&](auto& h) { h[k_proj]["data_offsets"] = std::vector<int64_t>{first, last}; });
+  };
+
+  refuses("truncated", good.substr(0, good.size() - 4), "tensor '", "the file holds only");
+  refuses("header longer than the file", with_header(header.dump()).substr(0, 100), "",
+          "longer than the file");
+  refuses("overlapping offsets", offsets(begin - 4, end - 4), k_proj, "before the end");
+  refuses("a hole", offsets(begin + 4, end + 4), k_proj, "belong to no");
+  refuses("offsets out of range", offsets(begin, begin + (int64_t{1} << 40)), k_proj,
+          "the file holds only");
+  refuses("an unknown dtype", edited([&](auto& h) { h[k_proj]["dtype"] = "F8_E4M3"; }), k_proj,
+          "must be F64, F32, F16, BF16 or I64");
+  refuses("a wrong shape", edited([&](auto& h) {
+            h[k_proj]["shape"] = std::vector<int64_t>{12, 6};
+          }),
+          k_proj, "has shape [12, 6]");
+  refuses("a missing tensor", edited([&](auto& h) {
+            h["other"] = h[k_proj];
+            h.erase(k_proj);
+          }),
+          k_proj, "is missing");
+  refuses("an extra tensor", edited([&](auto& h) {
+            h["other"] = h[k_proj];
+            h["other"]["shape"] = std::vector<int64_t>{0};
+            h["other"]["data_offsets"] = std::vector<size_t>(2, data.size());
+          }),
+          "tensor 'other'", "is not part of the model");
+  const std::string text = header.dump();
+  const std::string entry = "\"" + k_proj + "\":" + header.at(k_proj).dump();
+  refuses("a key twice", with_header(text.substr(0, text.size() - 1) + "," + entry + "}"), k_proj,
+          "occurs twice");
+}
+
+TEST(ParameterShapes, AreTheModelsInItsOrder) {
+  const ModelConfig config = testing::small_config();
+  TensorInitializer initializer(1, Dtype::f32, c10::kCPU);
+  const NamedTensors parameters = TinyLlama(config, Variant(), 2, initializer).parameters();
+  const auto shapes = parameter_shapes(config);
+  ASSERT_EQ(shapes.size(), parameters.size());
+  int64_t elements = 0;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    EXPECT_EQ(shapes[i].name, parameters[i].first);
+    EXPECT_EQ(parameters[i].second.sizes(), c10::IntArrayRef(shapes[i].shape)) << shapes[i].name;
+    elements += parameters[i].second.numel();
+  }
+  EXPECT_EQ(elements, count_parameters(config));
 }
 
 }  // namespace

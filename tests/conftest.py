@@ -42,7 +42,7 @@ def train_program() -> Path:
 @pytest.fixture(scope="session")
 def copy_program() -> Path:
     """The built copy_weights."""
-    return built_program("model/copy_weights")
+    return built_program("tests/fuzzing/copy_weights")
 
 
 @pytest.fixture(scope="session")

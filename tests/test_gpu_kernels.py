@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
-SOURCE = PROJECT_ROOT / "model/kernels/gpu/table.cpp"
+SOURCE = PROJECT_ROOT / "model/kernels/gpu/kernels.cpp"
 COMMON = ["-std=c++20", f"-I{PROJECT_ROOT}", "-shared", str(SOURCE)]
 
 

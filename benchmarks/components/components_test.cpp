@@ -11,7 +11,7 @@
 
 #include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/testing.hpp"
-#include "model/optimized.hpp"
+#include "model/variant.hpp"
 
 namespace tinyllama::components {
 namespace {

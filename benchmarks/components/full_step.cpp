@@ -1,7 +1,7 @@
 #include "benchmarks/components/components.hpp"
 #include "benchmarks/components/layer_inputs.hpp"
 #include "benchmarks/components/optimizer_state.hpp"
-#include "model/step_graph.hpp"
+#include "model/train_step.hpp"
 
 namespace tinyllama::components {
 namespace {

@@ -10,7 +10,7 @@
 #include "benchmarks/components/components.hpp"
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/testing.hpp"
-#include "model/optimized.hpp"
+#include "model/variant.hpp"
 #include "model/proof_record.hpp"
 
 namespace tinyllama::components {

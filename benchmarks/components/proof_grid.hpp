@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "model/config.hpp"
-#include "model/optimized.hpp"
+#include "model/variant.hpp"
 
 namespace tinyllama::components::testing {
 

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "model/problem_sizes.hpp"
+#include "model/config.hpp"
 
 namespace tinyllama::console {
 

@@ -86,7 +86,7 @@ class Message {
 
   /// Seconds of a call; `calls` are timed as one.
   RankTimes time(int64_t calls) {
-    return time_iterations(group_, {.run = [this] { run(); }, .calls = calls}, 1);
+    return time_together(group_, {.run = [this] { run(); }, .calls = calls}, 1);
   }
 
  private:

@@ -5,21 +5,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <utility>
 
 #include "benchmarks/console/exit.hpp"
+#include "benchmarks/instruments/timer.hpp"
 
 namespace tinyllama::distributed {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Values = std::vector<double>;
 
 double mean_of(const Values& values) {
@@ -44,28 +44,34 @@ double mean_over_iterations(const RoundSamples& round, Combine combine) {
 
 }  // namespace
 
-RankTimes time_iterations(ProcessGroup& group, const RankWork& work, int64_t iterations) {
+RankTimes time_together(ProcessGroup& group, const RankWork& work, int64_t iterations) {
   RankTimes times;
+  if (!group.is_first() && work.first_rank_only) {
+    for (int64_t iteration = 0; iteration <= iterations; ++iteration) group.barrier();
+    return times;
+  }
   std::clock_t ticks = 0;
-  const auto calls = static_cast<double>(work.calls);
-  for (int64_t iteration = 0; iteration < iterations; ++iteration) {
-    const bool takes_part = group.is_first() || !work.first_rank_only;
-    if (takes_part) {
-      work.prepare();
-      group.device().synchronize();
-    }
+  std::optional<std::clock_t> first_tick;
+  const auto count_ticks = [&] {
+    if (first_tick) ticks += std::clock() - *first_tick;
+  };
+  const auto prepare = [&] {
+    count_ticks();
+    work.prepare();
+    group.device().synchronize();
     // All start together, so that an iteration's time is that of its slowest rank; and no rank
     // waits for more than an iteration of another.
     group.barrier();
-    if (!takes_part) continue;
-    const std::clock_t first_tick = std::clock();
-    const auto start = Clock::now();
+    first_tick = std::clock();
+  };
+  const auto run = [&] {
     for (int64_t call = 0; call < work.calls; ++call) work.run();
-    group.device().synchronize();
-    times.seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count() / calls);
-    ticks += std::clock() - first_tick;
-  }
+  };
+  times.seconds = instruments::time_iterations(group.device(), iterations, prepare, run);
+  count_ticks();
   group.barrier();
+  const auto calls = static_cast<double>(work.calls);
+  for (double& seconds : times.seconds) seconds /= calls;
   if (!times.seconds.empty()) {
     times.cpu_seconds = static_cast<double>(ticks) / CLOCKS_PER_SEC / calls /
                         static_cast<double>(times.seconds.size());

@@ -1,4 +1,4 @@
-// Times that all ranks take together: the timing loop, and the rounds in which everything that is
+// Times that all ranks take together: iterations that start together, and the rounds in which everything that is
 // compared is measured once.
 #pragma once
 
@@ -27,8 +27,9 @@ struct RankTimes {
   double cpu_seconds = 0;
 };
 
-/// The one timing loop of the ranks. All ranks have to call it, with the same arguments.
-RankTimes time_iterations(ProcessGroup& group, const RankWork& work, int64_t iterations);
+/// instruments::time_iterations on all ranks, which start each iteration together. All of them have
+/// to call it, with the same arguments.
+RankTimes time_together(ProcessGroup& group, const RankWork& work, int64_t iterations);
 
 /// How many iterations of `seconds` each take `wanted_seconds`, 1 to 10^6: the clocks' readings
 /// differ, rank 0's count.

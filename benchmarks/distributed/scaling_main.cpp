@@ -15,7 +15,7 @@
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
 #include "model/memory_prediction.hpp"
-#include "model/optimized.hpp"
+#include "model/variant.hpp"
 #include "model/tiny_llama.hpp"
 
 namespace tinyllama::distributed {

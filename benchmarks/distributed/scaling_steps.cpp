@@ -107,7 +107,7 @@ class StepSession {
   // All ranks have to call it, with the same arguments.
   RankTimes time_steps(StepMode mode, int64_t steps) {
     attach(mode);
-    RankTimes times = time_iterations(group_,
+    RankTimes times = time_together(group_,
                                       {.run = [&] { run(mode); },
                                        .prepare = [&] { prepare(mode); },
                                        .first_rank_only = is_alone(mode)},

@@ -124,7 +124,7 @@ TEST(ScalingRowTest, OneRepetitionHasNoAggregates) {
 TEST(TimeIterationsTest, OnlyCallsAreTimedAndAllOfThem) {
   ProcessGroup alone({}, instruments::Device::select("cpu"), std::chrono::milliseconds(100), {});
   std::string order;
-  const RankTimes times = time_iterations(
+  const RankTimes times = time_together(
       alone, {.run = [&] { order += 'r'; }, .prepare = [&] { order += 'p'; }, .calls = 3}, 2);
   EXPECT_EQ(order, "prrrprrr");
   EXPECT_EQ(times.seconds.size(), 2U);

@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "benchmarks/instruments/peaks.hpp"
-#include "model/gemms.hpp"
+#include "model/step_gemms.hpp"
 #include "model/relative_error.hpp"
 
 namespace tinyllama::harness {

@@ -119,7 +119,7 @@ TEST_F(ParityGateTest, HonestResultsPassInEveryPassAndDtype) {
     for (const Pass pass : component.passes) {
       const Comparison comparison = check(component, pass, dtype);
       EXPECT_LE(comparison.max_rel_error, tolerance(dtype)) << to_string(dtype);
-      // Products of values that bfloat16 holds are exact in float32; in bfloat16 they are not.
+      // Gemm of values that bfloat16 holds are exact in float32; in bfloat16 they are not.
       if (dtype != Dtype::f32) {
         EXPECT_GT(comparison.max_rel_error, 0) << "compared with itself?";
       }

@@ -6,7 +6,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "model/gemms.hpp"
+#include "model/step_gemms.hpp"
 
 namespace tinyllama::harness {
 namespace {

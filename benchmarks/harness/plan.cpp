@@ -8,7 +8,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "model/gemms.hpp"
+#include "model/step_gemms.hpp"
 
 namespace tinyllama::harness {
 namespace {

@@ -8,8 +8,8 @@
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/instruments/peaks.hpp"
-#include "model/optimized.hpp"
-#include "model/problem_sizes.hpp"
+#include "model/config.hpp"
+#include "model/variant.hpp"
 
 namespace tinyllama::harness {
 

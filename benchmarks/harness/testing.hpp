@@ -17,8 +17,8 @@
 #include "benchmarks/harness/layer_work.hpp"
 #include "benchmarks/harness/peak_book.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
-#include "model/file_testing.hpp"
 #include "model/testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::harness::testing {
 

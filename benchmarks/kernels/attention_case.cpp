@@ -4,7 +4,6 @@
 
 #include "benchmarks/kernels/kernel_cases.hpp"
 #include "model/attention.hpp"
-#include "model/attention_core.hpp"
 
 namespace tinyllama::kernel_benchmark {
 namespace {

@@ -5,9 +5,7 @@
 
 #include <memory>
 
-#include "model/kernels/cross_entropy.hpp"
-#include "model/kernels/rms_norm.hpp"
-#include "model/kernels/swiglu.hpp"
+#include "model/kernels/kernels.hpp"
 #include "model/rotary.hpp"
 
 namespace tinyllama::kernel_benchmark {

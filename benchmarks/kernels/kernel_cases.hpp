@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "model/config.hpp"
 #include "model/dtype.hpp"
-#include "model/problem_sizes.hpp"
 
 namespace tinyllama::kernel_benchmark {
 

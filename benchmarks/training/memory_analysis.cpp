@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <tuple>
 
-#include "model/attention_core.hpp"
-#include "model/fused_loss.hpp"
+#include "model/attention.hpp"
+#include "model/loss.hpp"
 
 namespace tinyllama::training {
 namespace {

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "model/file_testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 #include "model/testing.hpp"
 
 namespace tinyllama::training {

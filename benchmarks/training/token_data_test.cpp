@@ -12,7 +12,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "model/file_testing.hpp"
 #include "model/loss.hpp"
 #include "model/testing.hpp"
 

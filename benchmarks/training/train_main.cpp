@@ -30,7 +30,7 @@
 #include "benchmarks/training/validate_setup.hpp"
 #include "model/file_io.hpp"
 #include "model/memory_prediction.hpp"
-#include "model/optimized.hpp"
+#include "model/variant.hpp"
 #include "model/weights.hpp"
 
 namespace tinyllama::training {

@@ -12,7 +12,7 @@
 
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
-#include "model/file_testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::training {
 namespace {

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <string>
 
-#include "model/file_testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 #include "model/testing.hpp"
 
 namespace tinyllama::training {

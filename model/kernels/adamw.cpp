@@ -1,4 +1,4 @@
-#include "model/kernels/adamw.hpp"
+#include "model/kernels/kernels.hpp"
 
 #include <ATen/ops/empty_strided.h>
 

@@ -1,4 +1,4 @@
-#include "model/kernels/attention.hpp"
+#include "model/kernels/kernels.hpp"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/softmax.h>
@@ -13,8 +13,6 @@ namespace {
 
 using namespace testing;
 
-constexpr auto kF64 = c10::ScalarType::Double;
-constexpr auto kF32 = c10::ScalarType::Float;
 constexpr double kScale = 0.3;
 
 struct Shape {
@@ -70,16 +68,8 @@ TEST(AttentionKernel, AgreesWithTheFormulaInFloat64) {
   }
 }
 
-TEST(AttentionKernel, GradientsByDifferences) {
-  const Inputs in = random_inputs({1, 5, 4, 2, 3}, kF64);
-  const at::Tensor weights = random(in.q.sizes(), kF64);
-  tinyllama::testing::expect_gradients_by_differences(
-      [&] { return (causal_attention(in.q, in.k, in.v, kScale) * weights).sum(); },
-      {{"q", in.q}, {"k", in.k}, {"v", in.v}});
-}
-
 TEST(AttentionKernel, ReadsPartsOfALargerBuffer) {
-  // q, k and v side by side, as one product of all three leaves them.
+  // q, k and v side by side, as one projection of all three leaves them.
   const at::Tensor merged = random({2, 40, (4 + 2 + 2) * 16}, kF32);
   const auto part = [&](int64_t first, int64_t heads) {
     return merged.narrow(-1, first * 16, heads * 16).view({2, 40, heads, 16});

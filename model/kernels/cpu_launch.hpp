@@ -7,7 +7,9 @@
 #include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
-#include "model/kernels/cpu/instruction_sets.hpp"
+#include <vector>
+
+#include "model/kernels/cpu/range_kernels.hpp"
 #include "model/kernels/gpu_launch.hpp"
 #include "model/meta_device.hpp"
 
@@ -16,6 +18,12 @@
   RECORD_FUNCTION("tinyllama::" name, c10::ArrayRef<const c10::IValue>{})
 
 namespace tinyllama::kernels {
+
+/// Those of the best instruction set that this processor has and ATEN_CPU_CAPABILITY, which limits
+/// libtorch's kernels, allows.
+const RangeKernels& range_kernels();
+/// All that can run here, the best first.
+const std::vector<RangeKernels>& available_range_kernels();
 
 /// body(kernels) with the RangeKernelsOf<T> of a tensor's type.
 template <class Body>

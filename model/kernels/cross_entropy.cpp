@@ -1,4 +1,4 @@
-#include "model/kernels/cross_entropy.hpp"
+#include "model/kernels/kernels.hpp"
 
 #include "model/kernels/cpu_launch.hpp"
 #include "model/kernels/cpu_threads.hpp"

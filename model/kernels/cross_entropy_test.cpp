@@ -1,4 +1,4 @@
-#include "model/kernels/cross_entropy.hpp"
+#include "model/kernels/kernels.hpp"
 
 #include <ATen/core/Reduction.h>
 
@@ -11,8 +11,6 @@ namespace {
 
 using namespace testing;
 
-constexpr auto kF64 = c10::ScalarType::Double;
-constexpr auto kF32 = c10::ScalarType::Float;
 constexpr int64_t kIgnored = -100;
 
 at::Tensor some_targets(int64_t rows, int64_t classes) {

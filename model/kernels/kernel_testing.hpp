@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "model/kernels/cpu/range_kernels.hpp"
-#include "model/testing.hpp"
 
 namespace tinyllama::kernels::testing {
 
-inline const std::vector<c10::ScalarType> kTypes = {c10::ScalarType::Double, c10::ScalarType::Float,
-                                                    c10::ScalarType::BFloat16,
-                                                    c10::ScalarType::Half};
+inline constexpr auto kF64 = c10::ScalarType::Double;
+inline constexpr auto kF32 = c10::ScalarType::Float;
+inline constexpr auto kBf16 = c10::ScalarType::BFloat16;
+inline constexpr auto kF16 = c10::ScalarType::Half;
+inline const std::vector<c10::ScalarType> kTypes = {kF64, kF32, kBf16, kF16};
 
 /// Largest relative error of one rounding to the type.
 inline double unit_roundoff(c10::ScalarType type) {

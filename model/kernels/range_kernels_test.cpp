@@ -1,5 +1,6 @@
-// Every instruction set that this processor has against float64 or against the others: range
-// kernels by themselves, on memory that a test prepares.
+// What range kernels of every instruction set that this processor has are built from: exp and the
+// rounding to narrow types. The kernels themselves are tested on each by running this program with
+// ATEN_CPU_CAPABILITY.
 #include <cmath>
 #include <limits>
 
@@ -10,124 +11,6 @@ namespace tinyllama::kernels {
 namespace {
 
 using namespace testing;
-
-constexpr auto kF32 = c10::ScalarType::Float;
-constexpr int64_t kRows = 6;
-
-/// body(kernels, table, type) for each type of each instruction set, first of "default".
-template <class Body>
-void for_each_set_and_type(Body body) {
-  const auto& tables = available_range_kernels();
-  for (auto table = tables.rbegin(); table != tables.rend(); ++table) {
-    SCOPED_TRACE(table->instruction_set);
-    body(table->f64, c10::ScalarType::Double);
-    body(table->f32, kF32);
-    body(table->bf16, c10::ScalarType::BFloat16);
-    body(table->f16, c10::ScalarType::Half);
-  }
-}
-
-/// Remembers what the first instruction set answered for each type and width; compares the others.
-class Agreement {
- public:
-  void check(const at::Tensor& answer, int64_t width, double units, const char* what) {
-    const auto key = std::tuple(answer.scalar_type(), width, std::string(what));
-    const auto [first, is_new] =
-        first_.try_emplace(key, answer.to(c10::ScalarType::Double, false, /*copy=*/true));
-    if (!is_new) expect_close(answer, first->second, units, what);
-  }
-
- private:
-  std::map<std::tuple<c10::ScalarType, int64_t, std::string>, at::Tensor> first_;
-};
-
-const std::vector<int64_t> kWidths = {2, 7, 12, 33, 64, 130};
-
-at::Tensor values(at::IntArrayRef shape, c10::ScalarType type, uint64_t seed) {
-  at::manual_seed(seed);
-  return random(shape, type);
-}
-
-TEST(RangeKernels, NormsAgreeBetweenInstructionSets) {
-  Agreement agreement;
-  for_each_set_and_type([&]<class T>(const RangeKernelsOf<T>& kernels, c10::ScalarType type) {
-    using Compute = ComputeType<T>;
-    for (const int64_t width : kWidths) {
-      const at::Tensor x = values({kRows, width}, type, 1), g = values({kRows, width}, type, 2);
-      const at::Tensor weight = values({width}, type, 3), branch = values({kRows, width}, type, 4);
-      const at::Tensor sum = uninitialized_as(x), out = uninitialized_as(x);
-      const at::Tensor gradient = uninitialized_as(x), weight_gradient = uninitialized_as(weight);
-      const at::Tensor inverse = uninitialized({kRows}, compute_type_of(type));
-      const at::Tensor partial = at::zeros({width}, compute_type_of(type));
-      kernels.rms_norm({const_data<T>(x), const_data<T>(weight), data<T>(out),
-                        data<Compute>(inverse), width, 1e-5},
-                       0, kRows);
-      agreement.check(out, width, 4, "norm");
-      kernels.add_rms_norm({const_data<T>(x), const_data<T>(branch), const_data<T>(weight),
-                            data<T>(sum), data<T>(out), data<Compute>(inverse), width, 1e-5},
-                           0, kRows);
-      agreement.check(sum, width, 0, "sum");
-      agreement.check(out, width, 4, "norm of sum");
-      kernels.rms_norm_gradient(
-          {const_data<T>(g), const_data<T>(branch), const_data<T>(sum), const_data<T>(weight),
-           const_data<Compute>(inverse), data<T>(gradient), nullptr, data<Compute>(partial), width},
-          0, kRows);
-      agreement.check(gradient, width, 8, "gradient");
-      kernels.sum_of_rows({const_data<Compute>(partial), data<T>(weight_gradient), 1, width}, 0,
-                          width);
-      agreement.check(weight_gradient, width, 16, "weight gradient");
-    }
-  });
-}
-
-TEST(RangeKernels, ElementwiseKernelsAgreeBetweenInstructionSets) {
-  Agreement agreement;
-  for_each_set_and_type([&]<class T>(const RangeKernelsOf<T>& kernels, c10::ScalarType type) {
-    for (const int64_t width : kWidths) {
-      const at::Tensor a = values({kRows, width}, type, 1), b = values({kRows, width}, type, 2);
-      const at::Tensor c = values({kRows, width}, type, 3), out = uninitialized_as(a);
-      const at::Tensor other = uninitialized_as(a);
-      kernels.swiglu({const_data<T>(a), width, const_data<T>(b), width, data<T>(out), width}, 0,
-                     kRows);
-      agreement.check(out, width, 8, "swiglu");
-      kernels.swiglu_gradient({const_data<T>(c), const_data<T>(a), width, const_data<T>(b), width,
-                               data<T>(out), data<T>(other), width, width},
-                              0, kRows);
-      agreement.check(out, width, 8, "gate gradient");
-      agreement.check(other, width, 8, "up gradient");
-      const int64_t even = width / 2 * 2;
-      kernels.rotary({const_data<T>(a), 0, width, width, const_data<T>(b), const_data<T>(c),
-                      data<T>(out), kRows, 1, even, false},
-                     0, kRows);
-      agreement.check(out.view(-1).narrow(0, 0, kRows * even), width, 2, "rotary");
-      const at::Tensor p = a.clone(), m = b.clone(), v = c.abs();
-      kernels.adamw(adamw_elements(data<T>(p), const_data<T>(b), data<T>(m), data<T>(v)), 1,
-                    p.numel());
-      agreement.check(p, width, 4, "parameter");
-      agreement.check(v, width, 2, "second moment");
-    }
-  });
-}
-
-TEST(RangeKernels, CrossEntropyAgreesBetweenInstructionSets) {
-  Agreement agreement;
-  for_each_set_and_type([&]<class T>(const RangeKernelsOf<T>& kernels, c10::ScalarType type) {
-    using Compute = ComputeType<T>;
-    for (const int64_t classes : kWidths) {
-      const at::Tensor logits = values({kRows, classes}, type, 1);
-      const at::Tensor targets = at::arange(kRows, at::kLong).remainder(classes);
-      const at::Tensor losses = uninitialized({kRows}, compute_type_of(type));
-      const at::Tensor scratch = uninitialized({classes}, compute_type_of(type));
-      kernels.cross_entropy(
-          {const_data<T>(logits), const_data<int64_t>(targets), -1, data<T>(logits),
-           data<Compute>(losses), data<Compute>(scratch), classes},
-          0, kRows);
-      agreement.check(losses, classes, 8,
-                      (std::string("losses of ") + c10::toString(type)).c_str());
-      agreement.check(logits, classes, 8, "gradient");
-    }
-  });
-}
 
 TEST(RangeKernels, ExpIsWithinTwoUnitsInTheLastPlace) {
   // Across the whole range in which e^x is neither flushed to 0 nor infinite.

@@ -1,4 +1,4 @@
-#include "model/kernels/rms_norm.hpp"
+#include "model/kernels/kernels.hpp"
 
 #include <torch/csrc/autograd/custom_function.h>
 

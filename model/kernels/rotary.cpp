@@ -1,4 +1,4 @@
-#include "model/kernels/rotary.hpp"
+#include "model/kernels/kernels.hpp"
 
 #include <torch/csrc/autograd/custom_function.h>
 

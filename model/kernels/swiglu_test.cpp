@@ -1,4 +1,4 @@
-#include "model/kernels/swiglu.hpp"
+#include "model/kernels/kernels.hpp"
 
 #include <limits>
 
@@ -8,9 +8,6 @@ namespace tinyllama::kernels {
 namespace {
 
 using namespace testing;
-
-constexpr auto kF64 = c10::ScalarType::Double;
-constexpr auto kF32 = c10::ScalarType::Float;
 
 const std::vector<std::vector<int64_t>> kShapes = {{1},        {5, 7},  {2, 3, 12},
                                                    {2, 2, 33}, {1, 64}, {270, 129}};
@@ -72,17 +69,6 @@ TEST(SwigluKernel, TakesAnyStrides) {
     expected.backward(uneven.contiguous());
     expect_same_bits(gate.grad(), copy.grad(), "gate gradient");
   }
-}
-
-TEST(SwigluKernel, GradientsByDifferences) {
-  const at::Tensor gate = random({3, 5}, kF64).requires_grad_();
-  const at::Tensor up = random({3, 5}, kF64).requires_grad_();
-  const at::Tensor gate_up = random({3, 10}, kF64).requires_grad_();
-  const at::Tensor factor = random({3, 5}, kF64);
-  tinyllama::testing::expect_gradients_by_differences(
-      [&] { return (swiglu(gate, up) * factor).sum(); }, {{"gate", gate}, {"up", up}});
-  tinyllama::testing::expect_gradients_by_differences(
-      [&] { return (swiglu_merged(gate_up) * factor).sum(); }, {{"gate_up", gate_up}});
 }
 
 TEST(SwigluKernel, ExtremesAsSiluHasThem) {

@@ -45,7 +45,7 @@ set_up_torch_trial() { # <folder>; sets trial_folder
   set_up_packages python3-venv libamdhip64-dev libtcmalloc-minimal4 python3-dev chromium openmpi-bin
   set_up_google_benchmark
   set_up_configured release "$trial_folder" TINY_LLAMA_WITH_HIP=OFF TINY_LLAMA_WITH_CUDA=OFF
-  require_step "build $(basename "$trial_folder")" "build_$(basename "$trial_folder")" build "$trial_folder" model/all tiny_llama_bench
+  require_step "build $(basename "$trial_folder")" "build_$(basename "$trial_folder")" build "$trial_folder" model/all tests/fuzzing/all tiny_llama_bench
   unlock_set_up
 }
 

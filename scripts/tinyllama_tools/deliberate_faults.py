@@ -73,7 +73,7 @@ FAULTS = (
     ),
     Fault(
         "scale of attention: 1 / head_dim instead of its root",
-        "model/attention_core.cpp",
+        "model/attention.cpp",
         (("std::sqrt(static_cast<double>(q.size(-1)))", "static_cast<double>(q.size(-1))"),),
         GOLDEN,
         "GoldenTest.LogitsLossAndEveryGradient",
@@ -87,7 +87,7 @@ FAULTS = (
     ),
     Fault(
         "K and V heads interleaved instead of repeated",
-        "model/attention_core.cpp",
+        "model/attention.cpp",
         (
             (
                 "q.mul_(score_scale(q))\n          .transpose(1, 2)",
@@ -103,21 +103,21 @@ FAULTS = (
     ),
     Fault(
         "positions see their future: no mask",
-        "model/attention_core.cpp",
+        "model/attention.cpp",
         ((".add_(mask)", ""),),
         GOLDEN,
         "GoldenTest.LogitsLossAndEveryGradient",
     ),
     Fault(
         "sdpa: positions see their future",
-        "model/attention_core.cpp",
+        "model/attention.cpp",
         (("/*is_causal=*/true", "/*is_causal=*/false"),),
         GOLDEN,
         "_sdpa_",
     ),
     Fault(
         "fused_loss: gradient of the sum of the losses instead of their mean",
-        "model/fused_loss.cpp",
+        "model/loss.cpp",
         (("gradients[0] / saved[2]", "gradients[0]"),),
         GOLDEN,
         "_fused_loss_",
@@ -171,8 +171,8 @@ FAULTS = (
     ),
     Fault(
         "cost: K and V projections at the full width",
-        "model/cost.cpp",
-        (("kv_dim()", "hidden_dim()"),),
+        "model/attention.cpp",
+        (("const int64_t Kd = config.kv_dim();", "const int64_t Kd = config.hidden_dim();"),),
         COMPONENTS,
         "FlopProof.ModelFlopsAreTheOraclesCount",
     ),
@@ -185,14 +185,14 @@ FAULTS = (
     ),
     Fault(
         "safetensors: tensors may overlap",
-        "model/safetensors_header_reader.cpp",
+        "model/safetensors.cpp",
         (("if (tensor.begin < covered) {", "if (false) {"),),
         "weights_test",
         "SafetensorsHeader.RefusesOverlaps",
     ),
     Fault(
         "safetensors: tensors may overlap and leave holes",
-        "model/safetensors_header_reader.cpp",
+        "model/safetensors.cpp",
         (
             ("if (tensor.begin < covered) {", "if (false) {"),
             ("if (tensor.begin > covered) {", "if (false) {"),

@@ -57,7 +57,7 @@ def prove_programs(build_folder: Path, scratch: Path) -> tuple[list[ProofRow], l
 
 def prove_round_trip(build_folder: Path) -> ProofRow:
     """Weights through transformers, C++ and transformers again."""
-    check = check_round_trip(build_folder / "model" / "copy_weights")
+    check = check_round_trip(build_folder / "tests" / "fuzzing" / "copy_weights")
     return row_of_check(check, WEIGHTS_SECTION)
 
 

@@ -36,7 +36,7 @@ def test_what_the_device_or_type_lacks_is_skipped_with_the_reason(program: Progr
     graph = program.run(*choice, "--variants=graph")
     assert (graph.returncode, "skipped: graph: only a GPU" in graph.stdout) == (0, True)
     wide = program.run(*choice, "--variants=wide_products")
-    assert "skipped: wide_products: f32 products are not narrower" in wide.stdout
+    assert "skipped: wide_products: f32 is not narrower" in wide.stdout
     onednn = program.run(*choice, "--variants=onednn", "--dtypes=bf16")
     assert "skipped: onednn: changes float32 products" in onednn.stdout
 

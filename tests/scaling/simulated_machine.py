@@ -1,6 +1,6 @@
 """A made-up machine that times every part of a training step by known rates.
 
-The cost formulas are those of model/cost.cpp for the baseline in float32; a test holds them to the
+The cost formulas are those of the layers of model/ for the baseline in float32; a test holds them to the
 counters of a real result file.
 """
 
@@ -48,7 +48,7 @@ def _figures(parameters: int, products: int, elementwise: int, traffic: int) -> 
 
 
 def part_figures(component: str, size: str, batch: int, seq: int) -> Figures:
-    """Forward and backward of one part, or the update, by model/cost.cpp."""
+    """Forward and backward of one part, or the update, by the layers of model/."""
     s = SIZES[size]
     hidden, vocab, inner, heads = (
         s[key] for key in ("hidden_dim", "vocab_size", "intermediate_dim", "n_heads")

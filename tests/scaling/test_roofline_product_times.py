@@ -101,7 +101,7 @@ def test_the_head_in_chunks_counts_where_it_is_the_fastest(factor: float) -> Non
 
 
 def test_chunks_are_those_of_the_program() -> None:
-    text = (PROJECT / "model/fused_loss.cpp").read_text(encoding="utf-8")
+    text = (PROJECT / "model/loss.cpp").read_text(encoding="utf-8")
     body = text[text.index("int64_t fused_loss_chunk(") :]
     assert "logits = int64_t{1} << 19;" in body
     assert f"fewest = {FEWEST_TOKENS};" in body

@@ -2,8 +2,8 @@
 // and sum carried from block to block (Milakov and Gimelshein, "Online normalizer calculation for
 // softmax", 2018; Dao et al., "FlashAttention", 2022).
 #include "model/kernels/cpu/attention_tiles.hpp"
-#include "model/kernels/cpu/exp.hpp"
 #include "model/kernels/cpu/table.hpp"
+#include "model/kernels/cpu/vector.hpp"
 
 namespace tinyllama::kernels::TINYLLAMA_ISA {
 namespace {
@@ -62,16 +62,16 @@ class ForwardUnit {
     for (int64_t key = 0; key < end; key += kKeyBlock) {
       const int64_t count = end - key < kKeyBlock ? end - key : kKeyBlock;
       const int64_t columns = round_up(count, kTileColumns<C>);
-      tile_product<C>(kQueryTile, columns, width_, {queries_, width_, 1},
-                      RightOperand<C>::panels(keys_ + key * width_, width_), scores_, kKeyBlock,
-                      false);
+      tile_gemm<C>(kQueryTile, columns, width_, {queries_, width_, 1},
+                   RightOperand<C>::panels(keys_ + key * width_, width_), scores_, kKeyBlock,
+                   false);
       for (int64_t row = 0; row < kQueryTile; ++row) {
         const int64_t seen = q + row + 1 - key;
         softmax_row(row, row < rows ? (seen < count ? seen : count) : 0, columns, key == 0);
       }
-      tile_product<C>(kQueryTile, width_, columns, {scores_, kKeyBlock, 1},
-                      RightOperand<C>::rows(values_ + key * width_, width_), context_, width_,
-                      key > 0);
+      tile_gemm<C>(kQueryTile, width_, columns, {scores_, kKeyBlock, 1},
+                   RightOperand<C>::rows(values_ + key * width_, width_), context_, width_,
+                   key > 0);
     }
     for (int64_t row = 0; row < rows; ++row) finish_row(batch, head, q + row, row);
   }

@@ -3,8 +3,8 @@
 // dS = P (dP - delta) with delta the row sums of dO * O, dQ = scale dS K, dK = scale dS^T Q
 // (Dao et al., "FlashAttention", 2022, appendix B).
 #include "model/kernels/cpu/attention_tiles.hpp"
-#include "model/kernels/cpu/exp.hpp"
 #include "model/kernels/cpu/table.hpp"
+#include "model/kernels/cpu/vector.hpp"
 
 namespace tinyllama::kernels::TINYLLAMA_ISA {
 namespace {
@@ -98,10 +98,10 @@ class BackwardUnit {
          width_, static_cast<C>(t_.scale));
     pack(context_row(t_.out_gradient, batch, q, head), t_.heads * t_.head_dim, rows, t_.head_dim,
          out_gradient_, kQueryTile, width_, C{1});
-    tile_product<C>(kQueryTile, columns, width_, {queries_, width_, 1},
-                    RightOperand<C>::panels(keys_t_, width_), p_, kKeyTile, false);
-    tile_product<C>(kQueryTile, columns, width_, {out_gradient_, width_, 1},
-                    RightOperand<C>::panels(values_t_, width_), ds_, kKeyTile, false);
+    tile_gemm<C>(kQueryTile, columns, width_, {queries_, width_, 1},
+                 RightOperand<C>::panels(keys_t_, width_), p_, kKeyTile, false);
+    tile_gemm<C>(kQueryTile, columns, width_, {out_gradient_, width_, 1},
+                 RightOperand<C>::panels(values_t_, width_), ds_, kKeyTile, false);
     const C* log_sum_exp = t_.log_sum_exp + (batch * t_.heads + head) * t_.seq;
     for (int64_t row = 0; row < kQueryTile; ++row) {
       const int64_t visible =
@@ -110,14 +110,14 @@ class BackwardUnit {
                 deltas_[g * delta_stride_ + q + (row < rows ? row : 0)], q + row == 0);
     }
     // Rows are padded to the query tile with zeros, columns beyond the last key hold zeros.
-    tile_product<C>(columns, width_, kQueryTile, {p_, 1, kKeyTile},
-                    RightOperand<C>::rows(out_gradient_, width_), v_gradient_, width_, true);
+    tile_gemm<C>(columns, width_, kQueryTile, {p_, 1, kKeyTile},
+                 RightOperand<C>::rows(out_gradient_, width_), v_gradient_, width_, true);
     // The scale is in the packed queries already.
-    tile_product<C>(columns, width_, kQueryTile, {ds_, 1, kKeyTile},
-                    RightOperand<C>::rows(queries_, width_), k_gradient_, width_, true);
-    tile_product<C>(kQueryTile, width_, columns, {ds_, kKeyTile, 1},
-                    RightOperand<C>::rows(keys_, width_), q_gradients_ + g * q_stride_ + q * width_,
-                    width_, true);
+    tile_gemm<C>(columns, width_, kQueryTile, {ds_, 1, kKeyTile},
+                 RightOperand<C>::rows(queries_, width_), k_gradient_, width_, true);
+    tile_gemm<C>(kQueryTile, width_, columns, {ds_, kKeyTile, 1},
+                 RightOperand<C>::rows(keys_, width_), q_gradients_ + g * q_stride_ + q * width_,
+                 width_, true);
   }
 
   // Scores become probabilities, and their gradients those of the scores; 0 where masked.

@@ -1,4 +1,4 @@
-#include "model/kernels/cpu/instruction_sets.hpp"
+#include "model/kernels/cpu_launch.hpp"
 
 #include <ATen/Version.h>
 

@@ -3,8 +3,7 @@
 // where widening element by element crosses lanes and costs twice as much; the way back is alike.
 #pragma once
 
-#include "model/kernels/cpu/exp.hpp"
-#include "model/kernels/cpu/sweep.hpp"
+#include "model/kernels/cpu/vector.hpp"
 
 namespace tinyllama::kernels::TINYLLAMA_ISA {
 

@@ -1,22 +1,44 @@
 // Range kernels: the loops of every CPU kernel, over a range of rows (or elements) of raw memory,
 // by the calling thread alone. One table of them for each instruction set; range_kernels() in
-// instruction_sets.hpp is the best that this processor has.
+// cpu_launch.hpp is the best that this processor has.
 //
 // To add one:
 //   1. Here: a struct with its arguments, and a pointer in RangeKernelsOf (one for each element
 //      type), or in RangeKernels where it serves only some combination of types.
 //   2. cpu/<name>.cpp: the loop, as a template over the element type in namespace
 //      tinyllama::kernels::TINYLLAMA_ISA, and `void enter_<name>(RangeKernels&)`, which enters it
-//      into the table. Vectors, loads, stores and exp are in vector.hpp and exp.hpp; include
-//      nothing of libtorch or of the C++ library there (element_types.hpp says why), <stdint.h> and
-//      __builtin_ functions are safe.
+//      into the table. Vectors, loads, stores and exp are in vector.hpp. Include nothing of
+//      libtorch or of the C++ library there but <stdint.h>; __builtin_ functions are safe. Files
+//      that are compiled for several instruction sets must share no inline function with others, or
+//      the linker could hand a function compiled for AVX-512 to everybody.
 //   3. cpu/table.hpp and cpu/table.cpp: its declaration and its call.
 //   4. ../CMakeLists.txt: the file in range_kernel_sources.
 #pragma once
 
-#include "model/kernels/cpu/element_types.hpp"
+#include <stdint.h>
 
 namespace tinyllama::kernels {
+
+/// The upper half of a float32.
+struct Bfloat16 {
+  uint16_t bits;
+};
+/// IEEE 754 binary16.
+struct Float16 {
+  uint16_t bits;
+};
+
+template <class T>
+struct ComputeTypeOf {
+  using Type = float;
+};
+template <>
+struct ComputeTypeOf<double> {
+  using Type = double;
+};
+/// In which a range kernel computes on elements of type T, and keeps what it says of rows.
+template <class T>
+using ComputeType = typename ComputeTypeOf<T>::Type;
 
 /// Row r: out = weight * round_T(x * inverse_rms), inverse_rms = 1 / sqrt(mean(x^2) + eps).
 template <class T>

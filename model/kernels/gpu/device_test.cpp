@@ -2,13 +2,9 @@
 // behind: forward, backward and update. Skipped where there is no GPU, or none for this build.
 #include <torch/csrc/autograd/autograd.h>
 
-#include "model/kernels/adamw.hpp"
-#include "model/kernels/cross_entropy.hpp"
 #include "model/kernels/gpu_launch.hpp"
 #include "model/kernels/kernel_testing.hpp"
-#include "model/kernels/rms_norm.hpp"
-#include "model/kernels/rotary.hpp"
-#include "model/kernels/swiglu.hpp"
+#include "model/kernels/kernels.hpp"
 
 namespace tinyllama::kernels {
 namespace {

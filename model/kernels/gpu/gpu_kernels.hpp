@@ -1,11 +1,11 @@
-// The kernels of a GPU, as a table: one source (table.cpp and the headers beside it) that hipcc,
-// nvcc and, with emulation.hpp in place of a GPU, any C++ compiler build. Arguments are those of
+// The kernels of a GPU, as a table: one source (kernels.cpp) that hipcc,
+// nvcc and, with emulation_testing.hpp in place of a GPU, any C++ compiler build. Arguments are those of
 // the CPU's range kernels; pointers are to memory of the current device. Every kernel is enqueued
 // on the stream that it is given and nothing waits for it. No result depends on the order in which
 // threads run: nothing is added up by atomics. A launch that the runtime refuses throws
 // std::runtime_error.
 //
-// To add one: its pointer here, its kernel in <name>.hpp, its line in table.cpp, its test in
+// To add one: its pointer here, its kernel and its line in kernels.cpp, its test in
 // emulated_test.cpp.
 #pragma once
 
@@ -55,14 +55,14 @@ using GpuKernels =
                GpuNormKernels<Bfloat16, Bfloat16>, GpuNormKernels<Float16, Float16>,
                GpuNormKernels<float, Bfloat16>, GpuNormKernels<float, Float16>>;
 
-// table.cpp, compiled by the compiler of the GPU that libtorch was built for.
+// kernels.cpp, compiled by the compiler of the GPU that libtorch was built for.
 namespace gpu_device {
 const GpuKernels& table();
 /// Whether the kernels were compiled for an architecture like the current device's.
 bool runs_on_current_device();
 }  // namespace gpu_device
 
-// table.cpp, compiled for the host: for tests.
+// kernels.cpp, compiled for the host: for tests.
 namespace gpu_emulated {
 const GpuKernels& table();
 bool runs_on_current_device();

@@ -1,6 +1,6 @@
 """Every matrix product of a training step, with its shape and how often the step runs it.
 
-Counted as model/cost.cpp counts: a multiply-add is 2 FLOPs, K and V at their grouped-query width,
+Counted as the layers of model/ count their cost: a multiply-add is 2 FLOPs, K and V at their grouped-query width,
 scores in full, backward = 2 x forward (also for the first layer, whose input's gradient the
 embedding needs), the LM head over all positions, and no product for the embedding look-up.
 """
@@ -23,7 +23,7 @@ DIMENSIONS = (
 QKV, GATE_UP = "qkv", "gate_up"
 SCORES, VALUES = "scores", "values"
 LM_HEAD = "lm_head"
-# model/fused_loss.cpp, fused_loss_chunk: logits of a chunk, and the fewest tokens of one
+# model/loss.cpp, fused_loss_chunk: logits of a chunk, and the fewest tokens of one
 CHUNK_LOGITS, FEWEST_TOKENS, TOKENS_STEP = 1 << 19, 256, 64
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "forward", "input gradient", "weight gradient"
 

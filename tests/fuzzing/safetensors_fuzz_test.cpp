@@ -11,11 +11,11 @@
 #include <set>
 #include <utility>
 
-#include "model/checkpoint_config.hpp"
-#include "model/file_testing.hpp"
-#include "model/fuzzing.hpp"
 #include "model/proof_record.hpp"
 #include "model/safetensors.hpp"
+#include "model/weights.hpp"
+#include "tests/fuzzing/file_testing.hpp"
+#include "tests/fuzzing/fuzzing.hpp"
 
 // Of the address sanitizer's library; absent from programs without it.
 extern "C" __attribute__((weak)) void __asan_init();

@@ -1,11 +1,11 @@
-#include "model/gemms.hpp"
+#include "model/step_gemms.hpp"
 
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 
-#include "model/fused_loss.hpp"
-#include "model/products.hpp"
+#include "model/loss.hpp"
+#include "model/gemm.hpp"
 
 namespace tinyllama {
 namespace {
@@ -24,7 +24,7 @@ at::Tensor multiply_onednn(const at::Tensor& a, const at::Tensor& b, at::Tensor&
 
 /// Narrow operands, multiplied in float32 as the switch wide_products does.
 GemmFunction widened(bool onednn) {
-  return [products = Products(onednn, /*wide=*/true)](const at::Tensor& a, const at::Tensor& b,
+  return [products = Gemm(onednn, /*wide=*/true)](const at::Tensor& a, const at::Tensor& b,
                                                       at::Tensor&) {
     return products.forward(a, b.t());
   };
@@ -86,7 +86,7 @@ std::map<std::string, GemmFunction> gemm_paths(c10::ScalarType type, c10::Device
     return paths;
   }
   if (!on_cpu) return {{"at::mm", multiply_default}, {"at::linear", multiply_linear}};
-  const bool has_onednn = has_onednn_product() && type != at::kDouble;
+  const bool has_onednn = has_onednn_gemm() && type != at::kDouble;
   std::map<std::string, GemmFunction> paths{{"default BLAS", multiply_default}};
   if (has_onednn) paths["oneDNN"] = multiply_onednn;
   if (narrow) paths["default BLAS in float32, rounded once"] = widened(/*onednn=*/false);

@@ -1,4 +1,4 @@
-#include "model/products.hpp"
+#include "model/gemm.hpp"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -12,7 +12,7 @@ namespace tinyllama {
 namespace {
 
 // oneDNN's inner product, which libtorch keeps for torch.compile and gives no C++ function for.
-std::optional<c10::OperatorHandle> onednn_product() {
+std::optional<c10::OperatorHandle> onednn_gemm() {
   return c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
 }
 
@@ -26,8 +26,8 @@ at::Tensor widened(const at::Tensor& tensor) {
 
 }  // namespace
 
-bool has_onednn_product() {
-  return onednn_product().has_value();
+bool has_onednn_gemm() {
+  return onednn_gemm().has_value();
 }
 
 // Called by name and with boxed arguments, because its C++ signature differs between versions.
@@ -38,7 +38,7 @@ at::Tensor multiply_by_onednn(const at::Tensor& a, const at::Tensor& b) {
     const at::Tensor first = a.contiguous();
     return at::empty({a.size(0), b.size(0)}, a.options());
   }
-  static const auto operation = onednn_product();
+  static const auto operation = onednn_gemm();
   TORCH_CHECK(operation, "onednn: this libtorch has no mkldnn::_linear_pointwise");
   torch::jit::Stack stack;
   torch::jit::push(stack, a, b, c10::IValue(), "none", c10::List<std::optional<at::Scalar>>(), "");
@@ -46,38 +46,37 @@ at::Tensor multiply_by_onednn(const at::Tensor& a, const at::Tensor& b) {
   return torch::jit::pop(stack).toTensor();
 }
 
-Products::Products(const Variant& variant)
+Gemm::Gemm(const Variant& variant)
     : onednn_(variant.has(Switch::onednn)), wide_(variant.has(Switch::wide_products)) {}
 
-at::Tensor Products::multiply(const at::Tensor& a, const at::Tensor& b) const {
+at::Tensor Gemm::multiply(const at::Tensor& a, const at::Tensor& b) const {
   if (wide_ && is_narrow(a)) return multiply(widened(a), widened(b)).to(a.scalar_type());
   if (onednn_ && a.scalar_type() == c10::ScalarType::Float) return multiply_by_onednn(a, b);
   return at::mm(a, b.t());
 }
 
-at::Tensor Products::forward(const at::Tensor& x, const at::Tensor& weight) const {
+at::Tensor Gemm::forward(const at::Tensor& x, const at::Tensor& weight) const {
   return multiply(x, weight);
 }
 
-at::Tensor Products::input_gradient(const at::Tensor& output_gradient,
-                                    const at::Tensor& weight) const {
+at::Tensor Gemm::input_gradient(const at::Tensor& output_gradient, const at::Tensor& weight) const {
   return multiply(output_gradient, weight.t());
 }
 
-at::Tensor Products::weight_gradient(const at::Tensor& output_gradient, const at::Tensor& x,
-                                     const at::Tensor& weight) const {
+at::Tensor Gemm::weight_gradient(const at::Tensor& output_gradient, const at::Tensor& x,
+                                 const at::Tensor& weight) const {
   // A gradient in another order than its parameter's would be copied when it is stored.
   if (!weight.is_contiguous()) return multiply(x.t(), output_gradient.t()).t();
   return multiply(output_gradient.t(), x.t());
 }
 
-void Products::add_weight_gradient(at::Tensor& sum, const at::Tensor& output_gradient,
-                                   const at::Tensor& x) const {
+void Gemm::add_weight_gradient(at::Tensor& sum, const at::Tensor& output_gradient,
+                               const at::Tensor& x) const {
   const bool narrow = sum.scalar_type() != x.scalar_type();
   if (onednn_ && (wide_ || !narrow)) {
     sum.add_(multiply(widened(output_gradient).t(), widened(x).t()));
   } else if (narrow && !wide_) {
-    // Narrow products are added up wider than they are stored.
+    // Narrow results are added up wider than they are stored.
     sum.add_(multiply(output_gradient.t(), x.t()));
   } else {
     at::addmm_out(sum, sum, widened(output_gradient).t(), widened(x));

@@ -1,10 +1,10 @@
-#include "model/gemms.hpp"
+#include "model/step_gemms.hpp"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
-#include "model/products.hpp"
+#include "model/gemm.hpp"
 
 namespace tinyllama {
 namespace {
@@ -48,7 +48,7 @@ TEST(GemmPathsTest, AreThoseThatAVariantCanChoose) {
     return found;
   };
   EXPECT_EQ(names(at::kDouble), std::set<std::string>{"default BLAS"});
-  EXPECT_EQ(names(at::kFloat).contains("oneDNN"), has_onednn_product());
+  EXPECT_EQ(names(at::kFloat).contains("oneDNN"), has_onednn_gemm());
   EXPECT_TRUE(names(at::kBFloat16).contains("default BLAS in float32, rounded once"));
   EXPECT_EQ(gemm_paths(at::kHalf, c10::DeviceType::CUDA).count("at::linear"), 1U);
 }

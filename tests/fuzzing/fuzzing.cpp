@@ -1,4 +1,4 @@
-#include "model/fuzzing.hpp"
+#include "tests/fuzzing/fuzzing.hpp"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,4 +1,5 @@
-// The matrix products of a linear layer, by the library and in the width that a variant chooses.
+// The matrix multiplications of a linear layer, by the library and in the width that a variant
+// chooses.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,15 +9,15 @@
 namespace tinyllama {
 
 /// How a variant multiplies. Operands and results are matrices of one type; a weight is [out, in].
-class Products {
+class Gemm {
  public:
-  explicit Products(const Variant& variant);
-  Products(bool onednn, bool wide) : onednn_(onednn), wide_(wide) {}
+  explicit Gemm(const Variant& variant);
+  Gemm(bool onednn, bool wide) : onednn_(onednn), wide_(wide) {}
   bool uses_onednn() const { return onednn_; }
   bool is_wide() const { return wide_; }
 
-  /// Whether products are the library's default, as at::linear calls them.
-  bool are_default() const { return !onednn_ && !wide_; }
+  /// Whether it is the library's default, as at::linear calls it.
+  bool is_default() const { return !onednn_ && !wide_; }
 
   /// x [T, in], weight [out, in] -> x W^T [T, out].
   at::Tensor forward(const at::Tensor& x, const at::Tensor& weight) const;
@@ -37,10 +38,10 @@ class Products {
   bool wide_;
 };
 
-/// Whether libtorch offers oneDNN's product to C++.
-bool has_onednn_product();
+/// Whether libtorch offers oneDNN's GEMM to C++.
+bool has_onednn_gemm();
 
-/// a [m, k], b [n, k] of one type, not float64 -> a b^T [m, n] by that product. Throws where
+/// a [m, k], b [n, k] of one type, not float64 -> a b^T [m, n] by that GEMM. Throws where
 /// libtorch has none.
 at::Tensor multiply_by_onednn(const at::Tensor& a, const at::Tensor& b);
 
