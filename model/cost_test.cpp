@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "model/train_step.hpp"
+
 namespace tinyllama {
 namespace {
 

@@ -1,9 +1,9 @@
 // StepGraph without a GPU: a fake captures by writing down what it is told, and replays what
 // the test gives it. And AdamW's count of steps on the device.
-
 #include <gtest/gtest.h>
 
 #include "model/testing.hpp"
+#include "model/train_step.hpp"
 
 #if __has_include(<ATen/core/GraphImplInterface.h>)
 #include <ATen/core/GraphImplInterface.h>

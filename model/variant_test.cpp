@@ -1,17 +1,14 @@
-// The table of switches, and the rules of variant.cpp on devices that are described, not present.
+// What refuses a variant and what `optimized` is, on devices that are described, not present.
+#include "model/variant.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <set>
-#include <stdexcept>
-
-#include "model/testing.hpp"
-#include "model/variant.hpp"
 
 namespace tinyllama {
 namespace {
 
-// A CPU with AVX-512 but without units for narrow matrix multiplications.
+// A CPU with AVX-512 but without units for narrow products.
 DeviceTraits plain_cpu() {
   DeviceTraits traits;
   traits.has_onednn = true;
@@ -26,47 +23,6 @@ DeviceTraits gpu() {
 
 std::string refusal(Switch option, Dtype dtype, const DeviceTraits& traits) {
   return refuse_variant(Variant({option}), dtype, traits);
-}
-
-TEST(Switches, TellThemselvesApartAndChangeSomethingInAStep) {
-  std::set<std::string_view> names;
-  for (const Switch option : all_switches()) {
-    EXPECT_TRUE(names.insert(to_string(option)).second) << to_string(option);
-    EXPECT_FALSE(descriptor(option).description.empty()) << to_string(option);
-    EXPECT_EQ(Variant::parse(to_string(option)), Variant({option}));
-  }
-  const auto of_step = switches_of(ModelPart::full_step);
-  EXPECT_TRUE(std::ranges::equal(of_step, all_switches()));
-}
-
-TEST(Switches, OfAPartAreThoseOfWhatItIsMadeOf) {
-  using Switches = std::vector<Switch>;
-  EXPECT_EQ(switches_of(ModelPart::embedding), Switches());
-  EXPECT_EQ(switches_of(ModelPart::rotary), Switches({Switch::fused_rotary}));
-  EXPECT_EQ(switches_of(ModelPart::attention),
-            Switches({Switch::qkv, Switch::sdpa, Switch::fused_attention, Switch::fused_rotary,
-                      Switch::onednn, Switch::wide_products, Switch::layout}));
-  EXPECT_EQ(switches_of(ModelPart::optimizer),
-            Switches({Switch::foreach_adamw, Switch::fused_adamw, Switch::layout}));
-  // What the optimizer alone contains, and the step alone.
-  const auto of_model = switches_of(ModelPart::model);
-  for (const Switch absent : {Switch::foreach_adamw, Switch::fused_adamw, Switch::graph})
-    EXPECT_EQ(std::ranges::count(of_model, absent), 0) << to_string(absent);
-  EXPECT_EQ(of_model.size(), all_switches().size() - 3);
-}
-
-TEST(Variant, RefusesSwitchesThatExcludeEachOther) {
-  for (const Switch option : all_switches()) {
-    for (const auto& [other, reason] : descriptor(option).excludes) {
-      const std::string both = Variant({other, option}).switch_names();
-      const std::string message =
-          testing::error_of<std::invalid_argument>([&] { Variant::parse(both); });
-      EXPECT_CONTAINS(message,
-                      std::string(to_string(option)) + " and " + std::string(to_string(other)));
-      EXPECT_CONTAINS(message, std::string(reason));
-    }
-  }
-  EXPECT_EQ(Variant({Switch::qkv, Switch::gate_up, Switch::sdpa}).contradiction(), "");
 }
 
 TEST(RefuseVariant, NamesWhatTheDeviceLacks) {
@@ -95,7 +51,7 @@ TEST(RefuseVariant, NamesWhatTheTypeExcludes) {
   EXPECT_EQ(refuse_variant(fused, Dtype::bf16, gpu()), "");
   EXPECT_TRUE(refusal(Switch::onednn, Dtype::bf16, plain_cpu()).starts_with("onednn: changes"));
   EXPECT_TRUE(refusal(Switch::wide_products, Dtype::f32, plain_cpu())
-                  .starts_with("wide_products: f32 is not narrower"));
+                  .starts_with("wide_products: f32 products are not narrower"));
   EXPECT_EQ(refusal(Switch::wide_products, Dtype::amp_bf16, plain_cpu()), "");
   const Variant both({Switch::onednn, Switch::wide_products});
   EXPECT_EQ(refuse_variant(both, Dtype::bf16, plain_cpu()), "");
@@ -136,7 +92,7 @@ TEST(RunnableVariants, AreEachSwitchAloneAndTheSetsOnce) {
 }
 
 // Whatever processor the tests run on, they prove what optimized is on Intel's and AMD's, with
-// units for narrow matrix multiplications and without.
+// units for narrow products and without.
 TEST(RunnableVariants, HoldWhatOptimizedIsOnEveryProcessor) {
   for (const Dtype dtype : benchmark_dtypes()) {
     for (const DeviceTraits& here : processors_like(plain_cpu())) {

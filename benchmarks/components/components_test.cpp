@@ -12,6 +12,7 @@
 #include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/testing.hpp"
 #include "model/variant.hpp"
+#include "model/train_step.hpp"
 
 namespace tinyllama::components {
 namespace {

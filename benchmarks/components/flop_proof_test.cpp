@@ -8,6 +8,7 @@
 #include "benchmarks/instruments/operator_profile.hpp"
 #include "model/proof_record.hpp"
 #include "model/testing.hpp"
+#include "model/train_step.hpp"
 
 namespace tinyllama::components {
 namespace {

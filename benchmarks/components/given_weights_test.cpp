@@ -10,6 +10,7 @@
 #include "benchmarks/components/components.hpp"
 #include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::components {
 namespace {

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "benchmarks/harness/testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::harness {
 namespace {

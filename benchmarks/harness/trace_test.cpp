@@ -4,6 +4,7 @@
 
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::harness {
 namespace {

@@ -6,6 +6,7 @@
 #include "benchmarks/harness/plan.hpp"
 #include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/harness/testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::harness {
 namespace {

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "model/step_gemms.hpp"
+#include "model/train_step.hpp"
 
 namespace tinyllama::training {
 namespace {

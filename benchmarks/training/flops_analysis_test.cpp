@@ -1,4 +1,5 @@
 #include "benchmarks/training/flops_analysis.hpp"
+#include "model/train_step.hpp"
 
 #include <gtest/gtest.h>
 

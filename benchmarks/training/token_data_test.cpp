@@ -14,6 +14,7 @@
 
 #include "model/loss.hpp"
 #include "model/testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::training {
 namespace {
