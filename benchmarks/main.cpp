@@ -11,7 +11,6 @@
 #include "benchmarks/harness/plan.hpp"
 #include "benchmarks/harness/serve.hpp"
 #include "benchmarks/harness/suite.hpp"
-#include "benchmarks/harness/weights_option.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
@@ -40,7 +39,7 @@ ExitCode run(int argc, const char* const* argv) {
       *options, components, load_problem_sizes(sizes_file), device_traits(device.torch().type()));
   if (options->list) {
     for (const auto& peak : plan.peak_cases) std::cout << peak.name << "\n";
-    for (const auto& planned : plan.cases) std::cout << planned.name() << "\n";
+    for (const auto& test_case : plan.cases) std::cout << test_case.name() << "\n";
     return ExitCode::ok;
   }
   if (options->describe_device) {

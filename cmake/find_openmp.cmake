@@ -1,5 +1,5 @@
 include_guard(GLOBAL)
-# tiny_llama_openmp: for targets that call at::parallel_for. It is a template of libtorch's headers, and without OpenMP where it is
+# tiny_llama_openmp: for all targets, since any may call at::parallel_for and all share one precompiled header. It is a template of libtorch's headers, and without OpenMP where it is
 # compiled it silently runs on one thread. The runtime is the one that libtorch has loaded, never a second one beside it: two would
 # keep threads of their own, each waiting in the other's way.
 find_package(OpenMP REQUIRED COMPONENTS CXX)

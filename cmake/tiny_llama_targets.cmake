@@ -2,10 +2,11 @@
 # times as long to read as what they are included in takes to compile.
 
 include(CheckCXXSourceCompiles)
+include(find_openmp)
 
 file(WRITE "${CMAKE_BINARY_DIR}/precompiled.cpp" "")
 add_library(tiny_llama_precompiled STATIC "${CMAKE_BINARY_DIR}/precompiled.cpp")
-target_link_libraries(tiny_llama_precompiled PUBLIC tiny_llama_build_settings tiny_llama_torch fmt::fmt-header-only)
+target_link_libraries(tiny_llama_precompiled PUBLIC tiny_llama_build_settings tiny_llama_torch tiny_llama_openmp fmt::fmt-header-only)
 target_precompile_headers(tiny_llama_precompiled PRIVATE
   <ATen/core/Tensor.h> <ATen/TensorOperators.h> <fmt/format.h> <nlohmann/json.hpp>
   <algorithm> <functional> <map> <memory> <optional> <string> <vector>)
@@ -15,7 +16,7 @@ function(tiny_llama_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   add_library(tiny_llama_${name} STATIC ${ARG_SOURCES})
   add_library(tinyllama::${name} ALIAS tiny_llama_${name})
-  target_link_libraries(tiny_llama_${name} PUBLIC tiny_llama_build_settings tiny_llama_torch ${ARG_LINK})
+  target_link_libraries(tiny_llama_${name} PUBLIC tiny_llama_build_settings tiny_llama_torch tiny_llama_openmp ${ARG_LINK})
   target_precompile_headers(tiny_llama_${name} REUSE_FROM tiny_llama_precompiled)
 endfunction()
 

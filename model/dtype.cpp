@@ -57,7 +57,7 @@ c10::ScalarType storage_type(Dtype dtype) {
 c10::ScalarType compute_type(Dtype dtype) {
   return row(dtype).compute;
 }
-std::string product_type_name(Dtype dtype) {
+std::string gemm_type_name(Dtype dtype) {
   switch (compute_type(dtype)) {
     case c10::ScalarType::Double:
       return "f64";

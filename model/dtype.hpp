@@ -33,7 +33,7 @@ inline c10::ScalarType at_least_float(c10::ScalarType type) {
 /// Type in which matrices are multiplied.
 c10::ScalarType compute_type(Dtype dtype);
 /// The name of that type: "f32" for f32, "bf16" for bf16 and amp_bf16.
-std::string product_type_name(Dtype dtype);
+std::string gemm_type_name(Dtype dtype);
 bool uses_autocast(Dtype dtype);
 int64_t storage_bytes(Dtype dtype);
 int64_t compute_bytes(Dtype dtype);

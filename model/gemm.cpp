@@ -47,7 +47,7 @@ at::Tensor multiply_by_onednn(const at::Tensor& a, const at::Tensor& b) {
 }
 
 Gemm::Gemm(const Variant& variant)
-    : onednn_(variant.has(Switch::onednn)), wide_(variant.has(Switch::wide_products)) {}
+    : onednn_(variant.has(Switch::onednn)), wide_(variant.has(Switch::wide_gemm)) {}
 
 at::Tensor Gemm::multiply(const at::Tensor& a, const at::Tensor& b) const {
   if (wide_ && is_narrow(a)) return multiply(widened(a), widened(b)).to(a.scalar_type());

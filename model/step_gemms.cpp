@@ -4,8 +4,8 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 
-#include "model/loss.hpp"
 #include "model/gemm.hpp"
+#include "model/loss.hpp"
 
 namespace tinyllama {
 namespace {
@@ -22,12 +22,10 @@ at::Tensor multiply_onednn(const at::Tensor& a, const at::Tensor& b, at::Tensor&
   return multiply_by_onednn(a, b.t());
 }
 
-/// Narrow operands, multiplied in float32 as the switch wide_products does.
+/// Narrow operands, multiplied in float32 as the switch wide_gemm does.
 GemmFunction widened(bool onednn) {
-  return [products = Gemm(onednn, /*wide=*/true)](const at::Tensor& a, const at::Tensor& b,
-                                                      at::Tensor&) {
-    return products.forward(a, b.t());
-  };
+  return [gemm = Gemm(onednn, /*wide=*/true)](const at::Tensor& a, const at::Tensor& b,
+                                              at::Tensor&) { return gemm.forward(a, b.t()); };
 }
 
 at::Tensor multiply_batched_widened(const at::Tensor& a, const at::Tensor& b, at::Tensor&) {

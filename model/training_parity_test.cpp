@@ -24,7 +24,8 @@ constexpr double kFloat32Tolerance = 1e-3;
 constexpr double kFloat64Tolerance = 1e-9;
 // A batch learned by heart: a model that knows nothing has 6.9.
 constexpr double kLearnedLoss = 3;
-// Narrow matrix multiplications round differently in every library: the decrease over 50 steps is compared.
+// Narrow matrix multiplications round differently in every library: the decrease over 50 steps is
+// compared.
 constexpr double kDecreaseTolerance = 0.05;
 
 using Curve = std::vector<double>;

@@ -40,17 +40,16 @@ std::string refuse_on_gpu_attention(const Variant& /*variant*/, Dtype /*dtype*/,
 
 std::string refuse_onednn(const Variant& variant, Dtype dtype, const DeviceTraits& traits) {
   if (traits.is_gpu) return "a library for CPUs; this is a GPU";
-  if (!traits.has_onednn) return "this libtorch has no oneDNN product (mkldnn::_linear_pointwise)";
-  if (dtype == Dtype::f32 || variant.has(Switch::wide_products)) return {};
-  return fmt::format("changes float32 products; those of {} go through oneDNN anyway",
+  if (!traits.has_onednn) return "this libtorch has no oneDNN GEMM (mkldnn::_linear_pointwise)";
+  if (dtype == Dtype::f32 || variant.has(Switch::wide_gemm)) return {};
+  return fmt::format("changes float32 GEMMs; those of {} go through oneDNN anyway",
                      to_string(dtype));
 }
 
-std::string refuse_wide_products(const Variant& /*variant*/, Dtype dtype,
-                                 const DeviceTraits& traits) {
-  if (traits.is_gpu) return "for CPUs without units for narrow products; this is a GPU";
+std::string refuse_wide_gemm(const Variant& /*variant*/, Dtype dtype, const DeviceTraits& traits) {
+  if (traits.is_gpu) return "for CPUs without units for narrow GEMMs; this is a GPU";
   if (compute_bytes(dtype) < 4) return {};
-  return fmt::format("{} products are not narrower than float32", to_string(dtype));
+  return fmt::format("{} is not narrower than float32", to_string(dtype));
 }
 
 std::string refuse_graph(const Variant& variant, Dtype dtype, const DeviceTraits& traits) {
@@ -126,14 +125,14 @@ constexpr std::array kSwitches = {
                .changes = Part::block},
     Descriptor{.option = Switch::onednn,
                .name = "onednn",
-               .description = "float32 products through oneDNN (CPU)",
+               .description = "float32 GEMMs through oneDNN (CPU)",
                .changes = Part::linear,
                .refuse = refuse_onednn},
-    Descriptor{.option = Switch::wide_products,
-               .name = "wide_products",
-               .description = "narrow products computed in float32 (CPU)",
+    Descriptor{.option = Switch::wide_gemm,
+               .name = "wide_gemm",
+               .description = "narrow GEMMs computed in float32 (CPU)",
                .changes = Part::linear,
-               .refuse = refuse_wide_products},
+               .refuse = refuse_wide_gemm},
     Descriptor{.option = Switch::graph,
                .name = "graph",
                .description = "the step captured once and replayed (GPU)",
@@ -212,6 +211,9 @@ Variant Variant::parse(std::string_view text) {
       variant.bits_ |= bit(found->option);
     } else if (name == "fused") {
       variant.bits_ |= fused().bits_;
+    } else if (name == "wide_products") {
+      throw std::invalid_argument(
+          fmt::format("variant '{}': wide_products is now wide_gemm", text));
     } else if (name == "optimized") {
       throw std::invalid_argument(fmt::format(
           "variant '{}': optimized stands alone, because its switches depend on the case; spell "
@@ -338,14 +340,14 @@ Variant optimized_variant(Dtype dtype, const DeviceTraits& traits) {
   Variant best({Switch::qkv, Switch::gate_up, Switch::fused_swiglu, Switch::fused_norm,
                 Switch::fused_rotary, Switch::fused_loss, Switch::fused_adamw});
   // On two cores with AVX-512, forward and backward of tiny, batch 4 and 16: at S = 64, 128, 512 in
-  // 0.88 to 0.95, 0.79 to 0.85, 0.49 to 0.50 of the time that products with a score matrix take,
+  // 0.88 to 0.95, 0.79 to 0.85, 0.49 to 0.50 of the time that GEMMs with a score matrix take,
   // and always in less than sdpa; in bf16 in 0.84 to 0.87, 0.73 to 0.74, 0.42.
   best = best.with(traits.is_gpu ? Switch::sdpa : Switch::fused_attention);
   // oneDNN where the default BLAS leaves half of the processor unused, and float32 where bf16 and
   // f16 have no units: README, "Measured here".
   if (dtype == Dtype::f32 && traits.fast_onednn_f32) best = best.with(Switch::onednn);
   if (!traits.has_fast_gemm(dtype)) {
-    best = best.with(Switch::wide_products);
+    best = best.with(Switch::wide_gemm);
     if (traits.fast_onednn_f32) best = best.with(Switch::onednn);
   }
   return best.named_optimized();

@@ -27,10 +27,10 @@ enum class Switch : uint8_t {
   foreach_adamw,    ///< AdamW by operators over lists of tensors
   fused_adamw,      ///< AdamW in one pass over all parameters
   checkpoint,       ///< a block's activations are computed again in the backward
-  onednn,           ///< CPU: float32 products through oneDNN
-  wide_products,    ///< CPU: bfloat16 and float16 products computed in float32, rounded once
+  onednn,           ///< CPU: float32 GEMMs through oneDNN
+  wide_gemm,        ///< CPU: bfloat16 and float16 GEMMs computed in float32, rounded once
   graph,            ///< GPU: the step is captured once and replayed
-  layout,           ///< weights stored [in, out], the product's other operand order
+  layout,           ///< weights stored [in, out], the GEMM's other operand order
 };
 
 /// Parts of a model that a switch can change.
@@ -63,7 +63,7 @@ struct DeviceTraits {
   /// far more slowly than float32's (a step of `tiny`: README, "Measured here").
   bool fast_bf16_gemm = false;
   bool fast_f16_gemm = false;
-  /// oneDNN's float32 products are faster than those of the default BLAS: on AMD processors with
+  /// oneDNN's float32 GEMMs are faster than those of the default BLAS: on AMD processors with
   /// AVX-512, of which MKL leaves half unused (measured there: 185 against 400 GFLOP/s on two
   /// cores).
   bool fast_onednn_f32 = false;
@@ -145,7 +145,7 @@ Variant optimized_variant(Dtype dtype, const DeviceTraits& traits);
 /// `variant` itself, or what "optimized" stands for here.
 Variant resolved(const Variant& variant, Dtype dtype, const DeviceTraits& traits);
 
-/// These traits with every speed of products that a processor may have, Intel's and AMD's, with and
+/// These traits with every speed of GEMMs that a processor may have, Intel's and AMD's, with and
 /// without units for bfloat16 and float16: what `optimized` is chosen by. A GPU stands alone.
 std::vector<DeviceTraits> processors_like(const DeviceTraits& traits);
 

@@ -8,7 +8,7 @@
 namespace tinyllama {
 namespace {
 
-// A CPU with AVX-512 but without units for narrow products.
+// A CPU with AVX-512 but without units for narrow GEMMs.
 DeviceTraits plain_cpu() {
   DeviceTraits traits;
   traits.has_onednn = true;
@@ -30,7 +30,7 @@ TEST(RefuseVariant, NamesWhatTheDeviceLacks) {
             "graph: only a GPU captures its work; this is a CPU");
   EXPECT_EQ(refusal(Switch::onednn, Dtype::f32, gpu()),
             "onednn: a library for CPUs; this is a GPU");
-  EXPECT_TRUE(refusal(Switch::wide_products, Dtype::bf16, gpu()).starts_with("wide_products: "));
+  EXPECT_TRUE(refusal(Switch::wide_gemm, Dtype::bf16, gpu()).starts_with("wide_gemm: "));
   EXPECT_TRUE(refusal(Switch::fused_attention, Dtype::bf16, gpu()).starts_with("fused_attention"));
   DeviceTraits without = gpu();
   without.has_own_kernels = without.has_graphs = false;
@@ -50,10 +50,10 @@ TEST(RefuseVariant, NamesWhatTheTypeExcludes) {
   const Variant fused({Switch::graph, Switch::fused_adamw});
   EXPECT_EQ(refuse_variant(fused, Dtype::bf16, gpu()), "");
   EXPECT_TRUE(refusal(Switch::onednn, Dtype::bf16, plain_cpu()).starts_with("onednn: changes"));
-  EXPECT_TRUE(refusal(Switch::wide_products, Dtype::f32, plain_cpu())
-                  .starts_with("wide_products: f32 products are not narrower"));
-  EXPECT_EQ(refusal(Switch::wide_products, Dtype::amp_bf16, plain_cpu()), "");
-  const Variant both({Switch::onednn, Switch::wide_products});
+  EXPECT_TRUE(refusal(Switch::wide_gemm, Dtype::f32, plain_cpu())
+                  .starts_with("wide_gemm: f32 is not narrower"));
+  EXPECT_EQ(refusal(Switch::wide_gemm, Dtype::amp_bf16, plain_cpu()), "");
+  const Variant both({Switch::onednn, Switch::wide_gemm});
   EXPECT_EQ(refuse_variant(both, Dtype::bf16, plain_cpu()), "");
 }
 
@@ -76,8 +76,8 @@ TEST(OptimizedVariant, MultipliesWhereTheUnitsAre) {
   DeviceTraits amd = plain_cpu(), fast = plain_cpu();
   amd.fast_onednn_f32 = true;
   fast.fast_bf16_gemm = true;
-  EXPECT_TRUE(optimized_variant(Dtype::bf16, plain_cpu()).has(Switch::wide_products));
-  EXPECT_FALSE(optimized_variant(Dtype::bf16, fast).has(Switch::wide_products));
+  EXPECT_TRUE(optimized_variant(Dtype::bf16, plain_cpu()).has(Switch::wide_gemm));
+  EXPECT_FALSE(optimized_variant(Dtype::bf16, fast).has(Switch::wide_gemm));
   EXPECT_FALSE(optimized_variant(Dtype::f32, plain_cpu()).has(Switch::onednn));
   EXPECT_TRUE(optimized_variant(Dtype::f32, amd).has(Switch::onednn));
   EXPECT_TRUE(optimized_variant(Dtype::amp_bf16, amd).has(Switch::onednn));
@@ -87,12 +87,12 @@ TEST(RunnableVariants, AreEachSwitchAloneAndTheSetsOnce) {
   const auto variants = runnable_variants(Dtype::f32, gpu());
   EXPECT_TRUE(variants.front().is_baseline());
   EXPECT_EQ(variants.back().name(), "optimized");
-  // All but onednn, wide_products and fused_attention; the baseline and two sets beside them.
+  // All but onednn, wide_gemm and fused_attention; the baseline and two sets beside them.
   EXPECT_EQ(variants.size(), all_switches().size() - 3 + 3);
 }
 
 // Whatever processor the tests run on, they prove what optimized is on Intel's and AMD's, with
-// units for narrow products and without.
+// units for narrow GEMMs and without.
 TEST(RunnableVariants, HoldWhatOptimizedIsOnEveryProcessor) {
   for (const Dtype dtype : benchmark_dtypes()) {
     for (const DeviceTraits& here : processors_like(plain_cpu())) {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "benchmarks/harness/component.hpp"
+#include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/sum_of_parts.hpp"
 
 namespace tinyllama::components {

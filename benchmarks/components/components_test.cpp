@@ -11,8 +11,8 @@
 
 #include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/testing.hpp"
-#include "model/variant.hpp"
 #include "model/train_step.hpp"
+#include "model/variant.hpp"
 
 namespace tinyllama::components {
 namespace {
@@ -34,8 +34,8 @@ void PrintTo(const Point& point, std::ostream* out) {
 // Variants that change something in the component and can run here.
 std::vector<Variant> variants_of(const harness::Component& component, Pass pass, Dtype dtype) {
   std::vector<Variant> variants;
-  const auto planned = harness::testing::small_case(component, pass, dtype);
-  Workload workload = planned.workload;
+  const auto test_case = harness::testing::small_case(component, pass, dtype);
+  Workload workload = test_case.workload;
   for (const Variant& variant : runnable_variants(dtype, cpu_traits())) {
     workload.variant = variant;
     const bool changes = variant.is_baseline() || variant.changes(component.parts);
@@ -64,13 +64,13 @@ class ComponentsTest : public ::testing::TestWithParam<Point> {
     for (auto& component : all()) {
       if (component.name == GetParam().component) chosen = std::move(component);
     }
-    planned = harness::testing::small_case(chosen, GetParam().pass, GetParam().dtype);
-    planned->workload.variant = GetParam().variant;
-    item = chosen.build({planned->workload, planned->pass, kSeed, cpu.torch()});
+    test_case = harness::testing::small_case(chosen, GetParam().pass, GetParam().dtype);
+    test_case->workload.variant = GetParam().variant;
+    item = chosen.build({test_case->workload, test_case->pass, kSeed, cpu.torch()});
   }
   instruments::Device cpu = instruments::Device::select("cpu");
   harness::Component chosen;
-  std::optional<harness::Case> planned;  // set by SetUp, for it has no default
+  std::optional<harness::Case> test_case;  // set by SetUp, for it has no default
   std::unique_ptr<harness::WorkItem> item;
 };
 
@@ -78,8 +78,8 @@ TEST_P(ComponentsTest, PassesTheGate) {
   item->prepare();
   item->run();
   harness::ParityGate gate(cpu, kSeed, 1e12);
-  const auto comparison = gate.check(*planned, planned->workload.batch, item->results());
-  EXPECT_LE(comparison.max_rel_error, harness::tolerance(planned->workload.dtype))
+  const auto comparison = gate.check(*test_case, test_case->workload.batch, item->results());
+  EXPECT_LE(comparison.max_rel_error, harness::tolerance(test_case->workload.dtype))
       << comparison.worst_tensor;
   EXPECT_GT(comparison.compared_tensors, 0);
 }
@@ -94,7 +94,7 @@ TEST_P(ComponentsTest, RunsAgain) {
   const NamedTensors after = item->results();
   ASSERT_EQ(after.size(), before.size());
   // Training moves on from step to step; everything else computes the same again.
-  const bool updates = planned->pass == Pass::update || planned->pass == Pass::train;
+  const bool updates = test_case->pass == Pass::update || test_case->pass == Pass::train;
   for (size_t i = 0; i < after.size(); ++i) {
     EXPECT_EQ(after[i].first, before[i].first);
     EXPECT_TRUE(after[i].second.isfinite().all().item<bool>()) << after[i].first;
@@ -112,8 +112,8 @@ INSTANTIATE_TEST_SUITE_P(All, ComponentsTest, ::testing::ValuesIn(points()),
 TEST(FullStepTest, MomentsStayNormalNumbersHoweverManyStepsAreTimed) {
   constexpr double smallest_normal = 0x1p-126;
   const harness::Component component = full_step();
-  const auto planned = harness::testing::small_case(component, Pass::train);
-  const auto item = component.build({planned.workload, planned.pass, kSeed, at::kCPU});
+  const auto test_case = harness::testing::small_case(component, Pass::train);
+  const auto item = component.build({test_case.workload, test_case.pass, kSeed, at::kCPU});
   for (int step = 0; step < 850; ++step) {
     item->prepare();
     item->run();
@@ -146,20 +146,20 @@ TEST(ComponentListTest, CostsAndMemoryAreNeverNegative) {
   for (const auto& component : all()) {
     for (const Pass pass : component.passes) {
       for (const Dtype dtype : benchmark_dtypes()) {
-        const auto planned = harness::testing::small_case(component, pass, dtype);
-        const Cost cost = planned.cost();
+        const auto test_case = harness::testing::small_case(component, pass, dtype);
+        const Cost cost = test_case.cost();
         for (const int64_t value : {cost.parameters, cost.model_flops, cost.causal_flops,
                                     cost.hardware_flops, cost.elementwise_flops})
-          EXPECT_GE(value, 0) << planned.name();
-        EXPECT_GT(cost.bytes, 0) << planned.name();
-        EXPECT_LE(cost.causal_flops, cost.model_flops) << planned.name();
-        EXPECT_GE(cost.hardware_flops, cost.model_flops) << planned.name();
-        const PredictedMemory memory = planned.memory();
+          EXPECT_GE(value, 0) << test_case.name();
+        EXPECT_GT(cost.bytes, 0) << test_case.name();
+        EXPECT_LE(cost.causal_flops, cost.model_flops) << test_case.name();
+        EXPECT_GE(cost.hardware_flops, cost.model_flops) << test_case.name();
+        const PredictedMemory memory = test_case.memory();
         // Not `temporary`: where the peak comes before the last gradient it is below the sum.
         for (const int64_t value : {memory.weights, memory.gradients, memory.optimizer_state,
                                     memory.inputs, memory.activations})
-          EXPECT_GE(value, 0) << planned.name();
-        EXPECT_GT(memory.peak(), 0) << planned.name();
+          EXPECT_GE(value, 0) << test_case.name();
+        EXPECT_GT(memory.peak(), 0) << test_case.name();
       }
     }
   }
@@ -173,7 +173,7 @@ TEST(StepClosureTest, NamesComponentsAndPassesThatExist) {
                         [&](const auto& component) { return component.name == name; });
   };
   EXPECT_NE(find(parts_of_step().whole), components.end());
-  // Together the parts do the products of the whole, neither more nor less.
+  // Together the parts do the GEMMs of the whole, neither more nor less.
   const Workload workload{config, Variant(), Dtype::f32, 2, 4};
   int64_t parts_flops = 0;
   int64_t parts_parameters = 0;

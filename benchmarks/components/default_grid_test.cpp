@@ -23,7 +23,7 @@ class DefaultGridTest : public ::testing::Test {
 
 TEST_F(DefaultGridTest, HasEveryComponentAtTinyInF32AndBf16) {
   std::set<std::string> names;
-  for (const Case& planned : plan.cases) names.insert(planned.name());
+  for (const Case& test_case : plan.cases) names.insert(test_case.name());
   for (const char* dtype : {"f32", "bf16"}) {
     for (const char* variant : {"/baseline", "/optimized"}) {
       const std::string point = std::string(variant) + "/tiny/" + dtype + "/batch:8/seq:128";
@@ -44,12 +44,12 @@ TEST_F(DefaultGridTest, HasEveryComponentAtTinyInF32AndBf16) {
 
 TEST_F(DefaultGridTest, HasBatchBySequenceForTheComponentsThatCostMost) {
   std::map<std::string, int> counts;
-  for (const Case& planned : plan.cases) {
-    const auto& w = planned.workload;
+  for (const Case& test_case : plan.cases) {
+    const auto& w = test_case.workload;
     const bool on_grid = (w.batch == 4 || w.batch == 8 || w.batch == 16) &&
                          (w.seq == 64 || w.seq == 128 || w.seq == 256 || w.seq == 512);
-    EXPECT_TRUE(on_grid) << planned.name();
-    if (planned.size == "tiny") ++counts[planned.component->name];
+    EXPECT_TRUE(on_grid) << test_case.name();
+    if (test_case.size == "tiny") ++counts[test_case.component->name];
   }
   constexpr int grid = 3 * 4;
   constexpr int dtypes = 2;
@@ -69,18 +69,18 @@ TEST_F(DefaultGridTest, HasBatchBySequenceForTheComponentsThatCostMost) {
 
 TEST_F(DefaultGridTest, HasNothingElseAndNothingTwice) {
   std::set<std::string> names;
-  for (const Case& planned : plan.cases) {
-    EXPECT_TRUE(names.insert(planned.name()).second) << planned.name();
-    EXPECT_EQ(planned.skip_reason, "") << planned.name();
-    if (planned.size != "tiny") {
-      EXPECT_EQ(planned.size + planned.component->name, "smallfull_step");
+  for (const Case& test_case : plan.cases) {
+    EXPECT_TRUE(names.insert(test_case.name()).second) << test_case.name();
+    EXPECT_EQ(test_case.skip_reason, "") << test_case.name();
+    if (test_case.size != "tiny") {
+      EXPECT_EQ(test_case.size + test_case.component->name, "smallfull_step");
     }
   }
   EXPECT_EQ(plan.cases.size(), 2 * 192U - 4U);
 }
 
 TEST_F(DefaultGridTest, BringsThePeaksOfItsTypes) {
-  EXPECT_EQ(plan.product_types, std::vector<std::string>({"f32", "bf16"}));
+  EXPECT_EQ(plan.gemm_types, std::vector<std::string>({"f32", "bf16"}));
   std::vector<std::string> peaks;
   for (const auto& peak : plan.peak_cases) peaks.push_back(peak.name);
   EXPECT_EQ(peaks, std::vector<std::string>({"peak/gemm/f32", "peak/gemm/bf16", "peak/bandwidth"}));
@@ -91,14 +91,14 @@ TEST_F(DefaultGridTest, ASequenceOfOneTokenHasNoLoss) {
   options.axes.seqs = {1};
   options.axes.variants = {"baseline"};
   int refused = 0;
-  for (const Case& planned : harness::make_plan(options, components, sizes, cpu_traits()).cases) {
-    const std::string& name = planned.component->name;
-    const bool needs_loss =
-        name == "loss" || name == "full_step" || (name == "model" && planned.pass != Pass::forward);
-    EXPECT_EQ(planned.skip_reason, needs_loss ? "seq = 1: the next-token loss needs at least 2 "
-                                                "tokens a sample"
-                                              : "")
-        << planned.name();
+  for (const Case& test_case : harness::make_plan(options, components, sizes, cpu_traits()).cases) {
+    const std::string& name = test_case.component->name;
+    const bool needs_loss = name == "loss" || name == "full_step" ||
+                            (name == "model" && test_case.pass != Pass::forward);
+    EXPECT_EQ(test_case.skip_reason, needs_loss ? "seq = 1: the next-token loss needs at least 2 "
+                                                  "tokens a sample"
+                                                : "")
+        << test_case.name();
     refused += needs_loss;
   }
   EXPECT_EQ(refused, 3 + 3 + 1);

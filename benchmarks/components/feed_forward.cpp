@@ -14,7 +14,7 @@ std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   const at::Tensor x = hidden_states(w, initializer);
   std::vector<at::Tensor> gradients;
   if (has_backward(request.pass))
-    gradients = {output_gradient(x.sizes(), product_output_type(w), initializer)};
+    gradients = {output_gradient(x.sizes(), gemm_output_type(w), initializer)};
   return std::make_unique<harness::LayerWork>(
       harness::Layer{{{"hidden_states", x}},
                      layer.parameters(""),

@@ -41,7 +41,7 @@ TEST(FlopProof, ModelFlopsAreTheOraclesCount) {
   }
 }
 
-// Every size in float32; other types change only how products are called, so some sizes do.
+// Every size in float32; other types change only how GEMMs are called, so some sizes do.
 std::vector<GridPoint> sizes_to_run(Dtype dtype) {
   const size_t stride = dtype == Dtype::f32 ? 1 : 6;
   const auto grid = proof_grid();
@@ -65,7 +65,7 @@ TEST_P(CountedFlopsTest, HardwareFlopsAreTheProfilersCount) {
        fmt::format("hardware_flops without attention kernels, every component, pass and variant at "
                    "{} sizes, {}",
                    grid.size(), to_string(dtype)),
-       "matrix products among Kineto's operator events", 0});
+       "matrix multiplications among Kineto's operator events", 0});
   const auto cpu = instruments::Device::select("cpu");
   for (size_t i = 0; i < grid.size(); ++i) {
     const GridPoint& point = grid[i];
@@ -81,7 +81,7 @@ TEST_P(CountedFlopsTest, HardwareFlopsAreTheProfilersCount) {
               << point_name(point, component, pass);
           const Cost cost = component.cost(workload, pass);
           proof.expect_equal_counts(
-              cost.hardware_flops - cost.opaque_flops, profile.product_flops,
+              cost.hardware_flops - cost.opaque_flops, profile.gemm_flops,
               fmt::format("{}, {}", variant.name(), point_name(point, component, pass)));
         }
       }

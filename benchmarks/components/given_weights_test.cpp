@@ -37,9 +37,9 @@ class GivenWeightsTest : public ::testing::Test {
     return std::make_unique<Weights>(folder_ / folder);
   }
   // What an iteration computes.
-  NamedTensors results(const harness::Case& planned, const Weights* weights) const {
-    const auto item =
-        planned.component->build({planned.workload, planned.pass, kSeed, cpu_.torch(), weights});
+  NamedTensors results(const harness::Case& test_case, const Weights* weights) const {
+    const auto item = test_case.component->build(
+        {test_case.workload, test_case.pass, kSeed, cpu_.torch(), weights});
     item->prepare();
     item->run();
     return item->results();
@@ -66,11 +66,11 @@ TEST_F(GivenWeightsTest, PassTheGateInEveryType) {
     harness::ParityGate gate(cpu_, kSeed, 1e12, weights.get());
     for (const Dtype dtype : benchmark_dtypes()) {
       for (const Pass pass : component.passes) {
-        const harness::Case planned = harness::testing::small_case(component, pass, dtype);
+        const harness::Case test_case = harness::testing::small_case(component, pass, dtype);
         const auto comparison =
-            gate.check(planned, planned.workload.batch, results(planned, weights.get()));
+            gate.check(test_case, test_case.workload.batch, results(test_case, weights.get()));
         EXPECT_LE(comparison.max_rel_error, harness::tolerance(dtype))
-            << planned.name() << " " << comparison.worst_tensor;
+            << test_case.name() << " " << comparison.worst_tensor;
       }
     }
   }
@@ -81,19 +81,19 @@ TEST_F(GivenWeightsTest, AreComparedAsRoundedToTheCasesType) {
   harness::ParityGate gate(cpu_, kSeed, 1e12, weights.get());
   const harness::Component component = embedding();
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16, Dtype::f32}) {
-    const harness::Case planned = harness::testing::small_case(component, Pass::forward, dtype);
+    const harness::Case test_case = harness::testing::small_case(component, Pass::forward, dtype);
     const auto comparison =
-        gate.check(planned, planned.workload.batch, results(planned, weights.get()));
-    EXPECT_EQ(comparison.max_rel_error, 0) << "a look-up rounds nothing: " << planned.name();
+        gate.check(test_case, test_case.workload.batch, results(test_case, weights.get()));
+    EXPECT_EQ(comparison.max_rel_error, 0) << "a look-up rounds nothing: " << test_case.name();
   }
 }
 
 TEST_F(GivenWeightsTest, ReplaceTheDrawnOnesInEveryComponentThatHasSome) {
   const auto weights = save("weights", drawn_weights());
   for (const auto& component : all()) {
-    const harness::Case planned = last_case(component);
-    const bool has_weights = planned.cost().parameters > 0;
-    EXPECT_EQ(same(results(planned, weights.get()), results(planned, nullptr)), !has_weights)
+    const harness::Case test_case = last_case(component);
+    const bool has_weights = test_case.cost().parameters > 0;
+    EXPECT_EQ(same(results(test_case, weights.get()), results(test_case, nullptr)), !has_weights)
         << component.name;
   }
 }
@@ -103,10 +103,10 @@ TEST_F(GivenWeightsTest, ComponentsOfOneLayerTakeTheFirst) {
   const auto first = save("first", drawn_weights("model.layers.0."));
   const auto second = save("second", drawn_weights("model.layers.1."));
   for (const auto& component : {rms_norm(), attention(), feed_forward(), block()}) {
-    const harness::Case planned = last_case(component);
-    const NamedTensors expected = results(planned, plain.get());
-    EXPECT_TRUE(same(results(planned, second.get()), expected)) << component.name;
-    EXPECT_FALSE(same(results(planned, first.get()), expected)) << component.name;
+    const harness::Case test_case = last_case(component);
+    const NamedTensors expected = results(test_case, plain.get());
+    EXPECT_TRUE(same(results(test_case, second.get()), expected)) << component.name;
+    EXPECT_FALSE(same(results(test_case, first.get()), expected)) << component.name;
   }
   const harness::Component whole = model();
   EXPECT_FALSE(

@@ -18,7 +18,7 @@ at::Tensor output_gradient(at::IntArrayRef shape, c10::ScalarType type,
   return initializer.normal(shape).to(type);
 }
 
-c10::ScalarType product_output_type(const Workload& workload) {
+c10::ScalarType gemm_output_type(const Workload& workload) {
   return compute_type(workload.dtype);
 }
 

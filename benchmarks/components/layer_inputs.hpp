@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/harness/component.hpp"
+#include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/layer_work.hpp"
 #include "model/loss.hpp"
 #include "model/parameters.hpp"
@@ -36,8 +36,8 @@ at::Tensor hidden_states(const Workload& workload, TensorInitializer& initialize
 at::Tensor output_gradient(at::IntArrayRef shape, c10::ScalarType type,
                            TensorInitializer& initializer);
 
-/// Type of what the last product of a layer returns.
-c10::ScalarType product_output_type(const Workload& workload);
+/// Type of what the last GEMM of a layer returns.
+c10::ScalarType gemm_output_type(const Workload& workload);
 
 /// Refuses sequences of one token for passes that need the loss, and a backward alone of a loss
 /// whose forward has done it already.

@@ -10,8 +10,8 @@
 #include "benchmarks/components/components.hpp"
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/testing.hpp"
-#include "model/variant.hpp"
 #include "model/proof_record.hpp"
+#include "model/variant.hpp"
 
 namespace tinyllama::components {
 namespace {
@@ -48,9 +48,9 @@ constexpr int kMostIterations = 20;
 
 // Sums of the rows of a tile, which each thread of the library's attention makes in its backward,
 // and not all need have at one time.
-int64_t unsure_bytes(const Case& planned) {
-  if (!planned.workload.variant.has(Switch::sdpa) || planned.pass == Pass::forward) return 0;
-  return at::get_num_threads() * std::min<int64_t>(planned.workload.seq, 256) * 4;
+int64_t unsure_bytes(const Case& test_case) {
+  if (!test_case.workload.variant.has(Switch::sdpa) || test_case.pass == Pass::forward) return 0;
+  return at::get_num_threads() * std::min<int64_t>(test_case.workload.seq, 256) * 4;
 }
 
 std::string sizes_of(const Workload& w) {
@@ -65,12 +65,12 @@ struct Measured {
   int64_t live;
 };
 
-Measured measure(const Case& planned) {
+Measured measure(const Case& test_case) {
   const auto cpu = instruments::Device::select("cpu");
   const int64_t before = instruments::host_allocator::read().live_bytes;
-  const auto item = planned.component->build({planned.workload, planned.pass, 42, c10::kCPU});
+  const auto item = test_case.component->build({test_case.workload, test_case.pass, 42, c10::kCPU});
   int64_t peak = 0;
-  const int64_t enough = planned.memory().peak() - unsure_bytes(planned);
+  const int64_t enough = test_case.memory().peak() - unsure_bytes(test_case);
   for (int i = 0; i < kMostIterations && peak < enough; ++i)
     peak = std::max(peak, harness::meter(cpu, *item, before).peak_bytes);
   return {peak, instruments::host_allocator::read().live_bytes - before};
@@ -88,14 +88,14 @@ TEST_P(MemoryPredictionTest, PeakAndLiveBytesAreTheMeters) {
   for (const Variant& variant : runnable_variants(GetParam(), cpu_traits())) {
     for (const auto& component : components) {
       for (const Pass pass : component.passes) {
-        const Case planned{&component, pass, "custom", sizes.draw(variant, GetParam()), ""};
-        if (component.refusal && !component.refusal(planned.workload, pass).empty()) continue;
-        const std::string at = planned.name() + ": " + sizes_of(planned.workload);
-        Measured measured = measure(planned);
-        const int64_t missing = planned.memory().peak() - measured.peak;
-        if (missing > 0 && missing <= unsure_bytes(planned)) measured.peak += missing;
-        peaks.expect_equal_counts(planned.memory().peak(), measured.peak, at);
-        lives.expect_equal_counts(planned.memory().live, measured.live, at);
+        const Case test_case{&component, pass, "custom", sizes.draw(variant, GetParam()), ""};
+        if (component.refusal && !component.refusal(test_case.workload, pass).empty()) continue;
+        const std::string at = test_case.name() + ": " + sizes_of(test_case.workload);
+        Measured measured = measure(test_case);
+        const int64_t missing = test_case.memory().peak() - measured.peak;
+        if (missing > 0 && missing <= unsure_bytes(test_case)) measured.peak += missing;
+        peaks.expect_equal_counts(test_case.memory().peak(), measured.peak, at);
+        lives.expect_equal_counts(test_case.memory().live, measured.live, at);
       }
     }
   }

@@ -24,7 +24,7 @@ struct GridPoint {
   bool is_small() const { return name.starts_with("grid_"); }
 
   /// What the oracle counts for a pass; nothing where it does not count the component. A loss adds
-  /// no products to the model's forward.
+  /// no GEMMs to the model's forward.
   std::optional<int64_t> counted(const std::string& component, Pass pass) const {
     if (!flops.contains(component)) return std::nullopt;
     const auto& passes = flops.at(component);

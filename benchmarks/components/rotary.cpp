@@ -7,7 +7,7 @@ namespace tinyllama::components {
 namespace {
 
 // Rotates the queries [B, S, H, head_dim] and the keys [B, S, KV, head_dim] of one layer, in the
-// type that products run in.
+// type that GEMMs run in.
 std::unique_ptr<harness::WorkItem> build(const harness::BuildRequest& request) {
   const Workload& w = request.workload;
   TensorInitializer initializer(request.seed, w.dtype, request.device);

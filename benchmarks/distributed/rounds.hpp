@@ -1,5 +1,5 @@
-// Times that all ranks take together: iterations that start together, and the rounds in which everything that is
-// compared is measured once.
+// Times that all ranks take together: iterations that start together, and the rounds in which
+// everything that is compared is measured once.
 #pragma once
 
 #include <cstdint>

@@ -15,8 +15,8 @@
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
 #include "model/memory_prediction.hpp"
-#include "model/variant.hpp"
 #include "model/tiny_llama.hpp"
+#include "model/variant.hpp"
 
 namespace tinyllama::distributed {
 namespace {

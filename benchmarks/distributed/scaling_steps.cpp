@@ -108,10 +108,10 @@ class StepSession {
   RankTimes time_steps(StepMode mode, int64_t steps) {
     attach(mode);
     RankTimes times = time_together(group_,
-                                      {.run = [&] { run(mode); },
-                                       .prepare = [&] { prepare(mode); },
-                                       .first_rank_only = is_alone(mode)},
-                                      steps);
+                                    {.run = [&] { run(mode); },
+                                     .prepare = [&] { prepare(mode); },
+                                     .first_rank_only = is_alone(mode)},
+                                    steps);
     detach();
     return times;
   }

@@ -1,13 +1,66 @@
-// One point of the plan: which component, pass, variant, size, dtype, batch and sequence.
+// What is measured: a component (how to build its work, what it costs) at one point of the plan,
+// which says pass, variant, size, dtype, batch and sequence.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "benchmarks/harness/component.hpp"
+#include "benchmarks/instruments/device.hpp"
+#include "model/cost.hpp"
 #include "model/memory_prediction.hpp"
+#include "model/parameters.hpp"
+#include "model/weights.hpp"
 
 namespace tinyllama::harness {
+
+/// The work of one case, with its inputs and weights. One iteration is prepare() and then run().
+class WorkItem {
+ public:
+  virtual ~WorkItem() = default;
+  /// Untimed: drops what the last iteration left, and makes what this pass takes as given.
+  virtual void prepare() = 0;
+  /// Timed: only the work.
+  virtual void run() = 0;
+  /// What the last run computed, by name: outputs or the loss, and after a backward every gradient
+  /// as "gradient of <name>".
+  virtual NamedTensors results() const = 0;
+  /// What the prediction of memory counts as weights and their gradients, and as optimizer's state.
+  virtual NamedTensors parameters() const { return {}; }
+  virtual NamedTensors optimizer_state() const { return {}; }
+};
+
+struct BuildRequest {
+  Workload workload;
+  Pass pass;
+  uint64_t seed;
+  c10::Device device;
+  /// What the parameters get instead of values drawn from the seed; null: those.
+  const Weights* weights = nullptr;
+  /// Type that weights are rounded to first, where it is not the parameters' own: a float64
+  /// reference computes with what a narrower case got.
+  std::optional<c10::ScalarType> weights_type = std::nullopt;
+};
+
+struct Component {
+  std::string name;
+  std::vector<Pass> passes;
+  std::function<Cost(const Workload&, Pass)> cost;
+  /// Inputs, and weights unless they are given, depend on the seed alone, not on dtype or variant,
+  /// so that a float64 build serves as reference.
+  std::function<std::unique_ptr<WorkItem>(const BuildRequest&)> build;
+  /// Why the component cannot run this pass of this workload; empty text, or no function, where it
+  /// can.
+  std::function<std::string(const Workload&, Pass)> refusal = {};
+  /// What it is made of; a variant that changes none of these makes no case.
+  Parts parts = {};
+  /// What the default grid measures of it: these sizes at their own batch and sequence, and, where
+  /// costs change with batch and sequence in ways worth it, `tiny` over a grid of both.
+  std::vector<std::string> default_sizes = {"tiny"};
+  bool in_default_grid = false;
+};
 
 struct Case {
   const Component* component;  ///< outlives every case

@@ -39,9 +39,9 @@ double in_proportion(const Case& test_case, double of_one_a_second, const Json& 
 }
 
 // Why a case of so many iterations a second is too fast for these peaks; empty where it is not.
-std::string above_peak(const Case& test_case, const PeakBook& peaks, double rate) {
+std::string above_peak(const Case& test_case, const MeasuredPeaks& peaks, double rate) {
   const Cost cost = test_case.cost();
-  const std::string type = product_type_name(test_case.workload.dtype);
+  const std::string type = gemm_type_name(test_case.workload.dtype);
   constexpr const char* wrong = "the time, the count or the peak is wrong";
   if (cost.hardware_flops > 0) {
     const double flops = to_double(cost.hardware_flops) * rate;
@@ -93,14 +93,14 @@ Counters fixed_counters(const Case& test_case, const Metering& metering) {
     counters["library_scratch_MiB"] = to_double(*metering.library_scratch_bytes) / kMiB;
   counters["allocations"] = to_double(metering.allocations);
   counters["operators"] = to_double(metering.operators);
-  counters["counted_flops"] = to_double(metering.profile.product_flops);
+  counters["counted_flops"] = to_double(metering.profile.gemm_flops);
   if (metering.profile.kernels) counters["kernels"] = to_double(*metering.profile.kernels);
   return counters;
 }
 
-Counters shares(const Case& test_case, const PeakBook& peaks) {
+Counters shares(const Case& test_case, const MeasuredPeaks& peaks) {
   const Cost cost = test_case.cost();
-  const std::string type = product_type_name(test_case.workload.dtype);
+  const std::string type = gemm_type_name(test_case.workload.dtype);
   Counters counters;
   double shortest = to_double(cost.bytes) / peaks.bandwidth(cost.bytes);
   if (cost.model_flops > 0) {
@@ -117,7 +117,7 @@ Counters shares(const Case& test_case, const PeakBook& peaks) {
   return counters;
 }
 
-void add_shares(const Case& test_case, const PeakBook& peaks, CaseResult& result) {
+void add_shares(const Case& test_case, const MeasuredPeaks& peaks, CaseResult& result) {
   const double highest = highest_rate(test_case, result);
   if (!(highest > 0)) return;
   const Counters of_one_a_second = shares(test_case, peaks);
@@ -154,7 +154,7 @@ void add_speedups(const std::vector<Case>& cases, std::vector<CaseResult>& resul
   }
 }
 
-void add_relative_counters(const std::vector<Case>& cases, const PeakBook& peaks,
+void add_relative_counters(const std::vector<Case>& cases, const MeasuredPeaks& peaks,
                            std::vector<CaseResult>& results) {
   std::map<std::string, const Case*> by_name;
   for (const Case& test_case : cases) by_name.emplace(test_case.name(), &test_case);

@@ -7,7 +7,7 @@
 
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/measure.hpp"
-#include "benchmarks/harness/peak_book.hpp"
+#include "benchmarks/harness/measured_peaks.hpp"
 #include "benchmarks/harness/rows.hpp"
 
 namespace tinyllama::harness {
@@ -25,12 +25,12 @@ Counters fixed_counters(const Case& test_case, const Metering& metering);
 
 /// MFU_percent, MFU_causal_percent, peak_percent and roof_percent of one iteration a second; those
 /// of more are in proportion. Throws std::out_of_range where a peak that it takes is not known.
-Counters shares(const Case& test_case, const PeakBook& peaks);
+Counters shares(const Case& test_case, const MeasuredPeaks& peaks);
 
 /// Gives every measured row of a case its shares of these peaks, in place of what it had. Where the
 /// fastest repetition is above 105 % of a measured peak, or above the datasheet's, the rows have
 /// none, and say why as "above_peak".
-void add_shares(const Case& test_case, const PeakBook& peaks, CaseResult& result);
+void add_shares(const Case& test_case, const MeasuredPeaks& peaks, CaseResult& result);
 
 /// Gives every measured row its `speedup`: the median time of `baseline` at the same component,
 /// pass and point over the row's own time. Rows have none where the run has no such baseline.
@@ -38,7 +38,7 @@ void add_speedups(const std::vector<Case>& cases, std::vector<CaseResult>& resul
 
 /// What needs other rows, at the end of a run: speedups, and shares, since a peak that was measured
 /// again counts for every row.
-void add_relative_counters(const std::vector<Case>& cases, const PeakBook& peaks,
+void add_relative_counters(const std::vector<Case>& cases, const MeasuredPeaks& peaks,
                            std::vector<CaseResult>& results);
 
 }  // namespace tinyllama::harness

@@ -13,7 +13,7 @@ namespace {
 class CountersTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    // 4 TFLOP/s of products, 10 GB/s of memory, 40 GB/s of cache.
+    // 4 TFLOP/s of GEMMs, 10 GB/s of memory, 40 GB/s of cache.
     peaks.restore(testing::made_up_peaks(4e12, 10e9, 40e9));
     test_case.known_memory = PredictedMemory{.weights = 3 << 20};
   }
@@ -24,7 +24,7 @@ class CountersTest : public ::testing::Test {
   double smallest_level_bandwidth() const { return cache_bytes() > 0 ? 40e9 : 10e9; }
 
   instruments::Device cpu = instruments::Device::select("cpu");
-  PeakBook peaks{cpu};
+  MeasuredPeaks peaks{cpu};
   Component component = testing::linear_component();
   // 6 samples of 4 tokens.
   Case test_case = testing::small_case(component, Pass::forward, Dtype::bf16, 6);
@@ -73,7 +73,7 @@ TEST_F(CountersTest, MfuIsAgainstTheDatasheetWhereItKnowsTheType) {
 }
 
 TEST_F(CountersTest, RoofOfACaseBoundByBandwidth) {
-  // Much more than any cache: 100 GB in 40 s; its products would take 1 ms.
+  // Much more than any cache: 100 GB in 40 s; its GEMMs would take 1 ms.
   const int64_t bytes = 100'000'000'000;
   set_cost({.model_flops = 4'000'000'000, .hardware_flops = 4'000'000'000, .bytes = bytes});
   // The cache serves at most its own size, at four times memory's bandwidth.
@@ -92,7 +92,7 @@ TEST_F(CountersTest, ACachedWorkingSetIsHeldAgainstTheCache) {
   EXPECT_DOUBLE_EQ(peaks.bandwidth(4 * cache_bytes()), 2 / (1 / 10e9 + 1 / 40e9));
 }
 
-TEST_F(CountersTest, WithoutProductsNoFlopRatesAndNoPeakOfProducts) {
+TEST_F(CountersTest, WithoutGemmsNoFlopRatesAndNoPeakOfGemms) {
   set_cost({.elementwise_flops = 5000, .bytes = 1000});
   test_case.workload.dtype = Dtype::f16;  // whose peak is not known
   EXPECT_FALSE(rate_counters(test_case, 0.5).contains("TFLOPS"));
@@ -253,7 +253,7 @@ TEST_F(SpeedupTest, EveryCounterCanBeAColumn) {
   }
 }
 
-TEST_F(CountersTest, IntensityWithoutProductsIsElementwise) {
+TEST_F(CountersTest, IntensityWithoutGemmsIsElementwise) {
   set_cost({.elementwise_flops = 80, .bytes = 200});
   const Counters counters = fixed_counters(test_case, {0, 0, 0, {0, {}, 33}});
   EXPECT_DOUBLE_EQ(counters.at("flop_per_byte"), 0.4);
@@ -261,7 +261,7 @@ TEST_F(CountersTest, IntensityWithoutProductsIsElementwise) {
 }
 
 TEST_F(CountersTest, PeaksSurviveAJournal) {
-  PeakBook restored(cpu);
+  MeasuredPeaks restored(cpu);
   const auto has = [&](const char* type) { return restored.has({{test_case}, {type}, {}}); };
   EXPECT_FALSE(has("f32"));
   restored.restore(nlohmann::ordered_json::parse(peaks.to_json().dump()));
@@ -274,7 +274,7 @@ TEST_F(CountersTest, OnlyWhatRowsAreHeldAgainstIsMeasured) {
   set_cost({.bytes = 1000});
   auto json = peaks.to_json();
   json.at("measured").erase("memory_bandwidth");
-  PeakBook without_memory(cpu);
+  MeasuredPeaks without_memory(cpu);
   without_memory.restore(json);
   EXPECT_FALSE(without_memory.to_json().at("measured").contains("memory_bandwidth"));
   const bool cache_is_known = cache_bytes() > 0;

@@ -4,7 +4,7 @@
 
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/console/text_table.hpp"
-#include "benchmarks/harness/admission.hpp"
+#include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/suite.hpp"
 #include "benchmarks/instruments/context.hpp"
 

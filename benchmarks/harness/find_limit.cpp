@@ -24,8 +24,8 @@ using Json = nlohmann::ordered_json;
 // Gradients and the optimizer's lists exist from the first iteration on.
 constexpr int kIterations = 2;
 
-Case moved(const Case& planned, LimitAxis axis, int64_t value) {
-  Case other = planned;
+Case moved(const Case& test_case, LimitAxis axis, int64_t value) {
+  Case other = test_case;
   (axis == LimitAxis::batch ? other.workload.batch : other.workload.seq) = value;
   other.known_memory.reset();
   return other;
@@ -36,18 +36,18 @@ std::string_view name_of(LimitAxis axis) {
 }
 
 // component/pass/variant/size/dtype, and what is not searched.
-std::string row_name(const Case& planned, LimitAxis axis) {
-  const std::string name = planned.name();
+std::string row_name(const Case& test_case, LimitAxis axis) {
+  const std::string name = test_case.name();
   const std::string stem = name.substr(0, name.find("/batch:"));
-  return axis == LimitAxis::batch ? fmt::format("{}/seq:{}", stem, planned.workload.seq)
-                                  : fmt::format("{}/batch:{}", stem, planned.workload.batch);
+  return axis == LimitAxis::batch ? fmt::format("{}/seq:{}", stem, test_case.workload.seq)
+                                  : fmt::format("{}/batch:{}", stem, test_case.workload.batch);
 }
 
 // The smallest value that the component takes: a loss needs two tokens.
-int64_t smallest(const Case& planned, LimitAxis axis) {
+int64_t smallest(const Case& test_case, LimitAxis axis) {
   const auto refused = [&](int64_t value) {
-    const auto& refusal = planned.component->refusal;
-    return refusal && !refusal(moved(planned, axis, value).workload, planned.pass).empty();
+    const auto& refusal = test_case.component->refusal;
+    return refusal && !refusal(moved(test_case, axis, value).workload, test_case.pass).empty();
   };
   return refused(1) ? 2 : 1;
 }
@@ -55,7 +55,7 @@ int64_t smallest(const Case& planned, LimitAxis axis) {
 // Bytes that a case is predicted to need, at the values that were asked about.
 class Needs {
  public:
-  Needs(const Case& planned, LimitAxis axis) : planned_(planned), axis_(axis) {}
+  Needs(const Case& test_case, LimitAxis axis) : planned_(test_case), axis_(axis) {}
   int64_t at(int64_t value) {
     const auto found = known_.find(value);
     if (found != known_.end()) return found->second;
@@ -79,10 +79,10 @@ int64_t next_to_ask(Needs& needs, int64_t fits, int64_t beyond, int64_t limit_by
   return std::clamp(value, fits + 1, beyond - 1);
 }
 
-FoundLimit search(const Case& planned, LimitAxis axis, int64_t limit_bytes) {
-  Needs needs(planned, axis);
+FoundLimit search(const Case& test_case, LimitAxis axis, int64_t limit_bytes) {
+  Needs needs(test_case, axis);
   FoundLimit found;
-  int64_t fits = smallest(planned, axis);
+  int64_t fits = smallest(test_case, axis);
   if (needs.at(fits) <= limit_bytes) {
     int64_t beyond = 4 * fits;
     for (; beyond <= kLargestSearched && needs.at(beyond) <= limit_bytes; beyond *= 4)
@@ -109,18 +109,19 @@ FoundLimit search(const Case& planned, LimitAxis axis, int64_t limit_bytes) {
     found.largest = fits;
     if (beyond <= kLargestSearched) found.needed_bytes_beyond = needs.at(beyond);
   }
-  found.at = moved(planned, axis, fits);
+  found.at = moved(test_case, axis, fits);
   found.needed_bytes = needs.at(fits);
   return found;
 }
 
 // The work is made without the limit: numbers are drawn in float64, which the prediction is not
 // about.
-LimitTry run_within(const Case& planned, const MemoryBudget& budget,
+LimitTry run_within(const Case& test_case, const MemoryBudget& budget,
                     const instruments::Device& device, uint64_t seed) {
   LimitTry tried;
   CaseWork work;
-  tried.failure = failure_of(device, 0, [&] { work = build_work(device, planned, seed, nullptr); });
+  tried.failure =
+      failure_of(device, 0, [&] { work = build_work(device, test_case, seed, nullptr); });
   if (tried.failure.empty()) {
     instruments::MemoryMeter memory(device);
     tried.failure = failure_of(device, work.other_bytes + budget.bytes, [&] {
@@ -214,12 +215,12 @@ std::vector<FoundLimit> find_limits(const std::vector<Case>& cases, LimitAxis ax
                                     const MemoryBudget& budget) {
   std::vector<FoundLimit> limits;
   std::set<std::string> seen;
-  for (const Case& planned : cases) {
-    if (!seen.insert(row_name(planned, axis)).second) continue;
-    if (planned.skip_reason.empty()) {
-      limits.push_back(search(planned, axis, budget.bytes));
+  for (const Case& test_case : cases) {
+    if (!seen.insert(row_name(test_case, axis)).second) continue;
+    if (test_case.skip_reason.empty()) {
+      limits.push_back(search(test_case, axis, budget.bytes));
     } else {
-      limits.push_back({planned, planned.skip_reason, 0, 0, 0, std::nullopt, std::nullopt});
+      limits.push_back({test_case, test_case.skip_reason, 0, 0, 0, std::nullopt, std::nullopt});
     }
   }
   return limits;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "benchmarks/console/exit.hpp"
-#include "benchmarks/harness/admission.hpp"
+#include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"
 

@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "benchmarks/harness/component.hpp"
+#include "benchmarks/harness/case.hpp"
 
 namespace tinyllama::harness {
 

@@ -9,8 +9,8 @@ namespace tinyllama::harness {
 namespace {
 
 // y = x * w with x = 3 and w = 5: the gradient of each is the other times the output gradient 2.
-struct CountedProduct {
-  explicit CountedProduct(Pass pass, bool is_loss = false)
+struct CountedGemm {
+  explicit CountedGemm(Pass pass, bool is_loss = false)
       : work(Layer{{{"x", x}},
                    {{"w", w}},
                    [this, is_loss] {
@@ -40,70 +40,70 @@ double first(const at::Tensor& tensor) {
 
 TEST(LayerWorkTest, ForwardKeepsItsOutputsAndMakesNoGradients) {
   for (const Pass pass : {Pass::forward, Pass::forward_loss}) {
-    CountedProduct product(pass);
-    product.work.prepare();
-    EXPECT_EQ(product.forwards, 0);
-    product.work.run();
-    EXPECT_EQ(product.forwards, 1);
-    EXPECT_EQ(product.result_names(), Names({"y"}));
-    EXPECT_EQ(first(product.work.results()[0].second), 15.0);
-    EXPECT_FALSE(product.work.results()[0].second.requires_grad());
-    EXPECT_FALSE(product.x.grad().defined());
+    CountedGemm gemm(pass);
+    gemm.work.prepare();
+    EXPECT_EQ(gemm.forwards, 0);
+    gemm.work.run();
+    EXPECT_EQ(gemm.forwards, 1);
+    EXPECT_EQ(gemm.result_names(), Names({"y"}));
+    EXPECT_EQ(first(gemm.work.results()[0].second), 15.0);
+    EXPECT_FALSE(gemm.work.results()[0].second.requires_grad());
+    EXPECT_FALSE(gemm.x.grad().defined());
   }
 }
 
 TEST(LayerWorkTest, TheForwardOfABackwardIsOutsideRun) {
-  CountedProduct product(Pass::backward);
+  CountedGemm gemm(Pass::backward);
   for (int iteration = 1; iteration <= 2; ++iteration) {
-    product.work.prepare();
-    EXPECT_EQ(product.forwards, iteration);
-    EXPECT_FALSE(product.x.grad().defined());
-    product.work.run();
-    EXPECT_EQ(product.forwards, iteration);
-    EXPECT_EQ(first(product.x.grad()), 10.0);
-    EXPECT_EQ(first(product.w.grad()), 6.0);
+    gemm.work.prepare();
+    EXPECT_EQ(gemm.forwards, iteration);
+    EXPECT_FALSE(gemm.x.grad().defined());
+    gemm.work.run();
+    EXPECT_EQ(gemm.forwards, iteration);
+    EXPECT_EQ(first(gemm.x.grad()), 10.0);
+    EXPECT_EQ(first(gemm.w.grad()), 6.0);
   }
 }
 
 TEST(LayerWorkTest, ForwardBackwardDoesBothInRun) {
-  CountedProduct product(Pass::forward_backward);
+  CountedGemm gemm(Pass::forward_backward);
   for (int iteration = 1; iteration <= 2; ++iteration) {
-    product.work.prepare();
-    EXPECT_EQ(product.forwards, iteration - 1);
-    product.work.run();
-    EXPECT_EQ(product.forwards, iteration);
+    gemm.work.prepare();
+    EXPECT_EQ(gemm.forwards, iteration - 1);
+    gemm.work.run();
+    EXPECT_EQ(gemm.forwards, iteration);
     // The same in each iteration: nothing accumulates.
-    EXPECT_EQ(first(product.x.grad()), 10.0);
+    EXPECT_EQ(first(gemm.x.grad()), 10.0);
   }
-  EXPECT_EQ(product.result_names(), Names({"y", "gradient of x", "gradient of w"}));
-  EXPECT_EQ(first(product.work.results()[2].second), 6.0);
+  EXPECT_EQ(gemm.result_names(), Names({"y", "gradient of x", "gradient of w"}));
+  EXPECT_EQ(first(gemm.work.results()[2].second), 6.0);
 }
 
 TEST(LayerWorkTest, PrepareDropsOutputsAndGradients) {
-  CountedProduct product(Pass::forward_backward);
-  product.work.run();
-  product.work.prepare();
-  EXPECT_FALSE(product.x.grad().defined());
-  EXPECT_FALSE(product.w.grad().defined());
-  for (const auto& [name, tensor] : product.work.results()) EXPECT_FALSE(tensor.defined()) << name;
+  CountedGemm gemm(Pass::forward_backward);
+  gemm.work.run();
+  gemm.work.prepare();
+  EXPECT_FALSE(gemm.x.grad().defined());
+  EXPECT_FALSE(gemm.w.grad().defined());
+  for (const auto& [name, tensor] : gemm.work.results()) EXPECT_FALSE(tensor.defined()) << name;
 }
 
 TEST(LayerWorkTest, PrepareGivesTheirMemoryBack) {
-  CountedProduct product(Pass::forward_backward);
-  product.work.prepare();
+  CountedGemm gemm(Pass::forward_backward);
+  gemm.work.prepare();
   const int64_t before = instruments::host_allocator::read().live_bytes;
-  product.work.run();
+  gemm.work.run();
   EXPECT_GT(instruments::host_allocator::read().live_bytes, before);
-  product.work.prepare();
+  gemm.work.prepare();
   EXPECT_EQ(instruments::host_allocator::read().live_bytes, before);
 }
 
 TEST(LayerWorkTest, ALossStartsItsOwnBackward) {
-  CountedProduct product(Pass::forward_backward, /*is_loss=*/true);
-  product.work.prepare();
-  product.work.run();
-  EXPECT_EQ(first(product.work.results()[0].second), 60.0);
-  EXPECT_EQ(first(product.x.grad()), 5.0);
+  CountedGemm gemm(Pass::forward_backward, /*is_loss=*/true);
+  gemm.work.prepare();
+  gemm.work.run();
+  EXPECT_EQ(first(gemm.work.results()[0].second), 60.0);
+  EXPECT_EQ(first(gemm.x.grad()), 5.0);
 }
 
 TEST(LayerWorkTest, OnlyTheForwardRunsUnderAutocast) {

@@ -91,14 +91,14 @@ std::string failure_of(const instruments::Device& device, int64_t memory_limit_b
   }
 }
 
-CaseWork build_work(const instruments::Device& device, const Case& planned, uint64_t seed,
+CaseWork build_work(const instruments::Device& device, const Case& test_case, uint64_t seed,
                     const Weights* weights) {
   CaseWork work;
   work.other_bytes = instruments::MemoryMeter(device).read().live_bytes;
   instruments::MemoryMeter memory(device);
   memory.start();
-  work.item = planned.component->build(
-      {planned.workload, planned.pass, seed, device.torch(), weights, std::nullopt});
+  work.item = test_case.component->build(
+      {test_case.workload, test_case.pass, seed, device.torch(), weights, std::nullopt});
   work.build_peak_bytes = memory.read().peak_bytes - work.other_bytes;
   return work;
 }
@@ -182,22 +182,23 @@ Metering meter(const instruments::Device& device, WorkItem& item, int64_t other_
   return metering;
 }
 
-Metering meter_work(const instruments::Device& device, const Case& planned, const CaseWork& work) {
+Metering meter_work(const instruments::Device& device, const Case& test_case,
+                    const CaseWork& work) {
   Metering metering = meter(device, *work.item, work.other_bytes);
   // What a replayed step computes with lies in the pool of its graph, which the allocator counts as
   // free. The steps before the capture needed as much.
-  if (planned.pass == Pass::train && planned.workload.variant.has(Switch::graph))
+  if (test_case.pass == Pass::train && test_case.workload.variant.has(Switch::graph))
     metering.peak_bytes = std::max(metering.peak_bytes, work.build_peak_bytes);
   return metering;
 }
 
-std::string wrong_flops(const Case& planned, const Metering& metering) {
-  const Cost cost = planned.cost();
+std::string wrong_flops(const Case& test_case, const Metering& metering) {
+  const Cost cost = test_case.cost();
   const auto& profile = metering.profile;
   const bool known = profile.unknown_operators.empty();
-  if (!known || profile.product_flops == cost.hardware_flops - cost.opaque_flops) return {};
+  if (!known || profile.gemm_flops == cost.hardware_flops - cost.opaque_flops) return {};
   return fmt::format("wrong FLOPs: hardware_flops by formula {}, counted by the profiler {}",
-                     cost.hardware_flops, profile.product_flops + cost.opaque_flops);
+                     cost.hardware_flops, profile.gemm_flops + cost.opaque_flops);
 }
 
 std::vector<std::vector<double>> time_interleaved(const instruments::Device& device,

@@ -43,7 +43,7 @@ struct CaseWork {
 };
 
 /// `weights`: null where they are drawn from the seed. Throws what the component's build throws.
-CaseWork build_work(const instruments::Device& device, const Case& planned, uint64_t seed,
+CaseWork build_work(const instruments::Device& device, const Case& test_case, uint64_t seed,
                     const Weights* weights);
 
 /// Makes caches cold before an iteration by writing twice the last-level cache's size.
@@ -103,11 +103,11 @@ struct Metering {
 
 /// `other_bytes`: what was live before the item was built and is not its own.
 Metering meter(const instruments::Device& device, WorkItem& item, int64_t other_bytes);
-Metering meter_work(const instruments::Device& device, const Case& planned, const CaseWork& work);
+Metering meter_work(const instruments::Device& device, const Case& test_case, const CaseWork& work);
 
 /// The formula's FLOPs against those that the profiler counted in the work itself: what differs, or
 /// nothing. Says nothing where the profiler met operators that it does not know.
-std::string wrong_flops(const Case& planned, const Metering& metering);
+std::string wrong_flops(const Case& test_case, const Metering& metering);
 
 /// Pieces of work timed side by side, so that a machine that changes changes for all of them: in
 /// each round a slice of each, in an order drawn anew. Returns the slices' medians, by work and

@@ -77,7 +77,7 @@ TEST_F(MeasureTest, PeakIsTheSumOfTheLiveTensorsToTheByte) {
   EXPECT_FALSE(metering.profile.kernels);
 }
 
-TEST_F(MeasureTest, PeakOfAProductIsItsOperandsAndItsResult) {
+TEST_F(MeasureTest, PeakOfAGemmIsItsOperandsAndItsResult) {
   const int64_t other_bytes = instruments::host_allocator::read().live_bytes;
   at::Tensor x = at::empty({30, 20}, at::kFloat).fill_(1);
   at::Tensor w = at::empty({20, 50}, at::kFloat).fill_(1);

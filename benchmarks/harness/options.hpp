@@ -9,6 +9,7 @@
 #include "benchmarks/console/size_options.hpp"
 #include "model/config.hpp"
 #include "model/cost.hpp"
+#include "model/weights.hpp"
 
 namespace tinyllama::harness {
 
@@ -89,5 +90,11 @@ struct Options {
 /// anything else that is not to be run.
 std::optional<Options> parse_options(int argc, const char* const* argv,
                                      const std::vector<std::string>& component_names);
+
+/// Opens the folder that --weights names, and makes its config.json the size `custom`, the only one
+/// of the run. Nothing where the option was not given. Throws std::invalid_argument that names the
+/// file and the tensor or key for a folder that does not hold a model's weights, and the option
+/// with both values where --sizes or an option of size `custom` contradicts the file.
+std::optional<Weights> open_weights(Options& options);
 
 }  // namespace tinyllama::harness

@@ -7,8 +7,8 @@
 #include <stdexcept>
 
 #include "benchmarks/instruments/peaks.hpp"
-#include "model/step_gemms.hpp"
 #include "model/relative_error.hpp"
+#include "model/step_gemms.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -21,10 +21,10 @@ constexpr std::string_view kGradientPrefix = "gradient of ";
 
 // The pass whose reference holds what every other pass of the component computes, as far as one
 // does.
-Pass reference_pass(const Case& planned) {
-  const auto& passes = planned.component->passes;
+Pass reference_pass(const Case& test_case) {
+  const auto& passes = test_case.component->passes;
   const bool has = std::find(passes.begin(), passes.end(), Pass::forward_backward) != passes.end();
-  return has ? Pass::forward_backward : planned.pass;
+  return has ? Pass::forward_backward : test_case.pass;
 }
 
 double to_double(int64_t count) {
@@ -39,7 +39,7 @@ bool contains_all(const ReferenceValues& reference, const NamedTensors& results)
 }  // namespace
 
 // Unit roundoff u of float32 is 6e-8, of bfloat16 2e-3 (8 bits), of float16 5e-4 (11 bits). A
-// result passes through a few dozen roundings (products accumulate wider than they store), whose
+// result passes through a few dozen roundings (GEMMs accumulate wider than they store), whose
 // errors add up to a few dozen u of the largest element; a wrong term is far larger.
 double tolerance(Dtype dtype) {
   switch (dtype) {
@@ -119,44 +119,44 @@ int64_t ParityGate::reference_bytes(const Case& reference) const {
   return memory.peak() + 2 * values;
 }
 
-std::optional<int64_t> ParityGate::batch_for(const Case& planned, int64_t free_bytes) {
-  Case reference = planned;
+std::optional<int64_t> ParityGate::batch_for(const Case& test_case, int64_t free_bytes) {
+  Case reference = test_case;
   reference.workload.variant = Variant();
   reference.workload.dtype = Dtype::f64;
-  reference.pass = reference_pass(planned);
-  for (int64_t batch = std::max(planned.workload.batch, kSmallestBatch);;) {
+  reference.pass = reference_pass(test_case);
+  for (int64_t batch = std::max(test_case.workload.batch, kSmallestBatch);;) {
     reference.workload.batch = batch;
     reference.known_memory.reset();
-    const bool fits = reference_bytes(reference) + planned.memory().peak() <= free_bytes;
+    const bool fits = reference_bytes(reference) + test_case.memory().peak() <= free_bytes;
     if (fits && is_quick(reference.cost().hardware_flops)) return batch;
     if (batch == kSmallestBatch) return fits ? std::optional(batch) : std::nullopt;
     batch = std::max(kSmallestBatch, batch / 2);
   }
 }
 
-Comparison ParityGate::check(const Case& planned, int64_t batch, const NamedTensors& results) {
-  std::string key = fmt::format("{}/{}/{}/{}", planned.component->name, planned.size, batch,
-                                planned.workload.seq);
+Comparison ParityGate::check(const Case& test_case, int64_t batch, const NamedTensors& results) {
+  std::string key = fmt::format("{}/{}/{}/{}", test_case.component->name, test_case.size, batch,
+                                test_case.workload.seq);
   // Drawn weights are exact in every type; given ones are rounded to the case's own.
   if (weights_ != nullptr)
-    key += fmt::format("/{}", c10::toString(storage_type(planned.workload.dtype)));
+    key += fmt::format("/{}", c10::toString(storage_type(test_case.workload.dtype)));
   if (key != reference_key_) {
     reference_.clear();
     reference_key_.clear();
-    compute_reference(planned, batch, reference_pass(planned));
+    compute_reference(test_case, batch, reference_pass(test_case));
     reference_key_ = key;
   }
-  if (!contains_all(reference_, results)) compute_reference(planned, batch, planned.pass);
-  return compare(results, reference_, has_backward(planned.pass));
+  if (!contains_all(reference_, results)) compute_reference(test_case, batch, test_case.pass);
+  return compare(results, reference_, has_backward(test_case.pass));
 }
 
-void ParityGate::compute_reference(const Case& planned, int64_t batch, Pass pass) {
-  Workload workload = planned.workload;
+void ParityGate::compute_reference(const Case& test_case, int64_t batch, Pass pass) {
+  Workload workload = test_case.workload;
   workload.variant = Variant();
   workload.dtype = Dtype::f64;
   workload.batch = batch;
-  const auto item = planned.component->build(
-      {workload, pass, seed_, device_.torch(), weights_, storage_type(planned.workload.dtype)});
+  const auto item = test_case.component->build(
+      {workload, pass, seed_, device_.torch(), weights_, storage_type(test_case.workload.dtype)});
   item->prepare();
   item->run();
   for (const auto& [name, tensor] : item->results()) reference_[name] = to_values(tensor);

@@ -43,13 +43,13 @@ class ParityGate {
   /// Batch at which a case is verified: its own (at least 2), halved down to 2 while the reference
   /// would take more than 30 s or, with its values and the case beside it, more memory than
   /// `free_bytes`. Nothing if the memory is too small even at 2.
-  std::optional<int64_t> batch_for(const Case& planned, int64_t free_bytes);
+  std::optional<int64_t> batch_for(const Case& test_case, int64_t free_bytes);
 
   /// Compares results computed at `batch` with the reference; throws as compare() does.
-  Comparison check(const Case& planned, int64_t batch, const NamedTensors& results);
+  Comparison check(const Case& test_case, int64_t batch, const NamedTensors& results);
 
  private:
-  void compute_reference(const Case& planned, int64_t batch, Pass pass);
+  void compute_reference(const Case& test_case, int64_t batch, Pass pass);
   bool is_quick(int64_t flops);
   int64_t reference_bytes(const Case& reference) const;
 

@@ -98,11 +98,11 @@ class ParityGateTest : public ::testing::Test {
   static constexpr double kFast = 1e12;
 
   Comparison check(const Component& component, Pass pass, Dtype dtype = Dtype::f32) {
-    const Case planned = testing::small_case(component, pass, dtype);
-    const auto item = component.build({planned.workload, pass, kSeed, cpu.torch()});
+    const Case test_case = testing::small_case(component, pass, dtype);
+    const auto item = component.build({test_case.workload, pass, kSeed, cpu.torch()});
     item->prepare();
     item->run();
-    return gate.check(planned, planned.workload.batch, item->results());
+    return gate.check(test_case, test_case.workload.batch, item->results());
   }
   std::string check_error(const testing::Mistake& mistake) {
     const Component component = testing::linear_component(mistake);
@@ -147,11 +147,11 @@ TEST_F(ParityGateTest, ALostGradientIsCaught) {
 TEST_F(ParityGateTest, AnotherSeedIsAnotherReference) {
   ParityGate other(cpu, kSeed + 1, kFast);
   const Component component = testing::linear_component();
-  const Case planned = testing::small_case(component, Pass::forward);
-  const auto item = component.build({planned.workload, planned.pass, kSeed, cpu.torch()});
+  const Case test_case = testing::small_case(component, Pass::forward);
+  const auto item = component.build({test_case.workload, test_case.pass, kSeed, cpu.torch()});
   item->run();
-  EXPECT_LT(gate.check(planned, 2, item->results()).max_rel_error, 1e-5);
-  EXPECT_GT(other.check(planned, 2, item->results()).max_rel_error, 0.1);
+  EXPECT_LT(gate.check(test_case, 2, item->results()).max_rel_error, 1e-5);
+  EXPECT_GT(other.check(test_case, 2, item->results()).max_rel_error, 0.1);
 }
 
 TEST_F(ParityGateTest, OneReferenceServesPassesAndDtypesOfAShape) {
@@ -172,36 +172,36 @@ TEST_F(ParityGateTest, VerifiesAtTheCasesOwnBatchButAtLeastTwo) {
   const Component component = testing::linear_component();
   for (const auto& [batch, expected] :
        std::vector<std::pair<int64_t, int64_t>>{{1, 2}, {2, 2}, {3, 3}, {16, 16}}) {
-    const Case planned = testing::small_case(component, Pass::forward, Dtype::f32, batch);
-    EXPECT_EQ(gate.batch_for(planned, kPlenty), expected);
+    const Case test_case = testing::small_case(component, Pass::forward, Dtype::f32, batch);
+    EXPECT_EQ(gate.batch_for(test_case, kPlenty), expected);
   }
 }
 
 TEST_F(ParityGateTest, HalvesTheBatchWhereMemoryForcesIt) {
   const Component component = testing::linear_component();
-  const Case planned = testing::small_case(component, Pass::forward, Dtype::bf16, 16);
+  const Case test_case = testing::small_case(component, Pass::forward, Dtype::bf16, 16);
   const Case reference =
       testing::small_case(component, Pass::forward_backward, Dtype::f64, /*batch=*/8);
   // The reference's values and, while they are compared, the case's own lie beside both.
   const PredictedMemory memory = reference.memory();
   const int64_t values = memory.gradients + memory.inputs;
   ASSERT_GT(values, 0);
-  const int64_t enough = memory.peak() + planned.memory().peak() + 2 * values;
-  EXPECT_EQ(gate.batch_for(planned, enough), 8);
-  EXPECT_EQ(gate.batch_for(planned, enough - 1), 4);
-  EXPECT_EQ(gate.batch_for(planned, 0), std::nullopt);
+  const int64_t enough = memory.peak() + test_case.memory().peak() + 2 * values;
+  EXPECT_EQ(gate.batch_for(test_case, enough), 8);
+  EXPECT_EQ(gate.batch_for(test_case, enough - 1), 4);
+  EXPECT_EQ(gate.batch_for(test_case, 0), std::nullopt);
 }
 
 TEST_F(ParityGateTest, HalvesTheBatchWhereTheReferenceWouldTakeMoreThan30Seconds) {
   const Component component = testing::linear_component();
-  const Case planned = testing::small_case(component, Pass::forward, Dtype::f32, 16);
-  Workload reference = planned.workload;
+  const Case test_case = testing::small_case(component, Pass::forward, Dtype::f32, 16);
+  Workload reference = test_case.workload;
   reference.batch = 4;
   // The reference is forward_backward, whatever the pass.
   const auto flops =
       static_cast<double>(testing::linear_cost(reference, Pass::forward_backward).hardware_flops);
-  EXPECT_EQ(ParityGate(cpu, kSeed, flops / 29.9).batch_for(planned, kPlenty), 4);
-  EXPECT_EQ(ParityGate(cpu, kSeed, flops / 30.1).batch_for(planned, kPlenty), 2);
+  EXPECT_EQ(ParityGate(cpu, kSeed, flops / 29.9).batch_for(test_case, kPlenty), 4);
+  EXPECT_EQ(ParityGate(cpu, kSeed, flops / 30.1).batch_for(test_case, kPlenty), 2);
 }
 
 }  // namespace

@@ -40,8 +40,8 @@ class PlanBuilder {
         name == "custom" ? "; custom needs --hidden-dim or another of its options" : ""));
   }
 
-  // The products of a training step at every size, batch and sequence of the axes.
-  std::set<instruments::GemmShape> products(const AxisOptions& axes) const {
+  // The GEMMs of a training step at every size, batch and sequence of the axes.
+  std::set<instruments::GemmShape> gemms(const AxisOptions& axes) const {
     std::set<instruments::GemmShape> found;
     for (const auto& name : axes.sizes.empty() ? std::vector<std::string>{"tiny"} : axes.sizes) {
       const ProblemSize& problem = size(name);
@@ -213,11 +213,12 @@ Plan make_plan(const Options& options, const std::vector<Component>& components,
   std::vector<Case> all = options.axes.any() ? chosen_cases(builder, options, components)
                                              : default_grid(builder, components);
   std::vector<std::string> peak_types;
-  for (const Case& planned : all) add_unique(peak_types, product_type_name(planned.workload.dtype));
+  for (const Case& test_case : all)
+    add_unique(peak_types, gemm_type_name(test_case.workload.dtype));
   if (only_peaks) {
     const std::vector<Dtype> f32_and_bf16 = {Dtype::f32, Dtype::bf16};
     for (const Dtype dtype : options.axes.dtypes.empty() ? f32_and_bf16 : options.axes.dtypes) {
-      add_unique(peak_types, product_type_name(dtype));
+      add_unique(peak_types, gemm_type_name(dtype));
     }
   }
 
@@ -228,24 +229,24 @@ Plan make_plan(const Options& options, const std::vector<Component>& components,
   const AxisOptions& axes = options.axes;
   const bool has_shape = !(axes.sizes.empty() && axes.batches.empty() && axes.seqs.empty());
   if (with_peaks && !chosen.empty() && has_shape) {
-    const auto products = builder.products(axes);
+    const auto gemms = builder.gemms(axes);
     for (const auto& type : peak_types) {
-      for (const auto& shape : products)
+      for (const auto& shape : gemms)
         peaks.push_back({fmt::format("peak/gemm/{}/{}", type, to_string(shape)), type, shape});
     }
   }
   for (PeakCase& peak : peaks) {
     if (with_peaks && filter.keeps(peak.name)) plan.peak_cases.push_back(std::move(peak));
   }
-  for (Case& planned : all) {
-    if (filter.keeps(planned.name())) plan.cases.push_back(std::move(planned));
+  for (Case& test_case : all) {
+    if (filter.keeps(test_case.name())) plan.cases.push_back(std::move(test_case));
   }
-  for (const Case& planned : plan.cases) {
-    if (planned.cost().hardware_flops > 0)
-      add_unique(plan.product_types, product_type_name(planned.workload.dtype));
+  for (const Case& test_case : plan.cases) {
+    if (test_case.cost().hardware_flops > 0)
+      add_unique(plan.gemm_types, gemm_type_name(test_case.workload.dtype));
   }
   for (const PeakCase& peak : plan.peak_cases) {
-    if (!peak.type.empty()) add_unique(plan.product_types, peak.type);
+    if (!peak.type.empty()) add_unique(plan.gemm_types, peak.type);
   }
   if (plan.cases.empty() && plan.peak_cases.empty()) {
     throw std::invalid_argument(

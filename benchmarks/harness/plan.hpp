@@ -17,19 +17,19 @@ namespace tinyllama::harness {
 inline constexpr const char* kPeakComponent = "peak";
 
 /// A row that measures the machine: peak/bandwidth, peak/gemm/<type>, or, with the shape of a
-/// product of the model, peak/gemm/<type>/1024x256x512.
+/// GEMM of the model, peak/gemm/<type>/1024x256x512.
 struct PeakCase {
   std::string name;
-  std::string type;  ///< of the products; empty: bandwidth
+  std::string type;  ///< of the GEMMs; empty: bandwidth
   std::optional<instruments::GemmShape> shape{};
 };
 
 struct Plan {
   std::vector<Case> cases;
-  /// Types of products ("f32", "bf16", ...) that the cases run: their peaks are the denominators.
-  std::vector<std::string> product_types;
+  /// Types of GEMMs ("f32", "bf16", ...) that the cases run: their peaks are the denominators.
+  std::vector<std::string> gemm_types;
   /// When they were asked for. `--components peak` with a size, batch or sequence: also every
-  /// product of the training step there.
+  /// GEMM of the training step there.
   std::vector<PeakCase> peak_cases;
 };
 

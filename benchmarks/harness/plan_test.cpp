@@ -33,7 +33,7 @@ class PlanTest : public ::testing::Test {
   Plan plan() const { return make_plan(options, components, sizes, traits); }
   Names names() const {
     Names all;
-    for (const Case& planned : plan().cases) all.push_back(planned.name());
+    for (const Case& test_case : plan().cases) all.push_back(test_case.name());
     return all;
   }
   Names peaks() const {
@@ -72,7 +72,7 @@ TEST_F(PlanTest, ComponentsLeftOutAreAllAndBringThePeaks) {
   EXPECT_EQ(names(), Names({"norm/forward/baseline/tiny/f32/batch:8/seq:128",
                             "loss/forward/baseline/tiny/f32/batch:8/seq:128"}));
   EXPECT_EQ(peaks(), Names({"peak/gemm/f32", "peak/bandwidth"}));
-  EXPECT_EQ(plan().product_types, Names({"f32"}));
+  EXPECT_EQ(plan().gemm_types, Names({"f32"}));
 }
 
 TEST_F(PlanTest, EachSizeHasItsOwnBatchAndSequence) {
@@ -98,21 +98,21 @@ TEST_F(PlanTest, CasesCarryTheirWorkload) {
   options.axes.passes = {Pass::backward};
   options.axes.sizes = {"small"};
   options.axes.dtypes = {Dtype::bf16};
-  const Case planned = plan().cases.at(0);
-  EXPECT_EQ(planned.component, components.data());
-  EXPECT_EQ(planned.pass, Pass::backward);
-  EXPECT_EQ(planned.size, "small");
-  EXPECT_EQ(planned.workload, (Workload{sizes[1].config, Variant(), Dtype::bf16, 6, 256}));
-  EXPECT_EQ(planned.skip_reason, "");
+  const Case test_case = plan().cases.at(0);
+  EXPECT_EQ(test_case.component, components.data());
+  EXPECT_EQ(test_case.pass, Pass::backward);
+  EXPECT_EQ(test_case.size, "small");
+  EXPECT_EQ(test_case.workload, (Workload{sizes[1].config, Variant(), Dtype::bf16, 6, 256}));
+  EXPECT_EQ(test_case.skip_reason, "");
 }
 
 TEST_F(PlanTest, CustomSize) {
   options.custom_size = ModelDimensions{.hidden_dim = 64, .n_layers = 1};
   options.axes.sizes = {"custom"};
   options.axes.components = {"step"};
-  const Case planned = plan().cases.at(0);
-  EXPECT_EQ(planned.name(), "step/train/baseline/custom/f32/batch:8/seq:128");
-  EXPECT_EQ(planned.workload.config.hidden_dim(), 64);
+  const Case test_case = plan().cases.at(0);
+  EXPECT_EQ(test_case.name(), "step/train/baseline/custom/f32/batch:8/seq:128");
+  EXPECT_EQ(test_case.workload.config.hidden_dim(), 64);
   options.custom_size = ModelDimensions{.hidden_dim = 250};
   EXPECT_EQ(error(), "n_heads = 8: must divide hidden_dim = 250, but 250 % 8 = 2");
 }
@@ -138,9 +138,9 @@ TEST_F(PlanTest, RepeatedAxesMakeNoDuplicates) {
 TEST_F(PlanTest, RefusedWorkloadsStayWithTheirReason) {
   options.axes.passes = {Pass::forward};
   options.axes.seqs = {1, 2};
-  for (const Case& planned : plan().cases) {
-    const bool refused = planned.component->name == "loss" && planned.workload.seq == 1;
-    EXPECT_EQ(planned.skip_reason, refused ? "seq = 1: no next token" : "") << planned.name();
+  for (const Case& test_case : plan().cases) {
+    const bool refused = test_case.component->name == "loss" && test_case.workload.seq == 1;
+    EXPECT_EQ(test_case.skip_reason, refused ? "seq = 1: no next token" : "") << test_case.name();
   }
   EXPECT_EQ(plan().cases.size(), 4U);
 }
@@ -161,7 +161,7 @@ TEST_F(PlanTest, Peaks) {
   options.axes.components = {"peak"};
   EXPECT_TRUE(plan().cases.empty());
   EXPECT_EQ(peaks(), Names({"peak/gemm/f32", "peak/gemm/bf16", "peak/bandwidth"}));
-  EXPECT_EQ(plan().product_types, Names({"f32", "bf16"}));
+  EXPECT_EQ(plan().gemm_types, Names({"f32", "bf16"}));
   options.axes.dtypes = {Dtype::amp_f16};
   EXPECT_EQ(peaks(), Names({"peak/gemm/f16", "peak/bandwidth"}));
   options.axes.components = {"peak", "step"};
@@ -172,7 +172,7 @@ TEST_F(PlanTest, Peaks) {
   EXPECT_TRUE(plan().peak_cases.empty());
 }
 
-TEST_F(PlanTest, NamedPeaksAtAShapeBringTheProductsOfTheStepThere) {
+TEST_F(PlanTest, NamedPeaksAtAShapeBringTheGemmsOfTheStepThere) {
   options.axes.components = {"peak"};
   options.axes.dtypes = {Dtype::f32};
   options.axes.batches = {2};
@@ -182,18 +182,18 @@ TEST_F(PlanTest, NamedPeaksAtAShapeBringTheProductsOfTheStepThere) {
   // wide as the FFN, gate and up 1024; attention's of 2 x 4 KV heads
   const Names all = peaks();
   EXPECT_EQ(Names(all.begin(), all.begin() + 2), Names({"peak/gemm/f32", "peak/bandwidth"}));
-  const std::set<std::string> products(all.begin() + 2, all.end());
-  EXPECT_EQ(products.size(), all.size() - 2);
+  const std::set<std::string> gemms(all.begin() + 2, all.end());
+  EXPECT_EQ(gemms.size(), all.size() - 2);
   std::set<std::string> expected;
   for (const char* shape :
        {"32x256x256", "256x256x32", "32x128x256", "32x256x128", "128x256x32", "32x512x256",
         "32x256x512", "512x256x32", "256x512x32", "32x1000x256", "32x256x1000", "1000x256x32",
         "32x1024x256", "32x256x1024", "1024x256x32", "8x32x16x32", "8x32x32x16", "8x16x32x32"})
     expected.insert(std::string("peak/gemm/f32/") + shape);
-  EXPECT_EQ(products, expected);
+  EXPECT_EQ(gemms, expected);
   options.filter = "32x1000x256";
   EXPECT_EQ(peaks(), Names({"peak/gemm/f32/32x1000x256"}));
-  EXPECT_EQ(plan().product_types, Names({"f32"}));
+  EXPECT_EQ(plan().gemm_types, Names({"f32"}));
   options.filter = ".";
   options.axes.sizes = {"huge"};
   EXPECT_CONTAINS(error(), "--sizes 'huge'");
@@ -206,13 +206,13 @@ TEST_F(PlanTest, NamedPeaksAtAShapeBringTheProductsOfTheStepThere) {
   EXPECT_EQ(peaks(), Names({"peak/gemm/f32", "peak/bandwidth"})) << "peaks that nobody named";
 }
 
-TEST_F(PlanTest, ProductTypes) {
-  EXPECT_EQ(product_type_name(Dtype::f64), "f64");
-  EXPECT_EQ(product_type_name(Dtype::f32), "f32");
-  EXPECT_EQ(product_type_name(Dtype::bf16), "bf16");
-  EXPECT_EQ(product_type_name(Dtype::amp_bf16), "bf16");
-  EXPECT_EQ(product_type_name(Dtype::f16), "f16");
-  EXPECT_EQ(product_type_name(Dtype::amp_f16), "f16");
+TEST_F(PlanTest, GemmTypes) {
+  EXPECT_EQ(gemm_type_name(Dtype::f64), "f64");
+  EXPECT_EQ(gemm_type_name(Dtype::f32), "f32");
+  EXPECT_EQ(gemm_type_name(Dtype::bf16), "bf16");
+  EXPECT_EQ(gemm_type_name(Dtype::amp_bf16), "bf16");
+  EXPECT_EQ(gemm_type_name(Dtype::f16), "f16");
+  EXPECT_EQ(gemm_type_name(Dtype::amp_f16), "f16");
 }
 
 class PlanFilterTest : public PlanTest {
@@ -265,11 +265,11 @@ TEST_F(PlanFilterTest, ActsOnThePeaksAndOnTheTypesToMeasure) {
   options.axes.dtypes = {Dtype::f32, Dtype::bf16};
   options.filter = "norm/.*/bf16/";
   EXPECT_TRUE(plan().peak_cases.empty());
-  EXPECT_EQ(plan().product_types, Names({"bf16"}));
+  EXPECT_EQ(plan().gemm_types, Names({"bf16"}));
   options.filter = "peak/gemm/f32";
   EXPECT_TRUE(plan().cases.empty());
   EXPECT_EQ(peaks(), Names({"peak/gemm/f32"}));
-  EXPECT_EQ(plan().product_types, Names({"f32"}));
+  EXPECT_EQ(plan().gemm_types, Names({"f32"}));
 }
 
 }  // namespace

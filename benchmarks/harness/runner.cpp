@@ -19,18 +19,18 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Of cases that should reach one rate. A variant's may be far from another's: bfloat16 products
+// Of cases that should reach one rate. A variant's may be far from another's: bfloat16 GEMMs
 // computed in float32 are thirty times as fast on some processors.
-std::string reached_key(const Case& planned) {
-  return fmt::format("{}/{}/{}/{}", planned.component->name, to_string(planned.pass),
-                     planned.workload.variant.switch_names(),
-                     product_type_name(planned.workload.dtype));
+std::string reached_key(const Case& test_case) {
+  return fmt::format("{}/{}/{}/{}", test_case.component->name, to_string(test_case.pass),
+                     test_case.workload.variant.switch_names(),
+                     gemm_type_name(test_case.workload.dtype));
 }
 
 }  // namespace
 
 struct Runner::Session {
-  const Case* planned = nullptr;
+  const Case* test_case = nullptr;
   CaseWork work;
   Metering metering;
   Comparison comparison;
@@ -44,7 +44,7 @@ struct Runner::Session {
   bool is_over() const { return !outcome.skip.empty() || !outcome.failure.empty(); }
 };
 
-Runner::Runner(const instruments::Device& device, PeakBook& peaks, const RunSettings& settings)
+Runner::Runner(const instruments::Device& device, MeasuredPeaks& peaks, const RunSettings& settings)
     : device_(device),
       peaks_(peaks),
       settings_(settings),
@@ -78,26 +78,26 @@ MemoryBudget Runner::budget_now() const {
   return memory_budget(device_, settings_.memory_limit_bytes, live_beside_);
 }
 
-std::string Runner::refuse(const Case& planned) {
-  if (!planned.skip_reason.empty()) return planned.skip_reason;
+std::string Runner::refuse(const Case& test_case) {
+  if (!test_case.skip_reason.empty()) return test_case.skip_reason;
   const auto budget = budget_now();
-  const std::string too_large = refuse_for_memory(planned, budget);
+  const std::string too_large = refuse_for_memory(test_case, budget);
   if (!too_large.empty() && settings_.admit == Admit::fitting) return too_large;
-  if (settings_.verify != Verify::off && !gate_.batch_for(planned, budget.bytes)) {
+  if (settings_.verify != Verify::off && !gate_.batch_for(test_case, budget.bytes)) {
     return fmt::format(
         "cannot be verified: its float64 reference does not fit beside it into {} ({})",
         console::format_bytes(budget.bytes), budget.source);
   }
   // A proof alone needs no peaks, and only as long as its float64 reference, which the gate limits.
-  if (settings_.verify == Verify::only || planned.cost().hardware_flops == 0) return {};
-  return refuse_for_time(planned, expected_rate(planned), settings_.max_seconds_per_case);
+  if (settings_.verify == Verify::only || test_case.cost().hardware_flops == 0) return {};
+  return refuse_for_time(test_case, expected_rate(test_case), settings_.max_seconds_per_case);
 }
 
-ProductRate Runner::expected_rate(const Case& planned) const {
-  const auto known = reached_.find(reached_key(planned));
+GemmRate Runner::expected_rate(const Case& test_case) const {
+  const auto known = reached_.find(reached_key(test_case));
   if (known != reached_.end())
     return {known->second, "the best that other cases of this component and variant reached"};
-  const std::string type = product_type_name(planned.workload.dtype);
+  const std::string type = gemm_type_name(test_case.workload.dtype);
   return {peaks_.measured_flops(type), fmt::format("the measured {} peak", type)};
 }
 
@@ -110,38 +110,38 @@ std::string Runner::refuse_after_gate(const Session& session) const {
       session.gate_seconds, kFewestIterations, settings_.max_seconds_per_case);
 }
 
-std::unique_ptr<Runner::Session> Runner::open(const Case& planned) {
+std::unique_ptr<Runner::Session> Runner::open(const Case& test_case) {
   close();
-  if (on_start_) on_start_(planned);
+  if (on_start_) on_start_(test_case);
   auto session = std::make_unique<Session>();
-  session->planned = &planned;
+  session->test_case = &test_case;
   Outcome& outcome = session->outcome;
   guarded(*session, [&] {
-    outcome.skip = refuse(planned);
+    outcome.skip = refuse(test_case);
     if (!outcome.skip.empty()) return;
     // The name of a set does not say what it is here.
-    const Variant& variant = planned.workload.variant;
+    const Variant& variant = test_case.workload.variant;
     if (variant.name() != variant.switch_names())
       outcome.add_to_label(fmt::format("{} = {}", variant.name(), variant.switch_names()));
-    session->work = build_work(device_, planned, settings_.seed, settings_.weights);
-    if (settings_.verify != Verify::off) pass_gate(planned, *session);
+    session->work = build_work(device_, test_case, settings_.seed, settings_.weights);
+    if (settings_.verify != Verify::off) pass_gate(test_case, *session);
     if (outcome.failure.empty() && settings_.verify != Verify::only)
       outcome.skip = refuse_after_gate(*session);
   });
   return session;
 }
 
-void Runner::pass_gate(const Case& planned, Session& session) {
+void Runner::pass_gate(const Case& test_case, Session& session) {
   const auto budget = budget_now();
-  const int64_t batch = gate_.batch_for(planned, budget.bytes).value();
+  const int64_t batch = gate_.batch_for(test_case, budget.bytes).value();
   std::unique_ptr<WorkItem> smaller;
   WorkItem* item = session.work.item.get();
-  if (batch != planned.workload.batch) {
+  if (batch != test_case.workload.batch) {
     session.outcome.add_to_label(fmt::format("verified at batch:{}", batch));
-    Workload workload = planned.workload;
+    Workload workload = test_case.workload;
     workload.batch = batch;
-    smaller = planned.component->build(
-        {workload, planned.pass, settings_.seed, device_.torch(), settings_.weights});
+    smaller = test_case.component->build(
+        {workload, test_case.pass, settings_.seed, device_.torch(), settings_.weights});
     item = smaller.get();
   }
   const auto start = Clock::now();
@@ -150,10 +150,10 @@ void Runner::pass_gate(const Case& planned, Session& session) {
   device_.synchronize();
   if (!smaller) {
     session.gate_seconds = seconds_since(start);
-    note_rate(planned, session.gate_seconds);
+    note_rate(test_case, session.gate_seconds);
   }
-  session.comparison = gate_.check(planned, batch, item->results());
-  const double allowed = tolerance(planned.workload.dtype);
+  session.comparison = gate_.check(test_case, batch, item->results());
+  const double allowed = tolerance(test_case.workload.dtype);
   if (session.comparison.max_rel_error > allowed) {
     session.outcome.failure = fmt::format(
         "wrong result: {} differs from the float64 baseline by {:.3g} of its largest magnitude, "
@@ -162,11 +162,11 @@ void Runner::pass_gate(const Case& planned, Session& session) {
   }
 }
 
-void Runner::note_rate(const Case& planned, double seconds) {
-  const int64_t flops = planned.cost().hardware_flops;
+void Runner::note_rate(const Case& test_case, double seconds) {
+  const int64_t flops = test_case.cost().hardware_flops;
   if (flops > 0)
-    reached_[reached_key(planned)] =
-        std::max(reached_[reached_key(planned)], static_cast<double>(flops) / seconds);
+    reached_[reached_key(test_case)] =
+        std::max(reached_[reached_key(test_case)], static_cast<double>(flops) / seconds);
 }
 
 void Runner::prepare_timing(Session& session) {
@@ -177,27 +177,27 @@ void Runner::prepare_timing(Session& session) {
     session.last_seconds = warm_up(device_, *session.work.item, settings_.timing.warm_up_seconds,
                                    settings_.max_seconds_per_case / 10);
   }
-  session.metering = meter_work(device_, *session.planned, session.work);
+  session.metering = meter_work(device_, *session.test_case, session.work);
   const auto& unknown = session.metering.profile.unknown_operators;
   if (!unknown.empty())
     session.outcome.add_to_label(
         fmt::format("counted_flops leaves out: {}", fmt::join(unknown, ", ")));
-  session.outcome.failure = wrong_flops(*session.planned, session.metering);
+  session.outcome.failure = wrong_flops(*session.test_case, session.metering);
   if (!settings_.trace_folder.empty()) {
     const auto begin = Clock::now();
-    session.outcome.add_to_label(
-        write_trace(device_, *session.work.item, session.planned->name(), settings_.trace_folder));
+    session.outcome.add_to_label(write_trace(device_, *session.work.item, session.test_case->name(),
+                                             settings_.trace_folder));
     session.start += Clock::now() - begin;  // which is not the case's time
   }
 }
 
-void Runner::repeat(const Case& planned, Outcome& outcome) {
+void Runner::repeat(const Case& test_case, Outcome& outcome) {
   if (console::interrupted()) {
     outcome.interrupted = true;
     return;
   }
-  if (!session_ || session_->planned != &planned) {
-    session_ = open(planned);
+  if (!session_ || session_->test_case != &test_case) {
+    session_ = open(test_case);
     if (!session_->is_over()) guarded(*session_, [&] { prepare_timing(*session_); });
   }
   Session& session = *session_;
@@ -244,15 +244,15 @@ void Runner::time_repetition(Session& session, Outcome& outcome) {
   session.last_seconds = seconds_since(begin) / static_cast<double>(iterations);
   ++session.repetitions;
   const double seconds = mean(timing.seconds);
-  note_rate(*session.planned, seconds);
+  note_rate(*session.test_case, seconds);
   raise_peaks(session, seconds);
   outcome.repetitions.push_back({seconds, timing.cpu_seconds, iterations,
                                  counters(session, seconds), std::move(timing.seconds)});
 }
 
 Counters Runner::counters(const Session& session, double seconds) const {
-  Counters all = fixed_counters(*session.planned, session.metering);
-  all.merge(rate_counters(*session.planned, seconds));
+  Counters all = fixed_counters(*session.test_case, session.metering);
+  all.merge(rate_counters(*session.test_case, seconds));
   if (settings_.verify != Verify::off) all["max_rel_error"] = session.comparison.max_rel_error;
   return all;
 }
@@ -261,9 +261,9 @@ Counters Runner::counters(const Session& session, double seconds) const {
 // is measured once more, and what is still above it by little is the peak. What is above it by more
 // has no shares in the end (add_shares).
 void Runner::raise_peaks(Session& session, double seconds) {
-  const Case& planned = *session.planned;
-  const std::string type = product_type_name(planned.workload.dtype);
-  const Cost cost = planned.cost();
+  const Case& test_case = *session.test_case;
+  const std::string type = gemm_type_name(test_case.workload.dtype);
+  const Cost cost = test_case.cost();
   const double rate = static_cast<double>(cost.hardware_flops) / seconds;
   const double traffic = static_cast<double>(cost.bytes) / seconds;
   const auto above_flops = [&] { return rate > 0 && rate > peaks_.measured_flops(type); };
@@ -277,12 +277,12 @@ void Runner::raise_peaks(Session& session, double seconds) {
     session.start += Clock::now() - begin;  // which is not the case's time
   }
   if (above_flops() && rate <= kLargestShare * peaks_.measured_flops(type))
-    peaks_.raise(type, rate, "reached by " + planned.name());
+    peaks_.raise(type, rate, "reached by " + test_case.name());
 }
 
-Runner::Verdict Runner::verify(const Case& planned, int64_t live_beside) {
+Runner::Verdict Runner::verify(const Case& test_case, int64_t live_beside) {
   live_beside_ = live_beside;
-  const auto session = open(planned);
+  const auto session = open(test_case);
   return {session->outcome.skip, session->outcome.failure, session->comparison.max_rel_error};
 }
 

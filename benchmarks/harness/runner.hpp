@@ -8,13 +8,13 @@
 #include <optional>
 #include <string>
 
-#include "benchmarks/harness/admission.hpp"
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/counters.hpp"
 #include "benchmarks/harness/measure.hpp"
+#include "benchmarks/harness/measured_peaks.hpp"
+#include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/parity_gate.hpp"
-#include "benchmarks/harness/peak_book.hpp"
 #include "benchmarks/harness/rows.hpp"
 
 namespace tinyllama::harness {
@@ -34,12 +34,12 @@ struct RunSettings {
 class Runner {
  public:
   /// `peaks` must outlive it.
-  Runner(const instruments::Device& device, PeakBook& peaks, const RunSettings& settings);
+  Runner(const instruments::Device& device, MeasuredPeaks& peaks, const RunSettings& settings);
 
   /// Times a case once more, into `outcome`. All but timing happens in the first call of a case.
   /// Nothing is thrown, also by a device that fails at every call from now on: errors and refusals
   /// become the outcome's.
-  void repeat(const Case& planned, Outcome& outcome);
+  void repeat(const Case& test_case, Outcome& outcome);
 
   struct Verdict {
     std::string skip;     ///< why it was not verified
@@ -48,7 +48,7 @@ class Runner {
   };
   /// Only the proof: memory check, build, gate. `live_beside`: bytes of tensors that others keep
   /// beside it, which are not left of the memory limit.
-  Verdict verify(const Case& planned, int64_t live_beside = 0);
+  Verdict verify(const Case& test_case, int64_t live_beside = 0);
 
   /// Frees the current case's work and memory.
   void close();
@@ -57,13 +57,13 @@ class Runner {
 
  private:
   struct Session;
-  std::unique_ptr<Session> open(const Case& planned);
+  std::unique_ptr<Session> open(const Case& test_case);
   MemoryBudget budget_now() const;
-  std::string refuse(const Case& planned);
-  ProductRate expected_rate(const Case& planned) const;
+  std::string refuse(const Case& test_case);
+  GemmRate expected_rate(const Case& test_case) const;
   std::string refuse_after_gate(const Session& session) const;
-  void pass_gate(const Case& planned, Session& session);
-  void note_rate(const Case& planned, double seconds);
+  void pass_gate(const Case& test_case, Session& session);
+  void note_rate(const Case& test_case, double seconds);
   void prepare_timing(Session& session);
   TimingGoal timing_goal(const Session& session) const;
   void time_repetition(Session& session, Outcome& outcome);
@@ -74,14 +74,14 @@ class Runner {
   void guarded(Session& session, Step step);
 
   instruments::Device device_;
-  PeakBook& peaks_;
+  MeasuredPeaks& peaks_;
   RunSettings settings_;
   int64_t live_beside_ = 0;  // see verify()
   ParityGate gate_;
   std::unique_ptr<CacheFlusher> flusher_;
   std::unique_ptr<Session> session_;
-  // Best rate of a component's pass in a type of products so far. Libraries may fall far short of
-  // their own best product, and a case that would take minutes is better foreseen.
+  // Best rate of a component's pass in a type of GEMMs so far. Libraries may fall far short of
+  // their own best GEMM, and a case that would take minutes is better foreseen.
   std::map<std::string, double> reached_;
   std::function<void(const Case&)> on_start_;
 

@@ -30,12 +30,12 @@ class RunnerTest : public ::testing::Test {
   void run(const std::vector<Case>& cases, int64_t repetitions = 1) {
     settings.timing.repetitions = repetitions;
     Runner runner(cpu, peaks, settings);
-    runner.on_start([this](const Case& planned) { started.push_back(planned.name()); });
-    for (const Case& planned : cases) {
+    runner.on_start([this](const Case& test_case) { started.push_back(test_case.name()); });
+    for (const Case& test_case : cases) {
       Outcome outcome;
-      for (int64_t i = 0; i < repetitions; ++i) runner.repeat(planned, outcome);
+      for (int64_t i = 0; i < repetitions; ++i) runner.repeat(test_case, outcome);
       results.push_back(
-          to_rows(planned.name(), {planned.name(), 0, repetitions}, std::move(outcome)));
+          to_rows(test_case.name(), {test_case.name(), 0, repetitions}, std::move(outcome)));
     }
     runner.close();
   }
@@ -57,7 +57,7 @@ class RunnerTest : public ::testing::Test {
   }
 
   instruments::Device cpu = instruments::Device::select("cpu");
-  PeakBook peaks{cpu};
+  MeasuredPeaks peaks{cpu};
   RunSettings settings;
   std::vector<CaseResult> results;
   std::vector<std::string> started;
@@ -189,11 +189,11 @@ TEST_F(RunnerTest, SmallBatchesAreVerifiedAtTwoAndSaySo) {
 }
 
 TEST_F(RunnerTest, RepetitionsForWhichNoTimeIsLeftAreLeftOut) {
-  Component without_products = with_forward([](const at::Tensor& x) { return x.exp(); });
-  without_products.cost = [](const Workload&, Pass) { return Cost{.bytes = 8}; };
+  Component without_gemms = with_forward([](const at::Tensor& x) { return x.exp(); });
+  without_gemms.cost = [](const Workload&, Pass) { return Cost{.bytes = 8}; };
   settings.max_seconds_per_case = 1e-9;
   settings.verify = Verify::off;  // the gate's iteration would already be too slow
-  run({testing::small_case(without_products, Pass::forward)}, 3);
+  run({testing::small_case(without_gemms, Pass::forward)}, 3);
   EXPECT_EQ(results.at(0).entries.size(), 1U);
   EXPECT_TRUE(was_measured(0));
   EXPECT_CONTAINS(entry(0).value("label", ""), "time left for 1 of 3 repetitions");
@@ -288,18 +288,18 @@ TEST_F(RunnerTest, ACaseFarAboveThePeakIsTimedAllTheSame) {
   peaks.restore(testing::made_up_peaks(1e19, 1e15, 1e15));
   Component boaster = honest;
   boaster.cost = [](const Workload& w, Pass pass) {
-    // As an attention kernel, whose products the profiler cannot count.
+    // As an attention kernel, whose GEMMs the profiler cannot count.
     constexpr int64_t claimed = 1'000'000'000'000'000'000;
     return Cost{.model_flops = claimed,
                 .hardware_flops = claimed,
                 .bytes = 8,
                 .opaque_flops = claimed - testing::linear_cost(w, pass).hardware_flops};
   };
-  const Case planned = testing::small_case(boaster, Pass::forward);
-  run({planned}, 2);
+  const Case test_case = testing::small_case(boaster, Pass::forward);
+  run({test_case}, 2);
   ASSERT_EQ(results.at(0).entries.size(), 2U + 4U) << "each repetition and the aggregates";
   EXPECT_TRUE(was_measured(0));
-  add_shares(planned, peaks, results[0]);
+  add_shares(test_case, peaks, results[0]);
   EXPECT_CONTAINS(entry(0).value("above_peak", ""), "% of the measured f32 peak: the time,");
 }
 

@@ -17,8 +17,8 @@
 #include <system_error>
 
 #include "benchmarks/console/exit.hpp"
-#include "benchmarks/harness/admission.hpp"
 #include "benchmarks/harness/counters.hpp"
+#include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
@@ -138,9 +138,9 @@ void add(std::map<std::string, double>& slowed, const KnownSlowdown& slowdown,
     refuse_pattern(fmt::format("is not a regular expression: {}", error.what()));
   }
   bool found = false;
-  for (const Case& planned : cases) {
-    if (!std::regex_search(planned.name(), pattern)) continue;
-    slowed[planned.name()] = slowdown.fraction;
+  for (const Case& test_case : cases) {
+    if (!std::regex_search(test_case.name(), pattern)) continue;
+    slowed[test_case.name()] = slowdown.fraction;
     found = true;
   }
   if (!found) refuse_pattern("no case has such a name");
@@ -177,7 +177,7 @@ ServeRequest parse_serve_request(const std::string& line, double most_seconds) {
 }
 
 struct Server::OpenCase {
-  const Case* planned = nullptr;
+  const Case* test_case = nullptr;
   CaseWork work;
 };
 
@@ -210,7 +210,7 @@ Json Server::answer(const std::string& line) {
 
 const Case& Server::find_case(const std::string& name) const {
   const auto found = std::find_if(cases_.begin(), cases_.end(),
-                                  [&](const Case& planned) { return planned.name() == name; });
+                                  [&](const Case& test_case) { return test_case.name() == name; });
   if (found == cases_.end()) {
     throw std::invalid_argument(
         fmt::format("\"case\" \"{}\": must be one of the cases that the first line names", name));
@@ -229,36 +229,36 @@ int64_t Server::live_bytes() const {
   return instruments::MemoryMeter(device_).read().live_bytes;
 }
 
-std::string Server::refuse(const Case& planned) const {
-  if (!planned.skip_reason.empty()) return planned.skip_reason;
-  return refuse_for_memory(planned,
+std::string Server::refuse(const Case& test_case) const {
+  if (!test_case.skip_reason.empty()) return test_case.skip_reason;
+  return refuse_for_memory(test_case,
                            memory_budget(device_, settings_.memory_limit_bytes, live_bytes()));
 }
 
-Runner::Verdict Server::verify(const Case& planned) {
+Runner::Verdict Server::verify(const Case& test_case) {
   if (!prover_) prover_ = std::make_unique<Runner>(device_, no_peaks_, settings_);
-  return prover_->verify(planned, live_bytes());
+  return prover_->verify(test_case, live_bytes());
 }
 
 Json Server::open(const ServeRequest& request) {
-  const Case& planned = find_case(request.case_name);
+  const Case& test_case = find_case(request.case_name);
   if (open_.contains(request.case_name)) {
     throw std::invalid_argument(
         fmt::format("\"case\" \"{}\": is open; close it first", request.case_name));
   }
   // Memory that the allocator keeps for later would not count as free.
-  if (!refuse(planned).empty()) instruments::release_cached_memory(device_);
-  const std::string reason = refuse(planned);
+  if (!refuse(test_case).empty()) instruments::release_cached_memory(device_);
+  const std::string reason = refuse(test_case);
   if (!reason.empty()) return {{"skipped", reason}};
   Json answer = {{"opened", request.case_name}};
   if (request.verify) {
-    const Runner::Verdict verdict = verify(planned);
+    const Runner::Verdict verdict = verify(test_case);
     if (!verdict.skip.empty()) return {{"skipped", verdict.skip}};
     if (!verdict.failure.empty()) return {{"failed", verdict.failure}};
     answer["max_rel_error"] = verdict.max_rel_error;
   }
   OpenCase& opened = open_[request.case_name];
-  opened.planned = &planned;
+  opened.test_case = &test_case;
   const std::string failure =
       failure_of(device_, settings_.memory_limit_bytes, [&] { prepare(request, opened, answer); });
   if (failure.empty()) return answer;
@@ -267,7 +267,7 @@ Json Server::open(const ServeRequest& request) {
 }
 
 void Server::prepare(const ServeRequest& request, OpenCase& opened, Json& answer) {
-  opened.work = build_work(device_, *opened.planned, settings_.seed, settings_.weights);
+  opened.work = build_work(device_, *opened.test_case, settings_.seed, settings_.weights);
   if (const auto slow = slowed_.find(request.case_name); slow != slowed_.end()) {
     opened.work.item =
         std::make_unique<SlowedWork>(std::move(opened.work.item), device_, slow->second);
@@ -275,10 +275,10 @@ void Server::prepare(const ServeRequest& request, OpenCase& opened, Json& answer
   answer["seconds"] =
       warm_up(device_, *opened.work.item, kWarmUpSeconds, settings_.max_seconds_per_case / 10);
   if (!request.meter) return;
-  const Metering metering = meter_work(device_, *opened.planned, opened.work);
-  const std::string wrong = wrong_flops(*opened.planned, metering);
+  const Metering metering = meter_work(device_, *opened.test_case, opened.work);
+  const std::string wrong = wrong_flops(*opened.test_case, metering);
   if (!wrong.empty()) throw std::runtime_error(wrong);
-  answer["counters"] = fixed_counters(*opened.planned, metering);
+  answer["counters"] = fixed_counters(*opened.test_case, metering);
 }
 
 Json Server::time(const ServeRequest& request) {
@@ -388,7 +388,7 @@ console::ExitCode serve(const Options& options, const Plan& plan, const instrume
   for (const KnownSlowdown& slow : options.slow)
     context["slowed"].push_back(fmt::format("{}={:g}", slow.pattern, slow.fraction));
   Json names = Json::array();
-  for (const Case& planned : plan.cases) names.push_back(planned.name());
+  for (const Case& test_case : plan.cases) names.push_back(test_case.name());
   Server server(device, plan.cases,
                 {.seed = options.seed,
                  .memory_limit_bytes = options.memory_limit_bytes.value_or(0),

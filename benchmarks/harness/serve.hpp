@@ -11,8 +11,8 @@
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/measure.hpp"
+#include "benchmarks/harness/measured_peaks.hpp"
 #include "benchmarks/harness/options.hpp"
-#include "benchmarks/harness/peak_book.hpp"
 #include "benchmarks/harness/plan.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "benchmarks/harness/runner.hpp"
@@ -53,15 +53,15 @@ class Server {
   OpenCase& find_open(const std::string& name);
   /// What open cases use: neither free nor left of the user's limit.
   int64_t live_bytes() const;
-  std::string refuse(const Case& planned) const;
-  Runner::Verdict verify(const Case& planned);
+  std::string refuse(const Case& test_case) const;
+  Runner::Verdict verify(const Case& test_case);
   void prepare(const ServeRequest& request, OpenCase& opened, Json& answer);
   void drop(const std::string& name);
 
   instruments::Device device_;
   const std::vector<Case>& cases_;
   RunSettings settings_;
-  PeakBook no_peaks_;
+  MeasuredPeaks no_peaks_;
   std::unique_ptr<Runner> prover_;  // made when the first proof is asked for
   std::unique_ptr<CacheFlusher> flusher_;
   std::map<std::string, OpenCase> open_;

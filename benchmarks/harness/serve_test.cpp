@@ -168,7 +168,7 @@ TEST_F(ServerTest, ATurnUsesItsTimeAndRunsAtLeastOnce) {
     const std::chrono::duration<double> used = std::chrono::steady_clock::now() - start;
     EXPECT_GE(used.count(), 0.05);
   }
-  EXPECT_GT(iterations, 10U) << "a product of 8 by 8 takes microseconds";
+  EXPECT_GT(iterations, 10U) << "a GEMM of 8 by 8 takes microseconds";
 }
 
 TEST_F(ServerTest, OnlyCasesThatTheExpressionFindsTakeLonger) {

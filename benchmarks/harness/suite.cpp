@@ -12,15 +12,15 @@
 #include "benchmarks/console/command_line.hpp"
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/option_grammar.hpp"
-#include "benchmarks/harness/admission.hpp"
 #include "benchmarks/harness/counters.hpp"
-#include "benchmarks/harness/interleaved.hpp"
 #include "benchmarks/harness/journal.hpp"
+#include "benchmarks/harness/measured_peaks.hpp"
+#include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/parity_gate.hpp"
-#include "benchmarks/harness/peak_cases.hpp"
 #include "benchmarks/harness/progress.hpp"
 #include "benchmarks/harness/run_context.hpp"
 #include "benchmarks/harness/runner.hpp"
+#include "benchmarks/harness/sum_of_parts.hpp"
 #include "benchmarks/harness/tables.hpp"
 #include "benchmarks/harness/trace.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
@@ -73,7 +73,7 @@ class SuiteRun {
     if (options_.verify != Verify::only) measure_peaks(progress);
     journal_peaks();
     Runner runner(device_, peaks_, settings());
-    runner.on_start([&](const Case& planned) { progress.start(planned.name()); });
+    runner.on_start([&](const Case& test_case) { progress.start(test_case.name()); });
     if (options_.verify == Verify::only) return verify_all(runner);
     register_cases(runner);
     CaseReporter reporter([&](const auto& run) { finish_case(run, progress); });
@@ -140,12 +140,12 @@ class SuiteRun {
     for (const PeakCase& peak : plan_.peak_cases) {
       if (!is_done(peak.name)) work.emplace_back(peak.name, peak.shape ? 0.2 : 5.0);
     }
-    for (const Case& planned : plan_.cases) {
-      // Half a second of preparation, and about ten times the products at 100 GFLOP/s: only the
+    for (const Case& test_case : plan_.cases) {
+      // Half a second of preparation, and about ten times the GEMMs at 100 GFLOP/s: only the
       // proportions matter.
-      if (!is_done(planned.name()))
-        work.emplace_back(planned.name(),
-                          0.5 + static_cast<double>(planned.cost().model_flops) * 1e-10);
+      if (!is_done(test_case.name()))
+        work.emplace_back(test_case.name(),
+                          0.5 + static_cast<double>(test_case.cost().model_flops) * 1e-10);
     }
     return work;
   }
@@ -168,7 +168,7 @@ class SuiteRun {
     if (peaks_.has(plan_)) return;
     progress.start("measuring the peaks of this device");
     peaks_.measure(plan_);
-    for (const auto& type : plan_.product_types) {
+    for (const auto& type : plan_.gemm_types) {
       const auto& peak = peaks_.measured(type);
       progress.say(fmt::format("measured peak {}: {}FLOP/s ({})", type,
                                console::format_count(peak.per_second), peak.source));
@@ -195,8 +195,8 @@ class SuiteRun {
     for (const PeakCase& peak : plan_.peak_cases)
       add_case(peak.name,
                [&](Outcome& outcome) { measure_peak_case(peak, peaks_, device_, outcome); });
-    for (const Case& planned : plan_.cases)
-      add_case(planned.name(), [&](Outcome& outcome) { runner.repeat(planned, outcome); });
+    for (const Case& test_case : plan_.cases)
+      add_case(test_case.name(), [&](Outcome& outcome) { runner.repeat(test_case, outcome); });
   }
 
   // Google Benchmark calls once a repetition, for one iteration by its count.
@@ -240,15 +240,15 @@ class SuiteRun {
 
   console::ExitCode verify_all(Runner& runner) {
     bool failed = false;
-    for (const Case& planned : plan_.cases) {
+    for (const Case& test_case : plan_.cases) {
       if (console::interrupted()) return console::ExitCode::interrupted;
-      const auto verdict = runner.verify(planned);
+      const auto verdict = runner.verify(test_case);
       failed = failed || !verdict.failure.empty();
       const std::string outcome = !verdict.failure.empty() ? "FAILED: " + verdict.failure
                                   : !verdict.skip.empty()  ? "skipped: " + verdict.skip
                                                            : "proved";
-      fmt::print("{:<70} {:>9.2e} of {:g} allowed  {}\n", planned.name(), verdict.max_rel_error,
-                 tolerance(planned.workload.dtype), outcome);
+      fmt::print("{:<70} {:>9.2e} of {:g} allowed  {}\n", test_case.name(), verdict.max_rel_error,
+                 tolerance(test_case.workload.dtype), outcome);
     }
     return failed ? console::ExitCode::failed : console::ExitCode::ok;
   }
@@ -257,7 +257,7 @@ class SuiteRun {
   void sort_results() {
     std::vector<std::string> order;
     for (const PeakCase& peak : plan_.peak_cases) order.push_back(peak.name);
-    for (const Case& planned : plan_.cases) order.push_back(planned.name());
+    for (const Case& test_case : plan_.cases) order.push_back(test_case.name());
     const auto position = [&](const CaseResult& result) {
       return std::find(order.begin(), order.end(), result.name) - order.begin();
     };
@@ -316,7 +316,7 @@ class SuiteRun {
   const instruments::Device& device_;
   const PartsOfStep& step_;
   const Weights* weights_;
-  PeakBook peaks_;
+  MeasuredPeaks peaks_;
   ResultDocument document_;
   std::map<std::string, Outcome> outcomes_;  // of cases that are not over
   std::optional<Journal> journal_;

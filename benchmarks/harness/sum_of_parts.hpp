@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
+#include "benchmarks/harness/runner.hpp"
 
 namespace tinyllama::harness {
 
@@ -34,5 +35,13 @@ using MeasureInterleaved = std::function<std::vector<double>(const std::vector<c
 /// what it returns, and says beside what the rows give.
 std::string sum_of_parts_lines(const std::vector<MeasuredCase>& measured, const PartsOfStep& step,
                                const MeasureInterleaved& measure = {});
+
+/// Seconds of an iteration of each case: all are built and warmed up, then timed in short slices,
+/// one of each a round; medians over the rounds, five or as many as `settings.max_seconds_per_case`
+/// has time for. Nothing where they do not fit into memory together, a round would take longer than
+/// that, or one fails. Proofs are the caller's.
+std::vector<double> time_cases_interleaved(const instruments::Device& device,
+                                           const std::vector<const Case*>& cases,
+                                           const RunSettings& settings);
 
 }  // namespace tinyllama::harness

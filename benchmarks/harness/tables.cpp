@@ -387,7 +387,7 @@ std::string result_tables(const Options& options, const std::vector<Case>& cases
 }
 
 std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<CaseResult>& results,
-                             bool interrupted, size_t planned) {
+                             bool interrupted, size_t all) {
   std::string text;
   const auto add = [&](const std::string& name, std::string figure, double value,
                        const char* unit) {
@@ -416,7 +416,7 @@ std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<C
     }
   }
   const size_t done = measured + failed + skipped;
-  if (interrupted) return text + fmt::format("INTERRUPTED: {} of {} cases done\n", done, planned);
+  if (interrupted) return text + fmt::format("INTERRUPTED: {} of {} cases done\n", done, all);
   if (failed > 0) return text + fmt::format("FAILED: {} of {} cases failed\n", failed, done);
   if (measured == 0) return text + fmt::format("NOTHING MEASURED: {} cases skipped\n", skipped);
   const std::string beside = skipped > 0 ? fmt::format(", {} skipped", skipped) : "";

@@ -48,8 +48,8 @@ std::string result_tables(const Options& options, const std::vector<Case>& cases
 ///   FAILED: 1 of 12 cases failed
 ///   NOTHING MEASURED: 3 cases skipped
 ///   INTERRUPTED: 2 of 12 cases done
-/// `interrupted`: the run ended before it was through all of its `planned` cases.
+/// `interrupted`: the run ended before it was through `all` its cases.
 std::string figures_of_merit(const std::vector<Case>& cases, const std::vector<CaseResult>& results,
-                             bool interrupted, size_t planned);
+                             bool interrupted, size_t all);
 
 }  // namespace tinyllama::harness

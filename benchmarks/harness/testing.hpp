@@ -15,7 +15,7 @@
 
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/layer_work.hpp"
-#include "benchmarks/harness/peak_book.hpp"
+#include "benchmarks/harness/measured_peaks.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "model/testing.hpp"
 #include "tests/fuzzing/file_testing.hpp"
@@ -54,13 +54,13 @@ struct Mistake {
 
 inline Cost linear_cost(const Workload& w, Pass pass) {
   const int64_t D = w.config.hidden_dim();
-  const int64_t products = pass == Pass::forward ? 1 : pass == Pass::backward ? 2 : 3;
-  const int64_t flops = products * 2 * w.tokens() * D * D;
+  const int64_t gemms = pass == Pass::forward ? 1 : pass == Pass::backward ? 2 : 3;
+  const int64_t flops = gemms * 2 * w.tokens() * D * D;
   return {.parameters = D * D,
           .model_flops = flops,
           .causal_flops = flops,
           .hardware_flops = flops,
-          .bytes = products * (2 * w.tokens() * D + D * D)};
+          .bytes = gemms * (2 * w.tokens() * D + D * D)};
 }
 
 /// y = x W^T with x [B, S, D] and W [D, D]. Counts its forwards outside float64 where `forwards` is

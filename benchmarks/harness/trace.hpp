@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "benchmarks/harness/component.hpp"
+#include "benchmarks/harness/case.hpp"
 #include "benchmarks/instruments/device.hpp"
 
 namespace tinyllama::harness {

@@ -1,4 +1,4 @@
-#include "benchmarks/harness/weights_option.hpp"
+#include "benchmarks/harness/options.hpp"
 
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>

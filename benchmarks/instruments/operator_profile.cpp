@@ -151,11 +151,11 @@ int64_t sum_outermost(std::vector<const KinetoEvent*> gemms) {
 
 }  // namespace
 
-bool is_counted_product(std::string_view name) {
+bool is_counted_gemm(std::string_view name) {
   return kCountedGemms.contains(name);
 }
 
-bool is_onednn_product(std::string_view name) {
+bool is_onednn_gemm(std::string_view name) {
   return name == kOnednnGemm;
 }
 
@@ -235,15 +235,15 @@ OperatorProfile profile_operators(const Device& device, const std::function<void
     if (is_kernel(event, device)) ++*profile.kernels;
     if (event.deviceType() != c10::DeviceType::CPU) continue;
     const std::string name = event.name();
-    if (is_counted_product(name)) {
+    if (is_counted_gemm(name)) {
       gemms.push_back(&event);
-    } else if (is_onednn_product(name)) {
-      profile.product_flops += onednn_flops(event);
+    } else if (is_onednn_gemm(name)) {
+      profile.gemm_flops += onednn_flops(event);
     } else if (is_operator(name) && !is_known_otherwise(name)) {
       unknown.insert(name);
     }
   }
-  profile.product_flops += sum_outermost(std::move(gemms));
+  profile.gemm_flops += sum_outermost(std::move(gemms));
   profile.unknown_operators.assign(unknown.begin(), unknown.end());
   return profile;
 }

@@ -27,9 +27,9 @@ int64_t count_operators(const std::function<void()>& work);
 struct OperatorProfile {
   /// FLOPs of the GEMMs, counted by Kineto from the shapes of their operands: a multiply-add is 2.
   /// Independent of the model's own formulas, which it proves.
-  int64_t product_flops = 0;
+  int64_t gemm_flops = 0;
   /// Operators, sorted, that Kineto counts no GEMMs for and that are not known to have none:
-  /// product_flops may lack theirs.
+  /// gemm_flops may lack theirs.
   std::vector<std::string> unknown_operators;
   /// Kernels launched on the GPU; nothing on a CPU.
   std::optional<int64_t> kernels;
@@ -39,9 +39,9 @@ struct OperatorProfile {
 OperatorProfile profile_operators(const Device& device, const std::function<void()>& work);
 
 /// Operators that are GEMMs whose FLOPs Kineto computes from their shapes.
-bool is_counted_product(std::string_view name);
+bool is_counted_gemm(std::string_view name);
 /// oneDNN's GEMM of [m, k] and [n, k], for which Kineto has no formula.
-bool is_onednn_product(std::string_view name);
+bool is_onednn_gemm(std::string_view name);
 /// Operators that touch no element: views, allocations, and those that only call others. Their own
 /// time is the library's, not the computation's.
 bool is_dispatch_only(std::string_view name);

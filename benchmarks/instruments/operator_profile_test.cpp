@@ -39,17 +39,17 @@ class OperatorProfileTest : public ::testing::Test {
 
 TEST_F(OperatorProfileTest, CountsGemmsOfKnownShapes) {
   const at::Tensor a = ones({3, 5}), b = ones({5, 7}), batch = ones({2, 3, 5});
-  EXPECT_EQ(profile([] {}).product_flops, 0);
+  EXPECT_EQ(profile([] {}).gemm_flops, 0);
   EXPECT_FALSE(profile([] {}).kernels.has_value()) << "of a CPU";
-  EXPECT_EQ(profile([&] { a.mm(b); }).product_flops, 2 * 3 * 5 * 7);
-  EXPECT_EQ(profile([&] { batch.matmul(b); }).product_flops, 2 * 2 * 3 * 5 * 7);
-  EXPECT_EQ(profile([&] { batch.bmm(batch.transpose(1, 2)); }).product_flops, 2 * 2 * 3 * 5 * 3);
+  EXPECT_EQ(profile([&] { a.mm(b); }).gemm_flops, 2 * 3 * 5 * 7);
+  EXPECT_EQ(profile([&] { batch.matmul(b); }).gemm_flops, 2 * 2 * 3 * 5 * 7);
+  EXPECT_EQ(profile([&] { batch.bmm(batch.transpose(1, 2)); }).gemm_flops, 2 * 2 * 3 * 5 * 3);
 }
 
 TEST_F(OperatorProfileTest, CountsTheGemmsOfTheBackward) {
   const at::Tensor a = ones({3, 5}), b = ones({5, 7});
-  EXPECT_EQ(profile([&] { a.mm(b).sum().backward(); }).product_flops, 3 * 2 * 3 * 5 * 7);
-  EXPECT_EQ(profile([&] { a.detach().mm(b).sum().backward(); }).product_flops, 2 * 2 * 3 * 5 * 7);
+  EXPECT_EQ(profile([&] { a.mm(b).sum().backward(); }).gemm_flops, 3 * 2 * 3 * 5 * 7);
+  EXPECT_EQ(profile([&] { a.detach().mm(b).sum().backward(); }).gemm_flops, 2 * 2 * 3 * 5 * 7);
 }
 
 TEST_F(OperatorProfileTest, CountsAGemmUnderAutocastOnce) {
@@ -57,13 +57,13 @@ TEST_F(OperatorProfileTest, CountsAGemmUnderAutocastOnce) {
   at::autocast::set_autocast_enabled(c10::DeviceType::CPU, true);
   const auto counted = profile([&] { batch.bmm(batch.transpose(1, 2)); });
   at::autocast::set_autocast_enabled(c10::DeviceType::CPU, false);
-  EXPECT_EQ(counted.product_flops, 2 * 2 * 3 * 5 * 3);
+  EXPECT_EQ(counted.gemm_flops, 2 * 2 * 3 * 5 * 3);
 }
 
 TEST_F(OperatorProfileTest, ElementwiseWorkHasNoGemms) {
   const at::Tensor a = ones({3, 5});
   const auto elementwise = profile([&] { (a * a + a).exp().sum().backward(); });
-  EXPECT_EQ(elementwise.product_flops, 0);
+  EXPECT_EQ(elementwise.gemm_flops, 0);
   EXPECT_EQ(elementwise.unknown_operators, std::vector<std::string>());
 }
 
@@ -78,14 +78,14 @@ TEST_F(OperatorProfileTest, NamesOperatorsThatItDoesNotKnow) {
 TEST_F(OperatorProfileTest, LeavesAttentionKernelsToTheFormulas) {
   const at::Tensor q = ones({1, 2, 8, 16});
   const auto fused = profile([&] { at::scaled_dot_product_attention(q, q, q).sum().backward(); });
-  EXPECT_EQ(fused.product_flops, 0);
+  EXPECT_EQ(fused.gemm_flops, 0);
   EXPECT_EQ(fused.unknown_operators, std::vector<std::string>());
 }
 
 TEST_F(OperatorProfileTest, EndsTheProfilerWhenTheWorkThrows) {
   EXPECT_THROW(profile([] { throw std::runtime_error("no"); }), std::runtime_error);
   const at::Tensor a = ones({3, 5});
-  EXPECT_EQ(profile([&] { a.mm(a.t()); }).product_flops, 2 * 3 * 5 * 3);
+  EXPECT_EQ(profile([&] { a.mm(a.t()); }).gemm_flops, 2 * 3 * 5 * 3);
 }
 
 TEST_F(OperatorProfileTest, CountsKernelsOfAGpu) {

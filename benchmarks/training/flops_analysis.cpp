@@ -265,7 +265,7 @@ std::vector<ComponentCost> component_costs(const Workload& workload, int64_t mic
 Denominators measure_denominators(const instruments::Device& device, const Workload& workload,
                                   const FlopsMeasurement& measurement,
                                   const std::filesystem::path& device_peaks) {
-  const std::string type = product_type_name(workload.dtype);
+  const std::string type = gemm_type_name(workload.dtype);
   const c10::ScalarType scalar = compute_type(workload.dtype);
   const auto paths = gemm_paths(scalar, device.torch().type());
   std::vector<instruments::GemmShape> shapes;

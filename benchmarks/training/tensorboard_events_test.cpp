@@ -11,8 +11,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "tests/fuzzing/file_testing.hpp"
 #include "model/testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::training {
 namespace {

@@ -20,8 +20,8 @@
 #include "benchmarks/training/token_data.hpp"
 #include "benchmarks/training/train_options.hpp"
 #include "model/adamw.hpp"
-#include "model/train_step.hpp"
 #include "model/tiny_llama.hpp"
+#include "model/train_step.hpp"
 
 namespace tinyllama::training {
 

@@ -7,8 +7,8 @@
 #include <fstream>
 #include <string>
 
-#include "tests/fuzzing/file_testing.hpp"
 #include "model/testing.hpp"
+#include "tests/fuzzing/file_testing.hpp"
 
 namespace tinyllama::training {
 namespace {

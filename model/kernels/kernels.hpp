@@ -59,8 +59,8 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 at::Tensor swiglu_merged(const at::Tensor& gate_up);
 
 // Cross-entropy of rows of logits, with the gradient written where the logits were. No autograd: a
-// caller that holds the logits (a chunk of them) composes these with the matrix multiplications around
-// them.
+// caller that holds the logits (a chunk of them) composes these with the matrix multiplications
+// around them.
 
 /// logits [n, V] contiguous (f32, f64, bf16, f16), targets [n] int64 -> each row's loss
 /// log(sum(exp(logits))) - logits[target], [n], float32 (float64 for float64); 0 where the target

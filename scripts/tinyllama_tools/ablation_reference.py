@@ -61,7 +61,7 @@ ROADMAP = (
         "20-30 % slower, activations / 2-4",
     ),
     Roadmap("onednn", "float32 products through oneDNN (CPU)", "Library (not in the workshop)"),
-    Roadmap("wide_products", "narrow products in float32 (CPU)", "Library (not in the workshop)"),
+    Roadmap("wide_gemm", "narrow products in float32 (CPU)", "Library (not in the workshop)"),
     Roadmap(
         "graph",
         "the whole step captured and replayed (GPU)",

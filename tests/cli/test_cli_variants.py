@@ -35,10 +35,10 @@ def test_what_the_device_or_type_lacks_is_skipped_with_the_reason(program: Progr
     choice = [*MODEL, *RUN, "--components=full_step", "--verify=only"]
     graph = program.run(*choice, "--variants=graph")
     assert (graph.returncode, "skipped: graph: only a GPU" in graph.stdout) == (0, True)
-    wide = program.run(*choice, "--variants=wide_products")
-    assert "skipped: wide_products: f32 is not narrower" in wide.stdout
+    wide = program.run(*choice, "--variants=wide_gemm")
+    assert "skipped: wide_gemm: f32 is not narrower" in wide.stdout
     onednn = program.run(*choice, "--variants=onednn", "--dtypes=bf16")
-    assert "skipped: onednn: changes float32 products" in onednn.stdout
+    assert "skipped: onednn: changes float32 GEMMs" in onednn.stdout
 
 
 def test_order_and_repetition_of_switches_do_not_matter(program: Program) -> None:

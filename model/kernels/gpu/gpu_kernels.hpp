@@ -1,8 +1,8 @@
 // The kernels of a GPU, as a table: one source (kernels.cpp) that hipcc,
-// nvcc and, with emulation_testing.hpp in place of a GPU, any C++ compiler build. Arguments are those of
-// the CPU's range kernels; pointers are to memory of the current device. Every kernel is enqueued
-// on the stream that it is given and nothing waits for it. No result depends on the order in which
-// threads run: nothing is added up by atomics. A launch that the runtime refuses throws
+// nvcc and, with emulation_testing.hpp in place of a GPU, any C++ compiler build. Arguments are
+// those of the CPU's range kernels; pointers are to memory of the current device. Every kernel is
+// enqueued on the stream that it is given and nothing waits for it. No result depends on the order
+// in which threads run: nothing is added up by atomics. A launch that the runtime refuses throws
 // std::runtime_error.
 //
 // To add one: its pointer here, its kernel and its line in kernels.cpp, its test in

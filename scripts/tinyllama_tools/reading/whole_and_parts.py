@@ -13,7 +13,7 @@ from tinyllama_tools.reading.case_name import CaseName, parse_case_name
 
 BASELINE, OPTIMIZED = "baseline", "optimized"
 FUSED = frozenset({"qkv", "gate_up", "fused_swiglu", "sdpa", "fused_adamw"})
-PRODUCTS = frozenset({"onednn", "wide_products", "layout"})
+PRODUCTS = frozenset({"onednn", "wide_gemm", "layout"})
 CHECKPOINT = "checkpoint"
 # Switches that change a component; the others leave it as the baseline has it.
 SWITCHES: Mapping[str, frozenset[str]] = {

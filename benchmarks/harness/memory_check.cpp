@@ -1,4 +1,4 @@
-#include "benchmarks/harness/admission.hpp"
+#include "benchmarks/harness/memory_check.hpp"
 
 #include <fmt/format.h>
 
@@ -16,15 +16,15 @@ MemoryBudget memory_budget(const instruments::Device& device, int64_t limit_byte
   return {left, live_bytes > 0 ? "left of --memory-limit" : "--memory-limit"};
 }
 
-std::string refuse_for_memory(const Case& planned, const MemoryBudget& budget) {
-  const int64_t predicted = planned.memory().peak();
+std::string refuse_for_memory(const Case& test_case, const MemoryBudget& budget) {
+  const int64_t predicted = test_case.memory().peak();
   if (predicted <= budget.bytes) return {};
   return fmt::format("predicted peak memory {} exceeds {} ({})", console::format_bytes(predicted),
                      console::format_bytes(budget.bytes), budget.source);
 }
 
-std::string refuse_for_time(const Case& planned, const ProductRate& rate, double max_seconds) {
-  const double seconds = kFewestIterations * static_cast<double>(planned.cost().hardware_flops) /
+std::string refuse_for_time(const Case& test_case, const GemmRate& rate, double max_seconds) {
+  const double seconds = kFewestIterations * static_cast<double>(test_case.cost().hardware_flops) /
                          rate.flops_per_second;
   if (seconds <= max_seconds) return {};
   return fmt::format(

@@ -8,31 +8,32 @@
 #include <vector>
 
 #include "benchmarks/harness/plan.hpp"
+#include "benchmarks/harness/rows.hpp"
 #include "benchmarks/instruments/peaks.hpp"
 
 namespace tinyllama::harness {
 
-class PeakBook {
+class MeasuredPeaks {
  public:
-  explicit PeakBook(const instruments::Device& device);
+  explicit MeasuredPeaks(const instruments::Device& device);
 
   /// Measures what the plan's rows are held against, what a journal brought along excepted: each of
-  /// its types of products, with the matrix shapes of its cases; the last-level cache's bandwidth,
+  /// its types of GEMMs, with the matrix shapes of its cases; the last-level cache's bandwidth,
   /// and memory's where a case has more traffic than fits into the cache or a row is of it.
   void measure(const Plan& plan);
-  /// Measures products of one type again, or bandwidth, keeps the better figure, and returns what
+  /// Measures GEMMs of one type again, or bandwidth, keeps the better figure, and returns what
   /// was measured now.
   instruments::MeasuredPeak measure_flops_again(const std::string& type);
   instruments::MeasuredPeak measure_bandwidth_again();
-  /// The best of products of one shape. One that beats the peak of its type becomes it; throws
+  /// The best of GEMMs of one shape. One that beats the peak of its type becomes it; throws
   /// std::runtime_error for one that beats the datasheet's figure, which no right time can.
-  instruments::MeasuredPeak measure_product(const std::string& type,
-                                            const instruments::GemmShape& shape);
-  /// A case reached this rate, which no product could beat, so it is the peak.
+  instruments::MeasuredPeak measure_gemm(const std::string& type,
+                                         const instruments::GemmShape& shape);
+  /// A case reached this rate, which no GEMM could beat, so it is the peak.
   void raise(const std::string& type, double flops_per_second, const std::string& source);
   void set_datasheet(std::optional<instruments::DatasheetPeaks> datasheet);
 
-  /// FLOP/s of products in `type`; throws std::out_of_range for a type that was not measured.
+  /// FLOP/s of GEMMs in `type`; throws std::out_of_range for a type that was not measured.
   double measured_flops(const std::string& type) const { return flops_.at(type).per_second; }
   const instruments::MeasuredPeak& measured(const std::string& type) const {
     return flops_.at(type);
@@ -59,7 +60,13 @@ class PeakBook {
   std::optional<instruments::DatasheetPeaks> datasheet_;
 };
 
-/// Shapes of the matrix products that the cases run, without repetitions.
-std::vector<instruments::GemmShape> product_shapes(const std::vector<Case>& cases);
+/// Shapes of the matrix multiplications that the cases run, without repetitions.
+std::vector<instruments::GemmShape> gemm_shapes(const std::vector<Case>& cases);
+
+/// One repetition of a row of Plan::peak_cases. Its time is that of 10^9 FLOPs, or of 10^9 bytes,
+/// at the rate measured now, and with a shape of one such matrix multiplication; a better rate than
+/// before becomes the peak.
+void measure_peak_case(const PeakCase& peak, MeasuredPeaks& peaks,
+                       const instruments::Device& device, Outcome& outcome);
 
 }  // namespace tinyllama::harness

@@ -1,4 +1,4 @@
-#include "benchmarks/harness/admission.hpp"
+#include "benchmarks/harness/memory_check.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,30 +7,30 @@
 namespace tinyllama::harness {
 namespace {
 
-class AdmissionTest : public ::testing::Test {
+class MemoryCheckTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    planned.known_memory = PredictedMemory{.weights = 1000, .temporary = 536};
+    test_case.known_memory = PredictedMemory{.weights = 1000, .temporary = 536};
     component.cost = [](const Workload&, Pass) { return Cost{.hardware_flops = 2'000'000'000}; };
   }
   Component component = testing::linear_component();
-  Case planned = testing::small_case(component, Pass::forward, Dtype::amp_bf16);
+  Case test_case = testing::small_case(component, Pass::forward, Dtype::amp_bf16);
   instruments::Device cpu = instruments::Device::select("cpu");
 };
 
-TEST_F(AdmissionTest, FitsUpToTheBudget) {
-  EXPECT_EQ(refuse_for_memory(planned, {1536, "free on the device"}), "");
-  EXPECT_EQ(refuse_for_memory(planned, {1537, "free on the device"}), "");
+TEST_F(MemoryCheckTest, FitsUpToTheBudget) {
+  EXPECT_EQ(refuse_for_memory(test_case, {1536, "free on the device"}), "");
+  EXPECT_EQ(refuse_for_memory(test_case, {1537, "free on the device"}), "");
 }
 
-TEST_F(AdmissionTest, RefusalHasBothNumbersAndTheirSource) {
-  EXPECT_EQ(refuse_for_memory(planned, {1535, "--memory-limit"}),
+TEST_F(MemoryCheckTest, RefusalHasBothNumbersAndTheirSource) {
+  EXPECT_EQ(refuse_for_memory(test_case, {1535, "--memory-limit"}),
             "predicted peak memory 1.50 KiB exceeds 1.50 KiB (--memory-limit)");
-  EXPECT_EQ(refuse_for_memory(planned, {1024, "free on the device"}),
+  EXPECT_EQ(refuse_for_memory(test_case, {1024, "free on the device"}),
             "predicted peak memory 1.50 KiB exceeds 1.00 KiB (free on the device)");
 }
 
-TEST_F(AdmissionTest, BudgetIsTheLowerOfLimitAndFreeMemory) {
+TEST_F(MemoryCheckTest, BudgetIsTheLowerOfLimitAndFreeMemory) {
   const MemoryBudget limited = memory_budget(cpu, 1000, 0);
   EXPECT_EQ(limited.bytes, 1000);
   EXPECT_EQ(limited.source, "--memory-limit");
@@ -42,7 +42,7 @@ TEST_F(AdmissionTest, BudgetIsTheLowerOfLimitAndFreeMemory) {
   }
 }
 
-TEST_F(AdmissionTest, LiveBytesAreNotLeftOfTheLimitHoweverMuchIsFree) {
+TEST_F(MemoryCheckTest, LiveBytesAreNotLeftOfTheLimitHoweverMuchIsFree) {
   // Limits below and above what is free.
   for (const int64_t limit : {int64_t{5000}, INT64_MAX}) {
     const MemoryBudget left = memory_budget(cpu, limit, limit - 1000);
@@ -53,17 +53,17 @@ TEST_F(AdmissionTest, LiveBytesAreNotLeftOfTheLimitHoweverMuchIsFree) {
   EXPECT_EQ(memory_budget(cpu, 0, INT64_MAX).source, "free on the device");
 }
 
-TEST_F(AdmissionTest, TimeOfTheProductsAtTheRateGiven) {
-  const ProductRate rate{1e9, "the measured bf16 peak"};
-  EXPECT_EQ(refuse_for_time(planned, rate, kFewestIterations * 2.0), "");
-  EXPECT_EQ(refuse_for_time(planned, rate, 5.5),
+TEST_F(MemoryCheckTest, TimeOfTheGemmsAtTheRateGiven) {
+  const GemmRate rate{1e9, "the measured bf16 peak"};
+  EXPECT_EQ(refuse_for_time(test_case, rate, kFewestIterations * 2.0), "");
+  EXPECT_EQ(refuse_for_time(test_case, rate, 5.5),
             "3 iterations need at least 6.0 s at 1.00 GFLOP/s (the measured bf16 peak), more than "
             "--max-seconds-per-case 5.5");
 }
 
-TEST_F(AdmissionTest, ComponentsWithoutProductsAreNeverTooSlow) {
+TEST_F(MemoryCheckTest, ComponentsWithoutGemmsAreNeverTooSlow) {
   component.cost = [](const Workload&, Pass) { return Cost{.bytes = INT64_MAX}; };
-  EXPECT_EQ(refuse_for_time(planned, {1.0, "slow"}, 1e-9), "");
+  EXPECT_EQ(refuse_for_time(test_case, {1.0, "slow"}, 1e-9), "");
 }
 
 }  // namespace

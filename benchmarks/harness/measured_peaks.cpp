@@ -1,4 +1,4 @@
-#include "benchmarks/harness/peak_book.hpp"
+#include "benchmarks/harness/measured_peaks.hpp"
 
 #include <fmt/format.h>
 
@@ -6,6 +6,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "benchmarks/console/exit.hpp"
+#include "benchmarks/harness/measure.hpp"
 #include "model/step_gemms.hpp"
 
 namespace tinyllama::harness {
@@ -14,7 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr double kSecondsPerType = 3.0;
-constexpr double kSecondsPerProduct = 0.05;
+constexpr double kSecondsPerGemm = 0.05;
 
 Json to_json(const instruments::MeasuredPeak& peak, const char* unit) {
   return {{unit, peak.per_second}, {"source", peak.source}};
@@ -31,28 +33,36 @@ instruments::MeasuredPeak measure_type(const instruments::Device& device, const 
   return instruments::measure_gemm_peak(device, type, paths, shapes, kSecondsPerType);
 }
 
+constexpr double kGiga = 1e9;
+
+instruments::MeasuredPeak measure_again(const PeakCase& peak, MeasuredPeaks& peaks) {
+  if (peak.type.empty()) return peaks.measure_bandwidth_again();
+  return peak.shape ? peaks.measure_gemm(peak.type, *peak.shape)
+                    : peaks.measure_flops_again(peak.type);
+}
+
 }  // namespace
 
-PeakBook::PeakBook(const instruments::Device& device) : device_(device) {}
+MeasuredPeaks::MeasuredPeaks(const instruments::Device& device) : device_(device) {}
 
-void PeakBook::measure(const Plan& plan) {
-  shapes_ = product_shapes(plan.cases);
+void MeasuredPeaks::measure(const Plan& plan) {
+  shapes_ = gemm_shapes(plan.cases);
   const bool wants_memory = needs_memory_bandwidth(plan) && bandwidth_.memory.per_second == 0;
   if (wants_memory || bandwidth_.cache.per_second == 0)
     bandwidth_ = instruments::measure_bandwidth(device_, wants_memory);
-  for (const auto& type : plan.product_types) {
+  for (const auto& type : plan.gemm_types) {
     if (flops_.contains(type)) continue;
     flops_[type] = measure_type(device_, type, shapes_);
   }
 }
 
-instruments::MeasuredPeak PeakBook::measure_flops_again(const std::string& type) {
+instruments::MeasuredPeak MeasuredPeaks::measure_flops_again(const std::string& type) {
   const auto again = measure_type(device_, type, shapes_);
   if (again.per_second > measured_flops(type)) flops_[type] = again;
   return again;
 }
 
-instruments::MeasuredPeak PeakBook::measure_bandwidth_again() {
+instruments::MeasuredPeak MeasuredPeaks::measure_bandwidth_again() {
   const bool with_memory = bandwidth_.memory.per_second > 0;
   const auto again = instruments::measure_bandwidth(device_, with_memory);
   if (again.memory.per_second > bandwidth_.memory.per_second) bandwidth_.memory = again.memory;
@@ -60,15 +70,15 @@ instruments::MeasuredPeak PeakBook::measure_bandwidth_again() {
   return again.memory;
 }
 
-instruments::MeasuredPeak PeakBook::measure_product(const std::string& type,
-                                                    const instruments::GemmShape& shape) {
+instruments::MeasuredPeak MeasuredPeaks::measure_gemm(const std::string& type,
+                                                      const instruments::GemmShape& shape) {
   const c10::ScalarType scalar = compute_type(parse_dtype(type));
   const auto paths = gemm_paths(scalar, device_.torch().type(), shape.batch > 1);
-  const auto found = instruments::measure_gemm(device_, scalar, paths, shape, kSecondsPerProduct);
+  const auto found = instruments::measure_gemm(device_, scalar, paths, shape, kSecondsPerGemm);
   if (datasheet_ && datasheet_->flops.contains(type) &&
       found.per_second > datasheet_->flops.at(type)) {
     throw std::runtime_error(fmt::format(
-        "{:.4g} FLOP/s by {} are above the datasheet's {:.4g} of {}: a wrong time, or products in "
+        "{:.4g} FLOP/s by {} are above the datasheet's {:.4g} of {}: a wrong time, or GEMMs in "
         "fewer bits",
         found.per_second, found.source, datasheet_->flops.at(type), type));
   }
@@ -76,24 +86,25 @@ instruments::MeasuredPeak PeakBook::measure_product(const std::string& type,
   return found;
 }
 
-void PeakBook::raise(const std::string& type, double flops_per_second, const std::string& source) {
+void MeasuredPeaks::raise(const std::string& type, double flops_per_second,
+                          const std::string& source) {
   flops_[type] = {flops_per_second, source};
 }
 
-void PeakBook::set_datasheet(std::optional<instruments::DatasheetPeaks> datasheet) {
+void MeasuredPeaks::set_datasheet(std::optional<instruments::DatasheetPeaks> datasheet) {
   datasheet_ = std::move(datasheet);
 }
 
-double PeakBook::mfu_flops(const std::string& type) const {
+double MeasuredPeaks::mfu_flops(const std::string& type) const {
   if (datasheet_ && datasheet_->flops.contains(type)) return datasheet_->flops.at(type);
   return measured_flops(type);
 }
 
-double PeakBook::bandwidth(int64_t bytes) const {
+double MeasuredPeaks::bandwidth(int64_t bytes) const {
   return instruments::attainable_bandwidth(bandwidth_, device_.description(), bytes);
 }
 
-Json PeakBook::to_json() const {
+Json MeasuredPeaks::to_json() const {
   Json measured = Json::object();
   for (const auto& [type, peak] : flops_)
     measured[type] = harness::to_json(peak, "flops_per_second");
@@ -115,8 +126,8 @@ Json PeakBook::to_json() const {
                       : "the measured peak: no datasheet figure is known for this device"}};
 }
 
-void PeakBook::restore(const Json& json, const std::vector<Case>& cases) {
-  shapes_ = product_shapes(cases);
+void MeasuredPeaks::restore(const Json& json, const std::vector<Case>& cases) {
+  shapes_ = gemm_shapes(cases);
   for (const auto& [key, value] : json.at("measured").items()) {
     if (key == "memory_bandwidth") {
       bandwidth_.memory = from_json(value, "bytes_per_second");
@@ -128,29 +139,53 @@ void PeakBook::restore(const Json& json, const std::vector<Case>& cases) {
   }
 }
 
-bool PeakBook::has(const Plan& plan) const {
+bool MeasuredPeaks::has(const Plan& plan) const {
   return bandwidth_.cache.per_second > 0 &&
          (bandwidth_.memory.per_second > 0 || !needs_memory_bandwidth(plan)) &&
-         std::ranges::all_of(plan.product_types,
+         std::ranges::all_of(plan.gemm_types,
                              [&](const auto& type) { return flops_.contains(type); });
 }
 
-bool PeakBook::needs_memory_bandwidth(const Plan& plan) const {
+bool MeasuredPeaks::needs_memory_bandwidth(const Plan& plan) const {
   return std::ranges::any_of(plan.peak_cases,
                              [](const PeakCase& peak) { return peak.type.empty(); }) ||
-         std::ranges::any_of(plan.cases, [&](const Case& planned) {
-           return !instruments::fits_into_cache(device_.description(), planned.cost().bytes);
+         std::ranges::any_of(plan.cases, [&](const Case& test_case) {
+           return !instruments::fits_into_cache(device_.description(), test_case.cost().bytes);
          });
 }
 
-std::vector<instruments::GemmShape> product_shapes(const std::vector<Case>& cases) {
+std::vector<instruments::GemmShape> gemm_shapes(const std::vector<Case>& cases) {
   std::set<instruments::GemmShape> shapes;
-  for (const Case& planned : cases) {
-    if (planned.cost().model_flops == 0) continue;
-    for (const auto& [batch, m, n, k] : linear_gemms(planned.workload))
+  for (const Case& test_case : cases) {
+    if (test_case.cost().model_flops == 0) continue;
+    for (const auto& [batch, m, n, k] : linear_gemms(test_case.workload))
       shapes.insert({batch, m, n, k});
   }
   return {shapes.begin(), shapes.end()};
+}
+
+void measure_peak_case(const PeakCase& peak, MeasuredPeaks& peaks,
+                       const instruments::Device& device, Outcome& outcome) {
+  if (console::interrupted()) {
+    outcome.interrupted = true;
+    return;
+  }
+  if (peak.shape)
+    outcome.skip =
+        instruments::refuse_gemm(device, compute_type(parse_dtype(peak.type)), *peak.shape);
+  if (!outcome.skip.empty() || !outcome.failure.empty()) return;
+  instruments::MeasuredPeak measured;
+  outcome.failure = failure_of(device, 0, [&] { measured = measure_again(peak, peaks); });
+  if (!outcome.failure.empty()) return;
+  const double work = peak.shape ? static_cast<double>(peak.shape->flops()) : kGiga;
+  Repetition repetition{.seconds = work / measured.per_second};
+  if (peak.type.empty()) {
+    repetition.counters["GB_per_second"] = measured.per_second / kGiga;
+  } else {
+    repetition.counters["TFLOPS"] = measured.per_second * 1e-12;
+  }
+  outcome.repetitions.push_back(std::move(repetition));
+  outcome.label = measured.source;
 }
 
 }  // namespace tinyllama::harness

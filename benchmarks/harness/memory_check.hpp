@@ -21,19 +21,19 @@ MemoryBudget memory_budget(const instruments::Device& device, int64_t limit_byte
                            int64_t live_bytes);
 
 /// Empty if the predicted peak fits; else the reason with both numbers.
-std::string refuse_for_memory(const Case& planned, const MemoryBudget& budget);
+std::string refuse_for_memory(const Case& test_case, const MemoryBudget& budget);
 
 /// Iterations that even the shortest measurement needs: the gate's, the metered and the timed one.
 inline constexpr int kFewestIterations = 3;
 
-/// A rate of products to predict time with, and where it comes from.
-struct ProductRate {
+/// A rate of GEMMs to predict time with, and where it comes from.
+struct GemmRate {
   double flops_per_second = 0;
   std::string source;  ///< "the measured bf16 peak", "what smaller cases reached"
 };
 
 /// Empty if kFewestIterations at this rate can end within `max_seconds`; else the reason with both
 /// numbers.
-std::string refuse_for_time(const Case& planned, const ProductRate& rate, double max_seconds);
+std::string refuse_for_time(const Case& test_case, const GemmRate& rate, double max_seconds);
 
 }  // namespace tinyllama::harness

@@ -1,4 +1,4 @@
-#include "benchmarks/harness/interleaved.hpp"
+#include "benchmarks/harness/sum_of_parts.hpp"
 
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
