@@ -6,7 +6,7 @@
 
 #include "benchmarks/components/components.hpp"
 #include "benchmarks/console/command_line.hpp"
-#include "benchmarks/harness/find_limit.hpp"
+#include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"
 #include "benchmarks/harness/serve.hpp"

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
-#include "benchmarks/harness/layer_work.hpp"
 #include "model/loss.hpp"
 #include "model/parameters.hpp"
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "benchmarks/console/text_table.hpp"
-#include "benchmarks/harness/run_context.hpp"
+#include "benchmarks/harness/rows.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "model/file_io.hpp"
 

@@ -7,7 +7,6 @@
 
 #include "benchmarks/distributed/rounds.hpp"
 #include "benchmarks/distributed/scaling_options.hpp"
-#include "benchmarks/harness/counters.hpp"
 #include "benchmarks/harness/rows.hpp"
 
 namespace tinyllama::distributed {

@@ -8,6 +8,7 @@
 
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/harness/measure.hpp"
+#include "benchmarks/harness/rows.hpp"
 #include "model/step_gemms.hpp"
 
 namespace tinyllama::harness {

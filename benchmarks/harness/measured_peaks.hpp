@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "benchmarks/harness/plan.hpp"
-#include "benchmarks/harness/rows.hpp"
 #include "benchmarks/instruments/peaks.hpp"
 
 namespace tinyllama::harness {
+
+struct Outcome;
 
 class MeasuredPeaks {
  public:

@@ -14,9 +14,8 @@
 #include <chrono>
 #include <limits>
 
-#include "benchmarks/harness/layer_work.hpp"
+#include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/measure.hpp"
-#include "benchmarks/harness/samples.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
 #include "model/feed_forward.hpp"

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "benchmarks/harness/tables.hpp"
 #include "benchmarks/harness/testing.hpp"
 
 namespace tinyllama::harness {
@@ -123,6 +126,290 @@ TEST(RowsTest, TheFileIsGoogleBenchmarksJsonInTheOrderOfTheResults) {
   EXPECT_EQ(parsed.at("benchmarks"),
             Json({{{"name", "b"}, {"run", 0}}, {{"name", "b"}, {"run", 1}}, {{"name", "a"}}}));
   EXPECT_EQ(Json::parse(ResultDocument{}.text()).at("benchmarks"), Json::array());
+}
+
+class CountersTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    // 4 TFLOP/s of GEMMs, 10 GB/s of memory, 40 GB/s of cache.
+    peaks.restore(testing::made_up_peaks(4e12, 10e9, 40e9));
+    test_case.known_memory = PredictedMemory{.weights = 3 << 20};
+  }
+  void set_cost(const Cost& cost) {
+    component.cost = [cost](const Workload&, Pass) { return cost; };
+  }
+  int64_t cache_bytes() const { return cpu.description().last_level_cache_bytes; }
+  double smallest_level_bandwidth() const { return cache_bytes() > 0 ? 40e9 : 10e9; }
+
+  instruments::Device cpu = instruments::Device::select("cpu");
+  MeasuredPeaks peaks{cpu};
+  Component component = testing::linear_component();
+  // 6 samples of 4 tokens.
+  Case test_case = testing::small_case(component, Pass::forward, Dtype::bf16, 6);
+};
+
+TEST_F(CountersTest, RatesByHand) {
+  set_cost({.model_flops = 2'000'000'000, .hardware_flops = 1'500'000'000, .bytes = 1000});
+  const Counters expected = {{"samples_per_second", 3000},
+                             {"tokens_per_second", 12000},
+                             {"GB_per_second", 1000 / 0.002 * 1e-9},
+                             {"TFLOPS", 2e9 / 0.002 * 1e-12}};
+  EXPECT_EQ(rate_counters(test_case, 0.002), expected);
+}
+
+TEST_F(CountersTest, MfuIsOfTheModelAndPeakPercentOfWhatRan) {
+  set_cost({.model_flops = 2'000'000'000,
+            .causal_flops = 1'800'000'000,
+            .hardware_flops = 1'600'000'000,
+            .bytes = 1000});
+  const Counters found = shares(test_case, peaks);
+  // No datasheet: MFU is against the measured peak of 4 TFLOP/s.
+  EXPECT_DOUBLE_EQ(found.at("MFU_percent") * 500, 25.0);
+  EXPECT_DOUBLE_EQ(found.at("MFU_causal_percent") * 500, 22.5);
+  EXPECT_DOUBLE_EQ(found.at("peak_percent") * 500, 20.0);
+  EXPECT_DOUBLE_EQ(found.at("roof_percent") * 500, 20.0);
+}
+
+// What is 1.31 times as fast has 1.31 times the MFU, whichever masked scores it leaves out.
+TEST_F(CountersTest, AVariantsMfuIsInProportionToItsSpeed) {
+  set_cost({.model_flops = 2'000'000'000, .hardware_flops = 2'000'000'000, .bytes = 1000});
+  const double baseline = shares(test_case, peaks).at("MFU_percent") / 0.00131;
+  set_cost({.model_flops = 2'000'000'000, .hardware_flops = 1'700'000'000, .bytes = 1000});
+  const double optimized = shares(test_case, peaks).at("MFU_percent") / 0.00100;
+  EXPECT_DOUBLE_EQ(optimized / baseline, 1.31);
+}
+
+TEST_F(CountersTest, MfuIsAgainstTheDatasheetWhereItKnowsTheType) {
+  set_cost({.model_flops = 2'000'000'000, .hardware_flops = 2'000'000'000, .bytes = 1000});
+  instruments::DatasheetPeaks datasheet;
+  datasheet.flops = {{"bf16", 10e12}};
+  peaks.set_datasheet(datasheet);
+  EXPECT_DOUBLE_EQ(shares(test_case, peaks).at("MFU_percent") * 500, 10.0);
+  EXPECT_DOUBLE_EQ(shares(test_case, peaks).at("peak_percent") * 500, 25.0);
+  test_case.workload.dtype = Dtype::f32;
+  EXPECT_DOUBLE_EQ(shares(test_case, peaks).at("MFU_percent") * 500, 25.0);
+}
+
+TEST_F(CountersTest, RoofOfACaseBoundByBandwidth) {
+  // Much more than any cache: 100 GB in 40 s; its GEMMs would take 1 ms.
+  const int64_t bytes = 100'000'000'000;
+  set_cost({.model_flops = 4'000'000'000, .hardware_flops = 4'000'000'000, .bytes = bytes});
+  // The cache serves at most its own size, at four times memory's bandwidth.
+  const double cached = 2 * static_cast<double>(cache_bytes());
+  const double least = (100e9 - cached) / 10e9 + cached / 40e9;
+  EXPECT_DOUBLE_EQ(shares(test_case, peaks).at("roof_percent") / 40, 100 * least / 40);
+  EXPECT_DOUBLE_EQ(rate_counters(test_case, 40.0).at("GB_per_second"), 2.5);
+}
+
+TEST_F(CountersTest, ACachedWorkingSetIsHeldAgainstTheCache) {
+  set_cost({.bytes = 40'000});
+  const double seconds = 40'000 / smallest_level_bandwidth();
+  EXPECT_DOUBLE_EQ(shares(test_case, peaks).at("roof_percent") / seconds, 100.0);
+  if (cache_bytes() == 0) GTEST_SKIP() << "the last-level cache is unknown here";
+  EXPECT_DOUBLE_EQ(peaks.bandwidth(cache_bytes()), 40e9);
+  EXPECT_DOUBLE_EQ(peaks.bandwidth(4 * cache_bytes()), 2 / (1 / 10e9 + 1 / 40e9));
+}
+
+TEST_F(CountersTest, WithoutGemmsNoFlopRatesAndNoPeakOfGemms) {
+  set_cost({.elementwise_flops = 5000, .bytes = 1000});
+  test_case.workload.dtype = Dtype::f16;  // whose peak is not known
+  EXPECT_FALSE(rate_counters(test_case, 0.5).contains("TFLOPS"));
+  const Counters found = shares(test_case, peaks);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_TRUE(found.contains("roof_percent"));
+}
+
+TEST_F(CountersTest, FixedCounters) {
+  set_cost({.parameters = 7,
+            .model_flops = 600,
+            .causal_flops = 500,
+            .hardware_flops = 700,
+            .elementwise_flops = 80,
+            .bytes = 200,
+            .lookup_flops = 900,
+            .opaque_flops = 100});
+  Counters expected = {
+      {"parameters", 7},       {"model_flops", 600},      {"causal_flops", 500},
+      {"hardware_flops", 700}, {"elementwise_flops", 80}, {"bytes", 200},
+      {"flop_per_byte", 3.5},  {"peak_memory_MiB", 1.5},  {"predicted_memory_MiB", 3},
+      {"allocations", 11},     {"operators", 22},         {"counted_flops", 650},
+      {"lookup_flops", 900},   {"opaque_flops", 100}};
+  EXPECT_EQ(fixed_counters(test_case, {3 << 19, 11, 22, {650, {}, {}}}), expected);
+  expected["library_scratch_MiB"] = 0.5;
+  EXPECT_EQ(fixed_counters(test_case, {3 << 19, 11, 22, {650, {}, {}}, 1 << 19}), expected);
+}
+
+// Rows as the journal keeps them: 6 samples in `seconds` each, and the aggregates of them.
+class SharesTest : public CountersTest {
+ protected:
+  void SetUp() override {
+    CountersTest::SetUp();
+    set_cost({.model_flops = 4'000'000'000, .hardware_flops = 4'000'000'000, .bytes = 1000});
+    for (const double seconds : {0.004, 0.002})
+      result.entries.push_back({{"run_type", "iteration"}, {"samples_per_second", 6 / seconds}});
+    result.entries.push_back({{"aggregate_name", "median"}, {"samples_per_second", 6 / 0.003}});
+    result.entries.push_back({{"aggregate_name", "cv"}, {"samples_per_second", 0.25}});
+  }
+  CaseResult result;
+};
+
+TEST_F(SharesTest, EveryRowHasThoseOfTheLastPeaks) {
+  add_shares(test_case, peaks, result);
+  peaks.raise("bf16", 5e12, "reached by another case");
+  add_shares(test_case, peaks, result);
+  const std::vector<double> expected = {20, 40, 80.0 / 3, 0.25};
+  for (size_t i = 0; i < expected.size(); ++i) {
+    for (const char* share : {"MFU_percent", "peak_percent", "roof_percent"})
+      EXPECT_DOUBLE_EQ(result.entries[i].at(share).get<double>(), expected[i]) << i << share;
+  }
+}
+
+TEST_F(SharesTest, RowsAboveAPeakKeepAllButTheirSharesAndSayWhy) {
+  add_shares(test_case, peaks, result);
+  // The faster repetition ran 4 GFLOP in 2 ms.
+  peaks.restore(testing::made_up_peaks(2e12 / 1.06, 10e9, 40e9));
+  add_shares(test_case, peaks, result);
+  for (const Json& entry : result.entries) {
+    EXPECT_TRUE(entry.contains("samples_per_second"));
+    EXPECT_FALSE(entry.contains("MFU_percent"));
+    EXPECT_FALSE(entry.contains("roof_percent"));
+    EXPECT_EQ(entry.at("above_peak"),
+              "2 TFLOP/s are 106 % of the measured bf16 peak: the time, the count or the peak is "
+              "wrong");
+  }
+  peaks.restore(testing::made_up_peaks(2e12 / 1.04, 10e9, 40e9));
+  add_shares(test_case, peaks, result);
+  EXPECT_FALSE(result.entries[1].contains("above_peak"));
+  EXPECT_DOUBLE_EQ(result.entries[1].at("peak_percent").get<double>(), 104);
+}
+
+TEST_F(SharesTest, RowsAboveTheDatasheetOrTheRoofHaveNone) {
+  instruments::DatasheetPeaks datasheet;
+  datasheet.flops = {{"bf16", 1.9e12}};
+  peaks.set_datasheet(datasheet);
+  add_shares(test_case, peaks, result);
+  EXPECT_CONTAINS(result.entries[0].at("above_peak"), "105 % of the datasheet's bf16 peak");
+  peaks.set_datasheet(std::nullopt);
+  set_cost({.bytes = static_cast<int64_t>(0.0022 * smallest_level_bandwidth())});
+  add_shares(test_case, peaks, result);
+  EXPECT_CONTAINS(result.entries[0].at("above_peak"),
+                  "0.002 s are 110 % of what the measured roofline allows");
+}
+
+TEST_F(SharesTest, WhatWasSkippedStaysAsItIs) {
+  result.entries = Json::array({{{"skipped", true}, {"skip_message", "too large"}}});
+  const Json before = result.entries;
+  add_shares(test_case, peaks, result);
+  EXPECT_EQ(result.entries, before);
+}
+
+// A row's time and the rates that follow from it: of repetitions and what is an average of times,
+// or a spread, whose rates are given apart.
+Json row_of(double milliseconds, const char* aggregate = nullptr, double samples = 1) {
+  Json entry = {{"real_time", milliseconds}, {"time_unit", "ms"}, {"samples_per_second", samples}};
+  entry["run_type"] = aggregate ? "aggregate" : "iteration";
+  if (aggregate) entry["aggregate_name"] = aggregate;
+  return entry;
+}
+
+class SpeedupTest : public CountersTest {
+ protected:
+  void add(const Variant& variant, const Json& entries, int64_t batch = 6) {
+    cases.push_back(testing::small_case(component, Pass::forward, Dtype::f32, batch));
+    cases.back().workload.variant = variant;
+    results.push_back({cases.back().name(), entries});
+  }
+  double speedup(size_t result, size_t entry) const {
+    return results.at(result).entries.at(entry).value("speedup", -1.0);
+  }
+
+  const Variant qkv = Variant::parse("qkv");
+  std::vector<Case> cases;
+  std::vector<CaseResult> results;
+};
+
+TEST_F(SpeedupTest, IsTheMedianTimeOfTheBaselineOverTheTimeOfTheRow) {
+  // The variant comes first: its baseline is found wherever it is.
+  add(qkv, Json::array({row_of(5), row_of(2), row_of(3), row_of(4, "median"),
+                        row_of(1.5, "stddev", 30), row_of(0.5, "cv", 0.25)}));
+  add(Variant(), Json::array({row_of(9), row_of(12), row_of(10), row_of(10, "median")}));
+  add_speedups(cases, results);
+  const std::vector<double> expected = {2, 5, 10.0 / 3, 2.5};
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_DOUBLE_EQ(speedup(0, i), expected[i]) << i;
+  // Speedups are in proportion to the rate, and so are their spreads: 30 samples a second are 5
+  // iterations, of which a baseline of 10 ms makes 100.
+  EXPECT_DOUBLE_EQ(speedup(0, 4), 0.05);
+  EXPECT_DOUBLE_EQ(speedup(0, 5), 0.25);
+  EXPECT_DOUBLE_EQ(speedup(1, 0), 10.0 / 9);
+  EXPECT_DOUBLE_EQ(speedup(1, 3), 1);
+}
+
+TEST_F(SpeedupTest, NeedsABaselineOfTheSamePoint) {
+  add(qkv, Json::array({row_of(5)}));
+  add(Variant(), Json::array({row_of(10)}), 4);
+  add(qkv, Json::array({row_of(5)}), 8);
+  add(Variant(), Json::array({{{"skipped", true}, {"skip_message", "too large"}}}), 8);
+  add_speedups(cases, results);
+  EXPECT_EQ(speedup(0, 0), -1);
+  EXPECT_EQ(speedup(1, 0), 1);
+  EXPECT_EQ(speedup(2, 0), -1);
+  EXPECT_EQ(results[3].entries[0].size(), 2U);
+}
+
+TEST_F(SpeedupTest, EveryCounterCanBeAColumn) {
+  set_cost({.model_flops = 2, .hardware_flops = 2, .bytes = 2});
+  Metering metering;
+  metering.profile.kernels = 1;
+  metering.library_scratch_bytes = 1;
+  const std::vector<std::string> names = column_names();
+  for (const Counters& counters : {fixed_counters(test_case, metering),
+                                   shares(test_case, peaks),
+                                   rate_counters(test_case, 1),
+                                   {{"speedup", 1}}}) {
+    for (const auto& [name, value] : counters)
+      EXPECT_EQ(std::ranges::count(names, name), 1) << name;
+  }
+}
+
+TEST_F(CountersTest, IntensityWithoutGemmsIsElementwise) {
+  set_cost({.elementwise_flops = 80, .bytes = 200});
+  const Counters counters = fixed_counters(test_case, {0, 0, 0, {0, {}, 33}});
+  EXPECT_DOUBLE_EQ(counters.at("flop_per_byte"), 0.4);
+  EXPECT_DOUBLE_EQ(counters.at("kernels"), 33);
+}
+
+TEST_F(CountersTest, PeaksSurviveAJournal) {
+  MeasuredPeaks restored(cpu);
+  const auto has = [&](const char* type) { return restored.has({{test_case}, {type}, {}}); };
+  EXPECT_FALSE(has("f32"));
+  restored.restore(nlohmann::ordered_json::parse(peaks.to_json().dump()));
+  EXPECT_TRUE(has("f32"));
+  EXPECT_FALSE(has("f16"));
+  EXPECT_EQ(restored.to_json(), peaks.to_json());
+}
+
+TEST_F(CountersTest, OnlyWhatRowsAreHeldAgainstIsMeasured) {
+  set_cost({.bytes = 1000});
+  auto json = peaks.to_json();
+  json.at("measured").erase("memory_bandwidth");
+  MeasuredPeaks without_memory(cpu);
+  without_memory.restore(json);
+  EXPECT_FALSE(without_memory.to_json().at("measured").contains("memory_bandwidth"));
+  const bool cache_is_known = cache_bytes() > 0;
+  EXPECT_EQ(without_memory.has({{test_case}, {}, {}}), cache_is_known);
+  EXPECT_FALSE(without_memory.has({{test_case}, {}, {{"peak/bandwidth", ""}}}));
+  if (cache_is_known) {
+    EXPECT_DOUBLE_EQ(without_memory.bandwidth(1000), 40e9);
+  }
+  set_cost({.bytes = 2 * cache_bytes() + 1});
+  EXPECT_FALSE(without_memory.has({{test_case}, {}, {}}));
+  EXPECT_TRUE(peaks.has({{test_case}, {}, {}}));
+}
+
+TEST_F(CountersTest, ARaisedPeakIsOfItsTypeAlone) {
+  peaks.raise("f32", 5e12, "reached by a case");
+  EXPECT_DOUBLE_EQ(peaks.measured_flops("f32"), 5e12);
+  EXPECT_DOUBLE_EQ(peaks.measured_flops("bf16"), 4e12);
 }
 
 }  // namespace

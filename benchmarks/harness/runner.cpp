@@ -7,7 +7,7 @@
 
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/option_grammar.hpp"
-#include "benchmarks/harness/samples.hpp"
+#include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/trace.hpp"
 
 namespace tinyllama::harness {

@@ -9,7 +9,6 @@
 #include <string>
 
 #include "benchmarks/harness/case.hpp"
-#include "benchmarks/harness/counters.hpp"
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/measured_peaks.hpp"
 #include "benchmarks/harness/memory_check.hpp"

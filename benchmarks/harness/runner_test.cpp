@@ -12,8 +12,8 @@
 #include <new>
 #include <thread>
 
-#include "benchmarks/harness/counters.hpp"
 #include "benchmarks/harness/measure.hpp"
+#include "benchmarks/harness/rows.hpp"
 #include "benchmarks/harness/testing.hpp"
 
 namespace tinyllama::harness {

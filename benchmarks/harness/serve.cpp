@@ -17,10 +17,9 @@
 #include <system_error>
 
 #include "benchmarks/console/exit.hpp"
-#include "benchmarks/harness/counters.hpp"
 #include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/parity_gate.hpp"
-#include "benchmarks/harness/run_context.hpp"
+#include "benchmarks/harness/rows.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 
 namespace tinyllama::harness {

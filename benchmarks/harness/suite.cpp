@@ -2,23 +2,26 @@
 
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <functional>
 #include <iostream>
+#include <map>
 #include <optional>
 #include <stdexcept>
 
 #include "benchmarks/console/command_line.hpp"
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/option_grammar.hpp"
-#include "benchmarks/harness/counters.hpp"
 #include "benchmarks/harness/journal.hpp"
 #include "benchmarks/harness/measured_peaks.hpp"
 #include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/parity_gate.hpp"
-#include "benchmarks/harness/progress.hpp"
-#include "benchmarks/harness/run_context.hpp"
+#include "benchmarks/harness/rows.hpp"
 #include "benchmarks/harness/runner.hpp"
 #include "benchmarks/harness/sum_of_parts.hpp"
 #include "benchmarks/harness/tables.hpp"
@@ -44,6 +47,94 @@ class CaseReporter final : public benchmark::BenchmarkReporter {
  private:
   std::function<void(const Run&)> on_runs_;
 };
+
+// Progress on standard error: on a terminal a status line with the time left, elsewhere a plain
+// line a case.
+class Progress {
+ public:
+  /// `work`: each case's name with the seconds it is expected to take, relative to the others.
+  explicit Progress(const std::vector<std::pair<std::string, double>>& work);
+  ~Progress();
+
+  void say(const std::string& text);
+  void start(const std::string& name);
+  void finish(const CaseResult& result);
+
+ private:
+  void erase_status();
+  bool terminal_;
+  size_t total_;
+  size_t done_ = 0;
+  std::map<std::string, double> seconds_;
+  double seconds_left_ = 0;
+  double seconds_done_ = 0;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+std::string describe(const CaseResult& result) {
+  const Json& entry = result.entries.front();
+  if (entry.contains("error_occurred")) return "FAILED: " + entry.value("error_message", "");
+  if (entry.contains("skipped")) return "skipped: " + entry.value("skip_message", "");
+  const Json* chosen = &entry;
+  for (const auto& candidate : result.entries) {
+    if (candidate.value("aggregate_name", "") == "median") chosen = &candidate;
+  }
+  const std::string label = entry.value("label", "");
+  const size_t fault = label.find(kNoTrace);
+  return fmt::format("{:.4g} {}{}", chosen->value("real_time", 0.0), chosen->value("time_unit", ""),
+                     fault == std::string::npos ? "" : "  " + label.substr(fault));
+}
+
+std::string format_duration(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  return fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+Progress::Progress(const std::vector<std::pair<std::string, double>>& work)
+    : terminal_(isatty(STDERR_FILENO) == 1), total_(work.size()) {
+  for (const auto& [name, seconds] : work) {
+    seconds_[name] = seconds;
+    seconds_left_ += seconds;
+  }
+}
+
+Progress::~Progress() {
+  erase_status();
+}
+
+void Progress::say(const std::string& text) {
+  erase_status();
+  fmt::print(stderr, "{}\n", text);
+}
+
+void Progress::start(const std::string& name) {
+  if (!terminal_) return;
+  erase_status();
+  std::string left;
+  if (seconds_done_ > 0) {
+    const double elapsed =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    left = ", " + format_duration(elapsed * seconds_left_ / seconds_done_) + " left";
+  }
+  // A line that wraps could not be erased.
+  winsize window = {};
+  const size_t columns =
+      ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1 ? window.ws_col : 80;
+  const std::string line = fmt::format("[{}/{}{}] {} ...", done_ + 1, total_, left, name);
+  fmt::print(stderr, "{}", line.substr(0, columns - 1));
+  std::fflush(stderr);
+}
+
+void Progress::finish(const CaseResult& result) {
+  ++done_;
+  seconds_left_ -= seconds_[result.name];
+  seconds_done_ += seconds_[result.name];
+  say(fmt::format("[{}/{}] {}  {}", done_, total_, result.name, describe(result)));
+}
+
+void Progress::erase_status() {
+  if (terminal_) fmt::print(stderr, "\r\033[K");
+}
 
 // One run of a plan, from the first message to the last.
 class SuiteRun {

@@ -22,9 +22,4 @@ console::ExitCode run_suite(const Options& options, const Plan& plan,
                             const instruments::Device& device, const PartsOfStep& step,
                             const Weights* weights = nullptr);
 
-/// What --dry-run prints: costs and predicted memory of every case, and whether it fits; a table,
-/// or with --benchmark_format=json the exact figures, device and commit. Allocates no tensor.
-std::string dry_run_text(const Options& options, const Plan& plan,
-                         const instruments::Device& device);
-
 }  // namespace tinyllama::harness

@@ -8,7 +8,6 @@
 
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/memory_check.hpp"
-#include "benchmarks/harness/samples.hpp"
 #include "benchmarks/harness/tables.hpp"
 
 namespace tinyllama::harness {
@@ -16,6 +15,7 @@ namespace {
 
 constexpr double kSliceSeconds = 0.02;
 constexpr int64_t kMostRounds = 5;
+
 const MeasuredCase* find(const std::vector<MeasuredCase>& measured, const Workload& workload,
                          const PartOfStep& part) {
   const auto found = std::ranges::find_if(measured, [&](const MeasuredCase& row) {

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "benchmarks/harness/case.hpp"
-#include "benchmarks/harness/layer_work.hpp"
 #include "benchmarks/harness/measured_peaks.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "model/testing.hpp"

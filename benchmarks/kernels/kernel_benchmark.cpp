@@ -11,7 +11,6 @@
 #include <optional>
 
 #include "benchmarks/harness/measure.hpp"
-#include "benchmarks/harness/samples.hpp"
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/host_machine.hpp"

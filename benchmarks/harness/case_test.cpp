@@ -1,4 +1,4 @@
-#include "benchmarks/harness/layer_work.hpp"
+#include "benchmarks/harness/case.hpp"
 
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
