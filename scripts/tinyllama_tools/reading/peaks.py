@@ -104,7 +104,7 @@ def shares(
     costs: Mapping[str, float], rate: float, peaks: ProductPeaks | None, machine: Machine
 ) -> dict[str, float]:
     """The percentages of a case that does `rate` iterations a second, as the program computes them
-    (benchmarks/harness/counters.cpp). Those that take a peak of products only where it is known.
+    (benchmarks/harness/rows.cpp). Those that take a peak of products only where it is known.
     """
     model, causal, hardware, moved = (
         costs.get(name, 0.0) for name in ("model_flops", "causal_flops", "hardware_flops", "bytes")
