@@ -1,7 +1,7 @@
 """A made-up machine that times every part of a training step by known rates.
 
-The cost formulas are those of the layers of model/ for the baseline in float32; a test holds them to the
-counters of a real result file.
+The cost formulas are those of the layers of model/ for the baseline in float32; a test holds
+them to the counters of a real result file.
 """
 
 from __future__ import annotations
