@@ -2,7 +2,8 @@
 
 Counted as the layers of model/ count their cost: a multiply-add is 2 FLOPs, K and V at their
 grouped-query width, scores in full, backward = 2 x forward (also for the first layer, whose
-input's gradient the embedding needs), the LM head over all positions, and no product for the embedding look-up.
+input's gradient the embedding needs), the LM head over all positions, and
+no product for the embedding look-up.
 """
 
 from __future__ import annotations
