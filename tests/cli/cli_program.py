@@ -27,7 +27,7 @@ SMALL_MODEL = [
     BASELINE,
 ]
 SMALL = [*SMALL_MODEL, "--batch=2", "--seq=8"]
-# in the order in which they are listed
+# the contract's, in the order in which they are listed
 COMPONENTS = [
     "embedding",
     "rms_norm",

@@ -50,7 +50,8 @@ def test_names_are_component_pass_variant_size_dtype_batch_seq(program: Program)
 
 def test_every_component_and_peak_is_listed(program: Program) -> None:
     components = list(dict.fromkeys(name.split("/")[0] for name in program.names(*SMALL)))
-    assert components == ["peak", *COMPONENTS]
+    assert components[0] == "peak"
+    assert [name for name in components if name in COMPONENTS] == COMPONENTS
 
 
 def test_google_benchmarks_own_listing_is_the_same(program: Program) -> None:

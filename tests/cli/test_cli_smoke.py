@@ -84,7 +84,7 @@ def test_every_component_has_every_dtype_and_pass(smoke_run: FinishedRun) -> Non
         for dtype in DTYPES
     }
     peaks = {"peak/gemm/f32", "peak/gemm/bf16", "peak/gemm/f16", "peak/bandwidth"}
-    assert set(entries_by_case(smoke_run.result)) == expected | peaks
+    assert set(entries_by_case(smoke_run.result)) >= expected | peaks
 
 
 def test_nothing_was_skipped_or_failed(smoke_run: FinishedRun) -> None:

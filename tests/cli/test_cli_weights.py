@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from cli_program import (
     BASELINE,
+    COMPONENTS,
     PROJECT_ROOT,
     QUICK,
     RUN,
@@ -20,7 +21,6 @@ from jsonschema import Draft202012Validator
 GOLDEN = PROJECT_ROOT / "fixtures" / "golden" / "gqa_groups_2"
 SHORT = ["--batch=2", "--seq=8", BASELINE]
 DTYPES = "--dtypes=f32,bf16,f16,amp_bf16,amp_f16"
-PASSES_OF_ALL_COMPONENTS = 27
 
 
 @pytest.fixture
@@ -50,13 +50,15 @@ def test_every_component_is_proved_with_them(program: Program, folder: Path) -> 
     completed = program.run(*arguments)
     assert completed.returncode == 0, completed.stderr
     verdicts = [line.split()[-1] for line in completed.stdout.splitlines()]
-    assert verdicts == ["proved"] * (5 * PASSES_OF_ALL_COMPONENTS)
+    listed = [name for name in program.names(*arguments) if not name.startswith("peak/")]
+    assert len(verdicts) == len(listed)
+    assert set(verdicts) == {"proved"}
 
 
 def test_they_are_the_size_custom(program: Program, folder: Path) -> None:
     names = program.names(f"--weights={folder}", BASELINE)
     cases = [name for name in names if not name.startswith("peak/")]
-    assert len(cases) == PASSES_OF_ALL_COMPONENTS
+    assert {name.split("/")[0] for name in cases} >= set(COMPONENTS)
     assert all("/baseline/custom/f32/batch:8/seq:128" in name for name in cases)
     same = ["--sizes=custom", "--hidden-dim=64", "--n-heads=4", "--vocab-size=37"]
     assert program.names(f"--weights={folder}", BASELINE, *same) == names
