@@ -192,7 +192,7 @@ IMPOSSIBLE: dict[str, Change] = {
     "unknown unit": lambda r: entry_of(r, STEP).update(time_unit="min"),
     "unknown statistic": lambda r: entry_of(r, STEP + "_cv").update(aggregate_name="best"),
     "repetition without number": lambda r: entry_of(r, STEP).pop("repetition_index"),
-    "unknown component": lambda r: entry_of(r, NORM).update(run_name="nose/" + NORM[9:]),
+    "malformed component": lambda r: entry_of(r, NORM).update(run_name="Nose/" + NORM[9:]),
     "unknown pass": lambda r: entry_of(r, NORM).update(run_name=NORM.replace("forward", "up")),
     "case without batch": lambda r: entry_of(r, NORM).update(run_name=NORM.split("/batch")[0]),
     "unknown peak": lambda r: entry_of(r, PEAK).update(run_name="peak/gemm/f8"),
