@@ -130,16 +130,12 @@ std::string await_listener(const std::string& address, uint16_t port, millisecon
   }
 }
 
-StoreExchange::StoreExchange(c10::intrusive_ptr<c10d::Store> store, LaunchEnvironment where,
-                             std::string name)
-    : store_(std::move(store)), where_(std::move(where)), name_(std::move(name)) {}
-
 std::string StoreExchange::key(const char* what, int rank) const {
-  return fmt::format("{}/{}/{}", name_, what, rank);
+  return fmt::format("{}/{}/{}", name, what, rank);
 }
 
 void StoreExchange::state(const std::string& mine) {
-  store_->set(key("says", where_.rank), std::vector<uint8_t>(mine.begin(), mine.end()));
+  store->set(key("says", where.rank), std::vector<uint8_t>(mine.begin(), mine.end()));
 }
 
 // Whoever has spoken is found even when the timeout has run out: an earlier rank that never comes
@@ -147,32 +143,32 @@ void StoreExchange::state(const std::string& mine) {
 bool StoreExchange::is_there(const std::string& key, milliseconds timeout) {
   if (timeout > milliseconds(0)) {
     try {
-      store_->wait({key}, timeout);
+      store->wait({key}, timeout);
       return true;
     } catch (const c10::DistNetworkError&) {
       throw;
     } catch (const std::exception&) {  // the timeout has run out
     }
   }
-  return store_->check({key});
+  return store->check({key});
 }
 
 std::optional<std::string> StoreExchange::statement_of(int rank, milliseconds timeout) {
   const std::string said = key("says", rank);
   if (!is_there(said, timeout)) return std::nullopt;
-  const std::vector<uint8_t> bytes = store_->get(said);
+  const std::vector<uint8_t> bytes = store->get(said);
   return std::string(bytes.begin(), bytes.end());
 }
 
 Statements StoreExchange::everyone(milliseconds timeout) {
   Statements all;
   const auto deadline = Clock::now() + timeout;
-  for (int rank = 0; rank < where_.world_size; ++rank)
+  for (int rank = 0; rank < where.world_size; ++rank)
     all.push_back(statement_of(rank, left_until(deadline)));
   leave();
-  if (where_.rank == 0 && !where_.agent_store_prefix) {
+  if (where.rank == 0 && !where.agent_store_prefix) {
     const auto last = Clock::now() + timeout;
-    for (int rank = 0; rank < where_.world_size; ++rank) {
+    for (int rank = 0; rank < where.world_size; ++rank) {
       if (all[static_cast<size_t>(rank)]) is_there(key("has read", rank), left_until(last));
     }
   }
@@ -180,7 +176,7 @@ Statements StoreExchange::everyone(milliseconds timeout) {
 }
 
 void StoreExchange::leave() {
-  store_->set(key("has read", where_.rank), std::string("yes"));
+  store->set(key("has read", where.rank), std::string("yes"));
 }
 
 std::string rank_words(const std::vector<int>& ranks) {
@@ -269,17 +265,8 @@ void Rendezvous::refuse_second() {
       *count, where_.rank, where_.world_size - 1, where_.master_port));
 }
 
-std::optional<Statements> Rendezvous::everyone(const std::string& name, const std::string& mine,
-                                               milliseconds timeout) const {
-  return call_within(2 * timeout + kSlack,
-                     [talk = StoreExchange(store_, where_, name), mine, timeout]() mutable {
-                       talk.state(mine);
-                       return talk.everyone(timeout);
-                     });
-}
-
-std::vector<std::string> Rendezvous::exchange(const std::string& name, const std::string& mine) {
-  const auto all = everyone(name, mine, timeout_);
+// Of statements that came, their texts.
+std::vector<std::string> Rendezvous::texts_of(const std::optional<Statements>& all) const {
   if (!all) throw std::runtime_error("rank 0, which keeps the store, does not answer");
   const std::vector<int> absent = silent_ranks(*all);
   if (!absent.empty()) {
@@ -291,38 +278,46 @@ std::vector<std::string> Rendezvous::exchange(const std::string& name, const std
   return texts;
 }
 
+std::optional<Statements> Rendezvous::everyone(const std::string& name, const std::string& mine,
+                                               milliseconds timeout) const {
+  return call_within(2 * timeout + kSlack,
+                     [talk = StoreExchange{store_, where_, name}, mine, timeout]() mutable {
+                       talk.state(mine);
+                       return talk.everyone(timeout);
+                     });
+}
+
+std::vector<std::string> Rendezvous::exchange(const std::string& name, const std::string& mine) {
+  return texts_of(everyone(name, mine, timeout_));
+}
+
 // A rank that has other ideas of the world than rank 0 would wait for ranks that nobody started: it
 // looks at rank 0's statement first.
 void Rendezvous::agree(const Agreement& mine) {
-  const std::string name = "agreement";
   Agreement stated = mine;
   stated["number of ranks"] = std::to_string(where_.world_size);
   const std::string text = nlohmann::json(stated).dump();
-  std::vector<std::string> all;
   std::string difference;
   try {
-    const auto first = call_within(
-        2 * timeout_ + kSlack,
-        [talk = StoreExchange(store_, where_, name), text, timeout = timeout_]() mutable {
-          talk.state(text);
-          return talk.statement_of(0, timeout);
-        });
-    if (!first || !*first) throw std::runtime_error("rank 0 did not come");
-    difference = difference_of(**first, text, where_.rank);
-    if (difference.empty()) {
-      all = exchange(name, text);
-    } else {
-      call_within(timeout_, [talk = StoreExchange(store_, where_, name)]() mutable {
-        talk.leave();
-        return true;
-      });
-    }
+    const auto all = call_within(3 * timeout_ + kSlack,
+                                 [talk = StoreExchange{store_, where_, "agreement"}, text,
+                                  timeout = timeout_]() mutable -> Statements {
+                                   talk.state(text);
+                                   const auto first = talk.statement_of(0, timeout);
+                                   if (!first) throw std::runtime_error("rank 0 did not come");
+                                   if (difference_of(*first, text, talk.where.rank).empty())
+                                     return talk.everyone(timeout);
+                                   talk.leave();
+                                   return {first};
+                                 });
+    const std::vector<std::string> texts = texts_of(all);
+    difference = difference_of(texts.front(), text, where_.rank);
+    for (size_t rank = 1; rank < texts.size() && difference.empty(); ++rank)
+      difference = difference_of(texts.front(), texts[rank], static_cast<int>(rank));
   } catch (const std::exception& error) {
     throw std::invalid_argument(
         fmt::format("WORLD_SIZE={}: {}", where_.world_size, first_line(error)));
   }
-  for (size_t rank = 1; rank < all.size() && difference.empty(); ++rank)
-    difference = difference_of(all.front(), all[rank], static_cast<int>(rank));
   if (!difference.empty()) throw std::invalid_argument(difference);
 }
 
