@@ -2,11 +2,10 @@
 
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <netdb.h>
-#include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,21 +39,16 @@ std::string words_of(int error) {
 }
 
 std::string try_once(const addrinfo& to, milliseconds timeout) {
-  const int socket =
-      ::socket(to.ai_family, to.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, to.ai_protocol);
+  const int socket = ::socket(to.ai_family, to.ai_socktype | SOCK_CLOEXEC, to.ai_protocol);
   if (socket < 0) return words_of(errno);
   const auto close = c10::make_scope_exit([socket] { ::close(socket); });
-  if (::connect(socket, to.ai_addr, to.ai_addrlen) == 0) return {};
-  if (errno != EINPROGRESS) return words_of(errno);
-  pollfd waited = {socket, POLLOUT, 0};
-  if (::poll(&waited, 1, static_cast<int>(timeout.count())) <= 0) return words_of(ETIMEDOUT);
-  int error = 0;
-  socklen_t size = sizeof error;
-  if (::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return words_of(errno);
-  return error == 0 ? std::string() : words_of(error);
+  // Linux gives up a connection that is not answered within the timeout for sending.
+  const timeval limit = {timeout.count() / 1000, timeout.count() % 1000 * 1000};
+  if (::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0 ||
+      ::connect(socket, to.ai_addr, to.ai_addrlen) != 0)
+    return words_of(errno == EINPROGRESS ? ETIMEDOUT : errno);
+  return {};
 }
-
-using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
 // What the call returns or throws; nothing where it has not returned after `limit`: it then goes
 // on in a thread that nobody waits for, so it must own all that it uses. c10d's store waits
@@ -118,11 +112,12 @@ std::string await_listener(const std::string& address, uint16_t port, millisecon
     addrinfo* first = nullptr;
     const int lookup =
         ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &wanted, &first);
-    const Addresses found(first, &::freeaddrinfo);
+    const auto free = c10::make_scope_exit([first] {
+      if (first != nullptr) ::freeaddrinfo(first);
+    });
     if (lookup != 0) failure = ::gai_strerror(lookup);
-    for (const addrinfo* to = found.get(); to != nullptr; to = to->ai_next) {
-      const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
-      failure = try_once(*to, std::clamp(left, milliseconds(1), kLongestTry));
+    for (const addrinfo* to = first; to != nullptr; to = to->ai_next) {
+      failure = try_once(*to, std::clamp(left_until(deadline), milliseconds(1), kLongestTry));
       if (failure.empty()) return {};
     }
     if (Clock::now() + kPause >= deadline) return failure;
@@ -195,8 +190,9 @@ Rendezvous::Rendezvous(LaunchEnvironment where, milliseconds timeout, const Agre
   agree(mine);
 }
 
-std::string Rendezvous::place() const {
-  return fmt::format("MASTER_ADDR={} MASTER_PORT={}", where_.master_address, where_.master_port);
+void Rendezvous::reject(const std::string& what) const {
+  throw std::invalid_argument(fmt::format("MASTER_ADDR={} MASTER_PORT={}: {}",
+                                          where_.master_address, where_.master_port, what));
 }
 
 // The store's own client tries for longer than its timeout, and cannot tell a silent listener from
@@ -206,10 +202,10 @@ void Rendezvous::await_server() const {
       timeout_ + kSlack, [address = where_.master_address, port = where_.master_port,
                           timeout = timeout_] { return await_listener(address, port, timeout); });
   if (failure && failure->empty()) return;
-  throw std::invalid_argument(
-      fmt::format("{}: nobody answers there; rank 0 has to run on that host, and the network has "
-                  "to let this one reach it: {} ({:g} s were given, --timeout)",
-                  place(), failure.value_or("the name was not found"), to_seconds(timeout_)));
+  reject(fmt::format(
+      "nobody answers there; rank 0 has to run on that host, and the network has to let this one "
+      "reach it: {} ({:g} s were given, --timeout)",
+      failure.value_or("the name was not found"), to_seconds(timeout_)));
 }
 
 void Rendezvous::open() {
@@ -231,13 +227,11 @@ void Rendezvous::open() {
       return StorePointer(c10::make_intrusive<c10d::TCPStore>(address, options));
     });
   } catch (const std::exception& error) {
-    throw std::invalid_argument(fmt::format("{}: {}: {} ({:g} s were given, --timeout)", place(),
-                                            advice, first_line(error), to_seconds(timeout_)));
+    reject(fmt::format("{}: {} ({:g} s were given, --timeout)", advice, first_line(error),
+                       to_seconds(timeout_)));
   }
-  if (!opened) {
-    throw std::invalid_argument(fmt::format("{}: {}: no answer within {:g} s (--timeout)", place(),
-                                            advice, to_seconds(timeout_)));
-  }
+  if (!opened)
+    reject(fmt::format("{}: no answer within {:g} s (--timeout)", advice, to_seconds(timeout_)));
   store_ = *opened;
   if (where_.agent_store_prefix)
     store_ = c10::make_intrusive<c10d::PrefixStore>(*where_.agent_store_prefix, store_);
@@ -254,10 +248,7 @@ void Rendezvous::refuse_second() {
   } catch (const std::exception& error) {
     cause = first_line(error);
   }
-  if (!count) {
-    throw std::invalid_argument(
-        fmt::format("{}: what answers there is not rank 0 of this run: {}", place(), cause));
-  }
+  if (!count) reject("what answers there is not rank 0 of this run: " + cause);
   if (*count == 1) return;
   throw std::invalid_argument(fmt::format(
       "{} processes say that they are rank {}: every rank of 0 to {} may be there once; "

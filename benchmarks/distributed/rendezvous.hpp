@@ -73,7 +73,8 @@ class Rendezvous {
   void open();
   void refuse_second();
   void agree(const Agreement& mine);
-  std::string place() const;
+  /// Throws std::invalid_argument about the address and port.
+  [[noreturn]] void reject(const std::string& what) const;
 
   LaunchEnvironment where_;
   std::chrono::milliseconds timeout_;

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <exception>
 #include <limits>
-#include <optional>
 #include <set>
 #include <stdexcept>
 
@@ -93,10 +92,9 @@ class OperandPool {
 
 using Multiply = GemmPaths::mapped_type;
 
-/// Why a path may not serve as the peak of this type, or nothing. `operands`: small ones to try it
-/// on.
-std::optional<std::string> objection(const Multiply& multiply, Operands operands,
-                                     c10::ScalarType type) {
+/// Why a path may not serve as the peak of this type, empty where it may. `operands`: small ones to
+/// try it on.
+std::string objection(const Multiply& multiply, Operands operands, c10::ScalarType type) {
   at::Tensor result;
   try {
     result = multiply(operands.a, operands.b, operands.out).to(at::kDouble);
@@ -106,12 +104,12 @@ std::optional<std::string> objection(const Multiply& multiply, Operands operands
     // oneDNN's own errors pass through libtorch as they are.
     return error.what();
   }
-  if (type != at::kFloat) return std::nullopt;
+  if (type != at::kFloat) return {};
   const at::Tensor exact = operands.a.to(at::kDouble).matmul(operands.b.to(at::kDouble));
   const double error = result.sub(exact).norm().item().toDouble() / exact.norm().item().toDouble();
   // float32 gives about 1e-7 here, TF32 3e-4, bfloat16 2e-3.
   constexpr double tolerance = 1e-5;
-  if (error <= tolerance) return std::nullopt;
+  if (error <= tolerance) return {};
   return fmt::format(
       "relative error {:.1e}: not true float32; float32 matmul precision must be \"highest\"",
       error);
@@ -139,9 +137,9 @@ class GemmTimer {
     std::erase_if(paths_, [&](const auto& path) {
       const Operands trial =
           operands_.get({std::min<int64_t>(batch, 4), 64, 64, 256}, Layout::a_bt);
-      const auto reason = objection(path.second, trial, type);
-      if (reason) reasons += fmt::format("\n  {}: {}", path.first, *reason);
-      return reason.has_value();
+      const std::string reason = objection(path.second, trial, type);
+      if (!reason.empty()) reasons += fmt::format("\n  {}: {}", path.first, reason);
+      return !reason.empty();
     });
     if (paths_.empty()) {
       throw std::runtime_error(fmt::format("no library multiplies {} matrices on {}:{}",
