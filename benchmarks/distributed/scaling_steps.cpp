@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "benchmarks/distributed/gradient_reducer.hpp"
-#include "benchmarks/distributed/sharded_adamw.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 #include "model/relative_error.hpp"
 #include "model/train_step.hpp"
