@@ -104,89 +104,63 @@ struct MessageRecord {
   RowRecord row = {};
 };
 
-class CollectiveRounds {
- public:
-  CollectiveRounds(const ScalingOptions& options, ProcessGroup& group,
-                   const std::vector<int64_t>& bucket_bytes)
-      : options_(options), group_(group) {
-    int64_t largest = kSmallestBytes;
-    for (const int64_t bytes : bucket_bytes) largest = std::max(largest, bytes);
-    const int64_t granularity = storage_bytes(options.dtype) * group.size();
-    for (const Collective collective :
-         {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather}) {
-      if (!options.measures(std::string(to_string(collective)))) continue;
-      for (const int64_t bytes :
-           message_sizes(options.max_bytes.value_or(largest), bucket_bytes, granularity))
-        records_.push_back({collective, bytes});
+// Tensors live for one measurement only: all sizes together would not fit where the largest does.
+Message message_of(const MessageRecord& record, Dtype dtype, ProcessGroup& group) {
+  return {record.collective, record.bytes, dtype, group};
+}
+
+std::vector<MessageRecord> planned_messages(const ScalingOptions& options,
+                                            const ProcessGroup& group,
+                                            const std::vector<int64_t>& bucket_bytes) {
+  int64_t largest = kSmallestBytes;
+  for (const int64_t bytes : bucket_bytes) largest = std::max(largest, bytes);
+  const int64_t granularity = storage_bytes(options.dtype) * group.size();
+  std::vector<MessageRecord> records;
+  for (const Collective collective :
+       {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather}) {
+    if (!options.measures(std::string(to_string(collective)))) continue;
+    for (const int64_t bytes :
+         message_sizes(options.max_bytes.value_or(largest), bucket_bytes, granularity)) {
+      const std::string name = fmt::format("{}/{}/bytes:{}/ranks:{}", to_string(collective),
+                                           to_string(options.dtype), bytes, group.size());
+      records.push_back({collective, bytes, 1, {.name = name, .unit = "us"}});
     }
   }
+  return records;
+}
 
-  std::string measure(ScalingResults& results) {
-    if (records_.empty()) return {};
-    for (MessageRecord& record : records_) {
-      if (any_rank_interrupted(group_)) return {};
-      const std::string failure = prepare(record);
+// What is wrong with its result on any rank, empty where nothing is.
+std::string prepare(MessageRecord& record, const ScalingOptions& options, ProcessGroup& group) {
+  Message message = message_of(record, options.dtype, group);
+  const std::string proof = "proof of " + record.row.name;
+  group.enter(proof);
+  if (options.verify) {
+    for (const std::string& failure : group.gather_texts(proof, message.prove())) {
       if (!failure.empty()) return failure;
     }
-    for (int64_t round = 0; round < options_.rounds && !any_rank_interrupted(group_); ++round) {
-      const std::string place = fmt::format("round {} of {}", round + 1, options_.rounds);
-      for (const size_t index :
-           random_order(records_.size(), options_.seed, static_cast<uint64_t>(round)))
-        measure(records_[index], place);
-      say(group_, fmt::format("{}: {} messages", place, records_.size()));
-      for (const MessageRecord& record : records_) results.keep(record.row);
-      results.write();
-    }
-    return {};
   }
+  const double seconds = message.time(kWarmUpCalls).seconds.front();
+  record.calls = agreed_iterations(group, options.min_seconds * kShareOfMinTime, seconds);
+  return {};
+}
 
- private:
-  // Tensors live for one measurement only: all sizes together would not fit where the largest does.
-  Message message(const MessageRecord& record) {
-    return {record.collective, record.bytes, options_.dtype, group_};
-  }
-
-  // What is wrong with its result on any rank, empty where nothing is.
-  std::string prepare(MessageRecord& record) {
-    Message found = message(record);
-    record.row.unit = "us";
-    record.row.name = fmt::format("{}/{}/bytes:{}/ranks:{}", to_string(record.collective),
-                                  to_string(options_.dtype), record.bytes, group_.size());
-    const std::string proof = "proof of " + record.row.name;
-    group_.enter(proof);
-    if (options_.verify) {
-      for (const std::string& failure : group_.gather_texts(proof, found.prove())) {
-        if (!failure.empty()) return failure;
-      }
-    }
-    const double seconds = found.time(kWarmUpCalls).seconds.front();
-    record.calls = agreed_iterations(group_, options_.min_seconds * kShareOfMinTime, seconds);
-    return {};
-  }
-
-  void measure(MessageRecord& record, const std::string& place) {
-    Message found = message(record);
-    group_.enter(fmt::format("{}, {}", place, record.row.name));
-    found.time(1);  // fresh memory
-    const RankTimes mine = found.time(record.calls);
-    const RoundSamples samples = gather_samples(group_, mine.seconds);
-    const double seconds = slowest_seconds(samples);
-    const double algorithm = static_cast<double>(record.bytes) / seconds * 1e-9;
-    record.row.repetitions.push_back(
-        {seconds,
-         mine.cpu_seconds,
-         record.calls,
-         {{"ranks", group_.size()},
-          {"message_bytes", static_cast<double>(record.bytes)},
-          {"algorithm_GB_per_second", algorithm},
-          {"bus_GB_per_second", algorithm * bus_factor(record.collective, group_.size())}}});
-    record.row.samples.push_back(samples);
-  }
-
-  const ScalingOptions& options_;
-  ProcessGroup& group_;
-  std::vector<MessageRecord> records_;
-};
+void measure(MessageRecord& record, const ScalingOptions& options, ProcessGroup& group) {
+  Message message = message_of(record, options.dtype, group);
+  message.time(1);  // fresh memory
+  const RankTimes mine = message.time(record.calls);
+  const RoundSamples samples = gather_samples(group, mine.seconds);
+  const double seconds = slowest_seconds(samples);
+  const double algorithm = static_cast<double>(record.bytes) / seconds * 1e-9;
+  record.row.repetitions.push_back(
+      {seconds,
+       mine.cpu_seconds,
+       record.calls,
+       {{"ranks", group.size()},
+        {"message_bytes", static_cast<double>(record.bytes)},
+        {"algorithm_GB_per_second", algorithm},
+        {"bus_GB_per_second", algorithm * bus_factor(record.collective, group.size())}}});
+  record.row.samples.push_back(samples);
+}
 
 }  // namespace
 
@@ -218,7 +192,21 @@ double bus_factor(Collective collective, int ranks) {
 std::string measure_collectives(const ScalingOptions& options, ProcessGroup& group,
                                 const std::vector<int64_t>& bucket_bytes, ScalingResults& results) {
   if (group.size() == 1) return {};
-  return CollectiveRounds(options, group, bucket_bytes).measure(results);
+  std::vector<MessageRecord> records = planned_messages(options, group, bucket_bytes);
+  if (records.empty()) return {};
+  for (MessageRecord& record : records) {
+    if (any_rank_interrupted(group)) return {};
+    const std::string failure = prepare(record, options, group);
+    if (!failure.empty()) return failure;
+  }
+  measure_rounds(
+      options, group, results, records,
+      [&](MessageRecord& record, const std::string& place) {
+        group.enter(fmt::format("{}, {}", place, record.row.name));
+        measure(record, options, group);
+      },
+      [&] { return fmt::format("{} messages", records.size()); });
+  return {};
 }
 
 }  // namespace tinyllama::distributed

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <ostream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -17,6 +16,7 @@
 namespace tinyllama::distributed {
 namespace {
 
+using testing::copies;
 using testing::gradient_copies;
 using testing::largest_difference;
 using testing::run_ranks;
@@ -47,17 +47,14 @@ TEST(GradientBucketsTest, TheLastParameterComesFirstAndBucketsAreFilled) {
             (std::vector<int64_t>{kMiB, 2 * kMiB, kMiB}));
 }
 
-TEST(GradientBucketsTest, TypesAreNotMixed) {
-  NamedTensors parameters = parameters_of({4, 4});
+TEST(GradientBucketsTest, EveryParameterIsInOneBucketWhateverTheSizeAndTypesAreNotMixed) {
+  NamedTensors parameters = parameters_of({7, 300, 1, 2048, 64, 64, 900, 3});
   parameters.emplace_back("half", at::zeros({8}, c10::ScalarType::Half));
-  EXPECT_EQ(plan_buckets(parameters, kMiB), (GradientBuckets{{2}, {1, 0}}));
-}
-
-TEST(GradientBucketsTest, EveryParameterIsInOneBucketWhateverTheSize) {
-  const NamedTensors parameters = parameters_of({7, 300, 1, 2048, 64, 64, 900, 3});
   for (const int64_t bytes : {int64_t{1}, 64 * int64_t{1024}, kMiB, 100 * kMiB}) {
+    const GradientBuckets buckets = plan_buckets(parameters, bytes);
+    EXPECT_EQ(buckets.front(), std::vector<size_t>{8}) << "float16 alone";
     std::vector<int> found(parameters.size(), 0);
-    for (const auto& bucket : plan_buckets(parameters, bytes)) {
+    for (const auto& bucket : buckets) {
       for (const size_t index : bucket) ++found.at(index);
     }
     EXPECT_EQ(found, std::vector<int>(parameters.size(), 1)) << bytes;
@@ -121,7 +118,7 @@ TEST(BucketedBackwardTest, BucketsStartInTheirOrderAsSoonAsTheyAreComplete) {
   EXPECT_EQ(backward.take_notes(), "[0[1");
 }
 
-TEST(BucketedBackwardTest, AGradientThatIsMissingOrComesTwiceIsAnError) {
+TEST(BucketedBackwardTest, AGradientThatIsMissingOrComesTwiceIsAnErrorAndSoIsWhatAHookThrows) {
   const NamedTensors parameters = scalars(2);
   NotedBackward backward(parameters, {});
   backward.attach();
@@ -129,6 +126,8 @@ TEST(BucketedBackwardTest, AGradientThatIsMissingOrComesTwiceIsAnError) {
   EXPECT_CONTAINS(::tinyllama::testing::error_of<std::logic_error>([&] { backward.finish(); }),
                   "p1 got no gradient");
   EXPECT_THROW(backward_over(parameters, {0}), std::logic_error);
+  backward.also_keep = [](size_t) { throw std::domain_error("from a hook"); };
+  EXPECT_THROW(backward_over(parameters, {1}), std::domain_error);
 }
 
 TEST(BucketedBackwardTest, WithoutHooksABackwardIsNotWatched) {
@@ -143,14 +142,6 @@ TEST(BucketedBackwardTest, WithoutHooksABackwardIsNotWatched) {
     backward.attach();
   }
   backward_over(parameters, {0});
-}
-
-TEST(BucketedBackwardTest, WhatAHookThrowsLeavesTheBackward) {
-  const NamedTensors parameters = scalars(1);
-  NotedBackward backward(parameters, {});
-  backward.also_keep = [](size_t) { throw std::domain_error("from a hook"); };
-  backward.attach();
-  EXPECT_THROW(backward_over(parameters, {0}), std::domain_error);
 }
 
 std::vector<at::Tensor> gradients_of_one_process(int ranks) {
@@ -172,36 +163,28 @@ struct Setting {
   bool overlap;
 };
 
-void PrintTo(const Setting& setting, std::ostream* out) {
-  *out << setting.ranks << " ranks, " << setting.bucket_bytes << " bytes a bucket, "
-       << (setting.overlap ? "overlapped" : "afterwards");
+TEST(GradientReducerTest, GradientsAreThoseOfOneProcessWithAllSamples) {
+  const Setting settings[] = {{1, 1 << 20, true}, {2, 1 << 20, true}, {2, 1, true},
+                              {2, 600, false},    {3, 600, true},     {4, 1 << 20, false},
+                              {4, 600, true}};
+  for (const Setting& setting : settings) {
+    const auto expected = gradients_of_one_process(setting.ranks);
+    run_ranks(setting.ranks, [&](ProcessGroup& group) {
+      SmallTraining training(group.size());
+      GradientReducer reducer(group, training.parameters,
+                              {.bucket_bytes = setting.bucket_bytes, .overlap = setting.overlap});
+      reducer.attach();
+      for (int repetition = 0; repetition < 2; ++repetition) {
+        training.optimizer.clear_gradients();
+        reduce(training, group, reducer);
+        EXPECT_LE(largest_difference(gradient_copies(training.parameters), expected), kAllowed)
+            << setting.ranks << " ranks, buckets of " << setting.bucket_bytes << " bytes";
+      }
+    });
+  }
 }
 
-class GradientReducerTest : public ::testing::TestWithParam<Setting> {};
-
-TEST_P(GradientReducerTest, GradientsAreThoseOfOneProcessWithAllSamples) {
-  const auto [ranks, bucket_bytes, overlap] = GetParam();
-  const auto expected = gradients_of_one_process(ranks);
-  run_ranks(ranks, [&, bytes = bucket_bytes, early = overlap](ProcessGroup& group) {
-    SmallTraining training(group.size());
-    GradientReducer reducer(group, training.parameters, {.bucket_bytes = bytes, .overlap = early});
-    reducer.attach();
-    for (int repetition = 0; repetition < 2; ++repetition) {
-      training.optimizer.clear_gradients();
-      reduce(training, group, reducer);
-      EXPECT_LE(largest_difference(gradient_copies(training.parameters), expected), kAllowed);
-    }
-  });
-}
-
-INSTANTIATE_TEST_SUITE_P(RanksAndBuckets, GradientReducerTest,
-                         ::testing::Values(Setting{1, 1 << 20, true}, Setting{2, 1 << 20, true},
-                                           Setting{2, 1, true}, Setting{2, 600, false},
-                                           Setting{3, 600, true}, Setting{4, 1 << 20, false},
-                                           Setting{4, 600, true}),
-                         ::tinyllama::testing::kNamedByParameter);
-
-TEST(GradientReducerStepTest, WeightsStayTheSameToTheBitOnAllRanks) {
+TEST(GradientReducerTest, WeightsStayTheSameToTheBitOnAllRanks) {
   run_ranks(3, [&](ProcessGroup& group) {
     SmallTraining training(group.size());
     GradientReducer reducer(group, training.parameters, {.bucket_bytes = 600});
@@ -215,7 +198,7 @@ TEST(GradientReducerStepTest, WeightsStayTheSameToTheBitOnAllRanks) {
   });
 }
 
-TEST(GradientReducerStepTest, GradientsOfEarlierMicroBatchesAreInTheSum) {
+TEST(GradientReducerTest, GradientsOfEarlierMicroBatchesAreInTheSum) {
   const auto expected = gradients_of_one_process(2);
   run_ranks(2, [&](ProcessGroup& group) {
     SmallTraining training(group.size());
@@ -234,6 +217,74 @@ TEST(GradientReducerStepTest, GradientsOfEarlierMicroBatchesAreInTheSum) {
     }
     reducer.finish();
     EXPECT_LE(largest_difference(gradient_copies(training.parameters), expected), kAllowed);
+  });
+}
+
+constexpr int kSteps = 3;
+constexpr AdamWOptions kOptions = {.learning_rate = 1e-2};
+
+void train_alone(SmallTraining& training) {
+  for (int step = 0; step < kSteps; ++step) {
+    training.optimizer.clear_gradients();
+    training.step.run({&training.all, 1});
+  }
+}
+
+// The same steps, of the second moments that SmallTraining begins with.
+void train(ProcessGroup& group, SmallTraining& training, ShardedAdamW& sharded) {
+  for (const auto& [name, moment] : sharded.of_shares().second_moments()) moment.fill_(0x1p-12);
+  sharded.attach();
+  for (int step = 0; step < kSteps; ++step) {
+    sharded.clear_gradients();
+    const at::Tensor loss = training.step.forward(training.samples_of(group.rank()), group.size());
+    sharded.begin();
+    training.step.backward(loss);
+    sharded.finish();
+    sharded.step();
+  }
+}
+
+// Layers whose matrix multiplications are merged hold views of their weights.
+TEST(ShardedAdamWTest, TheForwardSeesWhatWasGathered) {
+  const Variant variant({Switch::qkv, Switch::gate_up, Switch::onednn});
+  SmallTraining one(2, variant);
+  train_alone(one);
+  const auto expected = one.step.forward(one.all).item<double>();
+  run_ranks(2, [&](ProcessGroup& group) {
+    SmallTraining training(group.size(), variant);
+    ShardedAdamW sharded(group, training.parameters, variant, kOptions, {});
+    train(group, training, sharded);
+    EXPECT_NEAR(training.step.forward(training.all).item<double>(), expected, 1e-5);
+  });
+}
+
+TEST(ShardedAdamWTest, WeightsAreThoseOfOneProcessWithAWholeOptimizer) {
+  const std::pair<int, Switch> cases[] = {{1, Switch::foreach_adamw},
+                                          {2, Switch::foreach_adamw},
+                                          {3, Switch::fused_adamw},
+                                          {4, Switch::foreach_adamw}};
+  for (const auto& [ranks, form] : cases) {
+    SmallTraining one(ranks);
+    train_alone(one);
+    run_ranks(ranks, [&, variant = Variant({form})](ProcessGroup& group) {
+      SmallTraining training(group.size());
+      ShardedAdamW sharded(group, training.parameters, variant, kOptions, {.bucket_bytes = 600});
+      train(group, training, sharded);
+      EXPECT_LE(largest_difference(copies(training.parameters), copies(one.parameters)), 1e-5);
+      EXPECT_EQ(group.differing_ranks("weights", training.parameters), "");
+    });
+  }
+}
+
+TEST(ShardedAdamWTest, ARankKeepsItsShareOfTheMomentsOnly) {
+  int64_t whole = 0;
+  for (const auto& [name, parameter] : SmallTraining(1).parameters) whole += 2 * parameter.numel();
+  run_ranks(3, [&](ProcessGroup& group) {
+    SmallTraining training(group.size());
+    const ShardedAdamW sharded(group, training.parameters, {}, kOptions, {});
+    EXPECT_GE(3 * sharded.moment_elements(), whole);
+    // Rounded up to equal shares, at most two elements of each moment.
+    EXPECT_LE(3 * sharded.moment_elements(), whole + 2 * 3 * 2);
   });
 }
 

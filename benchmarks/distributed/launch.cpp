@@ -63,16 +63,6 @@ uint16_t port_of_job(uint64_t job) {
   return static_cast<uint16_t>(kFirstJobPort + job % kJobPorts);
 }
 
-void apply_master(const ReadVariable& variable, LaunchEnvironment& found) {
-  if (const auto address = variable("MASTER_ADDR")) {
-    if (address->empty())
-      throw std::invalid_argument("MASTER_ADDR=: must be the name or address of rank 0's host");
-    found.master_address = *address;
-  }
-  found.master_port = static_cast<uint16_t>(
-      number(variable, "MASTER_PORT", 1, std::numeric_limits<uint16_t>::max(), found.master_port));
-}
-
 LaunchEnvironment from_torchrun(const ReadVariable& variable) {
   LaunchEnvironment found =
       read_ranks(variable, Launcher::torchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK");
@@ -157,7 +147,14 @@ LaunchEnvironment read_launch_environment(const ReadVariable& variable) {
   } else if (has(variable, "SLURM_PROCID") && has(variable, "SLURM_STEP_ID")) {
     found = from_slurm(variable);
   }
-  if (found.is_distributed()) apply_master(variable, found);
+  if (!found.is_distributed()) return found;
+  if (const auto address = variable("MASTER_ADDR")) {
+    if (address->empty())
+      throw std::invalid_argument("MASTER_ADDR=: must be the name or address of rank 0's host");
+    found.master_address = *address;
+  }
+  found.master_port = static_cast<uint16_t>(
+      number(variable, "MASTER_PORT", 1, std::numeric_limits<uint16_t>::max(), found.master_port));
   return found;
 }
 

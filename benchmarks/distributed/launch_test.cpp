@@ -42,78 +42,57 @@ Variables with(Variables variables, const std::string& name, const std::string& 
   return variables;
 }
 
-TEST(LaunchEnvironmentTest, WithoutALauncherItIsAWorldOfOne) {
-  const LaunchEnvironment alone = read({});
-  EXPECT_FALSE(alone.is_distributed());
-  EXPECT_EQ(alone.rank, 0);
-  EXPECT_EQ(alone.world_size, 1);
+TEST(LaunchEnvironmentTest, EveryLauncherSaysWhoAndWhereARankIs) {
+  Variables batch_script = kSlurm;
+  batch_script.erase("SLURM_STEP_ID");
+  Variables mpirun_in_slurm = kSlurm;
+  mpirun_in_slurm.insert(kOpenMpi.begin(), kOpenMpi.end());
+  const Variables spread = with(kOpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "1");
+  struct Found {
+    Variables variables;
+    Launcher launcher;
+    std::string name;
+    int local_rank;
+    std::string master_address;
+  };
+  const Found cases[] = {
+      {{}, Launcher::nobody, "rank 0 of 1", 0, "127.0.0.1"},
+      {kTorchrun, Launcher::torchrun, "rank 3 of 8", 1, "node7"},
+      {kOpenMpi, Launcher::open_mpi, "rank 1 of 2", 1, "127.0.0.1"},
+      {with(spread, "MASTER_ADDR", "host1"), Launcher::open_mpi, "rank 1 of 2", 1, "host1"},
+      {kSlurm, Launcher::slurm, "rank 5 of 8", 1, "gpu07"},
+      {with(kSlurm, "SLURM_STEP_NUM_TASKS", "6"), Launcher::slurm, "rank 5 of 6", 1, "gpu07"},
+      {batch_script, Launcher::nobody, "rank 0 of 1", 0, "127.0.0.1"},
+      {mpirun_in_slurm, Launcher::open_mpi, "rank 1 of 2", 1, "127.0.0.1"}};
+  for (const auto& [variables, launcher, name, local_rank, master_address] : cases) {
+    const LaunchEnvironment found = read(variables);
+    EXPECT_EQ(found.launcher, launcher);
+    EXPECT_EQ(found.name(), name);
+    EXPECT_EQ(found.local_rank, local_rank);
+    EXPECT_EQ(found.master_address, master_address);
+  }
+  EXPECT_EQ(read(with(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "4(x2)")).local_size, 4);
 }
 
-TEST(LaunchEnvironmentTest, TorchrunSaysEverything) {
-  const LaunchEnvironment found = read(kTorchrun);
-  EXPECT_EQ(found.launcher, Launcher::torchrun);
-  EXPECT_EQ(found.rank, 3);
-  EXPECT_EQ(found.world_size, 8);
-  EXPECT_EQ(found.local_rank, 1);
-  EXPECT_EQ(found.master_address, "node7");
-  EXPECT_EQ(found.master_port, 1234);
-  EXPECT_FALSE(found.agent_store_prefix);
-  EXPECT_EQ(found.name(), "rank 3 of 8");
+TEST(LaunchEnvironmentTest, JobsGetPortsOfTheirOwn) {
+  const auto port = [](const Variables& variables, const std::string& name,
+                       const std::string& value) {
+    return read(with(variables, name, value)).master_port;
+  };
+  EXPECT_EQ(read(kTorchrun).master_port, 1234);
+  EXPECT_EQ(port(kOpenMpi, "MASTER_PORT", "4321"), 4321);
+  const uint16_t one = port(kOpenMpi, "PMIX_NAMESPACE", "job-1@1");
+  EXPECT_EQ(port(kOpenMpi, "PMIX_NAMESPACE", "job-1@1"), one);
+  EXPECT_NE(port(kOpenMpi, "PMIX_NAMESPACE", "job-2@1"), one);
+  EXPECT_NE(port(kSlurm, "SLURM_JOB_ID", "123457"), read(kSlurm).master_port);
 }
 
 TEST(LaunchEnvironmentTest, TorchrunsAgentKeepsTheStoreItself) {
+  EXPECT_FALSE(read(kTorchrun).agent_store_prefix);
   Variables variables = with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "True");
   EXPECT_EQ(read(variables).agent_store_prefix, "/worker/attempt_0");
   variables["TORCHELASTIC_RESTART_COUNT"] = "2";
   EXPECT_EQ(read(variables).agent_store_prefix, "/worker/attempt_2");
-}
-
-TEST(LaunchEnvironmentTest, OpenMpiOnOneHostNeedsNoAddress) {
-  const LaunchEnvironment found = read(kOpenMpi);
-  EXPECT_EQ(found.launcher, Launcher::open_mpi);
-  EXPECT_EQ(found.rank, 1);
-  EXPECT_EQ(found.local_rank, 1);
-  EXPECT_EQ(found.master_address, "127.0.0.1");
-}
-
-TEST(LaunchEnvironmentTest, OpenMpiJobsGetPortsOfTheirOwn) {
-  const uint16_t one = read(with(kOpenMpi, "PMIX_NAMESPACE", "job-1@1")).master_port;
-  EXPECT_EQ(read(with(kOpenMpi, "PMIX_NAMESPACE", "job-1@1")).master_port, one);
-  EXPECT_NE(read(with(kOpenMpi, "PMIX_NAMESPACE", "job-2@1")).master_port, one);
-  EXPECT_EQ(read(with(kOpenMpi, "MASTER_PORT", "4321")).master_port, 4321);
-}
-
-TEST(LaunchEnvironmentTest, OpenMpiOnSeveralHostsHasToSayWhereRank0Is) {
-  const Variables spread = with(kOpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "1");
-  EXPECT_CONTAINS(refusal(spread), "MASTER_ADDR");
-  EXPECT_EQ(read(with(spread, "MASTER_ADDR", "host1")).master_address, "host1");
-}
-
-TEST(LaunchEnvironmentTest, SlurmsFirstNodeIsWhereRanksMeet) {
-  const LaunchEnvironment found = read(kSlurm);
-  EXPECT_EQ(found.launcher, Launcher::slurm);
-  EXPECT_EQ(found.rank, 5);
-  EXPECT_EQ(found.world_size, 8);
-  EXPECT_EQ(found.local_rank, 1);
-  EXPECT_EQ(found.master_address, "gpu07");
-  EXPECT_NE(found.master_port, read(with(kSlurm, "SLURM_JOB_ID", "123457")).master_port);
-  EXPECT_EQ(read(with(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "4(x2)")).local_size, 4);
-}
-
-TEST(LaunchEnvironmentTest, AStepOfAJobMayHaveFewerTasksThanTheJob) {
-  EXPECT_EQ(read(with(kSlurm, "SLURM_STEP_NUM_TASKS", "6")).world_size, 6);
-}
-
-TEST(LaunchEnvironmentTest, ABatchScriptIsNoRank) {
-  Variables batch = kSlurm;
-  batch.erase("SLURM_STEP_ID");
-  EXPECT_FALSE(read(batch).is_distributed());
-}
-
-TEST(LaunchEnvironmentTest, MpirunInsideASlurmJobIsOpenMpis) {
-  Variables both = kSlurm;
-  both.insert(kOpenMpi.begin(), kOpenMpi.end());
-  EXPECT_EQ(read(both).launcher, Launcher::open_mpi);
 }
 
 TEST(LaunchEnvironmentTest, WhatCannotBeIsNamed) {
@@ -126,6 +105,7 @@ TEST(LaunchEnvironmentTest, WhatCannotBeIsNamed) {
       {with(kTorchrun, "MASTER_PORT", "65536"), "MASTER_PORT=65536"},
       {with(kTorchrun, "MASTER_ADDR", ""), "MASTER_ADDR="},
       {{{"RANK", "0"}}, "WORLD_SIZE: is not set"},
+      {with(kOpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "1"), "set MASTER_ADDR"},
       {with(kSlurm, "SLURM_JOB_NODELIST", "gpu["), "gpu["}};
   for (const auto& [variables, part] : cases) EXPECT_CONTAINS(refusal(variables), part);
 }

@@ -108,36 +108,28 @@ Pending ProcessGroup::start(const char* operation, Start begin) {
 }
 
 Pending ProcessGroup::all_reduce(const at::Tensor& values) {
-  return start("all_reduce", [&] {
-    std::vector<at::Tensor> tensors = {values};
-    return backend_->allreduce(tensors);
-  });
+  std::vector<at::Tensor> tensors = {values};
+  return start("all_reduce", [&] { return backend_->allreduce(tensors); });
 }
 
 Pending ProcessGroup::reduce_scatter(const at::Tensor& share, const at::Tensor& whole) {
-  if (!backend_) share.copy_(whole);
-  return start("reduce_scatter", [&] {
-    at::Tensor output = share;
-    at::Tensor input = whole;
-    return backend_->_reduce_scatter_base(output, input);
-  });
+  at::Tensor output = share;
+  at::Tensor input = whole;
+  if (!backend_) output.copy_(input);
+  return start("reduce_scatter", [&] { return backend_->_reduce_scatter_base(output, input); });
 }
 
 Pending ProcessGroup::all_gather(const at::Tensor& whole, const at::Tensor& share) {
+  at::Tensor output = whole;
+  at::Tensor input = share;
   // In place where the share is a part of the whole.
-  if (!backend_ && whole.data_ptr() != share.data_ptr()) whole.copy_(share);
-  return start("all_gather", [&] {
-    at::Tensor output = whole;
-    at::Tensor input = share;
-    return backend_->_allgather_base(output, input);
-  });
+  if (!backend_ && output.data_ptr() != input.data_ptr()) output.copy_(input);
+  return start("all_gather", [&] { return backend_->_allgather_base(output, input); });
 }
 
 Pending ProcessGroup::broadcast(const at::Tensor& values) {
-  return start("broadcast", [&] {
-    std::vector<at::Tensor> tensors = {values};
-    return backend_->broadcast(tensors);
-  });
+  std::vector<at::Tensor> tensors = {values};
+  return start("broadcast", [&] { return backend_->broadcast(tensors); });
 }
 
 void ProcessGroup::barrier() {
@@ -165,8 +157,7 @@ double ProcessGroup::number_of_first(double mine) {
 }
 
 double ProcessGroup::largest_number(double mine) {
-  const std::vector<double> all = gather_numbers(mine);
-  return *std::max_element(all.begin(), all.end());
+  return std::ranges::max(gather_numbers(mine));
 }
 
 std::vector<std::string> ProcessGroup::gather_texts(const std::string& name,

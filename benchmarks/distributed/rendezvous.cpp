@@ -2,11 +2,10 @@
 
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <netdb.h>
-#include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,21 +39,16 @@ std::string words_of(int error) {
 }
 
 std::string try_once(const addrinfo& to, milliseconds timeout) {
-  const int socket =
-      ::socket(to.ai_family, to.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, to.ai_protocol);
+  const int socket = ::socket(to.ai_family, to.ai_socktype | SOCK_CLOEXEC, to.ai_protocol);
   if (socket < 0) return words_of(errno);
   const auto close = c10::make_scope_exit([socket] { ::close(socket); });
-  if (::connect(socket, to.ai_addr, to.ai_addrlen) == 0) return {};
-  if (errno != EINPROGRESS) return words_of(errno);
-  pollfd waited = {socket, POLLOUT, 0};
-  if (::poll(&waited, 1, static_cast<int>(timeout.count())) <= 0) return words_of(ETIMEDOUT);
-  int error = 0;
-  socklen_t size = sizeof error;
-  if (::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return words_of(errno);
-  return error == 0 ? std::string() : words_of(error);
+  // Linux gives up a connection that is not answered within the timeout for sending.
+  const timeval limit = {timeout.count() / 1000, timeout.count() % 1000 * 1000};
+  if (::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0 ||
+      ::connect(socket, to.ai_addr, to.ai_addrlen) != 0)
+    return words_of(errno == EINPROGRESS ? ETIMEDOUT : errno);
+  return {};
 }
-
-using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
 // What the call returns or throws; nothing where it has not returned after `limit`: it then goes
 // on in a thread that nobody waits for, so it must own all that it uses. c10d's store waits
@@ -118,11 +112,12 @@ std::string await_listener(const std::string& address, uint16_t port, millisecon
     addrinfo* first = nullptr;
     const int lookup =
         ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &wanted, &first);
-    const Addresses found(first, &::freeaddrinfo);
+    const auto free = c10::make_scope_exit([first] {
+      if (first != nullptr) ::freeaddrinfo(first);
+    });
     if (lookup != 0) failure = ::gai_strerror(lookup);
-    for (const addrinfo* to = found.get(); to != nullptr; to = to->ai_next) {
-      const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
-      failure = try_once(*to, std::clamp(left, milliseconds(1), kLongestTry));
+    for (const addrinfo* to = first; to != nullptr; to = to->ai_next) {
+      failure = try_once(*to, std::clamp(left_until(deadline), milliseconds(1), kLongestTry));
       if (failure.empty()) return {};
     }
     if (Clock::now() + kPause >= deadline) return failure;
@@ -130,16 +125,12 @@ std::string await_listener(const std::string& address, uint16_t port, millisecon
   }
 }
 
-StoreExchange::StoreExchange(c10::intrusive_ptr<c10d::Store> store, LaunchEnvironment where,
-                             std::string name)
-    : store_(std::move(store)), where_(std::move(where)), name_(std::move(name)) {}
-
 std::string StoreExchange::key(const char* what, int rank) const {
-  return fmt::format("{}/{}/{}", name_, what, rank);
+  return fmt::format("{}/{}/{}", name, what, rank);
 }
 
 void StoreExchange::state(const std::string& mine) {
-  store_->set(key("says", where_.rank), std::vector<uint8_t>(mine.begin(), mine.end()));
+  store->set(key("says", where.rank), std::vector<uint8_t>(mine.begin(), mine.end()));
 }
 
 // Whoever has spoken is found even when the timeout has run out: an earlier rank that never comes
@@ -147,32 +138,32 @@ void StoreExchange::state(const std::string& mine) {
 bool StoreExchange::is_there(const std::string& key, milliseconds timeout) {
   if (timeout > milliseconds(0)) {
     try {
-      store_->wait({key}, timeout);
+      store->wait({key}, timeout);
       return true;
     } catch (const c10::DistNetworkError&) {
       throw;
     } catch (const std::exception&) {  // the timeout has run out
     }
   }
-  return store_->check({key});
+  return store->check({key});
 }
 
 std::optional<std::string> StoreExchange::statement_of(int rank, milliseconds timeout) {
   const std::string said = key("says", rank);
   if (!is_there(said, timeout)) return std::nullopt;
-  const std::vector<uint8_t> bytes = store_->get(said);
+  const std::vector<uint8_t> bytes = store->get(said);
   return std::string(bytes.begin(), bytes.end());
 }
 
 Statements StoreExchange::everyone(milliseconds timeout) {
   Statements all;
   const auto deadline = Clock::now() + timeout;
-  for (int rank = 0; rank < where_.world_size; ++rank)
+  for (int rank = 0; rank < where.world_size; ++rank)
     all.push_back(statement_of(rank, left_until(deadline)));
   leave();
-  if (where_.rank == 0 && !where_.agent_store_prefix) {
+  if (where.rank == 0 && !where.agent_store_prefix) {
     const auto last = Clock::now() + timeout;
-    for (int rank = 0; rank < where_.world_size; ++rank) {
+    for (int rank = 0; rank < where.world_size; ++rank) {
       if (all[static_cast<size_t>(rank)]) is_there(key("has read", rank), left_until(last));
     }
   }
@@ -180,7 +171,7 @@ Statements StoreExchange::everyone(milliseconds timeout) {
 }
 
 void StoreExchange::leave() {
-  store_->set(key("has read", where_.rank), std::string("yes"));
+  store->set(key("has read", where.rank), std::string("yes"));
 }
 
 std::string rank_words(const std::vector<int>& ranks) {
@@ -199,8 +190,9 @@ Rendezvous::Rendezvous(LaunchEnvironment where, milliseconds timeout, const Agre
   agree(mine);
 }
 
-std::string Rendezvous::place() const {
-  return fmt::format("MASTER_ADDR={} MASTER_PORT={}", where_.master_address, where_.master_port);
+void Rendezvous::reject(const std::string& what) const {
+  throw std::invalid_argument(fmt::format("MASTER_ADDR={} MASTER_PORT={}: {}",
+                                          where_.master_address, where_.master_port, what));
 }
 
 // The store's own client tries for longer than its timeout, and cannot tell a silent listener from
@@ -210,10 +202,10 @@ void Rendezvous::await_server() const {
       timeout_ + kSlack, [address = where_.master_address, port = where_.master_port,
                           timeout = timeout_] { return await_listener(address, port, timeout); });
   if (failure && failure->empty()) return;
-  throw std::invalid_argument(
-      fmt::format("{}: nobody answers there; rank 0 has to run on that host, and the network has "
-                  "to let this one reach it: {} ({:g} s were given, --timeout)",
-                  place(), failure.value_or("the name was not found"), to_seconds(timeout_)));
+  reject(fmt::format(
+      "nobody answers there; rank 0 has to run on that host, and the network has to let this one "
+      "reach it: {} ({:g} s were given, --timeout)",
+      failure.value_or("the name was not found"), to_seconds(timeout_)));
 }
 
 void Rendezvous::open() {
@@ -235,13 +227,11 @@ void Rendezvous::open() {
       return StorePointer(c10::make_intrusive<c10d::TCPStore>(address, options));
     });
   } catch (const std::exception& error) {
-    throw std::invalid_argument(fmt::format("{}: {}: {} ({:g} s were given, --timeout)", place(),
-                                            advice, first_line(error), to_seconds(timeout_)));
+    reject(fmt::format("{}: {} ({:g} s were given, --timeout)", advice, first_line(error),
+                       to_seconds(timeout_)));
   }
-  if (!opened) {
-    throw std::invalid_argument(fmt::format("{}: {}: no answer within {:g} s (--timeout)", place(),
-                                            advice, to_seconds(timeout_)));
-  }
+  if (!opened)
+    reject(fmt::format("{}: no answer within {:g} s (--timeout)", advice, to_seconds(timeout_)));
   store_ = *opened;
   if (where_.agent_store_prefix)
     store_ = c10::make_intrusive<c10d::PrefixStore>(*where_.agent_store_prefix, store_);
@@ -258,10 +248,7 @@ void Rendezvous::refuse_second() {
   } catch (const std::exception& error) {
     cause = first_line(error);
   }
-  if (!count) {
-    throw std::invalid_argument(
-        fmt::format("{}: what answers there is not rank 0 of this run: {}", place(), cause));
-  }
+  if (!count) reject("what answers there is not rank 0 of this run: " + cause);
   if (*count == 1) return;
   throw std::invalid_argument(fmt::format(
       "{} processes say that they are rank {}: every rank of 0 to {} may be there once; "
@@ -269,17 +256,8 @@ void Rendezvous::refuse_second() {
       *count, where_.rank, where_.world_size - 1, where_.master_port));
 }
 
-std::optional<Statements> Rendezvous::everyone(const std::string& name, const std::string& mine,
-                                               milliseconds timeout) const {
-  return call_within(2 * timeout + kSlack,
-                     [talk = StoreExchange(store_, where_, name), mine, timeout]() mutable {
-                       talk.state(mine);
-                       return talk.everyone(timeout);
-                     });
-}
-
-std::vector<std::string> Rendezvous::exchange(const std::string& name, const std::string& mine) {
-  const auto all = everyone(name, mine, timeout_);
+// Of statements that came, their texts.
+std::vector<std::string> Rendezvous::texts_of(const std::optional<Statements>& all) const {
   if (!all) throw std::runtime_error("rank 0, which keeps the store, does not answer");
   const std::vector<int> absent = silent_ranks(*all);
   if (!absent.empty()) {
@@ -291,38 +269,46 @@ std::vector<std::string> Rendezvous::exchange(const std::string& name, const std
   return texts;
 }
 
+std::optional<Statements> Rendezvous::everyone(const std::string& name, const std::string& mine,
+                                               milliseconds timeout) const {
+  return call_within(2 * timeout + kSlack,
+                     [talk = StoreExchange{store_, where_, name}, mine, timeout]() mutable {
+                       talk.state(mine);
+                       return talk.everyone(timeout);
+                     });
+}
+
+std::vector<std::string> Rendezvous::exchange(const std::string& name, const std::string& mine) {
+  return texts_of(everyone(name, mine, timeout_));
+}
+
 // A rank that has other ideas of the world than rank 0 would wait for ranks that nobody started: it
 // looks at rank 0's statement first.
 void Rendezvous::agree(const Agreement& mine) {
-  const std::string name = "agreement";
   Agreement stated = mine;
   stated["number of ranks"] = std::to_string(where_.world_size);
   const std::string text = nlohmann::json(stated).dump();
-  std::vector<std::string> all;
   std::string difference;
   try {
-    const auto first = call_within(
-        2 * timeout_ + kSlack,
-        [talk = StoreExchange(store_, where_, name), text, timeout = timeout_]() mutable {
-          talk.state(text);
-          return talk.statement_of(0, timeout);
-        });
-    if (!first || !*first) throw std::runtime_error("rank 0 did not come");
-    difference = difference_of(**first, text, where_.rank);
-    if (difference.empty()) {
-      all = exchange(name, text);
-    } else {
-      call_within(timeout_, [talk = StoreExchange(store_, where_, name)]() mutable {
-        talk.leave();
-        return true;
-      });
-    }
+    const auto all = call_within(3 * timeout_ + kSlack,
+                                 [talk = StoreExchange{store_, where_, "agreement"}, text,
+                                  timeout = timeout_]() mutable -> Statements {
+                                   talk.state(text);
+                                   const auto first = talk.statement_of(0, timeout);
+                                   if (!first) throw std::runtime_error("rank 0 did not come");
+                                   if (difference_of(*first, text, talk.where.rank).empty())
+                                     return talk.everyone(timeout);
+                                   talk.leave();
+                                   return {first};
+                                 });
+    const std::vector<std::string> texts = texts_of(all);
+    difference = difference_of(texts.front(), text, where_.rank);
+    for (size_t rank = 1; rank < texts.size() && difference.empty(); ++rank)
+      difference = difference_of(texts.front(), texts[rank], static_cast<int>(rank));
   } catch (const std::exception& error) {
     throw std::invalid_argument(
         fmt::format("WORLD_SIZE={}: {}", where_.world_size, first_line(error)));
   }
-  for (size_t rank = 1; rank < all.size() && difference.empty(); ++rank)
-    difference = difference_of(all.front(), all[rank], static_cast<int>(rank));
   if (!difference.empty()) throw std::invalid_argument(difference);
 }
 

@@ -25,9 +25,10 @@ using Statements = std::vector<std::optional<std::string>>;
 /// What ranks tell each other through the store, once under a name of its own. All that it uses is
 /// its own, so that it can be left behind where the store does not answer. Its methods throw
 /// c10::DistNetworkError where the store is gone.
-class StoreExchange {
- public:
-  StoreExchange(c10::intrusive_ptr<c10d::Store> store, LaunchEnvironment where, std::string name);
+struct StoreExchange {
+  c10::intrusive_ptr<c10d::Store> store;
+  LaunchEnvironment where;
+  std::string name;
 
   void state(const std::string& mine);
   /// What one rank has said, once it has; nothing after `timeout`.
@@ -41,10 +42,6 @@ class StoreExchange {
  private:
   std::string key(const char* what, int rank) const;
   bool is_there(const std::string& key, std::chrono::milliseconds timeout);
-
-  c10::intrusive_ptr<c10d::Store> store_;
-  LaunchEnvironment where_;
-  std::string name_;
 };
 
 class Rendezvous {
@@ -71,11 +68,13 @@ class Rendezvous {
   /// What each rank has stated under `name`; nothing where the store does not answer.
   std::optional<Statements> everyone(const std::string& name, const std::string& mine,
                                      std::chrono::milliseconds timeout) const;
+  std::vector<std::string> texts_of(const std::optional<Statements>& all) const;
   void await_server() const;
   void open();
   void refuse_second();
   void agree(const Agreement& mine);
-  std::string place() const;
+  /// Throws std::invalid_argument about the address and port.
+  [[noreturn]] void reject(const std::string& what) const;
 
   LaunchEnvironment where_;
   std::chrono::milliseconds timeout_;

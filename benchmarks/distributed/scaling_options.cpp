@@ -107,14 +107,6 @@ std::vector<std::string> chosen_components(const std::string& text) {
   return chosen;
 }
 
-void apply_size(const CLI::App& app, ScalingOptions& options, const std::filesystem::path& file) {
-  const auto chosen = console::choose_size(app, options.size, options.dimensions, file);
-  options.size = chosen.name;
-  options.dimensions = chosen.dimensions;
-  if (app.count("--batch") == 0) options.batch = chosen.batch;
-  if (app.count("--seq") == 0) options.seq = chosen.seq;
-}
-
 void apply_global_batch(const CLI::App& app, ScalingOptions& options, int ranks) {
   if (!options.global_batch) return;
   if (app.count("--batch") > 0) {
@@ -129,30 +121,21 @@ void apply_global_batch(const CLI::App& app, ScalingOptions& options, int ranks)
   options.batch = *options.global_batch / ranks;
 }
 
-void check_at_least(const char* option, double value, double smallest) {
-  if (value >= smallest && std::isfinite(value)) return;
-  throw std::invalid_argument(
-      fmt::format("{} {:g}: must be {:g} or more", option, value, smallest));
-}
-
 void check(const ScalingOptions& options) {
   static_cast<void>(ModelConfig(options.dimensions));
+  const auto check_at_least = [](const char* option, double value, double smallest) {
+    if (value >= smallest && std::isfinite(value)) return;
+    throw std::invalid_argument(
+        fmt::format("{} {:g}: must be {:g} or more", option, value, smallest));
+  };
   check_at_least("--batch", static_cast<double>(options.batch), 1);
   check_at_least("--seq", static_cast<double>(options.seq), 2);
   check_at_least("--rounds", static_cast<double>(options.rounds), 1);
   check_at_least("--min-time", options.min_seconds, 0);
   check_data_parallel_options(options, options.dtype);
-  if (options.threads) check_at_least("--threads", *options.threads, 1);
-  if (options.max_bytes)
-    check_at_least("--max-bytes", static_cast<double>(*options.max_bytes), 1024);
+  check_at_least("--threads", options.threads.value_or(1), 1);
+  check_at_least("--max-bytes", static_cast<double>(options.max_bytes.value_or(1024)), 1024);
   check_one_of("--benchmark_format", options.format, {"console", "json"});
-}
-
-std::string dimension_words(const ModelDimensions& dimensions) {
-  std::vector<std::string> words;
-  for (const auto& [name, dimension] : console::kSizeOptions)
-    words.push_back(fmt::format("{}={}", name, dimensions.*dimension));
-  return fmt::format("{}", fmt::join(words, " "));
 }
 
 }  // namespace
@@ -177,34 +160,42 @@ std::optional<ScalingOptions> parse_scaling_options(int argc, const char* const*
   if (!console::parse_command_line(app, {argv + 1, argv + argc})) return std::nullopt;
   options.components = chosen_components(raw.components);
   options.variant = console::parse_named("--variant", raw.variant, Variant::parse);
-  const auto dtypes = benchmark_dtypes();
   std::vector<std::string> names;
-  for (const Dtype dtype : dtypes) names.emplace_back(to_string(dtype));
+  for (const Dtype dtype : benchmark_dtypes()) names.emplace_back(to_string(dtype));
   check_one_of("--dtype", raw.dtype, names);
   options.dtype = parse_dtype(raw.dtype);
   check_one_of("--verify", raw.verify, {"before", "off"});
   options.verify = raw.verify == "before";
   if (!raw.max_bytes.empty())
     options.max_bytes = console::parse_memory_size("--max-bytes", raw.max_bytes);
-  apply_size(app, options, problem_sizes);
+  const auto chosen = console::choose_size(app, options.size, options.dimensions, problem_sizes);
+  options.size = chosen.name;
+  options.dimensions = chosen.dimensions;
+  if (app.count("--batch") == 0) options.batch = chosen.batch;
+  if (app.count("--seq") == 0) options.seq = chosen.seq;
   apply_global_batch(app, options, ranks);
   check(options);
   return options;
 }
 
 Agreement agreement_of(const ScalingOptions& options) {
+  std::vector<std::string> dimensions;
+  for (const auto& [name, dimension] : console::kSizeOptions)
+    dimensions.push_back(fmt::format("{}={}", name, options.dimensions.*dimension));
+  const auto or_none = [](const std::optional<int64_t>& value) {
+    return value ? std::to_string(*value) : std::string("none");
+  };
   Agreement all = shared_agreement(options);
   all.merge(Agreement{
       {"--components", fmt::format("{}", fmt::join(options.components, ","))},
-      {"dimensions of the model", dimension_words(options.dimensions)},
+      {"dimensions of the model", fmt::format("{}", fmt::join(dimensions, " "))},
       {"--variant", options.variant.switch_names()},
       {"--dtype", std::string(to_string(options.dtype))},
       {"--batch", std::to_string(options.batch)},
-      {"--global-batch",
-       options.global_batch ? std::to_string(*options.global_batch) : std::string("none")},
+      {"--global-batch", or_none(options.global_batch)},
       {"--seq", std::to_string(options.seq)},
       {"--rounds", std::to_string(options.rounds)},
-      {"--max-bytes", options.max_bytes ? std::to_string(*options.max_bytes) : std::string("none")},
+      {"--max-bytes", or_none(options.max_bytes)},
       {"--seed", std::to_string(options.seed)},
       {"--verify", options.verify ? "before" : "off"},
   });

@@ -1,39 +1,53 @@
 #include "benchmarks/distributed/scaling_rows.hpp"
 
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+#include <numeric>
+#include <optional>
+#include <random>
 #include <stdexcept>
 #include <utility>
 
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/text_table.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "benchmarks/instruments/context.hpp"
+#include "benchmarks/instruments/host_machine.hpp"
+#include "benchmarks/instruments/timer.hpp"
 #include "model/file_io.hpp"
 
 namespace tinyllama::distributed {
 namespace {
 
 using harness::Json;
+using Values = std::vector<double>;
 
-// "0", "0-3,8": the processors that this process may use, as taskset writes them.
-std::string allowed_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return "unknown";
-  std::string text;
-  for (int first = 0; first < CPU_SETSIZE; ++first) {
-    if (!CPU_ISSET(first, &set)) continue;
-    int last = first;
-    while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set)) ++last;
-    text += fmt::format("{}{}", text.empty() ? "" : ",", first);
-    if (last > first) text += fmt::format("-{}", last);
-    first = last;
+double mean_of(const Values& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+// The mean over the iterations of what `combine` makes of the ranks that took part.
+template <typename Combine>
+double mean_over_iterations(const RoundSamples& round, Combine combine) {
+  Values combined;
+  for (size_t iteration = 0;; ++iteration) {
+    Values times;
+    for (const Values& rank : round) {
+      if (iteration < rank.size()) times.push_back(rank[iteration]);
+    }
+    if (times.empty()) break;
+    combined.push_back(combine(times));
   }
-  return text;
+  if (combined.empty()) throw std::invalid_argument("a round without a sample");
+  return mean_of(combined);
 }
 
 std::string host_name() {
@@ -44,7 +58,7 @@ std::string host_name() {
 // Hosts become numbers: their names are nobody else's business.
 Json describe_ranks(ProcessGroup& group) {
   const auto hosts = group.gather_texts("host", host_name());
-  const auto cores = group.gather_texts("cores", allowed_cores());
+  const auto cores = group.gather_texts("cores", instruments::host_machine::allowed_processors());
   const auto local = group.gather_texts("local rank", std::to_string(group.where().local_rank));
   std::vector<std::string> known;
   Json ranks = Json::array();
@@ -80,15 +94,92 @@ std::string median_cell(const Json& entry, const char* key, int digits) {
   return fmt::format("{:.{}f}", entry.at(key).get<double>(), digits);
 }
 
-// The median of a row, or its only repetition.
-const Json& typical(const harness::CaseResult& row) {
-  for (const Json& entry : row.entries) {
-    if (entry.value("aggregate_name", "") == "median") return entry;
+}  // namespace
+
+RankTimes time_together(ProcessGroup& group, const RankWork& work, int64_t iterations) {
+  RankTimes times;
+  if (!group.is_first() && work.first_rank_only) {
+    for (int64_t iteration = 0; iteration <= iterations; ++iteration) group.barrier();
+    return times;
   }
-  return row.entries.front();
+  std::clock_t ticks = 0;
+  std::optional<std::clock_t> first_tick;
+  const auto count_ticks = [&] {
+    if (first_tick) ticks += std::clock() - *first_tick;
+  };
+  const auto prepare = [&] {
+    count_ticks();
+    work.prepare();
+    group.device().synchronize();
+    // All start together, so that an iteration's time is that of its slowest rank; and no rank
+    // waits for more than an iteration of another.
+    group.barrier();
+    first_tick = std::clock();
+  };
+  const auto run = [&] {
+    for (int64_t call = 0; call < work.calls; ++call) work.run();
+  };
+  times.seconds = instruments::time_iterations(group.device(), iterations, prepare, run);
+  count_ticks();
+  group.barrier();
+  const auto calls = static_cast<double>(work.calls);
+  for (double& seconds : times.seconds) seconds /= calls;
+  if (!times.seconds.empty()) {
+    times.cpu_seconds = static_cast<double>(ticks) / CLOCKS_PER_SEC / calls /
+                        static_cast<double>(times.seconds.size());
+  }
+  return times;
 }
 
-}  // namespace
+int64_t agreed_iterations(ProcessGroup& group, double wanted_seconds, double seconds) {
+  const double mine = std::ceil(wanted_seconds / std::max(seconds, 1e-7));
+  return static_cast<int64_t>(group.number_of_first(std::clamp(mine, 1.0, 1e6)));
+}
+
+RoundSamples gather_samples(ProcessGroup& group, const Values& mine) {
+  const auto count = static_cast<int64_t>(mine.size());
+  const Values counts = group.gather_numbers(static_cast<double>(count));
+  const auto most = static_cast<int64_t>(*std::max_element(counts.begin(), counts.end()));
+  const auto kind = at::TensorOptions(c10::ScalarType::Double);
+  const at::Tensor share = at::full({std::max<int64_t>(most, 1)}, 0.0, kind);
+  if (count > 0) share.narrow(0, 0, count).copy_(at::tensor(mine, kind));
+  const at::Tensor sent = share.to(group.device().torch());
+  const at::Tensor whole = at::full({sent.numel() * group.size()}, 0.0, sent.options());
+  group.all_gather(whole, sent).wait();
+  const at::Tensor here = whole.cpu();
+  RoundSamples round;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const double* const begin = here.const_data_ptr<double>() + rank * sent.numel();
+    round.emplace_back(begin, begin + static_cast<int64_t>(counts[static_cast<size_t>(rank)]));
+  }
+  return round;
+}
+
+double slowest_seconds(const RoundSamples& round) {
+  return mean_over_iterations(
+      round, [](const Values& times) { return *std::max_element(times.begin(), times.end()); });
+}
+
+double mean_seconds(const RoundSamples& round) {
+  return mean_over_iterations(round, mean_of);
+}
+
+std::vector<size_t> random_order(size_t count, uint64_t seed, uint64_t round) {
+  std::vector<size_t> order(count);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::mt19937_64 draw(seed + 0x9e3779b97f4a7c15ULL * (round + 1));
+  // std::shuffle may differ between libraries; a remainder's bias does not matter for so few.
+  for (size_t left = count; left > 1; --left) std::swap(order[left - 1], order[draw() % left]);
+  return order;
+}
+
+bool any_rank_interrupted(ProcessGroup& group) {
+  return group.largest_number(console::interrupted() ? 1 : 0) > 0;
+}
+
+void say(const ProcessGroup& group, const std::string& text) {
+  if (group.is_first()) fmt::print(stderr, "{}\n", text);
+}
 
 harness::CaseResult to_case_result(const RowRecord& record) {
   harness::Outcome outcome;
@@ -113,19 +204,18 @@ Json ScalingResults::document() const {
   root["context"] = context_;
   root["benchmarks"] = Json::array();
   root["rank_samples"] = Json::object();
-  for (const auto& [result, samples] : rows_) {
-    for (const Json& entry : result.entries) root["benchmarks"].push_back(entry);
-    root["rank_samples"][result.name] = samples;
+  for (const RowRecord& row : rows_) {
+    for (const Json& entry : to_case_result(row).entries) root["benchmarks"].push_back(entry);
+    root["rank_samples"][row.name] = row.samples;
   }
   return root;
 }
 
 void ScalingResults::keep(const RowRecord& record) {
   if (!is_first_ || record.repetitions.empty()) return;
-  auto known = std::find_if(rows_.begin(), rows_.end(),
-                            [&](const Row& other) { return other.result.name == record.name; });
+  auto known = std::ranges::find(rows_, record.name, &RowRecord::name);
   if (known == rows_.end()) known = rows_.emplace(rows_.end());
-  *known = {to_case_result(record), record.samples};
+  *known = record;
 }
 
 void ScalingResults::write() const {
@@ -136,12 +226,16 @@ void ScalingResults::write() const {
 std::string ScalingResults::text() const {
   if (options_.format == "json") return document().dump(1) + "\n";
   std::vector<std::vector<std::string>> cells;
-  for (const Row& row : rows_) {
-    const Json& entry = typical(row.result);
+  for (const RowRecord& row : rows_) {
+    // The median, or the only repetition.
+    const Json entries = to_case_result(row).entries;
+    const auto median = std::ranges::find_if(
+        entries, [](const Json& one) { return one.value("aggregate_name", "") == "median"; });
+    const Json& entry = median == entries.end() ? entries.front() : *median;
     const std::string efficiency = median_cell(entry, "weak_efficiency_percent", 1) +
                                    median_cell(entry, "strong_efficiency_percent", 1);
     cells.push_back(
-        {row.result.name, median_cell(entry, "real_time", 3) + " " + entry.value("time_unit", ""),
+        {row.name, median_cell(entry, "real_time", 3) + " " + entry.value("time_unit", ""),
          median_cell(entry, "samples_per_second", 2), efficiency,
          median_cell(entry, "communication_percent", 1), median_cell(entry, "overlap_percent", 1),
          median_cell(entry, "bus_GB_per_second", 3)});

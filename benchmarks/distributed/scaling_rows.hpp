@@ -1,32 +1,78 @@
-// What a run of the scaling program has measured so far, in Google Benchmark's format, and the file
-// it goes to.
+// Times that all ranks take together, the rounds in which everything that is compared is measured
+// once, and the rows that they become, in Google Benchmark's format.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "benchmarks/distributed/rounds.hpp"
+#include "benchmarks/distributed/process_group.hpp"
 #include "benchmarks/distributed/scaling_options.hpp"
 #include "benchmarks/harness/rows.hpp"
 
 namespace tinyllama::distributed {
 
-/// One round's measurement of a row: seconds of an iteration on the slowest rank, processor seconds
-/// of all threads of rank 0's process.
-using harness::Repetition;
+/// What the ranks do in an iteration.
+struct RankWork {
+  std::function<void()> run;
+  std::function<void()> prepare = [] {};  ///< before each iteration, untimed
+  int64_t calls = 1;                      ///< of run() that are timed as one iteration
+  bool first_rank_only = false;           ///< the others wait, without using a processor
+};
 
-/// A row while it is measured.
+/// What one rank measured.
+struct RankTimes {
+  std::vector<double> seconds;  ///< a call in each iteration; none where the rank had no part
+  /// Mean of a call over all threads of this process; waiting for other ranks before an iteration,
+  /// and what prepares it, are left out.
+  double cpu_seconds = 0;
+};
+
+/// instruments::time_iterations on all ranks, which start each iteration together. All of them have
+/// to call it, with the same arguments.
+RankTimes time_together(ProcessGroup& group, const RankWork& work, int64_t iterations);
+
+/// How many iterations of `seconds` each take `wanted_seconds`, 1 to 10^6: the clocks' readings
+/// differ, rank 0's count.
+int64_t agreed_iterations(ProcessGroup& group, double wanted_seconds, double seconds);
+
+/// Seconds of a round: [rank][iteration]. A rank without a part in it has none.
+using RoundSamples = std::vector<std::vector<double>>;
+
+/// What every rank measured, on all of them. Ranks may have different numbers of samples. All of
+/// them have to call it.
+RoundSamples gather_samples(ProcessGroup& group, const std::vector<double>& mine);
+
+/// Mean over the iterations of the slowest rank's time; of the mean over the ranks that took part.
+/// Throws std::invalid_argument where there is no sample.
+double slowest_seconds(const RoundSamples& round);
+double mean_seconds(const RoundSamples& round);
+
+/// 0 to count - 1 in an order drawn from the two numbers, the same with every standard library: all
+/// ranks draw alike, without talking to each other.
+std::vector<size_t> random_order(size_t count, uint64_t seed, uint64_t round);
+
+/// Whether a signal asked any rank to stop. All ranks have to call it, and get the same answer.
+bool any_rank_interrupted(ProcessGroup& group);
+
+/// A line on rank 0's standard error.
+void say(const ProcessGroup& group, const std::string& text);
+
+/// A row while it is measured. A repetition is one round's measurement: seconds of an iteration on
+/// the slowest rank, processor seconds of all threads of rank 0's process.
 struct RowRecord {
   std::string name = {};
   std::string unit = "ms";
-  std::vector<Repetition> repetitions = {};  ///< a round
-  std::vector<RoundSamples> samples = {};    ///< a round: what each rank measured
+  std::vector<harness::Repetition> repetitions = {};  ///< a round
+  std::vector<RoundSamples> samples = {};             ///< a round: what each rank measured
 };
 
 /// The repetitions and, where there are two or more, their mean, median, standard deviation and
 /// coefficient of variation, counters included.
 harness::CaseResult to_case_result(const RowRecord& record);
 
+/// What a run has measured so far, and the file that it goes to.
 class ScalingResults {
  public:
   /// All ranks have to make one: they tell rank 0 where they are. `bucket_bytes` of the gradients;
@@ -45,16 +91,30 @@ class ScalingResults {
   bool is_empty() const { return rows_.empty(); }
 
  private:
-  struct Row {
-    harness::CaseResult result;
-    std::vector<RoundSamples> samples;
-  };
   harness::Json document() const;
 
   const ScalingOptions& options_;
   bool is_first_;
   harness::Json context_;
-  std::vector<Row> rows_;
+  std::vector<RowRecord> rows_;
 };
+
+/// The rounds of a run over records with a `row`: in each, measure(record, place) once for each of
+/// them, in an order drawn anew, so that the machine's drift hits all alike; then words() say what
+/// came out, and the results get the rows. An interrupt of any rank ends it after a round.
+template <typename Record, typename Measure, typename Words>
+void measure_rounds(const ScalingOptions& options, ProcessGroup& group, ScalingResults& results,
+                    std::vector<Record>& records, const Measure& measure, const Words& words) {
+  for (int64_t round = 0; round < options.rounds && !any_rank_interrupted(group); ++round) {
+    const std::string place =
+        "round " + std::to_string(round + 1) + " of " + std::to_string(options.rounds);
+    for (const size_t index :
+         random_order(records.size(), options.seed, static_cast<uint64_t>(round)))
+      measure(records[index], place);
+    say(group, place + ": " + words());
+    for (const Record& record : records) results.keep(record.row);
+    results.write();
+  }
+}
 
 }  // namespace tinyllama::distributed

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "benchmarks/distributed/gradient_reducer.hpp"
-#include "benchmarks/distributed/sharded_adamw.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 #include "model/relative_error.hpp"
 #include "model/train_step.hpp"
@@ -338,8 +337,7 @@ StepProof prove_step(StepSession& session, const ScalingOptions& options, Proces
   return proof;
 }
 
-// In each round every mode is run for --min-time, in an order drawn anew, so that the machine's
-// drift hits all alike. An interrupt of any rank ends it after the round.
+// In each round every mode is run for --min-time.
 class StepRounds {
  public:
   StepRounds(const ScalingOptions& options, ProcessGroup& group)
@@ -363,16 +361,10 @@ class StepRounds {
       if (any_rank_interrupted(group_)) return;
       warm_up(record);
     }
-    for (int64_t round = 0; round < options_.rounds; ++round) {
-      if (any_rank_interrupted(group_)) return;
-      const std::string place = fmt::format("round {} of {}", round + 1, options_.rounds);
-      for (const size_t index :
-           random_order(records_.size(), options_.seed, static_cast<uint64_t>(round)))
-        measure(records_[index], place);
-      say(group_, fmt::format("{}: {}", place, note_round()));
-      for (const ModeRecord& record : records_) results.keep(record.row);
-      results.write();
-    }
+    measure_rounds(
+        options_, group_, results, records_,
+        [this](ModeRecord& record, const std::string& place) { measure(record, place); },
+        [this] { return note_round(); });
   }
 
  private:

@@ -21,34 +21,20 @@
 
 namespace tinyllama::distributed::testing {
 
-/// A port that nobody listens on now.
-inline uint16_t free_port() {
-  const int socket_number = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  const bool found =
-      ::bind(socket_number, any, length) == 0 && ::getsockname(socket_number, any, &length) == 0;
-  ::close(socket_number);
-  if (!found) throw std::runtime_error("no free port");
-  return ntohs(address.sin_port);
-}
-
-/// Somebody else, who listens on a port and never answers.
+/// Somebody else, who has a port and never answers there.
 class Listener {
  public:
   enum class Begin { now, later };
 
-  explicit Listener(Begin begin = Begin::now)
-      : socket_(::socket(AF_INET, SOCK_STREAM, 0)), port_(free_port()) {
+  explicit Listener(Begin begin = Begin::now) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in address = {};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_ANY);
-    address.sin_port = htons(port_);
-    if (::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+    socklen_t length = sizeof address;
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    if (::bind(socket_, any, length) != 0 || ::getsockname(socket_, any, &length) != 0)
       throw std::runtime_error("cannot bind");
+    port_ = ntohs(address.sin_port);
     if (begin == Begin::now) listen();
   }
   ~Listener() { ::close(socket_); }
@@ -61,8 +47,13 @@ class Listener {
 
  private:
   int socket_;
-  uint16_t port_;
+  uint16_t port_ = 0;
 };
+
+/// A port that nobody listens on now.
+inline uint16_t free_port() {
+  return Listener(Listener::Begin::later).port();
+}
 
 inline LaunchEnvironment rank_of(int rank, int size, uint16_t port) {
   LaunchEnvironment where;

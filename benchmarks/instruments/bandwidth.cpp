@@ -6,10 +6,16 @@
 
 #include <algorithm>
 #include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
 
 #include "benchmarks/instruments/peaks.hpp"
 #include "benchmarks/instruments/timer.hpp"
-#include "benchmarks/instruments/triad.hpp"
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 namespace tinyllama::instruments {
 namespace {
@@ -20,6 +26,72 @@ constexpr float factor = 0.5F;
 // Array lengths are multiples of this: of every vector and cache line, and of a GPU's widest
 // access.
 constexpr int64_t length_unit = 64;
+
+using Input = std::span<const float>;
+
+/// The loop behind the bandwidth of a CPU: a = b + s c. All three spans are of one length, a
+/// multiple of 16, do not overlap, and start at a multiple of 64 bytes.
+struct Triad {
+  std::string_view name;
+  void (*loop)(std::span<float> a, Input b, Input c, float s);
+};
+
+// Inlined into functions for several instruction sets, so that each gets its own vectorised copy.
+[[gnu::always_inline]] inline void triad_body(std::span<float> a, Input b, Input c, float s) {
+  float* __restrict to = a.data();
+  const float* __restrict from_b = b.data();
+  const float* __restrict from_c = c.data();
+  for (size_t i = 0; i < a.size(); ++i) to[i] = from_b[i] + s * from_c[i];
+}
+
+[[gnu::noinline]] void triad_baseline(std::span<float> a, Input b, Input c, float s) {
+  triad_body(a, b, c, s);
+}
+
+#ifdef __x86_64__
+[[gnu::noinline, gnu::target("avx2,fma")]] void triad_avx2(std::span<float> a, Input b, Input c,
+                                                           float s) {
+  triad_body(a, b, c, s);
+}
+
+[[gnu::noinline, gnu::target("avx512f,prefer-vector-width=512")]] void triad_avx512(
+    std::span<float> a, Input b, Input c, float s) {
+  triad_body(a, b, c, s);
+}
+
+/// Streaming stores leave the overwritten lines unread: three transfers where ordinary stores need
+/// four.
+[[gnu::noinline]] void triad_streaming(std::span<float> a, Input b, Input c, float s) {
+  const __m128 scale = _mm_set1_ps(s);
+  constexpr size_t lanes = 4;
+  for (size_t i = 0; i < a.size(); i += lanes) {
+    const __m128 scaled = _mm_mul_ps(scale, _mm_load_ps(&c[i]));
+    _mm_stream_ps(&a[i], _mm_add_ps(_mm_load_ps(&b[i]), scaled));
+  }
+  _mm_sfence();
+}
+#endif
+
+/// With the widest vectors that this processor has.
+Triad triad_with_ordinary_stores() {
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx512f")) return {"AVX-512, ordinary stores", &triad_avx512};
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    return {"AVX2, ordinary stores", &triad_avx2};
+  }
+#endif
+  return {"ordinary stores", &triad_baseline};
+}
+
+/// The loops that compete for the bandwidth of memory: ordinary stores and, where the processor has
+/// them, stores that do not read the line they overwrite.
+std::vector<Triad> triads_for_memory() {
+  std::vector<Triad> triads{triad_with_ordinary_stores()};
+#ifdef __x86_64__
+  triads.push_back({"streaming stores", &triad_streaming});
+#endif
+  return triads;
+}
 
 int64_t cache_bytes(const Device& device) {
   constexpr int64_t where_unknown = 64 * mebibyte;

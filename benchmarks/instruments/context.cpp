@@ -4,13 +4,11 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <sched.h>
 #include <torch/version.h>
 #include <unistd.h>
 
 #include <array>
 #include <filesystem>
-#include <sstream>
 #include <string_view>
 
 #include "benchmarks/instruments/host_machine.hpp"
@@ -74,24 +72,6 @@ void add_environment(Settings& settings) {
   }
 }
 
-/// "0-3,8": the logical processors that this process may run on.
-void add_affinity(Settings& settings) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return;
-  std::ostringstream text;
-  for (int first = 0; first < CPU_SETSIZE; ++first) {
-    if (!CPU_ISSET(first, &set)) continue;
-    int last = first;
-    while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set)) ++last;
-    if (text.tellp() > 0) text << ',';
-    text << first;
-    if (last > first) text << '-' << last;
-    first = last;
-  }
-  settings["cpu_affinity"] = text.str();
-}
-
 std::string_view name_of(at::Float32MatmulPrecision precision) {
   switch (precision) {
     case at::Float32MatmulPrecision::HIGHEST:
@@ -119,7 +99,7 @@ std::map<std::string, std::string> system_settings(const Device& device) {
   add_clock(settings);
   add_huge_pages(settings);
   add_environment(settings);
-  add_affinity(settings);
+  settings["cpu_affinity"] = host_machine::allowed_processors();
   settings["torch_threads"] = std::to_string(at::get_num_threads());
   settings["deterministic_algorithms"] =
       at::globalContext().deterministicAlgorithms() ? "true" : "false";

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cctype>
 #include <fstream>
-#include <initializer_list>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -14,6 +13,7 @@
 #include <stdexcept>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "benchmarks/instruments/peaks.hpp"
 
@@ -22,85 +22,63 @@ namespace {
 
 using nlohmann::json;
 
+using Keys = std::vector<std::string_view>;
+
 /// A value together with the way to it, so that an error can name file, key, value and rule.
-class Entry {
- public:
-  Entry(const json& value, std::string file, std::string key)
-      : value_(value), file_(std::move(file)), key_(std::move(key)) {}
+struct Entry {
+  const json& value;
+  std::string file;
+  std::string key;  ///< empty: the whole file
 
   [[noreturn]] void reject(std::string_view rule) const {
     constexpr size_t longest = 80;
-    std::string text = value_.dump();
+    std::string text = value.dump();
     if (text.size() > longest) text = text.substr(0, longest) + "...";
     throw std::invalid_argument(
-        fmt::format("{}: {} = {}: {}", file_, key_.empty() ? "(whole file)" : key_, text, rule));
+        fmt::format("{}: {} = {}: {}", file, key.empty() ? "(whole file)" : key, text, rule));
+  }
+  std::string key_of(std::string_view name) const {
+    if (value.is_array()) return fmt::format("{}[{}]", key, name);
+    return key.empty() ? std::string(name) : fmt::format("{}.{}", key, name);
   }
 
-  Entry at(const std::string& name) const {
-    require_object();
-    const std::string key = key_.empty() ? name : key_ + "." + name;
-    if (!value_.contains(name)) {
-      throw std::invalid_argument(fmt::format("{}: {}: the key is missing", file_, key));
-    }
-    return {value_.at(name), file_, key};
-  }
-  bool has(const std::string& name) const { return value_.contains(name); }
-
-  void allow_keys(std::initializer_list<std::string_view> allowed) const {
-    require_object();
-    for (const auto& [name, value] : value_.items()) {
+  /// That this is an object with all of `required` and nothing else but `optional`.
+  void check_keys(const Keys& required, const Keys& optional = {}) const {
+    if (!value.is_object()) reject("must be an object");
+    Keys allowed = required;
+    allowed.insert(allowed.end(), optional.begin(), optional.end());
+    for (const auto& [name, child] : value.items()) {
       if (std::ranges::find(allowed, name) != allowed.end()) continue;
-      Entry(value, file_, key_.empty() ? name : key_ + "." + name)
-          .reject(fmt::format("unknown key (allowed: {})",
-                              fmt::join(allowed.begin(), allowed.end(), ", ")));
+      Entry{child, file, key_of(name)}.reject(
+          fmt::format("unknown key (allowed: {})", fmt::join(allowed, ", ")));
+    }
+    for (const std::string_view name : required) {
+      if (!value.contains(name))
+        throw std::invalid_argument(fmt::format("{}: {}: the key is missing", file, key_of(name)));
     }
   }
-
-  std::vector<std::pair<std::string, Entry>> members() const {
-    require_object();
-    std::vector<std::pair<std::string, Entry>> result;
-    for (const auto& [name, value] : value_.items()) {
-      result.emplace_back(name, Entry(value, file_, key_ + "." + name));
-    }
-    return result;
-  }
+  Entry at(const std::string& name) const { return {value.at(name), file, key_of(name)}; }
 
   std::vector<Entry> elements() const {
-    if (!value_.is_array() || value_.empty()) reject("must be a list with at least one element");
+    if (!value.is_array() || value.empty()) reject("must be a list with at least one element");
     std::vector<Entry> result;
-    for (size_t index = 0; index < value_.size(); ++index) {
-      result.emplace_back(value_[index], file_, fmt::format("{}[{}]", key_, index));
-    }
+    for (const auto& [index, child] : value.items()) result.push_back({child, file, key_of(index)});
     return result;
   }
-
   std::string text() const {
-    if (!value_.is_string() || value_.get_ref<const std::string&>().empty()) {
+    if (!value.is_string() || value.get_ref<const std::string&>().empty())
       reject("must be a text that is not empty");
-    }
-    return value_.get<std::string>();
+    return value.get<std::string>();
   }
-
   double positive_number() const {
-    if (!value_.is_number() || !(value_.get<double>() > 0)) reject("must be a positive number");
-    return value_.get<double>();
+    if (!value.is_number() || !(value.get<double>() > 0)) reject("must be a positive number");
+    return value.get<double>();
   }
-
   int64_t positive_integer() const {
-    if (!value_.is_number_integer() || value_.get<int64_t>() <= 0) {
+    if (!value.is_number_integer() || value.get<int64_t>() <= 0)
       reject("must be a positive integer");
-    }
-    return value_.get<int64_t>();
+    return value.get<int64_t>();
   }
-
- private:
-  void require_object() const {
-    if (!value_.is_object()) reject("must be an object");
-  }
-
-  const json& value_;
-  std::string file_;
-  std::string key_;
 };
 
 using Words = std::set<std::string>;
@@ -128,56 +106,41 @@ Words word_list(const Entry& list) {
   return words;
 }
 
-/// Which devices a row is about. A partition of a GPU carries the whole GPU's name but not its
-/// peaks: the number of compute units tells them apart, where the runtime gives one.
-struct Match {
-  Words required;
-  Words excluded;
-  int64_t multiprocessors = 0;
-
-  bool accepts(const DeviceDescription& device) const {
-    const Words words = words_of(device.name);
-    const auto present = [&](const std::string& word) { return words.contains(word); };
-    return std::ranges::all_of(required, present) && std::ranges::none_of(excluded, present) &&
-           (device.multiprocessors == 0 || device.multiprocessors == multiprocessors);
-  }
-};
-
-Match parse_match(const Entry& match) {
-  match.allow_keys({"words", "without", "multiprocessors"});
-  return {word_list(match.at("words")),
-          match.has("without") ? word_list(match.at("without")) : Words{},
-          match.at("multiprocessors").positive_integer()};
-}
-
-/// The figure of the mode that serves each type: "types" points from "f32" to one of the modes in
-/// "flops".
-std::map<std::string, double> flops_by_type(const Entry& row) {
-  const Entry flops = row.at("flops");
-  flops.allow_keys({"f64_vector", "f64_matrix", "f32_vector", "f32_matrix", "tf32_matrix",
-                    "bf16_matrix", "f16_matrix", "fp8_matrix"});
-  std::map<std::string, double> modes;
-  for (const auto& [mode, figure] : flops.members()) modes[mode] = figure.positive_number();
-  const Entry types = row.at("types");
-  types.allow_keys({"f64", "f32", "bf16", "f16"});
-  std::map<std::string, double> result;
-  for (const auto& [type, mode] : types.members()) {
-    const auto found = modes.find(mode.text());
-    if (found == modes.end()) mode.reject("must be one of the keys of this device's \"flops\"");
-    result[type] = found->second;
-  }
-  return result;
+/// Whether a row is about this device. A partition of a GPU carries the whole GPU's name but not
+/// its peaks: the number of compute units tells them apart, where the runtime gives one.
+bool matches(const Entry& match, const DeviceDescription& device) {
+  match.check_keys({"words", "multiprocessors"}, {"without"});
+  const Words required = word_list(match.at("words"));
+  const Words excluded = match.value.contains("without") ? word_list(match.at("without")) : Words{};
+  const int64_t multiprocessors = match.at("multiprocessors").positive_integer();
+  const Words words = words_of(device.name);
+  const auto present = [&](const std::string& word) { return words.contains(word); };
+  return std::ranges::all_of(required, present) && std::ranges::none_of(excluded, present) &&
+         (device.multiprocessors == 0 || device.multiprocessors == multiprocessors);
 }
 
 DatasheetPeaks parse_row(const Entry& row) {
-  row.allow_keys(
-      {"device", "match", "flops", "types", "memory_bytes", "memory_bandwidth", "source", "note"});
+  row.check_keys(
+      {"device", "match", "flops", "types", "memory_bytes", "memory_bandwidth", "source"},
+      {"note"});
   const Entry source = row.at("source");
-  source.allow_keys({"title", "address"});
-  if (row.has("note")) row.at("note").text();
+  source.check_keys({"title", "address"});
+  if (row.value.contains("note")) row.at("note").text();
   DatasheetPeaks peaks;
   peaks.device = row.at("device").text();
-  peaks.flops = flops_by_type(row);
+  const Entry flops = row.at("flops");
+  flops.check_keys({}, {"f64_vector", "f64_matrix", "f32_vector", "f32_matrix", "tf32_matrix",
+                        "bf16_matrix", "f16_matrix", "fp8_matrix"});
+  for (const auto& [mode, figure] : flops.value.items()) flops.at(mode).positive_number();
+  // "types" points from "f32" to one of the modes in "flops".
+  const Entry types = row.at("types");
+  types.check_keys({}, {"f64", "f32", "bf16", "f16"});
+  for (const auto& [type, value] : types.value.items()) {
+    const std::string mode = types.at(type).text();
+    if (!flops.value.contains(mode))
+      types.at(type).reject("must be one of the keys of this device's \"flops\"");
+    peaks.flops[type] = flops.at(mode).positive_number();
+  }
   peaks.memory_bandwidth = row.at("memory_bandwidth").positive_number();
   peaks.memory_bytes = row.at("memory_bytes").positive_integer();
   peaks.source = fmt::format("{}, {}", source.at("title").text(), source.at("address").text());
@@ -202,14 +165,14 @@ json parse_file(const std::filesystem::path& file) {
 std::optional<DatasheetPeaks> find_datasheet_peaks(const std::filesystem::path& file,
                                                    const DeviceDescription& device) {
   const json document = parse_file(file);
-  const Entry root(document, file.string(), "");
-  root.allow_keys({"description", "devices"});
+  const Entry root{document, file.string(), ""};
+  root.check_keys({"devices"}, {"description"});
   std::optional<DatasheetPeaks> found;
   // Every row is read, so that a mistake shows on every machine and not only on the one it is
   // about.
   for (const Entry& row : root.at("devices").elements()) {
     DatasheetPeaks peaks = parse_row(row);
-    if (parse_match(row.at("match")).accepts(device) && !found) found = std::move(peaks);
+    if (matches(row.at("match"), device) && !found) found = std::move(peaks);
   }
   return found;
 }

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/Version.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
@@ -69,36 +70,18 @@ Request parse(std::string_view text) {
   return request;
 }
 
-std::string cpu_architecture() {
+DeviceDescription describe_cpu() {
   utsname machine{};
   uname(&machine);
   const std::string type = machine.machine;
-  return fmt::format("{} {}", type == "x86_64" ? "x86-64" : type, at::get_cpu_capability());
-}
-
-DeviceDescription describe_cpu() {
   DeviceDescription description;
   description.name = host_machine::processor_name();
-  description.architecture = cpu_architecture();
+  description.architecture =
+      fmt::format("{} {}", type == "x86_64" ? "x86-64" : type, at::get_cpu_capability());
   description.memory_bytes = host_machine::memory().total_bytes;
   description.multiprocessors = static_cast<int>(host_machine::usable_processors().size());
   description.last_level_cache_bytes = host_machine::last_level_cache_bytes();
   return description;
-}
-
-int checked_gpu_index(std::string_view text, const Request& request) {
-  const int count = torch_gpu_count();
-  if (count == 0) reject(text, "no such device");
-  if (request.kind != "auto" && request.kind != to_string(gpu_backend())) {
-    reject(text, "libtorch was built for the other kind of GPU");
-  }
-  if (request.index >= count) reject(text, "the device number is too large");
-  if (gpu_runtime::name().empty()) {
-    reject(text,
-           "this build cannot read the GPU's memory; configure with TINY_LLAMA_WITH_HIP=ON or "
-           "choose cpu");
-  }
-  return request.index;
 }
 
 /// Bytes that libtorch's caching allocator holds on a GPU without a tensor in them: ours to use
@@ -114,15 +97,8 @@ int64_t cached_gpu_bytes(c10::Device device) {
 }  // namespace
 
 std::string_view to_string(Backend backend) {
-  switch (backend) {
-    case Backend::cpu:
-      return "cpu";
-    case Backend::cuda:
-      return "cuda";
-    case Backend::hip:
-      return "hip";
-  }
-  throw std::logic_error("unknown backend");
+  constexpr std::string_view kNames[] = {"cpu", "cuda", "hip"};
+  return kNames[static_cast<size_t>(backend)];
 }
 
 Device::Device(c10::Device torch_device, Backend backend, DeviceDescription description)
@@ -139,14 +115,24 @@ Device Device::select(std::string_view text) {
   if (request.kind == "cpu" || (request.kind == "auto" && torch_gpu_count() == 0)) {
     return Device(c10::Device(c10::DeviceType::CPU), Backend::cpu, describe_cpu());
   }
-  const int index = checked_gpu_index(text, request);
-  return Device(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)),
-                gpu_backend(), gpu_runtime::describe(index));
+  const int count = torch_gpu_count();
+  if (count == 0) reject(text, "no such device");
+  if (request.kind != "auto" && request.kind != to_string(gpu_backend()))
+    reject(text, "libtorch was built for the other kind of GPU");
+  if (request.index >= count) reject(text, "the device number is too large");
+  if (gpu_runtime::name().empty()) {
+    reject(text,
+           "this build cannot read the GPU's memory; configure with TINY_LLAMA_WITH_HIP=ON or "
+           "choose cpu");
+  }
+  return Device(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(request.index)),
+                gpu_backend(), gpu_runtime::describe(request.index));
 }
 
 int64_t Device::free_memory_bytes() const {
   if (is_gpu()) {
-    return gpu_runtime::memory(torch_device_.index()).free_bytes + cached_gpu_bytes(torch_device_);
+    const c10::DeviceGuard current(torch_device_);
+    return gpu_runtime::memory().free_bytes + cached_gpu_bytes(torch_device_);
   }
   // What our allocator caches serves the next tensor or is given back when memory runs short.
   return host_machine::memory().available_bytes + host_allocator::read().cached_bytes;
@@ -154,7 +140,8 @@ int64_t Device::free_memory_bytes() const {
 
 int64_t Device::used_memory_bytes() const {
   if (!is_gpu()) return 0;
-  const gpu_runtime::Memory memory = gpu_runtime::memory(torch_device_.index());
+  const c10::DeviceGuard current(torch_device_);
+  const gpu_runtime::Memory memory = gpu_runtime::memory();
   return memory.total_bytes - memory.free_bytes;
 }
 

@@ -52,8 +52,7 @@ class Device {
   DeviceDescription description_;
 };
 
-/// The few things about a GPU that libtorch does not tell and its runtime does. One of
-/// device_hip.cpp, device_cuda.cpp and device_none.cpp is compiled and defines these functions.
+/// The few things about a GPU that libtorch does not tell and its runtime does.
 namespace gpu_runtime {
 
 /// "HIP", "CUDA", or nothing in a build without either.
@@ -70,8 +69,8 @@ struct Memory {
   int64_t free_bytes = 0;
   int64_t total_bytes = 0;
 };
-/// Of the whole device, all processes included. Errors as for describe.
-Memory memory(int index);
+/// Of the current device, all processes included. Errors as for describe.
+Memory memory();
 
 }  // namespace gpu_runtime
 }  // namespace tinyllama::instruments

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <stdexcept>
 
@@ -33,9 +32,6 @@ TEST(DeviceTest, CpuDescribesItself) {
   EXPECT_GT(cpu.free_memory_bytes(), 0);
   EXPECT_EQ(cpu.used_memory_bytes(), 0);
   EXPECT_NO_THROW(cpu.synchronize());
-}
-
-TEST(DeviceTest, AutoFindsADevice) {
   EXPECT_NO_THROW(Device::select("auto"));
 }
 
@@ -57,19 +53,11 @@ TEST(DeviceTest, HipWithoutRocmSaysWhatTheRuntimeSees) {
                                gpu_runtime::device_count())});
 }
 
-TEST(ContextTest, CommitIsAHashOrUnknownAndTorchIsSupported) {
-  const std::string commit = source_version().commit;
-  const bool hash = commit.size() == 40 && std::ranges::all_of(commit, [](unsigned char letter) {
-                      return std::isxdigit(letter) != 0;
-                    });
-  EXPECT_TRUE(hash || commit == "unknown") << commit;
-  EXPECT_TRUE(torch_version().starts_with("2."));
-}
-
 TEST(ContextTest, SettingsHoldWhatSteersARun) {
   setenv("OMP_TEST_OF_THE_CONTEXT", "a=b", 1);
   const auto settings = system_settings(Device::select("cpu"));
   unsetenv("OMP_TEST_OF_THE_CONTEXT");
+  EXPECT_TRUE(torch_version().starts_with("2."));
   EXPECT_EQ(settings.at("env.OMP_TEST_OF_THE_CONTEXT"), "a=b");
   EXPECT_EQ(settings.at("float32_matmul_precision"), "highest");
   EXPECT_EQ(settings.at("deterministic_algorithms"), "false");
@@ -77,32 +65,23 @@ TEST(ContextTest, SettingsHoldWhatSteersARun) {
   EXPECT_FALSE(settings.contains("env.PATH"));
 }
 
-TEST(TimerTest, PreparesBeforeEachRun) {
+TEST(TimerTest, PreparesBeforeEachRunAndTimesTheRunAlone) {
   std::string calls;
   const auto seconds = time_iterations(
       Device::select("auto"), 3, [&] { calls += 'p'; }, [&] { calls += 'r'; });
   EXPECT_EQ(calls, "prprpr");
-  ASSERT_EQ(seconds.size(), 3U);
-  EXPECT_TRUE(std::ranges::all_of(seconds, [](double value) { return value >= 0; }));
-  const auto never = [] { FAIL() << "called"; };
-  EXPECT_TRUE(time_iterations(Device::select("cpu"), 0, never, never).empty());
-}
-
-TEST(TimerTest, TimesTheRunAndNotThePreparation) {
+  EXPECT_EQ(seconds.size(), 3U);
   volatile double sink = 0;
   const auto work = [&] {
     for (int step = 0; step < 2'000'000; ++step) sink = sink + 1;
   };
-  const auto nothing = [] {};
   const Device cpu = Device::select("cpu");
-  const auto prepared = time_iterations(cpu, 5, work, nothing);
-  const auto timed = time_iterations(cpu, 5, nothing, work);
+  const auto prepared = time_iterations(cpu, 5, work, [] {});
+  const auto timed = time_iterations(
+      cpu, 5, [] {}, work);
   EXPECT_LT(*std::ranges::min_element(prepared), *std::ranges::min_element(timed));
-}
-
-TEST(TimerTest, ExceptionsPass) {
   EXPECT_THROW(time_iterations(
-                   Device::select("cpu"), 1, [] {}, [] { throw std::runtime_error("no"); }),
+                   cpu, 1, [] {}, [] { throw std::runtime_error("no"); }),
                std::runtime_error);
 }
 

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <exception>
 #include <limits>
-#include <optional>
 #include <set>
 #include <stdexcept>
 
@@ -43,60 +42,11 @@ struct Operands {
   at::Tensor a, b, out;
 };
 
-/// Random operands for any shape out of one buffer of random numbers: filling matrices would take
-/// longer than multiplying them, and on a GPU zeros would multiply faster than a model's numbers
-/// do.
-class OperandPool {
- public:
-  OperandPool(c10::Device device, c10::ScalarType type) {
-    // A generator of our own leaves the sequence of the global one, and with it the model's
-    // weights, alone.
-    constexpr uint64_t seed = 20240229;
-    numbers_ = at::empty({period}, at::kFloat);
-    numbers_.normal_(0.0, 1.0, at::detail::createCPUGenerator(seed));
-    numbers_ = numbers_.to(device, type);
-    inputs_ = numbers_;
-    output_ = at::empty({0}, numbers_.options());
-  }
-
-  /// Views with the strides of the layout, of three dimensions where the batch is of several. Valid
-  /// until the next call.
-  Operands get(const GemmShape& shape, Layout layout) {
-    const auto& [batch, m, n, k] = shape;
-    // b starts where any library finds it aligned.
-    const int64_t b_start = round_up(batch * m * k, 256);
-    const int64_t needed = b_start + batch * k * n;
-    if (inputs_.numel() < needed) {
-      inputs_ = at::empty({round_up(needed, period)}, numbers_.options());
-      inputs_.view({-1, period}).copy_(numbers_);
-    }
-    if (output_.numel() < batch * m * n) {
-      output_ = at::empty({batch * m * n}, numbers_.options());
-    }
-    const at::Tensor a = inputs_.narrow(0, 0, batch * m * k);
-    const at::Tensor b = inputs_.narrow(0, b_start, batch * k * n);
-    Operands operands{layout == Layout::at_b ? a.view({batch, k, m}).mT() : a.view({batch, m, k}),
-                      layout == Layout::a_bt ? b.view({batch, n, k}).mT() : b.view({batch, k, n}),
-                      output_.narrow(0, 0, batch * m * n).view({batch, m, n})};
-    if (batch == 1) operands = {operands.a[0], operands.b[0], operands.out[0]};
-    return operands;
-  }
-
- private:
-  // Enough numbers that no cache or predictor learns them.
-  static constexpr int64_t period = int64_t{1} << 20;
-
-  at::Tensor numbers_;  ///< one period of random numbers
-  at::Tensor inputs_;   ///< that period, repeated
-  at::Tensor output_;
-};
-
 using Multiply = GemmPaths::mapped_type;
 
-/// Why a path may not serve as the peak of this type, or nothing. `operands`: small ones to try it
-/// on.
-std::optional<std::string> objection(const Multiply& multiply, Operands operands,
-                                     c10::ScalarType type) {
+/// Why a path may not serve as the peak of this type, empty where it may. `operands`: small ones to
+/// try it on.
+std::string objection(const Multiply& multiply, Operands operands, c10::ScalarType type) {
   at::Tensor result;
   try {
     result = multiply(operands.a, operands.b, operands.out).to(at::kDouble);
@@ -106,12 +56,12 @@ std::optional<std::string> objection(const Multiply& multiply, Operands operands
     // oneDNN's own errors pass through libtorch as they are.
     return error.what();
   }
-  if (type != at::kFloat) return std::nullopt;
+  if (type != at::kFloat) return {};
   const at::Tensor exact = operands.a.to(at::kDouble).matmul(operands.b.to(at::kDouble));
   const double error = result.sub(exact).norm().item().toDouble() / exact.norm().item().toDouble();
   // float32 gives about 1e-7 here, TF32 3e-4, bfloat16 2e-3.
   constexpr double tolerance = 1e-5;
-  if (error <= tolerance) return std::nullopt;
+  if (error <= tolerance) return {};
   return fmt::format(
       "relative error {:.1e}: not true float32; float32 matmul precision must be \"highest\"",
       error);
@@ -130,18 +80,26 @@ struct Candidate {
   }
 };
 
-/// Multiplies by the paths that may serve for a type on a device, and takes the time.
+/// Multiplies by the paths that may serve for a type on a device, and takes the time. Operands of
+/// any shape come out of one buffer of random numbers: filling matrices would take longer than
+/// multiplying them, and on a GPU zeros would multiply faster than a model's numbers do.
 class GemmTimer {
  public:
   GemmTimer(const Device& device, c10::ScalarType type, GemmPaths paths, int64_t batch)
-      : device_(device), paths_(std::move(paths)), operands_(device.torch(), type) {
+      : device_(device), paths_(std::move(paths)) {
+    // A generator of our own leaves the sequence of the global one, and with it the model's
+    // weights, alone.
+    constexpr uint64_t seed = 20240229;
+    numbers_ = at::empty({period}, at::kFloat);
+    numbers_.normal_(0.0, 1.0, at::detail::createCPUGenerator(seed));
+    numbers_ = inputs_ = numbers_.to(device.torch(), type);
+    output_ = at::empty({0}, numbers_.options());
     std::string reasons;
     std::erase_if(paths_, [&](const auto& path) {
-      const Operands trial =
-          operands_.get({std::min<int64_t>(batch, 4), 64, 64, 256}, Layout::a_bt);
-      const auto reason = objection(path.second, trial, type);
-      if (reason) reasons += fmt::format("\n  {}: {}", path.first, *reason);
-      return reason.has_value();
+      const Operands trial = operands({std::min<int64_t>(batch, 4), 64, 64, 256}, Layout::a_bt);
+      const std::string reason = objection(path.second, trial, type);
+      if (!reason.empty()) reasons += fmt::format("\n  {}: {}", path.first, reason);
+      return !reason.empty();
     });
     if (paths_.empty()) {
       throw std::runtime_error(fmt::format("no library multiplies {} matrices on {}:{}",
@@ -163,20 +121,48 @@ class GemmTimer {
 
   /// Seconds of one multiplication: of the fastest of `samples`, each of `count` in a row.
   double time(const Candidate& candidate, int64_t samples, int64_t count = 1) {
-    Operands operands = operands_.get(candidate.shape, candidate.layout);
+    Operands of_shape = operands(candidate.shape, candidate.layout);
     const std::vector<double> seconds = time_iterations(
         device_, samples, [] {},
         [&] {
           for (int64_t i = 0; i < count; ++i)
-            candidate.path->second(operands.a, operands.b, operands.out);
+            candidate.path->second(of_shape.a, of_shape.b, of_shape.out);
         });
     return *std::ranges::min_element(seconds) / static_cast<double>(count);
   }
 
  private:
+  /// Views with the strides of the layout, of three dimensions where the batch is of several. Valid
+  /// until the next call.
+  Operands operands(const GemmShape& shape, Layout layout) {
+    const auto& [batch, m, n, k] = shape;
+    // b starts where any library finds it aligned.
+    const int64_t b_start = round_up(batch * m * k, 256);
+    const int64_t needed = b_start + batch * k * n;
+    if (inputs_.numel() < needed) {
+      inputs_ = at::empty({round_up(needed, period)}, numbers_.options());
+      inputs_.view({-1, period}).copy_(numbers_);
+    }
+    if (output_.numel() < batch * m * n) {
+      output_ = at::empty({batch * m * n}, numbers_.options());
+    }
+    const at::Tensor a = inputs_.narrow(0, 0, batch * m * k);
+    const at::Tensor b = inputs_.narrow(0, b_start, batch * k * n);
+    Operands views{layout == Layout::at_b ? a.view({batch, k, m}).mT() : a.view({batch, m, k}),
+                   layout == Layout::a_bt ? b.view({batch, n, k}).mT() : b.view({batch, k, n}),
+                   output_.narrow(0, 0, batch * m * n).view({batch, m, n})};
+    if (batch == 1) views = {views.a[0], views.b[0], views.out[0]};
+    return views;
+  }
+
+  // Enough numbers that no cache or predictor learns them.
+  static constexpr int64_t period = int64_t{1} << 20;
+
   const Device& device_;
   GemmPaths paths_;
-  OperandPool operands_;
+  at::Tensor numbers_;  ///< one period of random numbers
+  at::Tensor inputs_;   ///< that period, repeated
+  at::Tensor output_;
 };
 
 /// A first sample of every path, layout and shape, then repetitions of the best few.

@@ -4,11 +4,15 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdint>
-#include <fstream>
+#include <memory>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 
+#include "benchmarks/instruments/host_machine.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
 
 namespace tinyllama::instruments {
@@ -35,16 +39,21 @@ class SharedLibrary {
   }
 
   const std::string& name() const { return name_; }
-  /// The function of that name; null where the library has none. Function is its pointer type.
-  template <typename Function>
-  Function find(const char* function) const {
-    return reinterpret_cast<Function>(::dlsym(handle_.get(), function));
-  }
+  /// The address of a function; becomes a pointer of whatever type it is assigned to, null where
+  /// the library has none.
+  struct Function {
+    void* address;
+    template <typename Pointer>
+    operator Pointer() const {  // NOLINT(google-explicit-constructor)
+      return reinterpret_cast<Pointer>(address);
+    }
+  };
+  Function find(const char* function) const { return {::dlsym(handle_.get(), function)}; }
   /// The same, but throws std::runtime_error naming library and function where there is none.
-  template <typename Function>
-  Function require(const char* function) const {
-    const auto found = find<Function>(function);
-    if (found == nullptr) throw std::runtime_error(fmt::format("{} has no {}", name_, function));
+  template <typename Pointer>
+  Pointer require(const char* function) const {
+    const Function found = find(function);
+    if (!found.address) throw std::runtime_error(fmt::format("{} has no {}", name_, function));
     return found;
   }
 
@@ -57,6 +66,16 @@ class SharedLibrary {
 };
 
 constexpr int kSuccess = 0;  // NVML_SUCCESS, RSMI_STATUS_SUCCESS
+
+/// Calls a function of a library, where it has it.
+template <typename... Arguments>
+bool succeeds(int (*function)(Arguments...), std::type_identity_t<Arguments>... arguments) {
+  return function != nullptr && function(arguments...) == kSuccess;
+}
+
+std::string name_of(const GpuIdentity& gpu) {
+  return gpu.pci_bus_id.empty() ? fmt::format("number {}", gpu.index) : gpu.pci_bus_id;
+}
 
 /// An initialised library, shut down at the end.
 class Session {
@@ -84,82 +103,60 @@ struct nvmlUtilization {
   unsigned int memory;
 };
 
-class NvmlReader : public SystemReader {
+class Nvml {
  public:
-  NvmlReader(SharedLibrary library, const GpuIdentity& gpu)
-      : library_(std::move(library)),
-        session_(library_, "nvmlInit_v2", library_.require<int (*)()>("nvmlInit_v2")(),
-                 "nvmlShutdown") {
-    utilization_ = library_.find<decltype(utilization_)>("nvmlDeviceGetUtilizationRates");
-    clock_ = library_.find<decltype(clock_)>("nvmlDeviceGetClockInfo");
-    temperature_ = library_.find<decltype(temperature_)>("nvmlDeviceGetTemperature");
-    power_ = library_.find<decltype(power_)>("nvmlDeviceGetPowerUsage");
-    find_device(gpu);
-  }
-
-  SystemReading read() override {
-    SystemReading reading;
-    unsigned int value = 0;
-    if (nvmlUtilization use{}; utilization_ && utilization_(device_, &use) == kSuccess) {
-      reading.utilization_percent = use.gpu;
-    }
-    if (clock_ && clock_(device_, kClockSm, &value) == kSuccess) reading.clock_MHz = value;
-    if (temperature_ && temperature_(device_, kTemperatureGpu, &value) == kSuccess) {
-      reading.temperature_celsius = value;
-    }
-    constexpr double watts_per_milliwatt = 1e-3;
-    if (power_ && power_(device_, &value) == kSuccess) {
-      reading.power_watts = value * watts_per_milliwatt;
-    }
-    return reading;
-  }
-  std::string source() const override { return fmt::format("NVML ({})", library_.name()); }
-
- private:
-  void find_device(const GpuIdentity& gpu) {
-    if (!gpu.pci_bus_id.empty()) {
-      const auto find =
-          library_.require<int (*)(const char*, nvmlDevice*)>("nvmlDeviceGetHandleByPciBusId_v2");
-      check_found(find(gpu.pci_bus_id.c_str(), &device_), gpu.pci_bus_id);
-    } else {
+  Nvml(const std::vector<std::string>& names, const GpuIdentity& gpu) : library_(names) {
+    if (gpu.pci_bus_id.empty()) {
       const auto find =
           library_.require<int (*)(unsigned int, nvmlDevice*)>("nvmlDeviceGetHandleByIndex_v2");
-      check_found(find(static_cast<unsigned int>(gpu.index), &device_),
-                  fmt::format("number {}", gpu.index));
+      check_found(find(static_cast<unsigned int>(gpu.index), &device_), gpu);
+    } else {
+      const auto find =
+          library_.require<int (*)(const char*, nvmlDevice*)>("nvmlDeviceGetHandleByPciBusId_v2");
+      check_found(find(gpu.pci_bus_id.c_str(), &device_), gpu);
     }
   }
-  void check_found(int status, const std::string& which) const {
+
+  SystemReading read() const {
+    SystemReading reading;
+    nvmlUtilization use{};
+    unsigned int value = 0;
+    if (succeeds(utilization_, device_, &use)) reading["utilization_percent"] = use.gpu;
+    if (succeeds(clock_, device_, kClockSm, &value)) reading["clock_MHz"] = value;
+    if (succeeds(temperature_, device_, kTemperatureGpu, &value))
+      reading["temperature_celsius"] = value;
+    if (succeeds(power_, device_, &value)) reading["power_watts"] = value / 1e3;
+    return reading;
+  }
+  std::string source() const { return fmt::format("NVML ({})", library_.name()); }
+
+ private:
+  void check_found(int status, const GpuIdentity& gpu) const {
     if (status == kSuccess) return;
     throw std::runtime_error(
-        fmt::format("{}: knows no GPU {} (error {})", library_.name(), which, status));
+        fmt::format("{}: knows no GPU {} (error {})", library_.name(), name_of(gpu), status));
   }
 
   SharedLibrary library_;
-  Session session_;
+  Session session_{library_, "nvmlInit_v2", library_.require<int (*)()>("nvmlInit_v2")(),
+                   "nvmlShutdown"};
   nvmlDevice device_ = nullptr;
-  int (*utilization_)(nvmlDevice, nvmlUtilization*) = nullptr;
-  int (*clock_)(nvmlDevice, int, unsigned int*) = nullptr;
-  int (*temperature_)(nvmlDevice, int, unsigned int*) = nullptr;
-  int (*power_)(nvmlDevice, unsigned int*) = nullptr;
+  int (*utilization_)(nvmlDevice,
+                      nvmlUtilization*) = library_.find("nvmlDeviceGetUtilizationRates");
+  int (*clock_)(nvmlDevice, int, unsigned int*) = library_.find("nvmlDeviceGetClockInfo");
+  int (*temperature_)(nvmlDevice, int, unsigned int*) = library_.find("nvmlDeviceGetTemperature");
+  int (*power_)(nvmlDevice, unsigned int*) = library_.find("nvmlDeviceGetPowerUsage");
 };
 
 constexpr int kCurrent = 0;              // RSMI_TEMP_CURRENT
 constexpr uint32_t kEdgeSensor = 0;      // RSMI_TEMP_TYPE_EDGE
 constexpr uint32_t kJunctionSensor = 1;  // RSMI_TEMP_TYPE_JUNCTION
-constexpr double kWattsPerMicrowatt = 1e-6;
 
 /// "0000:c1:00.0" of ROCm SMI's packed address: domain in the high 32 bits, bus in bits 8 to 15,
 /// device in 3 to 7, function in 0 to 2; the bits between hold a partition.
 std::string bus_id_text(uint64_t packed) {
   return fmt::format("{:04x}:{:02x}:{:02x}.{:x}", packed >> 32, packed >> 8 & 0xff,
                      packed >> 3 & 0x1f, packed & 0x7);
-}
-
-std::string lower_case(std::string text) {
-  for (char& letter : text) {
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
-  }
-  return text;
 }
 
 /// The shader clock that amdgpu reports of a card, in Hz; an empty path where it does not.
@@ -172,112 +169,81 @@ fs::path clock_file(const fs::path& sys, const std::string& bus_id) {
   return {};
 }
 
-class RocmSmiReader : public SystemReader {
+class RocmSmi {
  public:
-  RocmSmiReader(SharedLibrary library, const fs::path& sys, const GpuIdentity& gpu)
-      : library_(std::move(library)),
-        session_(library_, "rsmi_init", library_.require<int (*)(uint64_t)>("rsmi_init")(0),
-                 "rsmi_shut_down") {
-    busy_ = library_.find<decltype(busy_)>("rsmi_dev_busy_percent_get");
-    temperature_ = library_.find<decltype(temperature_)>("rsmi_dev_temp_metric_get");
-    average_power_ = library_.find<decltype(average_power_)>("rsmi_dev_power_ave_get");
-    socket_power_ = library_.find<decltype(socket_power_)>("rsmi_dev_current_socket_power_get");
-    bus_id_ = library_.find<decltype(bus_id_)>("rsmi_dev_pci_id_get");
-    find_device(gpu);
-    if (const std::string bus_id = bus_id_of(device_); !bus_id.empty()) {
-      clock_file_ = clock_file(sys, bus_id);
-    }
+  RocmSmi(const SystemSources& sources, const GpuIdentity& gpu) : library_(sources.rocm_smi) {
+    device_ = find_device(gpu);
+    const std::string bus_id = bus_id_of(device_);
+    if (!bus_id.empty()) clock_file_ = clock_file(sources.sys, bus_id);
   }
 
-  SystemReading read() override {
+  SystemReading read() const {
     SystemReading reading;
-    if (uint32_t percent = 0; busy_ && busy_(device_, &percent) == kSuccess) {
-      reading.utilization_percent = percent;
-    }
-    reading.clock_MHz = clock();
-    reading.temperature_celsius = temperature(kJunctionSensor);
-    if (!reading.temperature_celsius) reading.temperature_celsius = temperature(kEdgeSensor);
-    reading.power_watts = power();
+    uint32_t percent = 0;
+    if (succeeds(busy_, device_, &percent)) reading["utilization_percent"] = percent;
+    // A card that sleeps says 0, which is no clock of its work.
+    const double hertz = host_machine::first_number(clock_file_).value_or(0);
+    if (hertz > 0) reading["clock_MHz"] = hertz / 1e6;
+    int64_t millidegrees = 0;
+    if (succeeds(temperature_, device_, kJunctionSensor, kCurrent, &millidegrees) ||
+        succeeds(temperature_, device_, kEdgeSensor, kCurrent, &millidegrees))
+      reading["temperature_celsius"] = static_cast<double>(millidegrees) / 1e3;
+    // The second die of a two-die card reports 0: its power is counted with the first one's.
+    uint64_t microwatts = 0;
+    if ((succeeds(average_power_, device_, 0, &microwatts) && microwatts > 0) ||
+        (succeeds(socket_power_, device_, &microwatts) && microwatts > 0))
+      reading["power_watts"] = static_cast<double>(microwatts) / 1e6;
     return reading;
   }
-  std::string source() const override {
+  std::string source() const {
     return fmt::format("ROCm SMI ({}){}", library_.name(),
                        clock_file_.empty() ? "" : " and amdgpu's files");
   }
 
  private:
-  void find_device(const GpuIdentity& gpu) {
+  uint32_t find_device(const GpuIdentity& gpu) const {
     uint32_t count = 0;
     const auto status = library_.require<int (*)(uint32_t*)>("rsmi_num_monitor_devices")(&count);
     if (status != kSuccess) count = 0;
-    if (!gpu.pci_bus_id.empty()) {
-      // ROCm SMI counts all cards of the machine, HIP those that it was told to see.
-      const std::string wanted = lower_case(gpu.pci_bus_id);
-      for (device_ = 0; device_ < count; ++device_) {
-        if (bus_id_of(device_) == wanted) return;
-      }
-    } else if (gpu.index >= 0 && static_cast<uint32_t>(gpu.index) < count) {
-      device_ = static_cast<uint32_t>(gpu.index);
-      return;
+    // ROCm SMI counts all cards of the machine, HIP those that it was told to see.
+    std::string wanted = gpu.pci_bus_id;
+    std::ranges::transform(wanted, wanted.begin(), [](unsigned char c) { return std::tolower(c); });
+    for (uint32_t device = 0; device < count; ++device) {
+      const bool is_meant =
+          wanted.empty() ? std::cmp_equal(device, gpu.index) : bus_id_of(device) == wanted;
+      if (is_meant) return device;
     }
-    throw std::runtime_error(fmt::format(
-        "{}: knows no GPU {} among its {}", library_.name(),
-        gpu.pci_bus_id.empty() ? fmt::format("number {}", gpu.index) : gpu.pci_bus_id, count));
+    throw std::runtime_error(
+        fmt::format("{}: knows no GPU {} among its {}", library_.name(), name_of(gpu), count));
   }
   std::string bus_id_of(uint32_t device) const {
     uint64_t packed = 0;
-    return bus_id_ && bus_id_(device, &packed) == kSuccess ? bus_id_text(packed) : std::string();
-  }
-
-  std::optional<double> clock() const {
-    if (clock_file_.empty()) return std::nullopt;
-    constexpr double hertz_per_megahertz = 1e6;
-    std::ifstream file(clock_file_);
-    double hertz = 0;
-    // A card that sleeps says 0, which is no clock of its work.
-    if (!(file >> hertz) || hertz <= 0) return std::nullopt;
-    return hertz / hertz_per_megahertz;
-  }
-  std::optional<double> temperature(uint32_t sensor) const {
-    constexpr double degrees_per_millidegree = 1e-3;
-    int64_t value = 0;
-    if (!temperature_ || temperature_(device_, sensor, kCurrent, &value) != kSuccess) {
-      return std::nullopt;
-    }
-    return static_cast<double>(value) * degrees_per_millidegree;
-  }
-  /// The second die of a two-die card reports 0: its power is counted with the first one's.
-  std::optional<double> power() const {
-    uint64_t microwatts = 0;
-    if (average_power_ && average_power_(device_, 0, &microwatts) == kSuccess && microwatts > 0) {
-      return static_cast<double>(microwatts) * kWattsPerMicrowatt;
-    }
-    if (socket_power_ && socket_power_(device_, &microwatts) == kSuccess && microwatts > 0) {
-      return static_cast<double>(microwatts) * kWattsPerMicrowatt;
-    }
-    return std::nullopt;
+    return succeeds(bus_id_, device, &packed) ? bus_id_text(packed) : std::string();
   }
 
   SharedLibrary library_;
-  Session session_;
+  Session session_{library_, "rsmi_init", library_.require<int (*)(uint64_t)>("rsmi_init")(0),
+                   "rsmi_shut_down"};
   uint32_t device_ = 0;
   fs::path clock_file_;
-  int (*busy_)(uint32_t, uint32_t*) = nullptr;
-  int (*temperature_)(uint32_t, uint32_t, int, int64_t*) = nullptr;
-  int (*average_power_)(uint32_t, uint32_t, uint64_t*) = nullptr;
-  int (*socket_power_)(uint32_t, uint64_t*) = nullptr;
-  int (*bus_id_)(uint32_t, uint64_t*) = nullptr;
+  int (*busy_)(uint32_t, uint32_t*) = library_.find("rsmi_dev_busy_percent_get");
+  int (*temperature_)(uint32_t, uint32_t, int,
+                      int64_t*) = library_.find("rsmi_dev_temp_metric_get");
+  int (*average_power_)(uint32_t, uint32_t, uint64_t*) = library_.find("rsmi_dev_power_ave_get");
+  int (*socket_power_)(uint32_t, uint64_t*) = library_.find("rsmi_dev_current_socket_power_get");
+  int (*bus_id_)(uint32_t, uint64_t*) = library_.find("rsmi_dev_pci_id_get");
 };
 
 }  // namespace
 
-std::unique_ptr<SystemReader> nvml_reader(const SystemSources& sources, const GpuIdentity& gpu) {
-  return std::make_unique<NvmlReader>(SharedLibrary(sources.nvml), gpu);
+SystemReader nvml_reader(const SystemSources& sources, const GpuIdentity& gpu) {
+  const auto nvml = std::make_shared<Nvml>(sources.nvml, gpu);
+  return {nvml->source(), [nvml] { return nvml->read(); }};
 }
 
-std::unique_ptr<SystemReader> rocm_smi_reader(const SystemSources& sources,
-                                              const GpuIdentity& gpu) {
-  return std::make_unique<RocmSmiReader>(SharedLibrary(sources.rocm_smi), sources.sys, gpu);
+SystemReader rocm_smi_reader(const SystemSources& sources, const GpuIdentity& gpu) {
+  const auto rocm_smi = std::make_shared<RocmSmi>(sources, gpu);
+  return {rocm_smi->source(), [rocm_smi] { return rocm_smi->read(); }};
 }
 
 }  // namespace tinyllama::instruments

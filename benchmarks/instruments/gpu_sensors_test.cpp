@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <memory>
 #include <string>
 
 #include "benchmarks/instruments/system_sampler.hpp"
@@ -29,93 +28,83 @@ class GpuSensorsTest : public ::testing::Test {
   void write_clock(const std::string& bus_id, const std::string& hertz) {
     files_.write(fs::path("bus/pci/devices") / bus_id / "hwmon/hwmon7/freq1_input", hertz);
   }
-  std::unique_ptr<SystemReader> nvml(const GpuIdentity& gpu,
-                                     const std::string& library = NVML_FAKE) {
+  SystemReader nvml(const GpuIdentity& gpu, const std::string& library = NVML_FAKE) {
     sources_.nvml = {library};
     return nvml_reader(sources_, gpu);
   }
-  std::unique_ptr<SystemReader> rocm(const GpuIdentity& gpu) const {
-    return rocm_smi_reader(sources_, gpu);
-  }
+  SystemReader rocm(const GpuIdentity& gpu) const { return rocm_smi_reader(sources_, gpu); }
 
   const FakeFiles files_;
   SystemSources sources_{.sys = files_ / "", .proc = {}, .nvml = {}, .rocm_smi = {ROCM_SMI_FAKE}};
 };
 
-TEST_F(GpuSensorsTest, NvmlReadsTheCardAtTheBusAddress) {
-  const auto reader = nvml({"0000:5E:00.0", 0});
-  const SystemReading reading = reader->read();
-  EXPECT_EQ(reading.utilization_percent, 90);
-  EXPECT_EQ(reading.clock_MHz, 1980);
-  EXPECT_EQ(reading.temperature_celsius, 64);
-  EXPECT_DOUBLE_EQ(reading.power_watts.value(), 655.25);
-  EXPECT_EQ(reader->source(), "NVML (" NVML_FAKE ")");
+TEST_F(GpuSensorsTest, NvmlReadsTheCardAtTheAddressOrOfTheNumberAndWhatItReports) {
+  const SystemReader reader = nvml({"0000:5E:00.0", 0});
+  EXPECT_EQ(reader.read(), (SystemReading{{"utilization_percent", 90},
+                                          {"clock_MHz", 1980},
+                                          {"temperature_celsius", 64},
+                                          {"power_watts", 655.25}}));
+  EXPECT_EQ(reader.source, "NVML (" NVML_FAKE ")");
+  const SystemReading by_number = nvml({"", 0}).read();
+  EXPECT_EQ(by_number.at("utilization_percent"), 10);
+  EXPECT_FALSE(by_number.contains("temperature_celsius"));
+  const SystemReading old_driver = nvml({"", 1}, NVML_FAKE_WITHOUT_POWER).read();
+  EXPECT_FALSE(old_driver.contains("power_watts")) << "the library has no such function";
+  EXPECT_EQ(old_driver.at("utilization_percent"), 90);
 }
 
-TEST_F(GpuSensorsTest, NvmlTakesTheNumberWithoutAnAddressAndLeavesOutWhatIsNotReported) {
-  const SystemReading reading = nvml({"", 0})->read();
-  EXPECT_EQ(reading.utilization_percent, 10);
-  EXPECT_FALSE(reading.temperature_celsius.has_value());
-  const SystemReading old_driver = nvml({"", 1}, NVML_FAKE_WITHOUT_POWER)->read();
-  EXPECT_FALSE(old_driver.power_watts.has_value()) << "the library has no such function";
-  EXPECT_EQ(old_driver.utilization_percent, 90);
-}
-
-TEST_F(GpuSensorsTest, ErrorsOfNvmlNameTheLibraryAndTheCause) {
-  const auto error = [&](const std::string& library, const GpuIdentity& gpu) {
-    return error_of([&] { nvml(gpu, library); });
-  };
-  expect_mentions(error("libno-such-library.so.1", {}), {"libno-such-library.so.1"});
-  EXPECT_EQ(error(NVML_FAKE_WITHOUT_INIT, {}), NVML_FAKE_WITHOUT_INIT " has no nvmlInit_v2");
-  expect_mentions(error(NVML_FAKE, {"0000:99:00.0", 0}), {"knows no GPU 0000:99:00.0"});
-  expect_mentions(error(NVML_FAKE, {"", 2}), {"knows no GPU number 2"});
-}
-
-TEST_F(GpuSensorsTest, RocmSmiReadsTheCardAtTheBusAddressOrOfTheNumber) {
+TEST_F(GpuSensorsTest, RocmSmiReadsTheCardAtTheAddressOrOfTheNumberAndWhatItReports) {
   write_clock("0000:03:00.0", "500000000");
   write_clock("0000:c1:00.0", "1700000000");
+  // The junction's temperature, and the average power, not the socket's.
+  const SystemReading whole = {{"utilization_percent", 77},
+                               {"clock_MHz", 1700},
+                               {"temperature_celsius", 68.5},
+                               {"power_watts", 250.5}};
   for (const GpuIdentity& gpu : {GpuIdentity{"0000:C1:00.0", 0}, GpuIdentity{"", 1}}) {
-    const auto reader = rocm(gpu);
-    const SystemReading reading = reader->read();
-    EXPECT_EQ(reading.utilization_percent, 77);
-    EXPECT_DOUBLE_EQ(reading.clock_MHz.value(), 1700);
-    EXPECT_DOUBLE_EQ(reading.temperature_celsius.value(), 68.5) << "the junction's";
-    EXPECT_DOUBLE_EQ(reading.power_watts.value(), 250.5) << "the average, not the socket's";
-    EXPECT_EQ(reader->source(), "ROCm SMI (" ROCM_SMI_FAKE ") and amdgpu's files");
+    EXPECT_EQ(rocm(gpu).read(), whole);
+    EXPECT_EQ(rocm(gpu).source, "ROCm SMI (" ROCM_SMI_FAKE ") and amdgpu's files");
   }
-}
-
-TEST_F(GpuSensorsTest, OtherSensorsOfRocmSmiServeWhereTheFirstAreMissing) {
-  const SystemReading reading = rocm({"0001:c6:1f.7", 0})->read();
-  EXPECT_EQ(reading.utilization_percent, 88);
-  EXPECT_DOUBLE_EQ(reading.temperature_celsius.value(), 52) << "the edge's";
-  EXPECT_DOUBLE_EQ(reading.power_watts.value(), 480) << "the socket's";
-}
-
-TEST_F(GpuSensorsTest, WhatRocmSmiDoesNotReportIsAbsent) {
-  const auto reader = rocm({"0000:c9:00.0", 0});
-  const SystemReading second_die = reader->read();
-  EXPECT_EQ(second_die.utilization_percent, 99);
-  EXPECT_FALSE(second_die.power_watts.has_value());
-  EXPECT_FALSE(second_die.clock_MHz.has_value());
-  EXPECT_EQ(reader->source(), "ROCm SMI (" ROCM_SMI_FAKE ")");
   write_clock("0000:c1:00.0", "0");
-  EXPECT_FALSE(rocm({"0000:c1:00.0", 0})->read().clock_MHz.has_value()) << "a card that sleeps";
+  EXPECT_FALSE(rocm({"", 1}).read().contains("clock_MHz")) << "a card that sleeps";
+  const SystemReading second_die = rocm({"0000:c9:00.0", 0}).read();
+  EXPECT_EQ(second_die.at("utilization_percent"), 99);
+  EXPECT_FALSE(second_die.contains("power_watts"));
+  EXPECT_FALSE(second_die.contains("clock_MHz"));
+  EXPECT_EQ(rocm({"0000:c9:00.0", 0}).source, "ROCm SMI (" ROCM_SMI_FAKE ")");
+  // The edge's and the socket's, where the first sensors are missing.
+  EXPECT_EQ(rocm({"0001:c6:1f.7", 0}).read(),
+            (SystemReading{
+                {"utilization_percent", 88}, {"temperature_celsius", 52}, {"power_watts", 480}}));
   sources_.rocm_smi = {"libno-such-library.so.1", ROCM_SMI_FAKE_WITHOUT_SOCKET_POWER};
-  EXPECT_FALSE(rocm({"0001:c6:1f.7", 0})->read().power_watts.has_value());
-  EXPECT_DOUBLE_EQ(rocm({"0000:c1:00.0", 0})->read().power_watts.value(), 250.5);
+  EXPECT_FALSE(rocm({"0001:c6:1f.7", 0}).read().contains("power_watts"));
 }
 
-TEST_F(GpuSensorsTest, ErrorsOfRocmSmiNameTheLibraryAndTheCause) {
-  const auto error = [&](const GpuIdentity& gpu) { return error_of([&] { rocm(gpu); }); };
-  expect_mentions(error({"0000:99:00.0", 0}), {"knows no GPU 0000:99:00.0 among its 4"});
-  expect_mentions(error({"", 4}), {"knows no GPU number 4 among its 4"});
-  sources_.rocm_smi = {ROCM_SMI_FAKE_WITHOUT_INIT};
-  EXPECT_EQ(error({"", 0}), ROCM_SMI_FAKE_WITHOUT_INIT " has no rsmi_init");
-  sources_.rocm_smi = {"libno-such-library.so.1", "libnor-this-one.so.1"};
-  expect_mentions(error({"", 0}), {"libno-such-library.so.1"});
+TEST_F(GpuSensorsTest, ErrorsNameTheLibraryAndTheCause) {
+  const std::string absent = "libno-such-library.so.1";
+  struct Fault {
+    std::string library;
+    GpuIdentity gpu;
+    std::string said;
+  };
+  const Fault of_nvidia[] = {
+      {absent, {}, absent},
+      {NVML_FAKE_WITHOUT_INIT, {}, NVML_FAKE_WITHOUT_INIT " has no nvmlInit_v2"},
+      {NVML_FAKE, {"0000:99:00.0", 0}, "knows no GPU 0000:99:00.0"},
+      {NVML_FAKE, {"", 2}, "knows no GPU number 2"}};
+  for (const Fault& fault : of_nvidia)
+    expect_mentions(error_of([&] { nvml(fault.gpu, fault.library); }), {fault.said});
+  const Fault of_amd[] = {
+      {absent, {}, absent},
+      {ROCM_SMI_FAKE_WITHOUT_INIT, {}, ROCM_SMI_FAKE_WITHOUT_INIT " has no rsmi_init"},
+      {ROCM_SMI_FAKE, {"0000:99:00.0", 0}, "knows no GPU 0000:99:00.0 among its 4"},
+      {ROCM_SMI_FAKE, {"", 4}, "knows no GPU number 4 among its 4"}};
+  for (const Fault& fault : of_amd) {
+    sources_.rocm_smi = {fault.library};
+    expect_mentions(error_of([&] { rocm(fault.gpu); }), {fault.said});
+  }
   sources_.rocm_smi = {};
-  EXPECT_EQ(error({"", 0}), "no library is named");
+  EXPECT_EQ(error_of([&] { rocm({}); }), "no library is named");
 }
 
 TEST_F(GpuSensorsTest, TheLibrariesAreShutDownAgain) {

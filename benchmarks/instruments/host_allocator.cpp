@@ -228,145 +228,127 @@ const void* find_scratch_caller() {
 
 class HostAllocator final : public c10::Allocator {
  public:
-  /// The one instance. Never destroyed, because tensors with static lifetime outlive every
-  /// destructor of ours.
-  static HostAllocator& instance() {
-    static HostAllocator& allocator = *new HostAllocator;
-    return allocator;
-  }
-
   c10::DataPtr allocate(size_t bytes) override {
     const c10::Device cpu(c10::DeviceType::CPU);
-    if (bytes == 0) return {nullptr, nullptr, &HostAllocator::deallocate, cpu};
-    const bool is_scratch = __builtin_return_address(0) == scratch_caller_;
+    if (bytes == 0) return {nullptr, nullptr, &deallocate, cpu};
+    const bool is_scratch = __builtin_return_address(0) == scratch_caller;
     void* data = allocate_block(bytes, is_scratch);
     if (!is_scratch) report(data, static_cast<int64_t>(bytes));
-    return {data, data, &HostAllocator::deallocate, cpu};
+    return {data, data, &deallocate, cpu};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &HostAllocator::deallocate; }
+  c10::DeleterFnPtr raw_deleter() const override { return &deallocate; }
   void copy_data(void* destination, const void* source, size_t bytes) const override {
     default_copy_data(destination, source, bytes);
   }
 
-  HostMemory read() const {
-    return {tensors_.live(),      tensors_.peak(), tensors_.allocations(),
-            pool_.cached_bytes(), scratch_.live(), scratch_.peak()};
-  }
-  bool tells_scratch_apart() const { return scratch_caller_ != nullptr; }
-  void reset_peak() {
-    tensors_.reset_peak();
-    scratch_.reset_peak();
-  }
-  void release_cached() { pool_.release(); }
-  int64_t set_limit(int64_t bytes) { return limit_.exchange(bytes, std::memory_order_relaxed); }
+  /// Of oneDNN's scratch; null where it cannot be told from tensors.
+  const void* const scratch_caller = find_scratch_caller();
+  Counters tensors;
+  Counters scratch;
+  BlockPool pool;
+  std::atomic<int64_t> limit{0};
 
  private:
-  // Live and cached bytes together stay below nine tenths of the memory that was free at the start:
-  // Linux promises more memory than it has, so an allocation would not fail in time for the cache
-  // to be given back.
-  HostAllocator() : ceiling_(host_machine::memory().available_bytes / 10 * 9) {}
-
-  Counters& counters(bool is_scratch) { return is_scratch ? scratch_ : tensors_; }
-  int64_t live_bytes() const { return tensors_.live() + scratch_.live(); }
+  Counters& counters(bool is_scratch) { return is_scratch ? scratch : tensors; }
+  int64_t live_bytes() const { return tensors.live() + scratch.live(); }
 
   void* allocate_block(size_t bytes, bool is_scratch) {
-    const int64_t limit = limit_.load(std::memory_order_relaxed);
-    Counters& counters = this->counters(is_scratch);
-    const int64_t others = this->counters(!is_scratch).live();
+    const int64_t most = limit.load(std::memory_order_relaxed);
+    Counters& mine = counters(is_scratch);
+    const int64_t others = counters(!is_scratch).live();
     // Sizes that do not fit 64 signed bits are negative numbers gone astray.
-    if (bytes > (size_t{1} << 62) ||
-        !counters.try_add(static_cast<int64_t>(bytes), others, limit)) {
-      throw_out_of_memory(bytes, limit);
+    if (bytes > (size_t{1} << 62) || !mine.try_add(static_cast<int64_t>(bytes), others, most))
+      throw_out_of_memory(bytes, most);
+    BlockHeader* block = nullptr;
+    if (bytes >= BlockPool::smallest_bytes) {
+      block = pool.take(bytes, live_bytes(), most > 0 ? std::min(most, ceiling_) : ceiling_);
+    } else if (void* address = nullptr;
+               posix_memalign(&address, alignof(BlockHeader), sizeof(BlockHeader) + bytes) == 0) {
+      block = new (address) BlockHeader{bytes};
     }
-    BlockHeader* block =
-        bytes < BlockPool::smallest_bytes ? small_block(bytes) : pooled_block(bytes);
     if (block == nullptr) {
-      counters.remove(static_cast<int64_t>(bytes));
-      throw_out_of_memory(bytes, limit);
+      mine.remove(static_cast<int64_t>(bytes));
+      throw_out_of_memory(bytes, most);
     }
     block->is_scratch = is_scratch;
     return block->data();
   }
 
-  BlockHeader* pooled_block(size_t bytes) {
-    const int64_t limit = limit_.load(std::memory_order_relaxed);
-    const int64_t ceiling = limit > 0 ? std::min(limit, ceiling_) : ceiling_;
-    return pool_.take(bytes, live_bytes(), ceiling);
-  }
-
-  static BlockHeader* small_block(size_t bytes) {
-    void* address = nullptr;
-    if (posix_memalign(&address, alignof(BlockHeader), sizeof(BlockHeader) + bytes) != 0) {
-      return nullptr;
-    }
-    return new (address) BlockHeader{bytes};
-  }
-
-  static void deallocate(void* data) {
-    if (data == nullptr) return;
-    HostAllocator& self = instance();
-    BlockHeader* block = BlockHeader::of(data);
-    const auto bytes = static_cast<int64_t>(block->data_bytes);
-    self.counters(block->is_scratch).remove(bytes);
-    if (!block->is_scratch) self.report(data, -bytes);
-    if (block->mapped_bytes == 0) {
-      std::free(block);
-    } else {
-      self.pool_.give_back(block);
-    }
-  }
+  static void deallocate(void* data);
 
   /// What libtorch's own allocator does for its profiler's memory events, for tensors alone.
   void report(void* data, int64_t bytes) const {
     if (!c10::memoryProfilingEnabled()) return;
-    const auto live = static_cast<size_t>(tensors_.live());
+    const auto live = static_cast<size_t>(tensors.live());
     c10::reportMemoryUsageToProfiler(data, bytes, live,
-                                     live + static_cast<size_t>(pool_.cached_bytes()),
+                                     live + static_cast<size_t>(pool.cached_bytes()),
                                      c10::Device(c10::DeviceType::CPU));
   }
 
-  [[noreturn]] void throw_out_of_memory(size_t bytes, int64_t limit) {
-    pool_.release();
+  [[noreturn]] void throw_out_of_memory(size_t bytes, int64_t most) {
+    pool.release();
     TORCH_CHECK_WITH(OutOfMemoryError, false, "CPU memory: no room for ", bytes, " bytes; ",
                      live_bytes(), " bytes are live, the limit is ",
-                     limit > 0 ? std::to_string(limit) + " bytes" : "the system's memory");
+                     most > 0 ? std::to_string(most) + " bytes" : "the system's memory");
     std::abort();  // not reached: the check above always throws
   }
 
-  const void* const scratch_caller_ = find_scratch_caller();
-  Counters tensors_;
-  Counters scratch_;
-  BlockPool pool_;
-  std::atomic<int64_t> limit_{0};
-  int64_t ceiling_;
+  // Live and cached bytes together stay below nine tenths of the memory that was free at the start:
+  // Linux promises more memory than it has, so an allocation would not fail in time for the cache
+  // to be given back.
+  const int64_t ceiling_ = host_machine::memory().available_bytes / 10 * 9;
 };
+
+/// The one instance. Never destroyed, because tensors with static lifetime outlive every destructor
+/// of ours.
+HostAllocator& the_allocator() {
+  static HostAllocator& allocator = *new HostAllocator;
+  return allocator;
+}
+
+void HostAllocator::deallocate(void* data) {
+  if (data == nullptr) return;
+  HostAllocator& self = the_allocator();
+  BlockHeader* block = BlockHeader::of(data);
+  const auto bytes = static_cast<int64_t>(block->data_bytes);
+  self.counters(block->is_scratch).remove(bytes);
+  if (!block->is_scratch) self.report(data, -bytes);
+  if (block->mapped_bytes == 0) {
+    std::free(block);
+  } else {
+    self.pool.give_back(block);
+  }
+}
 
 }  // namespace
 
 namespace host_allocator {
 
 void install() {
-  c10::SetCPUAllocator(&HostAllocator::instance(), kAboveDefault);
+  c10::SetCPUAllocator(&the_allocator(), kAboveDefault);
 }
 
 bool tells_scratch_apart() {
-  return HostAllocator::instance().tells_scratch_apart();
+  return the_allocator().scratch_caller != nullptr;
 }
 
 HostMemory read() {
-  return HostAllocator::instance().read();
+  const HostAllocator& from = the_allocator();
+  return {from.tensors.live(),      from.tensors.peak(), from.tensors.allocations(),
+          from.pool.cached_bytes(), from.scratch.live(), from.scratch.peak()};
 }
 
 void reset_peak() {
-  HostAllocator::instance().reset_peak();
+  the_allocator().tensors.reset_peak();
+  the_allocator().scratch.reset_peak();
 }
 
 void release_cached() {
-  HostAllocator::instance().release_cached();
+  the_allocator().pool.release();
 }
 
 int64_t set_limit(int64_t bytes) {
-  return HostAllocator::instance().set_limit(bytes);
+  return the_allocator().limit.exchange(bytes, std::memory_order_relaxed);
 }
 
 }  // namespace host_allocator

@@ -21,26 +21,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::optional<int64_t> parse_integer(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end == text.data()) return std::nullopt;
-  return value;
-}
-
-std::optional<int64_t> integer_of(const fs::path& file) {
-  return parse_integer(first_line(file).value_or(""));
-}
-
-/// The number after `key` in a file of "key value" or "key: value kB" lines.
-std::optional<int64_t> value_of(const fs::path& file, std::string_view key) {
+/// The number after `key` in a file of "key value" or "key: value kB" lines; 0 where there is none.
+int64_t value_of(const fs::path& file, std::string_view key) {
   std::ifstream stream(file);
   for (std::string line; std::getline(stream, line);) {
-    if (!line.starts_with(key)) continue;
-    const auto digit = line.find_first_of("0123456789", key.size());
-    if (digit != std::string::npos) return parse_integer(std::string_view(line).substr(digit));
+    if (line.starts_with(key)) return std::strtoll(line.c_str() + key.size(), nullptr, 10);
   }
-  return std::nullopt;
+  return 0;
+}
+
+int64_t integer_of(const fs::path& file) {
+  return static_cast<int64_t>(host_machine::first_number(file).value_or(0));
 }
 
 /// The names in which the two versions of control groups keep the same three figures.
@@ -53,24 +44,23 @@ constexpr GroupFiles version_1{"memory.limit_in_bytes", "memory.usage_in_bytes",
                                "total_inactive_file"};
 constexpr GroupFiles version_2{"memory.max", "memory.current", "inactive_file"};
 
-void tighten(ControlGroupMemory& result, const fs::path& folder, const GroupFiles& files) {
-  // "max", and version 1's "no limit" (the largest page-aligned number), are no limits.
-  constexpr int64_t unlimited = int64_t{1} << 60;
-  const auto limit = integer_of(folder / files.limit);
-  if (!limit || *limit >= unlimited) return;
-  const int64_t usage = integer_of(folder / files.usage).value_or(0);
-  // The page cache counts as usage, but its inactive part is given up before an allocation fails.
-  const int64_t reclaimable = value_of(folder / "memory.stat", files.inactive_file_key).value_or(0);
-  result.limit_bytes = std::min(result.limit_bytes, *limit);
-  result.available_bytes = std::min(result.available_bytes,
-                                    std::clamp(*limit - usage + reclaimable, int64_t{0}, *limit));
-}
-
 /// A group is limited by its own and by all of its ancestors' limits.
-void tighten_upwards(ControlGroupMemory& result, const fs::path& mount, const fs::path& group,
-                     const GroupFiles& files) {
+void tighten(Memory& result, const fs::path& mount, const fs::path& group,
+             const GroupFiles& files) {
+  // "max", and version 1's "no limit" (the largest page-aligned number), are no limits.
+  constexpr double unlimited = 0x1p60;
   for (fs::path relative = group.relative_path();; relative = relative.parent_path()) {
-    tighten(result, relative.empty() ? mount : mount / relative, files);
+    const fs::path folder = relative.empty() ? mount : mount / relative;
+    if (first_number(folder / files.limit).value_or(unlimited) < unlimited) {
+      const int64_t limit = integer_of(folder / files.limit);
+      // The page cache counts as usage, but its inactive part is given up before an allocation
+      // fails.
+      const int64_t left = limit - integer_of(folder / files.usage) +
+                           value_of(folder / "memory.stat", files.inactive_file_key);
+      result.total_bytes = std::min(result.total_bytes, limit);
+      result.available_bytes =
+          std::min(result.available_bytes, std::clamp(left, int64_t{0}, limit));
+    }
     if (relative.empty()) return;
   }
 }
@@ -89,11 +79,11 @@ Cache last_level_cache_of(int processor) {
     const fs::path entry = folder / fmt::format("index{}", index);
     std::error_code ignored;
     if (!fs::exists(entry, ignored)) return last;
-    const int64_t level = integer_of(entry / "level").value_or(0);
+    const int64_t level = integer_of(entry / "level");
     const std::string size = first_line(entry / "size").value_or("");
     if (level <= last.level || first_line(entry / "type") == "Instruction") continue;
     const int64_t unit = size.ends_with('M') ? 1 << 20 : size.ends_with('K') ? 1 << 10 : 1;
-    last = {level, parse_integer(size).value_or(0) * unit,
+    last = {level, integer_of(entry / "size") * unit,
             first_line(entry / "shared_cpu_list").value_or("")};
   }
 }
@@ -105,6 +95,13 @@ std::optional<std::string> first_line(const fs::path& file) {
   std::string line;
   if (!std::getline(stream, line)) return std::nullopt;
   return line;
+}
+
+std::optional<double> first_number(const fs::path& file) {
+  std::ifstream stream(file);
+  double value = 0;
+  if (!(stream >> value)) return std::nullopt;
+  return value;
 }
 
 std::string processor_name() {
@@ -152,17 +149,32 @@ int64_t last_level_cache_bytes() {
   return sum;
 }
 
+std::string allowed_processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return "unknown";
+  std::string text;
+  for (int first = 0; first < CPU_SETSIZE; ++first) {
+    if (!CPU_ISSET(first, &set)) continue;
+    int last = first;
+    while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set)) ++last;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", first);
+    if (last > first) text += fmt::format("-{}", last);
+    first = last;
+  }
+  return text;
+}
+
 Memory memory() {
   constexpr int64_t kibibyte = 1024;
   const fs::path meminfo = "/proc/meminfo";
-  const ControlGroupMemory groups = control_group_memory("/proc/self/cgroup", "/sys/fs/cgroup");
-  return {
-      std::min(value_of(meminfo, "MemTotal:").value_or(0) * kibibyte, groups.limit_bytes),
-      std::min(value_of(meminfo, "MemAvailable:").value_or(0) * kibibyte, groups.available_bytes)};
+  const Memory groups = control_group_memory("/proc/self/cgroup", "/sys/fs/cgroup");
+  return {std::min(value_of(meminfo, "MemTotal:") * kibibyte, groups.total_bytes),
+          std::min(value_of(meminfo, "MemAvailable:") * kibibyte, groups.available_bytes)};
 }
 
-ControlGroupMemory control_group_memory(const fs::path& membership, const fs::path& mount) {
-  ControlGroupMemory result;
+Memory control_group_memory(const fs::path& membership, const fs::path& mount) {
+  Memory result;
   std::ifstream stream(membership);
   // Lines are "hierarchy:controllers:path"; version 2 is hierarchy 0 without controllers.
   for (std::string line; std::getline(stream, line);) {
@@ -172,10 +184,10 @@ ControlGroupMemory control_group_memory(const fs::path& membership, const fs::pa
     const auto controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
     const fs::path group = line.substr(second + 1);
     if (controllers == ",,") {
-      tighten_upwards(result, mount, group, version_2);
-      tighten_upwards(result, mount / "unified", group, version_2);
+      tighten(result, mount, group, version_2);
+      tighten(result, mount / "unified", group, version_2);
     } else if (controllers.find(",memory,") != std::string::npos) {
-      tighten_upwards(result, mount / "memory", group, version_1);
+      tighten(result, mount / "memory", group, version_1);
     }
   }
   return result;

@@ -16,6 +16,8 @@ namespace host_machine {
 
 /// Of a file of the kernel's; nothing where it cannot be read.
 std::optional<std::string> first_line(const std::filesystem::path& file);
+/// The number that the file begins with, whatever follows it.
+std::optional<double> first_number(const std::filesystem::path& file);
 
 /// "model name" of /proc/cpuinfo; where the kernel gives none (Arm), the machine type and
 /// "processor".
@@ -27,22 +29,20 @@ std::vector<int> usable_processors();
 /// Sum of the last-level caches that those processors share; 0 where the kernel does not say.
 int64_t last_level_cache_bytes();
 
-struct Memory {
-  int64_t total_bytes = 0;  ///< RAM or, where lower, the tightest limit of our control groups
-  int64_t available_bytes =
-      0;  ///< what a new allocation could get now: MemAvailable or what the groups leave
-};
-Memory memory();
+/// The processors that the calling thread may run on, as taskset writes them: "0", "0-3,8".
+std::string allowed_processors();
 
-/// Bytes that the control groups leave to a process and the tightest limit; the largest int64_t
-/// where nothing limits.
-struct ControlGroupMemory {
-  int64_t limit_bytes = std::numeric_limits<int64_t>::max();
-  int64_t available_bytes = std::numeric_limits<int64_t>::max();
+struct Memory {
+  int64_t total_bytes = std::numeric_limits<int64_t>::max();
+  int64_t available_bytes = std::numeric_limits<int64_t>::max();  ///< for a new allocation now
 };
-/// `membership` is /proc/self/cgroup and `mount` is /sys/fs/cgroup, version 1, version 2 or both.
-ControlGroupMemory control_group_memory(const std::filesystem::path& membership,
-                                        const std::filesystem::path& mount);
+/// RAM and MemAvailable or, where lower, what our control groups allow and leave.
+Memory memory();
+/// The tightest limit of the control groups alone and what they leave; the largest int64_t where
+/// nothing limits. `membership` is /proc/self/cgroup and `mount` is /sys/fs/cgroup, version 1,
+/// version 2 or both.
+Memory control_group_memory(const std::filesystem::path& membership,
+                            const std::filesystem::path& mount);
 
 }  // namespace host_machine
 

@@ -99,7 +99,7 @@ TEST(ControlGroupTest, TheTightestAncestorLimitsInBothVersions) {
     return host_machine::control_group_memory(files / "membership", files / "mount");
   };
   const FakeFiles none, version_1, version_2;
-  EXPECT_EQ(read(none).limit_bytes, std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(read(none).total_bytes, std::numeric_limits<int64_t>::max());
   EXPECT_EQ(read(none).available_bytes, std::numeric_limits<int64_t>::max());
 
   version_2.write("membership", "0::/outer/inner");
@@ -107,14 +107,14 @@ TEST(ControlGroupTest, TheTightestAncestorLimitsInBothVersions) {
   version_2.write("mount/outer/memory.current", "400000");
   version_2.write("mount/outer/memory.stat", "anon 1\ninactive_file 100000");
   version_2.write("mount/outer/inner/memory.max", "max");
-  EXPECT_EQ(read(version_2).limit_bytes, 1'000'000);
+  EXPECT_EQ(read(version_2).total_bytes, 1'000'000);
   EXPECT_EQ(read(version_2).available_bytes, 700'000);
 
   version_1.write("membership", "5:devices:/a\n4:cpu,memory:/a\n0::/");
   version_1.write("mount/memory/memory.limit_in_bytes", "9223372036854771712");
   version_1.write("mount/memory/a/memory.limit_in_bytes", "2000000");
   version_1.write("mount/memory/a/memory.usage_in_bytes", "2500000");
-  EXPECT_EQ(read(version_1).limit_bytes, 2'000'000);
+  EXPECT_EQ(read(version_1).total_bytes, 2'000'000);
   EXPECT_EQ(read(version_1).available_bytes, 0);
 }
 

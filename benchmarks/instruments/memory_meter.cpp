@@ -14,25 +14,22 @@ c10::DeviceAllocator* device_allocator(c10::Device device) {
   return allocator->initialized() ? allocator : nullptr;
 }
 
-MemoryReading read_gpu(c10::Device device) {
+/// With all allocations since the process started.
+MemoryReading read_all(c10::Device device) {
+  if (device.is_cpu()) {
+    const HostMemory memory = host_allocator::read();
+    MemoryReading reading{memory.live_bytes, memory.peak_bytes, memory.allocations,
+                          memory.live_bytes + memory.scratch_live_bytes + memory.cached_bytes};
+    if (host_allocator::tells_scratch_apart())
+      reading.scratch_peak_bytes = memory.scratch_peak_bytes;
+    return reading;
+  }
   auto* allocator = device_allocator(device);
   if (allocator == nullptr) return {};
   const auto stats = allocator->getDeviceStats(device.index());
   constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   return {stats.allocated_bytes[all].current, stats.allocated_bytes[all].peak,
           stats.allocation[all].allocated, stats.reserved_bytes[all].current};
-}
-
-MemoryReading read_cpu() {
-  const HostMemory memory = host_allocator::read();
-  MemoryReading reading{memory.live_bytes, memory.peak_bytes, memory.allocations,
-                        memory.live_bytes + memory.scratch_live_bytes + memory.cached_bytes};
-  if (host_allocator::tells_scratch_apart()) reading.scratch_peak_bytes = memory.scratch_peak_bytes;
-  return reading;
-}
-
-MemoryReading read_all(c10::Device device) {
-  return device.is_cpu() ? read_cpu() : read_gpu(device);
 }
 
 }  // namespace

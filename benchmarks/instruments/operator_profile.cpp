@@ -1,6 +1,7 @@
 #include "benchmarks/instruments/operator_profile.hpp"
 
 #include <ATen/record_function.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <algorithm>
@@ -72,29 +73,12 @@ const Names kWithoutGemms = names(R"(
 /// Operators seen so far. libtorch calls back through a plain function pointer, which leaves no
 /// other place to count; because the count only grows, each user takes a difference and nobody has
 /// to reset it.
-std::atomic<int64_t>& operators_seen() {
-  static std::atomic<int64_t> count{0};
-  return count;
-}
+std::atomic<int64_t> operators_seen{0};
 
 std::unique_ptr<at::ObserverContext> count_one(const at::RecordFunction&) {
-  operators_seen().fetch_add(1, std::memory_order_relaxed);
+  operators_seen.fetch_add(1, std::memory_order_relaxed);
   return nullptr;
 }
-
-/// The callback for as long as this object lives, also when the work throws.
-class Registration {
- public:
-  Registration()
-      : handle_(at::addGlobalCallback(
-            at::RecordFunctionCallback(&count_one).scopes({at::RecordScope::FUNCTION}))) {}
-  ~Registration() { at::removeCallback(handle_); }
-  Registration(const Registration&) = delete;
-  Registration& operator=(const Registration&) = delete;
-
- private:
-  at::CallbackHandle handle_;
-};
 
 // libkineto's numbers (kineto/ActivityType.h, which not every libtorch installs).
 constexpr uint8_t kHostOperator = 0;
@@ -102,12 +86,6 @@ constexpr uint8_t kUserAnnotation = 1;
 constexpr uint8_t kConcurrentKernel = 5;
 constexpr uint8_t kDeviceCopy = 3;
 constexpr uint8_t kDeviceFill = 4;
-
-// Kineto writes two lines to standard error for each recording, of a level above its errors. Read
-// when Kineto starts; a level that the user chose stays.
-void quiet_kineto() {
-  ::setenv("KINETO_LOG_LEVEL", "6", /*overwrite=*/0);
-}
 
 using torch::autograd::profiler::KinetoEvent;
 
@@ -164,10 +142,12 @@ bool is_dispatch_only(std::string_view name) {
 }
 
 int64_t count_operators(const std::function<void()>& work) {
-  const Registration registration;
-  const int64_t before = operators_seen().load(std::memory_order_relaxed);
+  const at::CallbackHandle handle = at::addGlobalCallback(
+      at::RecordFunctionCallback(&count_one).scopes({at::RecordScope::FUNCTION}));
+  const auto remove = c10::make_scope_exit([handle] { at::removeCallback(handle); });
+  const int64_t before = operators_seen.load(std::memory_order_relaxed);
   work();
-  return operators_seen().load(std::memory_order_relaxed) - before;
+  return operators_seen.load(std::memory_order_relaxed) - before;
 }
 
 KinetoSession::KinetoSession(const Device& device, const KinetoDetail& detail) : device_(device) {
@@ -178,7 +158,9 @@ KinetoSession::KinetoSession(const Device& device, const KinetoDetail& detail) :
                                                      /*with_stack=*/false, detail.flops);
   std::set<ActivityType> activities{ActivityType::CPU};
   if (device.is_gpu()) activities.insert(ActivityType::CUDA);
-  quiet_kineto();
+  // Kineto writes two lines to standard error for each recording, of a level above its errors. Read
+  // when Kineto starts; a level that the user chose stays.
+  ::setenv("KINETO_LOG_LEVEL", "6", /*overwrite=*/0);
   device.synchronize();
   profiler::prepareProfiler(config, activities);
   profiler::enableProfiler(config, activities);
@@ -199,25 +181,24 @@ std::unique_ptr<torch::autograd::profiler::ProfilerResult> KinetoSession::stop()
   return torch::autograd::profiler::disableProfiler();
 }
 
-bool is_kernel(const torch::autograd::profiler::KinetoEvent& event, const Device& device) {
-  return device.is_gpu() && event.deviceType() == device.torch().type() &&
-         event.activityType() == kConcurrentKernel;
+bool is_kernel(const KinetoEvent& event, const Device& device) {
+  return is_device_work(event, device) && event.activityType() == kConcurrentKernel;
 }
 
-bool is_device_work(const torch::autograd::profiler::KinetoEvent& event, const Device& device) {
+bool is_device_work(const KinetoEvent& event, const Device& device) {
   if (!device.is_gpu() || event.deviceType() != device.torch().type()) return false;
   const uint8_t type = event.activityType();
   return type == kConcurrentKernel || type == kDeviceCopy || type == kDeviceFill;
 }
 
-bool is_transfer(const torch::autograd::profiler::KinetoEvent& event, const Device& device) {
+bool is_transfer(const KinetoEvent& event, const Device& device) {
   if (!is_device_work(event, device) || event.activityType() != kDeviceCopy) return false;
   const std::string name = event.name();
   const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
   return has("HtoD") || has("DtoH") || has("HostToDevice") || has("DeviceToHost");
 }
 
-bool is_host_work(const torch::autograd::profiler::KinetoEvent& event) {
+bool is_host_work(const KinetoEvent& event) {
   const uint8_t type = event.activityType();
   return event.deviceType() == c10::DeviceType::CPU &&
          (type == kHostOperator || type == kUserAnnotation);

@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -31,40 +30,27 @@ void add(ReadingStatistics& statistics, double value) {
   statistics.mean += (value - statistics.mean) / static_cast<double>(statistics.samples);
 }
 
-class NothingToRead : public SystemReader {
- public:
-  explicit NothingToRead(std::string reason) : reason_(std::move(reason)) {}
-  SystemReading read() override { return {}; }
-  std::string source() const override { return fmt::format("none ({})", reason_); }
-
- private:
-  std::string reason_;
-};
-
 }  // namespace
 
-std::unique_ptr<SystemReader> system_reader(const Device& device, const SystemSources& sources) {
-  if (!device.is_gpu()) {
-    return cpu_reader(sources, host_machine::usable_processors());
-  }
+SystemReader system_reader(const Device& device, const SystemSources& sources) {
+  if (!device.is_gpu()) return cpu_reader(sources, host_machine::usable_processors());
   try {
     const int index = device.torch().index();
     const GpuIdentity gpu{gpu_runtime::pci_bus_id(index), index};
     return device.backend() == Backend::hip ? rocm_smi_reader(sources, gpu)
                                             : nvml_reader(sources, gpu);
   } catch (const std::runtime_error& error) {
-    return std::make_unique<NothingToRead>(error.what());
+    return {fmt::format("none ({})", error.what()), [] { return SystemReading(); }};
   }
 }
 
-SystemSampler::SystemSampler(std::unique_ptr<SystemReader> reader,
-                             std::chrono::milliseconds interval)
+SystemSampler::SystemSampler(SystemReader reader, std::chrono::milliseconds interval)
     : reader_(std::move(reader)), interval_(interval) {
   if (interval_.count() <= 0) {
     throw std::invalid_argument(
         fmt::format("sampling interval = {} ms: must be positive", interval_.count()));
   }
-  samples_.source = reader_->source();
+  samples_.source = reader_.source;
   samples_.interval_seconds = std::chrono::duration<double>(interval_).count();
   const OnAllProcessors for_the_thread;
   thread_ = std::thread(&SystemSampler::watch, this);
@@ -107,16 +93,9 @@ void SystemSampler::watch() {
 }
 
 void SystemSampler::look() {
-  const SystemReading reading = reader_->read();
+  const SystemReading reading = reader_.read();
   ++looks_;
-  const std::pair<const char*, std::optional<double>> values[] = {
-      {"utilization_percent", reading.utilization_percent},
-      {"clock_MHz", reading.clock_MHz},
-      {"temperature_celsius", reading.temperature_celsius},
-      {"power_watts", reading.power_watts}};
-  for (const auto& [name, value] : values) {
-    if (value) add(samples_.readings[name], *value);
-  }
+  for (const auto& [name, value] : reading) add(samples_.readings[name], value);
 }
 
 }  // namespace tinyllama::instruments

@@ -6,10 +6,9 @@
 #include <condition_variable>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,20 +17,13 @@
 
 namespace tinyllama::instruments {
 
-/// One look at a device. What it does not report is absent.
-struct SystemReading {
-  std::optional<double> utilization_percent = std::nullopt;
-  std::optional<double> clock_MHz = std::nullopt;
-  std::optional<double> temperature_celsius = std::nullopt;
-  std::optional<double> power_watts = std::nullopt;
-};
+/// One look at a device: its utilization_percent, clock_MHz, temperature_celsius and power_watts.
+/// What it does not report is absent.
+using SystemReading = std::map<std::string, double>;
 
-class SystemReader {
- public:
-  virtual ~SystemReader() = default;
-  virtual SystemReading read() = 0;
-  /// Where the readings come from, for people to read: "NVML (libnvidia-ml.so.1)".
-  virtual std::string source() const = 0;
+struct SystemReader {
+  std::string source;  ///< for people to read: "NVML (libnvidia-ml.so.1)"
+  std::function<SystemReading()> read;
 };
 
 /// Where readings are looked for; tests name folders and libraries of their own.
@@ -54,18 +46,17 @@ struct GpuIdentity {
 /// Utilization is this process's share of `processors`, clock their mean,
 /// temperature that of the hottest package, power the sum of the packages' (RAPL; where the
 /// kernel lets us read it). Utilization and power are means since the reading before.
-std::unique_ptr<SystemReader> cpu_reader(const SystemSources& sources, std::vector<int> processors);
+SystemReader cpu_reader(const SystemSources& sources, const std::vector<int>& processors);
 /// NVIDIA's management library. Throws std::runtime_error with the cause where it cannot be loaded
 /// or does not know the card.
-std::unique_ptr<SystemReader> nvml_reader(const SystemSources& sources, const GpuIdentity& gpu);
+SystemReader nvml_reader(const SystemSources& sources, const GpuIdentity& gpu);
 /// ROCm SMI, and the clock from the driver's files, because the library's structure of clocks
 /// differs between its versions. Throws as nvml_reader does.
-std::unique_ptr<SystemReader> rocm_smi_reader(const SystemSources& sources, const GpuIdentity& gpu);
+SystemReader rocm_smi_reader(const SystemSources& sources, const GpuIdentity& gpu);
 
 /// The reader for this device. Where a GPU's library does not answer, one that reads nothing and
 /// says so in its source.
-std::unique_ptr<SystemReader> system_reader(const Device& device,
-                                            const SystemSources& sources = {});
+SystemReader system_reader(const Device& device, const SystemSources& sources = {});
 
 struct ReadingStatistics {
   double minimum = 0;
@@ -77,8 +68,7 @@ struct ReadingStatistics {
 struct SystemSamples {
   std::string source;
   double interval_seconds = 0;  ///< as asked for
-  /// Of each of utilization_percent, clock_MHz, temperature_celsius and power_watts that the device
-  /// reported; one that it did not is absent.
+  /// Of each reading that the device reported.
   std::map<std::string, ReadingStatistics> readings;
 };
 
@@ -90,7 +80,7 @@ class SystemSampler {
   static constexpr std::chrono::milliseconds kDefaultInterval{100};
 
   /// Throws std::invalid_argument unless the interval is positive.
-  explicit SystemSampler(std::unique_ptr<SystemReader> reader,
+  explicit SystemSampler(SystemReader reader,
                          std::chrono::milliseconds interval = kDefaultInterval);
   explicit SystemSampler(const Device& device,
                          std::chrono::milliseconds interval = kDefaultInterval);
@@ -106,7 +96,7 @@ class SystemSampler {
   void watch();
   void look();
 
-  std::unique_ptr<SystemReader> reader_;
+  SystemReader reader_;
   std::chrono::milliseconds interval_;
   SystemSamples samples_;  // the thread's alone until it has ended
   int64_t looks_ = 0;

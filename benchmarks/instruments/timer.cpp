@@ -24,29 +24,21 @@ std::vector<double> time_on_cpu(int64_t iterations, const std::function<void()>&
   return seconds;
 }
 
-using EventPair = std::pair<c10::Event, c10::Event>;
-
-/// Events that time (libtorch's default ones do not), recorded once so that their creation falls
-/// outside the timed region.
-std::vector<EventPair> make_events(int64_t count, const c10::Stream& stream) {
-  std::vector<EventPair> events;
-  events.reserve(static_cast<size_t>(count));
-  for (int64_t index = 0; index < count; ++index) {
-    auto& [begin, end] =
-        events.emplace_back(c10::Event(stream.device_type(), c10::EventFlag::BACKEND_DEFAULT),
-                            c10::Event(stream.device_type(), c10::EventFlag::BACKEND_DEFAULT));
-    begin.record(stream);
-    end.record(stream);
-  }
-  return events;
-}
-
 std::vector<double> time_on_gpu(c10::Device device, int64_t iterations,
                                 const std::function<void()>& prepare,
                                 const std::function<void()>& run, TimePoint deadline) {
   const c10::impl::VirtualGuardImpl guard(device.type());
   const c10::Stream stream = guard.getStream(device);
-  std::vector<EventPair> events = make_events(iterations, stream);
+  // Events that time (libtorch's default ones do not), recorded once so that their creation falls
+  // outside the timed region.
+  std::vector<std::pair<c10::Event, c10::Event>> events;
+  for (int64_t index = 0; index < iterations; ++index) {
+    auto& [begin, end] =
+        events.emplace_back(c10::Event(device.type(), c10::EventFlag::BACKEND_DEFAULT),
+                            c10::Event(device.type(), c10::EventFlag::BACKEND_DEFAULT));
+    begin.record(stream);
+    end.record(stream);
+  }
   size_t recorded = 0;
   for (auto& [begin, end] : events) {
     prepare();

@@ -12,7 +12,6 @@
 
 #include "benchmarks/distributed/gradient_reducer.hpp"
 #include "benchmarks/distributed/process_group.hpp"
-#include "benchmarks/distributed/sharded_adamw.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 #include "benchmarks/training/memory_recording.hpp"

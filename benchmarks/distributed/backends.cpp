@@ -1,15 +1,22 @@
-// libtorch has Gloo inside, but not its headers, which ProcessGroupGloo.hpp includes; only types
-// that libtorch makes itself are taken from them, so their version does not matter. CMake defines
-// TINY_LLAMA_WITH_GLOO where it has found them.
-#include "benchmarks/distributed/process_group.hpp"
-
-#ifdef TINY_LLAMA_WITH_GLOO
+// The back-ends of c10d. libtorch has them inside, but not the headers that theirs include, of
+// which only types are used that libtorch makes itself, so that their version does not matter.
+// CMake defines TINY_LLAMA_WITH_GLOO and TINY_LLAMA_WITH_NCCL where it has found them.
 #include <cstdlib>
 #include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "benchmarks/distributed/process_group.hpp"
+
+#ifdef TINY_LLAMA_WITH_GLOO
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#endif
+#ifdef TINY_LLAMA_WITH_NCCL
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
 
 namespace tinyllama::distributed {
+
+#ifdef TINY_LLAMA_WITH_GLOO
 namespace {
 
 bool is_loopback(const std::string& address) {
@@ -37,7 +44,7 @@ class ClosingGloo final : public c10d::ProcessGroupGloo {
   }
 };
 
-c10::intrusive_ptr<c10d::Backend> connect_ranks(const Rendezvous& rendezvous) {
+c10::intrusive_ptr<c10d::Backend> connect_over_gloo(const Rendezvous& rendezvous) {
   const LaunchEnvironment& where = rendezvous.where();
   auto options = c10d::ProcessGroupGloo::Options::create(rendezvous.timeout());
   options->devices.push_back(transport(where.master_address));
@@ -48,13 +55,37 @@ c10::intrusive_ptr<c10d::Backend> connect_ranks(const Rendezvous& rendezvous) {
 }  // namespace
 
 ConnectRanks gloo_backend() {
-  return connect_ranks;
+  return connect_over_gloo;
 }
-
-}  // namespace tinyllama::distributed
-
 #else
-tinyllama::distributed::ConnectRanks tinyllama::distributed::gloo_backend() {
+ConnectRanks gloo_backend() {
   return nullptr;
 }
 #endif
+
+#ifdef TINY_LLAMA_WITH_NCCL
+namespace {
+
+c10::intrusive_ptr<c10d::Backend> connect_over_nccl(const Rendezvous& rendezvous) {
+  const LaunchEnvironment& where = rendezvous.where();
+  // CleanUpOnly: its watchdog ends the operations that a lost rank leaves, not the process, which
+  // has results to write.
+  ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", /*overwrite=*/0);
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = rendezvous.timeout();
+  const auto store = c10::make_intrusive<c10d::PrefixStore>("nccl", rendezvous.store());
+  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, where.rank, where.world_size, options);
+}
+
+}  // namespace
+
+ConnectRanks nccl_backend() {
+  return connect_over_nccl;
+}
+#else
+ConnectRanks nccl_backend() {
+  return nullptr;
+}
+#endif
+
+}  // namespace tinyllama::distributed
