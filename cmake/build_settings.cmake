@@ -23,8 +23,8 @@ target_include_directories(tiny_llama_build_settings INTERFACE "${PROJECT_SOURCE
 target_compile_options(tiny_llama_build_settings INTERFACE
   -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wconversion -Wno-sign-conversion
   $<$<BOOL:${TINY_LLAMA_WARNINGS_AS_ERRORS}>:-Werror>
-  # GCC 12 sees overlapping and overlong copies in the standard library's own string concatenation (GCC bugs 105651, 105329).
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict;-Wno-array-bounds>
+  # GCC 12 sees overlapping copies in the standard library's own string concatenation (GCC bug 105651).
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
   # ccache understands a precompiled header only with this.
   $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 if(TINY_LLAMA_SANITIZERS)
