@@ -49,7 +49,7 @@ TEST_F(GpuSensorsTest, NvmlReadsTheCardAtTheBusAddress) {
   EXPECT_EQ(reading.clock_MHz, 1980);
   EXPECT_EQ(reading.temperature_celsius, 64);
   EXPECT_DOUBLE_EQ(reading.power_watts.value(), 655.25);
-  EXPECT_EQ(reader->source(), std::string("NVML (") + NVML_FAKE + ")");
+  EXPECT_EQ(reader->source(), "NVML (" NVML_FAKE ")");
 }
 
 TEST_F(GpuSensorsTest, NvmlTakesTheNumberWithoutAnAddressAndLeavesOutWhatIsNotReported) {
@@ -66,8 +66,7 @@ TEST_F(GpuSensorsTest, ErrorsOfNvmlNameTheLibraryAndTheCause) {
     return error_of([&] { nvml(gpu, library); });
   };
   expect_mentions(error("libno-such-library.so.1", {}), {"libno-such-library.so.1"});
-  EXPECT_EQ(error(NVML_FAKE_WITHOUT_INIT, {}),
-            std::string(NVML_FAKE_WITHOUT_INIT) + " has no nvmlInit_v2");
+  EXPECT_EQ(error(NVML_FAKE_WITHOUT_INIT, {}), NVML_FAKE_WITHOUT_INIT " has no nvmlInit_v2");
   expect_mentions(error(NVML_FAKE, {"0000:99:00.0", 0}), {"knows no GPU 0000:99:00.0"});
   expect_mentions(error(NVML_FAKE, {"", 2}), {"knows no GPU number 2"});
 }
@@ -82,7 +81,7 @@ TEST_F(GpuSensorsTest, RocmSmiReadsTheCardAtTheBusAddressOrOfTheNumber) {
     EXPECT_DOUBLE_EQ(reading.clock_MHz.value(), 1700);
     EXPECT_DOUBLE_EQ(reading.temperature_celsius.value(), 68.5) << "the junction's";
     EXPECT_DOUBLE_EQ(reading.power_watts.value(), 250.5) << "the average, not the socket's";
-    EXPECT_EQ(reader->source(), std::string("ROCm SMI (") + ROCM_SMI_FAKE + ") and amdgpu's files");
+    EXPECT_EQ(reader->source(), "ROCm SMI (" ROCM_SMI_FAKE ") and amdgpu's files");
   }
 }
 
@@ -99,7 +98,7 @@ TEST_F(GpuSensorsTest, WhatRocmSmiDoesNotReportIsAbsent) {
   EXPECT_EQ(second_die.utilization_percent, 99);
   EXPECT_FALSE(second_die.power_watts.has_value());
   EXPECT_FALSE(second_die.clock_MHz.has_value());
-  EXPECT_EQ(reader->source(), std::string("ROCm SMI (") + ROCM_SMI_FAKE + ")");
+  EXPECT_EQ(reader->source(), "ROCm SMI (" ROCM_SMI_FAKE ")");
   write_clock("0000:c1:00.0", "0");
   EXPECT_FALSE(rocm({"0000:c1:00.0", 0})->read().clock_MHz.has_value()) << "a card that sleeps";
   sources_.rocm_smi = {"libno-such-library.so.1", ROCM_SMI_FAKE_WITHOUT_SOCKET_POWER};
@@ -112,7 +111,7 @@ TEST_F(GpuSensorsTest, ErrorsOfRocmSmiNameTheLibraryAndTheCause) {
   expect_mentions(error({"0000:99:00.0", 0}), {"knows no GPU 0000:99:00.0 among its 4"});
   expect_mentions(error({"", 4}), {"knows no GPU number 4 among its 4"});
   sources_.rocm_smi = {ROCM_SMI_FAKE_WITHOUT_INIT};
-  EXPECT_EQ(error({"", 0}), std::string(ROCM_SMI_FAKE_WITHOUT_INIT) + " has no rsmi_init");
+  EXPECT_EQ(error({"", 0}), ROCM_SMI_FAKE_WITHOUT_INIT " has no rsmi_init");
   sources_.rocm_smi = {"libno-such-library.so.1", "libnor-this-one.so.1"};
   expect_mentions(error({"", 0}), {"libno-such-library.so.1"});
   sources_.rocm_smi = {};
