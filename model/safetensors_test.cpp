@@ -123,22 +123,14 @@ TEST_F(SafetensorsFileTest, AHugeHoleIsNoMemoryAndNoCrash) {
 
 TEST_F(SafetensorsFileTest, RefusesTensorsItCannotWrite) {
   put("old");
-  const auto write = [&](const NamedTensors& tensors) { write_safetensors(file_, tensors); };
-  expect_error(
-      [&] {
-        write({{"x", at::ones({1}, ScalarType::Int)}});
-      },
-      {file_.string(), "tensor 'x' of type Int", "must be Double"});
-  expect_error(
-      [&] {
-        write({{"x", at::Tensor()}});
-      },
-      {file_.string(), "tensor 'x'", "not a dense"});
-  expect_error(
-      [&] {
-        write({{"x", at::ones({1})}, {"x", at::ones({1})}});
-      },
-      {file_.string(), "tensor 'x'", "given twice"});
+  const std::pair<NamedTensors, std::string> cases[] = {
+      {{{"x", at::ones({1}, ScalarType::Int)}}, "of type Int cannot be written: must be Double"},
+      {{{"x", at::Tensor()}}, "not a dense"},
+      {{{"x", at::ones({1})}, {"x", at::ones({1})}}, "given twice"}};
+  for (const auto& [tensors, message] : cases) {
+    const NamedTensors& given = tensors;
+    expect_error([&] { write_safetensors(file_, given); }, {file_.string(), "tensor 'x'", message});
+  }
   EXPECT_EQ(get(), "old");
   EXPECT_EQ(entries().size(), 1);
 }

@@ -35,48 +35,9 @@ void with_norm_kernels(c10::ScalarType type, c10::ScalarType branch_type, const 
   }
 }
 
-struct Normalized {
-  at::Tensor sum;  // of add_rms_norm
-  at::Tensor out;
-  at::Tensor inverse_rms;  // [rows]
-};
-
+// One value a row.
 at::Tensor empty_inverse_rms(const at::Tensor& x) {
   return uninitialized({x.numel() / x.size(-1)}, compute_type_of(x.scalar_type()), x.device());
-}
-
-Normalized normalize(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  TINYLLAMA_RECORD_KERNEL("rms_norm");
-  Normalized result{{}, uninitialized_as(x), empty_inverse_rms(x)};
-  if (x.is_meta()) return result;
-  with_range_kernels(x.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
-    const RmsNormRows<T> rows{const_data<T>(x),    const_data<T>(weight),
-                              data<T>(result.out), data<ComputeType<T>>(result.inverse_rms),
-                              x.size(-1),          eps};
-    run_rows(x, result.inverse_rms.numel(), rows.width, &GpuKernelsOf<T>::rms_norm,
-             kernels.rms_norm, rows);
-  });
-  return result;
-}
-
-Normalized add_and_normalize(const at::Tensor& residual, const at::Tensor& branch,
-                             const at::Tensor& weight, double eps) {
-  TINYLLAMA_RECORD_KERNEL("add_rms_norm");
-  Normalized result{uninitialized_as(residual), uninitialized_as(residual),
-                    empty_inverse_rms(residual)};
-  if (residual.is_meta()) return result;
-  with_norm_kernels(residual.scalar_type(), branch.scalar_type(),
-                    [&]<class T, class Branch>(const auto& kernels, T, Branch) {
-                      const AddRmsNormRows<T, Branch> rows{
-                          const_data<T>(residual), const_data<Branch>(branch),
-                          const_data<T>(weight),   data<T>(result.sum),
-                          data<T>(result.out),     data<ComputeType<T>>(result.inverse_rms),
-                          residual.size(-1),       eps};
-                      run_rows(residual, result.inverse_rms.numel(), rows.width,
-                               &GpuNormKernels<T, Branch>::add_rms_norm, kernels.add_rms_norm,
-                               rows);
-                    });
-  return result;
 }
 
 struct NormGradients {
@@ -135,9 +96,19 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
                             double eps) {
     const at::Tensor rows = x.contiguous();
     const at::Tensor scale = weight.contiguous();
-    const Normalized result = normalize(rows, scale, eps);
-    ctx->save_for_backward({rows, scale, result.inverse_rms});
-    return result.out;
+    TINYLLAMA_RECORD_KERNEL("rms_norm");
+    at::Tensor out = uninitialized_as(rows);
+    const at::Tensor inverse_rms = empty_inverse_rms(rows);
+    ctx->save_for_backward({rows, scale, inverse_rms});
+    if (rows.is_meta()) return out;
+    with_range_kernels(rows.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
+      const RmsNormRows<T> all{const_data<T>(rows), const_data<T>(scale),
+                               data<T>(out),        data<ComputeType<T>>(inverse_rms),
+                               rows.size(-1),       eps};
+      run_rows(rows, inverse_rms.numel(), all.width, &GpuKernelsOf<T>::rms_norm, kernels.rms_norm,
+               all);
+    });
+    return out;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& output_gradients) {
     TINYLLAMA_RECORD_KERNEL("rms_norm_backward");
@@ -154,11 +125,25 @@ struct AddRmsNormFunction : torch::autograd::Function<AddRmsNormFunction> {
     // What nobody differentiates must not become a tensor of zeros.
     ctx->set_materialize_grads(false);
     const at::Tensor scale = weight.contiguous();
-    const Normalized result =
-        add_and_normalize(residual.contiguous(), branch.contiguous(), scale, eps);
-    ctx->save_for_backward({result.sum, scale, result.inverse_rms});
+    const at::Tensor stream = residual.contiguous(), added = branch.contiguous();
+    TINYLLAMA_RECORD_KERNEL("add_rms_norm");
+    const at::Tensor sum = uninitialized_as(stream), out = uninitialized_as(stream);
+    const at::Tensor inverse_rms = empty_inverse_rms(stream);
+    ctx->save_for_backward({sum, scale, inverse_rms});
     ctx->saved_data["branch_type"] = static_cast<int64_t>(branch.scalar_type());
-    return {result.sum, result.out};
+    if (stream.is_meta()) return {sum, out};
+    with_norm_kernels(stream.scalar_type(), added.scalar_type(),
+                      [&]<class T, class Branch>(const auto& kernels, T, Branch) {
+                        const AddRmsNormRows<T, Branch> all{
+                            const_data<T>(stream), const_data<Branch>(added),
+                            const_data<T>(scale),  data<T>(sum),
+                            data<T>(out),          data<ComputeType<T>>(inverse_rms),
+                            stream.size(-1),       eps};
+                        run_rows(stream, inverse_rms.numel(), all.width,
+                                 &GpuNormKernels<T, Branch>::add_rms_norm, kernels.add_rms_norm,
+                                 all);
+                      });
+    return {sum, out};
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& output_gradients) {
     const at::Tensor& of_sum = output_gradients[0];
