@@ -108,18 +108,17 @@ at::Tensor materialized_attention(at::Tensor q, at::Tensor k, at::Tensor v,
 at::Tensor library_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at::Tensor& /*mask*/) {
   const int64_t batch = q.size(0);
   const int64_t seq = q.size(1);
+  const double scale = score_scale(q);
   const bool grouped = q.size(2) != k.size(2);
-  if (q.is_meta()) {
-    return meta_causal_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
-                                 score_scale(q))
-        .transpose(1, 2)
-        .reshape({batch, seq, -1});
-  }
-  return at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
-                                          /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true,
-                                          score_scale(q), /*enable_gqa=*/grouped)
-      .transpose(1, 2)
-      .reshape({batch, seq, -1});
+  q = q.transpose(1, 2);
+  k = k.transpose(1, 2);
+  v = v.transpose(1, 2);
+  const at::Tensor context =
+      q.is_meta() ? meta_causal_attention(q, k, v, scale)
+                  : at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0,
+                                                     /*is_causal=*/true, scale,
+                                                     /*enable_gqa=*/grouped);
+  return context.transpose(1, 2).reshape({batch, seq, -1});
 }
 
 at::Tensor fused_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at::Tensor& /*mask*/) {

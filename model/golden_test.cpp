@@ -134,8 +134,8 @@ TEST_P(GoldenTest, LogitsLossAndEveryGradient) {
   proof.expect_equal_values(model.logits(), expected.read("logits"), "logits");
   proof.expect_equal_values(objective, expected.read("loss"), "loss");
   std::set<std::string> unchecked;
-  for (const std::string& tensor : expected.names()) {
-    if (tensor.starts_with(kGradientPrefix)) unchecked.insert(tensor);
+  for (const TensorLayout& tensor : expected.tensors()) {
+    if (tensor.name.starts_with(kGradientPrefix)) unchecked.insert(tensor.name);
   }
   for (const auto& [parameter, tensor] : model.parameters()) {
     const std::string gradient = kGradientPrefix + parameter;

@@ -54,31 +54,33 @@ Tensor cast(const Tensor& x) {
   return found->second.second;
 }
 
+template <class Operator>
+Tensor multiply_cast(const Tensor& a, const Tensor& b) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  return Operator::call(cast(a), cast(b));
+}
+
+// A library for `key`, under which operators that are not registered pass through.
+torch::Library passing_others_through(c10::DispatchKey key) {
+  if (!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) {
+    static std::vector<torch::Library> fallbacks;
+    fallbacks.emplace_back(torch::Library::IMPL, "_", key, __FILE__, __LINE__)
+        .fallback(torch::CppFunction::makeFallthrough());
+  }
+  return {torch::Library::IMPL, "aten", key, __FILE__, __LINE__};
+}
+
 // The operators of the model that autocast runs in its type; in the others the layers choose the
 // type by themselves, wherever autocast would (softmax, norms, loss).
 void register_autocast() {
-  constexpr auto key = c10::DispatchKey::AutocastPrivateUse1;
-  if (!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) {
-    static torch::Library others(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
-    others.fallback(torch::CppFunction::makeFallthrough());
-  }
-  static torch::Library m(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+  static torch::Library m = passing_others_through(c10::DispatchKey::AutocastPrivateUse1);
   m.impl("linear", [](const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     return at::_ops::linear::call(cast(x), cast(weight), bias);
   });
-  m.impl("mm", [](const Tensor& a, const Tensor& b) {
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    return at::_ops::mm::call(cast(a), cast(b));
-  });
-  m.impl("bmm", [](const Tensor& a, const Tensor& b) {
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    return at::_ops::bmm::call(cast(a), cast(b));
-  });
-  m.impl("matmul", [](const Tensor& a, const Tensor& b) {
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    return at::_ops::matmul::call(cast(a), cast(b));
-  });
+  m.impl("mm", multiply_cast<at::_ops::mm>);
+  m.impl("bmm", multiply_cast<at::_ops::bmm>);
+  m.impl("matmul", multiply_cast<at::_ops::matmul>);
 }
 
 // --- operators that libtorch implements for meta in Python only ---
@@ -313,11 +315,7 @@ Tensor bmm(c10::DispatchKeySet keys, const Tensor& a, const Tensor& b) {
 }
 
 void register_cpu_allocations() {
-  if (!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kMode)) {
-    static torch::Library others(torch::Library::IMPL, "_", kMode, __FILE__, __LINE__);
-    others.fallback(torch::CppFunction::makeFallthrough());
-  }
-  static torch::Library m(torch::Library::IMPL, "aten", kMode, __FILE__, __LINE__);
+  static torch::Library m = passing_others_through(kMode);
   for (const char* name :
        {"add_.Tensor", "add.out", "sub.Tensor", "sub_.Tensor", "sub.out", "mul.Tensor",
         "mul_.Tensor", "mul.out", "div.Tensor", "div_.Tensor", "div.out"})

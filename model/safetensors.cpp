@@ -16,20 +16,21 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format's numbers are little-endian");
 
-struct TypeRow {
-  ElementType type;
-  std::string_view name;
-  int64_t bytes;
-  c10::ScalarType scalar;
-};
-constexpr TypeRow kTypes[] = {{ElementType::f16, "F16", 2, c10::ScalarType::Half},
-                              {ElementType::bf16, "BF16", 2, c10::ScalarType::BFloat16},
-                              {ElementType::f32, "F32", 4, c10::ScalarType::Float},
-                              {ElementType::f64, "F64", 8, c10::ScalarType::Double},
-                              {ElementType::i64, "I64", 8, c10::ScalarType::Long}};
+using Json = nlohmann::json;
 
-const TypeRow& row(ElementType type) {
-  return kTypes[static_cast<size_t>(type)];
+// In the order of safetensors' own enumeration: its writer puts the last of them first.
+struct TypeRow {
+  c10::ScalarType type;
+  std::string_view name;
+};
+constexpr TypeRow kTypes[] = {{c10::ScalarType::Half, "F16"},
+                              {c10::ScalarType::BFloat16, "BF16"},
+                              {c10::ScalarType::Float, "F32"},
+                              {c10::ScalarType::Double, "F64"},
+                              {c10::ScalarType::Long, "I64"}};
+
+const TypeRow* row(c10::ScalarType type) {
+  return std::ranges::find(kTypes, type, &TypeRow::type);
 }
 
 [[noreturn]] void fail(const std::string& file, const std::string& what) {
@@ -60,25 +61,13 @@ std::string with_length(std::string header, const std::string& file) {
 
 }  // namespace
 
-std::string_view to_string(ElementType type) {
-  return row(type).name;
+std::string_view safetensors_type_name(c10::ScalarType type) {
+  const TypeRow* found = row(type);
+  return found == std::end(kTypes) ? "" : found->name;
 }
 
-std::optional<ElementType> find_element_type(std::string_view name) {
-  const auto* found = std::ranges::find(kTypes, name, &TypeRow::name);
-  return found == std::end(kTypes) ? std::nullopt : std::optional(found->type);
-}
-
-int64_t element_bytes(ElementType type) {
-  return row(type).bytes;
-}
-
-c10::ScalarType scalar_type(ElementType type) {
-  return row(type).scalar;
-}
-
-std::optional<int64_t> tensor_bytes(ElementType type, const std::vector<int64_t>& shape) {
-  int64_t bytes = element_bytes(type);
+std::optional<int64_t> tensor_bytes(c10::ScalarType type, const std::vector<int64_t>& shape) {
+  auto bytes = static_cast<int64_t>(c10::elementSize(type));
   // A zero among the sizes does not excuse the others: strides are products of them.
   bool is_empty = false;
   for (const int64_t size : shape) {
@@ -95,6 +84,53 @@ std::string printable(std::string_view text, size_t longest) {
     shown += byte >= 0x20 && byte < 0x7f ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
   }
   return text.size() > longest ? shown + "..." : shown;
+}
+
+Json parse_strict_json(std::string_view text, const std::string& where, const JsonLimits& limits) {
+  // The objects and arrays that the parser is in.
+  struct Open {
+    bool is_array;
+    std::set<std::string> keys;
+    std::string key;  // the last one
+    size_t values = 0;
+  };
+  std::vector<Open> open;
+  const auto refuse = [&](const std::string& what) {
+    std::string place;
+    for (const Open& outer : open) {
+      if (!outer.key.empty() && &outer != &open.back()) place += printable(outer.key) + ": ";
+    }
+    throw std::invalid_argument(fmt::format("{} {}{}", where, place, what));
+  };
+  const auto watch = [&](int depth, Json::parse_event_t event, const Json& parsed) {
+    using Event = Json::parse_event_t;
+    if (depth > limits.depth) refuse(fmt::format("nests deeper than {} levels", limits.depth));
+    if (event == Event::object_start || event == Event::array_start)
+      open.push_back({.is_array = event == Event::array_start, .keys = {}, .key = {}});
+    if (event == Event::object_end || event == Event::array_end) open.pop_back();
+    if (event == Event::key) {
+      open.back().key = parsed.get<std::string>();
+      if (!open.back().keys.insert(open.back().key).second)
+        refuse(fmt::format("key '{}' occurs twice", printable(open.back().key)));
+    }
+    if (event == Event::value && !open.empty() && open.back().is_array &&
+        ++open.back().values > limits.array) {
+      refuse(fmt::format("holds more than {} values", limits.array));
+    }
+    return true;
+  };
+  // The parser would take a zero byte for the end of its input.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
+    refuse(fmt::format("is not valid JSON: zero byte at {}", zero));
+  try {
+    Json json = Json::parse(text, watch);
+    if (!json.is_object()) refuse("must hold a JSON object");
+    return json;
+  } catch (const Json::exception& error) {
+    open.clear();
+    refuse(fmt::format("is not valid JSON: {}", printable(error.what())));
+    throw;
+  }
 }
 
 int64_t parse_safetensors_header_length(std::string_view first_bytes, int64_t file_bytes,
@@ -120,7 +156,7 @@ int64_t parse_safetensors_header_length(std::string_view first_bytes, int64_t fi
 
 SafetensorsHead make_safetensors_head(std::vector<TensorLayout> tensors, const std::string& file) {
   std::ranges::sort(tensors, [](const TensorLayout& a, const TensorLayout& b) {
-    return std::tie(b.type, a.name) < std::tie(a.type, b.name);
+    return std::forward_as_tuple(row(b.type), a.name) < std::forward_as_tuple(row(a.type), b.name);
   });
   std::set<std::string_view> names = {"__metadata__"};
   std::string header = R"({"__metadata__":{"format":"pt"})";
@@ -138,7 +174,7 @@ SafetensorsHead make_safetensors_head(std::vector<TensorLayout> tensors, const s
     }
     tensor.end = end;
     header += fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                          json_text(file, tensor.name), to_string(tensor.type),
+                          json_text(file, tensor.name), safetensors_type_name(tensor.type),
                           fmt::join(tensor.shape, ","), tensor.begin, tensor.end);
   }
   return {with_length(header + "}", file), std::move(tensors)};
@@ -157,193 +193,85 @@ std::string to_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-// Builds the layout while the parser reads, so that nothing is nested deeper or grows longer than
-// the format has it, and so that keys given twice are seen: a parsed object would keep the last.
-class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
- public:
-  HeaderReader(int64_t data_bytes, const std::string& file)
-      : data_bytes_(data_bytes), file_(file) {}
-
-  SafetensorsLayout take() { return std::move(layout_); }
-
-  bool null() override { refuse("null"); }
-  bool boolean(bool value) override { refuse(value ? "true" : "false"); }
-  bool number_integer(number_integer_t value) override {
-    refuse(value == 0 ? "-0" : std::to_string(value));
-  }
-  bool number_unsigned(number_unsigned_t value) override;
-  bool number_float(number_float_t, const string_t& digits) override { refuse(printable(digits)); }
-  bool string(string_t& value) override;
-  bool binary(binary_t&) override { refuse("binary data"); }
-  bool start_object(size_t) override;
-  bool key(string_t& key) override;
-  bool end_object() override;
-  bool start_array(size_t) override;
-  bool end_array() override;
-  bool parse_error(size_t position, const std::string&,
-                   const nlohmann::detail::exception& error) override {
-    fail(file_,
-         fmt::format("header is not valid JSON at byte {}: {}", position, printable(error.what())));
-  }
-
- private:
-  enum class Place { start, root, metadata, tensor, shape, offsets, end };
-
-  [[noreturn]] void refuse(const std::string& value) const;
-  void refuse_repeated(bool is_new, const std::string& where, const std::string& key) const;
-  void finish_tensor();
-
-  int64_t data_bytes_;
-  const std::string& file_;
-  SafetensorsLayout layout_;
-  Place place_ = Place::start;
-  std::set<std::string> names_;
-  std::set<std::string> fields_;  // of the tensor being read
-  std::string metadata_key_;
-  std::string field_;
-  TensorLayout tensor_;
-  std::vector<int64_t> offsets_;
-};
-
-// A value stands where the format has none like it.
-void HeaderReader::refuse(const std::string& value) const {
-  switch (place_) {
-    case Place::metadata:
-      fail(file_,
-           fmt::format("{} '{}' = {}: must be a text", kMetadata, printable(metadata_key_), value));
-    case Place::root:
-      if (tensor_.name == kMetadata) {
-        fail(file_,
-             fmt::format("{} = {}: must be an object that maps texts to texts", kMetadata, value));
-      }
-      fail(file_, tensor_.name,
-           fmt::format("is {}: must be an object with dtype, shape and data_offsets", value));
-    case Place::tensor:
-      fail(file_, tensor_.name,
-           fmt::format("{} = {}: must be {}", field_, value,
-                       field_ == "dtype"   ? "a text"
-                       : field_ == "shape" ? "an array of integers"
-                                           : "an array of two integers"));
-    case Place::shape:
-    case Place::offsets:
-      fail(file_, tensor_.name,
-           fmt::format("{} holds {}: must hold integers from 0 to 2^63 - 1", field_, value));
-    default:
-      fail(file_, fmt::format("header is {}: must be a JSON object", value));
-  }
+std::string shown(const Json& value) {
+  return printable(value.dump(), 80);
 }
 
-void HeaderReader::refuse_repeated(bool is_new, const std::string& where,
-                                   const std::string& key) const {
-  if (!is_new) fail(file_, fmt::format("{}: key '{}' occurs twice", where, printable(key)));
-}
-
-bool HeaderReader::number_unsigned(number_unsigned_t value) {
-  if ((place_ != Place::shape && place_ != Place::offsets) || value > INT64_MAX)
-    refuse(std::to_string(value));
-  auto& values = place_ == Place::shape ? tensor_.shape : offsets_;
-  const int64_t most = place_ == Place::shape ? kMostDimensions : 2;
-  if (std::ssize(values) == most)
-    fail(file_, tensor_.name, fmt::format("{} holds more than {} numbers", field_, most));
-  values.push_back(static_cast<int64_t>(value));
-  return true;
-}
-
-bool HeaderReader::string(string_t& value) {
-  if (place_ == Place::metadata) {
-    layout_.metadata[metadata_key_] = value;
-    return true;
+// What the entry of one tensor says, of a file with `data_bytes` bytes behind its header.
+TensorLayout read_entry(const std::string& file, const std::string& name, const Json& entry,
+                        int64_t data_bytes) {
+  const auto refuse = [&](const std::string& what) { fail(file, name, what); };
+  if (!entry.is_object()) {
+    refuse(
+        fmt::format("is {}: must be an object with dtype, shape and data_offsets", shown(entry)));
   }
-  if (place_ != Place::tensor || field_ != "dtype") refuse(fmt::format("\"{}\"", printable(value)));
-  const auto type = find_element_type(value);
-  if (!type) {
-    fail(file_, tensor_.name,
-         fmt::format("dtype = \"{}\": must be F64, F32, F16, BF16 or I64; convert the file first",
-                     printable(value)));
-  }
-  tensor_.type = *type;
-  return true;
-}
-
-bool HeaderReader::start_object(size_t) {
-  if (place_ == Place::start) {
-    place_ = Place::root;
-  } else if (place_ == Place::root) {
-    place_ = tensor_.name == kMetadata ? Place::metadata : Place::tensor;
-  } else {
-    refuse("an object");
-  }
-  return true;
-}
-
-bool HeaderReader::key(string_t& key) {
-  if (place_ == Place::root) {
-    refuse_repeated(names_.insert(key).second, "header", key);
-    tensor_ = {.name = key, .shape = {}};
-    offsets_.clear();
-    fields_.clear();
-  } else if (place_ == Place::metadata) {
-    refuse_repeated(!layout_.metadata.contains(key), kMetadata, key);
-    metadata_key_ = key;
-  } else {
-    if (key != "dtype" && key != "shape" && key != "data_offsets") {
-      fail(file_, tensor_.name,
-           fmt::format("key '{}' is unknown: keys are dtype, shape, data_offsets", printable(key)));
+  static constexpr std::string_view kFields[] = {"dtype", "shape", "data_offsets"};
+  for (const auto& [key, value] : entry.items()) {
+    if (std::ranges::find(kFields, key) == std::end(kFields)) {
+      refuse(fmt::format("key '{}' is unknown: keys are {}", printable(key),
+                         fmt::join(kFields, ", ")));
     }
-    refuse_repeated(fields_.insert(key).second, fmt::format("tensor '{}'", printable(tensor_.name)),
-                    key);
-    field_ = key;
   }
-  return true;
+  for (const std::string_view field : kFields) {
+    if (!entry.contains(field)) refuse(fmt::format("{} is missing", field));
+  }
+  const auto integers = [&](const char* field) {
+    const Json& values = entry[field];
+    if (!values.is_array())
+      refuse(fmt::format("{} = {}: must be an array of integers", field, shown(values)));
+    for (const Json& value : values) {
+      // The parser keeps -0 as a signed integer.
+      if (!value.is_number_unsigned() || value.get<uint64_t>() > INT64_MAX) {
+        refuse(
+            fmt::format("{} holds {}: must hold integers from 0 to 2^63 - 1", field, shown(value)));
+      }
+    }
+    return values.get<std::vector<int64_t>>();
+  };
+
+  const Json& dtype = entry["dtype"];
+  if (!dtype.is_string()) refuse(fmt::format("dtype = {}: must be a text", shown(dtype)));
+  const auto* type = std::ranges::find(kTypes, dtype.get_ref<const std::string&>(), &TypeRow::name);
+  if (type == std::end(kTypes)) {
+    refuse(fmt::format("dtype = {}: must be F64, F32, F16, BF16 or I64; convert the file first",
+                       shown(dtype)));
+  }
+  TensorLayout tensor = {.name = name, .type = type->type, .shape = integers("shape")};
+  const auto offsets = integers("data_offsets");
+  const std::string stated = fmt::format("data_offsets = {}", to_text(offsets));
+  if (offsets.size() != 2) refuse(stated + ": must be two");
+  tensor.begin = offsets[0];
+  tensor.end = offsets[1];
+  if (tensor.begin > tensor.end) refuse(stated + ": must not end before they begin");
+  if (tensor.end > data_bytes) {
+    refuse(
+        fmt::format("{}: the file holds only {} bytes of data; it was cut short or its header "
+                    "is damaged",
+                    stated, data_bytes));
+  }
+  const auto bytes = tensor_bytes(tensor.type, tensor.shape);
+  if (!bytes) refuse(fmt::format("shape = {}: its size overflows 64 bits", to_text(tensor.shape)));
+  if (*bytes != tensor.bytes()) {
+    refuse(fmt::format("{} hold {} bytes, but {} of shape {} takes {}", stated, tensor.bytes(),
+                       type->name, to_text(tensor.shape), *bytes));
+  }
+  return tensor;
 }
 
-bool HeaderReader::end_object() {
-  if (place_ == Place::tensor) finish_tensor();
-  place_ = place_ == Place::root ? Place::end : Place::root;
-  return true;
-}
-
-bool HeaderReader::start_array(size_t) {
-  if (place_ != Place::tensor || field_ == "dtype") refuse("an array");
-  place_ = field_ == "shape" ? Place::shape : Place::offsets;
-  return true;
-}
-
-bool HeaderReader::end_array() {
-  place_ = Place::tensor;
-  return true;
-}
-
-void HeaderReader::finish_tensor() {
-  for (const char* field : {"dtype", "shape", "data_offsets"}) {
-    if (!fields_.contains(field)) fail(file_, tensor_.name, fmt::format("{} is missing", field));
+std::map<std::string, std::string> read_metadata(const std::string& file, const Json& entry) {
+  if (!entry.is_object()) {
+    fail(file, fmt::format("{} = {}: must be an object that maps texts to texts", kMetadata,
+                           shown(entry)));
   }
-  if (offsets_.size() != 2)
-    fail(file_, tensor_.name, fmt::format("data_offsets = {}: must be two", to_text(offsets_)));
-  tensor_.begin = offsets_[0];
-  tensor_.end = offsets_[1];
-  if (tensor_.begin > tensor_.end) {
-    fail(file_, tensor_.name,
-         fmt::format("data_offsets = {}: must not end before they begin", to_text(offsets_)));
+  std::map<std::string, std::string> metadata;
+  for (const auto& [key, value] : entry.items()) {
+    if (!value.is_string()) {
+      fail(file,
+           fmt::format("{} '{}' = {}: must be a text", kMetadata, printable(key), shown(value)));
+    }
+    metadata[key] = value;
   }
-  if (tensor_.end > data_bytes_) {
-    fail(file_, tensor_.name,
-         fmt::format("data_offsets = {}: the file holds only {} bytes of data; it was cut short or "
-                     "its header is damaged",
-                     to_text(offsets_), data_bytes_));
-  }
-  const auto bytes = tensor_bytes(tensor_.type, tensor_.shape);
-  if (!bytes) {
-    fail(file_, tensor_.name,
-         fmt::format("shape = {}: its size overflows 64 bits", to_text(tensor_.shape)));
-  }
-  if (*bytes != tensor_.bytes()) {
-    fail(file_, tensor_.name,
-         fmt::format("data_offsets = {} hold {} bytes, but {} of shape {} takes {}",
-                     to_text(offsets_), tensor_.bytes(), to_string(tensor_.type),
-                     to_text(tensor_.shape), *bytes));
-  }
-  layout_.tensors.push_back(std::move(tensor_));
+  return metadata;
 }
 
 // Sorts the tensors by their data and checks that they cover it exactly once.
@@ -378,12 +306,16 @@ void check_coverage(std::vector<TensorLayout>& tensors, int64_t data_bytes,
 SafetensorsLayout parse_safetensors_header(std::string_view header, int64_t data_bytes,
                                            const std::string& file) {
   if (!header.starts_with('{')) fail(file, "header does not begin with '{'");
-  // The parser would take a zero byte for the end of its input.
-  if (const size_t zero = header.find('\0'); zero != std::string_view::npos)
-    fail(file, fmt::format("header is not valid JSON at byte {}: zero byte", zero));
-  HeaderReader reader(data_bytes, file);
-  nlohmann::json::sax_parse(header.begin(), header.end(), &reader);
-  SafetensorsLayout layout = reader.take();
+  const Json json = parse_strict_json(header, fmt::format("safetensors file {}: header", file),
+                                      {.depth = 3, .array = kMostDimensions});
+  SafetensorsLayout layout;
+  for (const auto& [name, entry] : json.items()) {
+    if (name == kMetadata) {
+      layout.metadata = read_metadata(file, entry);
+    } else {
+      layout.tensors.push_back(read_entry(file, name, entry, data_bytes));
+    }
+  }
   layout.data_offset = kSafetensorsLengthBytes + std::ssize(header);
   check_coverage(layout.tensors, data_bytes, file);
   return layout;
@@ -408,15 +340,14 @@ TensorLayout describe(const std::string& file, const std::string& name, const at
     throw std::invalid_argument(fmt::format(
         "{}: tensor '{}' cannot be written: it is not a dense tensor", file, printable(name)));
   }
-  const auto* found =
-      std::ranges::find(kTypes, type.value_or(tensor.scalar_type()), &TypeRow::scalar);
-  if (found == std::end(kTypes)) {
+  const auto stored = type.value_or(tensor.scalar_type());
+  if (row(stored) == std::end(kTypes)) {
     throw std::invalid_argument(fmt::format(
         "{}: tensor '{}' of type {} cannot be written: must be Double, Float, Half, BFloat16 or "
         "Long",
-        file, printable(name), c10::toString(type.value_or(tensor.scalar_type()))));
+        file, printable(name), c10::toString(stored)));
   }
-  return {.name = name, .type = found->type, .shape = tensor.sizes().vec()};
+  return {.name = name, .type = stored, .shape = tensor.sizes().vec()};
 }
 
 }  // namespace
@@ -424,12 +355,6 @@ TensorLayout describe(const std::string& file, const std::string& name, const at
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     : file_(path), layout_(read_layout(file_)) {
   for (size_t i = 0; i < layout_.tensors.size(); ++i) by_name_[layout_.tensors[i].name] = i;
-}
-
-std::vector<std::string> SafetensorsFile::names() const {
-  std::vector<std::string> all;
-  for (const auto& tensor : layout_.tensors) all.push_back(tensor.name);
-  return all;
 }
 
 const TensorLayout& SafetensorsFile::tensor(const std::string& name) const {
@@ -445,8 +370,7 @@ const TensorLayout& SafetensorsFile::tensor(const std::string& name) const {
 at::Tensor SafetensorsFile::read(const std::string& name) const {
   const TensorLayout& stored = tensor(name);
   try {
-    const at::Tensor values =
-        at::empty(stored.shape, at::TensorOptions().dtype(scalar_type(stored.type)));
+    const at::Tensor values = at::empty(stored.shape, at::TensorOptions().dtype(stored.type));
     file_.read(layout_.data_offset + stored.begin, stored.bytes(), values.mutable_data_ptr());
     return values;
   } catch (const c10::Error& error) {
@@ -477,11 +401,8 @@ void write_safetensors(const std::filesystem::path& path, const NamedTensors& te
   file.write(head.bytes.data(), std::ssize(head.bytes));
   for (const auto& layout : head.tensors) {
     // One at a time, so that tensors of a device need memory here for the largest only.
-    const at::Tensor values = by_name.at(layout.name)
-                                  ->detach()
-                                  .to(c10::kCPU, scalar_type(layout.type))
-                                  .resolve_neg()
-                                  .contiguous();
+    const at::Tensor values =
+        by_name.at(layout.name)->detach().to(c10::kCPU, layout.type).resolve_neg().contiguous();
     file.write(values.const_data_ptr(), layout.bytes());
   }
   file.commit();

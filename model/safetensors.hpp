@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,21 +23,16 @@
 
 namespace tinyllama {
 
-/// The types that this reader takes, in the order of safetensors' own enumeration: its writer puts
-/// the last of them first.
-enum class ElementType { f16, bf16, f32, f64, i64 };
-/// As in a header: "F16", "BF16", "F32", "F64", "I64".
-std::string_view to_string(ElementType type);
-/// Nothing for a name that is none of these.
-std::optional<ElementType> find_element_type(std::string_view name);
-int64_t element_bytes(ElementType type);
+/// As in a header: "F16", "BF16", "F32", "F64", "I64"; empty for a type that this reader does not
+/// take.
+std::string_view safetensors_type_name(c10::ScalarType type);
 
 /// Bytes of a tensor; nothing where they overflow 64 bits.
-std::optional<int64_t> tensor_bytes(ElementType type, const std::vector<int64_t>& shape);
+std::optional<int64_t> tensor_bytes(c10::ScalarType type, const std::vector<int64_t>& shape);
 
 struct TensorLayout {
   std::string name;
-  ElementType type = ElementType::f32;
+  c10::ScalarType type = c10::ScalarType::Float;
   std::vector<int64_t> shape;
   int64_t begin = 0;  ///< of its bytes, counted from the start of the data
   int64_t end = 0;
@@ -54,7 +50,7 @@ struct SafetensorsLayout {
 inline constexpr int64_t kSafetensorsLengthBytes = 8;
 inline constexpr int64_t kLargestSafetensorsHeader = 100'000'000;
 /// More dimensions than libtorch's own operators take.
-inline constexpr int64_t kMostDimensions = 64;
+inline constexpr size_t kMostDimensions = 64;
 
 /// Length of the header in bytes. `first_bytes`: the first 8 of the file, or all of a shorter one.
 /// Throws std::invalid_argument that names the file, the length and the rule.
@@ -82,7 +78,15 @@ SafetensorsHead make_safetensors_head(std::vector<TensorLayout> tensors, const s
 /// For messages: printable ASCII of a text from a file, other bytes as \xNN, cut where it is long.
 std::string printable(std::string_view text, size_t longest = 200);
 
-c10::ScalarType scalar_type(ElementType type);
+struct JsonLimits {
+  int depth;                ///< objects and arrays within each other
+  size_t array = SIZE_MAX;  ///< values of an array
+};
+/// The object in a file that others wrote. Refused while it is read, before anything is nested too
+/// deep for functions that call themselves: what breaks the limits, and a key given twice, of which
+/// a parsed object would keep the last. Throws std::invalid_argument that begins with `where`.
+nlohmann::json parse_strict_json(std::string_view text, const std::string& where,
+                                 const JsonLimits& limits);
 
 /// A file whose header has been read and checked against its size. Tensors are read when asked for.
 class SafetensorsFile {
@@ -94,8 +98,6 @@ class SafetensorsFile {
   const std::filesystem::path& path() const { return file_.path(); }
   /// Name, type and shape of every tensor, in the order of their data.
   const std::vector<TensorLayout>& tensors() const { return layout_.tensors; }
-  const std::map<std::string, std::string>& metadata() const { return layout_.metadata; }
-  std::vector<std::string> names() const;
   bool contains(const std::string& name) const { return by_name_.contains(name); }
   /// Throws std::invalid_argument naming file and tensor where there is none of this name.
   const TensorLayout& tensor(const std::string& name) const;

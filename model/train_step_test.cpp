@@ -9,6 +9,55 @@
 #include "model/testing.hpp"
 #include "model/train_step.hpp"
 
+// A fake of libtorch's graphs captures by writing down what it is told, and replays what the test
+// gives it, so that StepGraph is tested without a GPU.
+#if __has_include(<ATen/core/GraphImplInterface.h>)
+#include <ATen/core/GraphImplInterface.h>
+
+namespace tinyllama::testing {
+namespace {
+
+struct Script {
+  std::string calls;
+  std::function<void()> on_begin, on_end, replay;
+};
+
+Script& script() {
+  static Script one;
+  return one;
+}
+
+class FakeGraph final : public at::GraphImplInterface {
+ public:
+  explicit FakeGraph(const at::GraphImplArgs& /*args*/) {}
+  void capture_begin(at::MempoolId_t /*pool*/, at::GraphCaptureMode /*mode*/) override {
+    script().calls += "begin ";
+    if (script().on_begin) script().on_begin();
+  }
+  void capture_end() override {
+    script().calls += "end ";
+    if (script().on_end) script().on_end();
+  }
+  void instantiate() override { script().calls += "instantiate "; }
+  void replay() override {
+    script().calls += "replay ";
+    if (script().replay) script().replay();
+  }
+  void reset() override { script().calls += "reset "; }
+  at::MempoolId_t pool() const override { return {0, 0}; }
+  void enable_debug_mode() override {}
+  void debug_dump(const std::string& /*path*/) override {}
+};
+
+}  // namespace
+}  // namespace tinyllama::testing
+
+namespace at {
+REGISTER_GRAPH_IMPL(CPU, tinyllama::testing::FakeGraph);
+}
+#define TINYLLAMA_TESTS_GRAPHS
+#endif
+
 namespace tinyllama {
 namespace {
 
@@ -17,16 +66,16 @@ using testing::small_config;
 using testing::values;
 
 struct Training {
-  Training(const ModelConfig& config, Dtype dtype, int64_t samples, int64_t seq,
+  Training(const Variant& variant, Dtype dtype, int64_t samples = 2, int64_t seq = 6,
            const AdamWOptions& options = {})
       : initializer(42, dtype, c10::kCPU),
-        model(config, Variant(), seq, initializer),
-        optimizer(model.parameters(), Variant(), options),
-        batch(random_token_batch(config, samples, seq, initializer)),
+        model(small_config(), variant, seq, initializer),
+        optimizer(model.parameters(), variant, options),
+        batch(random_token_batch(small_config(), samples, seq, initializer)),
         step(model, optimizer) {}
-  double run() {
+  at::Tensor run() {
     optimizer.clear_gradients();
-    return step.run({&batch, 1}).item().toDouble();
+    return step.run({&batch, 1});
   }
   TensorInitializer initializer;
   TinyLlama model;
@@ -78,14 +127,14 @@ TEST(AdamW, SkipsParametersWithoutGradient) {
 }
 
 TEST(TrainStep, MicroBatchesAddUpToTheWholeBatch) {
-  Training whole(small_config(), Dtype::f64, 4, 6);
-  Training parts(small_config(), Dtype::f64, 4, 6);
+  Training whole(Variant(), Dtype::f64, 4);
+  Training parts(Variant(), Dtype::f64, 4);
   std::vector<TokenBatch> micro_batches;
   for (int64_t first = 0; first < 4; first += 2) {
     micro_batches.push_back({parts.batch.tokens.narrow(0, first, 2),
                              parts.batch.targets.narrow(0, first, 2).contiguous()});
   }
-  const double loss = whole.run();
+  const double loss = whole.run().item<double>();
   EXPECT_NEAR(parts.step.run(micro_batches).item<double>(), loss, 1e-12);
   for (size_t i = 0; i < whole.optimizer.parameters().size(); ++i) {
     expect_near(values(parts.optimizer.parameters()[i].second.grad()),
@@ -96,7 +145,7 @@ TEST(TrainStep, MicroBatchesAddUpToTheWholeBatch) {
 
 TEST(TrainStep, DtypesDecideTheTypesOfParametersAndMoments) {
   for (const Dtype dtype : benchmark_dtypes()) {
-    Training training(small_config(), dtype, 2, 4);
+    Training training(Variant(), dtype);
     training.run();
     EXPECT_EQ(training.optimizer.parameters()[0].second.scalar_type(), storage_type(dtype))
         << to_string(dtype);
@@ -108,7 +157,7 @@ TEST(TrainStep, DtypesDecideTheTypesOfParametersAndMoments) {
 }
 
 TEST(LossScaler, SkipsTheUpdateAndHalvesTheScaleWhenAGradientOverflows) {
-  Training training(small_config(), Dtype::f32, 2, 4);
+  Training training(Variant(), Dtype::f32);
   LossScaler scaler(c10::kCPU);
   const double scale = scaler.current_scale();
   scaler.scale(training.step.forward(training.batch)).backward();
@@ -121,8 +170,8 @@ TEST(LossScaler, SkipsTheUpdateAndHalvesTheScaleWhenAGradientOverflows) {
 }
 
 TEST(LossScaler, GivesTheOptimizerUnscaledGradients) {
-  Training plain(small_config(), Dtype::f32, 2, 4);
-  Training scaled(small_config(), Dtype::f32, 2, 4);
+  Training plain(Variant(), Dtype::f32);
+  Training scaled(Variant(), Dtype::f32);
   plain.run();
   LossScaler scaler(c10::kCPU);
   scaler.scale(scaled.step.forward(scaled.batch)).backward();
@@ -136,5 +185,96 @@ TEST(LossScaler, GivesTheOptimizerUnscaledGradients) {
   }
 }
 
+#ifdef TINYLLAMA_TESTS_GRAPHS
+using testing::script;
+
+const std::vector<Variant> kUpdates = {Variant(), Variant({Switch::foreach_adamw}),
+                                       Variant({Switch::fused_adamw})};
+
+// Begins a script anew.
+struct CapturedTraining : Training {
+  explicit CapturedTraining(const Variant& variant)
+      : Training(variant, Dtype::f64, 2, 6, {.learning_rate = 1e-2, .weight_decay = 0.1}) {
+    script() = {};
+  }
+};
+
+NamedTensors state_of(const AdamW& optimizer) {
+  NamedTensors state;
+  for (const auto* tensors :
+       {&optimizer.parameters(), &optimizer.first_moments(), &optimizer.second_moments()}) {
+    for (const auto& [name, tensor] : *tensors) state.emplace_back(name, tensor.detach().clone());
+  }
+  return state;
+}
+
+void expect_same(const NamedTensors& actual, const NamedTensors& expected, double tolerance) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_LE((actual[i].second - expected[i].second).abs().max().item<double>(), tolerance)
+        << actual[i].first;
+  }
+}
+
+TEST(StepGraph, CapturesOneStepAndLeavesTheStateAsItWas) {
+  CapturedTraining training(Variant({Switch::graph}));
+  training.run();
+  const NamedTensors before = state_of(training.optimizer);
+  const StepGraph graph(training.step, training.optimizer, training.batch);
+  EXPECT_EQ(script().calls, "begin end ");
+  EXPECT_EQ(training.optimizer.steps_done(), 1);
+  expect_same(state_of(training.optimizer), before, 0);
+}
+
+TEST(StepGraph, ReplaysTakeTheStepsThatWouldHaveBeenTaken) {
+  for (const Variant& update : kUpdates) {
+    SCOPED_TRACE(update.name());
+    CapturedTraining expected(update), actual(update.with(Switch::graph));
+    StepGraph graph(actual.step, actual.optimizer, actual.batch);
+    // The fake's replay: the step again, its result where the captured one lies.
+    at::Tensor loss;
+    script().replay = [&] { loss = actual.run(); };
+    for (int i = 0; i < 5; ++i) {
+      const double expected_loss = expected.run().item<double>();
+      graph.run();
+      EXPECT_NEAR(loss.item<double>(), expected_loss, 1e-12);
+    }
+    expect_same(state_of(actual.optimizer), state_of(expected.optimizer), 1e-12);
+  }
+}
+
+TEST(StepGraph, AFailedStepEndsItsCapture) {
+  CapturedTraining training(Variant({Switch::graph}));
+  script().on_begin = [&] { training.batch.tokens.fill_(1'000'000); };
+  EXPECT_THROW(StepGraph(training.step, training.optimizer, training.batch), c10::Error);
+  EXPECT_EQ(script().calls, "begin end ");
+}
+
+// A moment of another shape stands for a device that can no longer copy.
+TEST(StepGraph, AStateThatCannotBePutBackIsAnError) {
+  CapturedTraining training(Variant({Switch::graph}));
+  script().on_end = [&] { training.optimizer.first_moments().front().second.resize_({1}); };
+  EXPECT_THROW(StepGraph(training.step, training.optimizer, training.batch), c10::Error);
+}
+
+TEST(StepGraph, AFailedStepsOwnErrorIsTheOneThatIsTold) {
+  CapturedTraining training(Variant({Switch::graph}));
+  // All that comes after it fails as well: the end of the capture, then putting the state back.
+  script().on_end = [] { TORCH_CHECK(false, "a later error"); };
+  script().on_begin = [&] {
+    training.optimizer.first_moments().front().second.resize_({1});
+    training.batch.tokens.fill_(1'000'000);
+  };
+  const std::string error = testing::error_of<c10::Error>(
+      [&] { StepGraph(training.step, training.optimizer, training.batch); });
+  EXPECT_CONTAINS(error, "out of range");
+}
+
+TEST(StepGraph, CanCaptureWhatLibtorchHasAnImplementationFor) {
+  EXPECT_TRUE(can_capture(c10::DeviceType::CPU));  // the fake
+  EXPECT_FALSE(can_capture(c10::DeviceType::Meta));
+}
+
+#endif
 }  // namespace
 }  // namespace tinyllama

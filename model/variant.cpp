@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "model/gemm.hpp"
-#include "model/kernels/gpu_launch.hpp"
+#include "model/kernels/launch.hpp"
 #include "model/train_step.hpp"
 
 namespace tinyllama {

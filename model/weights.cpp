@@ -44,43 +44,9 @@ constexpr SizeKey kSizes[] = {
     {"intermediate_size", "intermediate_dim", &ModelDimensions::intermediate_dim}};
 constexpr SizeKey kKvHeads = {"num_key_value_heads", "n_kv_heads", &ModelDimensions::n_kv_heads};
 
-// Refuses, while the parser reads, what a parsed value would hide or what would nest too deep for
-// functions that call themselves.
-class JsonWatch {
- public:
-  explicit JsonWatch(const std::filesystem::path& file) : file_(file) {}
-
-  bool operator()(int depth, Json::parse_event_t event, const Json& parsed) {
-    using Event = Json::parse_event_t;
-    if (depth > kDeepestNesting)
-      fail(file_, fmt::format("nests deeper than {} levels", kDeepestNesting));
-    if (event == Event::object_start) keys_.emplace_back();
-    if (event == Event::object_end) keys_.pop_back();
-    if (event == Event::key && !keys_.back().insert(parsed.get<std::string>()).second) {
-      fail(file_,
-           fmt::format("key '{}' occurs twice", printable(parsed.get_ref<const std::string&>())));
-    }
-    return true;
-  }
-
- private:
-  const std::filesystem::path& file_;
-  std::vector<std::set<std::string>> keys_;
-};
-
-// A file whose root is an object, and which gives no key twice.
 Json read_json_object(const std::filesystem::path& file, int64_t most_bytes) {
-  const std::string text = read_text(file, most_bytes);
-  // The parser would take a zero byte for the end of its input.
-  if (const size_t zero = text.find('\0'); zero != std::string::npos)
-    fail(file, fmt::format("is not valid JSON: zero byte at {}", zero));
-  try {
-    Json json = Json::parse(text, JsonWatch(file));
-    if (!json.is_object()) fail(file, "must hold a JSON object");
-    return json;
-  } catch (const Json::exception& error) {
-    fail(file, fmt::format("is not valid JSON: {}", printable(error.what())));
-  }
+  return parse_strict_json(read_text(file, most_bytes), file.string() + ":",
+                           {.depth = kDeepestNesting});
 }
 
 class ConfigReader {
@@ -105,8 +71,17 @@ class ConfigReader {
     if (value != nullptr && *value != expected)
       refuse(key, *value, fmt::format("must be {}: {}", expected.dump(), why));
   }
-  int64_t integer(const char* key, const Json& value) const;
-  double real(const std::string& key, const Json& value) const;
+  int64_t integer(const char* key, const Json& value) const {
+    if (!value.is_number_integer() ||
+        (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX)) {
+      refuse(key, value, "must be an integer");
+    }
+    return value.get<int64_t>();
+  }
+  double real(const std::string& key, const Json& value) const {
+    if (!value.is_number()) refuse(key, value, "must be a number");
+    return value.get<double>();
+  }
   void expect_plain_model() const;
   void expect_default_rope(const char* key) const;
   double rope_theta() const;
@@ -115,19 +90,6 @@ class ConfigReader {
   const std::filesystem::path& file_;
   Json json_;
 };
-
-int64_t ConfigReader::integer(const char* key, const Json& value) const {
-  if (!value.is_number_integer() ||
-      (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX)) {
-    refuse(key, value, "must be an integer");
-  }
-  return value.get<int64_t>();
-}
-
-double ConfigReader::real(const std::string& key, const Json& value) const {
-  if (!value.is_number()) refuse(key, value, "must be a number");
-  return value.get<double>();
-}
 
 void ConfigReader::expect_plain_model() const {
   if (find(json_, "model_type") == nullptr)
@@ -445,7 +407,7 @@ void Weights::check_fit() const {
   std::map<std::string, Found> found;
   for (const auto& file : files_) {
     for (const auto& tensor : file.tensors())
-      found[tensor.name] = {tensor.shape, tensor.type != ElementType::i64};
+      found[tensor.name] = {tensor.shape, c10::isFloatingType(tensor.type)};
   }
   const auto& file = files_.size() == 1 ? files_.front().path() : folder_ / kIndexFile;
   check_parameters(config_, found,
@@ -462,7 +424,7 @@ int64_t Weights::parameter_count() const {
   int64_t count = 0;
   for (const auto& [name, shape] : parameter_shapes(config_)) {
     const auto& tensor = file_with(name).tensor(name);
-    count += tensor.bytes() / element_bytes(tensor.type);
+    count += tensor.bytes() / static_cast<int64_t>(c10::elementSize(tensor.type));
   }
   return count;
 }

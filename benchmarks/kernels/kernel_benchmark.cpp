@@ -17,7 +17,7 @@
 #include "benchmarks/instruments/peaks.hpp"
 #include "benchmarks/kernels/kernel_cases.hpp"
 #include "model/file_io.hpp"
-#include "model/kernels/cpu_launch.hpp"
+#include "model/kernels/launch.hpp"
 
 namespace tinyllama::kernel_benchmark {
 namespace {

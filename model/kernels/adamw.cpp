@@ -5,8 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "model/kernels/cpu_launch.hpp"
-#include "model/kernels/cpu_threads.hpp"
+#include "model/kernels/launch.hpp"
 
 namespace tinyllama::kernels {
 namespace {

@@ -2,8 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "model/kernels/cpu_launch.hpp"
-#include "model/kernels/cpu_threads.hpp"
+#include "model/kernels/launch.hpp"
 
 namespace tinyllama::kernels {
 namespace {
@@ -36,16 +35,12 @@ HeadsView<T> view(const at::Tensor& x) {
   return {data<T>(x), x.stride(0), x.stride(1), x.stride(2)};
 }
 
-int64_t thread_count(int64_t units) {
-  return std::min<int64_t>(units, at::get_num_threads());
-}
-
 // Units of (B, KV head, ...) over all threads, each with its scratch memory.
 template <class T, class Task>
 void run_units(int64_t units, int64_t scratch_elements, c10::ScalarType type, c10::Device device,
                void (*kernel)(const Task&, ComputeType<T>*, int64_t, int64_t), const Task& task) {
   // From the tensors' allocator, so that peak memory tells the truth about scratch as well.
-  const int64_t threads = thread_count(units);
+  const int64_t threads = std::min<int64_t>(units, at::get_num_threads());
   const at::Tensor scratch =
       uninitialized({threads, scratch_elements}, compute_type_of(type), device);
   if (device.is_meta()) return;
@@ -55,82 +50,62 @@ void run_units(int64_t units, int64_t scratch_elements, c10::ScalarType type, c1
   });
 }
 
-struct Forward {
-  at::Tensor out;
-  at::Tensor log_sum_exp;
-};
-
-Forward run_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
-  TINYLLAMA_RECORD_KERNEL("causal_attention");
-  const int64_t batch = q.size(0), seq = q.size(1), heads = q.size(2), head_dim = q.size(3);
-
-  Forward result{uninitialized({batch, seq, heads, head_dim}, q.scalar_type(), q.device()),
-                 uninitialized({batch, heads, seq}, compute_type_of(q.scalar_type()), q.device())};
-  with_range_kernels(q.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
-    const AttentionRows<T> task{const_view<T>(q),
-                                const_view<T>(k),
-                                const_view<T>(v),
-                                data<T>(result.out),
-                                data<ComputeType<T>>(result.log_sum_exp),
-                                seq,
-                                heads,
-                                k.size(2),
-                                head_dim,
-                                scale};
-    run_units<T>(batch * k.size(2) * attention_query_parts(seq), kernels.attention_scratch(task),
-                 q.scalar_type(), q.device(), kernels.attention, task);
-  });
-  return result;
-}
-
-struct Gradients {
-  at::Tensor q, k, v;
-};
-
-Gradients run_backward(const at::Tensor& out_gradient, const at::Tensor& q, const at::Tensor& k,
-                       const at::Tensor& v, const Forward& saved, double scale) {
-  TINYLLAMA_RECORD_KERNEL("causal_attention_backward");
-  const at::Tensor gradient = out_gradient.contiguous();
-  const Gradients result{uninitialized_as(q), uninitialized_as(k), uninitialized_as(v)};
-  with_range_kernels(q.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
-    const AttentionGradientRows<T> task{const_view<T>(q),
-                                        const_view<T>(k),
-                                        const_view<T>(v),
-                                        const_data<T>(saved.out),
-                                        const_data<T>(gradient),
-                                        const_data<ComputeType<T>>(saved.log_sum_exp),
-                                        view<T>(result.q),
-                                        view<T>(result.k),
-                                        view<T>(result.v),
-                                        q.size(1),
-                                        q.size(2),
-                                        k.size(2),
-                                        q.size(3),
-                                        scale};
-    run_units<T>(q.size(0) * k.size(2), kernels.attention_gradient_scratch(task), q.scalar_type(),
-                 q.device(), kernels.attention_gradient, task);
-  });
-  return result;
-}
-
-class CausalAttention : public torch::autograd::Function<CausalAttention> {
- public:
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
-                            const at::Tensor& v, double scale) {
-    const at::Tensor dense_q = with_dense_heads(q);
-    const at::Tensor dense_k = with_dense_heads(k);
-    const at::Tensor dense_v = with_dense_heads(v);
-    Forward result = run_forward(dense_q, dense_k, dense_v, scale);
-    context->save_for_backward({dense_q, dense_k, dense_v, result.out, result.log_sum_exp});
+struct CausalAttention : torch::autograd::Function<CausalAttention> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& given_q,
+                            const at::Tensor& given_k, const at::Tensor& given_v, double scale) {
+    const at::Tensor q = with_dense_heads(given_q);
+    const at::Tensor k = with_dense_heads(given_k);
+    const at::Tensor v = with_dense_heads(given_v);
+    TINYLLAMA_RECORD_KERNEL("causal_attention");
+    const int64_t batch = q.size(0), seq = q.size(1), heads = q.size(2), head_dim = q.size(3);
+    const auto type = q.scalar_type();
+    at::Tensor out = uninitialized({batch, seq, heads, head_dim}, type, q.device());
+    const at::Tensor log_sum_exp =
+        uninitialized({batch, heads, seq}, compute_type_of(type), q.device());
+    with_range_kernels(type, [&]<class T>(const RangeKernelsOf<T>& kernels) {
+      const AttentionRows<T> task{const_view<T>(q),
+                                  const_view<T>(k),
+                                  const_view<T>(v),
+                                  data<T>(out),
+                                  data<ComputeType<T>>(log_sum_exp),
+                                  seq,
+                                  heads,
+                                  k.size(2),
+                                  head_dim,
+                                  scale};
+      run_units<T>(batch * k.size(2) * attention_query_parts(seq), kernels.attention_scratch(task),
+                   type, q.device(), kernels.attention, task);
+    });
+    context->save_for_backward({q, k, v, out, log_sum_exp});
     context->saved_data["scale"] = scale;
-    return result.out;
+    return out;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
-    Gradients result = run_backward(gradients[0], saved[0], saved[1], saved[2],
-                                    {saved[3], saved[4]}, context->saved_data["scale"].toDouble());
-    return {result.q, result.k, result.v, at::Tensor()};
+    const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
+    TINYLLAMA_RECORD_KERNEL("causal_attention_backward");
+    const at::Tensor gradient = gradients[0].contiguous();
+    variable_list results{uninitialized_as(q), uninitialized_as(k), uninitialized_as(v), {}};
+    with_range_kernels(q.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
+      const AttentionGradientRows<T> task{const_view<T>(q),
+                                          const_view<T>(k),
+                                          const_view<T>(v),
+                                          const_data<T>(saved[3]),
+                                          const_data<T>(gradient),
+                                          const_data<ComputeType<T>>(saved[4]),
+                                          view<T>(results[0]),
+                                          view<T>(results[1]),
+                                          view<T>(results[2]),
+                                          q.size(1),
+                                          q.size(2),
+                                          k.size(2),
+                                          q.size(3),
+                                          context->saved_data["scale"].toDouble()};
+      run_units<T>(q.size(0) * k.size(2), kernels.attention_gradient_scratch(task), q.scalar_type(),
+                   q.device(), kernels.attention_gradient, task);
+    });
+    return results;
   }
 };
 

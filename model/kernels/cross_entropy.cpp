@@ -1,7 +1,6 @@
 #include "model/kernels/kernels.hpp"
 
-#include "model/kernels/cpu_launch.hpp"
-#include "model/kernels/cpu_threads.hpp"
+#include "model/kernels/launch.hpp"
 
 namespace tinyllama::kernels {
 namespace {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "model/kernels/cpu_launch.hpp"
 #include "model/kernels/kernel_testing.hpp"
+#include "model/kernels/launch.hpp"
 
 namespace tinyllama::kernels {
 namespace {

@@ -2,8 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "model/kernels/cpu_launch.hpp"
-#include "model/kernels/cpu_threads.hpp"
+#include "model/kernels/launch.hpp"
 
 namespace tinyllama::kernels {
 namespace {
@@ -22,74 +21,23 @@ void check_norm(const at::Tensor& x, const at::Tensor& weight, const char* name)
                     name);
 }
 
-/// body(mixed kernels, Branch{}) for a float32 residual with a narrower branch.
+/// body(kernels, T{}, Branch{}): of the CPU, for rows of T and a branch of its type, or narrower
+/// beside a float32 residual.
 template <class Body>
-void with_mixed_kernels(c10::ScalarType branch_type, Body body) {
-  if (branch_type == c10::ScalarType::BFloat16)
-    return body(range_kernels().f32_with_bf16, Bfloat16{});
-  return body(range_kernels().f32_with_f16, Float16{});
+void with_norm_kernels(c10::ScalarType type, c10::ScalarType branch_type, const Body& body) {
+  if (branch_type == type) {
+    with_range_kernels(type,
+                       [&]<class T>(const RangeKernelsOf<T>& kernels) { body(kernels, T{}, T{}); });
+  } else if (branch_type == c10::ScalarType::BFloat16) {
+    body(range_kernels().f32_with_bf16, float{}, Bfloat16{});
+  } else {
+    body(range_kernels().f32_with_f16, float{}, Float16{});
+  }
 }
 
-struct Normalized {
-  at::Tensor sum;  // of add_rms_norm
-  at::Tensor out;
-  at::Tensor inverse_rms;  // [rows]
-};
-
+// One value a row.
 at::Tensor empty_inverse_rms(const at::Tensor& x) {
   return uninitialized({x.numel() / x.size(-1)}, compute_type_of(x.scalar_type()), x.device());
-}
-
-Normalized normalize(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  TINYLLAMA_RECORD_KERNEL("rms_norm");
-  Normalized result{{}, uninitialized_as(x), empty_inverse_rms(x)};
-  if (x.is_meta()) return result;
-  with_range_kernels(x.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
-    const RmsNormRows<T> rows{const_data<T>(x),    const_data<T>(weight),
-                              data<T>(result.out), data<ComputeType<T>>(result.inverse_rms),
-                              x.size(-1),          eps};
-    if (x.is_cuda()) {
-      return launch_on_gpu<GpuKernelsOf<T>>(x, [&](const auto& gpu, GpuStream stream) {
-        gpu.rms_norm(rows, result.inverse_rms.numel(), stream);
-      });
-    }
-    for_rows(result.inverse_rms.numel(), rows.width,
-             [&](int64_t begin, int64_t end) { kernels.rms_norm(rows, begin, end); });
-  });
-  return result;
-}
-
-Normalized add_and_normalize(const at::Tensor& residual, const at::Tensor& branch,
-                             const at::Tensor& weight, double eps) {
-  TINYLLAMA_RECORD_KERNEL("add_rms_norm");
-  Normalized result{uninitialized_as(residual), uninitialized_as(residual),
-                    empty_inverse_rms(residual)};
-  if (residual.is_meta()) return result;
-  const auto launch = [&]<class T, class Branch>(const auto& kernels, T, Branch) {
-    const AddRmsNormRows<T, Branch> rows{
-        const_data<T>(residual), const_data<Branch>(branch),
-        const_data<T>(weight),   data<T>(result.sum),
-        data<T>(result.out),     data<ComputeType<T>>(result.inverse_rms),
-        residual.size(-1),       eps};
-    if (residual.is_cuda()) {
-      return launch_on_gpu<GpuNormKernels<T, Branch>>(
-          residual, [&](const auto& gpu, GpuStream stream) {
-            gpu.add_rms_norm(rows, result.inverse_rms.numel(), stream);
-          });
-    }
-    for_rows(result.inverse_rms.numel(), rows.width,
-             [&](int64_t begin, int64_t end) { kernels.add_rms_norm(rows, begin, end); });
-  };
-  if (branch.scalar_type() == residual.scalar_type()) {
-    with_range_kernels(residual.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
-      launch(kernels, T{}, T{});
-    });
-  } else {
-    with_mixed_kernels(branch.scalar_type(), [&](const auto& kernels, auto branch_element) {
-      launch(kernels, float{}, branch_element);
-    });
-  }
-  return result;
 }
 
 struct NormGradients {
@@ -111,7 +59,7 @@ NormGradients gradients(const at::Tensor& gradient, const at::Tensor& sum_gradie
   NormGradients result{uninitialized_as(x), {}, uninitialized_as(weight)};
   result.branch = mixed ? uninitialized(x.sizes(), branch_type, x.device()) : result.x;
   if (x.is_meta()) return result;
-  const auto launch = [&]<class T, class Branch>(const auto& kernels, T, Branch) {
+  with_norm_kernels(type, branch_type, [&]<class T, class Branch>(const auto& kernels, T, Branch) {
     using Compute = ComputeType<T>;
     RmsNormGradientRows<T, Branch> all{
         const_data<T>(gradient),
@@ -134,15 +82,7 @@ NormGradients gradients(const at::Tensor& gradient, const at::Tensor& sum_gradie
       std::fill_n(of_part.weight_gradient, width, Compute{0});
       kernels.rms_norm_gradient(of_part, begin, end);
     });
-  };
-  with_range_kernels(type, [&]<class T>(const RangeKernelsOf<T>& kernels) {
-    if (!mixed) launch(kernels, T{}, T{});
   });
-  if (mixed) {
-    with_mixed_kernels(branch_type, [&](const auto& kernels, auto branch_element) {
-      launch(kernels, float{}, branch_element);
-    });
-  }
   if (on_gpu) return result;
   with_range_kernels(type, [&]<class T>(const RangeKernelsOf<T>& kernels) {
     kernels.sum_of_rows({const_data<ComputeType<T>>(partial), data<T>(result.weight), parts, width},
@@ -156,9 +96,19 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
                             double eps) {
     const at::Tensor rows = x.contiguous();
     const at::Tensor scale = weight.contiguous();
-    const Normalized result = normalize(rows, scale, eps);
-    ctx->save_for_backward({rows, scale, result.inverse_rms});
-    return result.out;
+    TINYLLAMA_RECORD_KERNEL("rms_norm");
+    at::Tensor out = uninitialized_as(rows);
+    const at::Tensor inverse_rms = empty_inverse_rms(rows);
+    ctx->save_for_backward({rows, scale, inverse_rms});
+    if (rows.is_meta()) return out;
+    with_range_kernels(rows.scalar_type(), [&]<class T>(const RangeKernelsOf<T>& kernels) {
+      const RmsNormRows<T> all{const_data<T>(rows), const_data<T>(scale),
+                               data<T>(out),        data<ComputeType<T>>(inverse_rms),
+                               rows.size(-1),       eps};
+      run_rows(rows, inverse_rms.numel(), all.width, &GpuKernelsOf<T>::rms_norm, kernels.rms_norm,
+               all);
+    });
+    return out;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& output_gradients) {
     TINYLLAMA_RECORD_KERNEL("rms_norm_backward");
@@ -175,11 +125,25 @@ struct AddRmsNormFunction : torch::autograd::Function<AddRmsNormFunction> {
     // What nobody differentiates must not become a tensor of zeros.
     ctx->set_materialize_grads(false);
     const at::Tensor scale = weight.contiguous();
-    const Normalized result =
-        add_and_normalize(residual.contiguous(), branch.contiguous(), scale, eps);
-    ctx->save_for_backward({result.sum, scale, result.inverse_rms});
+    const at::Tensor stream = residual.contiguous(), added = branch.contiguous();
+    TINYLLAMA_RECORD_KERNEL("add_rms_norm");
+    const at::Tensor sum = uninitialized_as(stream), out = uninitialized_as(stream);
+    const at::Tensor inverse_rms = empty_inverse_rms(stream);
+    ctx->save_for_backward({sum, scale, inverse_rms});
     ctx->saved_data["branch_type"] = static_cast<int64_t>(branch.scalar_type());
-    return {result.sum, result.out};
+    if (stream.is_meta()) return {sum, out};
+    with_norm_kernels(stream.scalar_type(), added.scalar_type(),
+                      [&]<class T, class Branch>(const auto& kernels, T, Branch) {
+                        const AddRmsNormRows<T, Branch> all{
+                            const_data<T>(stream), const_data<Branch>(added),
+                            const_data<T>(scale),  data<T>(sum),
+                            data<T>(out),          data<ComputeType<T>>(inverse_rms),
+                            stream.size(-1),       eps};
+                        run_rows(stream, inverse_rms.numel(), all.width,
+                                 &GpuNormKernels<T, Branch>::add_rms_norm, kernels.add_rms_norm,
+                                 all);
+                      });
+    return {sum, out};
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& output_gradients) {
     const at::Tensor& of_sum = output_gradients[0];

@@ -2,8 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "model/kernels/cpu_launch.hpp"
-#include "model/kernels/cpu_threads.hpp"
+#include "model/kernels/launch.hpp"
 
 namespace tinyllama::kernels {
 namespace {
@@ -20,13 +19,8 @@ at::Tensor turned(const at::Tensor& given, const at::Tensor& cos, const at::Tens
     const RotaryTokens<T> tokens{const_data<T>(x),   x.stride(0),        x.stride(1),  x.stride(2),
                                  const_data<T>(cos), const_data<T>(sin), data<T>(out), x.size(1),
                                  x.size(2),          x.size(3),          backwards};
-    if (x.is_cuda()) {
-      return launch_on_gpu<GpuKernelsOf<T>>(x, [&](const auto& gpu, GpuStream stream) {
-        gpu.rotary(tokens, x.size(0) * x.size(1), stream);
-      });
-    }
-    for_rows(x.size(0) * x.size(1), x.size(2) * x.size(3),
-             [&](int64_t begin, int64_t end) { kernels.rotary(tokens, begin, end); });
+    run_rows(x, x.size(0) * x.size(1), x.size(2) * x.size(3), &GpuKernelsOf<T>::rotary,
+             kernels.rotary, tokens);
   });
   return out;
 }

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <set>
 #include <utility>
 
@@ -15,7 +17,6 @@
 #include "model/safetensors.hpp"
 #include "model/weights.hpp"
 #include "tests/fuzzing/file_testing.hpp"
-#include "tests/fuzzing/fuzzing.hpp"
 
 // Of the address sanitizer's library; absent from programs without it.
 extern "C" __attribute__((weak)) void __asan_init();
@@ -23,17 +24,176 @@ extern "C" __attribute__((weak)) void __asan_init();
 namespace tinyllama {
 namespace {
 
-using testing::fuzz_count;
-using testing::Mutator;
+// `short_count` usually, `long_count` where the long tests run.
+int64_t fuzz_count(int64_t short_count, int64_t long_count) {
+  const char* wanted = std::getenv("TINY_LLAMA_LONG_TESTS");
+  return wanted != nullptr && std::string_view(wanted) == "1" ? long_count : short_count;
+}
+
+constexpr std::string_view kTokens[] = {"{",
+                                        "}",
+                                        "[",
+                                        "]",
+                                        ",",
+                                        ":",
+                                        "\"",
+                                        "\\",
+                                        "\\u0000",
+                                        "\\ud800",
+                                        " ",
+                                        "null",
+                                        "true",
+                                        "-",
+                                        ".",
+                                        "e9",
+                                        "F32",
+                                        "F16",
+                                        "BF16",
+                                        "I64",
+                                        "U8",
+                                        "dtype",
+                                        "0",
+                                        "shape",
+                                        "1e999",
+                                        "\"x\":",
+                                        "{\"a\":",
+                                        "[[[[[[",
+                                        "\xff",
+                                        "\xc3\xa9",
+                                        ",\"shape\":[2]",
+                                        "__metadata__",
+                                        std::string_view("\0}", 2),
+                                        "data_offsets"};
+constexpr std::string_view kNumbers[] = {"0",
+                                         "1",
+                                         "-1",
+                                         "2",
+                                         "64",
+                                         "2147483647",
+                                         "2147483648",
+                                         "4294967295",
+                                         "4294967296",
+                                         "-0",
+                                         "1.0",
+                                         "1e3",
+                                         "1e99",
+                                         "4611686018427387904",
+                                         "9223372036854775807",
+                                         "9223372036854775808",
+                                         "18446744073709551615",
+                                         "18446744073709551616",
+                                         "-9223372036854775808"};
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+// Random damage to texts: the same seed does the same.
+class Mutator {
+ public:
+  explicit Mutator(uint64_t seed) : random_(seed) {}
+
+  /// A number from [0, end).
+  size_t below(size_t end) { return end == 0 ? 0 : random_() % end; }
+  bool one_in(size_t n) { return below(n) == 0; }
+  /// A number of 64 bits, of any magnitude.
+  uint64_t number() { return random_() >> below(64); }
+
+  /// One to four of: a bit flipped, a byte overwritten, a range removed, doubled or replaced by one
+  /// of `other`, a token of JSON inserted, a member of an object removed, a number replaced, the
+  /// end cut off.
+  std::string mutate(std::string text, const std::string& other);
+
+ private:
+  void mutate_once(std::string& text, const std::string& other);
+  void insert_token(std::string& text);
+  void remove_member(std::string& text);
+  void replace_number(std::string& text);
+
+  std::mt19937_64 random_;
+};
+
+std::string Mutator::mutate(std::string text, const std::string& other) {
+  for (size_t times = 1 + below(4); times > 0; --times) mutate_once(text, other);
+  return text;
+}
+
+void Mutator::mutate_once(std::string& text, const std::string& other) {
+  const size_t at = below(text.size());
+  const size_t length = below(one_in(4) ? text.size() : 9);
+  switch (below(10)) {
+    case 0:
+      if (!text.empty()) text[at] = static_cast<char>(text[at] ^ (1 << below(8)));
+      break;
+    case 1:
+      if (!text.empty()) text[at] = static_cast<char>(below(256));
+      break;
+    case 2:
+      text.erase(at, length);
+      break;
+    case 3:
+      text.insert(at, text.substr(at, length));
+      break;
+    case 4:
+      text.replace(at, length, other.substr(below(other.size()), length));
+      break;
+    case 5:
+      if (one_in(4)) text.resize(at);
+      break;
+    case 6:
+      insert_token(text);
+      break;
+    case 7:
+      remove_member(text);
+      break;
+    default:
+      replace_number(text);
+  }
+}
+
+void Mutator::insert_token(std::string& text) {
+  const size_t at = one_in(4) ? text.size() : below(text.size());
+  text.insert(at, kTokens[below(std::size(kTokens))]);
+}
+
+// What stands between two commas or opening braces, with the second.
+void Mutator::remove_member(std::string& text) {
+  const size_t before = text.find_first_of("{,", below(text.size()));
+  if (before == std::string::npos) return;
+  const size_t after = text.find(',', before + 1);
+  if (after != std::string::npos) text.erase(before + 1, after - before);
+}
+
+// The first number behind a random place: some other, or its neighbour, which damages least.
+void Mutator::replace_number(std::string& text) {
+  const auto begin = std::find_if(text.begin() + static_cast<std::ptrdiff_t>(below(text.size())),
+                                  text.end(), is_digit);
+  const auto end = std::find_if_not(begin, text.end(), is_digit);
+  if (begin == end) return;
+  std::string digits(begin, end);
+  switch (below(3)) {
+    case 0:
+      digits = kNumbers[below(std::size(kNumbers))];
+      break;
+    case 1:
+      digits = std::to_string(number());
+      break;
+    default:
+      digits.back() = digits.back() == '9' ? '8' : static_cast<char>(digits.back() + 1);
+  }
+  text.replace(begin, end, digits);
+}
 
 constexpr const char* kFile = "damaged.safetensors";
+constexpr c10::ScalarType kTypes[] = {c10::ScalarType::Half, c10::ScalarType::BFloat16,
+                                      c10::ScalarType::Float, c10::ScalarType::Double,
+                                      c10::ScalarType::Long};
 
 // What a valid file of a few random tensors begins with.
 SafetensorsHead random_head(Mutator& random, size_t most_tensors) {
   std::vector<TensorLayout> tensors(random.below(most_tensors + 1));
   for (size_t i = 0; i < tensors.size(); ++i) {
     tensors[i].name = fmt::format("model.layers.{}.weight", i);
-    tensors[i].type = static_cast<ElementType>(random.below(5));
+    tensors[i].type = kTypes[random.below(std::size(kTypes))];
     for (size_t n = random.below(4); n > 0; --n)
       tensors[i].shape.push_back(static_cast<int64_t>(random.below(6)));
   }
@@ -65,10 +225,10 @@ std::string broken_rule(const SafetensorsLayout& layout, std::string_view header
     if (!names.insert(tensor.name).second) return "a name twice";
     if (!json.contains(tensor.name)) return "a name from nowhere";
     const auto& entry = json[tensor.name];
-    if (entry.size() != 3 || entry["dtype"] != to_string(tensor.type)) return "dtype";
+    if (entry.size() != 3 || entry["dtype"] != safetensors_type_name(tensor.type)) return "dtype";
     if (entry["shape"] != nlohmann::json(tensor.shape)) return "shape";
     if (entry["data_offsets"] != nlohmann::json({tensor.begin, tensor.end})) return "offsets";
-    __extension__ unsigned __int128 bytes = bytes_of_element(to_string(tensor.type));
+    __extension__ unsigned __int128 bytes = bytes_of_element(safetensors_type_name(tensor.type));
     for (const int64_t size : tensor.shape) {
       if (size < 0) return "a negative size";
       bytes *= static_cast<uint64_t>(size);

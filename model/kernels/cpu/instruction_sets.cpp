@@ -1,4 +1,4 @@
-#include "model/kernels/cpu_launch.hpp"
+#include "model/kernels/launch.hpp"
 
 #include <ATen/Version.h>
 

@@ -1,6 +1,6 @@
 // Range kernels: the loops of every CPU kernel, over a range of rows (or elements) of raw memory,
 // by the calling thread alone. One table of them for each instruction set; range_kernels() in
-// cpu_launch.hpp is the best that this processor has.
+// launch.hpp is the best that this processor has.
 //
 // To add one:
 //   1. Here: a struct with its arguments, and a pointer in RangeKernelsOf (one for each element

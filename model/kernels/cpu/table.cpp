@@ -6,11 +6,8 @@ RangeKernels make_table(const char* instruction_set) {
   RangeKernels table{};
   table.instruction_set = instruction_set;
   enter_rms_norm(table);
-  enter_rotary(table);
-  enter_swiglu(table);
   enter_cross_entropy(table);
-  enter_adamw(table);
-  enter_exp(table);
+  enter_elementwise(table);
   enter_attention(table);
   enter_attention_gradient(table);
   return table;

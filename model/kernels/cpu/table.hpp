@@ -10,11 +10,8 @@
 namespace tinyllama::kernels::TINYLLAMA_ISA {
 
 void enter_rms_norm(RangeKernels& table);
-void enter_rotary(RangeKernels& table);
-void enter_swiglu(RangeKernels& table);
 void enter_cross_entropy(RangeKernels& table);
-void enter_adamw(RangeKernels& table);
-void enter_exp(RangeKernels& table);
+void enter_elementwise(RangeKernels& table);
 void enter_attention(RangeKernels& table);
 void enter_attention_gradient(RangeKernels& table);
 

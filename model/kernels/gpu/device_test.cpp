@@ -2,9 +2,9 @@
 // behind: forward, backward and update. Skipped where there is no GPU, or none for this build.
 #include <torch/csrc/autograd/autograd.h>
 
-#include "model/kernels/gpu_launch.hpp"
 #include "model/kernels/kernel_testing.hpp"
 #include "model/kernels/kernels.hpp"
+#include "model/kernels/launch.hpp"
 
 namespace tinyllama::kernels {
 namespace {

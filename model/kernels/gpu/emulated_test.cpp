@@ -6,9 +6,9 @@
 #include <limits>
 #include <tuple>
 
-#include "model/kernels/cpu_launch.hpp"
 #include "model/kernels/gpu/gpu_kernels.hpp"
 #include "model/kernels/kernel_testing.hpp"
+#include "model/kernels/launch.hpp"
 
 namespace tinyllama::kernels {
 namespace {

@@ -1,6 +1,6 @@
-// gpu_launch.hpp in a build with kernels for the GPUs of its libtorch (TINYLLAMA_HAS_GPU_KERNELS),
+// launch.hpp in a build with kernels for the GPUs of its libtorch (TINYLLAMA_HAS_GPU_KERNELS),
 // and in one without: libtorch has none, or there is no compiler for them.
-#include "model/kernels/gpu_launch.hpp"
+#include "model/kernels/launch.hpp"
 
 #include <c10/util/Exception.h>
 

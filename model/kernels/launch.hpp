@@ -1,23 +1,54 @@
-// From tensors to range kernels: element types, checks and raw pointers. Internal to the kernels.
+// From tensors to kernels: element types, checks, raw pointers, and the division of rows over
+// threads. Internal to the kernels.
 #pragma once
 
+#include <ATen/Config.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "model/kernels/cpu/range_kernels.hpp"
-#include "model/kernels/gpu_launch.hpp"
+#include "model/kernels/gpu/gpu_kernels.hpp"
 #include "model/meta_device.hpp"
+
+// at::parallel_for is a template of libtorch's headers and would silently run on one thread.
+#if AT_PARALLEL_OPENMP && !defined(_OPENMP)
+#error "compile with OpenMP: see CMakeLists.txt"
+#endif
 
 /// One operator for profilers and operator counters; `name` is a literal.
 #define TINYLLAMA_RECORD_KERNEL(name) \
   RECORD_FUNCTION("tinyllama::" name, c10::ArrayRef<const c10::IValue>{})
 
 namespace tinyllama::kernels {
+
+// Of GPUs there is everything in every build; one for CPUs has no kernels to launch, and its
+// tensors are never on a GPU.
+
+/// Fused kernels of our own were built for GPUs, and for an architecture like that of the current
+/// device. Asks the GPU's runtime, which starts it: not for a process that computes on the CPU.
+bool has_gpu_kernels();
+
+/// Null in a build without them.
+const GpuKernels* gpu_kernels();
+
+/// On which libtorch enqueues work for this device, of which there are kernels.
+GpuStream current_gpu_stream(c10::Device device);
+
+/// launch(kernels, stream) with the entry of the table that Entry names, a tensor's device being
+/// the current one.
+template <class Entry, class Launch>
+void launch_on_gpu(const at::Tensor& tensor, const Launch& launch) {
+  const c10::DeviceGuard guard(tensor.device());
+  launch(std::get<Entry>(*gpu_kernels()), current_gpu_stream(tensor.device()));
+}
 
 /// Those of the best instruction set that this processor has and ATEN_CPU_CAPABILITY, which limits
 /// libtorch's kernels, allows.
@@ -91,6 +122,48 @@ T* data(const at::Tensor& tensor) {
 template <class T>
 const T* const_data(const at::Tensor& tensor) {
   return static_cast<const T*>(tensor.const_data_ptr());
+}
+
+/// Below this many elements a second thread costs more than it saves.
+inline constexpr int64_t kElementsPerThread = 16384;
+
+/// body(begin, end) over all of [0, rows), by as many threads as `row_elements` a row are worth.
+template <class Body>
+void for_rows(int64_t rows, int64_t row_elements, const Body& body) {
+  const int64_t grain =
+      std::max<int64_t>(1, kElementsPerThread / std::max<int64_t>(1, row_elements));
+  at::parallel_for(0, rows, grain, body);
+}
+
+/// How many parts for_parts makes; depends on nothing but sizes and the number of threads, so that
+/// sums over parts are the same in every run.
+inline int64_t part_count(int64_t rows, int64_t row_elements) {
+  const int64_t wanted = rows * row_elements / kElementsPerThread;
+  const int64_t most = std::min<int64_t>(at::get_num_threads(), rows);
+  return std::max<int64_t>(1, std::min(wanted, most));
+}
+
+/// body(part, begin, end) for each part of [0, rows), one thread a part.
+template <class Body>
+void for_parts(int64_t parts, int64_t rows, const Body& body) {
+  at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
+    for (int64_t part = first; part < last; ++part)
+      body(part, rows * part / parts, rows * (part + 1) / parts);
+  });
+}
+
+/// One kernel over all rows, where `x` is: by `gpu`, a member of the GPU's table, or by `cpu` on as
+/// many threads as `row_elements` a row are worth.
+template <class Entry, class Arguments, class Cpu>
+void run_rows(const at::Tensor& x, int64_t rows, int64_t row_elements,
+              void (*Entry::*gpu)(const Arguments&, int64_t, GpuStream), Cpu cpu,
+              const Arguments& arguments) {
+  if (x.is_cuda()) {
+    return launch_on_gpu<Entry>(x, [&](const Entry& kernels, GpuStream stream) {
+      (kernels.*gpu)(arguments, rows, stream);
+    });
+  }
+  for_rows(rows, row_elements, [&](int64_t begin, int64_t end) { cpu(arguments, begin, end); });
 }
 
 }  // namespace tinyllama::kernels
