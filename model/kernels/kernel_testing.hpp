@@ -1,6 +1,7 @@
 // Helpers of the tests of kernels: the same values in every type, and a float64 reference.
 #pragma once
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
@@ -31,6 +32,14 @@ inline double unit_roundoff(c10::ScalarType type) {
       return 0x1p-11;
   }
 }
+
+// libtorch seeds its generator from the system; a failure is to be repeatable.
+class SeededEnvironment : public ::testing::Environment {
+ public:
+  void SetUp() override { at::manual_seed(1); }
+};
+inline ::testing::Environment* const kSeededEnvironment =
+    ::testing::AddGlobalTestEnvironment(new SeededEnvironment);
 
 /// Values from N(0, 1) as `type` holds them.
 inline at::Tensor random(at::IntArrayRef shape, c10::ScalarType type) {
