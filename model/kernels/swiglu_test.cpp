@@ -29,10 +29,10 @@ TEST(SwigluKernel, AgreesWithTheFormulaInFloat64) {
       out64.backward(gradient.to(kF64));
       EXPECT_EQ(out.scalar_type(), type);
       expect_close(out, out64, 6, "out");
-      // silu' = sigmoid + gate * sigmoid * (1 - sigmoid) passes through zero: its error is relative
-      // to its terms.
+      // silu' = sigmoid * (1 + gate * (1 - sigmoid)), whose terms cancel: roundings are relative to
+      // their sizes, not to their sum's.
       const at::Tensor g = gate64.detach(), s = at::sigmoid(g);
-      const at::Tensor terms = (s + (g * s * (1 - s)).abs()) * (up64.detach() * gradient).abs();
+      const at::Tensor terms = s * (1 + g.abs() * (1 + s)) * (up64.detach() * gradient).abs();
       expect_close(gate.grad(), gate64.grad(), 6, "gate gradient", terms.max().item<double>());
       expect_close(up.grad(), up64.grad(), 6, "up gradient");
     }
