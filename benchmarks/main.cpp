@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "benchmarks/components/components.hpp"
-#include "benchmarks/console/command_line.hpp"
+#include "benchmarks/console/exit.hpp"
 #include "benchmarks/harness/memory_check.hpp"
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/plan.hpp"

@@ -20,6 +20,15 @@ function(tiny_llama_library name)
   target_precompile_headers(tiny_llama_${name} REUSE_FROM tiny_llama_precompiled)
 endfunction()
 
+# tiny_llama_program(<name> SOURCES <file>... LINK <library>...): a program that knows where fixtures/ lies.
+function(tiny_llama_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LINK})
+  target_precompile_headers(${name} REUSE_FROM tiny_llama_precompiled)
+  target_compile_definitions(${name} PRIVATE TINY_LLAMA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+endfunction()
+
 # tiny_llama_test(<name> SOURCES <file>... [LINK <library>...] [ALSO_ON_AVX2]): one GoogleTest program, one ctest entry. One entry a
 # program and not one a test, because loading libtorch costs more than most tests do. ALSO_ON_AVX2: a second entry in which libtorch,
 # oneDNN and our kernels use no more than AVX2, for what is proved must hold on processors without AVX-512 as well.
@@ -28,10 +37,7 @@ function(tiny_llama_test name)
     return()
   endif()
   cmake_parse_arguments(ARG "ALSO_ON_AVX2" "" "SOURCES;LINK" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gtest_main)
-  target_precompile_headers(${name} REUSE_FROM tiny_llama_precompiled)
-  target_compile_definitions(${name} PRIVATE TINY_LLAMA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  tiny_llama_program(${name} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK} GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
   if(ARG_ALSO_ON_AVX2)
     add_test(NAME ${name}_on_avx2 COMMAND ${name})

@@ -1,16 +1,11 @@
 #include "benchmarks/console/command_line.hpp"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <exception>
-#include <filesystem>
 #include <iostream>
-
-#include "model/file_io.hpp"
 
 namespace tinyllama::console {
 
@@ -33,17 +28,6 @@ bool parse_command_line(CLI::App& app, std::vector<std::string> arguments,
   return true;
 }
 
-int run_program(const char* program, const std::function<ExitCode()>& run) {
-  try {
-    return static_cast<int>(run());
-  } catch (const c10::Error& error) {
-    fmt::print(stderr, "{}: {}\n", program, error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", program, error.what());
-  }
-  return static_cast<int>(ExitCode::bad_input);
-}
-
 CLI::Validator number() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
@@ -53,21 +37,6 @@ CLI::Validator number() {
         return fmt::format("'{}' must be a number", text);
       },
       "");
-}
-
-void check_output_file(const char* option, const std::string& file) {
-  std::error_code unknown;
-  if (file.empty() || std::filesystem::is_other(file, unknown)) return;
-  if (std::filesystem::is_directory(file, unknown))
-    throw std::invalid_argument(fmt::format("{}: {}: is a directory", option, file));
-  auto trial = std::filesystem::path(file);
-  trial += ".part";
-  try {
-    write_file_atomically(trial, "");
-  } catch (const std::runtime_error& error) {
-    throw std::invalid_argument(fmt::format("{}: {}", option, error.what()));
-  }
-  std::filesystem::remove(trial);
 }
 
 }  // namespace tinyllama::console

@@ -1,18 +1,15 @@
-// What the programs do with a command line: reading it, checks that several options share, and
-// turning errors into exit statuses.
+// What the programs do with a command line: reading it by CLI11, and checks that several options
+// share.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <charconv>
-#include <functional>
 #include <limits>
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-#include "benchmarks/console/exit.hpp"
 
 namespace tinyllama::console {
 
@@ -21,10 +18,6 @@ namespace tinyllama::console {
 /// `also_known`: options that the app does not hold, for that list.
 bool parse_command_line(CLI::App& app, std::vector<std::string> arguments,
                         const std::string& also_known = "");
-
-/// Runs a program: the one place where errors become exit codes. `program`: its name, in front of
-/// what is said on standard error.
-int run_program(const char* program, const std::function<ExitCode()>& run);
 
 /// CLI11 lets integers beyond 64 bits saturate, and negative ones wrap where the target is
 /// unsigned.
@@ -55,9 +48,5 @@ auto parse_named(const char* option, const std::string& text, Parse parse) {
     throw std::invalid_argument(fmt::format("{}: {}", option, error.what()));
   }
 }
-
-/// Tries to write beside `file`, so that a wrong path does not cost a run; what is there stays. An
-/// empty name stands for no file. Throws std::invalid_argument that names the option and the cause.
-void check_output_file(const char* option, const std::string& file);
 
 }  // namespace tinyllama::console

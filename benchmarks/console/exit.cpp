@@ -1,7 +1,12 @@
 #include "benchmarks/console/exit.hpp"
 
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
 #include <atomic>
 #include <csignal>
+#include <cstdio>
+#include <exception>
 
 namespace tinyllama::console {
 namespace {
@@ -16,6 +21,17 @@ void on_signal(int) {
 }
 
 }  // namespace
+
+int run_program(const char* program, const std::function<ExitCode()>& run) {
+  try {
+    return static_cast<int>(run());
+  } catch (const c10::Error& error) {
+    fmt::print(stderr, "{}: {}\n", program, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}: {}\n", program, error.what());
+  }
+  return static_cast<int>(ExitCode::bad_input);
+}
 
 void install_interrupt_handler() {
   struct sigaction action = {};

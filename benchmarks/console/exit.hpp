@@ -2,6 +2,8 @@
 // run after the current case, with everything written; the second one kills.
 #pragma once
 
+#include <functional>
+
 namespace tinyllama::console {
 
 enum class ExitCode {
@@ -10,6 +12,10 @@ enum class ExitCode {
   bad_input = 2,  ///< options, files, or a machine that cannot do what was asked
   interrupted = 130  ///< by a signal, with everything done so far written
 };
+
+/// Runs a program: the one place where errors become exit codes. `program`: its name, in front of
+/// what is said on standard error.
+int run_program(const char* program, const std::function<ExitCode()>& run);
 
 void install_interrupt_handler();
 bool interrupted();

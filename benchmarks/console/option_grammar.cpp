@@ -6,8 +6,11 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <stdexcept>
 #include <utility>
+
+#include "model/file_io.hpp"
 
 namespace tinyllama::console {
 namespace {
@@ -112,6 +115,21 @@ int64_t parse_memory_size(std::string_view option, std::string_view text) {
     return static_cast<int64_t>(bytes);
   }
   fail(option, text, rule);
+}
+
+void check_output_file(const char* option, const std::string& file) {
+  std::error_code unknown;
+  if (file.empty() || std::filesystem::is_other(file, unknown)) return;
+  if (std::filesystem::is_directory(file, unknown))
+    throw std::invalid_argument(fmt::format("{}: {}: is a directory", option, file));
+  auto trial = std::filesystem::path(file);
+  trial += ".part";
+  try {
+    write_file_atomically(trial, "");
+  } catch (const std::runtime_error& error) {
+    throw std::invalid_argument(fmt::format("{}: {}", option, error.what()));
+  }
+  std::filesystem::remove(trial);
 }
 
 std::string format_bytes(int64_t bytes) {

@@ -1,4 +1,4 @@
-// How users write lists of numbers and amounts of memory.
+// How users write lists of numbers and amounts of memory, and name files to write.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,10 @@ std::vector<std::string> parse_names(std::string_view option, std::string_view t
 /// "8GiB", "512 MiB", "1.5GB", "1048576" -> bytes (GiB = 2^30, GB = 10^9). Throws
 /// std::invalid_argument as above.
 int64_t parse_memory_size(std::string_view option, std::string_view text);
+
+/// Tries to write beside `file`, so that a wrong path does not cost a run; what is there stays. An
+/// empty name stands for no file. Throws std::invalid_argument that names the option and the cause.
+void check_output_file(const char* option, const std::string& file);
 
 /// 1536 -> "1.50 KiB", with the unit that leaves 1 to 1023.
 std::string format_bytes(int64_t bytes);

@@ -6,7 +6,6 @@
 #include <iostream>
 #include <stdexcept>
 
-#include "benchmarks/console/command_line.hpp"
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/distributed/collectives.hpp"

@@ -14,7 +14,6 @@
 #include <optional>
 #include <stdexcept>
 
-#include "benchmarks/console/command_line.hpp"
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/harness/journal.hpp"

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "benchmarks/console/command_line.hpp"
+#include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/instruments/operator_profile.hpp"
 #include "model/file_io.hpp"
 

@@ -13,7 +13,6 @@
 #include <limits>
 #include <stdexcept>
 
-#include "benchmarks/console/command_line.hpp"
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/distributed/launch.hpp"
