@@ -4,10 +4,10 @@ import io
 from collections.abc import Callable, Sequence
 
 from tinyllama_tools.ablation_measure import Effort, Measurement
-from tinyllama_tools.ablation_progress import Progress
 from tinyllama_tools.ablation_study import Point, Study
 from tinyllama_tools.ablation_variants import Spelling, SpellingBook, planned_rows
-from tinyllama_tools.suite_run import CaseRun, SuiteCase, SuiteError, SuiteResult
+from tinyllama_tools.core.process import Progress
+from tinyllama_tools.data.programs import CaseRun, SuiteCase, SuiteError, SuiteResult
 
 POINT = Point("tiny", "f32", 8, 128)
 OTHER = Point("tiny", "bf16", 8, 128)

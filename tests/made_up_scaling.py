@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import made_up_context
+from tinyllama_tools.data.programs import problem_sizes
 from tinyllama_tools.scaling.analysis import Analysis, analyse
 from tinyllama_tools.scaling.collective_models import (
     Link,
@@ -25,7 +26,6 @@ from tinyllama_tools.scaling.collective_models import (
 )
 from tinyllama_tools.scaling.gradient_buckets import buckets_of
 from tinyllama_tools.scaling.reading_run import read_results
-from tinyllama_tools.suite_run import problem_sizes
 
 Json = dict[str, Any]
 OPERATIONS = {

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools.published_results import REFERENCE
+from tinyllama_tools.core.app import RESULTS
+from tinyllama_tools.data.publish import REFERENCE
 from tinyllama_tools.report.publish import Place
-from tinyllama_tools.result_files import RESULTS
 
 FOLDER = RESULTS / REFERENCE
 STUDY = "study_"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tinyllama_tools.data.programs import problem_sizes
 from tinyllama_tools.size_predictions import Prediction, Question
-from tinyllama_tools.suite_run import problem_sizes
 from training_figures import Figures
 
 GIB = 2**30

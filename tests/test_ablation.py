@@ -17,8 +17,8 @@ from tinyllama_tools.ablation_peers import PeersError, compile_rows, newest_peer
 from tinyllama_tools.ablation_reference import SWITCHES
 from tinyllama_tools.ablation_run import run_study
 from tinyllama_tools.ablation_study import GateRun, Study
-from tinyllama_tools.markdown_table import markdown_table
-from tinyllama_tools.suite_run import PROGRAM
+from tinyllama_tools.core.text import markdown_table
+from tinyllama_tools.data.programs import PROGRAM
 
 SECTIONS = (
     "Is optimized the best of them?",

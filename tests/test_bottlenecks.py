@@ -17,7 +17,7 @@ from tinyllama_tools.bottlenecks import (
     rank_bottlenecks,
     recommended,
 )
-from tinyllama_tools.ratio_statistics import ratio_of_turns
+from tinyllama_tools.stats.rank_tests import ratio_of_turns
 from training_stand_in import made_up_summary
 
 QKV, ATTENTION, SWIGLU, LAUNCH, FRAGMENTATION, SOFTMAX = (category.name for category in CATEGORIES)

@@ -17,12 +17,12 @@ from exercise_3_stand_in import (
     ticked,
 )
 from study_stand_in import GIB, PlayedPredictor
+from tinyllama_tools.core.app import PROJECT
+from tinyllama_tools.data.programs import TrainingError
 from tinyllama_tools.exercise_3 import make_sheet, run_exercise_3
 from tinyllama_tools.exercise_3_runs import ANALYSIS, Findings
 from tinyllama_tools.exercise_3_steps import operator_rows
 from tinyllama_tools.exercise_options import parse_options
-from tinyllama_tools.suite_run import PROJECT
-from tinyllama_tools.training_run import TrainingError
 from tinyllama_tools.worksheet import unanswered
 from training_stand_in import PlayedProgram
 

@@ -21,7 +21,7 @@ from exercise_3_stand_in import (
 )
 from tinyllama_tools.exercise_3_numbers import compile_speedup
 from tinyllama_tools.exercise_3_runs import Findings
-from tinyllama_tools.ratio_statistics import ratio_of_turns
+from tinyllama_tools.stats.rank_tests import ratio_of_turns
 
 EFFICIENCY = "flops.flops_profile.efficiency_metrics"
 

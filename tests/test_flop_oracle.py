@@ -14,7 +14,7 @@ require_oracle_packages()
 import torch
 
 from tinyllama_tools import oracle_checks
-from tinyllama_tools.compact_json import compact_json
+from tinyllama_tools.core.text import compact_json
 from tinyllama_tools.flop_grid import named_sizes, small_sizes
 from tinyllama_tools.flop_oracle import ComponentCounter, count_flops, masked_pairs
 from tinyllama_tools.golden_compare import compare_file

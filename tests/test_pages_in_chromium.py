@@ -12,8 +12,8 @@ import pytest
 
 from built_programs import built_program
 from chromium import Chromium, Page, chromium, served
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.memory_timeline import draw_timelines
-from tinyllama_tools.suite_run import Json
 
 __all__ = ["chromium"]
 OPTIONS = [

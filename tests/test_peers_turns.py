@@ -2,8 +2,8 @@
 
 import pytest
 
+from tinyllama_tools.data.programs import SuiteCase
 from tinyllama_tools.peers_turns import CaseRun, Effort, SideError, SideSkip, measure_case
-from tinyllama_tools.suite_run import SuiteCase
 
 CASE = SuiteCase("tiny", "f32", 8, 128)
 Calls = list[tuple[str, str, int]]

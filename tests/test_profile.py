@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 from tinyllama_tools import profile
-from tinyllama_tools.profile_options import parse_options, program_options
-from tinyllama_tools.profile_runs import warnings_in
-from tinyllama_tools.profile_set import read_profile_set
-from tinyllama_tools.profiler_overhead import profiler_overheads
-from tinyllama_tools.roofline.position import (
+from tinyllama_tools.data.programs import TrainingError
+from tinyllama_tools.models.roofline import (
     COMPUTE_BOUND,
     MEMORY_BOUND,
     ON_ROOFLINE,
     roofline_position,
 )
-from tinyllama_tools.training_run import TrainingError
+from tinyllama_tools.profile_options import parse_options, program_options
+from tinyllama_tools.profile_runs import warnings_in
+from tinyllama_tools.profile_set import read_profile_set
+from tinyllama_tools.profiler_overhead import profiler_overheads
 from training_stand_in import PlayedProgram, made_up_summary
 
 REPORT = "performance_summary_report.md"

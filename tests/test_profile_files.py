@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools.profile_files import BadProfileError, read_profile
+from tinyllama_tools.data.profiles import BadProfileError, read_profile
 from training_stand_in import ALL_PROFILERS, made_up_summary, write_profile
 
 

@@ -163,20 +163,20 @@ set_up_build() { echo build "${@:3}"; }
         (
             "test",
             False,
-            "torch requirements-test.txt requirements-compare.txt requirements-pictures.txt "
+            "torch requirements-test.txt requirements-tools.txt requirements-pictures.txt "
             "requirements-oracle.txt build",
         ),
         (
             "test",
             True,
-            "requirements-test.txt requirements-compare.txt requirements-pictures.txt build",
+            "requirements-test.txt requirements-tools.txt requirements-pictures.txt build",
         ),
         ("peers", False, "torch requirements-oracle.txt build programs"),
         ("peers", True, "build programs"),
         ("golden", False, "torch requirements-oracle.txt"),
         ("golden", True, ""),
-        ("compare", False, "requirements-compare.txt"),
-        ("compare", True, "requirements-compare.txt"),
+        ("tools", False, "requirements-tools.txt"),
+        ("tools", True, "requirements-tools.txt"),
     ],
 )
 def test_what_each_command_sets_up(
@@ -198,7 +198,7 @@ def test_comparing_needs_nothing_of_the_build(checkout: "ScriptCheckout") -> Non
         result = checkout.run(f"{refused}; set_up compare")
         assert result.returncode == 0, result.stderr
     (call,) = (checkout.root / "pip_calls").read_text().splitlines()
-    assert call.endswith("/requirements-compare.txt")
+    assert call.endswith("/requirements-tools.txt")
 
 
 def test_comparing_names_a_missing_python(checkout: "ScriptCheckout") -> None:

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from tinyllama_tools.ratio_statistics import Interval, Ratio, median_interval, ratio_of_turns
+from tinyllama_tools.stats.rank_tests import Interval, Ratio, median_interval, ratio_of_turns
 
 
 def test_ratio_is_the_median_of_neighbours_ratios_not_the_ratio_of_medians() -> None:

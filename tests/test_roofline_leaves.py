@@ -3,7 +3,7 @@
 import pytest
 
 from tinyllama_tools.exercise_3_numbers import bounds, memory_bound_percent
-from tinyllama_tools.roofline.leaves import roofline_point
+from tinyllama_tools.models.roofline import roofline_point
 from worksheet_reading import components, roofline
 
 POINTS = roofline(

@@ -7,8 +7,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tinyllama_tools.profile_files import SCHEMA
-from tinyllama_tools.schema_check import SchemaCheck
+from tinyllama_tools.data.json_files import SchemaCheck
+from tinyllama_tools.data.profiles import SCHEMA
 from training_stand_in import made_up_summary
 
 DOCUMENT = json.loads(SCHEMA.read_text(encoding="utf-8"))

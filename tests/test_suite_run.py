@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools.suite_run import SuiteCase, SuiteError, SuiteProgram, axis_options
+from tinyllama_tools.data.programs import SuiteCase, SuiteError, SuiteProgram, axis_options
 
 TINY = SuiteCase("tiny", "f32", 8, 128)
 OTHER = SuiteCase("tiny", "bf16", 4, 64, variant="qkv+gate_up")

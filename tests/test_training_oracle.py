@@ -17,7 +17,7 @@ import torch
 
 from tinyllama_tools import oracle_checks
 from tinyllama_tools import training_oracle as oracle
-from tinyllama_tools.compact_json import compact_json
+from tinyllama_tools.core.text import compact_json
 from tinyllama_tools.golden_compare import compare_file
 from tinyllama_tools.golden_values import GOLDEN_FOLDER
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from noted_waits import has_noted, noting_waits
-from tinyllama_tools.training_run import TrainingError, TrainingProgram, command_line
+from tinyllama_tools.data.programs import TrainingError, TrainingProgram, command_line
 from training_stand_in import made_up_summary
 
 
@@ -96,7 +96,7 @@ def test_an_interrupted_program_ends_its_step_first(tmp_path: Path) -> None:
     )
     note = tmp_path / "waits"
     code = noting_waits(note) + (
-        "from pathlib import Path; from tinyllama_tools.training_run import TrainingProgram\n"
+        "from pathlib import Path; from tinyllama_tools.data.programs import TrainingProgram\n"
         f"TrainingProgram(Path({str(used.program)!r})).run([], Path({str(tmp_path)!r}) / 'out')"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "scripts")}

@@ -19,7 +19,7 @@ from _pytest.mark import ParameterSet
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from built_programs import built_program
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.core.app import Json
 from workshop_page import (
     FILE_TABLE,
     FOLDER_TABLE,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from built_programs import built_program
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.core.app import Json
 from workshop_page import (
     AS_IT_IS,
     COMMAND_TABLE,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.training_run import TrainingError, TrainingRun
+from tinyllama_tools.data.programs import TrainingError, TrainingRun
 from training_figures import SETS, Figures
 from training_flops import flops_part
 from training_parts import memory_part, operators_part, steps_part, summary_part

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from built_programs import PROJECT_ROOT
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.core.app import Json
 
 PROGRAM = "build/benchmarks/tiny_llama_train"
 OPTION_TABLE = ("where", "options of `tiny_llama_train`", "to know")

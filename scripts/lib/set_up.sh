@@ -13,11 +13,11 @@ source "$library_folder/google_benchmark.sh"
 # shellcheck source=scripts/lib/build.sh
 source "$library_folder/build.sh"
 
-set_up_compare_tools() { set_up_tools requirements-compare.txt "what compares results" compare_tools; }
+set_up_project_tools() { set_up_tools requirements-tools.txt "Python packages of the tools" tools; }
 
 set_up_picture_tools() { set_up_tools requirements-pictures.txt "what draws pictures of a report" picture_tools; }
 
-# After set_up compare: few need pictures, and their driver is large.
+# After set_up tools: few need pictures, and their driver is large.
 set_up_pictures() {
   if environment_has "$project_root/requirements-pictures.txt"; then return 0; fi
   lock_set_up
@@ -26,13 +26,13 @@ set_up_pictures() {
 }
 
 # No compiler, no libtorch: stored results can be compared where nothing could be built, and while something is being built.
-set_up_compare() {
-  if environment_has "$project_root/requirements-compare.txt"; then return 0; fi
+set_up_tools_only() {
+  if environment_has "$project_root/requirements-tools.txt"; then return 0; fi
   local others=()
   lock_set_up
   mapfile -t others < <(packages_but python3 python3-venv)
   set_up_packages "${others[@]}"
-  set_up_compare_tools
+  set_up_project_tools
   unlock_set_up
 }
 
@@ -49,17 +49,17 @@ set_up_torch_trial() { # <folder>; sets trial_folder
   unlock_set_up
 }
 
-# set_up <bench|test|peers|golden|prove|compare>: what that command needs. The oracle's packages go beside torch: where the user's own
-# Python has that, they are the user's to install. What compares results needs no torch, and so goes into .venv in any case.
+# set_up <tools|bench|test|peers|golden|prove>: what that command needs. The oracle's packages go beside torch: where the user's own
+# Python has that, they are the user's to install. The tools need no torch, and so go into .venv in any case.
 set_up() {
   local purpose="$1" own_torch="" needs_oracle="" needed=() not_needed=(python3-venv) targets=() file
-  if [[ "$purpose" == compare ]]; then
-    set_up_compare
+  if [[ "$purpose" == tools ]]; then
+    set_up_tools_only
     return
   fi
   lock_set_up
   if find_own_torch; then own_torch=yes; else needed+=(requirements.txt); fi
-  if [[ "$purpose" == test ]]; then needed+=(requirements-test.txt requirements-compare.txt requirements-pictures.txt); fi
+  if [[ "$purpose" == test ]]; then needed+=(requirements-test.txt requirements-tools.txt requirements-pictures.txt); fi
   if [[ "$purpose" != bench && -z "$own_torch" ]]; then needs_oracle=yes needed+=(requirements-oracle.txt); fi
   for file in "${needed[@]}"; do
     if ! environment_has "$project_root/$file"; then not_needed=(); fi
@@ -73,7 +73,7 @@ set_up() {
   if [[ -z "$own_torch" ]]; then set_up_torch; fi
   if [[ "$purpose" == test ]]; then set_up_tools requirements-test.txt "tools for the tests" test_tools; fi
   if [[ "$purpose" == test ]]; then
-    set_up_compare_tools
+    set_up_project_tools
     set_up_picture_tools
   fi
   if [[ -n "$needs_oracle" ]]; then set_up_tools requirements-oracle.txt "the oracle of the proofs" oracle; fi
@@ -84,4 +84,33 @@ set_up() {
     set_up_build "$(choose_preset)" "$project_root/build" "${targets[@]}"
   fi
   unlock_set_up
+}
+
+# A command of tinyllama_tools, in .venv: after `set_up tools`.
+tool() { PYTHONPATH="$scripts_folder" "$virtual_python" -m tinyllama_tools "$@"; }
+
+# run_tool <bench|peers|""> <command> <argument>...: a bad option, and --help, are told before a build that can take minutes.
+run_tool() {
+  local needs="$1"
+  shift
+  set_up tools
+  if [[ -n "$needs" ]]; then
+    tool --check-options "$@"
+    if wants_help "$@"; then exit; fi
+    set_up "$needs"
+    # the libtorch of this build also serves the commits that compare builds beside it
+    export Torch_DIR="$torch_cmake_folder"
+  fi
+  PYTHONPATH="$scripts_folder" exec "$virtual_python" -m tinyllama_tools "$@"
+}
+
+wants_help() { # <argument>...: up to --, whose rest is another program's
+  local option
+  for option in "$@"; do
+    case "$option" in
+      --) return 1 ;;
+      --help | -h) return 0 ;;
+    esac
+  done
+  return 1
 }

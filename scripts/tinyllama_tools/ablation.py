@@ -19,12 +19,13 @@ from tinyllama_tools.ablation_options import (
 )
 from tinyllama_tools.ablation_page import terminal_text
 from tinyllama_tools.ablation_peers import PeersError, compile_rows, newest_peers, read_times
-from tinyllama_tools.ablation_progress import Progress, duration
 from tinyllama_tools.ablation_run import run_study
 from tinyllama_tools.ablation_study import Study
 from tinyllama_tools.ablation_variants import SpellingBook, ask_program, planned_rows
-from tinyllama_tools.result_files import RESULTS, changed_files, run_folder
-from tinyllama_tools.suite_run import PROJECT, SuiteError, SuiteProgram
+from tinyllama_tools.core.app import PROJECT, RESULTS, changed_files, run_folder
+from tinyllama_tools.core.process import Progress
+from tinyllama_tools.core.text import duration
+from tinyllama_tools.data.programs import SuiteError, SuiteProgram
 
 # Long sequences are worth waiting for: memory needs one iteration only.
 MOST_MEMORY_SECONDS = 120.0

@@ -10,9 +10,8 @@ from pathlib import Path
 from tinyllama_tools.ablation_files import read_study
 from tinyllama_tools.ablation_rows import ratio_text, rows_at
 from tinyllama_tools.ablation_study import BASELINE, Kind, Point, Study
-from tinyllama_tools.ratio_statistics import Ratio
-from tinyllama_tools.result_files import RESULTS
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.core.app import RESULTS, Json
+from tinyllama_tools.stats.rank_tests import Ratio
 
 
 @dataclass(frozen=True)

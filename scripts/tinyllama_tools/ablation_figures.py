@@ -27,8 +27,8 @@ from tinyllama_tools.ablation_peers import HOW_TO
 from tinyllama_tools.ablation_reference import COMPILE, MEMORY_EXERCISE
 from tinyllama_tools.ablation_rows import memory_ratio, ratio_text
 from tinyllama_tools.ablation_study import BASELINE, FUSED, OPTIMIZED, Study
-from tinyllama_tools.markdown_table import markdown_table
-from tinyllama_tools.ratio_statistics import Ratio
+from tinyllama_tools.core.text import markdown_table
+from tinyllama_tools.stats.rank_tests import Ratio
 
 LONG_BATCH = 1
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tinyllama_tools.ablation_page import ablation_page
 from tinyllama_tools.ablation_study import Study
-from tinyllama_tools.compact_json import compact_json
-from tinyllama_tools.result_files import write_whole
+from tinyllama_tools.core.app import write_whole
+from tinyllama_tools.core.text import compact_json
 
 RESULT = "ablation.json"
 PAGE = "ABLATION.md"

@@ -21,7 +21,7 @@ from tinyllama_tools.ablation_study import (
     Table,
 )
 from tinyllama_tools.ablation_tables import launches_heading
-from tinyllama_tools.markdown_table import markdown_table
+from tinyllama_tools.core.text import markdown_table
 
 VERSIONS = (
     RowName(BASELINE, Kind.baseline),

@@ -11,8 +11,9 @@ from tinyllama_tools.ablation_growth import FIT_FROM
 from tinyllama_tools.ablation_measure import Effort
 from tinyllama_tools.ablation_reference import MEMORY_EXERCISE, SWITCHES
 from tinyllama_tools.ablation_study import FUSED, OPTIMIZED, Point
-from tinyllama_tools.option_values import DTYPES, list_of, machine, positive, script_parser, seconds
-from tinyllama_tools.suite_run import PROJECT, problem_sizes
+from tinyllama_tools.core.app import PROJECT
+from tinyllama_tools.core.options import DTYPES, list_of, machine, positive, script_parser, seconds
+from tinyllama_tools.data.programs import problem_sizes
 
 PARTS = ("main", "batches", "types", "memory", "gates")
 EPILOG = """\

@@ -8,7 +8,7 @@ from tinyllama_tools.ablation_figures import compile_lines, impact_lines, memory
 from tinyllama_tools.ablation_metrics import batch_lines, success_lines, type_lines
 from tinyllama_tools.ablation_study import Study
 from tinyllama_tools.ablation_tables import grid_lines, main_lines, rule_section
-from tinyllama_tools.markdown_table import cell, markdown_table
+from tinyllama_tools.core.text import cell, markdown_table
 
 INTRODUCTION = """\
 Every optimisation alone, all together, and removed again from the best set: the workshop's tables

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tinyllama_tools.ablation_study import BASELINE, OPTIMIZED, Json, Point, Table
-from tinyllama_tools.ratio_statistics import ratio_of_turns
-from tinyllama_tools.suite_run import UNITS
+from tinyllama_tools.data.programs import UNITS
+from tinyllama_tools.stats.rank_tests import ratio_of_turns
 
 PROJECT = Path(__file__).resolve().parents[2]
 COMPILED = "peer:compile"

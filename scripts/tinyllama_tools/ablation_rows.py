@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinyllama_tools.ablation_study import BASELINE, OPTIMIZED, Cell, Kind, Point, RowName, Table
-from tinyllama_tools.ratio_statistics import Ratio, ratio_of_turns
+from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 TERA = 1e12
 NO_DIFFERENCE = "~"

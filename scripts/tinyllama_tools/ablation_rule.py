@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tinyllama_tools.ablation_rows import is_decisive, ratio_of_cells
 from tinyllama_tools.ablation_study import OPTIMIZED, Kind, Point, RowName, Table
-from tinyllama_tools.ratio_statistics import Ratio
+from tinyllama_tools.stats.rank_tests import Ratio
 
 
 @dataclass(frozen=True)

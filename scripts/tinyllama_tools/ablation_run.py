@@ -18,7 +18,7 @@ from tinyllama_tools.ablation_options import (
 )
 from tinyllama_tools.ablation_study import Kind, Point, RowName, Study
 from tinyllama_tools.ablation_variants import removed_rows
-from tinyllama_tools.suite_run import SuiteError, SuiteProgram
+from tinyllama_tools.data.programs import SuiteError, SuiteProgram
 
 Save = Callable[[], None]
 

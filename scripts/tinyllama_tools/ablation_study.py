@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-from tinyllama_tools.suite_run import SuiteCase
+from tinyllama_tools.data.programs import SuiteCase
 
 Json = dict[str, Any]
 BASELINE = "baseline"

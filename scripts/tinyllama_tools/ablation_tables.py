@@ -19,7 +19,7 @@ from tinyllama_tools.ablation_rows import NO_DIFFERENCE, Row, rows_at
 from tinyllama_tools.ablation_rule import Rule, check_rule
 from tinyllama_tools.ablation_study import OPTIMIZED, Kind, Point, RowName, Study, Table
 from tinyllama_tools.ablation_variants import resolved_switches
-from tinyllama_tools.markdown_table import markdown_table
+from tinyllama_tools.core.text import markdown_table
 
 MOST_SHOWN = 20
 NOT_BRIEF = ("workshop", "samples/s", "allocations")

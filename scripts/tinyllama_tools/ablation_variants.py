@@ -16,7 +16,7 @@ from tinyllama_tools.ablation_study import (
     Table,
     removed_row,
 )
-from tinyllama_tools.suite_run import SuiteProgram
+from tinyllama_tools.data.programs import SuiteProgram
 
 RESOLVED = re.compile(rf"\b{OPTIMIZED} = ([a-z0-9_+]+)")
 

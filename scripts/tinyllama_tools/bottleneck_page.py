@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tinyllama_tools.ablation_evidence import Evidence
 from tinyllama_tools.bottlenecks import HIGH_IMPACT, QUADRANTS, Bottleneck
-from tinyllama_tools.markdown_table import markdown_table
-from tinyllama_tools.profile_text import NOT_MEASURED, number, percent, shown, speedup
+from tinyllama_tools.core.text import NOT_MEASURED, markdown_table, number, percent, speedup
+from tinyllama_tools.core.text import shown_path as shown
 
 HEADER = (
     "priority",

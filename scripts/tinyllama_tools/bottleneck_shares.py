@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.core.app import Json
 
 # Operators and runtime calls that get or return memory, and do nothing else.
 ALLOCATION = re.compile(

@@ -29,7 +29,7 @@ from tinyllama_tools.bottleneck_shares import (
     swiglu_factor,
     swiglu_share,
 )
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.core.app import Json
 
 # The smallest speedup that the worksheet's table expects of any category.
 HIGH_IMPACT = 1.1

@@ -10,15 +10,14 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
+from tinyllama_tools.core.app import write_whole
+from tinyllama_tools.data.profiles import BadProfileError
+from tinyllama_tools.data.programs import SuiteError, TrainingError, TrainingProgram
 from tinyllama_tools.exercise_1 import run_exercise_1
 from tinyllama_tools.exercise_2 import run_exercise_2
 from tinyllama_tools.exercise_3 import run_exercise_3
 from tinyllama_tools.exercise_options import parse_options, program_arguments
 from tinyllama_tools.exercise_sheet import Sheet, say
-from tinyllama_tools.profile_files import BadProfileError
-from tinyllama_tools.result_files import write_whole
-from tinyllama_tools.suite_run import SuiteError
-from tinyllama_tools.training_run import TrainingError, TrainingProgram
 from tinyllama_tools.worksheet import unanswered
 
 FAILED, BAD = 1, 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
+from tinyllama_tools.core.app import RESULTS
+from tinyllama_tools.data.programs import TrainingProgram
 from tinyllama_tools.exercise_1_answers import closing_section, expected_section, questions_section
 from tinyllama_tools.exercise_1_bottlenecks import bottleneck_section
 from tinyllama_tools.exercise_1_page import (
@@ -28,8 +30,6 @@ from tinyllama_tools.exercise_runs import (
     was_interrupted,
 )
 from tinyllama_tools.exercise_sheet import Sheet, failure_lines, head, say
-from tinyllama_tools.result_files import RESULTS
-from tinyllama_tools.training_run import TrainingProgram
 
 STEPS = 20
 

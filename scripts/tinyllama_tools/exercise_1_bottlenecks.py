@@ -12,8 +12,8 @@ from tinyllama_tools.bottlenecks import (
     rank_bottlenecks,
     recommended,
 )
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.exercise_1_page import BaselineRuns
-from tinyllama_tools.suite_run import Json
 from tinyllama_tools.worksheet import NOT_MEASURED, percent, question, table
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.exercise_1_rules import group_shares, peak_place, spike_text, spike_verdict
 from tinyllama_tools.exercise_runs import MeasuredRun, median_step_seconds, samples_per_second
 from tinyllama_tools.memory_timeline import PAGE
-from tinyllama_tools.suite_run import Json
 from tinyllama_tools.worksheet import (
     boxes,
     megabytes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.exercise_1_page import BaselineRuns
 from tinyllama_tools.exercise_1_rules import (
     BATCH_SCALING,
@@ -20,7 +21,6 @@ from tinyllama_tools.exercise_1_rules import (
     small_calls_percent,
 )
 from tinyllama_tools.exercise_runs import MeasuredRun
-from tinyllama_tools.suite_run import Json
 from tinyllama_tools.worksheet import Verdict, boxes, megabytes, number, percent, table, tick
 from tinyllama_tools.worksheet_rules import (
     above,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from tinyllama_tools.roofline.leaves import roofline_point
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.models.roofline import roofline_point
 from tinyllama_tools.working_operators import working_rows
 from tinyllama_tools.worksheet import Verdict, megabytes, number, percent
 from tinyllama_tools.worksheet_rules import is_largest

@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from tinyllama_tools.core.app import RESULTS
+from tinyllama_tools.data.programs import TrainingProgram
 from tinyllama_tools.exercise_2_answers import (
     closing_section,
     expected_section,
@@ -30,9 +32,7 @@ from tinyllama_tools.exercise_runs import (
 )
 from tinyllama_tools.exercise_sheet import Sheet, failure_lines, head, say
 from tinyllama_tools.memory_optimizations import known_effects
-from tinyllama_tools.result_files import RESULTS
 from tinyllama_tools.size_predictions import Predictor, predict
-from tinyllama_tools.training_run import TrainingProgram
 
 
 def worksheet(runs: MemoryRuns, limit: Limit, references: Path) -> list[str]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.worksheet import NOT_MEASURED, Verdict, megabytes, number, percent
 from tinyllama_tools.worksheet_rules import above, is_largest, ratio, within
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import dataclass
 
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.exercise_runs import MeasuredRun, PlannedRun, missing_of
-from tinyllama_tools.laws.points import GridPoint
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.stats.laws import GridPoint
 
 HOTSPOTS, BANDWIDTH, LONGEST_RUN = "memory_hotspots", "bandwidth", "longest_sequence"
 OPERATORS = ("--enable-pytorch-profiler",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from tinyllama_tools.data.programs import TrainingProgram
 from tinyllama_tools.exercise_3_plan import step_5, step_6
 from tinyllama_tools.exercise_3_questions import (
     criteria,
@@ -30,7 +31,6 @@ from tinyllama_tools.exercise_runs import INTERRUPTED as STOPPED
 from tinyllama_tools.exercise_runs import was_interrupted
 from tinyllama_tools.exercise_sheet import Sheet, failure_lines, head
 from tinyllama_tools.size_predictions import Predictor, predict
-from tinyllama_tools.training_run import TrainingProgram
 
 TITLE = "Exercise 3: bottleneck identification and optimization planning"
 INTERRUPTED, FAILED = 130, 1

@@ -8,8 +8,8 @@ from tinyllama_tools.ablation_evidence import Evidence
 from tinyllama_tools.ablation_rows import ratio_text, shows_difference
 from tinyllama_tools.bottleneck_shares import recorded_part
 from tinyllama_tools.bottlenecks import amdahl
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.exercise_3_numbers import FLOP_GROUPS, memory_bound_percent
-from tinyllama_tools.suite_run import Json
 
 # What passes over memory once instead of twice.
 HALF_THE_TRAFFIC = 2.0

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from tinyllama_tools.ablation_evidence import Evidence
 from tinyllama_tools.ablation_files import read_study
 from tinyllama_tools.bottlenecks import Bottleneck
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.exercise_1_rules import component_percent
 from tinyllama_tools.exercise_runs import MeasuredRun, median_step_seconds
-from tinyllama_tools.roofline.leaves import roofline_point
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.models.roofline import roofline_point
 from tinyllama_tools.worksheet_rules import ratio
 
 QKV, ATTENTION, SWIGLU = "QKV projections", "Attention computation", "SwiGLU gate/up"

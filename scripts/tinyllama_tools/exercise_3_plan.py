@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinyllama_tools.bottlenecks import WORTHWHILE_SPEEDUP, Bottleneck
+from tinyllama_tools.core.text import cell
 from tinyllama_tools.exercise_3_numbers import (
     ATTENTION,
     DISJOINT,
@@ -17,7 +18,6 @@ from tinyllama_tools.exercise_3_numbers import (
     speedup_together,
 )
 from tinyllama_tools.exercise_3_runs import VERSION_2, Findings
-from tinyllama_tools.markdown_table import cell
 from tinyllama_tools.worksheet import (
     NOT_MEASURED,
     Figure,

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from tinyllama_tools.ablation_evidence import Evidence, find_evidence
 from tinyllama_tools.bottlenecks import Bottleneck, rank_bottlenecks
+from tinyllama_tools.core.app import Json, write_whole
+from tinyllama_tools.core.text import shown_path as shown
+from tinyllama_tools.data.programs import SuiteError, TrainingError, TrainingProgram, problem_sizes
 from tinyllama_tools.exercise_3_sizes import Forecasts, SizeStudy
 from tinyllama_tools.exercise_runs import (
     INTERRUPTED,
@@ -28,14 +31,10 @@ from tinyllama_tools.profile_set import (
     ProfileSet,
     read_profile_set,
 )
-from tinyllama_tools.profile_text import shown
-from tinyllama_tools.result_files import write_whole
 from tinyllama_tools.size_predictions import Prediction, Predictor, Question
 from tinyllama_tools.study import fixed_plans, run_sizes
 from tinyllama_tools.study_plan import Settings, plan_sizes
 from tinyllama_tools.study_run import SizeResult
-from tinyllama_tools.suite_run import Json, SuiteError, problem_sizes
-from tinyllama_tools.training_run import TrainingError, TrainingProgram
 
 ANALYSIS, DETAILED = "bottleneck_analysis", "detailed_analysis"
 TOP = 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tinyllama_tools.data.programs import problem_sizes
 from tinyllama_tools.exercise_3_scaling import GIGA, RATES, all_sources, throughput_exponent
 from tinyllama_tools.exercise_3_sizes import (
     SizeStudy,
@@ -15,7 +16,6 @@ from tinyllama_tools.exercise_3_sizes import (
     shares,
 )
 from tinyllama_tools.exercise_runs import MeasuredRun, samples_per_second
-from tinyllama_tools.suite_run import problem_sizes
 from tinyllama_tools.worksheet import Verdict, number, percent, table, tick
 from tinyllama_tools.worksheet_rules import all_hold, expected
 

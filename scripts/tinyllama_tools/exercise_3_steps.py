@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 
-from tinyllama_tools.ablation_progress import duration
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.text import cell, duration
+from tinyllama_tools.core.text import shown_path as shown
 from tinyllama_tools.exercise_1_rules import COPIES, PRODUCTS
 from tinyllama_tools.exercise_3_runs import DETAILED, TOP, AnalysedRun, Findings
 from tinyllama_tools.exercise_runs import UTILIZATION
-from tinyllama_tools.markdown_table import cell
+from tinyllama_tools.models.roofline import ON_THE_ROOF_PERCENT, POSITIONS, roofline_position
 from tinyllama_tools.profile_page import REPORT
 from tinyllama_tools.profile_tables import operator_shares
-from tinyllama_tools.profile_text import shown
-from tinyllama_tools.roofline.position import ON_THE_ROOF_PERCENT, POSITIONS, roofline_position
-from tinyllama_tools.suite_run import Json
 from tinyllama_tools.worksheet import (
     NOT_MEASURED,
     Verdict,

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.option_values import list_of, minutes, positive, script_parser
-from tinyllama_tools.result_files import RESULTS
-from tinyllama_tools.suite_run import PROJECT, problem_sizes
+from tinyllama_tools.core.app import PROJECT, RESULTS
+from tinyllama_tools.core.options import list_of, minutes, positive, script_parser
+from tinyllama_tools.data.programs import problem_sizes
 
 EXERCISES = (1, 2, 3)
 DIMENSIONS = (

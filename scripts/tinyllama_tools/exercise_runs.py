@@ -8,10 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.data.profiles import SUMMARY
+from tinyllama_tools.data.programs import (
+    REFUSED_OPTIONS,
+    TrainingError,
+    TrainingProgram,
+    command_line,
+)
 from tinyllama_tools.memory_timeline import draw_timelines
-from tinyllama_tools.profile_files import SUMMARY
-from tinyllama_tools.suite_run import REFUSED_OPTIONS, Json
-from tinyllama_tools.training_run import TrainingError, TrainingProgram, command_line
 from tinyllama_tools.worksheet import Figure
 
 # Parts of the summary that are files of their own, which a reader of the worksheet opens.

@@ -18,7 +18,7 @@ from transformers import LlamaForCausalLM
 from transformers.masking_utils import create_causal_mask
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from tinyllama_tools.compact_json import compact_json
+from tinyllama_tools.core.text import compact_json
 from tinyllama_tools.flop_grid import named_sizes, small_sizes
 from tinyllama_tools.oracle import Size, llama_config
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.case_costs import ask_json
-from tinyllama_tools.grid_files import FRONTIER
-from tinyllama_tools.reading.case_name import STEP, TRAIN, CaseName
-from tinyllama_tools.result_files import write_whole
-from tinyllama_tools.suite_run import SuiteError, problem_sizes
+from tinyllama_tools.core.app import write_whole
+from tinyllama_tools.data.names import STEP, TRAIN, CaseName
+from tinyllama_tools.data.programs import SuiteError, ask_json, problem_sizes
+from tinyllama_tools.data.studies import FRONTIER
 
 KIND, SCHEMA_VERSION = "frontier", 1
 VARIANTS, DTYPES = ("baseline", "optimized"), ("f32", "bf16")

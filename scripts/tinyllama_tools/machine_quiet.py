@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.exercise_runs import MeasuredRun, plain_steps
-from tinyllama_tools.suite_run import Json
 from tinyllama_tools.worksheet import milliseconds
 
 MOST_DIFFERENCE_PERCENT = 20.0

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinyllama_tools.laws.points import GridPoint
-from tinyllama_tools.laws.relative_fit import fit_relative
-from tinyllama_tools.laws.terms import BASE, LINEAR, QUADRATIC
+from tinyllama_tools.stats.law_fits import fit_relative
+from tinyllama_tools.stats.laws import BASE, LINEAR, QUADRATIC, GridPoint
 
 TERMS = (BASE, LINEAR, QUADRATIC)
 

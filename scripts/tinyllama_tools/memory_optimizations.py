@@ -8,9 +8,8 @@ from pathlib import Path
 
 from tinyllama_tools.ablation_files import read_study
 from tinyllama_tools.ablation_study import BASELINE, Cell, Point, Study
+from tinyllama_tools.core.app import RESULTS, Json
 from tinyllama_tools.exercise_runs import MeasuredRun
-from tinyllama_tools.result_files import RESULTS
-from tinyllama_tools.suite_run import Json
 
 FLASH = "Flash Attention"
 CHECKPOINTING = "Gradient Checkpointing"

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from tinyllama_tools.result_files import write_whole
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.core.app import Json, write_whole
 
 TIMELINE = "memory_timeline.json"
 PAGE = "memory_timeline.html"

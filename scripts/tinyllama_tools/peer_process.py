@@ -11,9 +11,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tinyllama_tools.core.app import PROJECT
+from tinyllama_tools.core.process import last_words
 from tinyllama_tools.peer_forms import PeerForm
 from tinyllama_tools.peer_malloc import CachingMalloc
-from tinyllama_tools.suite_run import PROJECT, last_words
 
 Json = dict[str, Any]
 SCRIPTS = PROJECT / "scripts"

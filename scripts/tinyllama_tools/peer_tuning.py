@@ -9,12 +9,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 
+from tinyllama_tools.data.programs import SuiteCase
 from tinyllama_tools.peer_forms import FORMS, HIGHEST, PeerForm
 from tinyllama_tools.peer_malloc import CachingMalloc, caching_malloc, glibc_that_keeps
 from tinyllama_tools.peer_process import PeerProcess, start_peer
 from tinyllama_tools.peers_sides import PeerSide
 from tinyllama_tools.peers_turns import CaseRun, Effort, measure_case
-from tinyllama_tools.suite_run import SuiteCase
 
 Alternative = tuple[PeerForm, CachingMalloc]
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tinyllama_tools.core.app import PROJECT, RESULTS, changed_files, run_folder, write_whole
+from tinyllama_tools.data.programs import SuiteCase, SuiteError, SuiteProgram
 from tinyllama_tools.peer_forms import FORMS, PeerForm
 from tinyllama_tools.peer_malloc import caching_malloc
 from tinyllama_tools.peer_process import PeerProcess, start_peer
@@ -21,8 +23,6 @@ from tinyllama_tools.peers_page import peers_page
 from tinyllama_tools.peers_result import merged, peers_document
 from tinyllama_tools.peers_sides import OurSide, PeerSide
 from tinyllama_tools.peers_turns import CaseRun, measure_case
-from tinyllama_tools.result_files import RESULTS, changed_files, run_folder, write_whole
-from tinyllama_tools.suite_run import PROJECT, SuiteCase, SuiteError, SuiteProgram
 
 Json = dict[str, Any]
 # The quickest case there is: it says what our program runs on, and that it runs.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.option_values import (
+from tinyllama_tools.core.options import (
     list_of,
     machine,
     positive,
@@ -15,10 +15,10 @@ from tinyllama_tools.option_values import (
     seconds,
     variants,
 )
+from tinyllama_tools.data.programs import SuiteCase, problem_sizes
 from tinyllama_tools.peer_forms import DTYPES, FORMS
 from tinyllama_tools.peers_sides import step_flops
 from tinyllama_tools.peers_turns import Effort
-from tinyllama_tools.suite_run import SuiteCase, problem_sizes
 
 VARIANTS = ("baseline", "optimized")
 # full_step in the default grid of tiny_llama_bench (DEFAULT_GRID_OF[size]: batches, sequences), and

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinyllama_tools.markdown_table import markdown_table
+from tinyllama_tools.core.text import markdown_table
+from tinyllama_tools.data.programs import UNITS
 from tinyllama_tools.peer_forms import PREFIX
-from tinyllama_tools.ratio_statistics import Ratio
-from tinyllama_tools.suite_run import UNITS
+from tinyllama_tools.stats.rank_tests import Ratio
 
 Json = dict[str, Any]
 

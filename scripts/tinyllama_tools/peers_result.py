@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tinyllama_tools.data.programs import SuiteCase
 from tinyllama_tools.peers_sides import OurSide, PeerSide, of_variant, step_flops
 from tinyllama_tools.peers_turns import CaseRun, Effort, SideRun
-from tinyllama_tools.suite_run import SuiteCase
 
 Json = dict[str, Any]
 

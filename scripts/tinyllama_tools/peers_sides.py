@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tinyllama_tools.data.programs import CaseRun as SuiteCaseRun
+from tinyllama_tools.data.programs import SuiteCase, SuiteError, SuiteProgram, problem_sizes
 from tinyllama_tools.peer_forms import PeerForm
 from tinyllama_tools.peer_process import PeerError, PeerProcess
 from tinyllama_tools.peers_turns import SideError, SideSkip
-from tinyllama_tools.suite_run import CaseRun as SuiteCaseRun
-from tinyllama_tools.suite_run import SuiteCase, SuiteError, SuiteProgram, problem_sizes
 
 Json = dict[str, Any]
 # What our program needs of a step besides the timed ones: it refuses a case that it cannot warm up,

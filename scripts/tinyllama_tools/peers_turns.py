@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tinyllama_tools.ratio_statistics import Ratio, ratio_of_turns
-from tinyllama_tools.suite_run import SuiteCase
+from tinyllama_tools.data.programs import SuiteCase
+from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 
 class SideError(Exception):

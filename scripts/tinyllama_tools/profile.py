@@ -10,16 +10,15 @@ from pathlib import Path
 
 from tinyllama_tools.ablation_evidence import Evidence, find_evidence, read_evidence
 from tinyllama_tools.ablation_files import read_study
+from tinyllama_tools.core.app import RESULTS, Json, run_folder, write_whole
+from tinyllama_tools.data.profiles import BadProfileError
+from tinyllama_tools.data.programs import TrainingError, TrainingProgram
 from tinyllama_tools.memory_timeline import draw_timelines
 from tinyllama_tools.profile_compare import comparison_text
-from tinyllama_tools.profile_files import BadProfileError
 from tinyllama_tools.profile_options import parse_options, program_options
 from tinyllama_tools.profile_page import report_path, report_text
 from tinyllama_tools.profile_runs import ProfileRuns
 from tinyllama_tools.profile_set import ProfileSet, read_profile_set
-from tinyllama_tools.result_files import RESULTS, run_folder, write_whole
-from tinyllama_tools.suite_run import Json
-from tinyllama_tools.training_run import TrainingError, TrainingProgram
 
 COMPARISON = "comparison_report.md"
 FAILED, BAD, INTERRUPTED = 1, 2, 130

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tinyllama_tools.markdown_table import markdown_table
-from tinyllama_tools.profile_set import ProfileSet
-from tinyllama_tools.profile_tables import operator_shares
-from tinyllama_tools.profile_text import (
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.text import (
+    markdown_table,
     mebibytes,
     milliseconds,
     number,
     percent,
     section,
-    shown,
     speedup,
 )
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.core.text import shown_path as shown
+from tinyllama_tools.profile_set import ProfileSet
+from tinyllama_tools.profile_tables import operator_shares
 
 # Different here, two profiles are not two versions of the same work.
 SAME_WORK = (

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.option_values import DTYPES, positive
-from tinyllama_tools.suite_run import PROJECT, problem_sizes
+from tinyllama_tools.core.app import PROJECT
+from tinyllama_tools.core.options import DTYPES, positive
+from tinyllama_tools.data.programs import problem_sizes
 
 # What the program is given as it stands.
 PASSED_ON = ("size", "batch_size", "seq_len", "num_steps", "dtype", "variant", "device", "threads")

@@ -8,7 +8,19 @@ from pathlib import Path
 from tinyllama_tools.ablation_evidence import Evidence
 from tinyllama_tools.bottleneck_page import bottleneck_lines, matrix_lines
 from tinyllama_tools.bottlenecks import rank_bottlenecks
-from tinyllama_tools.markdown_table import markdown_table
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.text import (
+    facts,
+    markdown_table,
+    mebibytes,
+    milliseconds,
+    number,
+    percent,
+    rate,
+    section,
+)
+from tinyllama_tools.core.text import shown_path as shown
+from tinyllama_tools.models.roofline import POSITIONS, roofline_position
 from tinyllama_tools.profile_set import BASELINE, TITLES, ProfileSet
 from tinyllama_tools.profile_tables import (
     component_table,
@@ -17,19 +29,7 @@ from tinyllama_tools.profile_tables import (
     shape_table,
     total_time_table,
 )
-from tinyllama_tools.profile_text import (
-    facts,
-    mebibytes,
-    milliseconds,
-    number,
-    percent,
-    rate,
-    section,
-    shown,
-)
 from tinyllama_tools.profiler_overhead import overhead_lines
-from tinyllama_tools.roofline.position import POSITIONS, roofline_position
-from tinyllama_tools.suite_run import Json
 
 REPORT = "performance_summary_report.md"
 SUMMARY_ROWS = 20

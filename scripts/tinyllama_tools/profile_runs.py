@@ -10,6 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tinyllama_tools.core.app import Json, write_whole
+from tinyllama_tools.data.programs import (
+    REFUSED_OPTIONS,
+    TrainingError,
+    TrainingProgram,
+    TrainingRun,
+    command_line,
+)
 from tinyllama_tools.profile_set import (
     BASELINE,
     BASELINE_FOLDER,
@@ -22,9 +30,6 @@ from tinyllama_tools.profile_set import (
     ProfileSet,
     read_profile_set,
 )
-from tinyllama_tools.result_files import write_whole
-from tinyllama_tools.suite_run import REFUSED_OPTIONS, Json
-from tinyllama_tools.training_run import TrainingError, TrainingProgram, TrainingRun, command_line
 
 LOG = "training_output.log"
 # `warning: ...`, `error: ...`, and libtorch's own `[W1122 10:20:30 file.cpp:1] ...`

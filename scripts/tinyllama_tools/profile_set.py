@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinyllama_tools.profile_files import BadProfileError, Profile, read_profile
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.data.profiles import BadProfileError, Profile, read_profile
 
 RUNS_FILE = "profile_runs.json"
 RUNS_VERSION = 1

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tinyllama_tools.bottleneck_shares import component_percent
-from tinyllama_tools.markdown_table import markdown_table
-from tinyllama_tools.profile_text import milliseconds, number, percent
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.text import markdown_table, milliseconds, number, percent
 
 # What belongs to attention and to the feed-forward network; all else is other.
 PARTS: Mapping[str, tuple[str, ...]] = {"attention": ("attention/",), "FFN": ("ffn/",)}

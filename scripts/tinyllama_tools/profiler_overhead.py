@@ -5,10 +5,9 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from tinyllama_tools.markdown_table import markdown_table
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.text import markdown_table, milliseconds, number, percent
 from tinyllama_tools.profile_set import BASELINE, MEMORY, OPERATORS, SECTIONS, TITLES, ProfileSet
-from tinyllama_tools.profile_text import milliseconds, number, percent
-from tinyllama_tools.suite_run import Json
 
 OVERHEAD_KEYS = {
     OPERATORS: "operator_profiling_overhead_percent",

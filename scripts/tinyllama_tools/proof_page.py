@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.deliberate_faults import FaultOutcome
-from tinyllama_tools.markdown_table import markdown_table
 from tinyllama_tools.proof_rows import ProofRow
 
 INTRODUCTION = """\

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.case_costs import CaseCost, ask_costs
-from tinyllama_tools.reading.case_name import STEP
-from tinyllama_tools.suite_run import PROGRAM, SuiteError
+from tinyllama_tools.data.names import STEP
+from tinyllama_tools.data.programs import PROGRAM, CaseCost, SuiteError, ask_costs
 
 
 @dataclass(frozen=True)

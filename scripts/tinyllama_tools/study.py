@@ -9,8 +9,16 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tinyllama_tools.ablation_progress import Progress
-from tinyllama_tools.compare.interrupts import INTERRUPTED, ended_as_by_ctrl_c
+from tinyllama_tools.core.app import (
+    INTERRUPTED,
+    PROJECT,
+    BadInputError,
+    ended_as_by_ctrl_c,
+    write_whole,
+)
+from tinyllama_tools.core.process import Progress
+from tinyllama_tools.core.text import shown_path as shown
+from tinyllama_tools.data.programs import SuiteError, TrainingError, TrainingProgram, problem_sizes
 from tinyllama_tools.grid_study.command import (
     begin_study,
     check_plan,
@@ -20,17 +28,12 @@ from tinyllama_tools.grid_study.command import (
     run_study,
     unfinished_study,
 )
-from tinyllama_tools.profile_text import shown
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.result_files import write_whole
 from tinyllama_tools.size_predictions import Predictor, Question, predict
 from tinyllama_tools.study_earlier import earlier_rate, with_earlier
 from tinyllama_tools.study_options import parse_options
 from tinyllama_tools.study_page import banner, comparison, ending, next_steps, study_page
 from tinyllama_tools.study_plan import Settings, SizePlan, plan_sizes, plan_table, plan_with_rate
 from tinyllama_tools.study_run import SizeResult, run_size, study_folder
-from tinyllama_tools.suite_run import PROJECT, SuiteError, problem_sizes
-from tinyllama_tools.training_run import TrainingError, TrainingProgram
 
 FAILED, BAD = 1, 2
 Say = Callable[[str], None]

@@ -7,11 +7,12 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.profile_files import BadProfileError, read_profile
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.data.profiles import BadProfileError, read_profile
+from tinyllama_tools.data.programs import problem_sizes
 from tinyllama_tools.size_predictions import Prediction
 from tinyllama_tools.study_plan import Rate, Settings
 from tinyllama_tools.study_run import CONFIG, PROFILES, SUMMARY, SizeResult
-from tinyllama_tools.suite_run import Json, problem_sizes
 
 # Of a folder's name: 20251014_123456.
 TIME_LENGTH = 15

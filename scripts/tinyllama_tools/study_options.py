@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from tinyllama_tools.core.app import PROJECT, RESULTS
+from tinyllama_tools.core.options import DTYPES, list_of, minutes, positive, script_parser
+from tinyllama_tools.data.programs import problem_sizes
 from tinyllama_tools.grid_study.options import add_grid_options, finish_grid_options
-from tinyllama_tools.option_values import DTYPES, list_of, minutes, positive, script_parser
-from tinyllama_tools.result_files import RESULTS
-from tinyllama_tools.suite_run import PROJECT, problem_sizes
 
 EPILOG = """\
 Each size goes to results/performance_results_SIZE_TIME/: config.json, training_output.log,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.ablation_progress import duration
-from tinyllama_tools.markdown_table import markdown_table
-from tinyllama_tools.profile_text import shown
+from tinyllama_tools.core.text import duration, markdown_table
+from tinyllama_tools.core.text import shown_path as shown
 from tinyllama_tools.study_plan import MIB, Settings, SizePlan
 from tinyllama_tools.study_run import PROFILES, SizeResult
 

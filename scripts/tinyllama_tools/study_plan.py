@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tinyllama_tools.ablation_progress import duration
-from tinyllama_tools.markdown_table import markdown_table
+from tinyllama_tools.core.text import duration, markdown_table
+from tinyllama_tools.data.programs import TrainingError, TrainingProgram, problem_sizes
 from tinyllama_tools.size_predictions import Prediction
-from tinyllama_tools.suite_run import problem_sizes
-from tinyllama_tools.training_run import TrainingError, TrainingProgram
 
 # The first is left out of the average.
 SAMPLE_STEPS = 3

@@ -10,13 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinyllama_tools.ablation_progress import Progress
-from tinyllama_tools.profile_files import BadProfileError, read_profile
-from tinyllama_tools.profile_text import shown
-from tinyllama_tools.result_files import write_whole
+from tinyllama_tools.core.app import Json, write_whole
+from tinyllama_tools.core.process import Progress
+from tinyllama_tools.core.text import shown_path as shown
+from tinyllama_tools.data.profiles import BadProfileError, read_profile
+from tinyllama_tools.data.programs import (
+    TrainingError,
+    TrainingProgram,
+    TrainingRun,
+    command_line,
+    problem_sizes,
+)
 from tinyllama_tools.study_plan import Settings, SizePlan
-from tinyllama_tools.suite_run import Json, problem_sizes
-from tinyllama_tools.training_run import TrainingError, TrainingProgram, TrainingRun, command_line
 
 CONFIG, LOG, SUMMARY = "config.json", "training_output.log", "performance_summary.json"
 PROFILES = "pytorch_profiles"

@@ -16,7 +16,7 @@ import torch
 import transformers
 from transformers import LlamaForCausalLM
 
-from tinyllama_tools.compact_json import compact_json
+from tinyllama_tools.core.text import compact_json
 from tinyllama_tools.flop_grid import named_sizes
 from tinyllama_tools.oracle import Float64Mode, Size, build_model, cast_parameters, make_portable
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinyllama_tools.markdown_table import markdown_table
+from tinyllama_tools.core.text import markdown_table
 
 NOT_MEASURED = "not measured"
 MEGABYTE = 2**20

@@ -26,7 +26,7 @@ from cli_program import (
 )
 from jsonschema import Draft202012Validator
 
-from tinyllama_tools.reading.peaks import SHARES
+from tinyllama_tools.data.machine import SHARES
 
 WithPeaks = Callable[..., list[str]]
 PARTS = [*SMALL_MODEL, "--batch=2,3", "--seq=8", "--components=ffn,loss,rms_norm"]

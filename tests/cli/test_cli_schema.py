@@ -10,8 +10,8 @@ import pytest
 from cli_program import FinishedRun, Json, read_json
 from jsonschema import Draft202012Validator
 
-from tinyllama_tools.reading.peaks import SHARES
-from tinyllama_tools.reading.result_reader import current_result
+from tinyllama_tools.data.machine import SHARES
+from tinyllama_tools.data.results import current_result
 
 STEP = "full_step/train/baseline/custom/bf16/batch:2/seq:8/manual_time"
 NORM = "rms_norm/forward/baseline/custom/f32/batch:2/seq:8/manual_time"

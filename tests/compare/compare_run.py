@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tinyllama_tools.compare.main import main
+from tools import compare as main
 
 Json = dict[str, object]
 # few blocks, so that a run takes a second

@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.history.entries import CaseEntry, Machine, ResultEntry
-from tinyllama_tools.suite_run import Json
 
 CASE = "ffn/forward_backward/baseline/tiny/f32/batch:8/seq:128"
 OTHER_CASE = "loss/forward_backward/baseline/tiny/f32/batch:8/seq:128"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tinyllama_tools.judging import signed_rank
+from tinyllama_tools.stats import rank_tests as signed_rank
 
 
 def signed_rank_p_value(values: Sequence[float]) -> float:

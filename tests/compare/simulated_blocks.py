@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinyllama_tools.calibrate.simulate import BETWEEN, SCENARIOS, WITHIN, Shape, Sides
-from tinyllama_tools.judging.block_summary import BlockSummary, summarise_pairs
-from tinyllama_tools.judging.blocks import Block
+from tinyllama_tools.stats.looks import Block, BlockSummary, summarise_pairs
 
 Array = NDArray[np.float64]
 Rows = tuple[Array, Array]

@@ -18,9 +18,9 @@ from tinyllama_tools.compare.comparison import (
     Comparison,
     CounterChange,
     Interval,
-    PartChange,
 )
-from tinyllama_tools.judging.outcome import Outcome
+from tinyllama_tools.stats.attribution import PartChange
+from tinyllama_tools.stats.verdicts import Outcome
 
 Json = dict[str, Any]
 AXES = "baseline/tiny/f32/batch:8/seq:128"

@@ -9,9 +9,9 @@ import pytest
 from stored_samples import ATTENTION, BLOCK, EMBEDDING, FFN, LOSS, NORM, OPTIMIZER, STEP, TIMES
 
 from tinyllama_tools.compare.attribution_tree import attributions, layers_by_size
-from tinyllama_tools.judging.block_summary import BlockSummary
-from tinyllama_tools.reading.case_name import parse_case_name
-from tinyllama_tools.reading.whole_and_parts import Parts, parts_of
+from tinyllama_tools.data.names import parse_case_name
+from tinyllama_tools.data.parts import Parts, parts_of
+from tinyllama_tools.stats.looks import BlockSummary
 
 LAYERS = 4
 

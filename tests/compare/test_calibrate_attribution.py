@@ -11,8 +11,8 @@ from tinyllama_tools.calibrate.attribution_rate import NOBODY, attribution_rate
 from tinyllama_tools.calibrate.measuring import fraction_inside
 from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
 from tinyllama_tools.calibrate.recordings import read_recordings
-from tinyllama_tools.judging.design import plan_design
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.stats.verdicts import plan_design
 
 DESIGN = plan_design(7, alpha=0.01, looks=2)
 

@@ -26,8 +26,8 @@ from tinyllama_tools.calibrate.page_runs import runs_section
 from tinyllama_tools.calibrate.published_words import published_arguments
 from tinyllama_tools.calibrate.real_runs import RealRun, keep_run, kept_runs, run_once
 from tinyllama_tools.calibrate.run_groups import run_rows
-from tinyllama_tools.published_results import published_context
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.publish import published_context
 
 SMALL = ("--families", "20", "--cases", "7", "--tries", "3", "--jobs", "1", "--looks", "2")
 

@@ -41,10 +41,8 @@ from tinyllama_tools.calibrate.resample import (
 )
 from tinyllama_tools.calibrate.simulate import SCENARIOS, simulate
 from tinyllama_tools.calibrate.turns import Judgements
-from tinyllama_tools.judging.block_summary import BlockSummary, summarise
-from tinyllama_tools.judging.blocks import Block
-from tinyllama_tools.judging.design import Design
-from tinyllama_tools.judging.family import judge_family
+from tinyllama_tools.stats.looks import Block, BlockSummary, judge_family, summarise
+from tinyllama_tools.stats.verdicts import Design
 
 # loose, so that a few hundred families are enough
 RULE = Rule(alpha=0.05, margin=0.03, looks=2)

@@ -20,8 +20,7 @@ from tinyllama_tools.calibrate.measuring import (
 from tinyllama_tools.calibrate.real_runs import kept_runs
 from tinyllama_tools.calibrate.recorder import HowLong, WhatToRecord, next_path
 from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.suite_run import PROJECT
+from tinyllama_tools.core.app import PROJECT, BadInputError
 
 QUICK = ("--", "--pairs", "2", "--slice", "1ms")
 CASES = {STEP: 0.04, FFN: 0.005, LOSS: 0.002}

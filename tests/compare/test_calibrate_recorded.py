@@ -12,7 +12,7 @@ from tinyllama_tools.calibrate.publish import MOST_BYTES
 from tinyllama_tools.calibrate.recordings import read_recordings
 from tinyllama_tools.calibrate.resample import AS_MEASURED, TOSSED, Sides
 from tinyllama_tools.calibrate.rivals import APART, RIVALS, compare_by
-from tinyllama_tools.result_files import RESULTS
+from tinyllama_tools.core.app import RESULTS
 
 PUBLISHED = sorted((RESULTS / "reference").glob("paired_blocks_*.jsonl"))
 EFFORT = Effort(families=100, cases=20, tries=1, jobs=1, seed=1)

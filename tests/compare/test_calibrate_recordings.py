@@ -30,9 +30,8 @@ from tinyllama_tools.compare.measurements import (
 )
 from tinyllama_tools.compare.profile_of_noise import read_noise_profile
 from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter
-from tinyllama_tools.judging.block_summary import BlockSummary
-from tinyllama_tools.judging.blocks import Block
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.stats.looks import Block, BlockSummary
 
 OPENING, OWN, EACH = 5.0, 1.0, 0.5
 

@@ -23,7 +23,7 @@ from tinyllama_tools.calibrate.rivals import (
     mann_whitney,
 )
 from tinyllama_tools.calibrate.simulate import simulate
-from tinyllama_tools.judging.blocks import Block
+from tinyllama_tools.stats.looks import Block
 
 COMPARE_PY, BENCHSTAT, THRESHOLD = RIVALS
 

@@ -15,8 +15,7 @@ from tinyllama_tools.calibrate.turns import judge_in_turn
 from tinyllama_tools.compare.measurements import SIDES, CaseBlock, CaseOpening, Measured, Opened
 from tinyllama_tools.compare.run_progress import RunProgress
 from tinyllama_tools.compare.sequential_run import SequentialRun
-from tinyllama_tools.judging.design import plan_design
-from tinyllama_tools.judging.outcome import Outcome
+from tinyllama_tools.stats.verdicts import Outcome, plan_design
 
 SLOW = ("case 1", "case 4")
 

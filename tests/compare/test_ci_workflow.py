@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tinyllama_tools.compare.run_options import add_options
-from tinyllama_tools.suite_run import PROJECT
+from tinyllama_tools.core.app import PROJECT
 
 WORKFLOW = PROJECT / ".github/workflows/compare.yml"
 SCRIPT = PROJECT / "scripts/ci_compare.sh"

@@ -10,11 +10,18 @@ import pytest
 
 from tinyllama_tools.calibrate import command as calibrate_command
 from tinyllama_tools.compare import run_command, stored_command
+from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.history import command as history_command
 from tinyllama_tools.history.change_points import FEWEST_FILES
-from tinyllama_tools.judging.design import ALPHA, LOOKS, MARGIN, SPENT, fewest_files, plan_design
-from tinyllama_tools.judging.outcome import Outcome
-from tinyllama_tools.suite_run import PROJECT
+from tinyllama_tools.stats.verdicts import (
+    ALPHA,
+    LOOKS,
+    MARGIN,
+    SPENT,
+    Outcome,
+    fewest_files,
+    plan_design,
+)
 
 PAGE = PROJECT / "docs/compare.md"
 TEXT = PAGE.read_text(encoding="utf-8")

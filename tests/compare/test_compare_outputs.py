@@ -20,7 +20,7 @@ from tinyllama_tools.compare.output_page import page_of
 from tinyllama_tools.compare.output_text import text_of
 from tinyllama_tools.compare.outputs import json_of, print_comparison, write_comparison
 from tinyllama_tools.compare.wording import change_text, seconds_text, value_text, verdict_sentence
-from tinyllama_tools.judging.outcome import Outcome
+from tinyllama_tools.stats.verdicts import Outcome
 
 __all__ = ["chromium"]
 GOLDEN = Path(__file__).with_name("comparison.golden.txt")

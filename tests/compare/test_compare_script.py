@@ -10,19 +10,19 @@ import pytest
 if TYPE_CHECKING:
     from conftest import ScriptCheckout
 
-# Each part of the set-up and each Python program says its name; the early reading of options
-# refuses --bogus.
+# Each part of the set-up and each Python program says its name; the check of options refuses
+# --bogus.
 STAND_INS = """
 set_up() { echo "set up $1"; torch_cmake_folder=/of/this/torch; }
 virtual_python=say_python
 """
 PYTHON = """
-if [[ "$2" == *early_options ]]; then
-  echo "early $3"
+if [[ "$3" == --check-options ]]; then
+  echo "check $5"
   if [[ "$*" == *--bogus* ]]; then exit 2; fi
 else
   shift 2
-  echo "main $* with ${Torch_DIR:-no torch}"
+  echo "$* with ${Torch_DIR:-no torch}"
 fi
 """
 
@@ -38,28 +38,28 @@ def run(checkout: ScriptCheckout, *arguments: str) -> subprocess.CompletedProces
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
-        (("a.json", "b.json"), ["set up compare", "main a.json b.json with no torch"]),
-        (("history", "show"), ["set up compare", "main history show with no torch"]),
+        (("a.json", "b.json"), ["set up tools", "compare a.json b.json with no torch"]),
+        (("history", "show"), ["set up tools", "compare history show with no torch"]),
         (
             ("run", "--base", "build"),
             [
-                "set up compare",
-                "early run",
+                "set up tools",
+                "check run",
                 "set up bench",
-                "main run --base build with /of/this/torch",
+                "compare run --base build with /of/this/torch",
             ],
         ),
         (
             ("calibrate", "--record=1m"),
             [
-                "set up compare",
-                "early calibrate",
+                "set up tools",
+                "check calibrate",
                 "set up bench",
-                "main calibrate --record=1m with /of/this/torch",
+                "compare calibrate --record=1m with /of/this/torch",
             ],
         ),
-        (("calibrate",), ["set up compare", "main calibrate with no torch"]),
-        (("run", "--help"), ["set up compare", "early run"]),
+        (("calibrate",), ["set up tools", "compare calibrate with no torch"]),
+        (("run", "--help"), ["set up tools", "check run"]),
     ],
 )
 def test_only_what_measures_needs_the_build(
@@ -73,12 +73,12 @@ def test_only_what_measures_needs_the_build(
 def test_a_bad_option_is_told_before_the_build(checkout: ScriptCheckout) -> None:
     result = run(checkout, "run", "--bogus")
     assert result.returncode == 2
-    assert result.stdout.splitlines() == ["set up compare", "early run"]
+    assert result.stdout.splitlines() == ["set up tools", "check run"]
 
 
 def test_help_sets_nothing_up(checkout: ScriptCheckout) -> None:
     for arguments, status in ((("--help",), 0), ((), 2)):
         result = run(checkout, *arguments)
         assert result.returncode == status
-        assert "set up compare" not in result.stdout
+        assert "set up tools" not in result.stdout
         assert "Exit status: 0 no regression" in result.stdout + result.stderr

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from tinyllama_tools.compare.counters import KINDS, compare_counters, counter_change
-from tinyllama_tools.suite_run import OWN_KEYS, PROJECT
+from tinyllama_tools.core.app import PROJECT
+from tinyllama_tools.data.programs import OWN_KEYS
 
 
 @pytest.mark.parametrize("name", ["peak_memory_MiB", "allocations", "operators", "kernels"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from compare_run import document_of, run
 
-from tinyllama_tools.judging.design import fewest_blocks
+from tinyllama_tools.stats.verdicts import fewest_blocks
 
 NAME = "ffn/forward_backward/baseline/tiny/f32/batch:8/seq:128"
 ALPHA, LOOKS = 0.05, 1

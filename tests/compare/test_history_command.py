@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from history_samples import CASE, OTHER_CASE, entry, result_document, write_result
 
+from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.history import command
 from tinyllama_tools.history.store import HistoryStore
 from tinyllama_tools.history.wording import ADVISORY
-from tinyllama_tools.suite_run import PROJECT
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_without_a_history_the_way_to_one_is_told(
 
 
 def test_neither_torch_nor_a_build_is_needed(store: Path) -> None:
-    """As in an environment of requirements-compare.txt alone."""
+    """As in an environment of requirements-tools.txt alone."""
     code = f"""
 import sys
 class Refuse:

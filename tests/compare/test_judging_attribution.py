@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 from simulated_blocks import summaries
 
-from tinyllama_tools.judging.attribution import attribute
-from tinyllama_tools.judging.block_summary import BlockSummary
+from tinyllama_tools.stats.attribution import attribute
+from tinyllama_tools.stats.looks import BlockSummary
 
 BLOCKS = 25
 # seconds of each part, and how often a step of 4 layers has it

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from simulated_blocks import simulated_blocks
 
-from tinyllama_tools.judging.block_summary import summarise
-from tinyllama_tools.judging.blocks import Block
-from tinyllama_tools.judging.signed_rank import hodges_lehmann
+from tinyllama_tools.stats.looks import Block, summarise
+from tinyllama_tools.stats.rank_tests import hodges_lehmann
 
 
 def test_log_ratio_is_the_estimate_over_pairs() -> None:

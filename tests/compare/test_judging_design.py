@@ -7,15 +7,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tinyllama_tools.judging.design import (
-    MOST_BLOCKS,
+from tinyllama_tools.stats.rank_tests import MOST_BLOCKS, holm_adjusted
+from tinyllama_tools.stats.verdicts import (
     Design,
     DesignError,
     fewest_at,
     fewest_blocks,
     plan_design,
 )
-from tinyllama_tools.judging.holm import holm_adjusted
 
 
 def test_fewest_blocks_by_hand() -> None:

@@ -17,11 +17,9 @@ from simulated_blocks import (
     simulated_family,
 )
 
-from tinyllama_tools.judging.block_summary import summarise_pairs
-from tinyllama_tools.judging.design import Design, plan_design
-from tinyllama_tools.judging.family import judge_rows
-from tinyllama_tools.judging.outcome import Outcome
-from tinyllama_tools.judging.signed_rank import p_values
+from tinyllama_tools.stats.looks import judge_rows, summarise_pairs
+from tinyllama_tools.stats.rank_tests import p_values
+from tinyllama_tools.stats.verdicts import Design, Outcome, plan_design
 
 CASES = 6
 PAIRS = 6

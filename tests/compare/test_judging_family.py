@@ -12,13 +12,17 @@ from scipy import stats
 from signed_rank_of_one import signed_rank_p_value, walsh_interval
 from simulated_blocks import ALL_SCENARIOS, simulated_blocks, summaries
 
-from tinyllama_tools.judging.block_summary import BlockSummary, summarise
-from tinyllama_tools.judging.blocks import Block
-from tinyllama_tools.judging.design import Design, DesignError, plan_design
-from tinyllama_tools.judging.family import Judgement, judge_family
-from tinyllama_tools.judging.outcome import Outcome
-from tinyllama_tools.judging.signed_rank import hodges_lehmann
-from tinyllama_tools.judging.verdict import Limits, verdict
+from tinyllama_tools.stats.looks import Block, BlockSummary, judge_family, summarise
+from tinyllama_tools.stats.rank_tests import hodges_lehmann
+from tinyllama_tools.stats.verdicts import (
+    Design,
+    DesignError,
+    Judgement,
+    Limits,
+    Outcome,
+    plan_design,
+    verdict,
+)
 
 DESIGN = plan_design(4, alpha=0.01, looks=3)
 FIRST, SECOND, LAST = DESIGN.looks

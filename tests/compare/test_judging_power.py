@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy import stats
 
-from tinyllama_tools.judging.power import answered_after, paired_detection, unpaired_detection
+from tinyllama_tools.stats.looks import answered_after, paired_detection, unpaired_detection
 
 LEVEL = 1e-3 / 54
 

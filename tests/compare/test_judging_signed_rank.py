@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 from signed_rank_of_one import signed_rank_p_value, walsh_interval
 
-from tinyllama_tools.judging import signed_rank
-from tinyllama_tools.judging.signed_rank import critical_sum, hodges_lehmann, lower_tail
+from tinyllama_tools.stats import rank_tests as signed_rank
+from tinyllama_tools.stats.rank_tests import critical_sum, hodges_lehmann, lower_tail
 
 TIED = [
     [0.5, -0.5, 1.0, 2.0, 2.0, -3.0],

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tinyllama_tools.judging import rank_sum
-from tinyllama_tools.judging.design import fewest_files
-from tinyllama_tools.judging.outcome import Outcome
-from tinyllama_tools.judging.unpaired import judge_unpaired, judge_with_profile
+from tinyllama_tools.stats import rank_tests as rank_sum
+from tinyllama_tools.stats.unpaired import judge_unpaired, judge_with_profile
+from tinyllama_tools.stats.verdicts import Outcome, fewest_files
 
 
 @pytest.mark.parametrize(("base", "new"), [(3, 3), (5, 9), (10, 10), (14, 6)])

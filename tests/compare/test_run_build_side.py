@@ -9,7 +9,7 @@ import pytest
 from turns_stand_in import PROGRAM, make_build
 
 from tinyllama_tools.compare.build_side import KEPT_WORKTREES, Builder, carried_settings
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
 
 # builds a "program" that says which commit and which settings it is of
 PROJECT_FILE = """\

@@ -18,7 +18,7 @@ from turns_stand_in import FFN, PROGRAM, make_build, starts_of
 from tinyllama_tools.compare.measurements import CaseBlock, Measured, Opened
 from tinyllama_tools.compare.recording import RecordingWriter, read_recording
 from tinyllama_tools.compare.turns_block import TakingTurns
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -109,7 +109,7 @@ def test_being_asked_to_end_judges_and_writes_what_was_measured(
     output = tmp_path / "out"
     options = [f"--base={base}", f"--new={new}", f"--output={output}", "--alpha=0.2", "--looks=9"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tinyllama_tools.compare.main", "run", *options],
+        [sys.executable, "-m", "tinyllama_tools", "compare", "run", *options],
         env=os.environ | {"PYTHONPATH": str(PROJECT / "scripts")},
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

@@ -9,9 +9,9 @@ from compare_run import document_of, run
 from turns_stand_in import FFN, LOSS, NORM, make_build, requests_of
 from unanswered import LONG, cut_wait_short
 
-from tinyllama_tools.compare.main import main
 from tinyllama_tools.compare.recording import read_recording
 from tinyllama_tools.compare.sequential_run import SequentialRun
+from tools import compare as main
 
 
 @pytest.mark.parametrize("how", ["crash", "hang", "nonsense"])

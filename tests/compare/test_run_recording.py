@@ -23,8 +23,8 @@ from tinyllama_tools.compare.recording import (
     RecordingWriter,
     read_recording,
 )
-from tinyllama_tools.judging.blocks import Block
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.stats.looks import Block
 
 HEADER = RecordingHeader(
     base="main",

@@ -29,9 +29,8 @@ from tinyllama_tools.compare.sequential_run import (
     RunRecord,
     SequentialRun,
 )
-from tinyllama_tools.judging.blocks import Block
-from tinyllama_tools.judging.design import plan_design
-from tinyllama_tools.judging.outcome import Outcome
+from tinyllama_tools.stats.looks import Block
+from tinyllama_tools.stats.verdicts import Outcome, plan_design
 
 PAIRS = 4
 

@@ -17,8 +17,8 @@ from tinyllama_tools.compare.turn_process import (
     TurnProcess,
 )
 from tinyllama_tools.compare.turn_program import SHORT_SPIN, WAITING, TurnProgram
+from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.peer_process import PLACING
-from tinyllama_tools.reading.errors import BadInputError
 
 # a guard only, as a busy machine may take seconds to start a program; below the 50 s that a
 # program here sleeps

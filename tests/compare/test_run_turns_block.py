@@ -21,7 +21,7 @@ from tinyllama_tools.compare.measurements import (
 )
 from tinyllama_tools.compare.turn_program import TurnProgram
 from tinyllama_tools.compare.turns_block import SliceEffort, TakingTurns, balanced_order
-from tinyllama_tools.judging.block_summary import summarise
+from tinyllama_tools.stats.looks import summarise
 
 CASES = [FFN, LOSS, NORM]
 

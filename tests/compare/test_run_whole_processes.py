@@ -16,8 +16,8 @@ from tinyllama_tools.compare.measurements import CaseBlock, CaseFailure, CaseOpe
 from tinyllama_tools.compare.turn_program import SHORT_SPIN, WAITING, TurnProgram
 from tinyllama_tools.compare.turns_block import SliceEffort
 from tinyllama_tools.compare.whole_processes import RunningWholes, suite_case
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.suite_run import SuiteProgram
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.programs import SuiteProgram
 
 CASES = [FFN, LOSS, NORM]
 # a guard only: a busy machine may take seconds to start a program

@@ -22,10 +22,10 @@ from stored_samples import (
 )
 
 from tinyllama_tools.compare.comparison import ComparedCase, Comparison
-from tinyllama_tools.compare.main import main
 from tinyllama_tools.compare.stored_comparison import Rules, compare_stored
 from tinyllama_tools.compare.stored_files import read_sides
-from tinyllama_tools.judging.outcome import Outcome
+from tinyllama_tools.stats.verdicts import Outcome
+from tools import compare as main
 
 # enough for seven cases at the default level
 FILES = 9

@@ -12,9 +12,9 @@ from scipy import stats
 from stored_samples import FFN, LOSS, TIMES, write, write_runs
 
 from tinyllama_tools.compare import stored_command
-from tinyllama_tools.compare.main import main
 from tinyllama_tools.compare.profile_of_noise import read_noise_profile
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
+from tools import compare as main
 
 Json = dict[str, Any]
 

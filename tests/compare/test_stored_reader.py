@@ -9,8 +9,9 @@ import pytest
 from stored_samples import CONTEXT
 
 from tinyllama_tools.compare.stored_files import read_stored
-from tinyllama_tools.reading.result_reader import SCHEMA_VERSION
-from tinyllama_tools.suite_run import OWN_KEYS, PROJECT, UNITS
+from tinyllama_tools.core.app import PROJECT
+from tinyllama_tools.data.programs import OWN_KEYS, UNITS
+from tinyllama_tools.data.results import SCHEMA_VERSION
 
 MEASURED = PROJECT / "results/reference/tiny_f32_2core_xeon_avx512.json"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from stored_samples import document, write
 
-from tinyllama_tools.compare.main import main
+from tools import compare as main
 
 CASES = 5000
 LIMIT_S = 5.0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.json_file import Json
+from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.data.programs import problem_sizes
 from tinyllama_tools.scaling.collective_models import (
     NONE,
     RING,
@@ -31,7 +31,6 @@ from tinyllama_tools.scaling.gradient_buckets import (
     plan_buckets,
 )
 from tinyllama_tools.scaling.interconnects import FIXTURE, read_interconnects
-from tinyllama_tools.suite_run import problem_sizes
 
 LINK = Link(1e-5, 1e9)
 NODE = Hierarchy(8, Link(1e-5, 5e9), Link(2e-6, 4e11))

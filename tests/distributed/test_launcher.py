@@ -16,9 +16,7 @@ from pathlib import Path
 import pytest
 
 from made_up_scaling import write_run
-from tinyllama_tools.compare.interrupts import INTERRUPTED
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.json_file import Json
+from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json
 from tinyllama_tools.scaling import measuring
 from tinyllama_tools.scaling.failure import Failure
 from tinyllama_tools.scaling.measuring import Measured, measure

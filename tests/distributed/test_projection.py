@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from made_up_scaling import LINK, World, analysis_of, document, step_name
-from tinyllama_tools.reading.case_name import parse_case_name
-from tinyllama_tools.reading.result_set import read_result_set
+from tinyllama_tools.data.names import parse_case_name
+from tinyllama_tools.data.results import read_result_set
 from tinyllama_tools.scaling.analysis import Analysis
 from tinyllama_tools.scaling.collective_models import Hierarchy, Link, ring_all_reduce
 from tinyllama_tools.scaling.document import scaling_document

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools.published_results import PRIVATE, REFERENCE
-from tinyllama_tools.result_files import RESULTS
+from tinyllama_tools.core.app import RESULTS
+from tinyllama_tools.data.publish import PRIVATE, REFERENCE
 from tinyllama_tools.scaling.analysis import Analysis, analyse
 from tinyllama_tools.scaling.efficiency import ScalingPoint
 from tinyllama_tools.scaling.estimate import Estimate

@@ -10,10 +10,10 @@ import pytest
 from made_up_scaling import World, document, step_name
 from tinyllama_tools.compare.context_differences import axis_differences, context_differences
 from tinyllama_tools.compare.counters import KINDS, LARGER, SMALLER, counter_change
-from tinyllama_tools.compare.main import main
 from tinyllama_tools.compare.rates import rates
 from tinyllama_tools.compare.wording import part_text
-from tinyllama_tools.suite_run import PROJECT
+from tinyllama_tools.core.app import PROJECT
+from tools import compare as main
 
 LARGER_IS_BETTER = {
     "weak_efficiency_percent",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from made_up_scaling import write_run
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.scaling.main import main
 from tinyllama_tools.scaling.publish import check_publishable, publish_results
 from tinyllama_tools.scaling.scaling_result import ScalingResult, read_scaling_result

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from made_up_scaling import BUSY, World, analysis_of, document, step_name, write_run, write_world
-from tinyllama_tools.reading.case_name import parse_case_name
-from tinyllama_tools.reading.collective_name import parse_collective_name
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.whole_and_parts import wholes_among
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.names import parse_case_name, parse_collective_name
+from tinyllama_tools.data.parts import wholes_among
 from tinyllama_tools.scaling.analysis import Analysis
 from tinyllama_tools.scaling.efficiency import ScalingPoint, paired
 from tinyllama_tools.scaling.estimate import Estimate

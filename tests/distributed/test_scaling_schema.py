@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from made_up_scaling import World, document, step_name
-from tinyllama_tools.reading.result_reader import current_result
+from tinyllama_tools.data.results import current_result
 
 Json = dict[str, Any]
 SMALL = World(rounds=2, size="tiny")

@@ -20,7 +20,7 @@ from rank_programs import (
 )
 from safetensors.numpy import load_file
 
-from tinyllama_tools.profile_files import SCHEMA
+from tinyllama_tools.data.profiles import SCHEMA
 
 STEPS = 4
 OPTIONS = (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.report.page import page_of
 from tinyllama_tools.report.png import installed_browser
 

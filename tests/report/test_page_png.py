@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sample_document import figures_of, sample_document
 
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.report import png
 from tinyllama_tools.report.png import DRIVER, browser_program, file_name, write_pngs
 

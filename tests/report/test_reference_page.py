@@ -12,7 +12,7 @@ import pytest
 from page_browser import DESK, PHONE, PageOpener
 
 from reference_study import MACHINES, data_files
-from tinyllama_tools.reading.json_file import read_json
+from tinyllama_tools.data.json_files import read_json
 from tinyllama_tools.report.build import BUILDERS
 from tinyllama_tools.report.publish import MOST_BYTES, MOST_PICTURE_BYTES, Place
 

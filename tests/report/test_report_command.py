@@ -13,12 +13,12 @@ import pytest
 from played_grid import Grid
 from played_study import write_everything, write_result, write_study
 
-from tinyllama_tools.places import without_places
+from tinyllama_tools.core.app import PROJECT
+from tinyllama_tools.data.publish import without_places
 from tinyllama_tools.report import build, main
 from tinyllama_tools.report.kinds import source_of
 from tinyllama_tools.report.loading import read_inputs
 from tinyllama_tools.report.main import NOTHING_USABLE, WITH_ERRORS, WRITTEN
-from tinyllama_tools.suite_run import PROJECT
 
 if TYPE_CHECKING:
     pass

@@ -17,8 +17,7 @@ from played_grid import (
 from played_study import write_result, write_study
 from report_tables import cell, table
 
-from tinyllama_tools.laws import GridPoint, fit_time_law
-from tinyllama_tools.reading.case_name import CaseName
+from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import source_of
 from tinyllama_tools.report.law_tables import held_out_summary
@@ -28,6 +27,8 @@ from tinyllama_tools.report.sections import (
     memory,
     scaling,
 )
+from tinyllama_tools.stats.law_fits import fit_time_law
+from tinyllama_tools.stats.laws import GridPoint
 
 STEP = "full_step/train/baseline/small/f32/batch:8/seq:256"
 

@@ -20,7 +20,7 @@ from played_study import (
     write_training,
 )
 
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.report.document import Omission
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import Kind, Source, source_of

@@ -12,8 +12,8 @@ import pytest
 from played_grid import LIMIT, Grid, frontier_head
 from played_study import write, write_result, write_study
 
-from tinyllama_tools.places import names_alone
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.publish import names_alone
 from tinyllama_tools.report import main, png, publish
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.kinds import source_of

@@ -17,7 +17,9 @@ from played_grid import (
 from played_study import write, write_result, write_training
 from report_tables import cell, table
 
-from tinyllama_tools.reading.machine import Machine
+from tinyllama_tools.data.machine import Machine
+from tinyllama_tools.data.programs import problem_sizes
+from tinyllama_tools.models.roofline import launch_cost, step_products
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import source_of
 from tinyllama_tools.report.loading import read_inputs
@@ -27,9 +29,6 @@ from tinyllama_tools.report.sections import (
 )
 from tinyllama_tools.report.sections import time as time_section
 from tinyllama_tools.report.selection import headline_steps, main_step, missing_parts
-from tinyllama_tools.roofline.launch_cost import launch_cost
-from tinyllama_tools.roofline.products import step_products
-from tinyllama_tools.suite_run import problem_sizes
 
 STEP = "full_step/train/baseline/small/f32/batch:8/seq:256"
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.report import build, options, scaling_fits, writing
 from tinyllama_tools.report.sections import roofline
-from tinyllama_tools.suite_run import PROJECT
 
 if TYPE_CHECKING:
     from conftest import ScriptCheckout

@@ -12,7 +12,8 @@ import pytest
 from played_grid import Grid
 from played_study import write_result
 
-from tinyllama_tools.reading.peaks import SHARES
+from tinyllama_tools.core.app import PROJECT
+from tinyllama_tools.data.machine import SHARES
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.document import Document
 from tinyllama_tools.report.figures_of_merit import figures_of_merit, figures_text
@@ -20,7 +21,6 @@ from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import source_of
 from tinyllama_tools.report.loading import read_inputs
 from tinyllama_tools.report.markdown import markdown_of, number_text, plain
-from tinyllama_tools.suite_run import PROJECT
 
 LINE = re.compile(r"FOM (\S+) = (\S+) (\S+)")
 STEP = "full_step/train/baseline/tiny/f32/batch:8/seq:128"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tinyllama_tools.reading.result_reader import current_result
-from tinyllama_tools.suite_run import PROJECT, Json
+from tinyllama_tools.core.app import PROJECT, Json
+from tinyllama_tools.data.results import current_result
 
 MEASURED = PROJECT / "results/reference/tiny_f32_2core_xeon_avx512.json"
 

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.reading.case_name import CaseName, parse_case_name
-from tinyllama_tools.reading.product_rates import ProductRate
-from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
-from tinyllama_tools.roofline.light_parts import LightPart
-from tinyllama_tools.roofline.products import Product, step_products
-from tinyllama_tools.roofline.speed_of_light import SpeedOfLight
+from tinyllama_tools.data.machine import ProductRate
+from tinyllama_tools.data.names import CaseName, parse_case_name
+from tinyllama_tools.data.results import MeasuredCase, ResultSet
+from tinyllama_tools.models.roofline import Product, step_products
+from tinyllama_tools.models.speed_of_light import LightPart, SpeedOfLight
 
 PEAK, MEMORY, CACHE, CACHE_BYTES = 1e9, 1e8, 1e9, 1000
 # no two layers of the same shape but k and v, gate and up

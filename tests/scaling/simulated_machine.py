@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tinyllama_tools.case_costs import CaseCost
-from tinyllama_tools.reading.case_name import CaseName
-from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
-from tinyllama_tools.suite_run import problem_sizes
+from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.data.programs import CaseCost, problem_sizes
+from tinyllama_tools.data.results import MeasuredCase, ResultSet
 
 SIZES = problem_sizes()
 MIB = 2**20

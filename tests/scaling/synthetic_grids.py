@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tinyllama_tools.laws import GridPoint
-from tinyllama_tools.laws.terms import MEMORY_TERMS, TIME_TERMS, Term
-from tinyllama_tools.suite_run import problem_sizes
+from tinyllama_tools.data.programs import problem_sizes
+from tinyllama_tools.stats.laws import MEMORY_TERMS, TIME_TERMS, GridPoint, Term
 
 BATCHES = (2, 4, 8, 16)
 LENGTHS = (64, 128, 256, 512)

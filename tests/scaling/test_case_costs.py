@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from tinyllama_tools.case_costs import (
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.programs import (
     NUMBERS,
+    SuiteError,
     ask_costs,
     ask_dry_run,
     read_case_costs,
     read_dry_run,
 )
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.suite_run import SuiteError
 
 Json = dict[str, Any]
 NAME = "attention/forward_backward/optimized/small/amp_bf16/batch:4/seq:64"

@@ -9,10 +9,10 @@ import pytest
 from grid_runs import document, grid_folder, names_in, run_grid, small_grid, without_frontier
 from grid_stand_in import make_program, measuring_calls, tell, value
 
-from tinyllama_tools.case_costs import CaseCost
+from tinyllama_tools.data.names import parse_case_name
+from tinyllama_tools.data.programs import CaseCost
 from tinyllama_tools.grid_study.check import choose_step
 from tinyllama_tools.grid_study.plan import CHECK_SECONDS, CHECK_STEPS, GridPlan
-from tinyllama_tools.reading.case_name import parse_case_name
 
 PLAN = GridPlan(("tiny", "small"))
 # every batch of medium takes as many more FLOPs

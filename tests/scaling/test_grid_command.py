@@ -21,10 +21,9 @@ from grid_runs import (
 from grid_stand_in import calls, make_program, measuring_calls, tell
 
 from tinyllama_tools import study
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.programs import SuiteError, TrainingError
 from tinyllama_tools.grid_study import afterwards
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.suite_run import SuiteError
-from tinyllama_tools.training_run import TrainingError
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 

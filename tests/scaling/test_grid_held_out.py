@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from grid_runs import grid_folder
 
-from tinyllama_tools.prediction.steps import check_against
+from tinyllama_tools.models.prediction import check_against
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import source_of
 from tinyllama_tools.report.loading import read_inputs

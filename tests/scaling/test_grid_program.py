@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from grid_runs import document, grid_folder
 
+from tinyllama_tools.data.names import parse_case_name
+from tinyllama_tools.data.programs import problem_sizes
+from tinyllama_tools.data.results import read_result_set
 from tinyllama_tools.grid_study.afterwards import costs_of, planned_names
 from tinyllama_tools.grid_study.plan import (
     BATCH,
@@ -20,10 +23,7 @@ from tinyllama_tools.grid_study.plan import (
 )
 from tinyllama_tools.grid_study.record import Record
 from tinyllama_tools.grid_study.rounds import GridStudy
-from tinyllama_tools.reading.case_name import parse_case_name
-from tinyllama_tools.reading.result_set import read_result_set
 from tinyllama_tools.study import main
-from tinyllama_tools.suite_run import problem_sizes
 
 # of each component, and the model's forward_loss
 PASSES = {c: {"forward_backward"} for c in COMPONENTS} | {

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 import pytest
 from synthetic_grids import SIZES, time_grid
 
-from tinyllama_tools.laws import (
+from tinyllama_tools.stats.law_fits import corrected_aic, fit_relative, fit_time_law
+from tinyllama_tools.stats.laws import (
+    BASE,
+    LAUNCH,
+    LINEAR,
     GridPoint,
     Law,
     LawRefusedError,
-    fit_time_law,
+    Quantity,
 )
-from tinyllama_tools.laws.formula import Quantity
-from tinyllama_tools.laws.relative_fit import fit_relative
-from tinyllama_tools.laws.support import corrected_aic
-from tinyllama_tools.laws.terms import BASE, LAUNCH, LINEAR
 
 # of noise that feigns no term; one in forty does, for each term
 SEED = 4

@@ -7,7 +7,8 @@ import math
 import pytest
 from synthetic_grids import SIZES, time_grid
 
-from tinyllama_tools.laws import GridPoint, LawRefusedError, fit_exponents
+from tinyllama_tools.stats.law_fits import fit_exponents
+from tinyllama_tools.stats.laws import GridPoint, LawRefusedError
 
 
 def test_exact_powers_come_back() -> None:

@@ -5,12 +5,8 @@ from __future__ import annotations
 import pytest
 from synthetic_grids import SIZES, time_grid
 
-from tinyllama_tools.laws import (
-    GridPoint,
-    LawRefusedError,
-    check_held_out,
-    fit_time_law,
-)
+from tinyllama_tools.stats.law_fits import check_held_out, fit_time_law
+from tinyllama_tools.stats.laws import GridPoint, LawRefusedError
 
 TRUTH = (10e-3, 64e-6, 117e-9)
 

@@ -11,10 +11,14 @@ from scipy import stats
 from scipy.optimize import nnls
 from synthetic_grids import SIZES, time_grid
 
-from tinyllama_tools.laws import GridPoint, RangeKind, check_held_out, fit_time_law
-from tinyllama_tools.laws.bootstrap import drawn_shifts, round_shifts
-from tinyllama_tools.laws.non_negative import non_negative_solutions
-from tinyllama_tools.laws.terms import LAUNCH, LINEAR
+from tinyllama_tools.stats.law_fits import (
+    check_held_out,
+    drawn_shifts,
+    fit_time_law,
+    non_negative_solutions,
+    round_shifts,
+)
+from tinyllama_tools.stats.laws import LAUNCH, LINEAR, GridPoint, RangeKind
 
 TRUTH = (10e-3, 64e-6, 117e-9)
 NOISE = 0.1

@@ -5,17 +5,9 @@ from __future__ import annotations
 import pytest
 from synthetic_grids import LENGTHS, SIZES, memory_grid, step_grid, step_peak
 
-from tinyllama_tools.laws import (
-    GridPoint,
-    Law,
-    LawRefusedError,
-    RangeKind,
-    check_held_out,
-    fit_memory_law,
-)
-from tinyllama_tools.laws.relative_fit import fit_relative
-from tinyllama_tools.laws.terms import BASE, LINEAR
-from tinyllama_tools.suite_run import problem_sizes
+from tinyllama_tools.data.programs import problem_sizes
+from tinyllama_tools.stats.law_fits import check_held_out, fit_memory_law, fit_relative
+from tinyllama_tools.stats.laws import BASE, LINEAR, GridPoint, Law, LawRefusedError, RangeKind
 
 BASE_B, BATCH_B, LINEAR_B, QUADRATIC_B, TABLE_B, MASK_B = 33e6, 350e3, 76e3, 155.0, 4e3, 32.0
 MIB = 2**20

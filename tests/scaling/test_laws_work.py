@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 from synthetic_grids import SIZES
 
-from tinyllama_tools.laws.terms import LAUNCH, LINEAR, QUADRATIC, TIME_TERMS, Term
-from tinyllama_tools.laws.work import terms_of_work
+from tinyllama_tools.stats.laws import LAUNCH, LINEAR, QUADRATIC, TIME_TERMS, Term, terms_of_work
 
 Count = Callable[[int, int], float]
 

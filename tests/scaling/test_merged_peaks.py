@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 from result_documents import MEASURED, document, gemm_row, write
 
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.machine import Machine
-from tinyllama_tools.reading.result_reader import read_rows
-from tinyllama_tools.reading.result_set import add_products, read_result_set
-from tinyllama_tools.roofline.points import left_out_of_roofline, roofline_points
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.data.machine import Machine
+from tinyllama_tools.data.results import add_products, read_result_set, read_rows
+from tinyllama_tools.models.roofline import left_out_of_roofline, roofline_points
 
 PEAK = document()["context"]["peaks"]["measured"]["f32"]["flops_per_second"]
 STEP = "full_step/train/baseline/tiny/f32/batch:8/seq:128"

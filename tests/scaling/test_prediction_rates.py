@@ -22,11 +22,14 @@ from simulated_machine import (
     part_figures,
 )
 
-from tinyllama_tools.prediction.figures import Figures
-from tinyllama_tools.prediction.rates import Rates, calibrate_rates
-from tinyllama_tools.prediction.refusal import RatesRefusedError
-from tinyllama_tools.prediction.steps import predict_steps
-from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet, read_result_set
+from tinyllama_tools.data.results import MeasuredCase, ResultSet, read_result_set
+from tinyllama_tools.models.prediction import (
+    Figures,
+    Rates,
+    RatesRefusedError,
+    calibrate_rates,
+    predict_steps,
+)
 
 REFERENCE = Path(__file__).parents[2] / "results/reference/tiny_f32_2core_xeon_avx512.json"
 GRID = [(s, b, q) for s in ("tiny", "small") for b in (1, 4, 16) for q in (64, 128, 256)]

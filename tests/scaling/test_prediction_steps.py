@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from simulated_machine import PARTS, SIZES, SimulatedMachine, cost, costs, own_cell
 
-from tinyllama_tools.prediction.rates import Rates, calibrate_rates
-from tinyllama_tools.prediction.refusal import RatesRefusedError
-from tinyllama_tools.prediction.steps import (
+from tinyllama_tools.models.prediction import (
+    Rates,
+    RatesRefusedError,
     StepPrediction,
+    calibrate_rates,
     check_against,
     predict_steps,
 )

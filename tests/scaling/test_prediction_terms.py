@@ -10,22 +10,29 @@ import pytest
 from scipy.stats import t as student
 from simulated_machine import named, part_figures
 
-from tinyllama_tools.prediction.cells import Cell, StepCell
-from tinyllama_tools.prediction.closure import ASSUMED_SCATTER, closure_of
-from tinyllama_tools.prediction.figures import Figures
-from tinyllama_tools.prediction.layers import layer_counts, layers_of
-from tinyllama_tools.prediction.memory_overhead import memory_overhead
-from tinyllama_tools.prediction.operator_rule import CountedCell, operator_rule
-from tinyllama_tools.prediction.refusal import RatesRefusedError
-from tinyllama_tools.prediction.spread import (
+from tinyllama_tools.data.results import MeasuredCase
+from tinyllama_tools.models.prediction import (
     ASSUMED_DEGREES,
     ASSUMED_GROWTH,
+    ASSUMED_SCATTER,
+    MOST_TRAFFIC,
+    PRODUCTS,
+    TRAFFIC,
     CalibratedRange,
+    Cell,
+    CountedCell,
+    Figures,
     HeldOutStep,
+    RatesRefusedError,
+    StepCell,
+    closure_of,
+    fit_terms,
+    layer_counts,
+    layers_of,
+    memory_overhead,
+    operator_rule,
     spread_of,
 )
-from tinyllama_tools.prediction.terms import MOST_TRAFFIC, PRODUCTS, TRAFFIC, fit_terms
-from tinyllama_tools.reading.result_set import MeasuredCase
 
 PEAK = 400e9
 # launch, seconds a FLOP, seconds an elementwise FLOP, times the least traffic

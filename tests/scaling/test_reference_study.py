@@ -14,10 +14,11 @@ from functools import cache
 import pytest
 
 from reference_study import MACHINES, data_files
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.text import markdown_table
+from tinyllama_tools.data.json_files import read_json
+from tinyllama_tools.data.names import STEP
 from tinyllama_tools.frontier import AXES, Axis, Line, apart_percent
-from tinyllama_tools.markdown_table import markdown_table
-from tinyllama_tools.reading.case_name import STEP
-from tinyllama_tools.reading.json_file import Json, read_json
 from tinyllama_tools.report.frontier_file import is_frontier
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import source_of

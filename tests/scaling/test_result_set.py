@@ -10,11 +10,9 @@ import pytest
 from result_documents import MEASURED, document, gemm_row, write
 
 from tinyllama_tools.compare.stored_files import read_stored
-from tinyllama_tools.reading.circumstances import SAME_DEVICE, first_difference
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.product_rates import ProductRate
-from tinyllama_tools.reading.result_set import read_result_set
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.data.machine import SAME_DEVICE, ProductRate, first_difference
+from tinyllama_tools.data.results import read_result_set
 
 NAME = "embedding/forward_backward/baseline/tiny/f32/batch:8/seq:128"
 

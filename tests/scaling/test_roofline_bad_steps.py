@@ -17,10 +17,10 @@ from roofline_sets import (
     step_cases,
 )
 
-from tinyllama_tools.reading.case_name import CaseName
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.result_set import MeasuredCase
-from tinyllama_tools.roofline.speed_of_light import speed_of_light
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.data.results import MeasuredCase
+from tinyllama_tools.models.speed_of_light import speed_of_light
 
 
 @pytest.mark.parametrize(

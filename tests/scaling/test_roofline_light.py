@@ -26,8 +26,8 @@ from roofline_sets import (
     step_cases,
 )
 
-from tinyllama_tools.reading.result_set import ResultSet, read_result_set
-from tinyllama_tools.roofline.speed_of_light import SpeedOfLight, speed_of_light
+from tinyllama_tools.data.results import ResultSet, read_result_set
+from tinyllama_tools.models.speed_of_light import SpeedOfLight, speed_of_light
 
 STEP_OF_TINY = 17678991360
 # 2000 bytes of the update fit the cache once read and once written, 2000 come from memory

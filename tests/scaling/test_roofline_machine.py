@@ -9,11 +9,11 @@ import pytest
 from result_documents import document
 from roofline_sets import CACHE, CACHE_BYTES, MEMORY, PEAK, context, name_of
 
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.machine import Machine, product_type
-from tinyllama_tools.reading.result_set import MeasuredCase
-from tinyllama_tools.roofline.points import point_of
-from tinyllama_tools.suite_run import OWN_KEYS, UNITS
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.machine import Machine, product_type
+from tinyllama_tools.data.programs import OWN_KEYS, UNITS
+from tinyllama_tools.data.results import MeasuredCase
+from tinyllama_tools.models.roofline import point_of
 
 DOCUMENT = document()
 # those whose counters belong to their time: means and deviations do not

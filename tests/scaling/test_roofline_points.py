@@ -8,12 +8,11 @@ import pytest
 from result_documents import MEASURED
 from roofline_sets import AXES, CACHE, PEAK, case, context, name_of, result_set
 
-from tinyllama_tools.reading.machine import Machine
-from tinyllama_tools.reading.product_rates import ProductRate
-from tinyllama_tools.reading.result_set import MeasuredCase, read_result_set
-from tinyllama_tools.roofline.launch_cost import launch_cost
-from tinyllama_tools.roofline.points import (
+from tinyllama_tools.data.machine import Machine, ProductRate
+from tinyllama_tools.data.results import MeasuredCase, read_result_set
+from tinyllama_tools.models.roofline import (
     RooflinePoint,
+    launch_cost,
     left_out_of_roofline,
     product_points,
     roofline_points,

@@ -8,17 +8,20 @@ import pytest
 from result_documents import MEASURED
 from roofline_sets import BATCH, PEAK, PRODUCTS, SEQ, SIZES, products_of, rates, seconds_of
 
-from tinyllama_tools.reading.product_rates import ProductRate
-from tinyllama_tools.reading.result_set import read_result_set
-from tinyllama_tools.roofline.product_times import ProductRates, ProductTimes, product_times
-from tinyllama_tools.roofline.products import (
+from tinyllama_tools.core.app import PROJECT
+from tinyllama_tools.data.machine import ProductRate
+from tinyllama_tools.data.programs import problem_sizes
+from tinyllama_tools.data.results import read_result_set
+from tinyllama_tools.models.roofline import (
     CHUNK_LOGITS,
     FEWEST_TOKENS,
     Product,
+    ProductRates,
+    ProductTimes,
     chunk_of,
+    product_times,
     step_products,
 )
-from tinyllama_tools.suite_run import PROJECT, problem_sizes
 
 TOY = SIZES["toy"]
 LONG = 4 * FEWEST_TOKENS

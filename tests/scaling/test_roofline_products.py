@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 from result_documents import MEASURED
 
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.roofline.products import DIMENSIONS, step_products
-from tinyllama_tools.suite_run import problem_sizes
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.programs import problem_sizes
+from tinyllama_tools.models.roofline import DIMENSIONS, step_products
 
 SIZES = problem_sizes()
 TINY = SIZES["tiny"]

@@ -21,8 +21,8 @@ from roofline_sets import (
     step_cases,
 )
 
-from tinyllama_tools.reading.result_set import MeasuredCase
-from tinyllama_tools.roofline.speed_of_light import speed_of_light
+from tinyllama_tools.data.results import MeasuredCase
+from tinyllama_tools.models.speed_of_light import speed_of_light
 
 
 def other_variant(cases: list[MeasuredCase], variant: str, label: str = "") -> list[MeasuredCase]:

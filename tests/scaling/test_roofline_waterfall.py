@@ -17,9 +17,9 @@ from roofline_sets import (
     step_cases,
 )
 
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.result_set import MeasuredCase, read_result_set
-from tinyllama_tools.roofline.waterfall import Bar, Waterfall, waterfall
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.results import MeasuredCase, read_result_set
+from tinyllama_tools.models.speed_of_light import Bar, Waterfall, waterfall
 
 FORWARD, BACKWARD, BOTH = (
     f"model/{name}/{AXES}" for name in ("forward_loss", "backward", "forward_backward")

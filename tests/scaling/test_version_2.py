@@ -9,10 +9,9 @@ import pytest
 from result_documents import write
 
 from made_up_context import CONTEXT, DEVICE
-from tinyllama_tools.reading.peaks import SHARES
-from tinyllama_tools.reading.result_reader import current_result
-from tinyllama_tools.reading.result_set import read_result_set
-from tinyllama_tools.suite_run import Json
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.data.machine import SHARES
+from tinyllama_tools.data.results import current_result, read_result_set
 
 MODEL, CAUSAL, BYTES, BATCH = 1_000_000, 800_000, 2_000, 4
 PEAK, OLD_PEAK, BANDWIDTH = 1e9, 8e8, 1e7

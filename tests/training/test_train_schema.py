@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from train_program import PROJECT_ROOT, FinishedRun, Json, Program, read_json, small
 
-from tinyllama_tools.profile_files import SCHEMA, read_profile
+from tinyllama_tools.data.profiles import SCHEMA, read_profile
 
 FLOPS_FILES = ["flops_profile", "computational_intensity", "roofline_data"]
 

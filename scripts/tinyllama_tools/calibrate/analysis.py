@@ -42,7 +42,7 @@ from tinyllama_tools.calibrate.rival_rows import own_row, rival_rows
 from tinyllama_tools.calibrate.run_groups import run_rows
 from tinyllama_tools.calibrate.simulate import SCENARIOS
 from tinyllama_tools.calibrate.targets import target_rows
-from tinyllama_tools.judging.block_summary import BlockSummary
+from tinyllama_tools.stats.looks import BlockSummary
 
 KIND = "tiny_llama calibration"
 SCHEMA_VERSION = 1

@@ -18,9 +18,8 @@ from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
 from tinyllama_tools.calibrate.resample import draw_blocks, drawing_words, in_chunks
 from tinyllama_tools.calibrate.turns import judge_in_turn
 from tinyllama_tools.compare.attribution_tree import attributions, layers_by_size
-from tinyllama_tools.judging.design import Design
-from tinyllama_tools.judging.outcome import Outcome
-from tinyllama_tools.reading.case_name import parse_case_name
+from tinyllama_tools.data.names import parse_case_name
+from tinyllama_tools.stats.verdicts import Design, Outcome
 
 # made of the same parts; attributing them too would only take time
 OTHER_WHOLES = frozenset({"block", "model", "rotary"})

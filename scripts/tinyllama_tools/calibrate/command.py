@@ -39,17 +39,16 @@ from tinyllama_tools.calibrate.page import calibration_page
 from tinyllama_tools.calibrate.publish import publish, write_calibration, write_noise_profile
 from tinyllama_tools.calibrate.published_words import published_arguments
 from tinyllama_tools.calibrate.real_runs import kept_runs
-from tinyllama_tools.compare.interrupts import INTERRUPTED
-from tinyllama_tools.judging.outcome import (
-    BAD_INPUT,
-    NO_REGRESSION,
-    REGRESSION,
-    STILL_UNCLEAR,
+from tinyllama_tools.core.app import (
+    INTERRUPTED,
+    PROJECT,
+    RESULTS,
+    BadInputError,
+    changed_files,
+    head_commit,
 )
-from tinyllama_tools.published_results import published_context
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.result_files import RESULTS, changed_files, head_commit
-from tinyllama_tools.suite_run import PROJECT
+from tinyllama_tools.data.publish import published_context
+from tinyllama_tools.stats.verdicts import BAD_INPUT, NO_REGRESSION, REGRESSION, STILL_UNCLEAR
 
 __all__ = ["add_options", "main", "read_options"]
 

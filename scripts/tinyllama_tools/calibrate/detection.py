@@ -17,8 +17,7 @@ from tinyllama_tools.calibrate.intervals import Share
 from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
 from tinyllama_tools.calibrate.resample import draw_blocks, in_chunks
 from tinyllama_tools.calibrate.turns import Verdict, judge_in_turn
-from tinyllama_tools.judging.design import Design
-from tinyllama_tools.judging.outcome import Outcome
+from tinyllama_tools.stats.verdicts import Design, Outcome
 
 
 @dataclass(frozen=True)

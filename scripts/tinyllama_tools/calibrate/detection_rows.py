@@ -10,8 +10,8 @@ from tinyllama_tools.calibrate.detection import Detections, detections, together
 from tinyllama_tools.calibrate.false_alarm_rows import Effort, Rule
 from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
 from tinyllama_tools.calibrate.resample import drawing_words, has_enough_blocks
-from tinyllama_tools.judging.outcome import Outcome
-from tinyllama_tools.judging.signed_rank import hodges_lehmann
+from tinyllama_tools.stats.rank_tests import hodges_lehmann
+from tinyllama_tools.stats.verdicts import Outcome
 
 SLOWDOWNS = (0.02, 0.05, 0.10)
 FIVE_MINUTES, TEN_MINUTES = 300.0, 600.0

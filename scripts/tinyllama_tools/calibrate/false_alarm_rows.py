@@ -24,8 +24,8 @@ from tinyllama_tools.calibrate.simulated_families import (
     simulated_false_alarms,
 )
 from tinyllama_tools.calibrate.turns import Judge
-from tinyllama_tools.judging.design import Design, plan_design
-from tinyllama_tools.judging.family import judge_family
+from tinyllama_tools.stats.looks import judge_family
+from tinyllama_tools.stats.verdicts import Design, plan_design
 
 HELD, BROKEN, NOT_SHOWN = "held", "broken", "not shown"
 # of a row whose families count with those of others

@@ -26,8 +26,8 @@ from tinyllama_tools.calibrate.recordings import Recorded, read_recordings, whol
 from tinyllama_tools.compare.attribution_tree import layers_by_size
 from tinyllama_tools.compare.build_side import PROGRAM_IN_BUILD
 from tinyllama_tools.compare.recording import read_recording
-from tinyllama_tools.reading.case_name import parse_case_name
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.names import parse_case_name
 
 # A/A of as many cases as a family has, so that its families need no case twice
 FAMILY = "family"

@@ -18,7 +18,7 @@ import numpy as np
 
 from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
 from tinyllama_tools.compare.profile_of_noise import KIND, SCHEMA_VERSION
-from tinyllama_tools.judging.block_summary import BlockSummary
+from tinyllama_tools.stats.looks import BlockSummary
 
 Json = dict[str, Any]
 

@@ -10,10 +10,9 @@ from tinyllama_tools.calibrate.known_slowdown import parse_slowdown
 from tinyllama_tools.compare.common_options import fraction
 from tinyllama_tools.compare.profile_of_noise import DEFAULT_PATH
 from tinyllama_tools.compare.run_options import duration_of
-from tinyllama_tools.judging.design import ALPHA, LOOKS, MARGIN
-from tinyllama_tools.option_values import machine, positive
-from tinyllama_tools.result_files import RESULTS
-from tinyllama_tools.suite_run import PROJECT
+from tinyllama_tools.core.app import PROJECT, RESULTS
+from tinyllama_tools.core.options import machine, positive
+from tinyllama_tools.stats.verdicts import ALPHA, LOOKS, MARGIN
 
 FAMILIES, FAMILY_CASES, TRIES, SEED = 10_000, 40, 300, 1
 

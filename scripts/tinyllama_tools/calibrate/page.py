@@ -13,7 +13,7 @@ from tinyllama_tools.calibrate.page_detection import (
 )
 from tinyllama_tools.calibrate.page_runs import runs_section
 from tinyllama_tools.calibrate.page_words import about, case_words, small_percent
-from tinyllama_tools.markdown_table import markdown_table
+from tinyllama_tools.core.text import markdown_table
 
 Json = Mapping[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 from tinyllama_tools.calibrate.detection_rows import SLOWDOWNS, TEN_MINUTES
 from tinyllama_tools.calibrate.false_alarm_rows import NOT_SHOWN
 from tinyllama_tools.calibrate.page_words import case_words, seconds_words, share_words
-from tinyllama_tools.markdown_table import markdown_table
+from tinyllama_tools.core.text import markdown_table
 
 Json = Mapping[str, Any]
 CASE_BY_CASE = (0.05, 0.10)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tinyllama_tools.ablation_progress import duration
 from tinyllama_tools.calibrate.page_words import about, case_words, small_percent
 from tinyllama_tools.calibrate.run_groups import ENOUGH_RUNS
-from tinyllama_tools.markdown_table import markdown_table
+from tinyllama_tools.core.text import duration, markdown_table
 
 Json = Mapping[str, Any]
 SHORT_COMMIT = 10

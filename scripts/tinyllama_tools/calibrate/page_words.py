@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tinyllama_tools.reading.case_name import parse_case_name
+from tinyllama_tools.data.names import parse_case_name
 
 Json = Mapping[str, Any]
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tinyllama_tools.judging.block_summary import BlockSummary, summarise
-from tinyllama_tools.judging.blocks import Block
+from tinyllama_tools.stats.looks import Block, BlockSummary, summarise
 
 Summaries = dict[str, tuple[BlockSummary, ...]]
 

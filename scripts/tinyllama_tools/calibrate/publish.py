@@ -10,9 +10,8 @@ from typing import Any
 from tinyllama_tools.calibrate.page import calibration_page
 from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
 from tinyllama_tools.calibrate.recordings import Recorded, published_text
-from tinyllama_tools.compact_json import compact_json
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.result_files import write_whole
+from tinyllama_tools.core.app import BadInputError, write_whole
+from tinyllama_tools.core.text import compact_json
 
 DOCUMENT, PAGE = "calibration.json", "CALIBRATION.md"
 # of a file in the repository

@@ -17,13 +17,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.compare.interrupts import INTERRUPTED
-from tinyllama_tools.judging.outcome import BAD_INPUT, Outcome
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.suite_run import last_words
+from tinyllama_tools.core.app import INTERRUPTED, BadInputError
+from tinyllama_tools.core.process import last_words
+from tinyllama_tools.stats.verdicts import BAD_INPUT, Outcome
 
 FILE = "runs.jsonl"
-COMMAND = (sys.executable, "-m", "tinyllama_tools.compare.main", "run")
+COMMAND = (sys.executable, "-m", "tinyllama_tools", "compare", "run")
 
 
 @dataclass(frozen=True)

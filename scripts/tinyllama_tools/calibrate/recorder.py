@@ -36,7 +36,7 @@ from tinyllama_tools.compare.run_options import (
 from tinyllama_tools.compare.turn_process import NotResidentError, ProcessLostError
 from tinyllama_tools.compare.turn_program import Greeting, TurnProgram
 from tinyllama_tools.compare.turns_block import SliceEffort, TakingTurns
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
 
 QUIET = "quiet"
 Say = Callable[[str], None]

@@ -18,8 +18,8 @@ from tinyllama_tools.compare.recording import (
     RecordingHeader,
     read_recording,
 )
-from tinyllama_tools.published_results import published_context
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.publish import published_context
 
 # of published seconds: at most a half of a hundredth of a percent off, far below any scatter
 PUBLISHED_DIGITS = 5

@@ -24,10 +24,8 @@ from tinyllama_tools.calibrate.paired_blocks import (
     exchanged_summary,
 )
 from tinyllama_tools.calibrate.turns import Judge, judge_in_turn
-from tinyllama_tools.judging.block_summary import BlockSummary
-from tinyllama_tools.judging.design import Design
-from tinyllama_tools.judging.family import judge_family
-from tinyllama_tools.judging.outcome import Outcome
+from tinyllama_tools.stats.looks import BlockSummary, judge_family
+from tinyllama_tools.stats.verdicts import Design, Outcome
 
 # families that one call of a worker process draws
 CHUNK = 100

@@ -15,7 +15,7 @@ from tinyllama_tools.calibrate.rivals import (
     blocks_needed,
     compare_by,
 )
-from tinyllama_tools.judging.outcome import Outcome
+from tinyllama_tools.stats.verdicts import Outcome
 
 OURS = "this comparison"
 Json = dict[str, Any]

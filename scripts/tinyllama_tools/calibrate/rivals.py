@@ -25,7 +25,7 @@ from scipy.stats import mannwhitneyu
 
 from tinyllama_tools.calibrate.intervals import Share
 from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
-from tinyllama_tools.judging.blocks import Block
+from tinyllama_tools.stats.looks import Block
 
 ALPHA = 0.05
 THRESHOLD = 0.05

@@ -12,7 +12,7 @@ from tinyllama_tools.calibrate.intervals import Share
 from tinyllama_tools.calibrate.published_words import without_run_paths
 from tinyllama_tools.calibrate.real_runs import RealRun
 from tinyllama_tools.calibrate.recorder import run_settings
-from tinyllama_tools.judging.outcome import Outcome
+from tinyllama_tools.stats.verdicts import Outcome
 
 # A/A runs without `slower` that the suite has to show
 ENOUGH_RUNS = 50

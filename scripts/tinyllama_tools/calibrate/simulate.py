@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinyllama_tools.calibrate.paired_blocks import Costs, PairedBlocks, from_slices
-from tinyllama_tools.judging.blocks import Block
+from tinyllama_tools.stats.looks import Block
 
 Array = NDArray[np.float64]
 Sides = tuple[Array, Array]

@@ -10,7 +10,7 @@ from functools import partial
 
 from tinyllama_tools.calibrate.resample import AaFamilies, FamilyCounts, in_chunks
 from tinyllama_tools.calibrate.simulate import simulate
-from tinyllama_tools.judging.design import Design
+from tinyllama_tools.stats.verdicts import Design
 
 FAMILIES_A_SIMULATION = 50
 # of the blocks that a family needs: what the families of one simulation choose from

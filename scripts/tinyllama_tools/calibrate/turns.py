@@ -12,10 +12,8 @@ from dataclasses import dataclass
 
 from tinyllama_tools.calibrate.paired_blocks import Costs
 from tinyllama_tools.compare.sequential_run import DECIDED
-from tinyllama_tools.judging.block_summary import BlockSummary
-from tinyllama_tools.judging.design import Design
-from tinyllama_tools.judging.family import Judgement, judge_family
-from tinyllama_tools.judging.outcome import Outcome
+from tinyllama_tools.stats.looks import BlockSummary, judge_family
+from tinyllama_tools.stats.verdicts import Design, Judgement, Outcome
 
 Judgements = Mapping[str, Judgement | None]
 Judge = Callable[[Mapping[str, Sequence[BlockSummary]], Design], Judgements]

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tinyllama_tools.compare.comparison import Attribution
-from tinyllama_tools.judging.attribution import attribute
-from tinyllama_tools.judging.block_summary import BlockSummary
-from tinyllama_tools.reading.whole_and_parts import Parts, wholes_among
-from tinyllama_tools.suite_run import PROBLEM_SIZES
+from tinyllama_tools.data.parts import Parts, wholes_among
+from tinyllama_tools.data.programs import PROBLEM_SIZES
+from tinyllama_tools.stats.attribution import attribute
+from tinyllama_tools.stats.looks import BlockSummary
 
 Summaries = Sequence[BlockSummary]
 # fewer blocks have no scatter to take an interval from

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.suite_run import PROJECT
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.core.app import PROJECT
 
 PROGRAM_IN_BUILD = Path("benchmarks/tiny_llama_bench")
 KEPT_WORKTREES = 3

@@ -16,7 +16,7 @@ from tinyllama_tools.compare.measurements import (
     Side,
 )
 from tinyllama_tools.compare.missing_cases import SideState
-from tinyllama_tools.judging.block_summary import BlockSummary, summarise
+from tinyllama_tools.stats.looks import BlockSummary, summarise
 
 # of one side, until the case is given up: one may be the machine's
 MOST_FAILURES = 2

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from tinyllama_tools.compare.gate import Gate
-from tinyllama_tools.judging.design import ALPHA, MARGIN
+from tinyllama_tools.stats.verdicts import ALPHA, MARGIN
 
 FORMATS = ("text", "md", "json")
 

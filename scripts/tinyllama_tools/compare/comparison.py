@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tinyllama_tools.judging.attribution import PartChange
-from tinyllama_tools.judging.outcome import Outcome, exit_status
+from tinyllama_tools.stats.attribution import PartChange
+from tinyllama_tools.stats.verdicts import Outcome, exit_status
 
 SCHEMA_VERSION = 1
 Json = dict[str, Any]

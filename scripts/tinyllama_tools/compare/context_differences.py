@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from tinyllama_tools.data.names import parse_case_name, parse_collective_name
 from tinyllama_tools.profile_compare import SAME_WORK
-from tinyllama_tools.reading.case_name import parse_case_name
-from tinyllama_tools.reading.collective_name import parse_collective_name
 
 Context = Mapping[str, Any]
 Contexts = Sequence[Context]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tinyllama_tools.compare.comparison import ComparedCase, Comparison
-from tinyllama_tools.judging.outcome import NO_REGRESSION, REGRESSION, STILL_UNCLEAR, Outcome
+from tinyllama_tools.stats.verdicts import NO_REGRESSION, REGRESSION, STILL_UNCLEAR, Outcome
 
 MEANINGS = {
     NO_REGRESSION: "no regression shown",

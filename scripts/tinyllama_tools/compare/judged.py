@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 from tinyllama_tools.compare.comparison import Interval
-from tinyllama_tools.judging.outcome import Outcome
-from tinyllama_tools.judging.verdict import Judgement
+from tinyllama_tools.stats.verdicts import Judgement, Outcome
 
 
 def interval_of(judgement: Judgement) -> Interval | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from tinyllama_tools.judging.blocks import Block
+from tinyllama_tools.stats.looks import Block
 
 
 class Side(str, Enum):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from tinyllama_tools.compare.comparison import ComparedCase
-from tinyllama_tools.judging.outcome import Outcome
+from tinyllama_tools.stats.verdicts import Outcome
 
 
 @dataclass(frozen=True)

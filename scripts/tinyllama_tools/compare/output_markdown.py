@@ -21,7 +21,7 @@ from tinyllama_tools.compare.wording import (
     verdict_sentence,
     warning_texts,
 )
-from tinyllama_tools.markdown_table import cell, markdown_table
+from tinyllama_tools.core.text import cell, markdown_table
 
 MARKS = {"red": "🔴", "green": "🟢", "yellow": "🟡", "grey": "⚪"}
 # GitHub refuses comments of more than 65,536 characters

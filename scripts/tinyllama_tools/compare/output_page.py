@@ -27,7 +27,7 @@ from tinyllama_tools.compare.wording import (
     verdict_sentence,
     warning_texts,
 )
-from tinyllama_tools.judging.outcome import Outcome
+from tinyllama_tools.stats.verdicts import Outcome
 
 TEMPLATE = Path(__file__).with_name("comparison_page.html.j2")
 CONTEXT_ROWS = ("git_commit", "git_dirty", "device", "torch_version", "threads", "settings")

@@ -15,8 +15,7 @@ from tinyllama_tools.compare.gate import MEANINGS, REGRESSIONS_ONLY, Gate
 from tinyllama_tools.compare.output_markdown import markdown_of
 from tinyllama_tools.compare.output_page import page_of
 from tinyllama_tools.compare.output_text import text_of
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.result_files import write_whole
+from tinyllama_tools.core.app import BadInputError, write_whole
 
 JSON, MARKDOWN, PAGE = "comparison.json", "comparison.md", "comparison.html"
 

@@ -15,7 +15,7 @@ from tinyllama_tools.compare.turn_process import NotResidentError, ProcessLostEr
 from tinyllama_tools.compare.turn_program import TurnProgram
 from tinyllama_tools.compare.turns_block import SliceEffort, TakingTurns
 from tinyllama_tools.compare.whole_processes import RunningWholes
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
 
 
 @dataclass(frozen=True)

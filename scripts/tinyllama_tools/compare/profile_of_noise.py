@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.reading.json_file import Json, bad_file, read_json
-from tinyllama_tools.result_files import RESULTS
+from tinyllama_tools.core.app import RESULTS, Json
+from tinyllama_tools.data.json_files import bad_file, read_json
 
 KIND = "tiny_llama noise profile"
 SCHEMA_VERSION = 1

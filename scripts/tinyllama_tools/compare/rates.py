@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tinyllama_tools.reading.case_name import parse_case_name
+from tinyllama_tools.data.names import parse_case_name
 
 TERA = 1e-12
 

@@ -31,8 +31,8 @@ from tinyllama_tools.compare.measurements import (
     Opened,
     Side,
 )
-from tinyllama_tools.judging.blocks import Block
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.stats.looks import Block
 
 KIND = "tiny_llama paired blocks"
 SCHEMA_VERSION = 1

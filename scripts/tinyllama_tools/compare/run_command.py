@@ -30,7 +30,6 @@ from tinyllama_tools.compare.attribution_tree import layers_by_size
 from tinyllama_tools.compare.common_options import gate_of
 from tinyllama_tools.compare.comparison import Comparison
 from tinyllama_tools.compare.gate import Gate
-from tinyllama_tools.compare.interrupts import INTERRUPTED
 from tinyllama_tools.compare.measurements import Side
 from tinyllama_tools.compare.outputs import print_comparison, write_comparison
 from tinyllama_tools.compare.prepared_run import PreparedRun, prepare
@@ -42,11 +41,9 @@ from tinyllama_tools.compare.run_sides import RunSides
 from tinyllama_tools.compare.run_warnings import environment_warnings
 from tinyllama_tools.compare.sequential_run import BUDGET_USED, RunRecord, SequentialRun
 from tinyllama_tools.compare.turns_block import IN_TURN
-from tinyllama_tools.judging.design import Design, DesignError, plan_design
-from tinyllama_tools.judging.outcome import REGRESSION, Outcome
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.result_files import run_folder
-from tinyllama_tools.suite_run import PROBLEM_SIZES
+from tinyllama_tools.core.app import INTERRUPTED, BadInputError, run_folder
+from tinyllama_tools.data.programs import PROBLEM_SIZES
+from tinyllama_tools.stats.verdicts import REGRESSION, Design, DesignError, Outcome, plan_design
 
 __all__ = ["add_options", "main", "read_options"]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from tinyllama_tools.compare.block_cost import MOST_OVERRUN
 from tinyllama_tools.compare.common_options import add_common_options
-from tinyllama_tools.judging.design import LOOKS
-from tinyllama_tools.option_values import positive
-from tinyllama_tools.reading.case_name import parse_case_name
-from tinyllama_tools.suite_run import PROJECT
+from tinyllama_tools.core.app import PROJECT
+from tinyllama_tools.core.options import positive
+from tinyllama_tools.data.names import parse_case_name
+from tinyllama_tools.stats.verdicts import LOOKS
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 BUDGET_SECONDS = 600.0

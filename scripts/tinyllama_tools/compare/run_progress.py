@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from tinyllama_tools.ablation_progress import duration
+from tinyllama_tools.core.text import duration
 
 # between two plain lines where the output is no terminal
 QUIET_SECONDS = 30.0

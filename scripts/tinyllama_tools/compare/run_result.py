@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from tinyllama_tools.ablation_progress import duration
 from tinyllama_tools.compare.attribution_tree import attributions
 from tinyllama_tools.compare.case_record import CaseRecord
 from tinyllama_tools.compare.comparison import Attribution, ComparedCase, Comparison, Json
@@ -18,10 +17,9 @@ from tinyllama_tools.compare.rates import rates
 from tinyllama_tools.compare.run_sides import RunSides
 from tinyllama_tools.compare.run_warnings import run_warnings
 from tinyllama_tools.compare.sequential_run import RunRecord
-from tinyllama_tools.judging.design import SPENT, Design
-from tinyllama_tools.judging.family import Judgement
-from tinyllama_tools.judging.outcome import Outcome
-from tinyllama_tools.judging.signed_rank import hodges_lehmann
+from tinyllama_tools.core.text import duration
+from tinyllama_tools.stats.rank_tests import hodges_lehmann
+from tinyllama_tools.stats.verdicts import SPENT, Design, Judgement, Outcome
 
 ATTRIBUTED = frozenset({Outcome.SLOWER, Outcome.FASTER})
 

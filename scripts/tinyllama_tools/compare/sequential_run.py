@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tinyllama_tools.ablation_progress import duration
 from tinyllama_tools.compare.block_cost import MOST_OVERRUN, BlockCost
 from tinyllama_tools.compare.case_record import CaseRecord
 from tinyllama_tools.compare.measurements import (
@@ -23,9 +22,9 @@ from tinyllama_tools.compare.measurements import (
 )
 from tinyllama_tools.compare.run_progress import RunProgress, cases_text
 from tinyllama_tools.compare.whole_processes import WHOLE_PROCESSES
-from tinyllama_tools.judging.design import Design
-from tinyllama_tools.judging.family import Judgement, judge_family
-from tinyllama_tools.judging.outcome import Outcome
+from tinyllama_tools.core.text import duration
+from tinyllama_tools.stats.looks import judge_family
+from tinyllama_tools.stats.verdicts import Design, Judgement, Outcome
 
 DECIDED = frozenset({Outcome.SLOWER, Outcome.FASTER, Outcome.SAME})
 BUDGET_USED, ALL_LOOKS, ALL_DECIDED = "budget used", "all looks taken", "every case decided"

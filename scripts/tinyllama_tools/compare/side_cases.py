@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from tinyllama_tools.compare.comparison import CounterChange
 from tinyllama_tools.compare.counters import compare_counters
 from tinyllama_tools.compare.missing_cases import SideState
-from tinyllama_tools.reading.stored_run import StoredCase, StoredRun
+from tinyllama_tools.data.names import StoredCase
+from tinyllama_tools.data.results import StoredRun
 
 
 @dataclass(frozen=True)

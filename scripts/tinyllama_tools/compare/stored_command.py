@@ -28,8 +28,8 @@ from tinyllama_tools.compare.profile_of_noise import (
 from tinyllama_tools.compare.stored_comparison import Rules, compare_stored
 from tinyllama_tools.compare.stored_files import read_sides
 from tinyllama_tools.compare.stored_judging import FEWEST_FILES
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.stored_run import StoredRun
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.results import StoredRun
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

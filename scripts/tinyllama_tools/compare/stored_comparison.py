@@ -26,11 +26,10 @@ from tinyllama_tools.compare.stored_judging import (
     judge_stored,
 )
 from tinyllama_tools.compare.stored_warnings import stored_warnings
-from tinyllama_tools.judging.block_summary import BlockSummary
-from tinyllama_tools.judging.outcome import Outcome
-from tinyllama_tools.judging.verdict import Judgement
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.stored_run import StoredRun
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.results import StoredRun
+from tinyllama_tools.stats.looks import BlockSummary
+from tinyllama_tools.stats.verdicts import Judgement, Outcome
 
 METHOD = "stored"
 # nobody has more, so the exact number would only look like a plan

@@ -8,11 +8,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.json_file import bad_file, read_json
-from tinyllama_tools.reading.result_reader import is_result, read_result
-from tinyllama_tools.reading.stored_run import StoredRun
-from tinyllama_tools.reading.training_reader import is_training_summary, read_training
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.json_files import bad_file, read_json
+from tinyllama_tools.data.results import (
+    StoredRun,
+    is_result,
+    is_training_summary,
+    read_result,
+    read_training,
+)
 
 WHAT_TO_NAME = "name results of tiny_llama_bench or performance summaries of tiny_llama_train"
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 from tinyllama_tools.compare.profile_of_noise import NoiseProfile
 from tinyllama_tools.compare.side_cases import SideCase
-from tinyllama_tools.judging.design import fewest_files
-from tinyllama_tools.judging.unpaired import judge_unpaired, judge_with_profile
-from tinyllama_tools.judging.verdict import Judgement
+from tinyllama_tools.stats.unpaired import judge_unpaired, judge_with_profile
+from tinyllama_tools.stats.verdicts import Judgement, fewest_files
 
 Sides = tuple[SideCase, SideCase]
 # fewer files of a side have no scatter between them

@@ -13,8 +13,8 @@ from tinyllama_tools.compare.context_differences import (
 )
 from tinyllama_tools.compare.missing_cases import unknown_patterns
 from tinyllama_tools.compare.stored_judging import FEWEST_FILES
-from tinyllama_tools.judging.outcome import Outcome
-from tinyllama_tools.reading.stored_run import StoredRun
+from tinyllama_tools.data.results import StoredRun
+from tinyllama_tools.stats.verdicts import Outcome
 
 MOST_NAMES = 5
 SAID_FIRST = {

@@ -15,7 +15,7 @@ from tinyllama_tools.compare.wording import (
     seconds_text,
     verdict_text,
 )
-from tinyllama_tools.judging.outcome import Outcome
+from tinyllama_tools.stats.verdicts import Outcome
 
 HEADER = ("case", "base", "new", "change", "interval", "verdict", "blocks", "note")
 # what needs somebody's eyes comes first

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from tinyllama_tools.compare.turn_program import Greeting, Json, OpenedCase, TurnProgram
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.suite_run import REFUSED_OPTIONS, last_words
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.core.process import last_words
+from tinyllama_tools.data.programs import REFUSED_OPTIONS
 
 SECONDS_TO_END = 5.0
 # an answer of a whole minute of the fastest case is shorter

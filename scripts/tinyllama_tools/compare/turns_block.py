@@ -35,7 +35,7 @@ from tinyllama_tools.compare.turn_process import (
     start_all,
 )
 from tinyllama_tools.compare.turn_program import MOST_PADDING_BYTES, Greeting, TurnProgram
-from tinyllama_tools.judging.blocks import Block
+from tinyllama_tools.stats.looks import Block
 
 IN_TURN = "in turn"
 # until the workers of the side that has just been timed sleep; see SHORT_SPIN

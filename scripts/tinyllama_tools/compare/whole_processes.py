@@ -25,10 +25,10 @@ from tinyllama_tools.compare.measurements import (
 from tinyllama_tools.compare.side_order import SideOrder
 from tinyllama_tools.compare.turn_program import MOST_PADDING_BYTES, TurnProgram
 from tinyllama_tools.compare.turns_block import SliceEffort
-from tinyllama_tools.judging.blocks import Block
-from tinyllama_tools.reading.case_name import parse_case_name
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.suite_run import CaseRun, Json, SuiteCase, SuiteError, SuiteProgram
+from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.data.names import parse_case_name
+from tinyllama_tools.data.programs import CaseRun, SuiteCase, SuiteError, SuiteProgram
+from tinyllama_tools.stats.looks import Block
 
 WHOLE_PROCESSES = "whole processes"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tinyllama_tools.ablation_progress import duration
 from tinyllama_tools.compare.comparison import (
     Attribution,
     ComparedCase,
@@ -13,8 +12,9 @@ from tinyllama_tools.compare.comparison import (
     Interval,
 )
 from tinyllama_tools.compare.gate import MEANINGS, Gate, failing, growing, is_absence_shown
-from tinyllama_tools.judging.outcome import NO_REGRESSION, REGRESSION, Outcome
-from tinyllama_tools.reading.case_name import parse_case_name
+from tinyllama_tools.core.text import duration
+from tinyllama_tools.data.names import parse_case_name
+from tinyllama_tools.stats.verdicts import NO_REGRESSION, REGRESSION, Outcome
 
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 NOTHING = "-"

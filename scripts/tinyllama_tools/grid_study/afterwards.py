@@ -8,9 +8,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tinyllama_tools.case_costs import CaseCost, ask_dry_run, read_case_costs
+from tinyllama_tools.core.app import Json, write_whole
+from tinyllama_tools.data.json_files import read_json
+from tinyllama_tools.data.programs import (
+    CaseCost,
+    SuiteError,
+    SuiteProgram,
+    ask_dry_run,
+    read_case_costs,
+)
+from tinyllama_tools.data.studies import COSTS, FRONTIER, PRODUCTS, journal_of, journaled_names
 from tinyllama_tools.frontier import write_frontier as predict_frontier
-from tinyllama_tools.grid_files import COSTS, FRONTIER, PRODUCTS, journal_of, journaled_names
 from tinyllama_tools.grid_study.bench_process import case_of
 from tinyllama_tools.grid_study.plan import (
     axis_options,
@@ -20,9 +28,6 @@ from tinyllama_tools.grid_study.plan import (
 )
 from tinyllama_tools.grid_study.progress import GridProgress
 from tinyllama_tools.grid_study.rounds import GridStudy, run_journaled
-from tinyllama_tools.reading.json_file import read_json
-from tinyllama_tools.result_files import write_whole
-from tinyllama_tools.suite_run import Json, SuiteError, SuiteProgram
 
 
 def planned_names(program: Path, options: Sequence[str]) -> list[str]:

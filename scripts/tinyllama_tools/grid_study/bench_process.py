@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.compare.interrupts import INTERRUPTED
-from tinyllama_tools.grid_files import journal_of
-from tinyllama_tools.suite_run import LAST_WORDS, REFUSED_OPTIONS, Json
+from tinyllama_tools.core.app import INTERRUPTED, Json
+from tinyllama_tools.core.process import LAST_WORDS
+from tinyllama_tools.data.programs import REFUSED_OPTIONS
+from tinyllama_tools.data.studies import journal_of
 
 OWN_SUFFIXES = re.compile(r"(/iterations:\d+)?(/repeats:\d+)?(/manual_time)?$")
 OnLine = Callable[[str], None]

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinyllama_tools.ablation_progress import duration
-from tinyllama_tools.case_costs import CaseCost
-from tinyllama_tools.grid_files import CHECK, journal_of, journaled_names, round_file
+from tinyllama_tools.core.text import duration
+from tinyllama_tools.data.names import STEP, parse_case_name
+from tinyllama_tools.data.parts import OPTIMIZED
+from tinyllama_tools.data.programs import UNITS, CaseCost
+from tinyllama_tools.data.studies import CHECK, journal_of, journaled_names, round_file
 from tinyllama_tools.grid_study.bench_process import case_of, read_document
 from tinyllama_tools.grid_study.plan import CHECK_SECONDS, CHECK_STEPS, GridPlan, check_options
 from tinyllama_tools.grid_study.progress import GridProgress
 from tinyllama_tools.grid_study.rounds import GridStudy, run_journaled
-from tinyllama_tools.reading.case_name import STEP, parse_case_name
-from tinyllama_tools.reading.whole_and_parts import OPTIMIZED
-from tinyllama_tools.suite_run import UNITS
 
 
 def checked_variant(plan: GridPlan) -> str:

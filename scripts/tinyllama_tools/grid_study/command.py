@@ -8,9 +8,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tinyllama_tools.ablation_progress import duration
-from tinyllama_tools.compare.interrupts import INTERRUPTED, ended_as_by_ctrl_c
-from tinyllama_tools.grid_files import KIND, STUDY, journal_of, round_file
+from tinyllama_tools.core.app import (
+    INTERRUPTED,
+    PROJECT,
+    RESULTS,
+    BadInputError,
+    ended_as_by_ctrl_c,
+    run_folder,
+)
+from tinyllama_tools.core.text import duration
+from tinyllama_tools.core.text import shown_path as shown
+from tinyllama_tools.data.programs import SuiteError
+from tinyllama_tools.data.studies import KIND, STUDY, journal_of, round_file
 from tinyllama_tools.grid_study.afterwards import (
     costs_of,
     planned_names,
@@ -23,10 +32,6 @@ from tinyllama_tools.grid_study.plan import GridPlan, axis_options
 from tinyllama_tools.grid_study.progress import GridProgress, expected_weights
 from tinyllama_tools.grid_study.record import Record, read_record, write_record
 from tinyllama_tools.grid_study.rounds import GridStudy, has_failures, run_rounds
-from tinyllama_tools.profile_text import shown
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.result_files import RESULTS, run_folder
-from tinyllama_tools.suite_run import PROJECT, SuiteError
 
 FAILED, BAD = 1, 2
 Say = Callable[[str], None]

@@ -6,6 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.core.options import list_of, minutes, positive, variants
+from tinyllama_tools.data.programs import problem_sizes
 from tinyllama_tools.grid_study.number_lists import number_list
 from tinyllama_tools.grid_study.plan import (
     BATCH,
@@ -17,9 +20,6 @@ from tinyllama_tools.grid_study.plan import (
     GridPlan,
 )
 from tinyllama_tools.grid_study.record import newest_unfinished
-from tinyllama_tools.option_values import list_of, minutes, positive, variants
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.suite_run import problem_sizes
 
 ON, ONLY, OFF = "on", "only", "off"
 # A grid of more would take days.

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tinyllama_tools.suite_run import problem_sizes
+from tinyllama_tools.data.programs import problem_sizes
 
 COMPONENTS = (
     *("embedding", "rms_norm", "rotary", "attention", "ffn", "block", "loss", "model"),

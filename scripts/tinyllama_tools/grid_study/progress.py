@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from tinyllama_tools.ablation_progress import duration
-from tinyllama_tools.case_costs import CaseCost
+from tinyllama_tools.core.text import duration
+from tinyllama_tools.data.programs import CaseCost
 
 # What the program says of a case on standard error: "[3/96] attention/...  1.27 ms".
 CASE_LINE = re.compile(r"\[\d+/\d+\] (?P<name>\S+)  (?P<outcome>.*)")

@@ -8,12 +8,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.compact_json import compact_json
-from tinyllama_tools.grid_files import KIND, SCHEMA_VERSION, STUDY
+from tinyllama_tools.core.app import BadInputError, Json, write_whole
+from tinyllama_tools.core.text import compact_json
+from tinyllama_tools.data.json_files import bad_file, read_json
+from tinyllama_tools.data.studies import KIND, SCHEMA_VERSION, STUDY
 from tinyllama_tools.grid_study.plan import NO_CHECK, PASSES, GridPlan
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.json_file import Json, bad_file, read_json
-from tinyllama_tools.result_files import write_whole
 
 START_ANOTHER = "remove the folder, or name another with --results"
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tinyllama_tools.ablation_progress import duration
-from tinyllama_tools.grid_files import CHECK, PRODUCTS, journal_of, journaled_names, round_file
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.text import duration
+from tinyllama_tools.data.studies import CHECK, PRODUCTS, journal_of, journaled_names, round_file
 from tinyllama_tools.grid_study.bench_process import (
     StoppedError,
     case_of,
@@ -20,7 +21,6 @@ from tinyllama_tools.grid_study.bench_process import (
 from tinyllama_tools.grid_study.plan import round_options
 from tinyllama_tools.grid_study.progress import GridProgress, Place
 from tinyllama_tools.grid_study.record import Record, write_record
-from tinyllama_tools.suite_run import Json
 
 # What a later round takes beside the first, which proves every case before it times it. Small
 # cases, which spend their time on preparation, measured 0.8; large ones gain more.

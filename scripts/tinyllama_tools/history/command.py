@@ -12,16 +12,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tinyllama_tools.compare.common_options import fraction, regular_expression
-from tinyllama_tools.compare.interrupts import INTERRUPTED
+from tinyllama_tools.core.app import INTERRUPTED, BadInputError, write_whole
 from tinyllama_tools.history.change_points import MARGIN, find_change_points
 from tinyllama_tools.history.entries import Series
 from tinyllama_tools.history.page import page_of
 from tinyllama_tools.history.result_file import read_entry
 from tinyllama_tools.history.store import DEFAULT_STORE, HistoryStore, KnownResultError
 from tinyllama_tools.history.tables import changes_as_json, changes_text, show_as_json, show_text
-from tinyllama_tools.judging.outcome import BAD_INPUT
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.result_files import write_whole
+from tinyllama_tools.stats.verdicts import BAD_INPUT
 
 # a page of more is slow to open on a phone
 LARGE_PAGE_BYTES = 6_000_000

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tinyllama_tools.compare.stored_files import read_stored
+from tinyllama_tools.core.app import PROJECT, BadInputError
+from tinyllama_tools.data.json_files import MEASURE_AGAIN, bad_file
+from tinyllama_tools.data.names import StoredCase
 from tinyllama_tools.history.entries import CaseEntry, Machine, ResultEntry
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.json_file import MEASURE_AGAIN, bad_file
-from tinyllama_tools.reading.stored_run import StoredCase
-from tinyllama_tools.suite_run import PROJECT
 
 COMMIT = re.compile(r"[0-9a-f]{7,64}")
 

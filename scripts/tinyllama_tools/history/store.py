@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from tinyllama_tools.core.app import RESULTS, BadInputError
 from tinyllama_tools.history.entries import (
     CaseEntry,
     Machine,
@@ -19,8 +20,6 @@ from tinyllama_tools.history.entries import (
     StoredResult,
 )
 from tinyllama_tools.history.schema import APPLICATION_ID, SCHEMA_VERSION, STATEMENTS
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.result_files import RESULTS
 
 DEFAULT_STORE = RESULTS / "history.sqlite"
 # how long a writer waits for others

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinyllama_tools.compare.wording import change_text, seconds_text
+from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.history.change_points import FEWEST_FILES, ChangePoint
 from tinyllama_tools.history.entries import Machine, Series, StoredResult
 from tinyllama_tools.history.wording import ADVISORY, before_text, between_text, files_text
-from tinyllama_tools.markdown_table import markdown_table
 
 MOST_FILES = 10
 

@@ -6,12 +6,12 @@ import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tinyllama_tools.laws import LawRefusedError
-from tinyllama_tools.prediction.refusal import RatesRefusedError
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.stats.laws import LawRefusedError
+from tinyllama_tools.models.prediction import RatesRefusedError
+from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.report.document import Document, Omission, Section, not_foreseen
 from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.places import without_places
+from tinyllama_tools.data.publish import without_places
 from tinyllama_tools.report.sections import (
     ablation,
     comparison,
@@ -28,7 +28,7 @@ from tinyllama_tools.report.sections import (
     training,
 )
 from tinyllama_tools.report.summary import SENTENCES
-from tinyllama_tools.suite_run import SuiteError
+from tinyllama_tools.data.programs import SuiteError
 
 Builder = Callable[[ReportInputs], Section]
 # in the order in which they are read; what was left out comes last, when all of it is known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinyllama_tools.reading.json_file import Json
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.report.document import Figure
 from tinyllama_tools.report.plots import (
     DASHES,

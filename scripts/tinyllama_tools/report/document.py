@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinyllama_tools.reading.json_file import Json
+from tinyllama_tools.core.app import Json
 
 # a measurement has no more of them, and the page stays small
 DIGITS = 5

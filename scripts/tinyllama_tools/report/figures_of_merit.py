@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
+from tinyllama_tools.data.results import MeasuredCase, ResultSet
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.scaling_fits import Foretold, SeriesFit
 from tinyllama_tools.report.selection import headline_steps

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.data.json_files import bad_file, is_number, read_json
 from tinyllama_tools.frontier import AXES, SCHEMA_VERSION, Axis
-from tinyllama_tools.reading.json_file import Json, bad_file, read_json
-from tinyllama_tools.reading.json_number import is_number
 
 AGAIN = "make it again: scripts/study"
 TEXTS = ("size", "variant", "dtype")

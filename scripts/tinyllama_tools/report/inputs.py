@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from tinyllama_tools.ablation_study import Study as AblationStudy
-from tinyllama_tools.case_costs import CaseCost
-from tinyllama_tools.reading.case_name import STEP, TRAIN, CaseName
-from tinyllama_tools.reading.circumstances import SAME_DEVICE, first_difference
-from tinyllama_tools.reading.json_file import Json
-from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
+from tinyllama_tools.data.names import STEP, TRAIN, CaseName
+from tinyllama_tools.data.programs import CaseCost
+from tinyllama_tools.data.results import MeasuredCase, ResultSet
+from tinyllama_tools.models.speed_of_light import SpeedOfLight, Waterfall
 from tinyllama_tools.report.document import Omission
 from tinyllama_tools.report.frontier_file import FrontierFile
 from tinyllama_tools.report.kinds import Kind, Source
@@ -22,8 +23,6 @@ from tinyllama_tools.report.scaling_file import ScalingRun
 from tinyllama_tools.report.scaling_fits import SeriesFit, memory_fits, time_fits
 from tinyllama_tools.report.step_analysis import all_closures, all_lights, main_closure, main_light
 from tinyllama_tools.report.wording import case_text
-from tinyllama_tools.roofline.speed_of_light import SpeedOfLight
-from tinyllama_tools.roofline.waterfall import Waterfall
 
 
 def is_same_device(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -7,14 +7,12 @@ from enum import Enum
 from pathlib import Path
 
 from tinyllama_tools.ablation_files import RESULT as ABLATION_FILE
-from tinyllama_tools.grid_files import FRONTIER, KIND, STUDY
-from tinyllama_tools.profile_files import SUMMARY as TRAINING_FILE
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.json_file import Json, bad_file, read_json
-from tinyllama_tools.reading.result_reader import is_result
-from tinyllama_tools.reading.training_reader import is_training_summary
+from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json
+from tinyllama_tools.data.json_files import bad_file, read_json
+from tinyllama_tools.data.profiles import SUMMARY as TRAINING_FILE
+from tinyllama_tools.data.results import is_result, is_training_summary
+from tinyllama_tools.data.studies import FRONTIER, KIND, STUDY
 from tinyllama_tools.report.frontier_file import is_frontier
-from tinyllama_tools.result_files import SUITE_FILE
 from tinyllama_tools.scaling.files import DOCUMENT as SCALING_FILE
 from tinyllama_tools.scaling.files import KIND as SCALING_KIND
 from tinyllama_tools.scaling.files import RESULTS as SCALING_RESULTS

@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinyllama_tools.laws import Law
-from tinyllama_tools.reading.json_file import Json
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.report.document import Figure
 from tinyllama_tools.report.plots import (
     DASHES,
@@ -23,6 +22,7 @@ from tinyllama_tools.report.plots import (
     spaced,
 )
 from tinyllama_tools.report.scaling_fits import SeriesFit
+from tinyllama_tools.stats.laws import Law
 
 # of a curve between two measured lengths or more; straight pieces on logarithmic axes
 CURVE_POINTS = 13

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from tinyllama_tools.laws import RangeKind
 from tinyllama_tools.report.document import Cell, Column, Table, text_column
 from tinyllama_tools.report.scaling_fits import Foretold, SeriesFit, range_kind
+from tinyllama_tools.stats.laws import RangeKind
 
 UNSUPPORTED = (
     "A term without a figure is one that the data does not support; the last column says why."

@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from tinyllama_tools.ablation_files import read_study as read_ablation
-from tinyllama_tools.case_costs import CaseCost, read_case_costs
-from tinyllama_tools.grid_files import (
+from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json
+from tinyllama_tools.data.json_files import MEASURE_AGAIN, bad_file, read_json
+from tinyllama_tools.data.profiles import BadProfileError, check_summary
+from tinyllama_tools.data.programs import CaseCost, read_case_costs
+from tinyllama_tools.data.results import ResultSet, add_products, read_result_set, refuse_other_run
+from tinyllama_tools.data.studies import (
     CHECK,
     COSTS,
     FRONTIER,
@@ -20,19 +24,10 @@ from tinyllama_tools.grid_files import (
     rounds_of,
     why_no_round,
 )
-from tinyllama_tools.profile_files import BadProfileError, check_summary
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.json_file import MEASURE_AGAIN, Json, bad_file, read_json
-from tinyllama_tools.reading.result_set import (
-    ResultSet,
-    add_products,
-    read_result_set,
-    refuse_other_run,
-)
 from tinyllama_tools.report.document import Omission, not_foreseen
 from tinyllama_tools.report.frontier_file import read_frontier
 from tinyllama_tools.report.inputs import Ablation, GridStudy, ReportInputs, TrainingRun
-from tinyllama_tools.report.kinds import STUDY_FILE, SUITE_FILE, Kind, Source, is_grid_study
+from tinyllama_tools.report.kinds import STUDY_FILE, Kind, Source, is_grid_study
 from tinyllama_tools.report.scaling_file import read_scaling_run
 from tinyllama_tools.report.selection import main_step, missing_parts
 

@@ -14,10 +14,9 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.compare.interrupts import INTERRUPTED
-from tinyllama_tools.profile_text import shown
-from tinyllama_tools.published_results import REFERENCE
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import INTERRUPTED, PROJECT, BadInputError, changed_files
+from tinyllama_tools.core.text import shown_path as shown
+from tinyllama_tools.data.publish import REFERENCE
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.document import Omission
 from tinyllama_tools.report.inputs import ReportInputs
@@ -34,8 +33,6 @@ from tinyllama_tools.report.publish import (
 from tinyllama_tools.report.sections.left_out import grouped
 from tinyllama_tools.report.wording import count_of, listed
 from tinyllama_tools.report.writing import write_report
-from tinyllama_tools.result_files import changed_files
-from tinyllama_tools.suite_run import PROJECT
 
 WRITTEN, WITH_ERRORS, NOTHING_USABLE = 0, 1, 2
 # names that share a reason, in a line on standard error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tinyllama_tools.markdown_table import markdown_table
+from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.report.document import Cell, Column, Document, Section, Table
 from tinyllama_tools.report.sections.left_out import grouped
 from tinyllama_tools.report.wording import listed

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tinyllama_tools.case_costs import CaseCost
-from tinyllama_tools.reading.case_name import STEP, CaseName
-from tinyllama_tools.reading.result_set import MeasuredCase
-from tinyllama_tools.reading.whole_and_parts import BASELINE, OPTIMIZED
+from tinyllama_tools.data.names import STEP, CaseName
+from tinyllama_tools.data.parts import BASELINE, OPTIMIZED
+from tinyllama_tools.data.programs import CaseCost
+from tinyllama_tools.data.results import MeasuredCase
 from tinyllama_tools.report.scaling_fits import MIB, PEAK_MEMORY
 from tinyllama_tools.report.selection import F32, is_own_shape, rank, sizes_by_name
 from tinyllama_tools.report.wording import shape_text

@@ -8,19 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.grid_files import rounds_of, why_no_round
+from tinyllama_tools.ablation_files import RESULT as ABLATION_FILE
+from tinyllama_tools.core.app import SUITE_FILE
+from tinyllama_tools.data.profiles import SUMMARY as TRAINING_FILE
+from tinyllama_tools.data.studies import rounds_of, why_no_round
 from tinyllama_tools.report.document import Omission
-from tinyllama_tools.report.kinds import (
-    ABLATION_FILE,
-    FRONTIER_FILE,
-    SCALING_FILE,
-    STUDY_FILE,
-    SUITE_FILE,
-    TRAINING_FILE,
-    Kind,
-    Source,
-    is_grid_study,
-)
+from tinyllama_tools.report.kinds import FRONTIER_FILE, STUDY_FILE, Kind, Source, is_grid_study
+from tinyllama_tools.scaling.files import DOCUMENT as SCALING_FILE
 
 # 20260131T080000Z_amd_instinct_mi300x, performance_results_tiny_20260131_080000
 TIME = re.compile(r"(\d{8})[T_](\d{6})")

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.option_values import machine, script_parser
-from tinyllama_tools.result_files import RESULTS
+from tinyllama_tools.core.app import RESULTS
+from tinyllama_tools.core.options import machine, script_parser
 
 FORMATS = ("html", "md", "png", "fom")
 EPILOG = """\

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tinyllama_tools.reading.json_file import Json
+from tinyllama_tools.core.app import Json
 
 MEASURED, FIT, PREDICTED, HELD_OUT = "measured", "fit", "predicted", "held_out"
 ROOF, LIGHT, OTHER = "roof", "light", "other"

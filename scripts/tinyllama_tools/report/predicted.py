@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tinyllama_tools.case_costs import CaseCost
-from tinyllama_tools.prediction.rates import Rates, calibrate_rates
-from tinyllama_tools.prediction.refusal import RatesRefusedError
-from tinyllama_tools.prediction.steps import (
+from tinyllama_tools.data.names import STEP, CaseName
+from tinyllama_tools.data.programs import CaseCost
+from tinyllama_tools.data.results import MeasuredCase, ResultSet
+from tinyllama_tools.models.prediction import (
     PredictionCheck,
+    Rates,
+    RatesRefusedError,
     StepPrediction,
+    calibrate_rates,
     check_against,
     predict_steps,
 )
-from tinyllama_tools.reading.case_name import STEP, CaseName
-from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
 from tinyllama_tools.report.document import Omission
 from tinyllama_tools.report.selection import is_own_shape, main_step, rank, sizes_by_name
 

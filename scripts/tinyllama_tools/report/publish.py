@@ -9,16 +9,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tinyllama_tools.core.app import BadInputError, Json, write_whole
+from tinyllama_tools.data.publish import published_text, replace_folder
 from tinyllama_tools.frontier import AXES
-from tinyllama_tools.published_results import published_text, replace_folder
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.json_file import Json
 from tinyllama_tools.report.document import Document
 from tinyllama_tools.report.frontier_file import FrontierFile
 from tinyllama_tools.report.inputs import GridStudy, ReportInputs
 from tinyllama_tools.report.kinds import Kind, Source
 from tinyllama_tools.report.published_study import published_texts
-from tinyllama_tools.result_files import write_whole
 
 # of everything that one call publishes, and of the picture in the README
 MOST_BYTES, MOST_PICTURE_BYTES = 4_000_000, 300_000

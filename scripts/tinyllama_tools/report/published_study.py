@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tinyllama_tools.grid_files import CHECK, COSTS, FRONTIER, PRODUCTS, STUDY, rounds_of
-from tinyllama_tools.published_results import published_text
+from tinyllama_tools.data.publish import published_text
+from tinyllama_tools.data.studies import CHECK, COSTS, FRONTIER, PRODUCTS, STUDY, rounds_of
 
 
 def published_texts(folder: Path) -> Mapping[str, str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tinyllama_tools.reading.json_file import Json
-from tinyllama_tools.reading.machine import Machine
-from tinyllama_tools.reading.result_set import ResultSet
+from tinyllama_tools.compare.wording import seconds_text
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.data.machine import Machine
+from tinyllama_tools.data.results import ResultSet
+from tinyllama_tools.models.roofline import LaunchCost, RooflinePoint
 from tinyllama_tools.report.document import Figure
 from tinyllama_tools.report.plots import (
     DASHES,
@@ -20,9 +22,6 @@ from tinyllama_tools.report.plots import (
     spaced,
 )
 from tinyllama_tools.report.selection import COMPONENTS, WHOLE_PASSES, rank
-from tinyllama_tools.report.wording import seconds_text
-from tinyllama_tools.roofline.launch_cost import LaunchCost
-from tinyllama_tools.roofline.points import RooflinePoint
 
 GIGA = 1e9
 ROOF_POINTS = 25

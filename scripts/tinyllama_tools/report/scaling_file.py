@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.json_file import Json, bad_file, read_json
-from tinyllama_tools.reading.json_number import is_number, shown
+from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.data.json_files import bad_file, is_number, read_json
+from tinyllama_tools.data.json_files import shown_value as shown
 from tinyllama_tools.scaling.analysis import Analysis, analyse
 from tinyllama_tools.scaling.failure import Failure
 from tinyllama_tools.scaling.files import DOCUMENT, SCHEMA_VERSION

@@ -7,24 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tinyllama_tools.laws import (
+from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.data.parts import BASELINE, OPTIMIZED
+from tinyllama_tools.data.results import MeasuredCase, ResultSet
+from tinyllama_tools.report.document import Omission
+from tinyllama_tools.report.selection import F32, WHOLE_PASSES, name_rank, rank
+from tinyllama_tools.stats.law_fits import (
     Exponents,
-    GridPoint,
     HeldOut,
-    Law,
-    LawRefusedError,
-    RangeKind,
     check_held_out,
     fit_exponents,
     fit_memory_law,
     fit_time_law,
 )
-from tinyllama_tools.laws.work import terms_of_work
-from tinyllama_tools.reading.case_name import CaseName
-from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
-from tinyllama_tools.reading.whole_and_parts import BASELINE, OPTIMIZED
-from tinyllama_tools.report.document import Omission
-from tinyllama_tools.report.selection import F32, WHOLE_PASSES, name_rank, rank
+from tinyllama_tools.stats.laws import GridPoint, Law, LawRefusedError, RangeKind, terms_of_work
 
 MIB = 2**20
 PEAK_MEMORY = "peak_memory_MiB"

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tinyllama_tools.reading.case_name import STEP, CaseName
-from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
-from tinyllama_tools.reading.whole_and_parts import BASELINE, OPTIMIZED, parts_of
-from tinyllama_tools.suite_run import problem_sizes
+from tinyllama_tools.data.names import STEP, CaseName
+from tinyllama_tools.data.parts import BASELINE, OPTIMIZED, parts_of
+from tinyllama_tools.data.programs import problem_sizes
+from tinyllama_tools.data.results import MeasuredCase, ResultSet
 
 F32 = "f32"
 # of components that have several passes, the one that a step consists of

@@ -6,13 +6,12 @@ import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
-from tinyllama_tools.reading.case_name import CaseName
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.result_set import ResultSet
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.data.results import ResultSet
+from tinyllama_tools.models.speed_of_light import SpeedOfLight, Waterfall, speed_of_light, waterfall
 from tinyllama_tools.report.document import Omission
 from tinyllama_tools.report.selection import headline_steps, main_step
-from tinyllama_tools.roofline.speed_of_light import SpeedOfLight, speed_of_light
-from tinyllama_tools.roofline.waterfall import Waterfall, waterfall
 
 Found = TypeVar("Found")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinyllama_tools.compare.wording import seconds_text
-from tinyllama_tools.reading.case_name import CaseName
+from tinyllama_tools.data.names import CaseName
 
 __all__ = [
     "bytes_text",

@@ -6,12 +6,11 @@ import datetime
 import sys
 from pathlib import Path
 
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError, write_whole
 from tinyllama_tools.report.document import Document
 from tinyllama_tools.report.figures_of_merit import figures_of_merit, figures_text
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.markdown import markdown_of
-from tinyllama_tools.result_files import write_whole
 
 
 def default_path(suffix: str, results: Path) -> Path:

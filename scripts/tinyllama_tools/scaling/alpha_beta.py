@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from tinyllama_tools.ratio_statistics import WANTED_CONFIDENCE
-from tinyllama_tools.reading.collective_name import OPERATIONS
+from tinyllama_tools.data.names import OPERATIONS
 from tinyllama_tools.scaling.scaling_result import CollectiveRow
+from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE
 
 Array = NDArray[np.float64]
 FEWEST_SIZES = 3

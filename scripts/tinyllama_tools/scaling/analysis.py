@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinyllama_tools.reading.collective_name import ALL_REDUCE
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.names import ALL_REDUCE
 from tinyllama_tools.scaling.alpha_beta import AlphaBeta, fit_collectives
 from tinyllama_tools.scaling.collective_models import link_of_ring
 from tinyllama_tools.scaling.efficiency import ScalingPoint, points_of

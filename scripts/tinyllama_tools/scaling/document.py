@@ -9,16 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.json_file import Json, read_json
-from tinyllama_tools.result_files import head_commit
+from tinyllama_tools.core.app import PROJECT, BadInputError, Json, head_commit
+from tinyllama_tools.data.json_files import read_json
 from tinyllama_tools.scaling.alpha_beta import AlphaBeta
 from tinyllama_tools.scaling.analysis import Analysis
 from tinyllama_tools.scaling.failure import Failure
 from tinyllama_tools.scaling.files import DOCUMENT, KIND, SCHEMA_VERSION
 from tinyllama_tools.scaling.local_step import LocalStep
 from tinyllama_tools.scaling.projections import Projections
-from tinyllama_tools.suite_run import PROJECT
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401

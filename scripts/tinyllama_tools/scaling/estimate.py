@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tinyllama_tools.ratio_statistics import WANTED_CONFIDENCE, Interval, median_interval
+from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE, Interval, median_interval
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
 
 KIND, SCHEMA_VERSION = "scaling", 1
 DOCUMENT, PAGE = "scaling.json", "scaling.md"

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.json_file import bad_file, read_json
-from tinyllama_tools.reading.json_number import is_number, shown
+from tinyllama_tools.core.app import PROJECT, BadInputError
+from tinyllama_tools.data.json_files import bad_file, is_number, read_json
+from tinyllama_tools.data.json_files import shown_value as shown
 from tinyllama_tools.scaling.collective_models import Hierarchy, Link
-from tinyllama_tools.suite_run import PROJECT
 
 FIXTURE = PROJECT / "fixtures/interconnects.json"
 REMEDY = "correct it; fixtures/interconnects.json is an example"

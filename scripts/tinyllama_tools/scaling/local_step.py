@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tinyllama_tools.reading.case_name import CaseName
+from tinyllama_tools.data.names import CaseName
 
 MEASURED, PREDICTED = "measured", "predicted"
 

@@ -6,15 +6,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tinyllama_tools.case_costs import CaseCost, ask_costs, read_case_costs
-from tinyllama_tools.grid_files import COSTS, rounds_of
-from tinyllama_tools.prediction.rates import calibrate_rates
-from tinyllama_tools.prediction.refusal import RatesRefusedError
-from tinyllama_tools.prediction.steps import StepPrediction, predict_steps
-from tinyllama_tools.reading.case_name import CaseName
-from tinyllama_tools.reading.json_file import read_json
-from tinyllama_tools.reading.result_set import ResultSet, read_result_set
-from tinyllama_tools.result_files import SUITE_FILE
+from tinyllama_tools.core.app import SUITE_FILE
+from tinyllama_tools.data.json_files import read_json
+from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.data.programs import (
+    CaseCost,
+    SuiteError,
+    ask_costs,
+    problem_sizes,
+    read_case_costs,
+)
+from tinyllama_tools.data.results import ResultSet, read_result_set
+from tinyllama_tools.data.studies import COSTS, rounds_of
+from tinyllama_tools.models.prediction import (
+    RatesRefusedError,
+    StepPrediction,
+    calibrate_rates,
+    predict_steps,
+)
 from tinyllama_tools.scaling.files import RESULTS, result_files
 from tinyllama_tools.scaling.local_step import MEASURED, PREDICTED, LocalStep
 from tinyllama_tools.scaling.scaling_result import (
@@ -23,7 +32,6 @@ from tinyllama_tools.scaling.scaling_result import (
     is_scaling_result,
     read_scaling_result,
 )
-from tinyllama_tools.suite_run import SuiteError, problem_sizes
 
 BASELINE = "baseline"
 REMEDY = (

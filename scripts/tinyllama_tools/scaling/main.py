@@ -15,12 +15,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.compare.interrupts import INTERRUPTED, ended_as_by_ctrl_c
-from tinyllama_tools.places import names_alone
-from tinyllama_tools.profile_text import shown
-from tinyllama_tools.published_results import REFERENCE
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.result_files import changed_files, run_folder, write_whole
+from tinyllama_tools.core.app import (
+    INTERRUPTED,
+    PROJECT,
+    BadInputError,
+    changed_files,
+    ended_as_by_ctrl_c,
+    run_folder,
+    write_whole,
+)
+from tinyllama_tools.core.text import shown_path as shown
+from tinyllama_tools.data.programs import SuiteError
+from tinyllama_tools.data.publish import REFERENCE, names_alone
 from tinyllama_tools.scaling.analysis import analyse
 from tinyllama_tools.scaling.document import scaling_document
 from tinyllama_tools.scaling.failure import Failure
@@ -36,7 +42,6 @@ from tinyllama_tools.scaling.publish import check_publishable, place_of, publish
 from tinyllama_tools.scaling.rank_process import BUILD_IT
 from tinyllama_tools.scaling.reading_run import read_again, read_results
 from tinyllama_tools.scaling.scaling_result import ScalingResult, read_scaling_result
-from tinyllama_tools.suite_run import PROJECT, SuiteError
 
 BENCH = Path("benchmarks/tiny_llama_bench")
 HELP = "--help"

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinyllama_tools.compare.interrupts import INTERRUPTED
+from tinyllama_tools.core.app import INTERRUPTED
+from tinyllama_tools.data.programs import REFUSED_OPTIONS
 from tinyllama_tools.scaling.failure import Failure
 from tinyllama_tools.scaling.files import log_file, result_file
 from tinyllama_tools.scaling.pinning import allowed_cores, core_order, core_sets, siblings_of
 from tinyllama_tools.scaling.rank_environment import free_port, rank_environment
 from tinyllama_tools.scaling.rank_process import RankProcess
 from tinyllama_tools.scaling.watching import Patience, WorldEnd, end_all, watch
-from tinyllama_tools.suite_run import REFUSED_OPTIONS
 
 PROGRAM = Path("benchmarks/tiny_llama_scaling")
 FINISHING = "interrupted: the ranks finish the round in hand and write; Ctrl-C again kills them"

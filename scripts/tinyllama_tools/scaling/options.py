@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.option_values import machine, positive, positive_list, script_parser, seconds
-from tinyllama_tools.result_files import RESULTS
+from tinyllama_tools.core.app import PROJECT, RESULTS
+from tinyllama_tools.core.options import machine, positive, positive_list, script_parser, seconds
+from tinyllama_tools.data.programs import problem_sizes
 from tinyllama_tools.scaling.weak_strong import STRONG, WEAK
-from tinyllama_tools.suite_run import PROJECT, problem_sizes
 
 DEFAULT_PROCESSES = (1, 2)
 DEFAULT_THREADS = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tinyllama_tools.profile_text import section
+from tinyllama_tools.core.text import section
 from tinyllama_tools.scaling.analysis import Analysis
 from tinyllama_tools.scaling.failure import Failure
 from tinyllama_tools.scaling.projection_tables import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from tinyllama_tools.reading.collective_name import ALL_REDUCE
+from tinyllama_tools.data.names import ALL_REDUCE
 from tinyllama_tools.scaling.alpha_beta import AlphaBeta
 from tinyllama_tools.scaling.collective_models import Hierarchy, link_of_ring
 from tinyllama_tools.scaling.projection import (

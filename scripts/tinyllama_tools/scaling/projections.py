@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tinyllama_tools.data.programs import problem_sizes
 from tinyllama_tools.scaling.analysis import Analysis
 from tinyllama_tools.scaling.gradient_buckets import MIB, buckets_of
 from tinyllama_tools.scaling.interconnects import Interconnect
 from tinyllama_tools.scaling.local_step import LocalStep
 from tinyllama_tools.scaling.local_step_sources import LocalSteps, local_steps
 from tinyllama_tools.scaling.projection import GLOBAL_BATCH, ProjectedStep, Setting, project
-from tinyllama_tools.suite_run import problem_sizes
 
 
 @dataclass(frozen=True)

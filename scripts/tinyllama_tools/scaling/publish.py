@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.compact_json import compact_json
-from tinyllama_tools.published_results import REFERENCE, published, replace_folder
-from tinyllama_tools.reading.errors import BadInputError
-from tinyllama_tools.reading.json_file import read_json
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.core.text import compact_json
+from tinyllama_tools.data.json_files import read_json
+from tinyllama_tools.data.publish import REFERENCE, published, replace_folder
 from tinyllama_tools.scaling.document import failures_before
 from tinyllama_tools.scaling.files import result_files
 from tinyllama_tools.scaling.scaling_result import ScalingResult

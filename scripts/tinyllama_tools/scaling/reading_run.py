@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.reading.errors import BadInputError
+from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.scaling.document import failures_before
 from tinyllama_tools.scaling.failure import Failure
 from tinyllama_tools.scaling.files import ranks_of, result_files

@@ -8,13 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.reading.case_name import TIMED_BY, CaseName, parse_case_name
-from tinyllama_tools.reading.collective_name import CollectiveName, parse_collective_name
-from tinyllama_tools.reading.json_file import MEASURE_AGAIN, Json, bad_file, read_json
-from tinyllama_tools.reading.json_number import is_number, shown
-from tinyllama_tools.reading.result_reader import ITERATION, current_result, is_result, read_rows
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.data.json_files import MEASURE_AGAIN, bad_file, is_number, read_json
+from tinyllama_tools.data.json_files import shown_value as shown
+from tinyllama_tools.data.names import (
+    TIMED_BY,
+    CaseName,
+    CollectiveName,
+    parse_case_name,
+    parse_collective_name,
+)
+from tinyllama_tools.data.programs import OWN_KEYS, UNITS
+from tinyllama_tools.data.results import ITERATION, current_result, is_result, read_rows
 from tinyllama_tools.scaling.weak_strong import STRONG, WEAK
-from tinyllama_tools.suite_run import OWN_KEYS, UNITS
 
 ALONE, LOCAL, NO_OVERLAP, OVERLAP = "alone", "local", "no_overlap", "overlap"
 SHARDED, COMMUNICATION = "sharded", "communication"

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 
 from tinyllama_tools.compare.wording import seconds_text
-from tinyllama_tools.markdown_table import markdown_table
-from tinyllama_tools.reading.collective_name import ALL_REDUCE, REDUCE_SCATTER
+from tinyllama_tools.core.text import markdown_table
+from tinyllama_tools.data.names import ALL_REDUCE, REDUCE_SCATTER
 from tinyllama_tools.scaling.analysis import Analysis
 from tinyllama_tools.scaling.efficiency import ScalingPoint
 from tinyllama_tools.scaling.estimate import Estimate

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tinyllama_tools.compare.interrupts import INTERRUPTED
+from tinyllama_tools.core.app import INTERRUPTED
 from tinyllama_tools.scaling.rank_process import RankProcess, ending_text
 
 # between two looks at the ranks

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-from tinyllama_tools.ratio_statistics import WANTED_CONFIDENCE
 from tinyllama_tools.scaling.scaling_result import ScalingResult, StepRow
 from tinyllama_tools.scaling.weak_strong import STRONG
+from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE
 
 EFFICIENCY = {"weak": "weak_efficiency_percent", "strong": "strong_efficiency_percent"}
 # counter: its name for people

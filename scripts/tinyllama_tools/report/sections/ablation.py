@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tinyllama_tools.ablation_rows import Row, rows_at
 from tinyllama_tools.ablation_study import Kind, Point
-from tinyllama_tools.profile_text import shown
+from tinyllama_tools.core.text import shown_path as shown
 from tinyllama_tools.report.document import Cell, Column, Figure, Section, Table, text_column
 from tinyllama_tools.report.inputs import Ablation, ReportInputs
 from tinyllama_tools.report.kinds import Kind as ResultKind

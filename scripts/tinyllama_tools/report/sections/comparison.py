@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from tinyllama_tools.reading.json_file import Json
-from tinyllama_tools.reading.result_set import ResultSet
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.data.results import ResultSet
 from tinyllama_tools.report.document import Column, Section, Table, text_column
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.selection import COMPONENTS, name_rank, rank

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tinyllama_tools.profile_text import shown
-from tinyllama_tools.reading.result_set import ResultSet
+from tinyllama_tools.core.text import shown_path as shown
+from tinyllama_tools.data.results import ResultSet
 from tinyllama_tools.report.document import Cell, Column, Section, Table, text_column
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import Kind

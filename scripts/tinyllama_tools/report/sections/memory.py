@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 
-from tinyllama_tools.reading.case_name import STEP
-from tinyllama_tools.reading.result_set import MeasuredCase, ResultSet
+from tinyllama_tools.data.names import STEP
+from tinyllama_tools.data.results import MeasuredCase, ResultSet
 from tinyllama_tools.report.document import Cell, Column, Figure, Section, Table, text_column
 from tinyllama_tools.report.inputs import ReportInputs, TrainingRun
 from tinyllama_tools.report.kinds import Kind

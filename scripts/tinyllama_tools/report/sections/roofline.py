@@ -5,9 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tinyllama_tools.reading.case_name import CaseName
-from tinyllama_tools.reading.machine import Machine
-from tinyllama_tools.reading.result_set import ResultSet
+from tinyllama_tools.compare.wording import seconds_text
+from tinyllama_tools.data.machine import Machine
+from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.data.results import ResultSet
+from tinyllama_tools.models.roofline import (
+    RooflinePoint,
+    launch_cost,
+    left_out_of_roofline,
+    product_points,
+    roofline_points,
+)
 from tinyllama_tools.report.document import Column, Omission, Section, Table, text_column
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import Kind
@@ -18,14 +26,7 @@ from tinyllama_tools.report.roofline_figures import (
     roofline_figure,
 )
 from tinyllama_tools.report.selection import name_rank
-from tinyllama_tools.report.wording import count_of, rate_text, seconds_text
-from tinyllama_tools.roofline.launch_cost import launch_cost
-from tinyllama_tools.roofline.points import (
-    RooflinePoint,
-    left_out_of_roofline,
-    product_points,
-    roofline_points,
-)
+from tinyllama_tools.report.wording import count_of, rate_text
 
 ID, TITLE = "roofline", "Roofline"
 MAKE = f"make one: {Kind.SUITE.command}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinyllama_tools.reading.whole_and_parts import BASELINE, OPTIMIZED
+from tinyllama_tools.data.parts import BASELINE, OPTIMIZED
 from tinyllama_tools.report.document import Figure, Omission, Section
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.kinds import Kind

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tinyllama_tools.reading.case_name import CaseName
-from tinyllama_tools.reading.json_file import Json
+from tinyllama_tools.compare.wording import seconds_text
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.models.speed_of_light import Bar, SpeedOfLight, Waterfall
 from tinyllama_tools.report.document import Column, Figure, Section, Table, text_column
 from tinyllama_tools.report.inputs import ReportInputs, is_same_device
 from tinyllama_tools.report.kinds import Kind
@@ -19,9 +21,7 @@ from tinyllama_tools.report.plots import (
     layout,
     lying_bars,
 )
-from tinyllama_tools.report.wording import case_text, listed, percent_text, seconds_text, step_text
-from tinyllama_tools.roofline.speed_of_light import SpeedOfLight
-from tinyllama_tools.roofline.waterfall import Bar, Waterfall
+from tinyllama_tools.report.wording import case_text, listed, percent_text, step_text
 
 ID, TITLE = "time", "Where the time goes"
 MAKE = f"measure a step with its parts: {Kind.STUDY.command}"

@@ -1,0 +1,46 @@
+"""python -m tinyllama_tools COMMAND OPTION...: what each script of scripts/ starts, in .venv.
+
+--check-options COMMAND OPTION... only says what is wrong with the options, or shows the help, so
+that nobody waits for a build first.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from tinyllama_tools.core.app import run_command
+
+# Modules with parse_options(arguments) and main(arguments) -> exit status; imported when needed.
+COMMANDS = {
+    "ablation": "tinyllama_tools.ablation",
+    "compare": "tinyllama_tools.compare.main",
+    "exercise": "tinyllama_tools.exercise",
+    "peers": "tinyllama_tools.peers",
+    "profile": "tinyllama_tools.profile",
+    "report": "tinyllama_tools.report.main",
+    "scaling": "tinyllama_tools.scaling.main",
+    "study": "tinyllama_tools.study",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit status of the command."""
+    checks_only = arguments[0] == "--check-options"
+    name, *options = arguments[1:] if checks_only else arguments
+    module = importlib.import_module(COMMANDS[name])
+    if checks_only:
+        module.parse_options(options)
+        return 0
+    # `compare run`: a command of several
+    spelled = (
+        [name, *options[:1]]
+        if options and options[0] in getattr(module, "COMMANDS", {})
+        else [name]
+    )
+    return run_command(" ".join(spelled), lambda: module.main(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

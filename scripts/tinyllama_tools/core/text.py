@@ -1,0 +1,105 @@
+"""Numbers, tables and JSON as people read them, the same in every output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tinyllama_tools.core.app import PROJECT
+
+
+def cell(text: str) -> str:
+    """Text that cannot end a table's cell."""
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table with columns of equal width; numbers are not told from text."""
+    lines = [list(header), *([cell(text) for text in row] for row in rows)]
+    for line in lines:
+        if len(line) != len(header):
+            raise ValueError(f"{len(line)} cells under {len(header)} headings: {line}")
+    # a long reason must not widen its whole column
+    short = [[text for text in column if len(text) <= 40] for column in zip(*lines, strict=True)]
+    widths = [max([3, *(len(text) for text in column)]) for column in short]
+    texts = [" | ".join(t.ljust(w) for t, w in zip(line, widths, strict=True)) for line in lines]
+    rule = "|".join("-" * (width + 2) for width in widths)
+    return [f"| {texts[0]} |", f"|{rule}|", *(f"| {text} |" for text in texts[1:])]
+
+
+def compact_json(document: Mapping[str, Any], expanded: tuple[str, ...]) -> str:
+    """The document with one line for each key; the lists and objects `expanded` a line an item."""
+    entries = [
+        f"  {json.dumps(key)}: {_lines(value) if key in expanded else json.dumps(value)}"
+        for key, value in document.items()
+    ]
+    return "{\n" + ",\n".join(entries) + "\n}\n"
+
+
+def _lines(value: list[Any] | dict[str, Any]) -> str:
+    if isinstance(value, dict):
+        items = [f"    {json.dumps(key)}: {json.dumps(item)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(items) + "\n  }"
+    return "[\n" + ",\n".join(f"    {json.dumps(item)}" for item in value) + "\n  ]"
+
+
+NOT_MEASURED = "-"
+MIB = 2**20
+
+
+def number(value: float | None, digits: int = 1, unit: str = "") -> str:
+    """`12.3 %`."""
+    if value is None:
+        return NOT_MEASURED
+    return f"{value:,.{digits}f}{' ' if unit else ''}{unit}"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """`12.345`, of seconds."""
+    return number(None if seconds is None else 1e3 * seconds, 3)
+
+
+def mebibytes(size: float | None) -> str:
+    """`131.8 MiB`."""
+    return number(None if size is None else size / MIB, 1, "MiB")
+
+
+def shown_path(path: Path) -> str:
+    """Relative to the checkout where it is inside."""
+    whole = path.resolve()
+    return str(whole.relative_to(PROJECT)) if whole.is_relative_to(PROJECT) else str(path)
+
+
+def percent(value: float | None) -> str:
+    """`12.3 %`."""
+    return number(value, 1, "%")
+
+
+def speedup(value: float | None) -> str:
+    """`1.08x`."""
+    return NOT_MEASURED if value is None else f"{value:.2f}x"
+
+
+def rate(value: float | None, unit: str) -> str:
+    """`1.70e+11 FLOP/s`."""
+    return NOT_MEASURED if value is None else f"{value:.3g} {unit}"
+
+
+def section(title: str, lines: Sequence[str]) -> list[str]:
+    """A heading of the second level and what is below it."""
+    return [f"## {title}", "", *lines, ""]
+
+
+def facts(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """A table of two columns."""
+    return markdown_table(("", "value"), rows)
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `2 h 5 min`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,91 @@
+"""Reads what tiny_llama_train wrote into a folder, and checks it first."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from tinyllama_tools.core.app import PROJECT, Json, ToolError
+from tinyllama_tools.data.json_files import SchemaCheck
+
+SUMMARY = "performance_summary.json"
+SCHEMA = PROJECT / "results/training_schema.json"
+SCHEMA_VERSION = 1
+
+
+class BadProfileError(ToolError):
+    """No usable profile; the message names the file, what is wrong with it and what to do."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A folder's performance_summary.json, checked; each profiler's part is None where it was off.
+
+    Seconds and bytes; docs/training_files.md explains every key.
+    """
+
+    folder: Path
+    summary: Json
+
+    @property
+    def operators(self) -> Json | None:
+        """Of the operator profiler."""
+        return self.summary.get("operators")
+
+    @property
+    def memory(self) -> Json | None:
+        """Of the memory profiler."""
+        return self.summary.get("memory")
+
+    @property
+    def flops(self) -> Json | None:
+        """Of the FLOPS profiler."""
+        return self.summary.get("flops")
+
+
+def _bad(path: Path, what: str) -> BadProfileError:
+    return BadProfileError(
+        f"{path}: {what}; name a folder that tiny_llama_train or scripts/profile has filled, "
+        f"or profile again"
+    )
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+@functools.cache
+def _schema() -> SchemaCheck:
+    return SchemaCheck(json.loads(SCHEMA.read_text(encoding="utf-8")))
+
+
+def check_summary(summary: object, path: Path) -> Json:
+    """The summary, if it is one; BadProfileError naming `path` and the key that is wrong."""
+    if not isinstance(summary, dict):
+        raise _bad(path, "holds no object")
+    version = summary.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise _bad(path, f"schema_version is {version!r}, must be {SCHEMA_VERSION}")
+    problem = _schema().problem(summary)
+    if problem is not None:
+        raise _bad(path, f"{problem.key or 'the file'}: {problem.message}")
+    return summary
+
+
+def read_profile(folder: Path) -> Profile:
+    """What the folder holds; BadProfileError where it is missing, unreadable or damaged."""
+    path = folder / SUMMARY
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise _bad(path, f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise _bad(path, f"is no text: {error.reason}") from error
+    try:
+        summary = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise _bad(path, f"is no JSON: {error}") from error
+    return Profile(folder, check_summary(summary, path))

@@ -1,1 +1,0 @@
-"""Judges whether times differ: pure statistics, without files, processes or words for people."""

@@ -1,0 +1,290 @@
+"""Rank tests, Holm's correction, and ratios of two sides that are interleaved."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+# of which the exact test is still a number with all its digits
+MOST_BLOCKS = 1000
+Array = NDArray[np.float64]
+
+
+def _sign_flips(ranks: Sequence[int], largest: int) -> Array:
+    """At w up to `largest`: P(sum of the ranks of positive values = w), every sign a fair coin.
+
+    One rank after the other, the distribution of the sum is added to itself moved by that rank.
+    """
+    if len(ranks) > MOST_BLOCKS:
+        raise ValueError(f"{len(ranks)} values: at most {MOST_BLOCKS} in an exact test")
+    mass = np.zeros(largest + 1)
+    mass[0] = 0.5 ** len(ranks)
+    used = 1
+    for rank in ranks:
+        fits = min(used, mass.size - rank)
+        if fits <= 0:
+            continue  # too large for any of these sums
+        # numpy reads all of the right side before it writes, although they overlap
+        mass[rank : rank + fits] += mass[:fits]
+        used = max(used, rank + fits)
+    return mass
+
+
+@lru_cache(maxsize=512)
+def lower_tail(count: int) -> Array:
+    """At w: P(sum of the ranks of positive values <= w) for `count` values without ties."""
+    return np.cumsum(_sign_flips(range(1, count + 1), count * (count + 1) // 2))
+
+
+@lru_cache(maxsize=4096)
+def _tail_of_ties(doubled_ranks: tuple[int, ...], doubled_sum: int) -> float:
+    """P(sum <= doubled_sum / 2); doubled, mid-ranks are whole numbers."""
+    return float(_sign_flips(doubled_ranks, doubled_sum).sum())
+
+
+def _p_values_of_ties(rows: Array) -> Array:
+    doubled = np.rint(2 * stats.rankdata(np.abs(rows), axis=1)).astype(np.int64)
+    # zeros take part in ranking and are then left out
+    doubled[rows == 0] = 0
+    of_positive = np.where(rows > 0, doubled, 0).sum(axis=1)
+    # the distribution is symmetric: only the smaller tail is computed
+    smaller = np.minimum(of_positive, doubled.sum(axis=1) - of_positive)
+    doubled.sort(axis=1)
+    tails = [
+        _tail_of_ties(tuple(rank for rank in ranks if rank), doubled_sum)
+        for ranks, doubled_sum in zip(doubled.tolist(), smaller.tolist(), strict=True)
+    ]
+    return np.minimum(1.0, 2.0 * np.array(tails))
+
+
+def p_values(rows: Array) -> Array:
+    """Exact two-sided p-value of each row (cases x values) for a location of zero."""
+    count = rows.shape[1]
+    magnitudes = np.abs(rows)
+    order = np.argsort(magnitudes, axis=1)
+    ordered = np.take_along_axis(magnitudes, order, axis=1)
+    positive = np.take_along_axis(rows, order, axis=1) > 0
+    of_positive = positive @ np.arange(1, count + 1)
+    smaller = np.minimum(of_positive, count * (count + 1) // 2 - of_positive)
+    found = np.minimum(1.0, 2.0 * lower_tail(count)[smaller])
+    tied = (ordered[:, 0] == 0) | np.any(ordered[:, 1:] == ordered[:, :-1], axis=1)
+    if tied.any():
+        found[tied] = _p_values_of_ties(rows[tied])
+    return found
+
+
+@lru_cache(maxsize=512)
+def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    return np.triu_indices(count)
+
+
+def walsh_averages(rows: Array) -> Array:
+    """Ordered means of all pairs in a row, values with themselves included: n (n + 1) / 2."""
+    first, second = _pairs(rows.shape[1])
+    averages = rows[:, first]
+    averages += rows[:, second]
+    averages *= 0.5
+    averages.sort(axis=1)
+    return averages
+
+
+def middle(ordered: Array) -> Array:
+    """Median of each row of ordered values."""
+    size = ordered.shape[1]
+    return 0.5 * (ordered[:, (size - 1) // 2] + ordered[:, size // 2])
+
+
+@lru_cache(maxsize=4096)
+def critical_sum(count: int, level: float) -> int:
+    """Largest k with P(signed-rank sum <= k) <= `level` (one-sided), -1 where there is none."""
+    return int(np.searchsorted(lower_tail(count), level, side="right")) - 1
+
+
+def interval_ends(ordered: Array, count: int, confidence: float) -> tuple[Array, Array] | None:
+    """Of each row of ordered Walsh averages; None: too few values for this confidence."""
+    left_out = critical_sum(count, (1 - confidence) / 2)
+    if left_out < 0:
+        return None
+    return ordered[:, left_out], ordered[:, -1 - left_out]
+
+
+def standard_errors(ordered: Array, count: int) -> Array | None:
+    """Standard error of the Hodges-Lehmann estimate, from the width of its 95 % interval.
+
+    Lehmann, Annals of Mathematical Statistics 34 (1963): the width estimates the estimate's own
+    variance without a density, and bears wild values as the estimate does. The width is divided by
+    Student's quantile at the interval's true confidence. None below 6 values, where no interval
+    has 95 %.
+    """
+    left_out = critical_sum(count, 0.025)
+    if left_out < 0:
+        return None
+    outside = float(lower_tail(count)[left_out])
+    quantile = -special.stdtrit(count - 1, outside)
+    return (ordered[:, -1 - left_out] - ordered[:, left_out]) / (2 * quantile)
+
+
+def hodges_lehmann(values: Sequence[float]) -> float:
+    """Median of the Walsh averages (Hodges, Lehmann, Annals of Mathematical Statistics 34, 1963).
+
+    Raises ValueError for no values or values that are not finite.
+    """
+    row = np.asarray(values, dtype=np.float64)[np.newaxis, :]
+    if row.size == 0 or not np.all(np.isfinite(row)):
+        raise ValueError(f"{list(values)}: at least one value, all of them finite")
+    return float(middle(walsh_averages(row))[0])
+
+
+@lru_cache(maxsize=256)
+def _mass(doubled_ranks: tuple[int, ...], chosen: int) -> Array:
+    """At s: P(sum of `chosen` ranks drawn without replacement = s / 2)."""
+    ways = np.zeros((chosen + 1, sum(sorted(doubled_ranks)[-chosen:]) + 1))
+    ways[0, 0] = 1.0
+    for rank in doubled_ranks:
+        ways[1:, rank:] += ways[:-1, : ways.shape[1] - rank]
+    return ways[chosen] / ways[chosen].sum()
+
+
+def p_value(base: Array, new: Array) -> float:
+    """Exact and two-sided (the smaller tail doubled) for no shift between the two samples."""
+    ranks = np.rint(2 * stats.rankdata(np.concatenate([base, new]))).astype(np.int64)
+    mass = _mass(tuple(np.sort(ranks).tolist()), new.size)
+    found = int(ranks[base.size :].sum())
+    return float(min(1.0, 2 * min(mass[: found + 1].sum(), mass[found:].sum())))
+
+
+@lru_cache(maxsize=256)
+def _lower_tail(base: int, new: int) -> Array:
+    """At k: P(Mann-Whitney count <= k) without ties."""
+    mass = _mass(tuple(range(2, 2 * (base + new) + 1, 2)), new)
+    return np.cumsum(mass[new * (new + 1) :: 2])
+
+
+def critical_count(base: int, new: int, level: float) -> int:
+    """Largest k with P(count <= k) <= `level` (one-sided), -1 where there is none."""
+    return int(np.searchsorted(_lower_tail(base, new), level, side="right")) - 1
+
+
+def confidence_without(base: int, new: int, left_out: int) -> float:
+    """Of the interval that leaves out this many differences at each end."""
+    return 1 - 2 * float(_lower_tail(base, new)[left_out])
+
+
+def differences(base: Array, new: Array) -> Array:
+    """Ordered new - base of all pairs, row by row (samples x values)."""
+    found = (new[:, :, np.newaxis] - base[:, np.newaxis, :]).reshape(len(base), -1)
+    found.sort(axis=1)
+    return found
+
+
+def shift_interval_ends(
+    ordered: NDArray[np.float64], base: int, new: int, confidence: float
+) -> tuple[float, float] | None:
+    """Of one sample's ordered differences; None: too few values for this confidence."""
+    left_out = critical_count(base, new, (1 - confidence) / 2)
+    if left_out < 0:
+        return None
+    return float(ordered[left_out]), float(ordered[-1 - left_out])
+
+
+def holm_adjusted(p_values: Array, family: int | None = None) -> Array:
+    """Adjusted p-values: those at or below alpha are rejected, with a chance of at most alpha that
+    any of them is wrong (Holm, Scandinavian Journal of Statistics 6, 1979).
+
+    `family`: number of cases, where more belong to it than have a p-value (they count as 1).
+    """
+    family = len(p_values) if family is None else family
+    if family < len(p_values):
+        raise ValueError(f"a family of {family} cases cannot have {len(p_values)} p-values")
+    order = np.argsort(p_values, kind="stable")
+    steps = (family - np.arange(len(p_values))) * p_values[order]
+    adjusted = np.empty(len(p_values))
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps))
+    return adjusted
+
+
+WANTED_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """From `low` to `high`, both included; holds the true median with probability `confidence`."""
+
+    low: float
+    high: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """`median` of a_i / b_i over `turns`; without an interval where there was one turn only."""
+
+    median: float
+    interval: Interval | None
+    turns: int
+    of_each_turn: tuple[float, ...]
+
+    def as_json(self) -> dict[str, object]:
+        """Plain values for a result file."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any] | None) -> Ratio | None:
+        """What as_json() made, or a mapping that has more beside it; None of None."""
+        if found is None:
+            return None
+        interval = Interval(**found["interval"]) if found["interval"] else None
+        return cls(found["median"], interval, found["turns"], tuple(found["of_each_turn"]))
+
+    def text(self) -> str:
+        """`1.23 (1.20 to 1.26)`, `1.23 (1.10 to 1.40 at 75 %)` below 95 %, or `1.23` alone."""
+        if self.interval is None:
+            return f"{self.median:.2f}"
+        low, high, confidence = astuple(self.interval)
+        sure = "" if confidence >= WANTED_CONFIDENCE else f" at {100 * confidence:.0f} %"
+        return f"{self.median:.2f} ({low:.2f} to {high:.2f}{sure})"
+
+
+def _confidence(count: int, left_out: int) -> float:
+    """That the median lies within all but the `left_out` smallest and largest of `count` values.
+
+    It lies below a value with probability 1/2, so how many are below it is binomial.
+    """
+    outside = sum(math.comb(count, below) for below in range(left_out + 1))
+    return 1 - 2 * outside / 2**count
+
+
+def median_interval(values: Sequence[float]) -> Interval | None:
+    """The narrowest interval of 95 % or more, else the whole range; None for a single value."""
+    count = len(values)
+    if count < 2:
+        return None
+    left_out = 0
+    while _confidence(count, left_out + 1) >= WANTED_CONFIDENCE:
+        left_out += 1
+    ordered = sorted(values)
+    low, high = ordered[left_out], ordered[count - 1 - left_out]
+    return Interval(low, high, _confidence(count, left_out))
+
+
+def ratio_of_turns(a: Sequence[float], b: Sequence[float]) -> Ratio:
+    """Median of a_i / b_i with its interval; a_i and b_i are medians of neighbouring processes.
+
+    Raises ValueError where there are no turns, different numbers of them, or a value that is no
+    positive time.
+    """
+    if len(a) != len(b) or not a:
+        raise ValueError(f"{len(a)} turns against {len(b)}: as many on both sides, at least 1")
+    for value in (*a, *b):
+        if not math.isfinite(value) or value <= 0:
+            raise ValueError(f"{value}: must be a positive time")
+    ratios = tuple(x / y for x, y in zip(a, b, strict=True))
+    return Ratio(statistics.median(ratios), median_interval(ratios), len(ratios), ratios)
