@@ -1,4 +1,4 @@
-"""The integrations with the built tiny_llama_bench in place of the stand-in."""
+"""The integrations with the built tiny_llama_bench in place of the fake."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 import subprocess
 from pathlib import Path
 
-import bench_stand_in
+import fake_bench
 import pytest
-from ramble_stand_in import analyse, load_application
+from fake_ramble import analyse, load_application
 from reframe_run import Outcome, Report, need_reframe, run_reframe
 
 from built_programs import PROJECT_ROOT
@@ -42,8 +42,8 @@ def test_the_last_line_is_the_success_line(output: str) -> None:
     assert output.splitlines()[-1] == "SUCCESS: 2 cases measured"
 
 
-def test_the_stand_in_prints_the_same_lines(output: str) -> None:
-    """Names, units and order; the numbers of the stand-in are made up."""
+def test_the_fake_prints_the_same_lines(output: str) -> None:
+    """Names, units and order; the numbers of the fake are made up."""
     options = argparse.Namespace(
         components=["optimizer", "full_step"],
         sizes=["tiny"],
@@ -53,8 +53,8 @@ def test_the_stand_in_prints_the_same_lines(output: str) -> None:
         batch=["2"],
         seq=["16"],
     )
-    cases = bench_stand_in.cases_of(options)
-    lines = [line for case in cases for line in bench_stand_in.figure_lines(case, "")]
+    cases = fake_bench.cases_of(options)
+    lines = [line for case in cases for line in fake_bench.figure_lines(case, "")]
     assert FIGURE.findall(output) == FIGURE.findall("\n".join(lines))
 
 

@@ -1,6 +1,6 @@
-"""Stands in for `tiny_llama_bench --figures-of-merit`: its options, its output, made-up numbers.
+"""A fake `tiny_llama_bench --figures-of-merit`: its options, its output, made-up numbers.
 
-STAND_IN in the environment says how it behaves, for all or as `tiny/baseline=fails,...`: fails,
+FAKE in the environment says how it behaves, for all or as `tiny/baseline=fails,...`: fails,
 skips, part (one of the cases skipped), interrupted, crashes (no last line), lost_figure,
 not_a_number, miscounts; without it all is measured.
 """
@@ -83,7 +83,7 @@ def figure_lines(case: str, behaviour: str) -> list[str]:
 
 
 def chosen_behaviour(options: argparse.Namespace) -> str:
-    asked = os.environ.get("STAND_IN", "")
+    asked = os.environ.get("FAKE", "")
     if "=" not in asked:
         return asked
     by_case = dict(entry.split("=") for entry in asked.split(","))
@@ -92,8 +92,8 @@ def chosen_behaviour(options: argparse.Namespace) -> str:
 
 def run_alone() -> None:
     """Two measurements at once would disturb each other: the second ends with status 3."""
-    if "STAND_IN_LOCK" in os.environ:
-        lock = os.open(os.environ["STAND_IN_LOCK"], os.O_CREAT | os.O_RDWR)
+    if "FAKE_LOCK" in os.environ:
+        lock = os.open(os.environ["FAKE_LOCK"], os.O_CREAT | os.O_RDWR)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Stands in for Ramble, which is not on PyPI: its application language, and how it reads a log.
+"""A fake of Ramble, which is not on PyPI: its application language, and how it reads a log.
 
 Written from Ramble's documentation. Directives are stricter than Ramble's own, which take any
 keyword: an unknown one is an error here. Reading follows Ramble's default strategy: line by line,
@@ -118,12 +118,12 @@ def load_application(path: Path) -> Application:
     spec = importlib.util.spec_from_file_location("ramble_application", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    stand_ins = {"ramble": ModuleType("ramble"), "ramble.appkit": appkit}
-    sys.modules.update(stand_ins)
+    fakes = {"ramble": ModuleType("ramble"), "ramble.appkit": appkit}
+    sys.modules.update(fakes)
     try:
         spec.loader.exec_module(module)
     finally:
-        for name in stand_ins:
+        for name in fakes:
             del sys.modules[name]
     (found,) = (
         value

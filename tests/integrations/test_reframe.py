@@ -1,4 +1,5 @@
-"""The ReFrame tests, run by ReFrame on this machine with a program that prints made-up numbers."""
+"""The ReFrame tests, run by ReFrame with a program that prints made-up numbers: here, and on a fake
+Slurm cluster."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from fake_slurm import FakeSlurm
 from reframe_run import Outcome, Report, need_reframe, run_reframe
 
 BEHAVIOURS = {
@@ -17,7 +19,7 @@ BEHAVIOURS = {
     "large/optimized": "not_a_number",
     "very_large/optimized": "miscounts",
 }
-# the stand-in's numbers: baseline 86.1736 samples/s, optimized 113.301
+# the fake's numbers: baseline 86.1736 samples/s, optimized 113.301
 REFERENCES = """
 TinyLlamaStep:
   $index: [$partition, size, variant, dtype]
@@ -38,7 +40,7 @@ TinyLlamaComponents: {}
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory, stand_in: Path) -> Report:
+def report(tmp_path_factory: pytest.TempPathFactory, fake_bench_program: Path) -> Report:
     """One run of ReFrame for all: every size and variant of the step, components of one."""
     need_reframe()
     folder = tmp_path_factory.mktemp("reframe")
@@ -47,11 +49,11 @@ def report(tmp_path_factory: pytest.TempPathFactory, stand_in: Path) -> Report:
         folder,
         "settings_local.py",
         "--name=(TinyLlamaStep.*|TinyLlamaComponents%size=tiny%variant=optimized)%dtype=f32",
-        f"--setvar=program={stand_in}",
+        f"--setvar=program={fake_bench_program}",
         environment={
             "RFM_REFERENCE_PREFIX": str(folder),
-            "STAND_IN": ",".join(f"{case}={how}" for case, how in BEHAVIOURS.items()),
-            "STAND_IN_LOCK": str(folder / "lock"),
+            "FAKE": ",".join(f"{case}={how}" for case, how in BEHAVIOURS.items()),
+            "FAKE_LOCK": str(folder / "lock"),
         },
     )
 
@@ -134,3 +136,52 @@ def test_what_cannot_be_measured_here_is_skipped_with_the_reason(
 def test_what_fails_says_why(outcomes: Mapping[str, Outcome], case: str, reason: str) -> None:
     assert outcomes[case].verdict == "fail"
     assert reason in outcomes[case].reason
+
+
+@pytest.fixture(scope="module")
+def slurm_outcomes(
+    tmp_path_factory: pytest.TempPathFactory, fake_bench_program: Path
+) -> Mapping[str, Outcome]:
+    """One test on each partition, by the partition's name."""
+    need_reframe()
+    folder = tmp_path_factory.mktemp("reframe")
+    report = run_reframe(
+        folder,
+        "settings_slurm_amd.py",
+        "--system=cluster",
+        "--name=TinyLlamaStep%size=small%variant=optimized%dtype=bf16",
+        f"--setvar=program={fake_bench_program}",
+        environment=FakeSlurm.install(tmp_path_factory.mktemp("slurm") / "slurm").environment,
+    )
+    return {name.split("@")[-1]: outcome for name, outcome in report.outcomes.items()}
+
+
+def test_both_partitions_measure(slurm_outcomes: Mapping[str, Outcome]) -> None:
+    assert {name: outcome.verdict for name, outcome in slurm_outcomes.items()} == {
+        "gpu": "pass",
+        "cpu": "pass",
+    }
+    rate = slurm_outcomes["gpu"].figures["full_step/train/samples_per_second"]
+    assert rate == (113.301, "samples/s")
+
+
+def test_a_gpu_job_asks_for_one_gpu_and_its_share_of_the_cores(
+    slurm_outcomes: Mapping[str, Outcome],
+) -> None:
+    script = slurm_outcomes["gpu"].script
+    assert "#SBATCH --gpus-per-node=1\n" in script
+    assert "#SBATCH --cpus-per-task=12\n" in script
+    assert "#SBATCH --partition=gpu\n" in script
+    assert "#SBATCH --hint=nomultithread\n" in script
+    assert "--exclusive" not in script
+    assert "srun --cpus-per-task=12 " in script
+    assert "--device=hip --components=full_step --sizes=small" in script
+
+
+def test_a_cpu_job_asks_for_the_cores_of_a_node(slurm_outcomes: Mapping[str, Outcome]) -> None:
+    script = slurm_outcomes["cpu"].script
+    assert "gpu" not in script
+    assert "#SBATCH --exclusive\n" in script
+    assert "#SBATCH --cpus-per-task=128\n" in script
+    assert "--device=cpu" in script
+    assert "--threads=128" in script

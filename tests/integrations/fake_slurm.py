@@ -1,4 +1,4 @@
-"""Stands in for Slurm: srun runs the command, sbatch runs the script at once, sacct remembers.
+"""A fake Slurm: srun runs the command, sbatch runs the script at once, sacct remembers.
 
 Each call's arguments are kept in calls.txt, a line each. Only what the project's scripts and
 ReFrame's Slurm scheduler ask for is answered; anything else ends with status 64.
@@ -26,30 +26,30 @@ script="${*: -1}"
 option() { sed -nE "s/^#SBATCH --$1=//p" "$script" | head -1; }
 status=0
 bash "$script" >"$(option output)" 2>"$(option error)" || status=$?
-number=$(($(wc -l <"$STAND_IN_SLURM/jobs.txt") + 1))
-echo "$number|COMPLETED|$status:0|$(date +%s)|node1" >>"$STAND_IN_SLURM/jobs.txt"
+number=$(($(wc -l <"$FAKE_SLURM/jobs.txt") + 1))
+echo "$number|COMPLETED|$status:0|$(date +%s)|node1" >>"$FAKE_SLURM/jobs.txt"
 echo "Submitted batch job $number"
 """
-SACCT = r"""cat "$STAND_IN_SLURM/jobs.txt" """
+SACCT = r"""cat "$FAKE_SLURM/jobs.txt" """
 SCONTROL = r"""[[ "$1 $2" == "show hostname" ]] || exit 64; echo node1 """
 JOB = {"SLURM_JOB_ID": "42"}
 COMMANDS = {"srun": SRUN, "sbatch": SBATCH, "sacct": SACCT, "scontrol": SCONTROL}
 
 
 @dataclass(frozen=True)
-class StandInSlurm:
+class FakeSlurm:
     """The commands are in folder/bin; environment finds them before any others."""
 
     folder: Path
 
     @classmethod
-    def install(cls, folder: Path) -> StandInSlurm:
+    def install(cls, folder: Path) -> FakeSlurm:
         (folder / "bin").mkdir(parents=True)
         (folder / "jobs.txt").touch()
         (folder / "calls.txt").touch()
         for name, body in COMMANDS.items():
             path = folder / "bin" / name
-            keep = f'echo "{name} $*" >>"$STAND_IN_SLURM/calls.txt"'
+            keep = f'echo "{name} $*" >>"$FAKE_SLURM/calls.txt"'
             path.write_text(f"#!/bin/bash\n{keep}\n{body}\n", encoding="utf-8")
             path.chmod(0o755)
         return cls(folder)
@@ -57,7 +57,7 @@ class StandInSlurm:
     @property
     def environment(self) -> dict[str, str]:
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
-        return {"PATH": path, "STAND_IN_SLURM": str(self.folder)}
+        return {"PATH": path, "FAKE_SLURM": str(self.folder)}
 
     def run_script(
         self, script: Path, submitted_from: Path, *arguments: str, **environment: str

@@ -1,4 +1,4 @@
-"""The Ramble application, tried with a stand-in for Ramble's language and for the program."""
+"""The Ramble application, tried with fakes of Ramble's language and of the program."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import bench_stand_in
+import fake_bench
 import pytest
 import yaml
-from ramble_stand_in import REQUIRED, RESERVED, Application, analyse, expand, load_application
+from fake_ramble import REQUIRED, RESERVED, Application, analyse, expand, load_application
 
 from built_programs import PROJECT_ROOT
 
@@ -28,9 +28,9 @@ def application() -> Application:
 
 
 def run(application: Application, folder: Path, workload: str, **settings: str) -> str:
-    """The log of an experiment, run with the stand-in program."""
+    """The log of an experiment, run with the fake program."""
     given = {"mpi_command": "env", "experiment_run_dir": str(folder), **settings}
-    environment = {"STAND_IN": settings.get("behaviour", "")}
+    environment = {"FAKE": settings.get("behaviour", "")}
     command = application.command(workload, given)
     return subprocess.run(
         command, env=os.environ | environment, capture_output=True, text=True, check=False
@@ -63,9 +63,9 @@ def test_a_default_is_among_the_values_suggested(application: Application) -> No
 
 @pytest.mark.parametrize("workload", ["step", "components"])
 def test_every_figure_that_is_printed_is_found(
-    application: Application, tmp_path: Path, stand_in: Path, workload: str
+    application: Application, tmp_path: Path, fake_bench_program: Path, workload: str
 ) -> None:
-    log = run(application, tmp_path, workload, program=str(stand_in))
+    log = run(application, tmp_path, workload, program=str(fake_bench_program))
     printed = re.findall(r"^FOM (\S+)/(\S+) = (\S+) (\S+)$", log, re.MULTILINE)
     assert printed
     analysis = analyse(application, log)
@@ -78,9 +78,15 @@ def test_every_figure_that_is_printed_is_found(
     assert found == printed
 
 
-def test_a_case_is_a_context(application: Application, tmp_path: Path, stand_in: Path) -> None:
+def test_a_case_is_a_context(
+    application: Application, tmp_path: Path, fake_bench_program: Path
+) -> None:
     log = run(
-        application, tmp_path, "step", program=str(stand_in), model_variant="baseline,optimized"
+        application,
+        tmp_path,
+        "step",
+        program=str(fake_bench_program),
+        model_variant="baseline,optimized",
     )
     cases = analyse(application, log).figures
     assert list(cases) == [
@@ -98,13 +104,17 @@ def test_a_case_is_a_context(application: Application, tmp_path: Path, stand_in:
     [("", True), ("part", True), ("fails", False), ("skips", False), ("crashes", False)],
 )
 def test_success_is_the_success_line(
-    application: Application, tmp_path: Path, stand_in: Path, behaviour: str, succeeded: bool
+    application: Application,
+    tmp_path: Path,
+    fake_bench_program: Path,
+    behaviour: str,
+    succeeded: bool,
 ) -> None:
     log = run(
         application,
         tmp_path,
         "step",
-        program=str(stand_in),
+        program=str(fake_bench_program),
         behaviour=behaviour,
         model_variant="baseline,optimized",
     )
@@ -123,9 +133,11 @@ def test_the_end_of_a_report_is_success_too(application: Application, line: str)
 
 
 def test_a_value_that_is_no_number_is_no_figure(
-    application: Application, tmp_path: Path, stand_in: Path
+    application: Application, tmp_path: Path, fake_bench_program: Path
 ) -> None:
-    log = run(application, tmp_path, "step", program=str(stand_in), behaviour="not_a_number")
+    log = run(
+        application, tmp_path, "step", program=str(fake_bench_program), behaviour="not_a_number"
+    )
     (figures,) = analyse(application, log).figures.values()
     assert "TFLOPS" not in figures
     assert "time" in figures
@@ -161,8 +173,8 @@ def test_a_workspace_gives_commands_that_the_program_understands(
         ramble = {"experiment_run_dir": "/run", "mpi_command": "srun {srun_args}"}
         command = application.command(workload, ramble | variables)
         program = command.index(str(variables["program"]))
-        options = bench_stand_in.parse(command[program + 1 :])
-        assert bench_stand_in.cases_of(options)
+        options = fake_bench.parse(command[program + 1 :])
+        assert fake_bench.cases_of(options)
     assert len(names) == len(set(names)), "an experiment's name says what it is"
     assert len(names) > 1
 

@@ -1,0 +1,158 @@
+"""The sbatch examples, with a fake srun and fake programs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from fake_slurm import FakeSlurm
+
+from built_programs import PROJECT_ROOT
+
+FOLDER = PROJECT_ROOT / "integrations" / "slurm"
+EXAMPLES = ["one_gpu.sbatch", "one_node_cpu.sbatch"]
+RANK_PROGRAMS = ("tiny_llama_scaling", "tiny_llama_train")
+Completed = subprocess.CompletedProcess[str]
+
+
+DATA_PARALLEL = "data_parallel.sbatch"
+# of the data-parallel example, which starts two of them
+PROGRAM = """#!/bin/bash
+for option in "$@"; do
+  if [[ "$option" == --benchmark_out=* ]]; then touch "${option#*=}"; fi
+done
+exit "${FAKE_STATUS:-0}"
+"""
+
+
+class Cluster:
+    """A checkout with the examples and the programs; and srun."""
+
+    def __init__(self, root: Path, bench: Path) -> None:
+        self.checkout = root / "a path" / "with spaces"
+        shutil.copytree(FOLDER, self.checkout / "integrations" / "slurm")
+        self.programs = self.checkout / "build" / "benchmarks"
+        self.programs.mkdir(parents=True)
+        self.program = self.programs / "tiny_llama_bench"
+        shutil.copy(bench, self.program)
+        for name in RANK_PROGRAMS:
+            (self.programs / name).write_text(PROGRAM, encoding="utf-8")
+            (self.programs / name).chmod(0o755)
+        self.slurm = FakeSlurm.install(root / "slurm")
+
+    def run(self, example: str, *arguments: str, **environment: str) -> Completed:
+        script = self.checkout / "integrations" / "slurm" / example
+        nodes = {"SLURM_JOB_NUM_NODES": "4", "SLURM_NTASKS_PER_NODE": "8"}
+        return self.slurm.run_script(script, self.checkout, *arguments, **nodes | environment)
+
+    def results(self) -> list[Path]:
+        return sorted((self.checkout / "results").glob("*"))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, fake_bench_program: Path) -> Cluster:
+    return Cluster(tmp_path, fake_bench_program)
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES, DATA_PARALLEL])
+def test_every_option_for_sbatch_stands_before_the_first_command(name: str) -> None:
+    lines = (FOLDER / name).read_text(encoding="utf-8").splitlines()
+    first_command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+    options = [i for i, line in enumerate(lines) if line.startswith("#SBATCH")]
+    assert options, "sbatch would take its defaults"
+    assert max(options) < first_command, "sbatch reads no option after a command"
+    assert all(re.fullmatch(r"#SBATCH --[a-z-]+(=\S+)?", lines[i]) for i in options)
+
+
+def test_a_gpu_job_measures_on_the_gpu(cluster: Cluster) -> None:
+    done = cluster.run("one_gpu.sbatch", "--sizes", "small", SLURM_CPUS_PER_TASK="8")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "SUCCESS: 2 cases measured"
+    (call,) = cluster.slurm.calls("srun")
+    assert call.startswith(f"srun --ntasks=1 --cpus-per-task=8 {cluster.program} --threads 8 ")
+    assert "--device hip --sizes small --figures-of-merit" in call
+
+
+def test_a_cpu_job_measures_on_the_processor(cluster: Cluster) -> None:
+    done = cluster.run("one_node_cpu.sbatch", SLURM_CPUS_PER_TASK="64")
+    assert done.returncode == 0, done.stderr
+    (call,) = cluster.slurm.calls("srun")
+    assert "--threads 64 --device cpu --figures-of-merit" in call
+
+
+def test_the_results_of_a_job_are_in_a_folder_of_its_own(cluster: Cluster) -> None:
+    done = cluster.run("one_gpu.sbatch")
+    (folder,) = cluster.results()
+    assert re.fullmatch(r"\d{8}T\d{6}Z_slurm_42", folder.name)
+    assert {path.name for path in folder.iterdir()} == {
+        "results.json",
+        "journal.jsonl",
+        "summary.txt",
+    }
+    summary = (folder / "summary.txt").read_text(encoding="utf-8")
+    assert f"Results: {folder}\n{summary}" == done.stdout
+
+
+def test_a_failed_case_fails_the_job(cluster: Cluster) -> None:
+    done = cluster.run("one_gpu.sbatch", FAKE="fails")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "FAILED: 1 of 2 cases failed"
+
+
+def test_a_job_that_ran_out_of_time_is_gone_on_with(cluster: Cluster) -> None:
+    stopped = cluster.run("one_gpu.sbatch", FAKE="interrupted")
+    assert stopped.returncode == 130
+    (folder,) = cluster.results()
+    assert f"TINY_LLAMA_RESUME={folder}" in stopped.stderr
+    done = cluster.run("one_gpu.sbatch", TINY_LLAMA_RESUME=str(folder))
+    assert done.returncode == 0, done.stderr
+    assert cluster.results() == [folder]
+    assert "--resume" in cluster.slurm.calls("srun")[-1]
+
+
+@pytest.mark.parametrize(
+    ("example", "program"),
+    [
+        *((example, "tiny_llama_bench") for example in EXAMPLES),
+        *((DATA_PARALLEL, program) for program in RANK_PROGRAMS),
+    ],
+)
+def test_what_is_not_set_up_says_how(cluster: Cluster, example: str, program: str) -> None:
+    (cluster.programs / program).unlink()
+    done = cluster.run(example)
+    assert done.returncode == 2
+    assert "scripts/bench --setup-only" in done.stderr
+    assert cluster.slurm.calls("srun") == []
+    assert cluster.results() == []
+
+
+def test_one_node_and_all_of_them_are_measured_and_then_trained_on(cluster: Cluster) -> None:
+    done = cluster.run(DATA_PARALLEL, "--size", "medium", SLURM_CPUS_PER_TASK="7")
+    assert (done.returncode, done.stderr) == (0, "")
+    one, all_, training = cluster.slurm.calls("srun")
+    assert one.startswith("srun --nodes=1 --ntasks=8 --ntasks-per-node=8 --cpus-per-task=7 ")
+    assert all_.startswith("srun --nodes=4 --ntasks=32 --ntasks-per-node=8 ")
+    # a lost rank must not take the results of the others with it
+    assert all("--kill-on-bad-exit=0 --wait=" in call for call in (one, all_, training))
+    for call in (one, all_):
+        assert (
+            f"{cluster.programs}/tiny_llama_scaling --device hip --threads 7 --size medium" in call
+        )
+    assert f"{cluster.programs}/tiny_llama_train --device hip --size small" in training
+    (folder,) = cluster.results()
+    assert re.fullmatch(r"\d{8}T\d{6}Z_slurm_42_scaling", folder.name)
+    assert {path.name for path in folder.iterdir()} == {"ranks_8.json", "ranks_32.json"}
+    assert done.stdout == f"Results: {folder}\n"
+
+
+def test_a_job_of_one_node_measures_it_once(cluster: Cluster) -> None:
+    assert cluster.run(DATA_PARALLEL, SLURM_JOB_NUM_NODES="1").returncode == 0
+    assert len(cluster.slurm.calls("srun")) == 2
+
+
+def test_a_lost_rank_ends_the_job(cluster: Cluster) -> None:
+    assert cluster.run(DATA_PARALLEL, FAKE_STATUS="1").returncode == 1
+    assert len(cluster.slurm.calls("srun")) == 1
