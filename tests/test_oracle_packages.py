@@ -54,7 +54,10 @@ def test_no_test_of_the_oracle_skips_by_itself(project_root: Path) -> None:
 @pytest.mark.parametrize("option", ["--help", "-h"])
 def test_help_needs_no_set_up(tmp_path: Path, project_root: Path, script: str, option: str) -> None:
     (tmp_path / "lib").mkdir()
-    (tmp_path / "lib/set_up.sh").write_text("set_up() { echo 'was set up' >&2; exit 9; }\n")
+    real = project_root / "scripts/lib"
+    (tmp_path / "lib/set_up.sh").write_text(
+        f"source '{real}/set_up.sh'\nset_up() {{ echo 'was set up' >&2; exit 9; }}\n"
+    )
     (tmp_path / script).symlink_to(project_root / "scripts" / script)
     result = subprocess.run(
         ["bash", str(tmp_path / script), option],

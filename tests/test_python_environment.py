@@ -195,7 +195,7 @@ def test_comparing_needs_nothing_of_the_build(checkout: "ScriptCheckout") -> Non
     packages.write_text("no-compiler command:no-such-compiler required\n")
     refused = "set_up_torch() { exit 9; }; find_own_torch() { exit 9; }; set_up_build() { exit 9; }"
     for _ in range(2):
-        result = checkout.run(f"{refused}; set_up compare")
+        result = checkout.run(f"{refused}; set_up tools")
         assert result.returncode == 0, result.stderr
     (call,) = (checkout.root / "pip_calls").read_text().splitlines()
     assert call.endswith("/requirements-tools.txt")
@@ -205,16 +205,16 @@ def test_comparing_names_a_missing_python(checkout: "ScriptCheckout") -> None:
     packages = checkout.root / "scripts/lib/packages.txt"
     packages.write_text("python3-venv python:no_such_module required\n")
     checkout.stub("id", "echo 1000")
-    result = checkout.run("set_up compare")
+    result = checkout.run("set_up tools")
     assert result.returncode == 2
     assert "python3-venv" in result.stderr
 
 
 def test_comparing_does_not_wait_for_a_build(checkout: "ScriptCheckout") -> None:
     stub_python(checkout, pip_status=0)
-    assert checkout.run("set_up compare").returncode == 0
+    assert checkout.run("set_up tools").returncode == 0
     waits = 'lock_set_up() { echo "waited for the lock"; }'
-    assert checkout.run(f"{waits}; set_up compare").stdout == ""
+    assert checkout.run(f"{waits}; set_up tools").stdout == ""
 
 
 def test_a_package_has_one_version(project_root: Path) -> None:

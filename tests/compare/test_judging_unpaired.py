@@ -40,7 +40,7 @@ def test_interval_holds_exactly_the_shifts_that_the_test_does_not_reject() -> No
     rng = np.random.default_rng(3)
     a, b = rng.normal(0, 1, 8), rng.normal(1, 1, 7)
     ordered = rank_sum.differences(a[np.newaxis], b[np.newaxis])[0]
-    low, high = rank_sum.interval_ends(ordered, 8, 7, 0.95) or (math.nan, math.nan)
+    low, high = rank_sum.shift_interval_ends(ordered, 8, 7, 0.95) or (math.nan, math.nan)
     for inside in (low + 1e-9, high - 1e-9):
         assert rank_sum.p_value(a, b - inside) > 0.05
     for outside in (low - 1e-9, high + 1e-9):
