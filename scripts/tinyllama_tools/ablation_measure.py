@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tinyllama_tools.ablation_study import OPTIMIZED, Cell, Json, Kind, Point, RowName, Table
+from tinyllama_tools.ablation_study import OPTIMIZED, Cell, Kind, Point, RowName, Table
 from tinyllama_tools.ablation_variants import SpellingBook, resolved_switches, without
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.programs import CaseRun, SuiteCase, SuiteError, SuiteResult
 

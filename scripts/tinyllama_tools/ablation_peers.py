@@ -7,7 +7,8 @@ import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinyllama_tools.ablation_study import BASELINE, OPTIMIZED, Json, Point, Table
+from tinyllama_tools.ablation_study import BASELINE, OPTIMIZED, Point, Table
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.programs import UNITS
 from tinyllama_tools.stats.rank_tests import ratio_of_turns
 

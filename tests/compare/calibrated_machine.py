@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tinyllama_tools.compare.measurements import CaseBlock
+from tinyllama_tools.compare.blocks import CaseBlock
 from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter
 from tinyllama_tools.stats.looks import Block
 

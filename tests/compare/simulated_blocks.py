@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from tinyllama_tools.calibrate.simulate import BETWEEN, SCENARIOS, WITHIN, Shape, Sides
+from tinyllama_tools.calibrate.draws import BETWEEN, SCENARIOS, WITHIN, Shape
+from tinyllama_tools.calibrate.draws import SimulatedSides as Sides
 from tinyllama_tools.stats.looks import Block, BlockSummary, summarise_pairs
 
 Array = NDArray[np.float64]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from stored_samples import ATTENTION, BLOCK, EMBEDDING, FFN, LOSS, NORM, OPTIMIZER, STEP, TIMES
 
-from tinyllama_tools.compare.attribution_tree import attributions, layers_by_size
+from tinyllama_tools.compare.comparison import attributions, layers_by_size
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.data.parts import Parts, parts_of
 from tinyllama_tools.stats.looks import BlockSummary

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from calibrated_machine import PARTS, case_name, seconds, write_recording
 
-from tinyllama_tools.calibrate.attribution_rate import NOBODY, attribution_rate
-from tinyllama_tools.calibrate.measuring import fraction_inside
-from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
-from tinyllama_tools.calibrate.recordings import read_recordings
+from tinyllama_tools.calibrate.command import fraction_inside
+from tinyllama_tools.calibrate.draws import PairedBlocks
+from tinyllama_tools.calibrate.rates import NOBODY, attribution_rate
+from tinyllama_tools.calibrate.record import read_recordings
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.stats.verdicts import plan_design
 

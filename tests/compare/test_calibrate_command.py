@@ -11,21 +11,28 @@ from pathlib import Path
 import pytest
 from calibrated_machine import CONTEXT, PARTS, case_name, write_recording
 
-from tinyllama_tools.calibrate import real_runs
-from tinyllama_tools.calibrate.analysis import (
+from tinyllama_tools.calibrate import runs as real_runs
+from tinyllama_tools.calibrate.command import (
     LATER_HALF,
+    add_options,
     calibration_document,
     document_standing,
+    kind_inside,
+    kind_of_slowdown,
+    main,
+    recordings_of,
 )
-from tinyllama_tools.calibrate.command import main
-from tinyllama_tools.calibrate.false_alarm_rows import Effort, Rule
-from tinyllama_tools.calibrate.known_slowdown import parse_slowdown, slow_arguments
-from tinyllama_tools.calibrate.measuring import kind_inside, kind_of_slowdown, recordings_of
-from tinyllama_tools.calibrate.options import add_options
-from tinyllama_tools.calibrate.page_runs import runs_section
-from tinyllama_tools.calibrate.published_words import published_arguments
-from tinyllama_tools.calibrate.real_runs import RealRun, keep_run, kept_runs, run_once
-from tinyllama_tools.calibrate.run_groups import run_rows
+from tinyllama_tools.calibrate.page import runs_section
+from tinyllama_tools.calibrate.rates import Effort, Rule
+from tinyllama_tools.calibrate.record import parse_slowdown, slow_arguments
+from tinyllama_tools.calibrate.runs import (
+    RealRun,
+    keep_run,
+    kept_runs,
+    published_arguments,
+    run_once,
+    run_rows,
+)
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.publish import published_context
 

@@ -11,9 +11,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyllama_tools.calibrate import simulated_families
-from tinyllama_tools.calibrate.analysis import autocorrelation, document_standing, simulated_rows
-from tinyllama_tools.calibrate.false_alarm_rows import (
+from tinyllama_tools.calibrate import draws as simulated_families
+from tinyllama_tools.calibrate.command import autocorrelation, document_standing, simulated_rows
+from tinyllama_tools.calibrate.draws import (
+    CHUNK,
+    IN_ORDER,
+    SCENARIOS,
+    TOSSED,
+    AaFamilies,
+    Judgements,
+    PairedBlocks,
+    Share,
+    draw_blocks,
+    draw_windows,
+    drawing_words,
+    false_alarms,
+    has_enough_blocks,
+    simulate,
+)
+from tinyllama_tools.calibrate.rates import (
     BROKEN,
     HELD,
     IN_ALL,
@@ -24,23 +40,8 @@ from tinyllama_tools.calibrate.false_alarm_rows import (
     recorded_rows,
     simulated_row,
     standing,
-    together,
 )
-from tinyllama_tools.calibrate.intervals import Share
-from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
-from tinyllama_tools.calibrate.resample import (
-    CHUNK,
-    IN_ORDER,
-    TOSSED,
-    AaFamilies,
-    draw_blocks,
-    draw_windows,
-    drawing_words,
-    false_alarms,
-    has_enough_blocks,
-)
-from tinyllama_tools.calibrate.simulate import SCENARIOS, simulate
-from tinyllama_tools.calibrate.turns import Judgements
+from tinyllama_tools.calibrate.rates import rows_together as together
 from tinyllama_tools.stats.looks import Block, BlockSummary, judge_family, summarise
 from tinyllama_tools.stats.verdicts import Design
 

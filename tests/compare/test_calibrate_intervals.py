@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy.stats import binom
 
-from tinyllama_tools.calibrate.intervals import Share, lower_bound, upper_bound
+from tinyllama_tools.calibrate.draws import Share, lower_bound, upper_bound
 
 
 @pytest.mark.parametrize(("count", "trials"), [(0, 50), (1, 7), (4, 10_000), (19, 20)])

@@ -8,17 +8,17 @@ import pytest
 from calibrated_machine import PARTS, write_recording
 from turns_stand_in import FFN, LOSS, STEP, make_build, starts_of
 
-from tinyllama_tools.calibrate import measuring
-from tinyllama_tools.calibrate.command import main
-from tinyllama_tools.calibrate.detection_rows import SLOWDOWNS
-from tinyllama_tools.calibrate.measuring import (
+from tinyllama_tools.calibrate import command as measuring
+from tinyllama_tools.calibrate.command import (
     _fraction_recorded,
     kind_inside,
     kind_of_slowdown,
+    main,
     recordings_of,
 )
-from tinyllama_tools.calibrate.real_runs import kept_runs
-from tinyllama_tools.calibrate.recorder import HowLong, WhatToRecord, next_path
+from tinyllama_tools.calibrate.rates import SLOWDOWNS
+from tinyllama_tools.calibrate.record import HowLong, WhatToRecord, next_path
+from tinyllama_tools.calibrate.runs import kept_runs
 from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter
 from tinyllama_tools.core.app import PROJECT, BadInputError
 

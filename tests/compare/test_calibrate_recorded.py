@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools.calibrate.false_alarm_rows import BROKEN, Effort, Rule, false_alarm_row
-from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
-from tinyllama_tools.calibrate.publish import MOST_BYTES
-from tinyllama_tools.calibrate.recordings import read_recordings
-from tinyllama_tools.calibrate.resample import AS_MEASURED, TOSSED, Sides
+from tinyllama_tools.calibrate.command import MOST_BYTES
+from tinyllama_tools.calibrate.draws import AS_MEASURED, TOSSED, PairedBlocks
+from tinyllama_tools.calibrate.draws import DrawnSides as Sides
+from tinyllama_tools.calibrate.rates import BROKEN, Effort, Rule, false_alarm_row
+from tinyllama_tools.calibrate.record import read_recordings
 from tinyllama_tools.calibrate.rivals import APART, RIVALS, compare_by
 from tinyllama_tools.core.app import RESULTS
 

@@ -12,13 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyllama_tools.calibrate.noise_profile import noise_profile, scatter
-from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
-from tinyllama_tools.calibrate.publish import small_enough, write_noise_profile
-from tinyllama_tools.calibrate.recorder import HowLong, next_path, record_blocks, recording_paths
-from tinyllama_tools.calibrate.recordings import published_text, read_recordings
-from tinyllama_tools.calibrate.simulate import simulate
-from tinyllama_tools.compare.measurements import (
+from tinyllama_tools.calibrate.command import small_enough, write_noise_profile
+from tinyllama_tools.calibrate.draws import PairedBlocks, simulate
+from tinyllama_tools.calibrate.record import (
+    HowLong,
+    next_path,
+    published_text,
+    read_recordings,
+    record_blocks,
+    recording_paths,
+)
+from tinyllama_tools.compare.blocks import (
     SIDES,
     CaseBlock,
     CaseFailure,
@@ -28,7 +32,7 @@ from tinyllama_tools.compare.measurements import (
     Opened,
     Side,
 )
-from tinyllama_tools.compare.profile_of_noise import read_noise_profile
+from tinyllama_tools.compare.noise import noise_profile, read_noise_profile, scatter
 from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.stats.looks import Block, BlockSummary

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
-from tinyllama_tools.calibrate.false_alarm_rows import Effort, Rule, false_alarm_row
-from tinyllama_tools.calibrate.paired_blocks import Costs, PairedBlocks, from_slices
-from tinyllama_tools.calibrate.rival_rows import own_row, rival_rows
+from tinyllama_tools.calibrate.draws import Costs, PairedBlocks, from_slices, simulate
+from tinyllama_tools.calibrate.rates import Effort, Rule, false_alarm_row
 from tinyllama_tools.calibrate.rivals import (
     APART,
     FEWEST_SAMPLES,
@@ -21,8 +20,9 @@ from tinyllama_tools.calibrate.rivals import (
     compare_by,
     fixed_threshold,
     mann_whitney,
+    own_row,
+    rival_rows,
 )
-from tinyllama_tools.calibrate.simulate import simulate
 from tinyllama_tools.stats.looks import Block
 
 COMPARE_PY, BENCHSTAT, THRESHOLD = RIVALS

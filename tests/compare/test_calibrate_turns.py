@@ -8,13 +8,10 @@ from functools import cache
 
 import pytest
 
-from tinyllama_tools.calibrate.detection import detections, together
-from tinyllama_tools.calibrate.paired_blocks import Costs, PairedBlocks
-from tinyllama_tools.calibrate.simulate import simulate
-from tinyllama_tools.calibrate.turns import judge_in_turn
-from tinyllama_tools.compare.measurements import SIDES, CaseBlock, CaseOpening, Measured, Opened
-from tinyllama_tools.compare.run_progress import RunProgress
-from tinyllama_tools.compare.sequential_run import SequentialRun
+from tinyllama_tools.calibrate.draws import Costs, PairedBlocks, judge_in_turn, simulate
+from tinyllama_tools.calibrate.rates import detections, together
+from tinyllama_tools.compare.blocks import SIDES, CaseBlock, CaseOpening, Measured, Opened
+from tinyllama_tools.compare.sequential_run import RunProgress, SequentialRun
 from tinyllama_tools.stats.verdicts import Outcome, plan_design
 
 SLOW = ("case 1", "case 4")

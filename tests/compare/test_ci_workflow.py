@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tinyllama_tools.compare.run_options import add_options
+from tinyllama_tools.compare.options import add_options
 from tinyllama_tools.core.app import PROJECT
 
 WORKFLOW = PROJECT / ".github/workflows/compare.yml"

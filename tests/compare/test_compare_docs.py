@@ -9,7 +9,8 @@ import shlex
 import pytest
 
 from tinyllama_tools.calibrate import command as calibrate_command
-from tinyllama_tools.compare import run_command, stored_command
+from tinyllama_tools.compare import run as run_command
+from tinyllama_tools.compare import stored as stored_command
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.history import command as history_command
 from tinyllama_tools.history.change_points import FEWEST_FILES

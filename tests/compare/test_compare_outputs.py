@@ -12,14 +12,27 @@ import pytest
 from stored_samples import EMBEDDING, FFN, LOSS, NORM, STEP, every_outcome
 
 from chromium import Chromium, chromium, served
-from tinyllama_tools.compare.comparison import ComparedCase, Comparison, Interval
-from tinyllama_tools.compare.counters import HEADLINE, compare_counters
-from tinyllama_tools.compare.gate import REGRESSIONS_ONLY, Gate
-from tinyllama_tools.compare.output_markdown import markdown_of
-from tinyllama_tools.compare.output_page import page_of
-from tinyllama_tools.compare.output_text import text_of
-from tinyllama_tools.compare.outputs import json_of, print_comparison, write_comparison
-from tinyllama_tools.compare.wording import change_text, seconds_text, value_text, verdict_sentence
+from tinyllama_tools.compare.comparison import (
+    HEADLINE,
+    REGRESSIONS_ONLY,
+    ComparedCase,
+    Comparison,
+    Gate,
+    Interval,
+    compare_counters,
+)
+from tinyllama_tools.compare.output import (
+    change_text,
+    json_of,
+    markdown_of,
+    page_of,
+    print_comparison,
+    seconds_text,
+    text_of,
+    value_text,
+    verdict_sentence,
+    write_comparison,
+)
 from tinyllama_tools.stats.verdicts import Outcome
 
 __all__ = ["chromium"]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tinyllama_tools.compare.counters import KINDS, compare_counters, counter_change
+from tinyllama_tools.compare.comparison import KINDS, compare_counters, counter_change
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.programs import OWN_KEYS
 

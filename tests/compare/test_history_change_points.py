@@ -14,8 +14,7 @@ from tinyllama_tools.history.change_points import (
     change_indices,
     find_change_points,
 )
-from tinyllama_tools.history.entries import ResultEntry
-from tinyllama_tools.history.store import HistoryStore
+from tinyllama_tools.history.store import HistoryStore, ResultEntry
 
 
 def noise(kind: str, random: np.random.Generator, files: int) -> np.ndarray:

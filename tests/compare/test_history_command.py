@@ -12,8 +12,8 @@ from history_samples import CASE, OTHER_CASE, entry, result_document, write_resu
 
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.history import command
+from tinyllama_tools.history.command import ADVISORY
 from tinyllama_tools.history.store import HistoryStore
-from tinyllama_tools.history.wording import ADVISORY
 
 
 @pytest.fixture

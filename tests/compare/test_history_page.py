@@ -11,10 +11,8 @@ from history_samples import CASE, OTHER_CASE, entry
 
 from chromium import Chromium, Page, chromium
 from tinyllama_tools.history.change_points import find_change_points
-from tinyllama_tools.history.entries import Machine
-from tinyllama_tools.history.page import page_of
-from tinyllama_tools.history.store import HistoryStore
-from tinyllama_tools.history.wording import ADVISORY
+from tinyllama_tools.history.command import ADVISORY, page_of
+from tinyllama_tools.history.store import HistoryStore, Machine
 
 __all__ = ["chromium"]
 

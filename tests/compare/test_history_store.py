@@ -13,10 +13,15 @@ import pytest
 from history_samples import CASE, OTHER_CASE, entry, result_document, write_result
 
 from tinyllama_tools.core.app import PROJECT, BadInputError
-from tinyllama_tools.history import result_file
-from tinyllama_tools.history.entries import CaseEntry, Machine
-from tinyllama_tools.history.result_file import commit_time, read_entry
-from tinyllama_tools.history.store import HistoryStore, KnownResultError
+from tinyllama_tools.history import store as result_file
+from tinyllama_tools.history.store import (
+    CaseEntry,
+    HistoryStore,
+    KnownResultError,
+    Machine,
+    commit_time,
+    read_entry,
+)
 
 
 @pytest.fixture

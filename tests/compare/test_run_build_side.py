@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from turns_stand_in import PROGRAM, make_build
 
-from tinyllama_tools.compare.build_side import KEPT_WORKTREES, Builder, carried_settings
+from tinyllama_tools.compare.sides import KEPT_WORKTREES, Builder, carried_settings
 from tinyllama_tools.core.app import BadInputError
 
 # builds a "program" that says which commit and which settings it is of

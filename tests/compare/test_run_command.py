@@ -10,7 +10,7 @@ from compare_run import document_of, run
 from turns_stand_in import FFN, LOSS, NORM, STEP, make_build, starts_of
 
 from tinyllama_tools.compare.recording import read_recording
-from tinyllama_tools.compare.turn_program import WAITING
+from tinyllama_tools.compare.served_process import WAITING
 
 
 def test_the_same_program_on_both_sides_is_no_regression(

@@ -15,9 +15,8 @@ import pytest
 from compare_run import document_of, run
 from turns_stand_in import FFN, PROGRAM, make_build, starts_of
 
-from tinyllama_tools.compare.measurements import CaseBlock, Measured, Opened
+from tinyllama_tools.compare.blocks import CaseBlock, Measured, Opened, TakingTurns
 from tinyllama_tools.compare.recording import RecordingWriter, read_recording
-from tinyllama_tools.compare.turns_block import TakingTurns
 from tinyllama_tools.core.app import BadInputError
 
 PROJECT = Path(__file__).resolve().parents[2]

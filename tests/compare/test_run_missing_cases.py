@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from stored_samples import FFN, TIMES, document, stopped, write
 
-from tinyllama_tools.compare.missing_cases import SideState, outcome_without_times
-from tinyllama_tools.compare.stored_comparison import Rules, compare_stored
-from tinyllama_tools.compare.stored_files import read_stored
+from tinyllama_tools.compare.comparison import SideState, outcome_without_times
+from tinyllama_tools.compare.stored import Rules, compare_stored, read_stored
 from tinyllama_tools.stats.verdicts import Outcome
 
 ABSENT, MEASURED = SideState(), SideState(is_measured=True)

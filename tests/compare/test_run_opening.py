@@ -8,27 +8,26 @@ import pytest
 from turns_stand_in import FFN, LOSS, NORM, PROGRAM, make_build, requests_of, starts_of
 from unanswered import LONG
 
-from tinyllama_tools.compare.measurements import (
+from tinyllama_tools.compare.blocks import (
     BothReady,
     CaseBlock,
     CaseFailure,
     CaseSkip,
     Measured,
     Side,
-)
-from tinyllama_tools.compare.turn_process import (
-    CaseFailedError,
-    CaseSkippedError,
-    ProcessLostError,
-    TurnProcess,
-)
-from tinyllama_tools.compare.turn_program import OpenedCase, TurnProgram
-from tinyllama_tools.compare.turns_block import (
     SideError,
     SliceEffort,
     TakingTurns,
     _close_case,
     _open_both,
+)
+from tinyllama_tools.compare.served_process import (
+    CaseFailedError,
+    CaseSkippedError,
+    OpenedCase,
+    ProcessLostError,
+    TurnProcess,
+    TurnProgram,
 )
 
 CASES = [FFN, LOSS, NORM]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from turns_stand_in import FFN
 
-from tinyllama_tools.compare.rates import rates
+from tinyllama_tools.compare.run import rates
 
 
 def test_rates_are_those_of_a_result_file() -> None:

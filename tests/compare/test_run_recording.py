@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from turns_stand_in import FFN, LOSS
 
-from tinyllama_tools.compare.measurements import (
+from tinyllama_tools.compare.blocks import (
     CaseBlock,
     CaseFailure,
     CaseOpening,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tinyllama_tools.compare.measurements import (
+from tinyllama_tools.compare.blocks import (
     SIDES,
     BothReady,
     CaseBlock,
@@ -20,12 +20,12 @@ from tinyllama_tools.compare.measurements import (
     Opened,
     Side,
 )
-from tinyllama_tools.compare.run_progress import RunProgress
 from tinyllama_tools.compare.sequential_run import (
     ALL_DECIDED,
     ALL_LOOKS,
     BUDGET_USED,
     TOO_SHORT,
+    RunProgress,
     RunRecord,
     SequentialRun,
 )

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools.compare import turns_block
-from tinyllama_tools.compare.measurements import SIDES, Side
-from tinyllama_tools.compare.side_order import SideOrder
-from tinyllama_tools.compare.turn_program import Greeting, OpenedCase, TurnProgram
-from tinyllama_tools.compare.turns_block import SliceEffort, TakingTurns
+from tinyllama_tools.compare import blocks as turns_block
+from tinyllama_tools.compare.blocks import SIDES, Side, SideOrder, SliceEffort, TakingTurns
+from tinyllama_tools.compare.served_process import Greeting, OpenedCase, TurnProgram
 
 CASES = ["a", "b"]
 KINDS = ("start", "greet", "ask", "hear", "close case", "close")

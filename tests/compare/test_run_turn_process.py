@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 from turns_stand_in import FFN, LOSS, PROGRAM, make_build, requests_of, starts_of
 
-from tinyllama_tools.compare.turn_process import (
+from tinyllama_tools.compare.served_process import (
+    SHORT_SPIN,
+    WAITING,
     CaseFailedError,
     CaseSkippedError,
     NotResidentError,
     ProcessLostError,
     TurnProcess,
+    TurnProgram,
 )
-from tinyllama_tools.compare.turn_program import SHORT_SPIN, WAITING, TurnProgram
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.peer_process import PLACING
 

@@ -10,7 +10,7 @@ import pytest
 from turns_stand_in import FFN, LOSS, NORM, PROGRAM, make_build, requests_of, starts_of
 from unanswered import LONG, START, cut_wait_short
 
-from tinyllama_tools.compare.measurements import (
+from tinyllama_tools.compare.blocks import (
     BothReady,
     CaseBlock,
     CaseFailure,
@@ -18,9 +18,11 @@ from tinyllama_tools.compare.measurements import (
     CaseSkip,
     Measured,
     Side,
+    SliceEffort,
+    TakingTurns,
+    balanced_order,
 )
-from tinyllama_tools.compare.turn_program import TurnProgram
-from tinyllama_tools.compare.turns_block import SliceEffort, TakingTurns, balanced_order
+from tinyllama_tools.compare.served_process import TurnProgram
 from tinyllama_tools.stats.looks import summarise
 
 CASES = [FFN, LOSS, NORM]

@@ -12,10 +12,16 @@ from pathlib import Path
 import pytest
 from turns_stand_in import FFN, LOSS, NORM, PROGRAM, make_build, starts_of
 
-from tinyllama_tools.compare.measurements import CaseBlock, CaseFailure, CaseOpening, Side
-from tinyllama_tools.compare.turn_program import SHORT_SPIN, WAITING, TurnProgram
-from tinyllama_tools.compare.turns_block import SliceEffort
-from tinyllama_tools.compare.whole_processes import RunningWholes, suite_case
+from tinyllama_tools.compare.blocks import (
+    CaseBlock,
+    CaseFailure,
+    CaseOpening,
+    RunningWholes,
+    Side,
+    SliceEffort,
+    suite_case,
+)
+from tinyllama_tools.compare.served_process import SHORT_SPIN, WAITING, TurnProgram
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.programs import SuiteProgram
 

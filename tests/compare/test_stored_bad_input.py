@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from stored_samples import EMBEDDING, FFN, LOSS, TIMES, document, entry, stopped, write
 
-from tinyllama_tools.compare.stored_files import read_stored
+from tinyllama_tools.compare.stored import read_stored
 from tinyllama_tools.core.app import BadInputError
 from tools import compare as main
 

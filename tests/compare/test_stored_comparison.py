@@ -22,8 +22,7 @@ from stored_samples import (
 )
 
 from tinyllama_tools.compare.comparison import ComparedCase, Comparison
-from tinyllama_tools.compare.stored_comparison import Rules, compare_stored
-from tinyllama_tools.compare.stored_files import read_sides
+from tinyllama_tools.compare.stored import Rules, compare_stored, read_sides
 from tinyllama_tools.stats.verdicts import Outcome
 from tools import compare as main
 

@@ -14,8 +14,7 @@ from tinyllama_tools.compare.context_differences import (
     one_after_the_other,
     work_differences,
 )
-from tinyllama_tools.compare.stored_files import read_sides
-from tinyllama_tools.compare.stored_warnings import stored_warnings
+from tinyllama_tools.compare.stored import read_sides, stored_warnings
 
 Json = dict[str, Any]
 

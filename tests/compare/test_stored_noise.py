@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 from stored_samples import FFN, LOSS, TIMES, write, write_runs
 
-from tinyllama_tools.compare import stored_command
-from tinyllama_tools.compare.profile_of_noise import read_noise_profile
+from tinyllama_tools.compare import stored as stored_command
+from tinyllama_tools.compare.noise import read_noise_profile
 from tinyllama_tools.core.app import BadInputError
 from tools import compare as main
 

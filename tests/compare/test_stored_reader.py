@@ -8,7 +8,7 @@ import statistics
 import pytest
 from stored_samples import CONTEXT
 
-from tinyllama_tools.compare.stored_files import read_stored
+from tinyllama_tools.compare.stored import read_stored
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.programs import OWN_KEYS, UNITS
 from tinyllama_tools.data.results import SCHEMA_VERSION

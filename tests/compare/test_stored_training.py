@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from stored_samples import TIMES, document, write
 
-from tinyllama_tools.compare.stored_files import read_stored
+from tinyllama_tools.compare.stored import read_stored
 from tools import compare as main
 from training_stand_in import made_up_summary
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from turns_stand_in import PROGRAM
 
-from tinyllama_tools.compare.turn_process import TurnProcess
+from tinyllama_tools.compare.served_process import TurnProcess
 
 START = "its start"
 SHORT, LONG = 0.3, 30.0

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from made_up_scaling import World, document, step_name
+from tinyllama_tools.compare.comparison import KINDS, LARGER, SMALLER, counter_change
 from tinyllama_tools.compare.context_differences import axis_differences, context_differences
-from tinyllama_tools.compare.counters import KINDS, LARGER, SMALLER, counter_change
-from tinyllama_tools.compare.rates import rates
-from tinyllama_tools.compare.wording import part_text
+from tinyllama_tools.compare.output import part_text
+from tinyllama_tools.compare.run import rates
 from tinyllama_tools.core.app import PROJECT
 from tools import compare as main
 

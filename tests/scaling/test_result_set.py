@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from result_documents import MEASURED, document, gemm_row, write
 
-from tinyllama_tools.compare.stored_files import read_stored
+from tinyllama_tools.compare.stored import read_stored
 from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.data.machine import SAME_DEVICE, ProductRate, first_difference
 from tinyllama_tools.data.results import read_result_set

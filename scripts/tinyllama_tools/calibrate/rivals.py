@@ -1,18 +1,4 @@
-"""What tools in use say about the same recorded data.
-
-- compare.py of Google Benchmark: two-sided Mann-Whitney test over the repetitions of one run a
-  side, significant below 0.05 (tools/gbench/report.py: UTEST_ALPHA, calc_utest); it advises nine
-  repetitions or more, and is given ten.
-- benchstat's method: Mann-Whitney test, alpha 0.05, ten or more samples a side, change of medians
-  (golang.org/x/perf/benchmath: AssumeNothing).
-- a fixed threshold: medians more than 5 % apart.
-
-Each is given the data in two ways. `apart`: base processes, then new processes, as two whole runs
-one after the other. `in turn`: both sides' slices of the same blocks, a favour that none of these
-tools brings about by itself. Where one process has fewer slices than a tool wants, consecutive
-processes are pooled, which is a favour too. And once more in both ways with as much data as this
-comparison takes at its first look.
-"""
+"""What tools in use say about the same recorded data, beside this comparison."""
 
 from __future__ import annotations
 
@@ -23,16 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import mannwhitneyu
 
-from tinyllama_tools.calibrate.intervals import Share
-from tinyllama_tools.calibrate.paired_blocks import PairedBlocks
+from tinyllama_tools.calibrate.draws import PairedBlocks, Share
+from tinyllama_tools.calibrate.rates import ARITHMETICAL, SLOWDOWNS, Effort
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.stats.looks import Block
+from tinyllama_tools.stats.verdicts import Outcome
 
 ALPHA = 0.05
 THRESHOLD = 0.05
 FEWEST_SAMPLES = 10
 APART, IN_TURN = "apart", "in turn"
 ARRANGEMENTS = (APART, IN_TURN)
-
 Seconds = Sequence[float]
 # 1: claims slower, -1: claims faster, 0: claims nothing
 Claim = Callable[[Seconds, Seconds], int]
@@ -145,3 +132,59 @@ def compare_by(
             rival.claim(one.base, [second * (1 + slowdown) for second in one.new]) for one in pooled
         )
     return Tries(claims, min(samples))
+
+
+OURS = "this comparison"
+
+
+def rival_rows(data: PairedBlocks, effort: Effort, first_look: int) -> list[Json]:
+    """A row a tool and arrangement; detection is arithmetical, of every case in turn.
+
+    `first_look`: blocks that this comparison takes at least. The rows with as much data are there
+    where the recording has enough blocks for one such comparison.
+    """
+    rows: list[Json] = []
+    for processes in dict.fromkeys((1, first_look)):
+        for rival in RIVALS:
+            for arrangement in ARRANGEMENTS:
+                if processes == 1 or data.blocks >= blocks_needed(arrangement, processes):
+                    rows.append(_rival_row(rival, arrangement, data, effort, processes))
+    return rows
+
+
+def _rival_row(
+    rival: Rival, arrangement: str, data: PairedBlocks, effort: Effort, processes: int
+) -> Json:
+    quiet = compare_by(rival, arrangement, data, processes=processes)
+    found = {
+        str(x): compare_by(rival, arrangement, data, x, processes).found.as_json()
+        for x in SLOWDOWNS
+    }
+    family = quiet.per_family(effort.cases, effort.families, effort.seed)
+    return {
+        "tool": rival.name,
+        "arrangement": arrangement if processes == 1 else f"{arrangement}, {processes} blocks",
+        "samples": str(quiet.samples),
+        "false_per_case": quiet.per_case.as_json(),
+        "false_per_family": family.as_json(),
+        "found": found,
+    }
+
+
+def own_row(false_alarms: Json, detection: list[Json], margin: float, samples: str) -> Json:
+    """The same columns from rows made before. `margin`: of the detections that count.
+    `samples`: slices a side."""
+    verdicts = false_alarms["verdicts"]
+    wrong = sum(verdicts.get(o.value, 0) for o in (Outcome.SLOWER, Outcome.FASTER))
+    return {
+        "tool": OURS,
+        "arrangement": "in turn",
+        "samples": samples,
+        "false_per_case": Share(wrong, sum(verdicts.values())).as_json(),
+        "false_per_family": false_alarms["false"],
+        "found": {
+            str(row["slowdown"]): row["all"]["found"]
+            for row in detection
+            if row["how"] == ARITHMETICAL and row["margin"] == margin
+        },
+    }

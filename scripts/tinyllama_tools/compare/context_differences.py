@@ -1,4 +1,4 @@
-"""Why the two sides may differ for another reason than their code: said before any number."""
+"""Why the two sides may differ for another reason than their code."""
 
 from __future__ import annotations
 

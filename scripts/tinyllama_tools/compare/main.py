@@ -9,11 +9,11 @@ from types import ModuleType
 
 # imported when needed: stored results do not need what builds and measures
 COMMANDS = {
-    "run": "tinyllama_tools.compare.run_command",
+    "run": "tinyllama_tools.compare.run",
     "calibrate": "tinyllama_tools.calibrate.command",
     "history": "tinyllama_tools.history.command",
 }
-STORED = "tinyllama_tools.compare.stored_command"
+STORED = "tinyllama_tools.compare.stored"
 
 
 def _command(arguments: Sequence[str]) -> tuple[ModuleType, Sequence[str]]:

@@ -1,16 +1,4 @@
-"""The recording of a run: JSON lines, each written when it is known, so that nothing is lost.
-
-  {"recording": "tiny_llama paired blocks", "schema_version": 1, "base", "new", "base_context",
-   "new_context", "method", "pairs", "slice_seconds", "started", "seed", "settings"}
-  {"opened": NAME, "side": "base"|"new", "seconds": s, "counters": {...}}
-  {"block": i, "case": NAME, "base": [s...], "new": [s...], "first": [0|1...], "at": s}
-  {"block": i, "case": NAME, "failed": {"side": "base"|"new", "reason": text}}
-  {"skipped": NAME, "side": "base"|"new", "reason": text}
-
-Blocks count from 1; a failure of block 0 came before any timing. `settings`: what both programs
-were given, the environment added to each side, budget, limit and proof; empty where it was not
-said.
-"""
+"""The recording of a run: JSON lines, each written when it is known, so that nothing is lost."""
 
 from __future__ import annotations
 
@@ -20,9 +8,8 @@ import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from tinyllama_tools.compare.measurements import (
+from tinyllama_tools.compare.blocks import (
     CaseBlock,
     CaseFailure,
     CaseOpening,
@@ -31,14 +18,13 @@ from tinyllama_tools.compare.measurements import (
     Opened,
     Side,
 )
-from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.stats.looks import Block
 
 KIND = "tiny_llama paired blocks"
 SCHEMA_VERSION = 1
 # more digits than any clock has
 DIGITS = 6
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -1,30 +1,76 @@
-"""Block after block until every case has its verdict, the budget is used, or all looks are taken.
-
-Cases that have their verdict drop out, so that time goes to those that are still open. That is
-sound: judging happens at planned numbers of blocks only, and each look was paid for beforehand.
-"""
+"""Block after block until every case has its verdict, the budget is used, or all looks are."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TextIO
 
-from tinyllama_tools.compare.block_cost import MOST_OVERRUN, BlockCost
-from tinyllama_tools.compare.case_record import CaseRecord
-from tinyllama_tools.compare.measurements import (
+from tinyllama_tools.compare.blocks import (
+    MOST_OVERRUN,
     SIDES,
+    WHOLE_PROCESSES,
+    BlockCost,
     BothReady,
+    CaseRecord,
     CaseSkip,
     Measured,
     Measurer,
     Opened,
 )
-from tinyllama_tools.compare.run_progress import RunProgress, cases_text
-from tinyllama_tools.compare.whole_processes import WHOLE_PROCESSES
 from tinyllama_tools.core.text import duration
 from tinyllama_tools.stats.looks import judge_family
 from tinyllama_tools.stats.verdicts import Design, Judgement, Outcome
+
+# between two plain lines where the output is no terminal
+QUIET_SECONDS = 30.0
+
+
+def cases_text(count: int) -> str:
+    """`1 case`, `9 cases`."""
+    return f"{count} case" if count == 1 else f"{count} cases"
+
+
+class RunProgress:
+    """Lines that stay, and one that is written over."""
+
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._last: float | None = None
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.clear()
+        print(text, file=self._stream, flush=True)
+
+    def opening(self, done: int, total: int) -> None:
+        """Cases are opened once, before any timing."""
+        self._in_hand(f"opening each case once: {done} of {total} done")
+
+    def block(self, index: int, next_look: int, left: float, open_cases: int) -> None:
+        """A block begins. `left`: seconds of the budget."""
+        text = f"block {index}, next verdicts after {next_look}"
+        self._in_hand(f"{text}; {cases_text(open_cases)} open, at most {duration(left)} left")
+
+    def clear(self) -> None:
+        """No line is in hand any more."""
+        if self._stream.isatty():
+            print("\r\033[K", end="", file=self._stream, flush=True)
+
+    def _in_hand(self, text: str) -> None:
+        if self._stream.isatty():
+            print(f"\r{text}\033[K", end="", file=self._stream, flush=True)
+            return
+        now = self._clock()
+        if self._last is None or now - self._last >= QUIET_SECONDS:
+            self._last = now
+            print(text, file=self._stream, flush=True)
+
 
 DECIDED = frozenset({Outcome.SLOWER, Outcome.FASTER, Outcome.SAME})
 BUDGET_USED, ALL_LOOKS, ALL_DECIDED = "budget used", "all looks taken", "every case decided"

@@ -1,18 +1,4 @@
-"""Where the times of a case changed for good. Advisory: files that were measured on different days
-are not paired, so nothing here has the error rate of a verdict, and no exit status depends on it.
-
-On the logarithms of a series' medians, file by file:
-1. The scatter is estimated from the differences of neighbours (median absolute deviation), which
-   a change alters in one place only. A file further than 3 of it from the median of the five
-   around it is pulled there: one bad night makes no change.
-2. PELT (ruptures, squared error) finds the segments. A change costs 6 x scatter^2 x log(files).
-3. A change stays where an exact rank-sum test of the files before against those after gives
-   p <= 0.05 / files; the weakest goes first, and its neighbours are tested anew with what it joins.
-4. Changes below the margin are left out.
-In simulated series without a change, of 12 to 200 independent files (normal, Laplace, Student t
-with 3 degrees, spikes, two modes), 1 in 100 or fewer got a point; where neighbours correlate by
-0.3, up to 4 in 100. The tests repeat that.
-"""
+"""Where the times of a case changed for good. Advisory."""
 
 from __future__ import annotations
 
@@ -25,7 +11,7 @@ import ruptures
 from scipy.ndimage import median_filter
 from scipy.stats import mannwhitneyu
 
-from tinyllama_tools.history.entries import Machine, Series, StoredResult
+from tinyllama_tools.history.store import Machine, Series, StoredResult
 
 # with fewer, no rank-sum test reaches 0.05 / files
 FEWEST_FILES = 11

@@ -19,7 +19,8 @@ import jinja2
 import plotly.offline
 from markupsafe import Markup, escape
 
-from tinyllama_tools.report.page_tables import Json, comparison_table, table_view
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.report.page_tables import comparison_table, table_view
 
 TEMPLATES = Path(__file__).with_name("templates")
 # in this order they make one script

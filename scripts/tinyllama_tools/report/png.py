@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.report.page import page_of
-from tinyllama_tools.report.page_tables import Json
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tinyllama_tools.compare.wording import seconds_text
+from tinyllama_tools.compare.output import seconds_text
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.machine import Machine
 from tinyllama_tools.data.results import ResultSet

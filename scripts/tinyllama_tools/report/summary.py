@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from tinyllama_tools.compare.wording import seconds_text
+from tinyllama_tools.compare.output import seconds_text
 from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.results import MeasuredCase
 from tinyllama_tools.frontier import BY_SEQ

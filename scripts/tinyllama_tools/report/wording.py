@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinyllama_tools.compare.wording import seconds_text
+from tinyllama_tools.compare.output import seconds_text
 from tinyllama_tools.data.names import CaseName
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tinyllama_tools.compare.wording import seconds_text
+from tinyllama_tools.compare.output import seconds_text
 from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.scaling.local_step import PREDICTED, LocalStep
 from tinyllama_tools.scaling.projection import PROJECTION, ProjectedStep

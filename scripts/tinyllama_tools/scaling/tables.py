@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from tinyllama_tools.compare.wording import seconds_text
+from tinyllama_tools.compare.output import seconds_text
 from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.data.names import ALL_REDUCE, REDUCE_SCATTER
 from tinyllama_tools.scaling.analysis import Analysis

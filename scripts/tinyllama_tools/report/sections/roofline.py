@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tinyllama_tools.compare.wording import seconds_text
+from tinyllama_tools.compare.output import seconds_text
 from tinyllama_tools.data.machine import Machine
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.results import ResultSet

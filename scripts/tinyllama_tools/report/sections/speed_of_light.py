@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinyllama_tools.compare.wording import seconds_text
+from tinyllama_tools.compare.output import seconds_text
 from tinyllama_tools.models.speed_of_light import LightPart, SpeedOfLight
 from tinyllama_tools.report.document import Column, Figure, Omission, Section, Table, text_column
 from tinyllama_tools.report.inputs import ReportInputs

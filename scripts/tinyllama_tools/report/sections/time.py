@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tinyllama_tools.compare.wording import seconds_text
+from tinyllama_tools.compare.output import seconds_text
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.models.speed_of_light import Bar, SpeedOfLight, Waterfall

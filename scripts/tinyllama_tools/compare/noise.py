@@ -1,7 +1,4 @@
-"""The recorded noise of a machine, which stands in for a scatter that one file a side cannot show.
-
-`scripts/compare calibrate` writes it; see calibrate/noise_profile.py.
-"""
+"""The recorded noise of a machine, which stands in for a scatter that one file a side lacks."""
 
 from __future__ import annotations
 
@@ -11,8 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from tinyllama_tools.calibrate.draws import PairedBlocks
 from tinyllama_tools.core.app import RESULTS, Json
 from tinyllama_tools.data.json_files import bad_file, read_json
+from tinyllama_tools.stats.looks import BlockSummary
 
 KIND = "tiny_llama noise profile"
 SCHEMA_VERSION = 1
@@ -95,3 +96,38 @@ def _checked(document: Json, path: Path) -> NoiseProfile:
 def read_noise_profile(path: Path) -> NoiseProfile:
     """BadInputError naming the file and the key that is wrong."""
     return _checked(read_json(path)[0], path)
+
+
+def scatter(summaries: Sequence[BlockSummary]) -> tuple[float, int]:
+    """Standard deviation of log seconds between processes, and its degrees of freedom.
+
+    Raises ValueError on fewer than two blocks.
+    """
+    if len(summaries) < 2:
+        raise ValueError(f"{len(summaries)} block: a scatter needs at least 2")
+    logs = np.log([[s.base_seconds, s.new_seconds] for s in summaries])
+    return float(np.sqrt(logs.var(axis=0, ddof=1).mean())), len(summaries) - 1
+
+
+def noise_profile(blocks: PairedBlocks, context: Mapping[str, Any], date: str) -> Json:
+    """The document; `default`, for cases that were not recorded, is the worst of those that were.
+
+    `context`: a result file's, of the machine that recorded.
+    """
+    found = {name: scatter(summaries) for name, summaries in blocks.summaries.items()}
+    device = context.get("device", {})
+    worst = max(value for value, _ in found.values())
+    return {
+        "kind": KIND,
+        "schema_version": SCHEMA_VERSION,
+        "host_name": context.get("host_name"),
+        "device": device.get("name", "unknown"),
+        "architecture": device.get("architecture", "unknown"),
+        "threads": context.get("threads"),
+        "date": date,
+        "method": "standard deviation over blocks of the log of a process's median seconds",
+        "cases": {
+            n: {"scatter": value, "degrees": degrees} for n, (value, degrees) in found.items()
+        },
+        "default": {"scatter": worst, "degrees": min(degrees for _, degrees in found.values())},
+    }

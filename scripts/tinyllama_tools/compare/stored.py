@@ -1,0 +1,599 @@
+"""Compares stored results, any number of files a side."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import math
+import re
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tinyllama_tools.compare.comparison import (
+    Attribution,
+    ComparedCase,
+    Comparison,
+    CounterChange,
+    SideState,
+    allow_missing,
+    attributions,
+    compare_counters,
+    interval_of,
+    layers_by_size,
+    outcome_without_times,
+    unknown_patterns,
+    unsettled_text,
+)
+from tinyllama_tools.compare.context_differences import (
+    axis_differences,
+    context_differences,
+    one_after_the_other,
+    work_differences,
+)
+from tinyllama_tools.compare.noise import DEFAULT_PATH, NoiseProfile, read_noise_profile
+from tinyllama_tools.compare.options import add_common_options, gate_of, regular_expression
+from tinyllama_tools.compare.output import print_comparison, write_comparison
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.json_files import bad_file, read_json
+from tinyllama_tools.data.names import StoredCase
+from tinyllama_tools.data.results import (
+    StoredRun,
+    is_result,
+    is_training_summary,
+    read_result,
+    read_training,
+)
+from tinyllama_tools.stats.looks import BlockSummary
+from tinyllama_tools.stats.unpaired import judge_unpaired, judge_with_profile
+from tinyllama_tools.stats.verdicts import Judgement, Outcome, fewest_files
+
+WHAT_TO_NAME = "name results of tiny_llama_bench or performance summaries of tiny_llama_train"
+
+
+def read_stored(path: Path) -> StoredRun:
+    """A run of the suite or of the training program, told by its content."""
+    document, data = read_json(path)
+    if is_training_summary(document):
+        run = read_training(document, path)
+    elif is_result(document):
+        run = read_result(document, path)
+    else:
+        known = f"its keys are {', '.join(list(document)[:5]) or 'none'}"
+        raise bad_file(path, f"is no result that can be compared: {known}", WHAT_TO_NAME)
+    return replace(run, digest=hashlib.sha256(data).hexdigest())
+
+
+def _refuse_twice(runs: Sequence[StoredRun], side: str) -> None:
+    """Runs that are one and the same would pass for agreement between runs."""
+    counts = Counter(run.digest for run in runs)
+    for run in runs:
+        if counts[run.digest] > 1:
+            raise bad_file(
+                run.path,
+                f"is there {counts[run.digest]} times among the files of the {side}, or copies are",
+                "each file must be a run of its own",
+            )
+
+
+def read_sides(
+    base: Sequence[Path], new: Sequence[Path]
+) -> tuple[list[StoredRun], list[StoredRun]]:
+    """BadInputError for a file that cannot be read, one that is twice on a side, and files of
+    different programs."""
+    sides = [read_stored(path) for path in base], [read_stored(path) for path in new]
+    for runs, side in zip(sides, ("base", "new"), strict=True):
+        _refuse_twice(runs, side)
+    training = [run.path for runs in sides for run in runs if run.configuration]
+    if training and len(training) < len(base) + len(new):
+        others = [run.path for runs in sides for run in runs if not run.configuration]
+        raise BadInputError(
+            f"{training[0]} is of tiny_llama_train and {others[0]} of tiny_llama_bench, which have "
+            "no case in common; name files of one program"
+        )
+    return sides
+
+
+@dataclass(frozen=True)
+class SideCase:
+    """`runs`: of the files that know the case; `files`: how many files there are."""
+
+    runs: tuple[StoredCase, ...]
+    files: int
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """A median for each file that measured it."""
+        return tuple(run.seconds for run in self.runs if run.seconds is not None)
+
+    @property
+    def median(self) -> float | None:
+        """Over files; None where none measured it."""
+        return statistics.median(self.seconds) if self.seconds else None
+
+    @property
+    def state(self) -> SideState:
+        """What became of it, with the first reason."""
+        skipped = next((run.skipped for run in self.runs if run.skipped), "")
+        failures = [run.failed for run in self.runs if run.failed]
+        failed = failures[0] if failures else ""
+        if failures and self.files > 1:
+            failed = f"in {len(failures)} of {self.files} files: {failed}"
+        return SideState(bool(self.seconds), skipped, failed)
+
+    @property
+    def note(self) -> str:
+        """In how many files it was measured, if not in all; why one has no shares of peaks."""
+        measured = len(self.seconds)
+        some = "" if measured == self.files else f"measured in {measured} of {self.files} files"
+        above = next((run.above_peak for run in self.runs if run.above_peak), "")
+        return ", ".join(filter(None, (some, above)))
+
+
+def side_cases(runs: Sequence[StoredRun]) -> dict[str, SideCase]:
+    """By name, in the order of the first file that has each."""
+    found: dict[str, list[StoredCase]] = {}
+    for run in runs:
+        for name, case in run.cases.items():
+            found.setdefault(name, []).append(case)
+    return {name: SideCase(tuple(cases), len(runs)) for name, cases in found.items()}
+
+
+def _counters(case: SideCase) -> tuple[Mapping[str, float], frozenset[str]]:
+    """Medians over files, and the names of those that are not the same in all of them."""
+    runs = [run for run in case.runs if run.seconds is not None]
+    varying = frozenset().union(*(run.varying for run in runs))
+    if len(runs) == 1:
+        return runs[0].counters, varying
+    shared = set.intersection(*(set(run.counters) for run in runs))
+    values = {name: [run.counters[name] for run in runs] for name in sorted(shared)}
+    found = {name: statistics.median(values[name]) for name in values}
+    return found, varying | {name for name in values if len(set(values[name])) > 1}
+
+
+def counter_changes(base: SideCase, new: SideCase) -> tuple[CounterChange, ...]:
+    """A counter that is not the same in all runs of a side is not compared exactly."""
+    (before, varying_before), (after, varying_after) = _counters(base), _counters(new)
+    return compare_counters(before, after, varying_before | varying_after)
+
+
+Sides = tuple[SideCase, SideCase]
+# fewer files of a side have no scatter between them
+FEWEST_FILES = 2
+SEVERAL, PROFILE, NONE = "exact rank sum over files", "recorded noise profile", "none"
+CORRECTIONS = {SEVERAL: "Holm over cases", PROFILE: "Bonferroni over cases", NONE: "none"}
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """`judgements` by case; `notes` too. `test`: one of SEVERAL, PROFILE, NONE."""
+
+    judgements: Mapping[str, Judgement]
+    test: str
+    notes: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+def _several_needed(cases: int, alpha: float) -> str:
+    files = fewest_files(cases, alpha)
+    family = "1 case" if cases == 1 else f"{cases} cases"
+    return f"{files} files a side are needed for {family} at alpha {alpha:g}"
+
+
+def _over_files(shared: Mapping[str, Sides], alpha: float, margin: float) -> Verdicts:
+    enough = {
+        name: (base.seconds, new.seconds)
+        for name, (base, new) in shared.items()
+        if min(len(base.seconds), len(new.seconds)) >= FEWEST_FILES
+    }
+    judgements = judge_unpaired(enough, alpha=alpha, margin=margin) if enough else {}
+    notes = {name: "one file of a side only" for name in shared if name not in enough}
+    evidence = [judgement.evidence for judgement in judgements.values()]
+    warnings = []
+    if evidence and all(math.isinf(found.smallest_difference) for found in evidence):
+        needed = _several_needed(len(enough), alpha)
+        warnings.append(f"so few files cannot show any difference: {needed}")
+    return Verdicts(judgements, SEVERAL, notes, tuple(warnings))
+
+
+def _by_profile(
+    shared: Mapping[str, Sides], profile: NoiseProfile, alpha: float, margin: float
+) -> Verdicts:
+    judgements, notes = {}, {}
+    for name, (base, new) in shared.items():
+        noise = profile.of(name)
+        judgements[name] = judge_with_profile(
+            base.median or 0.0,
+            new.median or 0.0,
+            noise.scatter,
+            noise.degrees,
+            cases=len(shared),
+            alpha=alpha,
+            margin=margin,
+        )
+        if name not in profile.cases:
+            notes[name] = "not in the noise profile, whose default stands in"
+    warning = (
+        f"one file a side: the recorded noise profile {profile.path} stands in for more; alpha "
+        "holds only as far as log seconds are normal with the recorded scatter, which has no drift "
+        "over days in it"
+    )
+    return Verdicts(judgements, PROFILE, notes, (warning,))
+
+
+def _no_verdict(shared: Mapping[str, Sides], alpha: float) -> Verdicts:
+    warning = (
+        "one file of a side shows no scatter between runs: differences, but no verdict; "
+        f"{_several_needed(len(shared), alpha)} (--base A.json B.json ... --new C.json D.json ...)"
+        ", or record the machine's noise: scripts/compare calibrate"
+    )
+    return Verdicts({}, NONE, warnings=(warning,))
+
+
+def judge_stored(
+    shared: Mapping[str, Sides], profile: NoiseProfile | None, *, alpha: float, margin: float
+) -> Verdicts:
+    """Judges the cases that both sides measured; `profile`: only used for one file of a side."""
+    files = min((min(base.files, new.files) for base, new in shared.values()), default=0)
+    if files >= FEWEST_FILES:
+        return _over_files(shared, alpha, margin)
+    if profile is not None and shared:
+        return _by_profile(shared, profile, alpha, margin)
+    return _no_verdict(shared, alpha)
+
+
+MOST_NAMES = 5
+SAID_FIRST = {
+    Outcome.MISSING: "measured in the base, not in the new",
+    Outcome.FAILED: "failed in the new",
+    Outcome.SKIPPED: "not measured on either side",
+    Outcome.ADDED: "measured in the new only",
+}
+# counters that say what was asked for, and not how it was done
+WORK_COUNTERS = {"model_flops", "parameters"}
+
+
+def names_text(names: Sequence[str]) -> str:
+    """`a, b, c and 3 more`."""
+    shown = ", ".join(names[:MOST_NAMES])
+    more = len(names) - MOST_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _one_sided(cases: Sequence[ComparedCase]) -> Iterator[str]:
+    for outcome, words in SAID_FIRST.items():
+        found = [case for case in cases if case.outcome is outcome]
+        names = [f"{case.name} (allowed)" if case.allowed else case.name for case in found]
+        if names:
+            yield f"{len(names)} {words}: {names_text(names)}"
+
+
+def _other_work(cases: Sequence[ComparedCase]) -> Iterator[str]:
+    names = [
+        case.name
+        for case in cases
+        if any(
+            c.name in WORK_COUNTERS and c.exact and c.base != c.new and not c.is_one_sided
+            for c in case.counters
+        )
+    ]
+    if names:
+        yield (
+            f"{len(names)} did not do the same work, model_flops or parameters differ: "
+            f"{names_text(names)}"
+        )
+
+
+def _one_repetition(runs: Iterable[StoredRun]) -> Iterator[str]:
+    for run in runs:
+        names = [name for name, case in run.cases.items() if case.repetitions == 1]
+        if names:
+            yield (
+                f"{run.path}: one repetition, so no scatter within the run is known, of "
+                f"{names_text(names)}"
+            )
+
+
+def _same_file(base: Sequence[StoredRun], new: Sequence[StoredRun]) -> Iterator[str]:
+    digests = {run.digest: run.path for run in base}
+    for run in new:
+        if run.digest in digests:
+            yield f"{run.path} is the same file as {digests[run.digest]} of the base"
+
+
+def stored_warnings(
+    base: Sequence[StoredRun],
+    new: Sequence[StoredRun],
+    cases: Sequence[ComparedCase],
+    allowed: Sequence[str] = (),
+) -> list[str]:
+    """Of the contexts, of cases that are not on both sides, and of the files."""
+    sides = (base, new)
+    contexts = [[run.context for run in runs] for runs in sides]
+    found = context_differences(*contexts)
+    in_order = one_after_the_other(*contexts)
+    # one file of a side has no alpha that could fail to hold
+    if in_order and min(len(base), len(new)) >= FEWEST_FILES:
+        found.insert(0, in_order)
+    found += work_differences(*([run.configuration for run in runs] for runs in sides))
+    found += axis_differences(*([name for run in runs for name in run.cases] for runs in sides))
+    found += [*_other_work(cases), *_one_sided(cases), *_same_file(base, new)]
+    for pattern in unknown_patterns(cases, allowed):
+        found.append(f"--allow-missing '{pattern}': no case is called so")
+    found += [text for runs in sides for run in runs for text in run.warnings]
+    return [*found, *_one_repetition([*base, *new])]
+
+
+METHOD = "stored"
+# nobody has more, so the exact number would only look like a plan
+MOST_FILES = 1000
+Cases = Mapping[str, SideCase]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """`allowed`: names and patterns of cases that may be missing. `wanted`: of names to compare."""
+
+    alpha: float
+    margin: float
+    allowed: tuple[str, ...] = ()
+    wanted: re.Pattern[str] | None = None
+    profile: NoiseProfile | None = None
+
+
+def _wanted(cases: Cases, rules: Rules) -> Cases:
+    pattern = rules.wanted
+    return {n: case for n, case in cases.items() if pattern is None or pattern.search(n)}
+
+
+def _refuse_nothing_in_common(base: Cases, new: Cases, rules: Rules) -> None:
+    if base.keys() & new.keys():
+        return
+    first = [next(iter(cases), "none") for cases in (base, new)]
+    which = f" that matches '{rules.wanted.pattern}'" if rules.wanted else ""
+    raise BadInputError(
+        f"nothing to compare: no case{which} is in both sides (base: {first[0]}, ...; new: "
+        f"{first[1]}, ...); name results of the same cases"
+    )
+
+
+def _files_needed(judgement: Judgement) -> str:
+    files = judgement.evidence.blocks_needed
+    if files is None:
+        return unsettled_text(judgement, "files")
+    if files > MOST_FILES:
+        return f"no number of files that anybody has gives an answer (over {MOST_FILES} a side)"
+    return f"an answer needs about {files} files a side"
+
+
+def _judged(case: ComparedCase, judgement: Judgement, *, is_over_files: bool) -> ComparedCase:
+    found = judgement.evidence
+    notes = [case.note]
+    if judgement.outcome is Outcome.UNCLEAR and is_over_files:
+        notes.append(_files_needed(judgement))
+    smallest = found.smallest_difference
+    return replace(
+        case,
+        outcome=judgement.outcome,
+        ratio=math.exp(found.estimate),
+        interval=interval_of(judgement),
+        p_value=judgement.adjusted_p_value,
+        blocks=found.blocks,
+        smallest_difference=smallest if math.isfinite(smallest) else None,
+        note="; ".join(filter(None, notes)),
+    )
+
+
+def _unjudged(name: str, base: SideCase, new: SideCase, note: str) -> ComparedCase:
+    before, after = base.median, new.median
+    notes = [f"base {base.note}" if base.note else "", f"new {new.note}" if new.note else "", note]
+    return ComparedCase(
+        name,
+        Outcome.NO_VERDICT,
+        ratio=after / before if before and after else None,
+        blocks=min(len(base.seconds), len(new.seconds)),
+        base_seconds=before,
+        new_seconds=after,
+        note="; ".join(filter(None, notes)),
+        counters=counter_changes(base, new),
+    )
+
+
+def _cases_of_one_side(
+    name: str, base: SideCase | None, new: SideCase | None
+) -> ComparedCase | None:
+    """A case that is not measured on both sides; None for one that is."""
+    states = [side.state if side else SideState() for side in (base, new)]
+    found = outcome_without_times(*states)
+    if found is None:
+        return None
+    return ComparedCase(
+        name,
+        found[0],
+        base_seconds=base.median if base else None,
+        new_seconds=new.median if new else None,
+        note=found[1],
+    )
+
+
+def _attributed(
+    cases: Sequence[ComparedCase], shared: Mapping[str, Sides]
+) -> Mapping[str, Attribution]:
+    """Files of the two sides are not pairs; put side by side they give the scatter of a change."""
+    if not any(case.outcome in {Outcome.SLOWER, Outcome.FASTER} for case in cases):
+        return {}
+    blocks = {
+        name: [
+            BlockSummary(math.log(n / b), 0.0, b, n)
+            for b, n in zip(base.seconds, new.seconds, strict=False)
+        ]
+        for name, (base, new) in shared.items()
+    }
+    return attributions(blocks, layers_by_size())
+
+
+def _compared(base: Cases, new: Cases, rules: Rules) -> tuple[list[ComparedCase], Verdicts]:
+    one_sided, shared = {}, {}
+    for name in dict.fromkeys([*base, *new]):
+        found = _cases_of_one_side(name, base.get(name), new.get(name))
+        if found is None:
+            shared[name] = (base[name], new[name])
+        else:
+            one_sided[name] = found
+    verdicts = judge_stored(shared, rules.profile, alpha=rules.alpha, margin=rules.margin)
+    judged = {}
+    for name, (before, after) in shared.items():
+        case = _unjudged(name, before, after, verdicts.notes.get(name, ""))
+        judgement = verdicts.judgements.get(name)
+        is_over_files = verdicts.test == SEVERAL
+        judged[name] = _judged(case, judgement, is_over_files=is_over_files) if judgement else case
+    parts = _attributed(list(judged.values()), shared)
+    changed = {Outcome.SLOWER, Outcome.FASTER}
+    cases = [
+        replace(case, attribution=parts.get(case.name)) if case.outcome in changed else case
+        for case in ({**one_sided, **judged}[n] for n in dict.fromkeys([*base, *new]))
+    ]
+    return cases, verdicts
+
+
+def _side_name(runs: Sequence[StoredRun]) -> str:
+    commits = dict.fromkeys(str(run.context.get("git_commit") or "unknown") for run in runs)
+    of = ", ".join(commit[:12] for commit in commits)
+    files = ", ".join(str(run.path) for run in runs)
+    return f"{files} (commit {of})"
+
+
+def _design(verdicts: Verdicts, base: Sequence[StoredRun], new: Sequence[StoredRun]) -> Any:  # noqa: ANN401
+    return {
+        "test": verdicts.test,
+        "correction": CORRECTIONS[verdicts.test],
+        "family": len(verdicts.judgements),
+        "files": {"base": len(base), "new": len(new)},
+    }
+
+
+def compare_stored(base: Sequence[StoredRun], new: Sequence[StoredRun], rules: Rules) -> Comparison:
+    """BadInputError where no case is in both sides."""
+    before, after = (_wanted(side_cases(runs), rules) for runs in (base, new))
+    _refuse_nothing_in_common(before, after, rules)
+    found, verdicts = _compared(before, after, rules)
+    cases = allow_missing(found, rules.allowed)
+    return Comparison(
+        METHOD,
+        _side_name(base),
+        _side_name(new),
+        cases,
+        rules.alpha,
+        rules.margin,
+        warnings=(
+            *stored_warnings(base, new, cases, rules.allowed),
+            *verdicts.warnings,
+        ),
+        design=_design(verdicts, base, new),
+        base_context=base[0].context,
+        new_context=new[0].context,
+    )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The files, --filter, --noise-profile, and what every comparison takes."""
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="BASE.json NEW.json")
+    for side in ("base", "new"):
+        parser.add_argument(
+            f"--{side}", nargs="+", type=Path, metavar="FILE", help=f"files of the {side}"
+        )
+    parser.add_argument(
+        "--filter",
+        type=regular_expression,
+        metavar="REGEX",
+        help="compare only cases whose name has a match",
+    )
+    parser.add_argument(
+        "--noise-profile",
+        type=Path,
+        metavar="FILE",
+        help="what `scripts/compare calibrate` recorded of this machine, for one file a side "
+        f"(default: results/{DEFAULT_PATH.name}, if it is there and of the same machine)",
+    )
+    add_common_options(parser)
+
+
+def files_of_sides(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:
+    """BadInputError unless both sides are named, in one way."""
+    by_name = options.base is not None or options.new is not None
+    if by_name and options.files:
+        raise BadInputError(
+            f"{options.files[0]}: either BASE.json NEW.json, or --base FILE... --new FILE..., "
+            "not both"
+        )
+    if by_name:
+        if not (options.base and options.new):
+            missing = "--new" if options.base else "--base"
+            raise BadInputError(f"{missing} is missing: both sides need at least one file")
+        return options.base, options.new
+    if len(options.files) != 2:
+        raise BadInputError(
+            f"{len(options.files)} files: must be 2, BASE.json NEW.json; for more a side: "
+            "--base FILE... --new FILE..."
+        )
+    return [options.files[0]], [options.files[1]]
+
+
+def usable_profile(
+    named: Path | None,
+    base: Sequence[StoredRun],
+    new: Sequence[StoredRun],
+    default: Path = DEFAULT_PATH,
+) -> tuple[NoiseProfile | None, list[str]]:
+    """The profile to judge one file of a side by, or why there is none.
+
+    BadInputError for a file that is no profile, and for one of another machine that was named.
+    """
+    runs = [*base, *new]
+    if min(len(base), len(new)) >= FEWEST_FILES:
+        return None, ["--noise-profile is not used: several files a side show it"] if named else []
+    if any(run.configuration for run in runs):
+        return None, ["--noise-profile is not used: it is not of training runs"] if named else []
+    if not named and not default.is_file():
+        return None, []
+    profile = read_noise_profile(named or default)
+    mismatch = profile.mismatch([run.context for run in runs])
+    if not mismatch:
+        return profile, []
+    if named:
+        raise BadInputError(f"{mismatch}; record one there: scripts/compare calibrate")
+    return None, [mismatch]
+
+
+def _compare(options: argparse.Namespace) -> int:
+    base, new = read_sides(*files_of_sides(options))
+    profile, why_not = usable_profile(options.noise_profile, base, new)
+    rules = Rules(
+        options.alpha, options.margin, tuple(options.allow_missing), options.filter, profile
+    )
+    comparison = compare_stored(base, new, rules)
+    comparison = replace(comparison, warnings=(*comparison.warnings, *why_not))
+    gate = gate_of(options)
+    print_comparison(comparison, options.format, gate)
+    if options.output:
+        paths = write_comparison(comparison, options.output, gate)
+        # standard output may be read by a program
+        print(f"wrote {', '.join(map(str, paths))}", file=sys.stderr)
+    return gate.status(comparison)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit status; BadInputError for bad input and where there is nothing to compare."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/compare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    return _compare(options)
