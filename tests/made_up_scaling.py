@@ -17,15 +17,15 @@ from typing import Any
 
 import made_up_context
 from tinyllama_tools.data.programs import problem_sizes
-from tinyllama_tools.scaling.analysis import Analysis, analyse
-from tinyllama_tools.scaling.collective_models import (
+from tinyllama_tools.models.collectives import (
     Link,
+    buckets_of,
     ring_all_gather,
     ring_all_reduce,
     ring_reduce_scatter,
 )
-from tinyllama_tools.scaling.gradient_buckets import buckets_of
-from tinyllama_tools.scaling.reading_run import read_results
+from tinyllama_tools.models.projection import Analysis, analyse
+from tinyllama_tools.scaling.results import read_results
 
 Json = dict[str, Any]
 OPERATIONS = {

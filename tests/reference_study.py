@@ -8,7 +8,7 @@ import pytest
 
 from tinyllama_tools.core.app import RESULTS
 from tinyllama_tools.data.publish import REFERENCE
-from tinyllama_tools.report.publish import Place
+from tinyllama_tools.report.command import Place
 
 FOLDER = RESULTS / REFERENCE
 STUDY = "study_"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from study_stand_in import PlayedPredictor
-from tinyllama_tools.study import study
-from tinyllama_tools.study_options import parse_options
+from tinyllama_tools.study.command import parse_options, study
 from training_stand_in import PlayedProgram
 
 

@@ -2,8 +2,7 @@
 
 from tinyllama_tools.exercise_2_limit import Limit, limit_section
 from tinyllama_tools.exercise_runs import MeasuredRun
-from tinyllama_tools.longest_sequence import Target
-from tinyllama_tools.size_predictions import Prediction
+from tinyllama_tools.study.size_predictions import Prediction, Target
 from tinyllama_tools.worksheet import unanswered
 
 MB = 2**20

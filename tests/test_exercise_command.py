@@ -10,7 +10,7 @@ from tinyllama_tools.data.profiles import BadProfileError
 from tinyllama_tools.data.programs import SuiteError, TrainingError
 from tinyllama_tools.exercise_2_runs import LONGEST_RUN
 from tinyllama_tools.exercise_options import parse_options, program_arguments
-from tinyllama_tools.size_predictions import Prediction, Question
+from tinyllama_tools.study.size_predictions import Prediction, Question
 from tinyllama_tools.worksheet import unanswered
 from training_stand_in import PlayedProgram
 

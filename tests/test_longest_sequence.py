@@ -4,16 +4,17 @@ import dataclasses
 
 import pytest
 
-from tinyllama_tools.longest_sequence import (
+from tinyllama_tools.study.size_predictions import (
     CONFIRMED_SHARE,
     LONGEST,
     ModelQuestion,
+    Prediction,
+    Question,
     between,
     find_target,
     longest_accepted,
     time_factor,
 )
-from tinyllama_tools.size_predictions import Prediction, Question
 
 FREE = 10e9
 

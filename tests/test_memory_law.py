@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from built_programs import PROJECT_ROOT
-from tinyllama_tools.memory_law import MemoryLaw
 from tinyllama_tools.stats.laws import GridPoint, LawRefusedError
+from tinyllama_tools.study.size_predictions import MemoryLaw
 
 SIZES = ((4, 128), (8, 128), (16, 128), (8, 64), (8, 256), (4, 512))
 BASE, LINEAR, QUADRATIC = 46e6, 70e3, 300.0

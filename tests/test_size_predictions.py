@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tinyllama_tools.data.programs import SuiteError
-from tinyllama_tools.size_predictions import Question, predict
+from tinyllama_tools.study.size_predictions import Question, predict
 
 REFUSAL = "predicted peak memory 54.13 GiB exceeds 21.39 GiB (free on the device)"
 

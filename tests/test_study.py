@@ -12,12 +12,10 @@ import pytest
 
 from study_runs import folders, page, run_study
 from study_stand_in import GIB, PlayedPredictor
-from tinyllama_tools.size_predictions import Question
-from tinyllama_tools.study import main
-from tinyllama_tools.study_options import parse_options
-from tinyllama_tools.study_page import short_count
-from tinyllama_tools.study_plan import Rate, Settings, plan_sizes, sample_batch
-from tinyllama_tools.study_run import last_step_line
+from tinyllama_tools.study.command import main, parse_options
+from tinyllama_tools.study.page import short_count
+from tinyllama_tools.study.size_predictions import Question
+from tinyllama_tools.study.training import Rate, Settings, last_step_line, plan_sizes, sample_batch
 from training_figures import Figures
 from training_stand_in import PlayedProgram
 
@@ -237,7 +235,7 @@ def test_a_folder_that_cannot_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("tinyllama_tools.study.predict", lambda q, _: PlayedPredictor()(q))
+    monkeypatch.setattr("tinyllama_tools.study.command.predict", lambda q, _: PlayedPredictor()(q))
     assert main(["tiny", "--grid=off", f"--results={tmp_path / 'file' / 'below'}"]) == 2
     assert str(tmp_path / "file") in capsys.readouterr().err
 

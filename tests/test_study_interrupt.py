@@ -97,7 +97,7 @@ def test_being_asked_to_end_keeps_what_is_measured(tmp_path: Path, by: signal.Si
     write_program(programs / "benchmarks/tiny_llama_train", train)
     write_program(programs / "benchmarks/tiny_llama_bench", BENCH.format(answer=dry_run_answer()))
     results, said, waits = tmp_path / "results", tmp_path / "said", tmp_path / "waits"
-    code = "from tinyllama_tools.study import main\nraise SystemExit(main())"
+    code = "from tinyllama_tools.study.command import main\nraise SystemExit(main())"
     command = [sys.executable, "-c", noting_waits(waits) + code, "tiny", "small", "--grid=off"]
     with said.open("w") as stream:
         process = subprocess.Popen(

@@ -19,9 +19,9 @@ COMMANDS = {
     "exercise": "tinyllama_tools.exercise",
     "peers": "tinyllama_tools.peers",
     "profile": "tinyllama_tools.profile",
-    "report": "tinyllama_tools.report.main",
-    "scaling": "tinyllama_tools.scaling.main",
-    "study": "tinyllama_tools.study",
+    "report": "tinyllama_tools.report.command",
+    "scaling": "tinyllama_tools.scaling.command",
+    "study": "tinyllama_tools.study.command",
 }
 
 

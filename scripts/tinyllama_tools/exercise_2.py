@@ -32,7 +32,7 @@ from tinyllama_tools.exercise_runs import (
 )
 from tinyllama_tools.exercise_sheet import Sheet, failure_lines, head, say
 from tinyllama_tools.memory_optimizations import known_effects
-from tinyllama_tools.size_predictions import Predictor, predict
+from tinyllama_tools.study.size_predictions import Predictor, predict
 
 
 def worksheet(runs: MemoryRuns, limit: Limit, references: Path) -> list[str]:

@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from tinyllama_tools.data.programs import SuiteError
 from tinyllama_tools.exercise_2_runs import LONGEST_RUN, MemoryRuns, base_options
 from tinyllama_tools.exercise_runs import MeasuredRun, PlannedRun, median_step_seconds
-from tinyllama_tools.longest_sequence import CONFIRMED_SHARE, ModelQuestion, Target, find_target
-from tinyllama_tools.size_predictions import Predictor
+from tinyllama_tools.study.size_predictions import (
+    CONFIRMED_SHARE,
+    ModelQuestion,
+    Predictor,
+    Target,
+    find_target,
+)
 from tinyllama_tools.worksheet import megabytes, number, percent, question
 
 DIMENSIONS = ("vocab_size", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "intermediate_dim")

@@ -14,8 +14,8 @@ from tinyllama_tools.exercise_2_rules import (
 )
 from tinyllama_tools.exercise_2_runs import MemoryRuns
 from tinyllama_tools.exercise_runs import MeasuredRun, samples_per_second
-from tinyllama_tools.memory_law import MemoryLaw
 from tinyllama_tools.stats.laws import LawRefusedError
+from tinyllama_tools.study.size_predictions import MemoryLaw
 from tinyllama_tools.worksheet import (
     NOT_MEASURED,
     Verdict,

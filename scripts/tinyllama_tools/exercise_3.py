@@ -30,7 +30,7 @@ from tinyllama_tools.exercise_3_validation import step_7
 from tinyllama_tools.exercise_runs import INTERRUPTED as STOPPED
 from tinyllama_tools.exercise_runs import was_interrupted
 from tinyllama_tools.exercise_sheet import Sheet, failure_lines, head
-from tinyllama_tools.size_predictions import Predictor, predict
+from tinyllama_tools.study.size_predictions import Predictor, predict
 
 TITLE = "Exercise 3: bottleneck identification and optimization planning"
 INTERRUPTED, FAILED = 130, 1

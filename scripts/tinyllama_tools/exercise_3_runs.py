@@ -31,10 +31,9 @@ from tinyllama_tools.profile_set import (
     ProfileSet,
     read_profile_set,
 )
-from tinyllama_tools.size_predictions import Prediction, Predictor, Question
-from tinyllama_tools.study import fixed_plans, run_sizes
-from tinyllama_tools.study_plan import Settings, plan_sizes
-from tinyllama_tools.study_run import SizeResult
+from tinyllama_tools.study.command import fixed_plans, run_sizes
+from tinyllama_tools.study.size_predictions import Prediction, Predictor, Question
+from tinyllama_tools.study.training import Settings, SizeResult, plan_sizes
 
 ANALYSIS, DETAILED = "bottleneck_analysis", "detailed_analysis"
 TOP = 10

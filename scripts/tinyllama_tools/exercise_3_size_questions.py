@@ -26,7 +26,7 @@ from tinyllama_tools.exercise_3_sizes import (
     shares,
 )
 from tinyllama_tools.exercise_runs import UTILIZATION, MeasuredRun, median_step_seconds
-from tinyllama_tools.size_predictions import Prediction
+from tinyllama_tools.study.size_predictions import Prediction
 from tinyllama_tools.worksheet import (
     MEGABYTE,
     NOT_MEASURED,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from tinyllama_tools.exercise_1_rules import group_shares
 from tinyllama_tools.exercise_runs import MeasuredRun, samples_per_second
-from tinyllama_tools.size_predictions import Prediction
-from tinyllama_tools.study_run import PROFILES, SizeResult
+from tinyllama_tools.study.size_predictions import Prediction
+from tinyllama_tools.study.training import PROFILES, SizeResult
 from tinyllama_tools.worksheet_rules import ratio, share_of
 
 # A size is saturated where the next one attains less than this much more.

@@ -9,9 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from made_up_scaling import World
-from tinyllama_tools.scaling.alpha_beta import AlphaBeta, FitRefusedError, fit_alpha_beta
-from tinyllama_tools.scaling.analysis import Analysis
-from tinyllama_tools.scaling.collective_models import ring_all_reduce, ring_reduce_scatter
+from tinyllama_tools.models.collectives import (
+    AlphaBeta,
+    FitRefusedError,
+    fit_alpha_beta,
+    ring_all_reduce,
+    ring_reduce_scatter,
+)
+from tinyllama_tools.models.projection import Analysis
 
 ALPHA, BANDWIDTH = 30e-6, 1.5e9
 SIZES = [1024 * 4**i for i in range(9)]

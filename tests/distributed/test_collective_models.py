@@ -10,27 +10,26 @@ import pytest
 
 from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.data.programs import problem_sizes
-from tinyllama_tools.scaling.collective_models import (
+from tinyllama_tools.models.collectives import (
+    FIXTURE,
+    MIB,
     NONE,
     RING,
     TREE,
     Hierarchy,
     Link,
     all_reduce,
+    buckets_of,
     flat_all_reduce,
     link_of_ring,
+    parameter_counts,
+    plan_buckets,
+    read_interconnects,
     ring_all_gather,
     ring_all_reduce,
     ring_reduce_scatter,
     tree_all_reduce,
 )
-from tinyllama_tools.scaling.gradient_buckets import (
-    MIB,
-    buckets_of,
-    parameter_counts,
-    plan_buckets,
-)
-from tinyllama_tools.scaling.interconnects import FIXTURE, read_interconnects
 
 LINK = Link(1e-5, 1e9)
 NODE = Hierarchy(8, Link(1e-5, 5e9), Link(2e-6, 4e11))

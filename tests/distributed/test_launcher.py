@@ -17,12 +17,10 @@ import pytest
 
 from made_up_scaling import write_run
 from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json
-from tinyllama_tools.scaling import measuring
-from tinyllama_tools.scaling.failure import Failure
-from tinyllama_tools.scaling.measuring import Measured, measure
-from tinyllama_tools.scaling.options import parse_options
-from tinyllama_tools.scaling.pinning import allowed_cores, core_order, core_sets
-from tinyllama_tools.scaling.watching import Patience, WorldEnd
+from tinyllama_tools.scaling import command as measuring
+from tinyllama_tools.scaling.command import Measured, measure, parse_options
+from tinyllama_tools.scaling.ranks import Patience, WorldEnd, allowed_cores, core_order, core_sets
+from tinyllama_tools.scaling.results import Failure
 
 STAND_IN = Path(__file__).with_name("scaling_stand_in.py")
 # a loaded machine may take long to start a process

@@ -10,24 +10,36 @@ import pytest
 from made_up_scaling import LINK, World, analysis_of, document, step_name
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.data.results import read_result_set
-from tinyllama_tools.scaling.analysis import Analysis
-from tinyllama_tools.scaling.collective_models import Hierarchy, Link, ring_all_reduce
-from tinyllama_tools.scaling.document import scaling_document
-from tinyllama_tools.scaling.interconnects import Interconnect, SourcedLink, read_interconnects
-from tinyllama_tools.scaling.local_step import MEASURED, LocalStep
-from tinyllama_tools.scaling.local_step_sources import local_steps, steps_predicted
-from tinyllama_tools.scaling.page import overview_lines, page
-from tinyllama_tools.scaling.projection import (
+from tinyllama_tools.models.collectives import (
+    Hierarchy,
+    Interconnect,
+    Link,
+    SourcedLink,
+    read_interconnects,
+    ring_all_reduce,
+)
+from tinyllama_tools.models.projection import (
+    ALL_REDUCES,
     BACKWARD_SHARE,
+    MEASURED,
     RANKS,
+    STEP_BOUNDS,
+    STEP_LOCAL,
+    Analysis,
     Communication,
+    LocalStep,
     ProjectedStep,
     Setting,
     project,
     step_bounds,
 )
-from tinyllama_tools.scaling.projection_check import ALL_REDUCES, STEP_BOUNDS, STEP_LOCAL
-from tinyllama_tools.scaling.projections import projections_of
+from tinyllama_tools.scaling.output import overview_lines, page
+from tinyllama_tools.scaling.results import (
+    local_steps,
+    projections_of,
+    scaling_document,
+    steps_predicted,
+)
 
 NAME = parse_case_name("full_step/train/baseline/small/f32/batch:8/seq:256")
 SECONDS = 0.4

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from made_up_scaling import World, document, write_run, write_world
-from tinyllama_tools.scaling import main as command
-from tinyllama_tools.scaling.failure import Failure
-from tinyllama_tools.scaling.main import main
-from tinyllama_tools.scaling.measuring import PROGRAM
-from tinyllama_tools.scaling.options import make_parser, parse_options
+from tinyllama_tools.scaling import command
+from tinyllama_tools.scaling.command import PROGRAM, main, make_parser, parse_options
+from tinyllama_tools.scaling.results import Failure
 
 STAND_IN = Path(__file__).with_name("scaling_stand_in.py")
 

@@ -9,9 +9,9 @@ import pytest
 
 from made_up_scaling import write_run
 from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.scaling.main import main
-from tinyllama_tools.scaling.publish import check_publishable, publish_results
-from tinyllama_tools.scaling.scaling_result import ScalingResult, read_scaling_result
+from tinyllama_tools.models.collectives import ScalingResult, read_scaling_result
+from tinyllama_tools.scaling.command import main
+from tinyllama_tools.scaling.results import check_publishable, publish_results
 
 HOST = "somebodys-host"
 
@@ -51,7 +51,7 @@ def test_the_command_writes_files_and_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured(tmp_path / "run")
-    monkeypatch.setattr("tinyllama_tools.scaling.main.changed_files", lambda _: "")
+    monkeypatch.setattr("tinyllama_tools.scaling.command.changed_files", lambda _: "")
     given = [f"--from={tmp_path / 'run'}", "--publish=here", f"--results={tmp_path}"]
     assert main([*given, "--interconnects=nvlink4_ndr"]) == 0
     place = tmp_path / "reference/ranks_here"
@@ -84,7 +84,7 @@ def test_what_is_published_stays_until_the_new_tables_can_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured(tmp_path / "run")
-    monkeypatch.setattr("tinyllama_tools.scaling.main.changed_files", lambda _: "")
+    monkeypatch.setattr("tinyllama_tools.scaling.command.changed_files", lambda _: "")
     kept = tmp_path / "reference/ranks_here/ranks_2.json"
     kept.parent.mkdir(parents=True)
     kept.write_text("of the run before")

@@ -8,16 +8,20 @@ from pathlib import Path
 import pytest
 
 from made_up_scaling import World, document, write_run, write_world
-from tinyllama_tools.report import loading
+from tinyllama_tools.report import inputs as loading
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.document import Document, Section
-from tinyllama_tools.report.figures_of_merit import figures_of_merit
-from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.kinds import Kind, Source, source_of
-from tinyllama_tools.report.loading import read_inputs
-from tinyllama_tools.report.newest import newest_sources
-from tinyllama_tools.report.scaling_file import ScalingRun, read_scaling_run
-from tinyllama_tools.scaling.main import main
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs
+from tinyllama_tools.report.output import figures_of_merit
+from tinyllama_tools.report.sources import (
+    Kind,
+    ScalingRun,
+    Source,
+    newest_sources,
+    read_scaling_run,
+    source_of,
+)
+from tinyllama_tools.scaling.command import main
 
 LINKS = "--interconnects=nvlink4_ndr,ethernet_10g"
 

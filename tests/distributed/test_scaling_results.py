@@ -12,12 +12,15 @@ from made_up_scaling import BUSY, World, analysis_of, document, step_name, write
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.names import parse_case_name, parse_collective_name
 from tinyllama_tools.data.parts import wholes_among
-from tinyllama_tools.scaling.analysis import Analysis
-from tinyllama_tools.scaling.efficiency import ScalingPoint, paired
-from tinyllama_tools.scaling.estimate import Estimate
-from tinyllama_tools.scaling.scaling_result import read_scaling_result
-from tinyllama_tools.scaling.tables import collective_notes
-from tinyllama_tools.scaling.waterfall import waterfall_of
+from tinyllama_tools.models.collectives import (
+    Estimate,
+    ScalingPoint,
+    paired,
+    read_scaling_result,
+    waterfall_of,
+)
+from tinyllama_tools.models.projection import Analysis
+from tinyllama_tools.scaling.output import collective_notes
 
 STEP = "full_step/train/baseline/small/f32/batch:8/seq:256"
 

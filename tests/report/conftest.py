@@ -13,9 +13,8 @@ from played_study import write_everything
 
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.document import Document
-from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.kinds import source_of
-from tinyllama_tools.report.loading import read_inputs
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs
+from tinyllama_tools.report.sources import source_of
 
 __all__ = ["browser", "open_file", "open_page"]
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.report.page import page_of
-from tinyllama_tools.report.png import installed_browser
+from tinyllama_tools.report.output import installed_browser, page_of
 
 TIMEOUT_MS = 60_000
 DESK, PHONE = 1280, 360

@@ -25,9 +25,9 @@ from tinyllama_tools.ablation_measure import Effort
 from tinyllama_tools.ablation_options import parse_options
 from tinyllama_tools.ablation_run import run_study
 from tinyllama_tools.report.build import build_document
-from tinyllama_tools.report.kinds import source_of
-from tinyllama_tools.report.loading import read_inputs
-from tinyllama_tools.scaling.main import main as scaling
+from tinyllama_tools.report.inputs import read_inputs
+from tinyllama_tools.report.sources import source_of
+from tinyllama_tools.scaling.command import main as scaling
 from training_stand_in import made_up_summary
 
 

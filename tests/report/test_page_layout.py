@@ -11,7 +11,7 @@ from page_browser import DESK, PHONE, OpenPage, PageOpener
 from pypdf import PdfReader
 from sample_document import figures_of, sample_document, tables_of
 
-from tinyllama_tools.report.page_tables import table_view
+from tinyllama_tools.report.output import table_view
 
 A4_WITHIN_MARGINS = 680  # 180 mm, in pixels of 1/96 inch
 # Of every two boxes of the page that are not inside each other, those that meet.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tinyllama_tools.report.page_tables import ColumnView, cell_text, column_views, table_view
+from tinyllama_tools.report.output import ColumnView, cell_text, column_views, table_view
 
 
 def column(digits: int = 4, whole: bool = False) -> ColumnView:

@@ -8,7 +8,7 @@ from sample_document import figures_of
 from test_page_layout import MEETING_BOXES, MEETING_TEXTS, wider_than_paper
 
 from tinyllama_tools.report.document import Document
-from tinyllama_tools.report.selection import COMPONENTS
+from tinyllama_tools.report.inputs import COMPONENTS
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(PHONE, "dark"), (DESK, "light")])

@@ -12,7 +12,7 @@ import pytest
 from page_browser import DESK, PHONE, OpenPage, PageOpener
 from sample_document import figures_of, sample_document
 
-from tinyllama_tools.report.page import TEMPLATES
+from tinyllama_tools.report.output import TEMPLATES
 
 MOST_DRAWN = 40
 

@@ -11,8 +11,8 @@ import pytest
 from sample_document import figures_of, sample_document
 
 from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.report import png
-from tinyllama_tools.report.png import DRIVER, browser_program, file_name, write_pngs
+from tinyllama_tools.report import output as png
+from tinyllama_tools.report.output import DRIVER, browser_program, file_name, write_pngs
 
 
 def written_beside(document: dict[str, Any], folder: Path) -> list[Path]:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from sample_document import HOSTILE, sample_document, tables_of
 
-from tinyllama_tools.report.page import TEMPLATES, figure_height, marked, numbers_bold, page_of
-from tinyllama_tools.report.selection import COMPONENTS
+from tinyllama_tools.report.inputs import COMPONENTS
+from tinyllama_tools.report.output import TEMPLATES, figure_height, marked, numbers_bold, page_of
 
 MOST_BYTES = 6_000_000
 

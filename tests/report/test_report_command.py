@@ -15,10 +15,11 @@ from played_study import write_everything, write_result, write_study
 
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.publish import without_places
-from tinyllama_tools.report import build, main
-from tinyllama_tools.report.kinds import source_of
-from tinyllama_tools.report.loading import read_inputs
-from tinyllama_tools.report.main import NOTHING_USABLE, WITH_ERRORS, WRITTEN
+from tinyllama_tools.report import build
+from tinyllama_tools.report import command as main
+from tinyllama_tools.report.command import NOTHING_USABLE, WITH_ERRORS, WRITTEN
+from tinyllama_tools.report.inputs import read_inputs
+from tinyllama_tools.report.sources import source_of
 
 if TYPE_CHECKING:
     pass
@@ -79,7 +80,7 @@ def test_figures_of_merit_end_in_success(tmp_path: Path, capsys: Capture) -> Non
 def test_pictures_go_to_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    from tinyllama_tools.report import png
+    from tinyllama_tools.report import output as png
 
     asked: list[Path] = []
 
@@ -177,7 +178,7 @@ def test_ctrl_c_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 def test_pictures_of_nothing_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    from tinyllama_tools.report import png
+    from tinyllama_tools.report import output as png
 
     monkeypatch.setattr(png, "write_pngs", lambda *_: [])
     result = write_result(tmp_path / "a.json", SMALL)

@@ -13,9 +13,8 @@ from played_study import document, write_result, write_training
 
 from tinyllama_tools.report import build
 from tinyllama_tools.report.document import Column, Document, Figure, Section, Table, compact
-from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.kinds import source_of
-from tinyllama_tools.report.loading import read_inputs
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs
+from tinyllama_tools.report.sources import source_of
 
 ORDER = [
     "environment",

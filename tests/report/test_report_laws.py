@@ -18,15 +18,13 @@ from played_study import write_result, write_study
 from report_tables import cell, table
 
 from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.kinds import source_of
-from tinyllama_tools.report.law_tables import held_out_summary
-from tinyllama_tools.report.loading import read_inputs
-from tinyllama_tools.report.scaling_fits import Foretold, Series, SeriesFit
+from tinyllama_tools.report.inputs import Foretold, ReportInputs, Series, SeriesFit, read_inputs
+from tinyllama_tools.report.law_parts import held_out_summary
 from tinyllama_tools.report.sections import (
     memory,
     scaling,
 )
+from tinyllama_tools.report.sources import source_of
 from tinyllama_tools.stats.law_fits import fit_time_law
 from tinyllama_tools.stats.laws import GridPoint
 

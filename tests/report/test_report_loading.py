@@ -22,10 +22,8 @@ from played_study import (
 
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.report.document import Omission
-from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.kinds import Kind, Source, source_of
-from tinyllama_tools.report.loading import read_inputs
-from tinyllama_tools.report.predicted import CHECKED
+from tinyllama_tools.report.inputs import CHECKED, ReportInputs, read_inputs
+from tinyllama_tools.report.sources import Kind, Source, source_of
 
 Json = dict[str, Any]
 SMALL = Grid(sizes=("tiny",), batches=(8,), seqs=(128,), rounds=2)

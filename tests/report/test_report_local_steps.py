@@ -9,11 +9,10 @@ from played_grid import Grid
 from played_study import write_study
 
 from made_up_scaling import World, analysis_of, write_world
-from tinyllama_tools.scaling.interconnects import read_interconnects
-from tinyllama_tools.scaling.local_step import MEASURED, PREDICTED
-from tinyllama_tools.scaling.local_step_sources import LocalSteps, local_steps
-from tinyllama_tools.scaling.projection_tables import local_table, overview
-from tinyllama_tools.scaling.projections import projections_of
+from tinyllama_tools.models.collectives import read_interconnects
+from tinyllama_tools.models.projection import MEASURED, PREDICTED
+from tinyllama_tools.scaling.output import local_table, overview
+from tinyllama_tools.scaling.results import LocalSteps, local_steps, projections_of
 
 NO_PROGRAM = Path("no_such_program")
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from played_grid import Grid
 from played_study import write, write_everything, write_study, write_training
 
-from tinyllama_tools.report.kinds import Kind, Source
-from tinyllama_tools.report.loading import read_inputs
-from tinyllama_tools.report.newest import newest_sources
+from tinyllama_tools.report.inputs import read_inputs
+from tinyllama_tools.report.sources import Kind, Source, newest_sources
 
 SMALL = Grid(sizes=("tiny",), batches=(8,), seqs=(128,), rounds=2)
 

@@ -15,12 +15,10 @@ from report_tables import table
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.programs import problem_sizes
 from tinyllama_tools.data.results import MeasuredCase
-from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.kinds import source_of
-from tinyllama_tools.report.loading import read_inputs
-from tinyllama_tools.report.memory_parts import GRADIENTS, REST, WEIGHTS, measured_parts
-from tinyllama_tools.report.predicted import predictions_of
+from tinyllama_tools.report.inputs import ReportInputs, predictions_of, read_inputs
+from tinyllama_tools.report.law_parts import GRADIENTS, REST, WEIGHTS, measured_parts
 from tinyllama_tools.report.sections import frontier, predictions
+from tinyllama_tools.report.sources import source_of
 
 MIB = 2**20
 MEDIUM = CaseName("full_step", "train", "baseline", "medium", "f32", 16, 512)

@@ -14,12 +14,13 @@ from played_study import write, write_result, write_study
 
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.publish import names_alone
-from tinyllama_tools.report import main, png, publish
+from tinyllama_tools.report import command as main
+from tinyllama_tools.report import command as publish
+from tinyllama_tools.report import output as png
 from tinyllama_tools.report.build import build_document
-from tinyllama_tools.report.kinds import source_of
-from tinyllama_tools.report.loading import read_inputs
-from tinyllama_tools.report.main import NOTHING_USABLE, WITH_ERRORS, WRITTEN
-from tinyllama_tools.report.publish import Place
+from tinyllama_tools.report.command import NOTHING_USABLE, WITH_ERRORS, WRITTEN, Place
+from tinyllama_tools.report.inputs import read_inputs
+from tinyllama_tools.report.sources import source_of
 
 SMALL = Grid(sizes=("tiny",), batches=(1, 2, 4), seqs=(64, 128, 256), components=("full_step",))
 PICTURE = b"\x89PNG and so on"

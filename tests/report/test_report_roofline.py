@@ -20,15 +20,19 @@ from report_tables import cell, table
 from tinyllama_tools.data.machine import Machine
 from tinyllama_tools.data.programs import problem_sizes
 from tinyllama_tools.models.roofline import launch_cost, step_products
-from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.kinds import source_of
-from tinyllama_tools.report.loading import read_inputs
+from tinyllama_tools.report.inputs import (
+    ReportInputs,
+    headline_steps,
+    main_step,
+    missing_parts,
+    read_inputs,
+)
 from tinyllama_tools.report.sections import (
     roofline,
     speed_of_light,
 )
 from tinyllama_tools.report.sections import time as time_section
-from tinyllama_tools.report.selection import headline_steps, main_step, missing_parts
+from tinyllama_tools.report.sources import source_of
 
 STEP = "full_step/train/baseline/small/f32/batch:8/seq:256"
 

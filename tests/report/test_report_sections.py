@@ -22,15 +22,14 @@ from report_tables import table
 
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.document import Document
-from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.kinds import source_of
-from tinyllama_tools.report.loading import read_inputs
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs
 from tinyllama_tools.report.sections import (
     comparison,
     environment,
     frontier,
     training,
 )
+from tinyllama_tools.report.sources import source_of
 from tinyllama_tools.report.summary import cost_sentence
 
 

@@ -12,9 +12,8 @@ import pytest
 from played_grid import PEAK, Grid, round_document
 from played_study import write, write_study
 
-from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.kinds import source_of
-from tinyllama_tools.report.loading import read_inputs
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs
+from tinyllama_tools.report.sources import source_of
 
 SMALL = Grid(sizes=("tiny",), batches=(8,), seqs=(128,), rounds=2)
 MEDIUM = Grid(sizes=("medium",), batches=(1,), seqs=(128,), components=("full_step",))

@@ -11,9 +11,8 @@ import pytest
 from played_grid import Grid
 from played_study import write_result, write_study
 
-from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.kinds import source_of
-from tinyllama_tools.report.loading import read_inputs
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs
+from tinyllama_tools.report.sources import source_of
 from tinyllama_tools.report.summary import SENTENCES
 
 ONE_CELL = Grid(sizes=("tiny",), batches=(8,), seqs=(128,), rounds=1)

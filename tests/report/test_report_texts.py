@@ -16,11 +16,10 @@ from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.machine import SHARES
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.document import Document
-from tinyllama_tools.report.figures_of_merit import figures_of_merit, figures_text
-from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.kinds import source_of
-from tinyllama_tools.report.loading import read_inputs
-from tinyllama_tools.report.markdown import markdown_of, number_text, plain
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs
+from tinyllama_tools.report.output import figures_of_merit, figures_text, markdown_of, plain
+from tinyllama_tools.report.output import markdown_number as number_text
+from tinyllama_tools.report.sources import source_of
 
 LINE = re.compile(r"FOM (\S+) = (\S+) (\S+)")
 STEP = "full_step/train/baseline/tiny/f32/batch:8/seq:128"

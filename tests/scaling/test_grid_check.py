@@ -11,8 +11,8 @@ from grid_stand_in import make_program, measuring_calls, tell, value
 
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.data.programs import CaseCost
-from tinyllama_tools.grid_study.check import choose_step
-from tinyllama_tools.grid_study.plan import CHECK_SECONDS, CHECK_STEPS, GridPlan
+from tinyllama_tools.study.grid import choose_step
+from tinyllama_tools.study.grid_plan import CHECK_SECONDS, CHECK_STEPS, GridPlan
 
 PLAN = GridPlan(("tiny", "small"))
 # every batch of medium takes as many more FLOPs

@@ -20,10 +20,10 @@ from grid_runs import (
 )
 from grid_stand_in import calls, make_program, measuring_calls, tell
 
-from tinyllama_tools import study
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.programs import SuiteError, TrainingError
-from tinyllama_tools.grid_study import afterwards
+from tinyllama_tools.study import command as study
+from tinyllama_tools.study import grid as afterwards
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
@@ -201,7 +201,7 @@ def test_the_standard_library_is_enough(tmp_path: Path) -> None:
     arguments = ["tiny", "--grid=only", *SMALL_GRID, "--rounds=1", *places]
     # -S: no packages but the standard library's
     done = subprocess.run(
-        [sys.executable, "-S", "-m", "tinyllama_tools.study", *arguments],
+        [sys.executable, "-S", "-m", "tinyllama_tools.study.command", *arguments],
         env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
         capture_output=True,
         text=True,

@@ -9,11 +9,9 @@ import pytest
 from grid_runs import grid_folder
 
 from tinyllama_tools.models.prediction import check_against
-from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.kinds import source_of
-from tinyllama_tools.report.loading import read_inputs
-from tinyllama_tools.report.scaling_fits import SeriesFit
-from tinyllama_tools.study import main
+from tinyllama_tools.report.inputs import ReportInputs, SeriesFit, read_inputs
+from tinyllama_tools.report.sources import source_of
+from tinyllama_tools.study.command import main
 
 # percent: what the laws are good for, of time and of memory
 MOST_OFF = {"time": 15.0, "memory": 5.0}

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from tinyllama_tools.grid_study.number_lists import number_list
+from tinyllama_tools.study.grid_plan import number_list
 
 
 @pytest.mark.parametrize(

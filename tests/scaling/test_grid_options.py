@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools.grid_study.plan import COMPONENTS, GridPlan
-from tinyllama_tools.grid_study.record import Record, read_record, write_record
-from tinyllama_tools.study_options import parse_options
+from tinyllama_tools.study.command import parse_options
+from tinyllama_tools.study.grid_plan import COMPONENTS, GridPlan, Record, read_record, write_record
 
 
 def plan_of(*arguments: str) -> GridPlan | None:

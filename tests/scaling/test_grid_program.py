@@ -11,19 +11,18 @@ from grid_runs import document, grid_folder
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.data.programs import problem_sizes
 from tinyllama_tools.data.results import read_result_set
-from tinyllama_tools.grid_study.afterwards import costs_of, planned_names
-from tinyllama_tools.grid_study.plan import (
+from tinyllama_tools.study.command import main
+from tinyllama_tools.study.grid import GridStudy, costs_of, planned_names
+from tinyllama_tools.study.grid_plan import (
     BATCH,
     COMPONENTS,
     SEQ,
     GridPlan,
+    Record,
     axis_options,
     product_options,
     round_options,
 )
-from tinyllama_tools.grid_study.record import Record
-from tinyllama_tools.grid_study.rounds import GridStudy
-from tinyllama_tools.study import main
 
 # of each component, and the model's forward_loss
 PASSES = {c: {"forward_backward"} for c in COMPONENTS} | {

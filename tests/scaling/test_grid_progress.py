@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from tinyllama_tools.grid_study.progress import GridProgress, Place
+from tinyllama_tools.study.grid import GridProgress, Place
 
 NAMES = [f"ffn/forward_backward/baseline/tiny/f32/batch:{b}/seq:8" for b in range(1, 41)]
 

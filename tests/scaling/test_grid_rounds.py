@@ -10,10 +10,15 @@ import pytest
 from grid_runs import CASES, document, grid_folder, names_in, run_grid, small_grid, without_frontier
 from grid_stand_in import make_program, measuring_calls, value
 
-from tinyllama_tools.grid_study.plan import GridPlan, axis_options, product_options, round_options
-from tinyllama_tools.grid_study.progress import GridProgress
-from tinyllama_tools.grid_study.record import Record, write_record
-from tinyllama_tools.grid_study.rounds import GridStudy, run_rounds
+from tinyllama_tools.study.grid import GridProgress, GridStudy, run_rounds
+from tinyllama_tools.study.grid_plan import (
+    GridPlan,
+    Record,
+    axis_options,
+    product_options,
+    round_options,
+    write_record,
+)
 
 
 @pytest.fixture(autouse=True)

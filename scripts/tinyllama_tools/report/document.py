@@ -1,7 +1,4 @@
-"""What a report consists of: sections of text, figures and tables, as JSON for whoever draws it.
-
-The page, the pictures and the Markdown are made from this and from nothing else.
-"""
+"""What a report consists of: sections of text, figures and tables; numbers as people read them."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tinyllama_tools.core.app import Json
+from tinyllama_tools.data.names import CaseName
 
 # a measurement has no more of them, and the page stays small
 DIGITS = 5
@@ -173,3 +171,150 @@ def compact(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, int):
         return value
     return _rounded(float(value))
+
+
+MIB = 2**20
+BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+RATE_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+MOST_LISTED = 6
+
+
+def rate_text(value: float, unit: str) -> str:
+    """`374.8 GFLOP/s` of 3.748e11 and FLOP/s."""
+    size, prefix = next(((s, p) for s, p in RATE_UNITS if value >= s), (1.0, ""))
+    return f"{value / size:.4g} {prefix}{unit}"
+
+
+def bytes_text(value: float) -> str:
+    """`131.8 MiB`."""
+    power = 0
+    while value >= 1024 and power + 1 < len(BYTE_UNITS):
+        value, power = value / 1024, power + 1
+    return f"{value:.4g} {BYTE_UNITS[power]}"
+
+
+def percent_text(value: float) -> str:
+    """`50.8 %`; a digit after the point where it says something."""
+    return f"{value:.0f} %" if abs(value) >= 99.95 else f"{value:.1f} %"
+
+
+def shape_text(name: CaseName) -> str:
+    """`8 x 128`: batch x sequence."""
+    return f"{name.batch} x {name.seq}"
+
+
+def case_text(name: CaseName) -> str:
+    """`tiny, optimized, f32, batch 8 x sequence 128`."""
+    return f"{name.size}, {name.variant}, {name.dtype}, batch {name.batch} x sequence {name.seq}"
+
+
+def step_text(name: CaseName) -> str:
+    """`tiny, optimized, f32, 8 x 128`: where there is little room."""
+    return f"{name.size}, {name.variant}, {name.dtype}, {shape_text(name)}"
+
+
+def count_of(number: int, thing: str) -> str:
+    """`1 case`, `2 cases`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
+    """`a, b, c and 12 more`."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+MEASURED, FIT, PREDICTED, HELD_OUT = "measured", "fit", "predicted", "held_out"
+ROOF, LIGHT, OTHER = "roof", "light", "other"
+# plotly's symbols and dashes that differ in grey print too
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "pentagon", "cross")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+
+
+def axis(title: str, unit: str = "", *, log: bool = False, **more: Any) -> Json:  # noqa: ANN401
+    """An axis with its unit in the title."""
+    text = f"{title} [{unit}]" if unit else title
+    return {"title": {"text": text}, **({"type": "log"} if log else {}), **more}
+
+
+def layout(x: Json, y: Json, **more: Any) -> Json:  # noqa: ANN401
+    """Of a figure with one pair of axes."""
+    return {"xaxis": x, "yaxis": y, **more}
+
+
+def markers(
+    name: str,
+    x: Sequence[object],
+    y: Sequence[float],
+    *,
+    role: str = "",
+    symbol: str = SYMBOLS[0],
+    **more: Any,  # noqa: ANN401
+) -> Json:
+    """Points without lines between them."""
+    return _scatter("markers", name, x, y, role) | {"marker": {"symbol": symbol}} | more
+
+
+def line(
+    name: str,
+    x: Sequence[object],
+    y: Sequence[float],
+    *,
+    role: str = "",
+    dash: str = DASHES[0],
+    **more: Any,  # noqa: ANN401
+) -> Json:
+    """A line without points."""
+    return _scatter("lines", name, x, y, role) | {"line": {"dash": dash}} | more
+
+
+def bars(
+    name: str,
+    x: Sequence[object],
+    y: Sequence[float],
+    *,
+    role: str = "",
+    **more: Any,  # noqa: ANN401
+) -> Json:
+    """Upright bars."""
+    return {"type": "bar", "name": name, "x": list(x), "y": list(y)} | _role(role) | more
+
+
+def lying_bars(
+    name: str,
+    labels: Sequence[str],
+    lengths: Sequence[float],
+    *,
+    role: str = "",
+    **more: Any,  # noqa: ANN401
+) -> Json:
+    """Bars from left to right, one a label."""
+    bar = {"type": "bar", "orientation": "h", "name": name, "x": list(lengths), "y": list(labels)}
+    return bar | _role(role) | more
+
+
+def error_bars(values: Sequence[float], low: Sequence[float], high: Sequence[float]) -> Json:
+    """From low to high around the values."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [h - v for v, h in zip(values, high, strict=True)],
+        "arrayminus": [v - lo for v, lo in zip(values, low, strict=True)],
+    }
+
+
+def spaced(first: float, last: float, count: int) -> list[float]:
+    """`count` values from first to last, evenly on a logarithmic axis; both above 0."""
+    if count < 2 or first >= last:
+        return [first]
+    step = math.log(last / first) / (count - 1)
+    return [first * math.exp(step * i) for i in range(count - 1)] + [last]
+
+
+def _scatter(mode: str, name: str, x: Sequence[object], y: Sequence[float], role: str) -> Json:
+    trace = {"type": "scatter", "mode": mode, "name": name, "x": list(x), "y": list(y)}
+    return trace | _role(role)
+
+
+def _role(role: str) -> Json:
+    return {"role": role} if role else {}

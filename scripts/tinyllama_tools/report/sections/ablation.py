@@ -7,10 +7,21 @@ from collections.abc import Sequence
 from tinyllama_tools.ablation_rows import Row, rows_at
 from tinyllama_tools.ablation_study import Kind, Point
 from tinyllama_tools.core.text import shown_path as shown
-from tinyllama_tools.report.document import Cell, Column, Figure, Section, Table, text_column
+from tinyllama_tools.report.document import (
+    MEASURED,
+    Cell,
+    Column,
+    Figure,
+    Section,
+    Table,
+    axis,
+    bars,
+    error_bars,
+    layout,
+    text_column,
+)
 from tinyllama_tools.report.inputs import Ablation, ReportInputs
-from tinyllama_tools.report.kinds import Kind as ResultKind
-from tinyllama_tools.report.plots import MEASURED, axis, bars, error_bars, layout
+from tinyllama_tools.report.sources import Kind as ResultKind
 
 ID, TITLE = "ablation", "What each optimisation buys"
 MISSING = f"no ablation was given; make one: {ResultKind.ABLATION.command}"

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.results import ResultSet
 from tinyllama_tools.report.document import Column, Section, Table, text_column
-from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.selection import COMPONENTS, name_rank, rank
+from tinyllama_tools.report.inputs import COMPONENTS, ReportInputs, name_rank, rank
 
 ID, TITLE = "comparison", "Comparison"
 NO_VERDICT = (

@@ -7,10 +7,17 @@ from typing import Any
 
 from tinyllama_tools.core.text import shown_path as shown
 from tinyllama_tools.data.results import ResultSet
-from tinyllama_tools.report.document import Cell, Column, Section, Table, text_column
+from tinyllama_tools.report.document import (
+    Cell,
+    Column,
+    Section,
+    Table,
+    count_of,
+    listed,
+    text_column,
+)
 from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.kinds import Kind
-from tinyllama_tools.report.wording import count_of, listed
+from tinyllama_tools.report.sources import Kind
 
 ID, TITLE = "environment", "Environment"
 MIB, GIB = 2**20, 2**30

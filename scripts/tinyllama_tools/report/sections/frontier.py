@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinyllama_tools.frontier import AXES, BY_SEQ
-from tinyllama_tools.report.document import Cell, Column, Figure, Section, Table, text_column
-from tinyllama_tools.report.frontier_file import FrontierFile, FrontierLine, FrontierPart
+from tinyllama_tools.report.document import (
+    DASHES,
+    MEASURED,
+    SYMBOLS,
+    Cell,
+    Column,
+    Figure,
+    Section,
+    Table,
+    axis,
+    bytes_text,
+    count_of,
+    layout,
+    line,
+    markers,
+    text_column,
+)
 from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.kinds import Kind
-from tinyllama_tools.report.plots import DASHES, MEASURED, SYMBOLS, axis, layout, line, markers
-from tinyllama_tools.report.wording import bytes_text, count_of
+from tinyllama_tools.report.sources import FrontierFile, FrontierLine, FrontierPart, Kind
+from tinyllama_tools.study.grid import AXES, BY_SEQ
 
 ID, TITLE = "frontier", "What fits into memory"
 MISSING = f"no frontier was given; {Kind.FRONTIER.command} writes one with its grid"

@@ -7,22 +7,43 @@ from collections.abc import Iterable, Sequence
 
 from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
-from tinyllama_tools.report.document import Cell, Column, Figure, Section, Table, text_column
-from tinyllama_tools.report.inputs import ReportInputs, TrainingRun
-from tinyllama_tools.report.kinds import Kind
-from tinyllama_tools.report.law_figures import Quantity
-from tinyllama_tools.report.law_tables import coefficient_table, held_out_summary
-from tinyllama_tools.report.memory_parts import (
+from tinyllama_tools.report.document import (
+    MEASURED,
+    PREDICTED,
+    Cell,
+    Column,
+    Figure,
+    Section,
+    Table,
+    axis,
+    bars,
+    bytes_text,
+    case_text,
+    layout,
+    line,
+    markers,
+    text_column,
+)
+from tinyllama_tools.report.inputs import (
+    MIB,
+    PEAK_MEMORY,
+    ReportInputs,
+    TrainingRun,
+    main_step,
+    refused,
+    steps,
+)
+from tinyllama_tools.report.law_parts import (
     NOTE,
     MemoryParts,
+    Quantity,
+    coefficient_table,
+    held_out_summary,
     measured_parts,
     predicted_parts,
 )
-from tinyllama_tools.report.plots import MEASURED, PREDICTED, axis, bars, layout, line, markers
-from tinyllama_tools.report.scaling_fits import MIB, PEAK_MEMORY, refused
 from tinyllama_tools.report.sections.scaling import drawn, shown_fits
-from tinyllama_tools.report.selection import main_step, steps
-from tinyllama_tools.report.wording import bytes_text, case_text
+from tinyllama_tools.report.sources import Kind
 
 ID, TITLE = "memory", "Memory"
 MAKE = f"measure some: {Kind.SUITE.command}"

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinyllama_tools.report.document import Cell, Column, Figure, Section, Table, text_column
-from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.kinds import Kind
-from tinyllama_tools.report.plots import MEASURED, PREDICTED, axis, error_bars, layout, markers
-from tinyllama_tools.report.predicted import CALIBRATED, CHECKED, PredictedStep
-from tinyllama_tools.report.wording import shape_text
+from tinyllama_tools.report.document import (
+    MEASURED,
+    PREDICTED,
+    Cell,
+    Column,
+    Figure,
+    Section,
+    Table,
+    axis,
+    error_bars,
+    layout,
+    markers,
+    shape_text,
+    text_column,
+)
+from tinyllama_tools.report.inputs import CALIBRATED, CHECKED, PredictedStep, ReportInputs
+from tinyllama_tools.report.sources import Kind
 
 ID, TITLE = "predictions", "Predictions"
 MAKE = f"measure a grid: {Kind.STUDY.command}"

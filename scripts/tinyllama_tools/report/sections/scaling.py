@@ -6,17 +6,16 @@ from collections.abc import Sequence
 
 from tinyllama_tools.data.parts import BASELINE, OPTIMIZED
 from tinyllama_tools.report.document import Figure, Omission, Section
-from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.kinds import Kind
-from tinyllama_tools.report.law_figures import Quantity, law_figure
-from tinyllama_tools.report.law_tables import (
+from tinyllama_tools.report.inputs import F32, WHOLE_PASSES, ReportInputs, SeriesFit, rank, refused
+from tinyllama_tools.report.law_parts import (
+    Quantity,
     coefficient_table,
     exponent_table,
     held_out_summary,
     held_out_table,
+    law_figure,
 )
-from tinyllama_tools.report.scaling_fits import SeriesFit, refused
-from tinyllama_tools.report.selection import F32, WHOLE_PASSES, rank
+from tinyllama_tools.report.sources import Kind
 
 ID, TITLE = "scaling", "Scaling"
 TIME = Quantity("time", "time", "ms", 1e3)

@@ -6,11 +6,25 @@ from collections.abc import Sequence
 
 from tinyllama_tools.compare.output import seconds_text
 from tinyllama_tools.models.speed_of_light import LightPart, SpeedOfLight
-from tinyllama_tools.report.document import Column, Figure, Omission, Section, Table, text_column
+from tinyllama_tools.report.document import (
+    LIGHT,
+    MEASURED,
+    Column,
+    Figure,
+    Omission,
+    Section,
+    Table,
+    axis,
+    bars,
+    case_text,
+    layout,
+    listed,
+    percent_text,
+    step_text,
+    text_column,
+)
 from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.report.kinds import Kind
-from tinyllama_tools.report.plots import LIGHT, MEASURED, axis, bars, layout
-from tinyllama_tools.report.wording import case_text, listed, percent_text, step_text
+from tinyllama_tools.report.sources import Kind
 
 ID, TITLE = "speed_of_light", "Speed of light"
 MAKE = f"measure a step with its parts and its products: {Kind.STUDY.command}"

@@ -8,20 +8,27 @@ from tinyllama_tools.compare.output import seconds_text
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.models.speed_of_light import Bar, SpeedOfLight, Waterfall
-from tinyllama_tools.report.document import Column, Figure, Section, Table, text_column
-from tinyllama_tools.report.inputs import ReportInputs, is_same_device
-from tinyllama_tools.report.kinds import Kind
-from tinyllama_tools.report.plots import (
+from tinyllama_tools.report.document import (
     FIT,
     LIGHT,
     MEASURED,
     OTHER,
     ROOF,
+    Column,
+    Figure,
+    Section,
+    Table,
     axis,
+    case_text,
     layout,
+    listed,
     lying_bars,
+    percent_text,
+    step_text,
+    text_column,
 )
-from tinyllama_tools.report.wording import case_text, listed, percent_text, step_text
+from tinyllama_tools.report.inputs import ReportInputs, is_same_device
+from tinyllama_tools.report.sources import Kind
 
 ID, TITLE = "time", "Where the time goes"
 MAKE = f"measure a step with its parts: {Kind.STUDY.command}"

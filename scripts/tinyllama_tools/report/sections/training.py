@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinyllama_tools.report.document import Cell, Column, Figure, Section, Table, text_column
+from tinyllama_tools.report.document import (
+    Cell,
+    Column,
+    Figure,
+    Section,
+    Table,
+    axis,
+    layout,
+    line,
+    lying_bars,
+    markers,
+    text_column,
+)
 from tinyllama_tools.report.inputs import ReportInputs, TrainingRun
-from tinyllama_tools.report.kinds import Kind
-from tinyllama_tools.report.plots import axis, layout, line, lying_bars, markers
+from tinyllama_tools.report.sources import Kind
 
 ID, TITLE = "training", "Training runs"
 MISSING = f"no training run was given; make one: {Kind.TRAINING.command}"

@@ -1,0 +1,270 @@
+"""What the program predicts of training steps that nobody has run, and the longest sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tinyllama_tools.data.names import STEP
+from tinyllama_tools.data.programs import PROGRAM, CaseCost, SuiteError, ask_costs
+from tinyllama_tools.stats.law_fits import fit_relative
+from tinyllama_tools.stats.laws import BASE, LINEAR, QUADRATIC, GridPoint
+
+
+@dataclass(frozen=True)
+class Question:
+    """The steps to predict; batch and seq empty: each size's own."""
+
+    sizes: tuple[str, ...]
+    dtype: str = "f32"
+    variants: tuple[str, ...] = ("baseline",)
+    batch: tuple[int, ...] = ()
+    seq: tuple[int, ...] = ()
+    device: str = "auto"
+
+    @property
+    def options(self) -> list[str]:
+        """Of tiny_llama_bench."""
+        axes = {
+            "components": (STEP,),
+            "sizes": self.sizes,
+            "dtypes": (self.dtype,),
+            "variants": self.variants,
+            "batch": self.batch,
+            "seq": self.seq,
+        }
+        given = [f"--{name}={','.join(map(str, v))}" for name, v in axes.items() if v]
+        return [f"--device={self.device}", *given]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One training step. `step_flops`: model_flops. `refusal`: why it cannot run here, empty where
+    it can."""
+
+    size: str
+    variant: str
+    dtype: str
+    batch: int
+    seq: int
+    parameters: int
+    step_flops: float
+    step_bytes: float
+    peak_memory_bytes: float
+    refusal: str
+
+    @property
+    def fits(self) -> bool:
+        """In the memory that was free when it was asked."""
+        return not self.refusal
+
+
+Predictor = Callable[[Question], list[Prediction]]
+
+
+def _prediction(cost: CaseCost) -> Prediction:
+    name = cost.name
+    return Prediction(
+        name.size,
+        name.variant,
+        name.dtype,
+        name.batch,
+        name.seq,
+        cost.parameters,
+        float(cost.model_flops),
+        float(cost.bytes),
+        float(cost.predicted_memory_bytes),
+        "" if cost.fits else cost.reason,
+    )
+
+
+def predict(question: Question, program: Path = PROGRAM) -> list[Prediction]:
+    """In the program's order. SuiteError where it refuses the options or cannot be started."""
+    costs = ask_costs(program, question.options)
+    steps = [_prediction(cost) for cost in costs if cost.name.is_training_step]
+    if not steps:
+        raise SuiteError(f"{program.name} --dry-run: no training step in its answer")
+    return steps
+
+
+TERMS = (BASE, LINEAR, QUADRATIC)
+
+
+@dataclass(frozen=True)
+class MemoryLaw:
+    """Coefficients in bytes, bytes a token, and bytes a pair of tokens.
+
+    `residuals_percent`: measured minus fitted, of the measured, in the order of the points.
+    """
+
+    base: float
+    linear: float
+    quadratic: float
+    residuals_percent: tuple[float, ...]
+
+    @classmethod
+    def fitted_to(cls, points: Sequence[GridPoint]) -> MemoryLaw:
+        """Least squares of relative errors over all three terms; a coefficient may be below 0.
+
+        LawRefusedError where the points do not decide the three coefficients.
+        """
+        fit = fit_relative(points, TERMS, non_negative=False)
+        base, linear, quadratic = (float(value) for value in fit.coefficients)
+        return cls(base, linear, quadratic, tuple(100 * float(r) for r in fit.residuals))
+
+    def parts(self, batch: int, seq: int) -> dict[str, float]:
+        """Bytes of each part at a size."""
+        coefficients = (self.base, self.linear, self.quadratic)
+        pairs = zip(TERMS, coefficients, strict=True)
+        return {term.name: value * term.at(batch, seq) for term, value in pairs}
+
+    def at(self, batch: int, seq: int) -> float:
+        """Fitted bytes at a size."""
+        return sum(self.parts(batch, seq).values())
+
+    def shares_percent(self, batch: int, seq: int) -> dict[str, float]:
+        """Share of each part at a size."""
+        whole = self.at(batch, seq)
+        return {name: 100 * part / whole for name, part in self.parts(batch, seq).items()}
+
+    @property
+    def largest_residual_percent(self) -> float:
+        """By magnitude."""
+        return max(abs(residual) for residual in self.residuals_percent)
+
+
+# What tiny_llama_bench takes at most, as batch or as sequence.
+LARGEST = 2**20
+VALUES_A_QUESTION = 16
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """The answer lies between: `accepted` is (or may be taken as) accepted, `refused` is not.
+
+    At first `accepted` is one less than the smallest value, and `refused` one more than the
+    largest, neither of which was asked about.
+    """
+
+    accepted: int = 0
+    refused: int = LARGEST + 1
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `accepted` is the answer."""
+        return self.refused - self.accepted <= 1
+
+    def contains(self, value: int) -> bool:
+        """Whether an answer about it would narrow the bracket."""
+        return self.accepted < value < self.refused
+
+    def narrowed(self, answers: Mapping[int, bool]) -> Bracket:
+        """With answers by value. What lies beyond the smallest refused value does not count."""
+        accepted, refused = self.accepted, self.refused
+        for value in sorted(answers):
+            if not answers[value]:
+                refused = min(refused, value)
+                break
+            accepted = max(accepted, value)
+        return Bracket(accepted, refused)
+
+
+def between(accepted: int, refused: int, most: int = VALUES_A_QUESTION) -> list[int]:
+    """Up to `most` values that divide the open range; empty where it is empty."""
+    width = refused - accepted
+    parts = min(most + 1, width)
+    return sorted({accepted + width * i // parts for i in range(1, parts)} - {accepted, refused})
+
+
+LONGEST = LARGEST
+SHORTEST = 2
+# An allocator's rounding, a BLAS's scratch memory and the program itself need room of their own.
+CONFIRMED_SHARE = 0.9
+Ask = Callable[[Sequence[int]], list[Prediction]]
+
+
+@dataclass(frozen=True)
+class ModelQuestion(Question):
+    """A question about a model given by its dimensions: `model` are options (--n-layers=2)."""
+
+    model: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> list[str]:
+        """Of tiny_llama_bench."""
+        return [*super().options, *self.model]
+
+
+@dataclass(frozen=True)
+class Target:
+    """The lengths found. `fitting`: the longest that fits; `confirmable`: the longest that is safe
+    to run, at most CONFIRMED_SHARE of that memory and within the time; None where none is."""
+
+    fitting: Prediction | None
+    confirmable: Prediction | None
+    confirmable_seconds: float | None
+    held_back_by: str
+
+
+def longest_accepted(
+    ask: Ask, accept: Callable[[Prediction], bool], first: int
+) -> Prediction | None:
+    """The longest accepted sequence, to the token; None where even length 2 is not.
+
+    `accept` must hold up to some length and not beyond it. `first`: where to begin looking.
+    """
+    lengths = sorted({SHORTEST, *(min(first * 2**i, LONGEST) for i in range(VALUES_A_QUESTION))})
+    best, bracket = None, Bracket(SHORTEST - 1, LONGEST + 1)
+    while lengths:
+        found = {prediction.seq: prediction for prediction in ask(lengths)}
+        bracket = bracket.narrowed({seq: accept(prediction) for seq, prediction in found.items()})
+        best = found.get(bracket.accepted, best)
+        lengths = between(bracket.accepted, bracket.refused)
+    return best
+
+
+def time_factor(long: Prediction, known: Prediction) -> float:
+    """How many times longer than a known step: the fastest growing of its FLOPs, bytes and memory.
+
+    Long sequences spend their time in the scores, which count in memory more than in FLOPs.
+    """
+    return max(
+        long.step_flops / known.step_flops,
+        long.step_bytes / known.step_bytes,
+        long.peak_memory_bytes / known.peak_memory_bytes,
+    )
+
+
+def find_target(
+    predictor: Predictor,
+    question: Question,
+    known: tuple[Prediction, float],
+    most_seconds: float,
+) -> Target:
+    """What fits and what can be confirmed by one step. `known`: a step and its measured seconds."""
+    reference, seconds = known
+
+    def ask(lengths: Sequence[int]) -> list[Prediction]:
+        fields = {**question.__dict__, "seq": tuple(lengths)}
+        return predictor(type(question)(**fields))
+
+    def predicted_seconds(found: Prediction) -> float:
+        return seconds * time_factor(found, reference)
+
+    fitting = longest_accepted(ask, lambda found: found.fits, reference.seq)
+    if fitting is None:
+        return Target(None, None, None, "not even two tokens fit")
+    room = CONFIRMED_SHARE * fitting.peak_memory_bytes
+
+    def is_safe(found: Prediction) -> bool:
+        return found.fits and found.peak_memory_bytes <= room
+
+    safe = longest_accepted(ask, is_safe, reference.seq)
+    in_time = longest_accepted(
+        ask, lambda p: is_safe(p) and predicted_seconds(p) <= most_seconds, reference.seq
+    )
+    if in_time is None:
+        return Target(fitting, None, None, "not even two tokens fit into the time")
+    held_back = "memory" if safe and in_time.seq == safe.seq else "time"
+    return Target(fitting, in_time, predicted_seconds(in_time), held_back)
