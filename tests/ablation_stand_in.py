@@ -3,9 +3,8 @@
 import io
 from collections.abc import Callable, Sequence
 
-from tinyllama_tools.ablation_measure import Effort, Measurement
-from tinyllama_tools.ablation_study import Point, Study
-from tinyllama_tools.ablation_variants import Spelling, SpellingBook, planned_rows
+from tinyllama_tools.ablation.command import Effort, Measurement
+from tinyllama_tools.ablation.study import Point, Spelling, SpellingBook, Study, planned_rows
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.programs import CaseRun, SuiteCase, SuiteError, SuiteResult
 

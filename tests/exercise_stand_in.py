@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.exercise_options import parse_options
-from tinyllama_tools.exercise_runs import MeasuredRun, PlannedRun
+from tinyllama_tools.workshop.runs import MeasuredRun, PlannedRun, parse_options
 from training_stand_in import PlayedProgram, set_key
 
 Changes = Mapping[str, object]

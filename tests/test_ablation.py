@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 
 from ablation_stand_in import OTHER, POINT, StandIn, measurement, study
-from tinyllama_tools import ablation
-from tinyllama_tools.ablation_figures import compile_lines
-from tinyllama_tools.ablation_files import publish, read_study, write_study
-from tinyllama_tools.ablation_measure import Effort
-from tinyllama_tools.ablation_options import parse_options
-from tinyllama_tools.ablation_page import ablation_page, terminal_text
-from tinyllama_tools.ablation_peers import PeersError, compile_rows, newest_peers
-from tinyllama_tools.ablation_reference import SWITCHES
-from tinyllama_tools.ablation_run import run_study
-from tinyllama_tools.ablation_study import GateRun, Study
+from tinyllama_tools.ablation import command as ablation
+from tinyllama_tools.ablation.command import Effort, parse_options, publish, run_study, write_study
+from tinyllama_tools.ablation.page import (
+    PeersError,
+    ablation_page,
+    compile_lines,
+    compile_rows,
+    newest_peers,
+    terminal_text,
+)
+from tinyllama_tools.ablation.study import SWITCHES, GateRun, Study, read_study
 from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.data.programs import PROGRAM
 

@@ -3,13 +3,12 @@
 import pytest
 
 from ablation_stand_in import OTHER, POINT, StandIn, measurement, study
-from tinyllama_tools.ablation_measure import Effort
-from tinyllama_tools.ablation_options import parse_options
-from tinyllama_tools.ablation_run import plan_main, run_study
-from tinyllama_tools.ablation_study import Kind, Study
-from tinyllama_tools.ablation_variants import (
+from tinyllama_tools.ablation.command import Effort, parse_options, plan_main, run_study
+from tinyllama_tools.ablation.study import (
+    Kind,
     Spelling,
     SpellingBook,
+    Study,
     planned_rows,
     resolved_switches,
     without,

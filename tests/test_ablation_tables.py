@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ablation_stand_in import POINT, study
-from tinyllama_tools.ablation_gates import (
+from tinyllama_tools.ablation.page import (
     DETERMINISM,
     HELD,
     NOT_HELD,
@@ -14,16 +14,28 @@ from tinyllama_tools.ablation_gates import (
     UNKNOWN,
     accuracy_gate,
     gates_of,
+    impacts,
+    in_quadrant,
     memory_gate,
     read_gate,
     run_tests,
     throughput_gate,
 )
-from tinyllama_tools.ablation_growth import Series, fit_exponent
-from tinyllama_tools.ablation_impact import impacts, in_quadrant
-from tinyllama_tools.ablation_rows import ratio_text, row_at, shows_difference
-from tinyllama_tools.ablation_rule import check_rule
-from tinyllama_tools.ablation_study import Cell, GateRun, Kind, Point, RowName, Table, removed_row
+from tinyllama_tools.ablation.study import (
+    Cell,
+    GateRun,
+    Kind,
+    Point,
+    RowName,
+    Series,
+    Table,
+    check_rule,
+    fit_exponent,
+    ratio_text,
+    removed_row,
+    row_at,
+    shows_difference,
+)
 
 FUSED = RowName("fused", Kind.named_set)
 QKV = RowName("qkv", Kind.single)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ablation_stand_in import CONTEXT, POINT
-from tinyllama_tools.ablation_evidence import Evidence, find_evidence, read_evidence
-from tinyllama_tools.ablation_study import Cell, Kind, RowName, Study
-from tinyllama_tools.bottlenecks import (
+from tinyllama_tools.ablation.evidence import Evidence, find_evidence, read_evidence
+from tinyllama_tools.ablation.study import Cell, Kind, RowName, Study
+from tinyllama_tools.models.bottlenecks import (
     CATEGORIES,
     WORTHWHILE_SPEEDUP,
     Bottleneck,

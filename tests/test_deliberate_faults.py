@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools.deliberate_faults import CONTROLS, FAULTS, Fault, FaultyBuild, failed_tests
+from tinyllama_tools.proofs.prove import CONTROLS, FAULTS, Fault, FaultyBuild, failed_tests
 
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 

@@ -20,10 +20,9 @@ from exercise_1_sheets import (
 )
 from exercise_stand_in import measured
 from test_memory_optimizations import CONTEXT, study
-from tinyllama_tools.ablation_files import result_text
-from tinyllama_tools.exercise_1 import make_sheet, planned_runs
-from tinyllama_tools.exercise_1_page import MEMORY, PLAIN, PROFILED
-from tinyllama_tools.worksheet import unanswered
+from tinyllama_tools.ablation.study import result_text
+from tinyllama_tools.workshop.exercise_1 import MEMORY, PLAIN, PROFILED, make_sheet, planned_runs
+from tinyllama_tools.workshop.worksheet import unanswered
 from worksheet_reading import answer, box, components, roofline
 from workshop_texts import ANSWERS_1, BOXES_1
 

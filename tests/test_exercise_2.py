@@ -8,11 +8,17 @@ import pytest
 
 from exercise_stand_in import Changes, measured, options
 from test_memory_optimizations import COMPLETE, CONTEXT, study, write
-from tinyllama_tools.exercise_2 import make_sheet
-from tinyllama_tools.exercise_2_limit import Limit
-from tinyllama_tools.exercise_2_rules import component_growth, increment_ratio, throughput_answer
-from tinyllama_tools.exercise_2_runs import BANDWIDTH, HOTSPOTS, planned_runs
-from tinyllama_tools.worksheet import unanswered
+from tinyllama_tools.workshop.exercise_2 import make_sheet
+from tinyllama_tools.workshop.exercise_2_figures import (
+    BANDWIDTH,
+    HOTSPOTS,
+    Limit,
+    component_growth,
+    increment_ratio,
+    planned_runs,
+    throughput_answer,
+)
+from tinyllama_tools.workshop.worksheet import unanswered
 from worksheet_reading import answer, box, operator_table
 from workshop_texts import ANSWERS_2, BOXES_2
 

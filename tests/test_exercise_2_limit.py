@@ -1,9 +1,9 @@
 """The longest sequence on exercise 2's worksheet: predicted, confirmed, or why there is none."""
 
-from tinyllama_tools.exercise_2_limit import Limit, limit_section
-from tinyllama_tools.exercise_runs import MeasuredRun
 from tinyllama_tools.study.size_predictions import Prediction, Target
-from tinyllama_tools.worksheet import unanswered
+from tinyllama_tools.workshop.exercise_2_figures import Limit, limit_section
+from tinyllama_tools.workshop.runs import MeasuredRun
+from tinyllama_tools.workshop.worksheet import unanswered
 
 MB = 2**20
 

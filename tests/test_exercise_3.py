@@ -19,11 +19,10 @@ from exercise_3_stand_in import (
 from study_stand_in import GIB, PlayedPredictor
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.programs import TrainingError
-from tinyllama_tools.exercise_3 import make_sheet, run_exercise_3
-from tinyllama_tools.exercise_3_runs import ANALYSIS, Findings
-from tinyllama_tools.exercise_3_steps import operator_rows
-from tinyllama_tools.exercise_options import parse_options
-from tinyllama_tools.worksheet import unanswered
+from tinyllama_tools.workshop.exercise_3 import make_sheet, operator_rows, run_exercise_3
+from tinyllama_tools.workshop.exercise_3_figures import ANALYSIS, Findings
+from tinyllama_tools.workshop.runs import parse_options
+from tinyllama_tools.workshop.worksheet import unanswered
 from training_stand_in import PlayedProgram
 
 EFFICIENCY = "flops.flops_profile.efficiency_metrics"

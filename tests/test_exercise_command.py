@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools import exercise, exercise_2
 from tinyllama_tools.data.profiles import BadProfileError
 from tinyllama_tools.data.programs import SuiteError, TrainingError
-from tinyllama_tools.exercise_2_runs import LONGEST_RUN
-from tinyllama_tools.exercise_options import parse_options, program_arguments
 from tinyllama_tools.study.size_predictions import Prediction, Question
-from tinyllama_tools.worksheet import unanswered
+from tinyllama_tools.workshop import command as exercise
+from tinyllama_tools.workshop import exercise_2
+from tinyllama_tools.workshop.exercise_2_figures import LONGEST_RUN
+from tinyllama_tools.workshop.runs import parse_options, program_arguments
+from tinyllama_tools.workshop.worksheet import unanswered
 from training_stand_in import PlayedProgram
 
 FREE = 4e9

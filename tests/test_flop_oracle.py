@@ -13,12 +13,16 @@ require_oracle_packages()
 
 import torch
 
-from tinyllama_tools import oracle_checks
 from tinyllama_tools.core.text import compact_json
-from tinyllama_tools.flop_grid import named_sizes, small_sizes
-from tinyllama_tools.flop_oracle import ComponentCounter, count_flops, masked_pairs
-from tinyllama_tools.golden_compare import compare_file
-from tinyllama_tools.golden_values import GOLDEN_FOLDER
+from tinyllama_tools.proofs import oracle_checks
+from tinyllama_tools.proofs.flops import (
+    ComponentCounter,
+    count_flops,
+    masked_pairs,
+    named_sizes,
+    small_sizes,
+)
+from tinyllama_tools.proofs.golden import GOLDEN_FOLDER, compare_file
 
 COMPONENTS = ("embedding", "rms_norm", "rotary", "attention", "ffn", "block", "loss", "model")
 # What torch runs that holds no product of matrices or vectors, in whatever disguise. A name that is

@@ -13,11 +13,11 @@ require_oracle_packages()
 import torch
 from safetensors.torch import load_file
 
-from tinyllama_tools import golden_checks as checks
-from tinyllama_tools.golden_cases import GOLDEN_CASES
-from tinyllama_tools.golden_values import (
+from tinyllama_tools.proofs import golden as checks
+from tinyllama_tools.proofs.golden import (
     F32_FILE,
     F64_FILE,
+    GOLDEN_CASES,
     GOLDEN_FOLDER,
     INPUTS_FILE,
     WEIGHTS_FILE,

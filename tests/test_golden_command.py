@@ -17,10 +17,16 @@ require_oracle_packages()
 import torch
 from safetensors.torch import load_file, save_file
 
-from tinyllama_tools import golden, pinned_version
-from tinyllama_tools.golden_compare import compare_file
-from tinyllama_tools.golden_values import F32_FILE, F64_FILE, GOLDEN_FOLDER, WEIGHTS_FILE
-from tinyllama_tools.tensor_difference import largest_difference
+from tinyllama_tools.proofs import check as pinned_version
+from tinyllama_tools.proofs import golden
+from tinyllama_tools.proofs.check import largest_difference
+from tinyllama_tools.proofs.golden import (
+    F32_FILE,
+    F64_FILE,
+    GOLDEN_FOLDER,
+    WEIGHTS_FILE,
+    compare_file,
+)
 
 CASE = "seq_1"
 TENSOR = "gradient.model.layers.0.mlp.down_proj.weight"
@@ -55,7 +61,7 @@ def test_written_again_the_bytes_are_the_same(
     first, again = tmp_path / "first", tmp_path / "again"
     assert golden.main([CASE, "--folder", str(first)]) == 0
     # another process, whose hashes come in another order
-    command = [sys.executable, "-m", "tinyllama_tools.golden", CASE, "--folder", str(again)]
+    command = [sys.executable, "-m", "tinyllama_tools.proofs.golden", CASE, "--folder", str(again)]
     paths = {"PYTHONPATH": str(project_root / "scripts"), "PYTHONHASHSEED": "77"}
     subprocess.run(command, env=os.environ | paths, check=True, capture_output=True, timeout=300)
     names = sorted(path.name for path in (first / CASE).iterdir())

@@ -3,10 +3,9 @@
 import pytest
 
 from exercise_stand_in import measured, options
-from tinyllama_tools.exercise_1 import make_sheet, planned_runs
-from tinyllama_tools.exercise_1_page import MEMORY, PLAIN
-from tinyllama_tools.exercise_runs import MeasuredRun
-from tinyllama_tools.machine_quiet import disagreement
+from tinyllama_tools.workshop.exercise_1 import MEMORY, PLAIN, make_sheet, planned_runs
+from tinyllama_tools.workshop.rules import disagreement
+from tinyllama_tools.workshop.runs import MeasuredRun
 
 
 def run(

@@ -1,11 +1,7 @@
 """Exercise 2's law of memory against batch and sequence."""
 
-import subprocess
-import sys
-
 import pytest
 
-from built_programs import PROJECT_ROOT
 from tinyllama_tools.stats.laws import GridPoint, LawRefusedError
 from tinyllama_tools.study.size_predictions import MemoryLaw
 
@@ -66,9 +62,3 @@ def test_too_few_sizes_are_an_error(sizes: list[tuple[int, int]], reason: str) -
 def test_a_peak_of_nothing_is_an_error() -> None:
     with pytest.raises(LawRefusedError, match="batch 4, sequence 128: 0 in round 1"):
         MemoryLaw.fitted_to([GridPoint(b, s, (0.0,)) for b, s in SIZES])
-
-
-def test_numpy_is_all_that_the_exercise_needs() -> None:
-    code = "import sys; sys.modules['scipy'] = None; import tinyllama_tools.exercise_2_scaling"
-    scripts = PROJECT_ROOT / "scripts"
-    subprocess.run([sys.executable, "-c", code], cwd=scripts, check=True, timeout=60)

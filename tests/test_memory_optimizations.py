@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools.ablation_files import result_text
-from tinyllama_tools.ablation_study import BASELINE, Cell, Kind, Point, RowName, Study
-from tinyllama_tools.memory_optimizations import (
+from tinyllama_tools.ablation.study import BASELINE, Cell, Kind, Point, RowName, Study, result_text
+from tinyllama_tools.workshop.memory_optimizations import (
     CHECKPOINTING,
     FLASH,
     FUSION,

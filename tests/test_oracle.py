@@ -9,9 +9,9 @@ require_oracle_packages()
 
 import torch
 
-from tinyllama_tools import oracle
-from tinyllama_tools.check import Check, Errors
-from tinyllama_tools.precision_checks import check_narrowing, check_no_float32, check_rotary
+from tinyllama_tools.proofs import oracle
+from tinyllama_tools.proofs.check import Check, Errors
+from tinyllama_tools.proofs.oracle_checks import check_narrowing, check_no_float32, check_rotary
 
 SIZE = {
     "vocab_size": 11,

@@ -13,7 +13,7 @@ import pytest
 from built_programs import built_program
 from chromium import Chromium, Page, chromium, served
 from tinyllama_tools.core.app import Json
-from tinyllama_tools.memory_timeline import draw_timelines
+from tinyllama_tools.profile.tables import draw_timelines
 
 __all__ = ["chromium"]
 OPTIONS = [

@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 
 from oracle_packages import require_oracle_packages
-from tinyllama_tools.peer_forms import FORMS
-from tinyllama_tools.peer_malloc import CachingMalloc, caching_malloc
-from tinyllama_tools.peer_process import PeerError, PeerProcess, peer_environment, start_peer
+from tinyllama_tools.peers.sides import (
+    FORMS,
+    CachingMalloc,
+    PeerError,
+    PeerProcess,
+    caching_malloc,
+    peer_environment,
+    start_peer,
+)
 
 MALLOC = CachingMalloc({"LD_PRELOAD": "libx.so"}, "libx.so preloaded")
 ECHO = """

@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from tinyllama_tools.data.programs import SuiteCase, SuiteError, SuiteProgram
-from tinyllama_tools.peers import main
-from tinyllama_tools.peers_options import parse_options
-from tinyllama_tools.peers_sides import step_flops
-from tinyllama_tools.peers_turns import Effort
+from tinyllama_tools.peers.command import main, parse_options
+from tinyllama_tools.peers.sides import Effort, step_flops
 
 
 def listed_full_steps(program: Path) -> set[str]:

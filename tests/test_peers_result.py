@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from tinyllama_tools import peers
 from tinyllama_tools.data.programs import SuiteCase, SuiteError, SuiteResult, read_case
 from tinyllama_tools.data.results import current_result
-from tinyllama_tools.peer_forms import FORMS, PeerForm
-from tinyllama_tools.peer_process import PeerError
-from tinyllama_tools.peers_page import Notes, milliseconds, peers_page, read_rows
-from tinyllama_tools.peers_sides import PeerSide
-from tinyllama_tools.peers_turns import SideError
+from tinyllama_tools.peers import command as peers
+from tinyllama_tools.peers.result import Notes, milliseconds, peers_page, read_rows
+from tinyllama_tools.peers.sides import FORMS, PeerError, PeerForm, PeerSide, SideError
 
 Json = dict[str, Any]
 SPEEDS = {"peer:eager": 0.2, "peer:sdpa": 0.1}

@@ -3,7 +3,7 @@
 import pytest
 
 from tinyllama_tools.data.programs import SuiteCase
-from tinyllama_tools.peers_turns import CaseRun, Effort, SideError, SideSkip, measure_case
+from tinyllama_tools.peers.sides import CaseRun, Effort, SideError, SideSkip, measure_case
 
 CASE = SuiteCase("tiny", "f32", 8, 128)
 Calls = list[tuple[str, str, int]]

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools import profile
 from tinyllama_tools.data.programs import TrainingError
 from tinyllama_tools.models.roofline import (
     COMPUTE_BOUND,
@@ -13,10 +12,9 @@ from tinyllama_tools.models.roofline import (
     ON_ROOFLINE,
     roofline_position,
 )
-from tinyllama_tools.profile_options import parse_options, program_options
-from tinyllama_tools.profile_runs import warnings_in
-from tinyllama_tools.profile_set import read_profile_set
-from tinyllama_tools.profiler_overhead import profiler_overheads
+from tinyllama_tools.profile import command as profile
+from tinyllama_tools.profile.command import parse_options, program_options, warnings_in
+from tinyllama_tools.profile.tables import profiler_overheads, read_profile_set
 from training_stand_in import PlayedProgram, made_up_summary
 
 REPORT = "performance_summary_report.md"

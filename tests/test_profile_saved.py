@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from test_profile import REPORT, contents, profiled, run
-from tinyllama_tools.profile_compare import component_sides, operator_sides, pair_up
+from tinyllama_tools.profile.page import component_sides, operator_sides, pair_up
 from training_stand_in import made_up_summary, write_profile
 
 

@@ -6,11 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools.check import Check
-from tinyllama_tools.deliberate_faults import Fault, FaultOutcome
-from tinyllama_tools.proof_page import proof_page
-from tinyllama_tools.proof_rows import ProofRow, read_report, row_of_check, run_proofs
-from tinyllama_tools.test_programs import TestProgram
+from tinyllama_tools.proofs.check import Check
+from tinyllama_tools.proofs.prove import (
+    Fault,
+    FaultOutcome,
+    ProofRow,
+    proof_page,
+    read_report,
+    row_of_check,
+    run_proofs,
+)
+from tinyllama_tools.proofs.run_tests import TestProgram
 
 PROPERTY = {
     "section": "FLOPs",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tinyllama_tools.exercise_3_numbers import bounds, memory_bound_percent
 from tinyllama_tools.models.roofline import roofline_point
+from tinyllama_tools.workshop.exercise_3_figures import bounds, memory_bound_percent
 from worksheet_reading import components, roofline
 
 POINTS = roofline(

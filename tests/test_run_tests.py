@@ -5,9 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools import run_tests, test_programs
-from tinyllama_tools.test_counts import TestCounts, read_report
-from tinyllama_tools.test_programs import Outcome, TestProgram, count_outcome, run_program
+from tinyllama_tools.proofs import run_tests
+from tinyllama_tools.proofs import run_tests as test_programs
+from tinyllama_tools.proofs.run_tests import (
+    Outcome,
+    TestCounts,
+    TestProgram,
+    count_outcome,
+    read_report,
+    run_program,
+)
 
 GTEST_XML = """<?xml version="1.0" encoding="UTF-8"?>
 <testsuites tests="4" failures="1" disabled="1" errors="0" time="0" name="AllTests">

@@ -15,11 +15,10 @@ require_oracle_packages()
 
 import torch
 
-from tinyllama_tools import oracle_checks
-from tinyllama_tools import training_oracle as oracle
 from tinyllama_tools.core.text import compact_json
-from tinyllama_tools.golden_compare import compare_file
-from tinyllama_tools.golden_values import GOLDEN_FOLDER
+from tinyllama_tools.proofs import oracle_checks
+from tinyllama_tools.proofs import training as oracle
+from tinyllama_tools.proofs.golden import GOLDEN_FOLDER, compare_file
 
 FILE = GOLDEN_FOLDER / "training_tiny.json"
 

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save, save_file
 from transformers import LlamaForCausalLM
 
-from tinyllama_tools.weights_checks import (
+from tinyllama_tools.proofs.oracle_checks import (
     DTYPES,
     WEIGHTS_FILE,
     check_round_trip,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tinyllama_tools.exercise_1_rules import small_calls_percent
-from tinyllama_tools.working_operators import working_rows
+from tinyllama_tools.models.bottlenecks import working_rows
+from tinyllama_tools.workshop.exercise_1_figures import small_calls_percent
 from worksheet_reading import operator_table
 
 VIEWS = [("aten::view", 700, 1e-4, 0.1), ("aten::t", 800, 1e-4, 0.1), ("detach", 9, 1e-6, 0.0)]

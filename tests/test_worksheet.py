@@ -2,7 +2,18 @@
 
 import pytest
 
-from tinyllama_tools.worksheet import (
+from tinyllama_tools.workshop.rules import (
+    above,
+    all_hold,
+    below,
+    expected,
+    is_largest,
+    largest,
+    ratio,
+    share_of,
+    within,
+)
+from tinyllama_tools.workshop.worksheet import (
     Figure,
     Verdict,
     boxes,
@@ -14,17 +25,6 @@ from tinyllama_tools.worksheet import (
     table,
     tick,
     unanswered,
-)
-from tinyllama_tools.worksheet_rules import (
-    above,
-    all_hold,
-    below,
-    expected,
-    is_largest,
-    largest,
-    ratio,
-    share_of,
-    within,
 )
 
 PEAK = Figure(3 * 2**20, "plain/performance_summary.json: summary.peak_memory_bytes")

@@ -14,11 +14,11 @@ from tinyllama_tools.core.app import run_command
 
 # Modules with parse_options(arguments) and main(arguments) -> exit status; imported when needed.
 COMMANDS = {
-    "ablation": "tinyllama_tools.ablation",
+    "ablation": "tinyllama_tools.ablation.command",
     "compare": "tinyllama_tools.compare.main",
-    "exercise": "tinyllama_tools.exercise",
-    "peers": "tinyllama_tools.peers",
-    "profile": "tinyllama_tools.profile",
+    "exercise": "tinyllama_tools.workshop.command",
+    "peers": "tinyllama_tools.peers.command",
+    "profile": "tinyllama_tools.profile.command",
     "report": "tinyllama_tools.report.command",
     "scaling": "tinyllama_tools.scaling.command",
     "study": "tinyllama_tools.study.command",

@@ -20,7 +20,7 @@ from tinyllama_tools.compare.served_process import (
     TurnProgram,
 )
 from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.peer_process import PLACING
+from tinyllama_tools.peers.sides import PLACING
 
 # a guard only, as a busy machine may take seconds to start a program; below the 50 s that a
 # program here sleeps

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tinyllama_tools.ablation_variants import resolved_switches
+from tinyllama_tools.ablation.study import resolved_switches
 from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.data.machine import Machine, ProductRate, product_type
 from tinyllama_tools.data.names import CaseName

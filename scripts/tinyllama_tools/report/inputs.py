@@ -12,8 +12,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from tinyllama_tools.ablation_files import read_study as read_ablation
-from tinyllama_tools.ablation_study import Study as AblationStudy
+from tinyllama_tools.ablation.study import Study as AblationStudy
+from tinyllama_tools.ablation.study import read_study as read_ablation
 from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json
 from tinyllama_tools.data.json_files import MEASURE_AGAIN, bad_file, read_json
 from tinyllama_tools.data.machine import SAME_DEVICE, first_difference

@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.ablation_files import RESULT as ABLATION_FILE
+from tinyllama_tools.ablation.study import RESULT as ABLATION_FILE
 from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json
 from tinyllama_tools.data.json_files import bad_file, is_number, read_json
 from tinyllama_tools.data.json_files import shown_value as shown

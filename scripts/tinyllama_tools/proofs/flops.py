@@ -1,0 +1,277 @@
+"""FLOPs of LlamaForCausalLM as torch's own counter counts them, over a grid of dimensions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from transformers import LlamaForCausalLM
+from transformers.masking_utils import create_causal_mask
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from tinyllama_tools.core.text import compact_json
+from tinyllama_tools.data.programs import PROBLEM_SIZES
+from tinyllama_tools.proofs.oracle import Size, llama_config
+
+HIDDEN_DIMS = (32, 64, 96, 128)
+# (n_heads, n_kv_heads): as many, grouped by 2, 4 and 8, a single one
+HEADS = (
+    (1, 1),
+    (2, 2),
+    (2, 1),
+    (4, 4),
+    (4, 2),
+    (4, 1),
+    (8, 8),
+    (8, 4),
+    (8, 2),
+    (8, 1),
+    (16, 4),
+)
+# Each is gone through in turn; the lengths share no divisor, so values do not pair up.
+INTERMEDIATE_DIMS = (43, 64, 85, 129, 171)
+VOCAB_SIZES = (31, 64, 77, 90, 101, 200, 257)
+LAYERS = (1, 2, 3)
+BATCHES = (1, 2, 3, 4)
+SEQS = (2, 7, 16, 33, 64, 5, 31, 48, 17, 12, 63, 3, 20)
+
+
+def small_sizes() -> dict[str, dict[str, int]]:
+    """44 sizes that a processor runs in milliseconds, by name."""
+    sizes = {}
+    for i, (hidden_dim, (n_heads, n_kv_heads)) in enumerate(product(HIDDEN_DIMS, HEADS)):
+        sizes[f"grid_{i:02d}"] = {
+            "vocab_size": VOCAB_SIZES[i % len(VOCAB_SIZES)],
+            "hidden_dim": hidden_dim,
+            "n_layers": LAYERS[i % len(LAYERS)],
+            "n_heads": n_heads,
+            "n_kv_heads": n_kv_heads,
+            "intermediate_dim": INTERMEDIATE_DIMS[i % len(INTERMEDIATE_DIMS)],
+            "batch": BATCHES[i % len(BATCHES)],
+            "seq": SEQS[i % len(SEQS)],
+        }
+    return sizes
+
+
+def named_sizes() -> dict[str, dict[str, int]]:
+    """The named problem sizes at their own batch and seq."""
+    return json.loads(PROBLEM_SIZES.read_text())
+
+
+Outputs = tuple[torch.Tensor, ...]
+# FLOPs by component, then by pass.
+Flops = dict[str, dict[str, int]]
+DESCRIPTION = [
+    "FLOPs of LlamaForCausalLM with eager attention, counted by torch.utils.flop_counter;",
+    "a multiply-add is 2; backward is forward+backward less forward, both counted",
+    "hidden-state inputs of a component require gradients; loss is LM head and cross-entropy",
+    "attention_scores.forward: the batched products (aten.bmm) among attention.forward, which are",
+    "scores and probabilities x values; masked_forward: the part of it whose pairs of positions",
+    "the model's own causal mask hides, the pairs counted in that mask",
+    "model_as_counted.forward and full_step_as_counted.train: what was counted for the whole model",
+    "the model multiplies positions by rotary frequencies in each forward; our table is made once:",
+    "rotary_table is that module's own count; model.forward = model_as_counted.forward less",
+    "rotary_table.forward, full_step.train = full_step_as_counted.train less the same",
+    "full_step_as_counted.train is forward, backward and one AdamW(foreach=False) step under one",
+    "counter; optimizer.update is that step alone",
+    "uncounted_operators: all that ran and is not in the counter's registry, in any configuration",
+]
+
+
+class RotaryOnCpu(torch.nn.Module):
+    """The model's own rotary module for a model elsewhere: it needs a device that has autocast."""
+
+    def __init__(self, rotary: torch.nn.Module) -> None:
+        super().__init__()
+        self.rotary = rotary
+
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> Outputs:
+        """cos, sin [1, S, head_dim] on the device of x."""
+        positions = torch.arange(position_ids.shape[-1])[None]
+        cos, sin = self.rotary(torch.empty(0, dtype=x.dtype), positions)
+        return cos.to(x.device), sin.to(x.device)
+
+
+class DispatchedOperators(TorchDispatchMode):
+    """Collects the names of the operators that run, e.g. aten.mm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.packets: set[Any] = set()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 -- an OpOverload, whose type torch keeps to itself
+        types: Any,  # noqa: ANN401
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        self.packets.add(func._overloadpacket)
+        return func(*args, **(kwargs or {}))
+
+    def uncounted(self) -> set[str]:
+        """Names of those that the counter has no formula for."""
+        return {str(packet) for packet in self.packets if packet not in flop_registry}
+
+
+class ComponentCounter:
+    """Counts one model's components at one shape."""
+
+    def __init__(self, size: Size, device: str = "meta") -> None:
+        self.size = size
+        self.device = torch.device(device)
+        self.operators: set[str] = set()
+        config = llama_config(size)
+        with self.device:
+            self.model = LlamaForCausalLM(config)
+        self.model.model.rotary_emb = RotaryOnCpu(LlamaRotaryEmbedding(config))
+        shape = (size["batch"], size["seq"])
+        self.tokens = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.rotary_inputs = (self.hidden_states(), self.tokens)
+        self.angles = self.model.model.rotary_emb(*self.rotary_inputs)
+        self.mask = torch.zeros((1, 1, size["seq"], size["seq"]), device=device)
+
+    def hidden_states(self, *shape: int) -> torch.Tensor:
+        """A new input that requires gradients, [B, S, D] unless a shape is given."""
+        size = self.size
+        shape = shape or (size["batch"], size["seq"], size["hidden_dim"])
+        return torch.ones(shape, device=self.device, requires_grad=True)
+
+    def heads(self, n_heads: int) -> torch.Tensor:
+        """Queries or keys, [B, heads, S, head_dim]."""
+        size = self.size
+        head_dim = size["hidden_dim"] // size["n_heads"]
+        return self.hidden_states(size["batch"], n_heads, size["seq"], head_dim)
+
+    def run_loss(self) -> Outputs:
+        logits = self.model.lm_head(self.hidden_states())
+        return (self.model.loss_function(logits, self.tokens, self.size["vocab_size"]),)
+
+    def run_model(self) -> Outputs:
+        return (self.model(input_ids=self.tokens, labels=self.tokens).loss,)
+
+    def components(self) -> dict[str, Callable[[], Outputs]]:
+        """How each component is called; a call makes its inputs anew."""
+        decoder = self.model.model
+        layer = decoder.layers[0]
+        rest = {"position_embeddings": self.angles, "attention_mask": self.mask}
+        size = self.size
+        return {
+            "embedding": lambda: (decoder.embed_tokens(self.tokens),),
+            "rms_norm": lambda: (decoder.norm(self.hidden_states()),),
+            "rotary": lambda: apply_rotary_pos_emb(
+                self.heads(size["n_heads"]), self.heads(size["n_kv_heads"]), *self.angles
+            ),
+            "attention": lambda: (layer.self_attn(self.hidden_states(), **rest)[0],),
+            "ffn": lambda: (layer.mlp(self.hidden_states()),),
+            "block": lambda: (layer(self.hidden_states(), **rest),),
+            "loss": self.run_loss,
+            "model": self.run_model,
+        }
+
+    def counted_by_operator(self, work: Callable[[], object]) -> dict[str, int]:
+        """FLOPs of one call by operator, e.g. aten.bmm.
+
+        The collector lies outside: it sees what the counter passes on.
+        """
+        with DispatchedOperators() as operators, FlopCounterMode(display=False) as counter:
+            work()
+        self.operators |= operators.uncounted()
+        counts = counter.get_flop_counts().get("Global", {})
+        return {str(packet): count for packet, count in counts.items()}
+
+    def counted(self, work: Callable[[], object]) -> int:
+        """FLOPs of one call."""
+        return sum(self.counted_by_operator(work).values())
+
+    def passes(self, call: Callable[[], Outputs]) -> dict[str, int]:
+        """Forward, and backward from gradients of ones."""
+        forward = self.counted(call)
+        return {"forward": forward, "backward": self.counted(lambda: backward(call())) - forward}
+
+    def attention_scores(self) -> dict[str, int]:
+        """The products of each query with each key and value, and what the mask hides of them."""
+        batched = self.counted_by_operator(self.components()["attention"])["aten.bmm"]
+        hidden, pairs = masked_pairs(self.model, self.size["seq"])
+        masked, remainder = divmod(batched * hidden, pairs)
+        if remainder:
+            raise RuntimeError(f"{batched} FLOPs are not a multiple of {pairs} pairs")
+        return {"forward": batched, "masked_forward": masked}
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """A whole training step."""
+        optimizer.zero_grad(set_to_none=True)
+        backward(self.run_model())
+        optimizer.step()
+
+    def count(self) -> Flops:
+        """Every component and pass; see DESCRIPTION."""
+        flops: Flops = {name: self.passes(call) for name, call in self.components().items()}
+        table = self.counted(lambda: self.model.model.rotary_emb(*self.rotary_inputs))
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, foreach=False, fused=False)
+        train = self.counted(lambda: self.step(optimizer))
+        forward = flops["model"]["forward"]
+        flops["model"]["forward"] = forward - table
+        return flops | {
+            "attention_scores": self.attention_scores(),
+            "rotary_table": {"forward": table},
+            "model_as_counted": {"forward": forward},
+            "full_step": {"train": train - table},
+            "full_step_as_counted": {"train": train},
+            "optimizer": {"update": self.counted(optimizer.step)},
+        }
+
+
+def masked_pairs(model: LlamaForCausalLM, seq: int) -> tuple[int, int]:
+    """Pairs of a query and a key position that the model's mask hides, and all of them.
+
+    Counted in the mask that the model itself makes, so that no formula of ours is involved. It is
+    made on the CPU: on the meta device it would have no values.
+    """
+    mask = create_causal_mask(
+        config=model.config,
+        input_embeds=torch.empty(1, seq, 1),
+        attention_mask=None,
+        cache_position=torch.arange(seq),
+        past_key_values=None,
+    )
+    return int(torch.count_nonzero(mask)), mask.numel()
+
+
+def backward(outputs: Outputs) -> None:
+    """Backward of all outputs at once."""
+    torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
+
+
+def count_flops(size: Size, device: str = "meta") -> tuple[Flops, set[str]]:
+    """FLOPs by component and pass at one size's own batch and seq, and the uncounted operators."""
+    counter = ComponentCounter(size, device)
+    return counter.count(), counter.operators
+
+
+def flop_document() -> dict[str, Any]:
+    """The content of flops.json."""
+    uncounted: set[str] = set()
+    configurations = []
+    for sizes, device in ((small_sizes(), "cpu"), (named_sizes(), "meta")):
+        for name, size in sizes.items():
+            flops, operators = count_flops(size, device)
+            configurations.append({"name": name, **size, "flops": flops})
+            uncounted |= operators
+    return {
+        "description": DESCRIPTION,
+        "torch": torch.__version__.split("+")[0],
+        "uncounted_operators": sorted(uncounted),
+        "configurations": configurations,
+    }
+
+
+def write_flops(path: Path) -> None:
+    """One line a configuration."""
+    path.write_text(compact_json(flop_document(), expanded=("description", "configurations")))
