@@ -106,11 +106,11 @@ def furnish(folder: Path) -> None:
     (folder / SIZES).write_text(json.dumps(small_sizes()), encoding="utf-8")
     module = f"#!/bin/bash\nexec {sys.executable} -m tinyllama_tools"
     place = f'--build-folder "{folder}/build"'
-    _script(folder / "scripts/profile", f'{module}.profile "$@" {place}\n')
+    _script(folder / "scripts/profile", f'{module} profile "$@" {place}\n')
     study = f"--results results --grid off {NO_LIMIT}"
-    _script(folder / "scripts/study", f'{module}.study "$@" {place} {study}\n')
+    _script(folder / "scripts/study", f'{module} study "$@" {place} {study}\n')
     page = f'-o "results/exercise_$1.md" {NO_LIMIT}'
-    _script(folder / "scripts/exercise", f'{module}.exercise "$@" {place} {page}\n')
+    _script(folder / "scripts/exercise", f'{module} exercise "$@" {place} {page}\n')
     _script(folder / "scripts/bench", '#!/bin/bash\nexec build/benchmarks/tiny_llama_bench "$@"\n')
     for name in ("python", "python3"):
         _script(folder / f"bin/{name}", f'#!/bin/bash\nexec {sys.executable} "$@"\n')

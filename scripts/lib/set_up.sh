@@ -98,6 +98,10 @@ run_tool() {
     tool --check-options "$@"
     if wants_help "$@"; then exit; fi
     set_up "$needs"
+    if [[ "$needs" == peers ]]; then
+      TINY_LLAMA_ORACLE_PYTHON="$(find_oracle_python)" || exit 2
+      export TINY_LLAMA_ORACLE_PYTHON
+    fi
     # the libtorch of this build also serves the commits that compare builds beside it
     export Torch_DIR="$torch_cmake_folder"
   fi

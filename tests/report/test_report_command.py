@@ -220,8 +220,8 @@ def test_five_thousand_cases_stay_small(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "study", Grid(variants=variants))
     page = tmp_path / "page.html"
     command = (
-        "import resource, sys; from tinyllama_tools.report import main; "
-        "status = main.main(sys.argv[1:]); "
+        "import resource, sys; from tinyllama_tools.report import command; "
+        "status = command.main(sys.argv[1:]); "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(status)"
     )
     done = subprocess.run(

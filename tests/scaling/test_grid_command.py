@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -192,21 +189,3 @@ def test_products_that_fail_are_measured_by_a_resumed_study(tmp_path: Path) -> N
 def test_products_or_checks_that_fail_are_a_failure(tmp_path: Path, what: str) -> None:
     make_program(tmp_path, fail=[what])
     assert small_grid(tmp_path, "--rounds=1") == 1
-
-
-def test_the_standard_library_is_enough(tmp_path: Path) -> None:
-    """A fresh clone has no environment yet when the options are read."""
-    make_program(tmp_path)
-    places = [f"--results={tmp_path / 'results'}", f"--build-folder={tmp_path / 'build'}"]
-    arguments = ["tiny", "--grid=only", *SMALL_GRID, "--rounds=1", *places]
-    # -S: no packages but the standard library's
-    done = subprocess.run(
-        [sys.executable, "-S", "-m", "tinyllama_tools.study.command", *arguments],
-        env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    assert document(grid_folder(tmp_path), "study.json")["rounds_done"] == 1

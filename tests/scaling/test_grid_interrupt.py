@@ -36,7 +36,7 @@ def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
     options = ["tiny", "--grid=only", *SMALL_GRID, *arguments, *places]
     with (tmp_path / "said").open("w") as said:
         return subprocess.Popen(
-            [sys.executable, "-m", "tinyllama_tools.study.command", *options],
+            [sys.executable, "-m", "tinyllama_tools", "study", *options],
             env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
             stderr=said,
             stdout=subprocess.DEVNULL,

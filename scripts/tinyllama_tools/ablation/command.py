@@ -235,9 +235,6 @@ def rows_in_memory(switches: Sequence[str], wanted: Sequence[str]) -> list[str]:
 
 MEMORY_ROWS = ("baseline", FUSED, OPTIMIZED, "checkpoint", "fused_loss", "sdpa", "fused_attention")
 ATTENTION_ROWS = ("baseline", "sdpa", "fused_attention", OPTIMIZED)
-if __name__ == "__main__":
-    # scripts/ablation asks before it sets anything up
-    parse_options(None)
 # fewer decide nothing
 FEWEST_TURNS = 5
 Block = tuple[Table, Point]
@@ -643,7 +640,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return complain(error)
     return status or (FAILED if study.has_failed else 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

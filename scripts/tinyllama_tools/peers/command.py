@@ -184,8 +184,6 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     )
 
 
-if __name__ == "__main__":
-    parse_options()
 # The quickest case there is: it says what our program runs on, and that it runs.
 QUICKEST = SuiteCase("tiny", "f32", 1, 16, component="rms_norm", pass_name="forward")
 
@@ -377,7 +375,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("interrupted before anything was measured")
         return 130
-
-
-if __name__ == "__main__":
-    sys.exit(main())

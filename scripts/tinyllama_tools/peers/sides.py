@@ -153,11 +153,12 @@ class PeerProcess:
         name: str,
         environment: Mapping[str, str],
         command: Sequence[str] = (
-            sys.executable,
+            # which has torch and transformers; scripts/peers says which, where it is not this one
+            os.environ.get("TINY_LLAMA_ORACLE_PYTHON", sys.executable),
             "-W",
             "ignore",
             "-m",
-            "tinyllama_tools.peer_server",
+            "tinyllama_tools.peers.server",
         ),
     ) -> None:
         self.name = name

@@ -103,9 +103,6 @@ def program_options(options: argparse.Namespace) -> tuple[str, ...]:
     )
 
 
-if __name__ == "__main__":
-    # scripts/profile asks before it builds anything
-    parse_options(sys.argv[1:])
 LOG = "training_output.log"
 # `warning: ...`, `error: ...`, and libtorch's own `[W1122 10:20:30 file.cpp:1] ...`
 WARNING = re.compile(r"(?i:\b(warning|error):)|^\[[WE]\d+ ")
@@ -322,7 +319,3 @@ def main(
     except OSError as error:
         complain(f"{error.filename or 'output'}: {error.strerror}")
     return BAD
-
-
-if __name__ == "__main__":
-    sys.exit(main())

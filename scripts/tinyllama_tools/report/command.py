@@ -93,10 +93,6 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-if __name__ == "__main__":
-    parse_options(None)
-
-
 def default_path(suffix: str, results: Path) -> Path:
     """results/report_<UTC time><suffix>."""
     now = datetime.datetime.now(datetime.timezone.utc)
@@ -397,7 +393,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         say(f"scripts/report: not foreseen: {type(error).__name__}: {error}; where stands above")
     return NOTHING_USABLE
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -202,8 +202,6 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
-if __name__ == "__main__":
-    parse_options()
 PROGRAM = Path("benchmarks/tiny_llama_scaling")
 FINISHING = "interrupted: the ranks finish the round in hand and write; Ctrl-C again kills them"
 # a rank that still computes notices a loss within one timeout and asks who it was within another
@@ -456,7 +454,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("scripts/scaling: interrupted")
         return INTERRUPTED
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -95,8 +95,6 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
-if __name__ == "__main__":
-    parse_options()
 FAILED, BAD = 1, 2
 Say = Callable[[str], None]
 
@@ -283,7 +281,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (SuiteError, BadInputError, OSError) as error:
         print(f"scripts/study: {error}", file=sys.stderr)
         return BAD
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -66,7 +66,3 @@ def main(arguments: Sequence[str] | None = None, program: TrainingProgram | None
     except (OSError, TrainingError, SuiteError, BadProfileError) as error:
         print(f"scripts/exercise: {error}", file=sys.stderr)
         return status_of(error)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

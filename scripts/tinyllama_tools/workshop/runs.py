@@ -131,9 +131,6 @@ def program_arguments(options: argparse.Namespace) -> tuple[str, ...]:
     return (f"--device={options.device}", *threads)
 
 
-if __name__ == "__main__":
-    # scripts/exercise asks before it sets anything up
-    parse_options(None)
 # Parts of the summary that are files of their own, which a reader of the worksheet opens.
 FLOPS_FILES = ("flops_profile", "computational_intensity", "roofline_data")
 INTERRUPTED = "interrupted"
