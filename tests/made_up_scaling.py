@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import made_up_context
-from tinyllama_tools.data.programs import problem_sizes
+from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.models.collectives import (
     Link,
     buckets_of,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tinyllama_tools.data.programs import problem_sizes
+from tinyllama_tools.core.app import problem_sizes
 
 FLOPS_PER_SECOND = 100e9
 BYTES_PER_SECOND = 20e9

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from built_programs import PROJECT_ROOT
-from tinyllama_tools.core.app import Json
-from tinyllama_tools.data.programs import problem_sizes
+from tinyllama_tools.core.app import Json, problem_sizes
 from workshop_page import commands
 
 SMALL_MODEL = {

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools.core.app import BadInputError, Json
-from tinyllama_tools.data.programs import problem_sizes
+from tinyllama_tools.core.app import BadInputError, Json, problem_sizes
 from tinyllama_tools.models.collectives import (
     FIXTURE,
     MIB,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tinyllama_tools.data.programs import problem_sizes
+from tinyllama_tools.core.app import problem_sizes
 
 ELEMENT = 4
 PASSES: Mapping[str, tuple[str, ...]] = {

@@ -12,8 +12,8 @@ from played_grid import DEVICE, Grid, frontier_document, true_seconds
 from played_study import write, write_result, write_study
 from report_tables import table
 
+from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.data.programs import problem_sizes
 from tinyllama_tools.data.results import MeasuredCase
 from tinyllama_tools.report.inputs import ReportInputs, predictions_of, read_inputs
 from tinyllama_tools.report.law_parts import GRADIENTS, REST, WEIGHTS, measured_parts

@@ -17,8 +17,8 @@ from played_grid import (
 from played_study import write, write_result, write_training
 from report_tables import cell, table
 
+from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.machine import Machine
-from tinyllama_tools.data.programs import problem_sizes
 from tinyllama_tools.models.roofline import launch_cost, step_products
 from tinyllama_tools.report.inputs import (
     ReportInputs,

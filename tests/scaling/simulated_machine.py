@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.data.programs import CaseCost, problem_sizes
+from tinyllama_tools.data.programs import CaseCost
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
 
 SIZES = problem_sizes()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tinyllama_tools.data.programs import problem_sizes
+from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.stats.laws import MEMORY_TERMS, TIME_TERMS, GridPoint, Term
 
 BATCHES = (2, 4, 8, 16)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from grid_runs import document, grid_folder
 
+from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import parse_case_name
-from tinyllama_tools.data.programs import problem_sizes
 from tinyllama_tools.data.results import read_result_set
 from tinyllama_tools.study.command import main
 from tinyllama_tools.study.grid import GridStudy, costs_of, planned_names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from synthetic_grids import LENGTHS, SIZES, memory_grid, step_grid, step_peak
 
-from tinyllama_tools.data.programs import problem_sizes
+from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.stats.law_fits import check_held_out, fit_memory_law, fit_relative
 from tinyllama_tools.stats.laws import BASE, LINEAR, GridPoint, Law, LawRefusedError, RangeKind
 

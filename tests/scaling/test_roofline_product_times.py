@@ -8,9 +8,8 @@ import pytest
 from result_documents import MEASURED
 from roofline_sets import BATCH, PEAK, PRODUCTS, SEQ, SIZES, products_of, rates, seconds_of
 
-from tinyllama_tools.core.app import PROJECT
+from tinyllama_tools.core.app import PROJECT, problem_sizes
 from tinyllama_tools.data.machine import ProductRate
-from tinyllama_tools.data.programs import problem_sizes
 from tinyllama_tools.data.results import read_result_set
 from tinyllama_tools.models.roofline import (
     CHUNK_LOGITS,

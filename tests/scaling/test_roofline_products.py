@@ -8,8 +8,7 @@ from collections import Counter
 import pytest
 from result_documents import MEASURED
 
-from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.data.programs import problem_sizes
+from tinyllama_tools.core.app import BadInputError, problem_sizes
 from tinyllama_tools.models.roofline import DIMENSIONS, step_products
 
 SIZES = problem_sizes()

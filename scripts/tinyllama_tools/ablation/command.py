@@ -50,18 +50,19 @@ from tinyllama_tools.ablation.study import (
     result_text,
     without,
 )
-from tinyllama_tools.core.app import PROJECT, RESULTS, Json, changed_files, run_folder, write_whole
+from tinyllama_tools.core.app import (
+    PROJECT,
+    RESULTS,
+    Json,
+    changed_files,
+    problem_sizes,
+    run_folder,
+    write_whole,
+)
 from tinyllama_tools.core.options import DTYPES, list_of, machine, positive, script_parser, seconds
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import duration
-from tinyllama_tools.data.programs import (
-    CaseRun,
-    SuiteCase,
-    SuiteError,
-    SuiteProgram,
-    SuiteResult,
-    problem_sizes,
-)
+from tinyllama_tools.data.programs import CaseRun, SuiteCase, SuiteError, SuiteProgram, SuiteResult
 
 
 def write_study(study: Study, folder: Path) -> None:

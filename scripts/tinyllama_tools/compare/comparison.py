@@ -11,9 +11,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.app import PROBLEM_SIZES, Json
 from tinyllama_tools.data.parts import Parts, wholes_among
-from tinyllama_tools.data.programs import PROBLEM_SIZES
 from tinyllama_tools.stats.attribution import PartChange, attribute
 from tinyllama_tools.stats.looks import BlockSummary
 from tinyllama_tools.stats.verdicts import (

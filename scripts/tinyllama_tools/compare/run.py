@@ -42,10 +42,9 @@ from tinyllama_tools.compare.sequential_run import (
 )
 from tinyllama_tools.compare.served_process import WAITING
 from tinyllama_tools.compare.sides import PreparedRun, prepare
-from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json, run_folder
+from tinyllama_tools.core.app import INTERRUPTED, PROBLEM_SIZES, BadInputError, Json, run_folder
 from tinyllama_tools.core.text import duration
 from tinyllama_tools.data.names import parse_case_name
-from tinyllama_tools.data.programs import PROBLEM_SIZES
 from tinyllama_tools.stats.rank_tests import hodges_lehmann
 from tinyllama_tools.stats.verdicts import (
     REGRESSION,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 import os
 import signal
 import subprocess
@@ -94,6 +95,7 @@ def run_command(name: str, command: Callable[[], int]) -> int:
     return ToolError.exit_status
 
 
+PROBLEM_SIZES = PROJECT / "fixtures/problem_sizes.json"
 RESULTS = PROJECT / "results"
 # of a run of the suite, in its folder
 SUITE_FILE = "results.json"
@@ -128,3 +130,8 @@ def changed_files(project: Path) -> str:
     command = [*git, "--", ":!results"]
     found = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
     return found.stdout.strip()
+
+
+def problem_sizes() -> dict[str, dict[str, int]]:
+    """fixtures/problem_sizes.json."""
+    return json.loads(PROBLEM_SIZES.read_text(encoding="utf-8"))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from tinyllama_tools.core.app import PROJECT, Json, ToolError
-from tinyllama_tools.data.json_files import SchemaCheck
+from tinyllama_tools.data.json_files import schema_problem
 
 SUMMARY = "performance_summary.json"
 SCHEMA = PROJECT / "results/training_schema.json"
@@ -57,11 +56,6 @@ def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
 
 
-@functools.cache
-def _schema() -> SchemaCheck:
-    return SchemaCheck(json.loads(SCHEMA.read_text(encoding="utf-8")))
-
-
 def check_summary(summary: object, path: Path) -> Json:
     """The summary, if it is one; BadProfileError naming `path` and the key that is wrong."""
     if not isinstance(summary, dict):
@@ -69,9 +63,9 @@ def check_summary(summary: object, path: Path) -> Json:
     version = summary.get("schema_version")
     if version != SCHEMA_VERSION:
         raise _bad(path, f"schema_version is {version!r}, must be {SCHEMA_VERSION}")
-    problem = _schema().problem(summary)
+    problem = schema_problem(summary, SCHEMA)
     if problem is not None:
-        raise _bad(path, f"{problem.key or 'the file'}: {problem.message}")
+        raise _bad(path, problem)
     return summary
 
 

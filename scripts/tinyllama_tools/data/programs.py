@@ -14,14 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tinyllama_tools.core.app import PROJECT, BadInputError, Json, ToolError
+from tinyllama_tools.core.app import (
+    PROJECT,
+    BadInputError,
+    Json,
+    ToolError,
+)
 from tinyllama_tools.core.process import last_words
 from tinyllama_tools.data.json_files import is_number, shown_value
 from tinyllama_tools.data.names import CaseName, parse_case_name
 from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile
 
 PROGRAM = PROJECT / "build/benchmarks/tiny_llama_bench"
-PROBLEM_SIZES = PROJECT / "fixtures/problem_sizes.json"
 # Google Benchmark's own keys of a repetition; every other number is a counter.
 OWN_KEYS = frozenset(
     {
@@ -88,11 +92,6 @@ class SuiteResult:
 
     context: Json
     cases: tuple[CaseRun, ...]
-
-
-def problem_sizes() -> dict[str, dict[str, int]]:
-    """fixtures/problem_sizes.json."""
-    return json.loads(PROBLEM_SIZES.read_text(encoding="utf-8"))
 
 
 def read_case(name: str, entries: Sequence[Json]) -> CaseRun:

@@ -13,7 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.core.app import PROJECT, RESULTS, Json, changed_files, run_folder, write_whole
+from tinyllama_tools.core.app import (
+    PROJECT,
+    RESULTS,
+    Json,
+    changed_files,
+    problem_sizes,
+    run_folder,
+    write_whole,
+)
 from tinyllama_tools.core.options import (
     list_of,
     machine,
@@ -22,7 +30,7 @@ from tinyllama_tools.core.options import (
     seconds,
     variants,
 )
-from tinyllama_tools.data.programs import SuiteCase, SuiteError, SuiteProgram, problem_sizes
+from tinyllama_tools.data.programs import SuiteCase, SuiteError, SuiteProgram
 from tinyllama_tools.peers.result import merged, peers_document, peers_page, tune
 from tinyllama_tools.peers.sides import (
     DTYPES,

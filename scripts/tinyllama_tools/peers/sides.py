@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
 
-from tinyllama_tools.core.app import PROJECT, Json
+from tinyllama_tools.core.app import PROJECT, Json, problem_sizes
 from tinyllama_tools.core.process import last_words
 from tinyllama_tools.data.programs import CaseRun as SuiteCaseRun
-from tinyllama_tools.data.programs import SuiteCase, SuiteError, SuiteProgram, problem_sizes
+from tinyllama_tools.data.programs import SuiteCase, SuiteError, SuiteProgram
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 HIGHEST = "highest"

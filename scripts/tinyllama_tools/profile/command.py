@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tinyllama_tools.ablation.evidence import Evidence, find_evidence, read_evidence
 from tinyllama_tools.ablation.study import read_study
-from tinyllama_tools.core.app import PROJECT, RESULTS, Json, run_folder, write_whole
+from tinyllama_tools.core.app import PROJECT, RESULTS, Json, problem_sizes, run_folder, write_whole
 from tinyllama_tools.core.options import DTYPES, positive
 from tinyllama_tools.data.profiles import BadProfileError
 from tinyllama_tools.data.programs import (
@@ -24,7 +24,6 @@ from tinyllama_tools.data.programs import (
     TrainingProgram,
     TrainingRun,
     command_line,
-    problem_sizes,
 )
 from tinyllama_tools.profile.page import comparison_text, report_path, report_text
 from tinyllama_tools.profile.tables import (

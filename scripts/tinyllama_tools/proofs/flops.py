@@ -15,8 +15,8 @@ from transformers import LlamaForCausalLM
 from transformers.masking_utils import create_causal_mask
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
+from tinyllama_tools.core.app import PROBLEM_SIZES
 from tinyllama_tools.core.text import compact_json
-from tinyllama_tools.data.programs import PROBLEM_SIZES
 from tinyllama_tools.proofs.oracle import Size, llama_config
 
 HIDDEN_DIMS = (32, 64, 96, 128)

@@ -14,13 +14,13 @@ from typing import Any, NoReturn, TypeVar
 
 from tinyllama_tools.ablation.study import Study as AblationStudy
 from tinyllama_tools.ablation.study import read_study as read_ablation
-from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json
+from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json, problem_sizes
 from tinyllama_tools.data.json_files import MEASURE_AGAIN, bad_file, read_json
 from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
 from tinyllama_tools.data.names import STEP, TRAIN, CaseName
 from tinyllama_tools.data.parts import BASELINE, OPTIMIZED, parts_of
 from tinyllama_tools.data.profiles import BadProfileError, check_summary
-from tinyllama_tools.data.programs import CaseCost, problem_sizes, read_case_costs
+from tinyllama_tools.data.programs import CaseCost, read_case_costs
 from tinyllama_tools.data.results import (
     MeasuredCase,
     ResultSet,

@@ -20,12 +20,13 @@ from tinyllama_tools.core.app import (
     BadInputError,
     changed_files,
     ended_as_by_ctrl_c,
+    problem_sizes,
     run_folder,
     write_whole,
 )
 from tinyllama_tools.core.options import machine, positive, positive_list, script_parser, seconds
 from tinyllama_tools.core.text import shown_path as shown
-from tinyllama_tools.data.programs import REFUSED_OPTIONS, SuiteError, problem_sizes
+from tinyllama_tools.data.programs import REFUSED_OPTIONS, SuiteError
 from tinyllama_tools.data.publish import REFERENCE, names_alone
 from tinyllama_tools.models.collectives import (
     STRONG,

@@ -9,17 +9,18 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.core.app import PROJECT, SUITE_FILE, BadInputError, Json, head_commit
+from tinyllama_tools.core.app import (
+    PROJECT,
+    SUITE_FILE,
+    BadInputError,
+    Json,
+    head_commit,
+    problem_sizes,
+)
 from tinyllama_tools.core.text import compact_json
 from tinyllama_tools.data.json_files import read_json
 from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.data.programs import (
-    CaseCost,
-    SuiteError,
-    ask_costs,
-    problem_sizes,
-    read_case_costs,
-)
+from tinyllama_tools.data.programs import CaseCost, SuiteError, ask_costs, read_case_costs
 from tinyllama_tools.data.publish import REFERENCE, published, replace_folder
 from tinyllama_tools.data.results import ResultSet, read_result_set
 from tinyllama_tools.data.studies import COSTS, rounds_of

@@ -15,12 +15,13 @@ from tinyllama_tools.core.app import (
     RESULTS,
     BadInputError,
     ended_as_by_ctrl_c,
+    problem_sizes,
     write_whole,
 )
 from tinyllama_tools.core.options import DTYPES, list_of, minutes, positive, script_parser
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import shown_path as shown
-from tinyllama_tools.data.programs import SuiteError, TrainingError, TrainingProgram, problem_sizes
+from tinyllama_tools.data.programs import SuiteError, TrainingError, TrainingProgram
 from tinyllama_tools.study.grid import (
     begin_study,
     check_plan,

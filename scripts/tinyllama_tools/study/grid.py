@@ -24,6 +24,7 @@ from tinyllama_tools.core.app import (
     BadInputError,
     Json,
     ended_as_by_ctrl_c,
+    problem_sizes,
     run_folder,
     write_whole,
 )
@@ -41,7 +42,6 @@ from tinyllama_tools.data.programs import (
     SuiteProgram,
     ask_dry_run,
     ask_json,
-    problem_sizes,
     read_case_costs,
 )
 from tinyllama_tools.data.studies import (

@@ -10,11 +10,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.core.app import BadInputError, Json, write_whole
+from tinyllama_tools.core.app import BadInputError, Json, problem_sizes, write_whole
 from tinyllama_tools.core.options import list_of, minutes, positive, variants
 from tinyllama_tools.core.text import compact_json
 from tinyllama_tools.data.json_files import bad_file, read_json
-from tinyllama_tools.data.programs import problem_sizes
 from tinyllama_tools.data.studies import KIND, SCHEMA_VERSION, STUDY
 
 RULE = (

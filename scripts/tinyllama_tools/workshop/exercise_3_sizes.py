@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from tinyllama_tools.data.programs import problem_sizes
+from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.models.bottlenecks import amdahl
 from tinyllama_tools.study.size_predictions import Prediction
 from tinyllama_tools.workshop.exercise_3_figures import (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinyllama_tools.core.app import PROJECT, RESULTS, Json
+from tinyllama_tools.core.app import PROJECT, RESULTS, Json, problem_sizes
 from tinyllama_tools.core.options import list_of, minutes, positive, script_parser
 from tinyllama_tools.data.profiles import SUMMARY
 from tinyllama_tools.data.programs import (
@@ -17,7 +17,6 @@ from tinyllama_tools.data.programs import (
     TrainingError,
     TrainingProgram,
     command_line,
-    problem_sizes,
 )
 from tinyllama_tools.profile.tables import draw_timelines
 from tinyllama_tools.workshop.worksheet import Figure
