@@ -107,7 +107,7 @@ def test_recordings_are_analysed_into_document_page_and_profile(
     profile = json.loads((tmp_path / "noise_profile.json").read_text(encoding="utf-8"))
     assert profile["device"] == "Example CPU"
     page = capsys.readouterr().out
-    for heading in ("Targets", "False alarms", "Detection", "Side by side", "Attribution", "Noise"):
+    for heading in ("Targets", "False alarms", "Detection", "Attribution", "Noise"):
         assert f"## {heading}" in page
     assert "Example CPU (x86-64 AVX2), 2 processors" in page
     assert "nan" not in page

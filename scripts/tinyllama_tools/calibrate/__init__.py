@@ -1,1 +1,1 @@
-"""How often the comparison errs: recordings, resampling, and the other tools beside it."""
+"""How often the comparison errs: recordings and resampling."""

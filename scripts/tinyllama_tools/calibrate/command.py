@@ -53,7 +53,6 @@ from tinyllama_tools.calibrate.record import (
     run_settings,
     whole_blocks,
 )
-from tinyllama_tools.calibrate.rivals import own_row, rival_rows
 from tinyllama_tools.calibrate.runs import (
     RealRun,
     keep_run,
@@ -321,9 +320,7 @@ def calibration_document(
     say(f"{effort.tries} tries a case and slowdown")
     injected = {x: found.blocks for x, found in recordings.injected.items()}
     detection = detection_rows(without_step(later), injected, rule, effort)
-    say("the other tools")
     design = rule.design(len(quiet.cases))
-    rivals = rival_rows(later, effort, design.looks[0])
     say("attribution")
     blame = [
         attribution_rate(
@@ -349,21 +346,11 @@ def calibration_document(
         "check": check,
         "false_alarms": [*document["false_alarms"], *recorded],
         "detection": detection,
-        "rivals": [
-            own_row(recorded[0], detection, rule.margin, _samples(later, design.looks)),
-            *rivals,
-        ],
         "attribution": [attribution_json(rate) for rate in blame],
         "runs": run_rows(runs),
         "noise": noise_rows(quiet),
     }
     return {**found, "targets": target_rows(found)}
-
-
-def _samples(data: PairedBlocks, looks: Sequence[int]) -> str:
-    """Slices a side that a verdict of this comparison stands on, as words."""
-    slices = min(len(block.base) for blocks in data.slices.values() for block in blocks)
-    return f"{looks[0] * slices} to {looks[-1] * slices}"
 
 
 def document_standing(document: Json) -> str:
@@ -550,7 +537,6 @@ EXPANDED = (
     "false_alarms",
     "runs",
     "detection",
-    "rivals",
     "attribution",
     "noise",
 )

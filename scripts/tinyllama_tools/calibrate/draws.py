@@ -159,7 +159,7 @@ class PairedBlocks:
         )
 
     def summaries_only(self) -> PairedBlocks:
-        """Without slices, which only the rivals need: little to send to another process."""
+        """Without slices: little to send to another process."""
         return PairedBlocks(self.summaries, {}, self.costs)
 
     def slowed(self, fraction: float) -> PairedBlocks:

@@ -11,7 +11,6 @@ from tinyllama_tools.calibrate.rates import (
     IN_ALL,
     NOT_SHOWN,
     SIMULATED,
-    SLOWDOWNS,
     TEN_MINUTES,
 )
 from tinyllama_tools.calibrate.runs import ENOUGH_RUNS
@@ -226,24 +225,6 @@ def _case_by_case(row: Json) -> list[str]:
     return [*markdown_table(header, cells), ""]
 
 
-def rivals_section(rows: Sequence[Json]) -> list[str]:
-    """False alarms and detections on the same blocks."""
-    found = tuple(f"finds {slowdown:.0%}" for slowdown in SLOWDOWNS)
-    header = ("tool", "data", "samples a side", "false, a case", "false, a family", *found)
-    cells = (
-        (
-            row["tool"],
-            row["arrangement"],
-            row["samples"],
-            share_words(row["false_per_case"]),
-            share_words(row["false_per_family"]),
-            *(share_words(row["found"][str(slowdown)]) for slowdown in SLOWDOWNS),
-        )
-        for row in rows
-    )
-    return ["## Side by side on the same recorded data", "", *markdown_table(header, cells), ""]
-
-
 def attribution_section(rows: Sequence[Json]) -> list[str]:
     """A full step that became slower inside one part."""
     title = "## Attribution of a slower full step"
@@ -345,7 +326,7 @@ NOTES = """\
   decides which side is called the base. That is as good an A/A block, and it makes the hypothesis
   true exactly, whatever the recording as a whole happened to favour.
 - Everything is stated for the level that `compare run` uses. The earlier half of the A/A blocks
-  checks it; false alarms, detection and the other tools are stated for the later half.
+  checks it; false alarms and detection are stated for the later half.
 - `in order of time`: windows of consecutive blocks from a random start, so that what lasted for
   several blocks is in a family as it was. The autocorrelation of a block's log-ratio with the next
   one's says how much lasts; 0 is none.
@@ -361,9 +342,6 @@ NOTES = """\
   A/A blocks say. So it shows whether a part's share is found in measured times, and not that a slow
   part makes a step slower.
 - A change within the margin is `same`, and rightly so: 2 % is not called slower at a margin of 3 %.
-- The other tools say `significant` of one case at a time, and correct for nothing. `apart`: base
-  processes, then new processes, as two runs one after the other. `in turn`: the interleaved slices
-  of the same blocks, a favour, since none of them measures so.
 """
 
 
@@ -479,7 +457,6 @@ def calibration_page(document: Json) -> str:
     if "recordings" in document:
         lines += runs_section(document["runs"])
         lines += detection_section(document["detection"])
-        lines += rivals_section(document["rivals"])
         lines += attribution_section(document["attribution"])
         lines += noise_section(document["noise"])
     lines.append(NOTES)
