@@ -146,4 +146,4 @@ def test_a_program_that_cannot_stay_is_bad_input(
 ) -> None:
     build = make_build(tmp_path / "build", cases=CASES, is_resident=False)
     assert calibrate(tmp_path, build, "--record", "1s", *QUICK) == 2
-    assert "cannot be recorded" in capsys.readouterr().err
+    assert "does not know --serve" in capsys.readouterr().err

@@ -82,16 +82,6 @@ def test_cases_of_one_side_are_missing_or_added(tmp_path: Path) -> None:
     }
 
 
-def test_a_build_that_cannot_stay_resident_is_run_in_whole_processes(tmp_path: Path) -> None:
-    base = make_build(tmp_path / "base", is_resident=False, between=0.001)
-    new = make_build(tmp_path / "new", factor={FFN: 1.2}, between=0.001)
-    status, cases = run(base, new, tmp_path / "out")
-    assert (status, cases[FFN]["outcome"], cases[LOSS]["outcome"]) == (1, "slower", "same")
-    document = document_of(tmp_path / "out")
-    assert document["method"] == "whole processes"
-    assert "cannot stay resident" in document["warnings"][0]
-
-
 def test_unclear_cases_say_what_could_have_been_shown(tmp_path: Path) -> None:
     base = make_build(tmp_path / "base", cases={FFN: 0.01}, between=0.2)
     new = make_build(tmp_path / "new", cases={FFN: 0.01}, between=0.2)

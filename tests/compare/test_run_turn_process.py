@@ -14,7 +14,6 @@ from tinyllama_tools.compare.served_process import (
     WAITING,
     CaseFailedError,
     CaseSkippedError,
-    NotResidentError,
     ProcessLostError,
     TurnProcess,
     TurnProgram,
@@ -169,7 +168,7 @@ def test_a_failed_or_skipped_case_leaves_the_process_to_the_others(tmp_path: Pat
 def test_a_program_without_turns_is_told_from_one_that_refuses_its_options(tmp_path: Path) -> None:
     with (
         started(make_build(tmp_path / "old", is_resident=False)) as process,
-        pytest.raises(NotResidentError),
+        pytest.raises(BadInputError, match="does not know --serve; compare stored results"),
     ):
         process.greet()
     refusing = tmp_path / "refusing"

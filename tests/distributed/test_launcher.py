@@ -233,8 +233,7 @@ LAUNCHER = """
 import signal
 import sys
 from pathlib import Path
-from tinyllama_tools.scaling.measuring import measure
-from tinyllama_tools.scaling.options import parse_options
+from tinyllama_tools.scaling.command import measure, parse_options
 signal.signal(signal.SIGINT, signal.default_int_handler)
 def show(line):
     print(line, flush=True)

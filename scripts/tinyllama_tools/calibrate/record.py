@@ -38,7 +38,6 @@ from tinyllama_tools.compare.recording import (
 )
 from tinyllama_tools.compare.served_process import (
     Greeting,
-    NotResidentError,
     ProcessLostError,
     TurnProgram,
 )
@@ -178,7 +177,7 @@ def _greeted(what: WhatToRecord, effort: SliceEffort, seed: int) -> tuple[Taking
     measurer = TakingTurns(programs, effort, seed)
     try:
         return measurer, measurer.greet()
-    except (NotResidentError, ProcessLostError) as error:
+    except ProcessLostError as error:
         raise BadInputError(f"{what.program} cannot be recorded: {error}") from error
 
 

@@ -108,7 +108,7 @@ class ComparedCase:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`method`: `in turn`, `whole processes` or `stored`. `base`, `new`: what the sides are called
+    """`method`: `in turn` or `stored`. `base`, `new`: what the sides are called
     (commit, build folder, files). `alpha`: chance of a false `slower` or `faster` anywhere in the
     family. `margin`: a fraction. `warnings`: what to know before any number, most important first.
     `design`: looks and how the family was corrected, as plain values."""

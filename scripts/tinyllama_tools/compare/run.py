@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.compare.blocks import IN_TURN, WHOLE_PROCESSES, CaseRecord, Side
+from tinyllama_tools.compare.blocks import IN_TURN, CaseRecord, Side
 from tinyllama_tools.compare.comparison import (
     Attribution,
     ComparedCase,
@@ -123,11 +123,6 @@ def _ending(run: RunRecord) -> Iterator[str]:
 def run_warnings(run: RunRecord, sides: RunSides) -> list[str]:
     """Of how it ended, of failures, of the method, and of what differs beside the code."""
     warnings = [*_ending(run), *_failures(run)]
-    if sides.method == WHOLE_PROCESSES:
-        warnings.append(
-            "a side cannot stay resident (it does not know --serve), so whole processes took turns:"
-            " drift between them is in the differences, and only large ones can be shown"
-        )
     warnings += sides.warnings
     warnings += context_differences([sides.base_context], [sides.new_context])
     late = sum(record.out_of_time for record in run.cases.values())

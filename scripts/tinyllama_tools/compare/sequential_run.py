@@ -11,7 +11,6 @@ from typing import TextIO
 from tinyllama_tools.compare.blocks import (
     MOST_OVERRUN,
     SIDES,
-    WHOLE_PROCESSES,
     BlockCost,
     BothReady,
     CaseRecord,
@@ -204,9 +203,6 @@ class SequentialRun:
                 record = self.record.cases[item.case]
                 self._progress.say(f"{item.case}: given up: {_why(record)}")
         whole = self._clock() - began
-        if self._measurer.method == WHOLE_PROCESSES:
-            # all of a side's cases ran in one process
-            seconds = dict.fromkeys(seconds, whole / max(1, len(seconds)))
         self.record.cost.learn(whole, seconds)
 
     def _next_look(self, case: str) -> int:

@@ -89,10 +89,6 @@ class ProcessLostError(Exception):
     """The process ended, hung or answered nonsense, and has been ended."""
 
 
-class NotResidentError(Exception):
-    """The program does not know --serve."""
-
-
 def _positive(value: object) -> bool:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return is_number and math.isfinite(value) and value > 0
@@ -146,7 +142,7 @@ class TurnProcess:
         self.close(wait=kind is None)
 
     def greet(self) -> Greeting:
-        """Waits for the first line. NotResidentError: --serve is unknown to it."""
+        """Waits for the first line. BadInputError where --serve or another option is refused."""
         try:
             line = self._answer("its start")
         except ProcessLostError:
@@ -154,7 +150,10 @@ class TurnProcess:
             if self._process.returncode == REFUSED_OPTIONS:
                 line = words.splitlines()[-1] if words else "refused without a word"
                 if "--serve" in line.partition(";")[0]:
-                    raise NotResidentError(line) from None
+                    raise BadInputError(
+                        f"{self.name}: this build does not know --serve; compare stored results of "
+                        "both sides instead: scripts/compare BASE.json NEW.json"
+                    ) from None
                 raise BadInputError(f"{self.name}: {line}") from None
             raise
         cases, context = line.get("cases"), line.get("context")

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.compare.blocks import SIDES, RunningWholes, Side, SliceEffort, TakingTurns
+from tinyllama_tools.compare.blocks import SIDES, Side, SliceEffort, TakingTurns
 from tinyllama_tools.compare.options import is_chosen, program_arguments
 from tinyllama_tools.compare.sequential_run import RunProgress
-from tinyllama_tools.compare.served_process import NotResidentError, ProcessLostError, TurnProgram
+from tinyllama_tools.compare.served_process import ProcessLostError, TurnProgram
 from tinyllama_tools.core.app import PROJECT, BadInputError, Json
 
 PROGRAM_IN_BUILD = Path("benchmarks/tiny_llama_bench")
@@ -225,7 +225,7 @@ class Builder:
 class PreparedRun:
     """Both sides, ready to be measured."""
 
-    measurer: TakingTurns | RunningWholes
+    measurer: TakingTurns
     cases: dict[Side, tuple[str, ...]]
     contexts: dict[Side, Json]
     names: dict[Side, str]
@@ -268,15 +268,11 @@ def _prepared(
     programs: Mapping[Side, TurnProgram],
     seed: int,
 ) -> PreparedRun:
-    """In turn where both sides can; else in whole processes."""
     effort = SliceEffort(options.pairs, options.slice, options.limit)
     names = {side: built[side].name for side in SIDES}
     turns = TakingTurns(programs, effort, seed)
     try:
         greetings = turns.greet()
-    except NotResidentError:
-        wholes = RunningWholes(programs, effort, seed)
-        return PreparedRun(wholes, wholes.cases(), wholes.contexts, names)
     except ProcessLostError as error:
         raise BadInputError(f"a side does not start: {error}") from error
     return PreparedRun(

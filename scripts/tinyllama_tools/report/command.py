@@ -135,7 +135,7 @@ def write_report(
         return _print_or_write(markdown_of(document), output)
     # drawing takes packages that the texts above do without
     if kind == "png":
-        from tinyllama_tools.report.png import write_pngs
+        from tinyllama_tools.report.output import write_pngs
 
         folder = output or default_path("_png", results)
         try:
@@ -145,7 +145,7 @@ def write_report(
         if not written:
             raise BadInputError("the report has no figure to draw; --format md writes its tables")
         return written
-    from tinyllama_tools.report.page import page_of
+    from tinyllama_tools.report.output import page_of
 
     return [_write(output or default_path(".html", results), page_of(document.as_json()))]
 
@@ -277,8 +277,7 @@ def publish_page(document: Document, sources: Sequence[Source], place: Place) ->
     """The page and the picture; everything that was published. BadInputError where the picture
     cannot be drawn or the files are too large."""
     # drawing takes packages that the texts of a report do without
-    from tinyllama_tools.report.page import page_of
-    from tinyllama_tools.report.png import picture_of
+    from tinyllama_tools.report.output import page_of, picture_of
 
     content: Json = document.as_json()
     write_whole(place.page, page_of(content))
