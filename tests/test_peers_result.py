@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tinyllama_tools.data.programs import SuiteCase, SuiteError, SuiteResult, read_case
-from tinyllama_tools.data.results import current_result
+from tinyllama_tools.data.results import checked_result
 from tinyllama_tools.peers import command as peers
 from tinyllama_tools.peers.result import Notes, milliseconds, peers_page, read_rows
 from tinyllama_tools.peers.sides import FORMS, PeerError, PeerForm, PeerSide, SideError
@@ -79,7 +79,7 @@ class PlayedProgram:
 def played(project_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Makes scripts/peers measure played sides and write into the folder that is returned."""
     reference = project_root / "results" / "reference" / "tiny_f32_2core_xeon_avx512.json"
-    document = current_result(json.loads(reference.read_text(encoding="utf-8")), reference)
+    document = checked_result(json.loads(reference.read_text(encoding="utf-8")), reference)
     step = next(e for e in document["benchmarks"] if e["name"].startswith("full_step/"))
     del step["max_rel_error"]
     program = PlayedProgram(document["context"], step)

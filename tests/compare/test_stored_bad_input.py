@@ -72,7 +72,7 @@ def context(key: str, value: object) -> Callable[[Json], object]:
 
 
 FAULTS: dict[str, tuple[Callable[[Json], object], str]] = {
-    "schema": (context("schema_version", 4), "schema_version is 4, must be 3 or 2"),
+    "schema": (context("schema_version", 4), "schema_version is 4, must be 3"),
     "another benchmark": (
         lambda found: found["context"].pop("schema_version"),
         "no schema_version, so it is of another benchmark",

@@ -116,11 +116,11 @@ def faulty(**step: object) -> Json:
         (faulty(time_seconds=float("inf")), "time_seconds of a step is inf"),
         (faulty(time_seconds=10**400), "time_seconds of a step is of 401 digits"),
         (faulty(time_seconds=float("nan")), "NaN"),
-        (faulty(time_seconds=-1.0), "-1.0 must be 0 or more"),
+        (faulty(time_seconds=-1.0), "-1.0 is less than the minimum of 0"),
         (faulty(time_seconds=0.0), "time_seconds of a step is 0.0, must be positive"),
         (summary() | {"schema_version": 9}, "schema_version is 9, must be 1"),
         (summary() | {"steps": []}, "has no step"),
-        (summary() | {"model": {}}, "'total_parameters' is missing"),
+        (summary() | {"model": {}}, "'total_parameters' is a required property"),
     ],
 )
 def test_a_bad_summary(

@@ -126,7 +126,7 @@ BAD_ROUNDS: dict[str, tuple[Callable[[Path], None], str]] = {
     "truncated": (cut_short, "is cut short"),
     "another schema": (
         changed(lambda d: d["context"].update(schema_version=1)),
-        "schema_version is 1, must be 3 or 2",
+        "schema_version is 1, must be 3",
     ),
     "NaN": (
         changed(lambda d: d["benchmarks"][0].update(real_time=math.nan)),

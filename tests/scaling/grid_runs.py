@@ -18,7 +18,7 @@ CASES = 8
 
 def without_frontier(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in's costs are no base for one."""
-    monkeypatch.setattr(afterwards, "predict_frontier", lambda *_, **__: None)
+    monkeypatch.setattr(afterwards, "write_frontier", lambda *_, **__: None)
 
 
 def run_grid(tmp_path: Path, *arguments: str) -> int:

@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 
 from tinyllama_tools.core.app import PROJECT, Json
-from tinyllama_tools.data.results import current_result
+from tinyllama_tools.data.results import checked_result
 
 MEASURED = PROJECT / "results/reference/tiny_f32_2core_xeon_avx512.json"
 
 
 def document() -> Json:
     """The measured file in the present version, to be changed."""
-    return current_result(json.loads(MEASURED.read_text(encoding="utf-8")), MEASURED)
+    return checked_result(json.loads(MEASURED.read_text(encoding="utf-8")), MEASURED)
 
 
 def write(folder: Path, name: str, content: Json) -> Path:

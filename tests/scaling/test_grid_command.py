@@ -135,7 +135,7 @@ def put_frontier(
             raise error
         (folder / "frontier.json").write_text("{}")
 
-    monkeypatch.setattr(afterwards, "predict_frontier", write_frontier)
+    monkeypatch.setattr(afterwards, "write_frontier", write_frontier)
     return asked
 
 

@@ -25,7 +25,7 @@ from tinyllama_tools.data.names import (
     parse_collective_name,
 )
 from tinyllama_tools.data.programs import OWN_KEYS, UNITS
-from tinyllama_tools.data.results import ITERATION, current_result, is_result, read_rows
+from tinyllama_tools.data.results import ITERATION, checked_result, is_result, read_rows
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE, Interval, median_interval
 
 WEAK, STRONG = "weak", "strong"
@@ -512,7 +512,7 @@ def read_scaling_result(path: Path) -> ScalingResult:
     """BadInputError for a file that is none, or with a time, counter or key that cannot be used."""
     document, _ = read_json(path)
     _check_context(document, path)
-    document = current_result(document, path)
+    document = checked_result(document, path)
     checked = read_rows(document, path)
     failed = {n: c.failed or c.skipped for n, c in checked.cases.items() if c.seconds is None}
     steps: list[StepRow] = []
