@@ -1,4 +1,6 @@
-"""The judgement of bottlenecks must follow from the measurements."""
+"""Exercise 3's six bottlenecks, and the operators and components they stand on."""
+
+from __future__ import annotations
 
 import copy
 import json
@@ -16,9 +18,14 @@ from tinyllama_tools.models.bottlenecks import (
     amdahl,
     rank_bottlenecks,
     recommended,
+    working_rows,
 )
+from tinyllama_tools.models.roofline import roofline_point
 from tinyllama_tools.stats.rank_tests import ratio_of_turns
+from tinyllama_tools.workshop.exercise_1_figures import small_calls_percent
+from tinyllama_tools.workshop.exercise_3_figures import bounds, memory_bound_percent
 from training_stand_in import made_up_summary
+from worksheet_reading import components, operator_table, roofline
 
 QKV, ATTENTION, SWIGLU, LAUNCH, FRAGMENTATION, SOFTMAX = (category.name for category in CATEGORIES)
 
@@ -235,3 +242,80 @@ def test_an_ablation_of_something_else(tmp_path: Path, changes: dict, words: str
     with pytest.raises(ValueError, match=words):
         read_evidence(path, summary)
     assert find_evidence(summary, tmp_path) is None
+
+
+VIEWS = [("aten::view", 700, 1e-4, 0.1), ("aten::t", 800, 1e-4, 0.1), ("detach", 9, 1e-6, 0.0)]
+NODES = [
+    ("autograd::engine::evaluate_function: MmBackward0", 99, 1e-4, 0.1),
+    ("torch::autograd::AccumulateGrad", 99, 1e-4, 0.1),
+    ("MulBackward0", 99, 1e-4, 0.1),
+]
+WORK = [
+    ("aten::mm", 30, 1.0, 60.0),
+    ("aten::_softmax_backward_data", 20, 1.0, 30.0),
+    ("aten::add_", 50, 50e-6, 1.0),
+    ("aten::transpose_kernel", 100, 100e-6, 0.1),
+]
+
+
+def test_on_a_cpu_dispatch_is_left_out() -> None:
+    table = operator_table([*VIEWS, *WORK, *NODES])
+    assert working_rows(table) == operator_table(WORK)
+    assert small_calls_percent(table) == pytest.approx(75)
+
+
+def test_on_a_gpu_only_rows_with_time_there_count() -> None:
+    table = operator_table([("aten::mm", 30, 1.0, 60.0), ("aten::add_", 10, 9.0, 1.0), *VIEWS])
+    for row, seconds in zip(table, (1.0, 1e-5, 0.0, 0.0, None), strict=True):
+        row["device_self_seconds"] = seconds
+    assert [row["name"] for row in working_rows(table)] == ["aten::mm", "aten::add_"]
+    assert small_calls_percent(table) == pytest.approx(25)
+
+
+def test_nothing_that_works_is_not_measured() -> None:
+    assert small_calls_percent(operator_table(VIEWS)) is None
+
+
+POINTS = roofline(
+    {
+        "step": ("memory", 1.0),
+        "attention": ("compute", 20.0),
+        "attention/rotary": ("memory", 30.0),
+        "ffn": ("memory", 40.0),
+        "loss": ("compute", 50.0),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("component", "percent"),
+    [
+        ("attention/core", 20.0),
+        ("attention/rotary", 30.0),
+        ("attention/core/deeper", 20.0),
+        ("ffn/gate_up_proj", 40.0),
+        ("loss", 50.0),
+    ],
+)
+def test_own_point_else_the_nearest_ancestors(component: str, percent: float) -> None:
+    found = roofline_point(POINTS, component)
+    assert found is not None
+    assert found["percent_of_attainable"] == percent
+
+
+@pytest.mark.parametrize("component", ["residual", "ffn_norm", "step", "step/other"])
+def test_without_a_point_of_its_family_there_is_none(component: str) -> None:
+    assert roofline_point(POINTS, component) is None
+
+
+def test_exercise_3_counts_leaves_by_their_groups() -> None:
+    shares = components(
+        attention__core=40.0, attention__rotary=10.0, ffn__gate_up_proj=25.0, optimizer=5.0
+    )
+    operators = {"components": shares, "launch_overhead_percent": 20.0}
+    summary = {"operators": operators, "flops": {"roofline_data": {"points": POINTS}}}
+    assert memory_bound_percent(summary) == 40.0
+    assert memory_bound_percent(summary, ("ffn",)) == 15.0
+    assert memory_bound_percent(summary, ("ff",)) == 40.0
+    assert bounds(summary).memory == pytest.approx(32.0)
+    assert bounds(summary).compute == pytest.approx(48.0)

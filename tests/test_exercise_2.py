@@ -1,4 +1,6 @@
-"""Exercise 2's worksheet: complete, and every answer follows from the numbers."""
+"""Exercise 2: its worksheet and its longest sequence."""
+
+from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from exercise_stand_in import Changes, measured, options
-from test_memory_optimizations import COMPLETE, CONTEXT, study, write
+from tinyllama_tools.ablation.study import BASELINE, Cell, Kind, Point, RowName, Study, result_text
+from tinyllama_tools.study.size_predictions import Prediction, Target
 from tinyllama_tools.workshop.exercise_2 import make_sheet
 from tinyllama_tools.workshop.exercise_2_figures import (
     BANDWIDTH,
@@ -15,9 +18,24 @@ from tinyllama_tools.workshop.exercise_2_figures import (
     Limit,
     component_growth,
     increment_ratio,
+    limit_section,
     planned_runs,
     throughput_answer,
 )
+from tinyllama_tools.workshop.memory_optimizations import (
+    CHECKPOINTING,
+    FLASH,
+    FUSION,
+    MIXED,
+    OPTIMIZATIONS,
+    Effect,
+    effects_by_ablation,
+    effects_by_shares,
+    find_reference,
+    ranked,
+    target_shares,
+)
+from tinyllama_tools.workshop.runs import MeasuredRun
 from tinyllama_tools.workshop.worksheet import unanswered
 from worksheet_reading import answer, box, operator_table
 from workshop_texts import ANSWERS_2, BOXES_2
@@ -318,3 +336,168 @@ def test_without_a_run_that_all_need_the_page_says_so(name: str) -> None:
     made = make_sheet(runs, OPTIONS, NO_LIMIT, NO_REFERENCES)
     assert made.exit_status == 1
     assert f"- {name}: refused" in made.page
+
+
+def predicted(seq: int, peak: float) -> Prediction:
+    return Prediction("custom", "baseline", "f32", 8, seq, 1, 1.0, 1.0, peak, "")
+
+
+def confirmation(reason: str = "") -> MeasuredRun:
+    summary = {
+        "summary": {"peak_memory_bytes": 90 * MB, "first_step_seconds": 12.0},
+        "model": {"predicted_peak_memory_bytes": 100 * MB},
+    }
+    return MeasuredRun("longest_sequence", "", None if reason else summary, 0, reason)
+
+
+def limit(held_back_by: str, run: MeasuredRun | None) -> str:
+    target = Target(predicted(3560, 99 * MB), predicted(3369, 90 * MB), 34.0, held_back_by)
+    return "\n".join(limit_section(Limit(8, target, "", run)))
+
+
+def test_the_limit_is_predicted_and_confirmed() -> None:
+    text = limit("memory", confirmation())
+    assert "longest that fits is 3560 tokens" in text
+    assert "Confirmed by one step at 3369 tokens (the rule is at most 90%" in text
+    assert "peak 90.0 MB, predicted 100.0 MB, -10.0 % apart" in text
+    assert unanswered(text) == []
+    assert "--max-minutes" in limit("time", confirmation())
+    assert "failed: killed" in limit("memory", confirmation("killed"))
+    assert "Not confirmed" in limit("memory", None)
+
+
+def test_the_limit_says_why_there_is_none() -> None:
+    assert "not predicted: no bench" in "\n".join(limit_section(Limit(8, None, "no bench")))
+    nothing = Target(None, None, None, "not even two tokens fit")
+    assert "not even two tokens fit" in "\n".join(limit_section(Limit(8, nothing)))
+
+
+POINT = Point("tiny", "f32", 8, 128)
+AMP = Point("tiny", "amp_bf16", 8, 128)
+CONTEXT = {
+    "device": {"name": "Card", "architecture": "gfx942", "backend": "hip"},
+    "threads": 2,
+}
+MIB = 2**20
+
+
+def study(**peaks: float) -> Study:
+    """Peaks in MiB by row; `mixed` is the baseline under autocast. Baseline: 100 MiB in 0.1 s."""
+    made = Study([RowName(BASELINE, Kind.baseline)], context=dict(CONTEXT))
+    cells = {(BASELINE, POINT): 100.0}
+    for name, peak in peaks.items():
+        cells[(BASELINE, AMP) if name == "mixed" else (name, POINT)] = peak
+    for (row, point), peak in cells.items():
+        seconds = {0: peak / 1000}
+        cell = Cell(row, point, counters={"peak_memory_MiB": peak}, turns=seconds)
+        (made.types if point == AMP else made.main).add(cell)
+    return made
+
+
+def memory(**parts: int) -> dict[str, object]:
+    """A memory profile whose peak consists of these."""
+    empty = dict.fromkeys(
+        ("parameters", "gradients", "optimizer_states", "activations", "attention_scores"), 0
+    )
+    fused = parts.pop("fused", 0)
+    held = parts.pop("held", 0)
+    return {
+        "breakdown_at_peak": empty | parts,
+        "component_activation_bytes": {"rms_norm": fused, "attention/core": 10**6},
+        "fragmentation": {"allocated_bytes": 0, "held_bytes": held},
+    }
+
+
+@pytest.mark.parametrize(
+    ("parts", "first"),
+    [
+        ({"activations": 100, "attention_scores": 5}, CHECKPOINTING),
+        ({"activations": 5, "attention_scores": 100}, FLASH),
+        ({"activations": 5, "attention_scores": 5, "fused": 90}, FUSION),
+    ],
+)
+def test_shares_decide_the_rank(parts: dict[str, int], first: str) -> None:
+    found = ranked(effects_by_shares(memory(**parts), layers=4))
+    assert found[0].name == first
+    assert {effect.name for effect in found} == set(OPTIMIZATIONS)
+
+
+def test_one_layer_has_nothing_to_recompute() -> None:
+    found = {e.name: e for e in effects_by_shares(memory(activations=100), layers=1)}
+    assert found[CHECKPOINTING].saved_bytes == 0
+    assert found[MIXED].saved_bytes == 50
+
+
+def test_measured_effects_are_against_the_baseline() -> None:
+    made = study(sdpa=90, fused_attention=88, checkpoint=50, mixed=94, fused_norm=93, qkv=100)
+    found = {effect.name: effect for effect in effects_by_ablation(made, POINT)}
+    assert found[FLASH].saved_bytes == 12 * MIB
+    assert "`fused_attention`" in found[FLASH].basis
+    assert found[CHECKPOINTING].saved_bytes == 50 * MIB
+    assert found[CHECKPOINTING].time_ratio == pytest.approx(0.5)
+    assert found[MIXED].saved_bytes == 6 * MIB
+    assert "amp_bf16" in found[MIXED].basis
+    assert found[FUSION].saved_bytes == 7 * MIB
+    names = [effect.name for effect in ranked(found.values())]
+    assert names == [CHECKPOINTING, FLASH, FUSION, MIXED]
+
+
+def test_of_equals_the_faster_is_first() -> None:
+    slow, fast = Effect("slow", 5, 1.2, ""), Effect("fast", 5, 0.9, "")
+    assert ranked([slow, fast]) == [fast, slow]
+
+
+def test_nothing_was_measured_at_another_point() -> None:
+    assert effects_by_ablation(study(sdpa=90), Point("small", "f32", 8, 128)) == []
+
+
+COMPLETE = {"sdpa": 90, "checkpoint": 50, "mixed": 94, "fused_norm": 93}
+
+
+def write(folder: Path, made: Study) -> None:
+    (folder / "ablation_card.json").write_text(result_text(made), encoding="utf-8")
+
+
+def test_the_reference_of_this_device_is_found(tmp_path: Path) -> None:
+    (tmp_path / "ablation_broken.json").write_text("{")
+    write(tmp_path, study(**COMPLETE))
+    path, effects = find_reference(tmp_path, CONTEXT, POINT)
+    assert path == tmp_path / "ablation_card.json"
+    assert len(effects) == len(OPTIMIZATIONS)
+
+
+@pytest.mark.parametrize(
+    "change", [{"name": "Other"}, {"architecture": "gfx90a"}, {"backend": "cuda"}]
+)
+def test_the_reference_of_another_device_is_not(tmp_path: Path, change: dict[str, str]) -> None:
+    write(tmp_path, study(**COMPLETE))
+    other = {**CONTEXT, "device": {**CONTEXT["device"], **change}}
+    assert find_reference(tmp_path, other, POINT) == (None, [])
+
+
+def test_a_cpu_with_other_threads_is_another_device(tmp_path: Path) -> None:
+    made = study(**COMPLETE)
+    made.context = {"device": {"name": "CPU", "backend": "cpu"}, "threads": 2}
+    write(tmp_path, made)
+    assert find_reference(tmp_path, made.context, POINT)[0] is not None
+    assert find_reference(tmp_path, {**made.context, "threads": 8}, POINT)[0] is None
+
+
+def test_a_reference_that_lacks_one_of_the_four_does_not_rank(tmp_path: Path) -> None:
+    write(tmp_path, study(sdpa=90, checkpoint=50, mixed=94))
+    assert find_reference(tmp_path, CONTEXT, POINT) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("parts", "name"),
+    [
+        ({"attention_scores": 9}, "attention"),
+        ({"activations": 9}, "activations"),
+        ({"optimizer_states": 9}, "parameters"),
+        ({"held": 9}, "fragmentation"),
+    ],
+)
+def test_targets_are_parts_of_the_peak(parts: dict[str, int], name: str) -> None:
+    targets = target_shares(memory(**parts))
+    assert targets[name] == 9
+    assert sum(targets.values()) == 9

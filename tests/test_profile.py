@@ -1,10 +1,14 @@
-"""scripts/profile: its folder, its report, and what it says when something is wrong."""
+"""scripts/profile: its runs, saved profiles, and files."""
 
+from __future__ import annotations
+
+import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tinyllama_tools.data.profiles import BadProfileError, read_profile
 from tinyllama_tools.data.programs import TrainingError
 from tinyllama_tools.models.roofline import (
     COMPUTE_BOUND,
@@ -14,8 +18,9 @@ from tinyllama_tools.models.roofline import (
 )
 from tinyllama_tools.profile import command as profile
 from tinyllama_tools.profile.command import parse_options, program_options, warnings_in
+from tinyllama_tools.profile.page import component_sides, operator_sides, pair_up
 from tinyllama_tools.profile.tables import profiler_overheads, read_profile_set
-from training_stand_in import PlayedProgram, made_up_summary
+from training_stand_in import ALL_PROFILERS, PlayedProgram, made_up_summary, write_profile
 
 REPORT = "performance_summary_report.md"
 SECTIONS = (
@@ -309,3 +314,175 @@ def test_help_names_every_option(project_root: Path) -> None:
     found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     for option in vars(parse_options([])):
         assert f"--{option.replace('_', '-')}" in found.stdout
+
+
+@pytest.mark.parametrize("part", ["", "pytorch_profiling", "memory_analysis", "baseline_training"])
+def test_existing_profiles_are_reported_again(tmp_path: Path, part: str) -> None:
+    folder, out = profiled(tmp_path, "p"), tmp_path / "detailed"
+    options = ("--analyze-existing", str(folder / part), "--generate-report")
+    assert run(tmp_path, *options, "--output-dir", str(out)) == 0
+    report = (out / REPORT).read_text()
+    if not part:
+        assert report == (folder / REPORT).read_text()
+    assert ("aten::mm" in report) == (part in {"", "pytorch_profiling"})
+
+
+def test_one_run_with_all_profilers_is_reported_too(tmp_path: Path, capsys) -> None:  # noqa: ANN001
+    folder = write_profile(tmp_path / "one", made_up_summary())
+    assert run(tmp_path, "--analyze-existing", str(folder)) == 0
+    report = capsys.readouterr().out
+    assert "Not measured" not in report
+    assert not (folder / REPORT).exists()
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        "profile_runs.json",
+        "baseline_training/performance_summary.json",
+        "memory_analysis/performance_summary.json",
+        "performance_summary.json",
+    ],
+)
+@pytest.mark.parametrize("way", ["removed", "cut", "other section"])
+def test_a_damaged_profile_is_refused(tmp_path: Path, spoiled: str, way: str, capsys) -> None:  # noqa: ANN001
+    folder = profiled(tmp_path, "p")
+    path = folder / spoiled
+    if way == "removed":
+        path.unlink()
+    elif way == "cut":
+        path.write_text(path.read_text()[:100])
+    else:
+        document = json.loads(path.read_text())
+        for key in ("summary", "runs"):
+            document.pop(key, None)
+        path.write_text(json.dumps(document))
+    before = contents(folder)
+    assert run(tmp_path, "--analyze-existing", str(folder), "--generate-report") == 2
+    assert spoiled in capsys.readouterr().err
+    assert contents(folder) == before
+
+
+def test_a_profiler_that_recorded_nothing_is_named(tmp_path: Path, capsys) -> None:  # noqa: ANN001
+    folder = profiled(tmp_path, "p")
+    write_profile(folder / "memory_analysis", made_up_summary(profilers=()))
+    assert run(tmp_path, "--analyze-existing", str(folder)) == 2
+    assert "memory_analysis: its summary has no 'memory' section" in capsys.readouterr().err
+
+
+def test_a_folder_outside_is_not_followed(tmp_path: Path, capsys) -> None:  # noqa: ANN001
+    folder = profiled(tmp_path, "p")
+    path = folder / "profile_runs.json"
+    path.write_text(path.read_text().replace('"memory_analysis"', '"../elsewhere"'))
+    assert run(tmp_path, "--analyze-existing", str(folder)) == 2
+    assert "outside" in capsys.readouterr().err
+
+
+def test_two_versions_side_by_side(tmp_path: Path, capsys) -> None:  # noqa: ANN001
+    a, b = profiled(tmp_path, "v1"), profiled(tmp_path, "v2", "--variant", "fused")
+    capsys.readouterr()
+    out = tmp_path / "out"
+    assert run(tmp_path, "--compare", str(a), str(b), "--output-dir", str(out)) == 0
+    text = capsys.readouterr().out
+    assert text == (out / "comparison_report.md").read_text()
+    core = next(line for line in text.splitlines() if line.startswith("| attention/core"))
+    assert core.rstrip(" |").endswith("2.00x")
+    assert "Not the same work" not in text
+    assert run(tmp_path, "--compare", str(a), str(profiled(tmp_path, "v3", "--seq-len", "64"))) == 0
+    assert "- seq_len: 128 against 64" in capsys.readouterr().out
+
+
+def test_pairs_of_operators_and_components() -> None:
+    first = made_up_summary()["operators"]
+    second = made_up_summary(variant="sdpa")["operators"]
+    second["table"] = [row for row in second["table"] if row["name"] != "aten::neg"]
+    pairs = {p.name: p for p in pair_up(operator_sides(first), operator_sides(second))}
+    assert pairs["aten::bmm"].speedup == pytest.approx(2)
+    assert pairs["aten::neg"].b is None
+    assert pairs["aten::neg"].saved_seconds > 0
+    components = pair_up(component_sides(first), component_sides(second))
+    assert components[0].name == "attention/core"
+    assert components[0].speedup == pytest.approx(2)
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(BadProfileError) as error:
+        read_profile(folder)
+    text = str(error.value)
+    assert str(folder / "performance_summary.json") in text
+    assert "profile again" in text
+    return text
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+@pytest.mark.parametrize("profilers", [(), *[(name,) for name in ALL_PROFILERS], ALL_PROFILERS])
+def test_reads_what_was_written(tmp_path: Path, profilers: tuple[str, ...], gpu: bool) -> None:
+    summary = made_up_summary(profilers=profilers, gpu=gpu)
+    profile = read_profile(write_profile(tmp_path / "p", summary))
+    assert profile.summary == summary
+    on = {name for name in ALL_PROFILERS if getattr(profile, name) is not None}
+    assert on == set(profilers)
+
+
+def test_a_captured_step_has_no_phases(tmp_path: Path) -> None:
+    changes = {f"summary.average_{phase}_seconds": None for phase in ("forward", "backward")}
+    changes |= {"summary.breakdown.forward.percent": None, "steps.0.forward_seconds": None}
+    read_profile(write_profile(tmp_path, made_up_summary(changes)))
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    assert "cannot be read: No such file" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 200, 5000])
+def test_a_file_that_ends_too_early(tmp_path: Path, keep: int) -> None:
+    path = write_profile(tmp_path, made_up_summary()) / "performance_summary.json"
+    path.write_text(path.read_text()[:keep])
+    assert "is no JSON" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"[" * 100_000])
+def test_a_file_that_is_something_else(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "performance_summary.json").write_bytes(content)
+    refusal(tmp_path)
+
+
+def test_a_number_that_json_has_not(tmp_path: Path) -> None:
+    write_profile(tmp_path, made_up_summary({"summary.final_loss": float("nan")}))
+    assert "NaN" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"schema_version": 2}, "schema_version is 2, must be 1"),
+        ({"program": "other"}, "program"),
+        ({"operators.table.0.calls": "many"}, "operators.table[0].calls"),
+        ({"summary.samples_per_second": -1}, "summary.samples_per_second"),
+        ({"configuration.batch_size": 0}, "configuration.batch_size"),
+        ({"flops.computational_intensity.memory_bound_vs_compute_bound": "both"}, "both"),
+        ({"operators.components": {}}, "operators.components"),
+    ],
+)
+def test_a_wrong_value(tmp_path: Path, changes: dict[str, object], words: str) -> None:
+    write_profile(tmp_path, made_up_summary(changes))
+    assert words in refusal(tmp_path)
+
+
+def test_a_missing_key(tmp_path: Path) -> None:
+    summary = made_up_summary()
+    del summary["memory"]["peak_bytes"]
+    (tmp_path / "performance_summary.json").write_text(json.dumps(summary))
+    assert "memory: 'peak_bytes' is a required property" in refusal(tmp_path)
+
+
+def test_an_unknown_key(tmp_path: Path) -> None:
+    summary = made_up_summary()
+    summary["memory"]["peak_MiB"] = 5
+    (tmp_path / "performance_summary.json").write_text(json.dumps(summary))
+    assert "memory: Additional properties are not allowed ('peak_MiB'" in refusal(tmp_path)
+
+
+def test_a_list(tmp_path: Path) -> None:
+    (tmp_path / "performance_summary.json").write_text(json.dumps([made_up_summary()]))
+    assert "holds no object" in refusal(tmp_path)

@@ -1,15 +1,20 @@
-"""scripts/study on a made-up machine: its plan, its files, its tables."""
+"""scripts/study: its sizes, earlier studies, interruptions."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from noted_waits import noting_waits
 from study_runs import folders, page, run_study
 from study_stand_in import GIB, PlayedPredictor
 from tinyllama_tools.study.command import main, parse_options
@@ -17,7 +22,7 @@ from tinyllama_tools.study.page import short_count
 from tinyllama_tools.study.size_predictions import Question
 from tinyllama_tools.study.training import Rate, Settings, last_step_line, plan_sizes, sample_batch
 from training_figures import Figures
-from training_stand_in import PlayedProgram
+from training_stand_in import PlayedProgram, set_key
 
 # The workshop's own lines (walkthrough, chapter 6.3, step 4).
 SHELL_LOOPS = """\
@@ -246,3 +251,199 @@ def test_bad_options_are_named(bad: list[str], capsys: pytest.CaptureFixture[str
         parse_options(bad)
     assert ended.value.code == 2
     assert bad[-1].rpartition("=")[2] in capsys.readouterr().err
+
+
+def test_earlier_sizes_join_the_table_where_the_settings_agree(tmp_path: Path) -> None:
+    run_study(tmp_path, "tiny")
+    next(tmp_path.glob("performance_study_*")).unlink()
+    run_study(tmp_path, "small")
+    text = page(tmp_path)
+    assert "| tiny " in text and "From earlier studies" in text
+    next(tmp_path.glob("performance_study_*")).unlink()
+    run_study(tmp_path, "medium", "--variant=sdpa", "--max-minutes=1e6")
+    assert "| tiny " not in page(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"context.threads": 64}, {"context.device.name": "Another CPU"}]
+)
+def test_earlier_sizes_of_another_machine_stay_out(
+    tmp_path: Path, changes: Mapping[str, object]
+) -> None:
+    run_study(tmp_path, "tiny", program=PlayedProgram(changes=changes))
+    next(tmp_path.glob("performance_study_*")).unlink()
+    run_study(tmp_path, "small")
+    assert "| tiny " not in page(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"summary.steps_completed": 3, "summary.final_loss": None, "steps.2.loss": None},
+        {"summary.final_loss": None},
+        {"summary.steps_completed": 49, "summary.interrupted": True},
+    ],
+)
+def test_an_earlier_run_that_did_not_finish_stays_out(
+    tmp_path: Path, changes: Mapping[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_study(tmp_path, "tiny")
+    next(tmp_path.glob("performance_study_*")).unlink()
+    file = folders(tmp_path)[0] / "performance_summary.json"
+    summary = json.loads(file.read_text())
+    for key, value in changes.items():
+        set_key(summary, key, value)
+    file.write_text(json.dumps(summary))
+    capsys.readouterr()
+    assert run_study(tmp_path, "tiny", "--dry-run") == 0
+    assert "no time is expected" in capsys.readouterr().out
+    run_study(tmp_path, "small")
+    assert "| tiny " not in page(tmp_path)
+
+
+def test_an_earlier_run_without_average_predicts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_study(tmp_path, "tiny")
+    file = folders(tmp_path)[0] / "performance_summary.json"
+    summary = json.loads(file.read_text())
+    summary["summary"]["average_step_seconds"] = None
+    file.write_text(json.dumps(summary))
+    capsys.readouterr()
+    assert run_study(tmp_path, "tiny", "--dry-run") == 0
+    assert "no time is expected" in capsys.readouterr().out
+
+
+def test_a_dry_run_expects_the_rate_of_earlier_studies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_study(tmp_path, "tiny", "small")
+    rate = (
+        Figures(8, 256, "small").flops
+        / json.loads((folders(tmp_path)[0] / "performance_summary.json").read_text())["summary"][
+            "average_step_seconds"
+        ]
+    )
+    capsys.readouterr()
+    roomy = PlayedPredictor(64 * GIB)
+    assert run_study(tmp_path, "small", "medium", "--dry-run", predictor=roomy) == 0
+    said = capsys.readouterr().out
+    assert f"Expected from {rate / 1e9:,.1f} GFLOP/s attained in performance_results_small" in said
+    assert "on Made-up CPU" in said
+    assert "more than --max-minutes 15" in next(x for x in said.split("\n") if "| medium" in x)
+    assert run_study(tmp_path, "small", "--dry-run", "--dtype=bf16") == 0
+    assert "no time is expected" in capsys.readouterr().out
+
+
+TESTS = Path(__file__).resolve().parent
+# Plays one run at once; a run of small with all its steps waits for Ctrl-C, then ends as the
+# training program does: with its summary written and status 130.
+TRAIN = """\
+#!{python}
+import json, signal, sys, time
+from pathlib import Path
+sys.path[:0] = [{tests!r}, {scripts!r}]
+from training_stand_in import PlayedProgram
+options = sys.argv[1:]
+folder = Path(next(o for o in options if o.startswith("--output-dir=")).partition("=")[2])
+def play(steps=()):
+    print(PlayedProgram().run([*options, *steps], folder).output, end="")
+if "--size=small" in options and "--num-steps=7" in options:
+    def end(*_):
+        play(["--num-steps=4"])
+        sys.exit(130)
+    signal.signal(signal.SIGINT, end)
+    print("Step 1/7: Loss = 6.9", flush=True)
+    time.sleep(60)
+play()
+"""
+BENCH = """\
+#!/bin/sh
+cat <<'END'
+{answer}
+END
+"""
+
+
+def dry_run_answer() -> str:
+    """What the suite says of a step of tiny and of small: its costs, as far as they matter."""
+    steps = {
+        "tiny/f32/batch:8/seq:128": (2873600, 17_678_991_360),
+        "small/f32/batch:8/seq:256": (20890112, 276_070_000_000),
+    }
+    others = ("causal_flops", "hardware_flops", "elementwise_flops", "bytes")
+    cases = [
+        {
+            "name": f"full_step/train/baseline/{shape}",
+            "parameters": parameters,
+            "model_flops": flops,
+            **dict.fromkeys(others, 1),
+            "predicted_memory_bytes": 2**27,
+            "fits": True,
+            "reason": "",
+        }
+        for shape, (parameters, flops) in steps.items()
+    ]
+    budget = {"memory_budget_bytes": 2**34, "memory_budget_source": "free on the device"}
+    return json.dumps(budget | {"cases": cases})
+
+
+def heed_signals() -> None:
+    """The tests themselves may run where these are ignored, and so a program of theirs."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def write_program(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def wait_for(log: Path, text: str) -> None:
+    for _ in range(1200):
+        if log.exists() and text in log.read_text():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{text} never came: {log.read_text() if log.exists() else 'no log'}")
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_being_asked_to_end_keeps_what_is_measured(tmp_path: Path, by: signal.Signals) -> None:
+    """By a signal to the study alone, as a batch system sends it."""
+    scripts = str(TESTS.parent / "scripts")
+    programs = tmp_path / "build"
+    programs.mkdir()
+    train = TRAIN.format(python=sys.executable, tests=str(TESTS), scripts=scripts)
+    write_program(programs / "benchmarks/tiny_llama_train", train)
+    write_program(programs / "benchmarks/tiny_llama_bench", BENCH.format(answer=dry_run_answer()))
+    results, said, waits = tmp_path / "results", tmp_path / "said", tmp_path / "waits"
+    code = "from tinyllama_tools.study.command import main\nraise SystemExit(main())"
+    command = [sys.executable, "-c", noting_waits(waits) + code, "tiny", "small", "--grid=off"]
+    with said.open("w") as stream:
+        process = subprocess.Popen(
+            [*command, "--num-steps=7", f"--results={results}", f"--build-folder={programs}"],
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONPATH": scripts},
+            start_new_session=True,
+            preexec_fn=heed_signals,
+        )
+        wait_for(said, "Problem Size: SMALL")
+        log = next_log(results)
+        wait_for(log, "Step 1/7")
+        wait_for(waits, f"--output-dir={log.parent}")
+        process.send_signal(by)
+        status = process.wait(30)
+    text = said.read_text()
+    assert status == 130, text
+    (page,) = results.glob("performance_study_*.md")
+    assert "| tiny " in page.read_text()
+    assert "- small: interrupted after 4 of 7 steps" in page.read_text()
+    assert (log.parent / "performance_summary.json").is_file()
+    assert "Next steps:" in text
+
+
+def next_log(results: Path) -> Path:
+    (folder,) = results.glob("performance_results_small_*")
+    return folder / "training_output.log"

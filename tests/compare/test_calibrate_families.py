@@ -1,4 +1,4 @@
-"""Resampled A/A families: the judge keeps its rate, and one that is broken is found out."""
+"""Families of drawn blocks: their intervals, attribution, and one try of the comparison."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from calibrated_machine import PARTS, case_name, seconds, write_recording
+from scipy.stats import binom
 
 from tinyllama_tools.calibrate import draws as simulated_families
-from tinyllama_tools.calibrate.command import autocorrelation, document_standing, simulated_rows
+from tinyllama_tools.calibrate.command import (
+    autocorrelation,
+    document_standing,
+    fraction_inside,
+    simulated_rows,
+)
 from tinyllama_tools.calibrate.draws import (
     CHUNK,
     IN_ORDER,
@@ -27,23 +35,29 @@ from tinyllama_tools.calibrate.draws import (
     drawing_words,
     false_alarms,
     has_enough_blocks,
+    lower_bound,
     simulate,
+    upper_bound,
 )
 from tinyllama_tools.calibrate.rates import (
     BROKEN,
     HELD,
     IN_ALL,
+    NOBODY,
     NOT_SHOWN,
     Effort,
     Rule,
+    attribution_rate,
     false_alarm_row,
     recorded_rows,
     simulated_row,
     standing,
 )
 from tinyllama_tools.calibrate.rates import rows_together as together
+from tinyllama_tools.calibrate.record import read_recordings
+from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.stats.looks import Block, BlockSummary, judge_family, summarise
-from tinyllama_tools.stats.verdicts import Design
+from tinyllama_tools.stats.verdicts import Design, plan_design
 
 # loose, so that a few hundred families are enough
 RULE = Rule(alpha=0.05, margin=0.03, looks=2)
@@ -313,3 +327,92 @@ def test_tossing_sides_turns_the_log_ratios_of_about_half_of_the_blocks() -> Non
 def test_an_unknown_scenario_is_named_with_those_there_are() -> None:
     with pytest.raises(ValueError, match="'weather': must be one of drift, spikes"):
         simulate("weather", cases=1, blocks=2)
+
+
+@pytest.mark.parametrize(("count", "trials"), [(0, 50), (1, 7), (4, 10_000), (19, 20)])
+def test_at_the_upper_bound_so_few_have_a_chance_of_one_in_twenty(count: int, trials: int) -> None:
+    bound = upper_bound(count, trials)
+    assert binom.cdf(count, trials, bound) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(("count", "trials"), [(1, 7), (57, 100), (20, 20)])
+def test_at_the_lower_bound_so_many_have_a_chance_of_one_in_twenty(count: int, trials: int) -> None:
+    bound = lower_bound(count, trials)
+    assert binom.sf(count - 1, trials, bound) == pytest.approx(0.05)
+
+
+def test_four_of_ten_thousand_families_show_one_in_a_thousand_and_five_do_not() -> None:
+    assert upper_bound(4, 10_000) <= 1e-3 < upper_bound(5, 10_000)
+
+
+def test_ends() -> None:
+    assert lower_bound(0, 9) == 0
+    assert upper_bound(9, 9) == 1
+
+
+def test_the_interval_leaves_half_of_five_percent_on_either_side() -> None:
+    low, high = Share(30, 200).interval
+    assert binom.cdf(30, 200, high) == pytest.approx(0.025)
+    assert binom.sf(29, 200, low) == pytest.approx(0.025)
+    assert low < Share(30, 200).value < high
+
+
+@pytest.mark.parametrize(("count", "trials"), [(-1, 5), (6, 5), (0, 0)])
+def test_impossible_counts_are_refused(count: int, trials: int) -> None:
+    with pytest.raises(ValueError, match=f"{count} of {trials}"):
+        Share(count, trials)
+
+
+def test_impossible_confidence_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"1\.5"):
+        upper_bound(1, 2, 1.5)
+
+
+DESIGN = plan_design(7, alpha=0.01, looks=2)
+
+
+def recorded(tmp_path: Path, **slowed: float) -> PairedBlocks:
+    write_recording(tmp_path / "r.jsonl", 30, slowed)
+    return read_recordings([tmp_path / "r.jsonl"]).blocks
+
+
+def test_a_slower_ffn_is_blamed_for_the_slower_step(tmp_path: Path) -> None:
+    inside = 0.05 * seconds({})["full_step"] / (4 * PARTS["ffn"][0])
+    blocks = recorded(tmp_path, ffn=inside)
+    rate = attribution_rate(blocks, "ffn", DESIGN, budget=1e6, tries=12, seed=1)
+    assert rate.change == pytest.approx(0.05, abs=0.01)
+    assert rate.found.value == 1
+    assert rate.attributed.value == 1
+    assert rate.culprits == {"ffn": 12}
+
+
+def test_blaming_another_part_does_not_count(tmp_path: Path) -> None:
+    blocks = recorded(tmp_path, ffn=0.2)
+    rate = attribution_rate(blocks, "attention", DESIGN, budget=1e6, tries=6, seed=1)
+    assert rate.found.value == 1
+    assert rate.attributed.count == 0
+
+
+def test_a_step_that_did_not_change_is_not_found(tmp_path: Path) -> None:
+    rate = attribution_rate(recorded(tmp_path), "ffn", DESIGN, budget=1e6, tries=6, seed=1)
+    assert rate.found.count == rate.attributed.count == 0
+    assert rate.culprits.total() == 0
+    assert NOBODY not in rate.culprits
+
+
+def test_without_a_step_there_is_nothing_to_attribute(tmp_path: Path) -> None:
+    blocks = recorded(tmp_path).only([case_name("ffn")])
+    with pytest.raises(ValueError, match="0 cases of full_step"):
+        attribution_rate(blocks, "ffn", DESIGN, budget=1, tries=1)
+
+
+def test_the_fraction_of_a_part_is_what_changes_the_step_by_five_percent(tmp_path: Path) -> None:
+    quiet = recorded(tmp_path)
+    fraction = fraction_inside(quiet, "ffn", 0.05)
+    assert seconds({"ffn": fraction})["full_step"] == pytest.approx(
+        1.05 * seconds({})["full_step"], rel=0.01
+    )
+    with pytest.raises(BadInputError, match="too small a part"):
+        fraction_inside(quiet, "embedding", 2.0)
+    with pytest.raises(BadInputError, match="rotary: not recorded"):
+        fraction_inside(quiet, "rotary", 0.05)

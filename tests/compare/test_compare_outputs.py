@@ -1,25 +1,43 @@
-"""What people and programs read of a comparison, all from one value."""
+"""What a comparison says: counters, attribution, and every output."""
 
 from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from stored_samples import EMBEDDING, FFN, LOSS, NORM, STEP, every_outcome
+from compare_run import document_of, run
+from stored_samples import (
+    ATTENTION,
+    BLOCK,
+    EMBEDDING,
+    FFN,
+    LOSS,
+    NORM,
+    OPTIMIZER,
+    STEP,
+    TIMES,
+    every_outcome,
+)
 
 from chromium import Chromium, chromium, served
 from tinyllama_tools.compare.comparison import (
     HEADLINE,
+    KINDS,
     REGRESSIONS_ONLY,
     ComparedCase,
     Comparison,
     Gate,
     Interval,
+    attributions,
     compare_counters,
+    counter_change,
+    layers_by_size,
 )
 from tinyllama_tools.compare.output import (
     change_text,
@@ -33,7 +51,12 @@ from tinyllama_tools.compare.output import (
     verdict_sentence,
     write_comparison,
 )
-from tinyllama_tools.stats.verdicts import Outcome
+from tinyllama_tools.core.app import PROJECT
+from tinyllama_tools.data.names import parse_case_name
+from tinyllama_tools.data.parts import Parts, parts_of
+from tinyllama_tools.data.programs import OWN_KEYS
+from tinyllama_tools.stats.looks import BlockSummary
+from tinyllama_tools.stats.verdicts import Outcome, fewest_blocks
 
 __all__ = ["chromium"]
 GOLDEN = Path(__file__).with_name("comparison.golden.txt")
@@ -252,3 +275,249 @@ def test_the_page_shows_where_an_interval_lies() -> None:
     assert '<i style="left:0.0%' in page
     assert "prefers-color-scheme: dark" in page
     assert 'name="viewport"' in page
+
+
+@pytest.mark.parametrize("name", ["peak_memory_MiB", "allocations", "operators", "kernels"])
+def test_the_least_growth_of_a_deterministic_counter_is_worse(name: str) -> None:
+    change = counter_change(name, 1000.0, 1000.0000001)
+    assert change.exact
+    assert change.worse
+    assert not change.better
+    assert not counter_change(name, 1000.0, 999.0).worse
+    assert counter_change(name, 1000.0, 999.0).better
+    same = counter_change(name, 1000.0, 1000.0)
+    assert not (same.worse or same.better)
+
+
+@pytest.mark.parametrize("name", ["TFLOPS", "MFU_percent", "MFU_causal_percent", "GB_per_second"])
+def test_rates_are_worse_when_they_fall_and_are_not_exact(name: str) -> None:
+    assert counter_change(name, 10.0, 9.0).worse
+    assert not counter_change(name, 10.0, 11.0).worse
+    assert counter_change(name, 10.0, 11.0).better
+    assert not counter_change(name, 10.0, 9.0).exact
+
+
+def test_scratch_of_a_library_may_differ_from_run_to_run() -> None:
+    assert not counter_change("library_scratch_MiB", 1.0, 2.0).exact
+
+
+def test_nobody_can_say_that_an_unknown_counter_got_worse() -> None:
+    change = counter_change("of_tomorrow", 1.0, 2.0)
+    assert not (change.worse or change.better)
+    assert not change.exact
+
+
+def test_a_counter_that_varies_within_a_side_is_not_exact() -> None:
+    (change,) = compare_counters({"allocations": 1.0}, {"allocations": 2.0}, {"allocations"})
+    assert not change.exact
+
+
+def test_the_ones_that_matter_come_first_and_those_that_a_side_lacks_are_there() -> None:
+    base = {"operators": 1.0, "zeta": 1.0, "samples_per_second": 1.0, "kernels": 5.0}
+    new = {"zeta": 1.0, "samples_per_second": 1.0, "operators": 1.0, "bytes": 1.0}
+    changes = {change.name: change for change in compare_counters(base, new)}
+    assert list(changes) == ["samples_per_second", "operators", "kernels", "bytes", "zeta"]
+    assert [name for name, change in changes.items() if change.is_one_sided] == ["kernels", "bytes"]
+    lost, found = changes["kernels"], changes["bytes"]
+    assert (lost.base, lost.new, lost.ratio) == (5.0, None, None)
+    assert (found.base, found.new, found.ratio) == (None, 1.0, None)
+    assert not (lost.worse or lost.better or found.worse or found.better)
+
+
+def test_a_side_without_any_counter_was_not_measured() -> None:
+    assert compare_counters({"operators": 1.0}, {}) == ()
+    assert compare_counters({}, {"operators": 1.0}) == ()
+
+
+def test_a_ratio_over_zero_is_none() -> None:
+    assert counter_change("operators", 0.0, 2.0).ratio is None
+    assert counter_change("operators", 2.0, 3.0).ratio == 1.5
+
+
+def test_every_counter_of_the_schema_is_known() -> None:
+    schema = json.loads((PROJECT / "results/schema.json").read_text(encoding="utf-8"))
+    measured = schema["$defs"]["measured"]["properties"]
+    counters = {n for n, rule in measured.items() if isinstance(rule, dict) and "type" in rule}
+    assert len(counters) > 20
+    assert counters - OWN_KEYS <= KINDS.keys()
+
+
+LAYERS = 4
+
+
+def counts(parts: Parts) -> dict[str, int]:
+    return {part.case: part.count for part in parts.measured}
+
+
+def parts(whole: str, measured: list[str], layers: int | None = LAYERS) -> Parts:
+    name = parse_case_name(whole)
+    assert name is not None
+    return parts_of(name, layers, measured)
+
+
+def at(name: str, variant: str) -> str:
+    return name.replace("/baseline/", f"/{variant}/")
+
+
+def blocks(
+    seconds: float, slowdown: float, generator: np.random.Generator, count: int = 20
+) -> list[BlockSummary]:
+    logs = math.log1p(slowdown) + generator.normal(0, 0.01, count)
+    return [BlockSummary(x, 0.003, seconds, seconds * math.exp(x)) for x in logs]
+
+
+def slowed(ffn: float, step: float, count: int = 20) -> dict[str, list[BlockSummary]]:
+    generator = np.random.default_rng(7)
+    change = {FFN: ffn, STEP: step}
+    return {n: blocks(s, change.get(n, 0.0), generator, count) for n, s in TIMES.items()}
+
+
+def test_a_step_is_its_layers_and_what_is_around_them() -> None:
+    found = parts(STEP, list(TIMES))
+    assert counts(found) == {
+        EMBEDDING: 1,
+        ATTENTION: LAYERS,
+        FFN: LAYERS,
+        NORM: 2 * LAYERS + 1,
+        LOSS: 1,
+        OPTIMIZER: 1,
+    }
+    assert found.missing == ()
+
+
+def test_the_parts_of_a_step_add_up_to_its_time() -> None:
+    total = sum(TIMES[part.case] * part.count for part in parts(STEP, list(TIMES)).measured)
+    assert total == pytest.approx(TIMES[STEP], rel=0.01)
+
+
+def test_the_block_stands_in_where_a_part_of_the_layer_is_missing() -> None:
+    measured = [STEP, BLOCK, ATTENTION, NORM, EMBEDDING]
+    found = parts(STEP, measured)
+    assert counts(found) == {EMBEDDING: 1, BLOCK: LAYERS, NORM: 1}
+    assert found.missing == (LOSS, OPTIMIZER)
+
+
+def test_missing_parts_are_named() -> None:
+    found = parts(STEP, [STEP, FFN])
+    assert counts(found) == {FFN: LAYERS}
+    assert found.missing == (EMBEDDING, ATTENTION, NORM, LOSS, OPTIMIZER)
+
+
+def test_a_block_and_an_attention_have_parts_of_their_pass() -> None:
+    forward = [name.replace("forward_backward", "forward") for name in (FFN, ATTENTION, NORM)]
+    block = BLOCK.replace("forward_backward", "forward")
+    assert counts(parts(block, [*forward, FFN])) == dict(zip(forward, (1, 1, 2), strict=True))
+    rotary = ATTENTION.replace("attention", "rotary")
+    assert counts(parts(ATTENTION, [rotary])) == {rotary: 1}
+    assert parts(FFN, list(TIMES)) == Parts((), ())
+
+
+def test_the_parts_of_a_model() -> None:
+    model = STEP.replace("full_step/train", "model/forward_backward")
+    assert OPTIMIZER not in counts(parts(model, list(TIMES)))
+    assert counts(parts(model, list(TIMES)))[LOSS] == 1
+    with_loss = model.replace("forward_backward", "forward_loss")
+    forward = [name.replace("forward_backward", "forward") for name in (FFN, LOSS)]
+    assert counts(parts(with_loss, forward)) == dict(zip(forward, (LAYERS, 1), strict=True))
+    logits = model.replace("forward_backward", "forward")
+    assert counts(parts(logits, forward)) == {forward[0]: LAYERS}
+
+
+def test_a_part_that_the_variant_leaves_alone_was_measured_as_the_baseline() -> None:
+    step = at(STEP, "qkv+fused_norm")
+    measured = [at(ATTENTION, "qkv+fused_norm"), at(NORM, "qkv+fused_norm"), FFN, NORM, ATTENTION]
+    assert counts(parts(step, measured)) == {
+        at(ATTENTION, "qkv+fused_norm"): LAYERS,
+        FFN: LAYERS,
+        at(NORM, "qkv+fused_norm"): 2 * LAYERS + 1,
+    }
+
+
+def test_a_part_that_the_variant_changes_is_not_replaced_by_the_baseline() -> None:
+    for variant in ("qkv", "fused", "optimized"):
+        found = parts(at(STEP, variant), [ATTENTION, EMBEDDING])
+        assert counts(found) == {EMBEDDING: 1}
+        assert at(ATTENTION, variant) in found.missing
+
+
+def test_a_checkpointed_layer_is_only_its_block() -> None:
+    step, block = at(STEP, "checkpoint"), at(BLOCK, "checkpoint")
+    assert counts(parts(step, [block, ATTENTION, FFN])) == {block: LAYERS}
+    assert parts(block, [ATTENTION, FFN, NORM]) == Parts((), ())
+
+
+def test_without_the_number_of_layers_a_step_has_no_parts() -> None:
+    assert parts(STEP, list(TIMES), None) == Parts((), ())
+
+
+def test_a_slowdown_of_the_ffn_is_put_down_to_it() -> None:
+    share = 4 * TIMES[FFN] / TIMES[STEP]
+    found = attributions(slowed(0.05 / share, 0.05), layers_by_size())[STEP]
+    assert found.culprit == FFN
+    assert found.parts[0].case == FFN
+    assert found.parts[0].share == pytest.approx(1.0, abs=0.15)
+    assert abs(found.unexplained) < 0.15
+
+
+def test_a_slowdown_outside_all_parts_has_no_culprit() -> None:
+    found = attributions(slowed(0.0, 0.05), layers_by_size())[STEP]
+    assert found.culprit is None
+    assert found.unexplained == pytest.approx(1.0, abs=0.2)
+
+
+def test_layers_are_those_of_the_problem_sizes() -> None:
+    assert layers_by_size()["tiny"] == LAYERS
+
+
+def test_single_blocks_and_steps_that_did_not_change_are_left_out() -> None:
+    assert attributions(slowed(0.15, 0.05, count=1), layers_by_size()) == {}
+    cases = slowed(0.15, 0.05)
+    cases[STEP] = [BlockSummary(0.0, 0.0, 0.09, 0.09)] * 5
+    assert STEP not in attributions(cases, layers_by_size())
+
+
+def test_a_training_step_is_its_phases() -> None:
+    generator = np.random.default_rng(3)
+    cases = {
+        "training/step": blocks(0.1, 0.1, generator),
+        "training/forward": blocks(0.03, 0.0, generator),
+        "training/backward": blocks(0.06, 1 / 6, generator),
+        "training/optimizer": blocks(0.01, 0.0, generator),
+    }
+    found = attributions(cases, {})["training/step"]
+    assert found.culprit == "training/backward"
+    assert found.missing == ()
+
+
+NAME = "ffn/forward_backward/baseline/tiny/f32/batch:8/seq:128"
+ALPHA, LOOKS = 0.05, 1
+# one thread, so that other work on the machine has a processor of its own
+SHORT = ["--components=ffn", "--passes=forward_backward", "--device=cpu", "--threads=1"]
+SHORT += [f"--alpha={ALPHA}", f"--looks={LOOKS}", "--pairs=4"]
+# far beyond what other work on the machine makes of it
+TWICE_ITS_TIME = "--slow-new=^ffn/=1"
+
+
+def judged(status: int, cases: dict[str, dict[str, object]], output: Path) -> dict[str, object]:
+    """The case, once it is sure that it was measured and judged at its only look."""
+    assert list(cases) == [NAME]
+    case = cases[NAME]
+    assert document_of(output)["exit_status"] == status
+    assert case["blocks"] == fewest_blocks(1, ALPHA, LOOKS)
+    return case
+
+
+def test_a_build_compared_with_itself_passes(bench_program: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    status, cases = run(bench_program, bench_program, output, *SHORT, "--margin=0.2", quick=False)
+    assert status == 0
+    assert judged(status, cases, output)["outcome"] in {"same", "unclear"}
+
+
+def test_a_build_slowed_on_purpose_fails(bench_program: Path, tmp_path: Path) -> None:
+    """Both sides are one program, so that nothing but the slowdown can be what fails."""
+    output = tmp_path / "out"
+    slow = [*SHORT, TWICE_ITS_TIME]
+    status, cases = run(bench_program, bench_program, output, *slow, quick=False)
+    assert status == 1
+    assert judged(status, cases, output)["outcome"] == "slower"

@@ -1,24 +1,36 @@
-"""The history's file: nothing in it can be changed, and what is not a history is named."""
+"""The history: its store, change points, page and command."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from history_samples import CASE, OTHER_CASE, entry, result_document, write_result
 
+from chromium import Chromium, Page, chromium
 from tinyllama_tools.core.app import PROJECT, BadInputError
+from tinyllama_tools.history import command
 from tinyllama_tools.history import store as result_file
+from tinyllama_tools.history.change_points import (
+    FEWEST_FILES,
+    ChangePoint,
+    change_indices,
+    find_change_points,
+)
+from tinyllama_tools.history.command import ADVISORY, page_of
 from tinyllama_tools.history.store import (
     CaseEntry,
     HistoryStore,
     KnownResultError,
     Machine,
+    ResultEntry,
     commit_time,
     read_entry,
 )
@@ -260,8 +272,8 @@ def test_a_file_without_machine_or_date_is_refused(
 def test_the_time_of_a_commit_comes_from_git(tmp_path: Path) -> None:
     commands = ["init -q", "-c user.name=a -c user.email=b@c commit -q --allow-empty -m x"]
     environment = {"GIT_COMMITTER_DATE": "2026-02-03T04:05:06+02:00", "HOME": str(tmp_path)}
-    for command in commands:
-        subprocess.run(["git", *command.split()], cwd=tmp_path, env=environment, check=True)
+    for words in commands:
+        subprocess.run(["git", *words.split()], cwd=tmp_path, env=environment, check=True)
     head = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=tmp_path, capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -269,3 +281,370 @@ def test_the_time_of_a_commit_comes_from_git(tmp_path: Path) -> None:
     assert commit_time("0" * 40, tmp_path) == ""
     assert commit_time("", tmp_path) == ""
     assert commit_time("HEAD", tmp_path / "none") == ""
+
+
+def noise(kind: str, random: np.random.Generator, files: int) -> np.ndarray:
+    """Logarithms of times without a change."""
+    if kind == "normal":
+        return random.normal(0, 0.05, files)
+    if kind == "heavy tails":
+        return random.standard_t(3, files) * 0.04
+    if kind == "spikes":
+        spiked = random.random(files) < 0.1
+        return random.normal(0, 0.03, files) + spiked * random.exponential(0.4, files)
+    if kind == "two modes":
+        return random.normal(0, 0.01, files) + 0.1 * (random.random(files) < 0.3)
+    values = random.normal(0, 0.03, files)
+    for i in range(1, files):
+        values[i] += 0.3 * values[i - 1]
+    return values
+
+
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [("normal", 6), ("heavy tails", 6), ("spikes", 6), ("two modes", 6), ("neighbours", 16)],
+)
+def test_noise_rarely_makes_a_change(kind: str, most: int) -> None:
+    """300 series: 6 is beyond what a rate of 1 in 100 gives in 95 of 100 tries; 16 of 3 to 4."""
+    random = np.random.default_rng(7)
+    lengths = [12, 20, 50] * 100
+    found = sum(bool(change_indices(np.exp(noise(kind, random, n)).tolist())) for n in lengths)
+    assert found <= most
+
+
+@pytest.mark.parametrize(("shift", "least"), [(0.2, 98), (0.1, 65)])
+def test_a_change_is_found_where_it_is(shift: float, least: int) -> None:
+    """Twenty files of 4 % scatter, 100 series."""
+    random = np.random.default_rng(8)
+    step = np.repeat([0.0, shift], 10)
+    found = [change_indices(np.exp(step + random.normal(0, 0.04, 20)).tolist()) for _ in range(100)]
+    assert sum(any(abs(i - 10) <= 2 for i in indices) for indices in found) >= least
+
+
+def test_a_gain_and_a_loss_in_one_series() -> None:
+    steps = np.repeat([0.0, -0.3, 0.1], 10)
+    values = np.exp(steps + np.random.default_rng(9).normal(0, 0.02, 30))
+    assert change_indices(values.tolist()) == [10, 20]
+
+
+def test_one_bad_file_is_no_change() -> None:
+    seconds = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0, 5.0, 1.0, 1.01, 0.99, 1.0, 1.01]
+    assert change_indices(seconds) == []
+
+
+def test_changes_below_the_margin_are_left_out() -> None:
+    seconds = [1.0] * 10 + [1.02] * 10
+    assert change_indices(seconds, margin=0.03) == []
+    assert change_indices(seconds, margin=0.01) == [10]
+
+
+def test_too_few_files_have_no_change() -> None:
+    half = FEWEST_FILES // 2
+    seconds = [1.0] * half + [2.0] * (FEWEST_FILES - half)
+    assert change_indices(seconds[1:]) == []
+    seconds = [value * (1 + 1e-3 * i) for i, value in enumerate(seconds)]
+    assert change_indices(seconds) == [half]
+
+
+def points_of(path: Path, entries: list[ResultEntry]) -> list[ChangePoint]:
+    with HistoryStore(path / "history.sqlite", create=True) as store:
+        for one in entries:
+            store.add(one)
+        return find_change_points(store.series())
+
+
+def step(index: int) -> dict[str, float]:
+    """0.010 s until day 7, 0.012 s from day 8."""
+    return {CASE: (0.010 if index < 8 else 0.012) * (1 + 1e-3 * (index % 3))}
+
+
+def test_a_point_names_the_commit_and_its_files(tmp_path: Path) -> None:
+    # added in another order than they were committed in
+    (point,) = points_of(tmp_path, [entry(i, step(i)) for i in reversed(range(16))])
+    assert point.case == CASE
+    assert point.after[0].commit.startswith("0008")
+    assert point.before[-1].commit.startswith("0007")
+    assert [r.commit[:4] for r in point.after] == [f"{i:04d}" for i in range(8, 16)]
+    assert point.ratio == pytest.approx(1.2, rel=5e-3)
+    assert point.remark == ""
+
+
+def test_what_else_changed_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    same = [entry(i, step(i), commit="f" * 40) for i in range(16)]
+    (point,) = points_of(tmp_path / "a", same)
+    assert "no commit lies between" in point.remark
+    (tmp_path / "b").mkdir()
+    version = [
+        entry(i, step(i), torch_version="2.13.0" if i < 8 else "2.14.0", dirty=i == 8)
+        for i in range(16)
+    ]
+    (point,) = points_of(tmp_path / "b", version)
+    assert "libtorch 2.13.0 before, 2.14.0 after" in point.remark
+    assert "uncommitted" in point.remark
+
+
+__all__ = ["chromium"]
+CHANGED_AT = 9
+# Results are numbered from 1 in the order of adding.
+BLOCK = ",".join(str(n) for n in range(CHANGED_AT + 1, 17))
+HOSTILE = Machine("</script><b id='hostile'>CPU", "x86-64", 2)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """16 files of one machine, with one change in one of two cases, and 2 files of another."""
+    folder = tmp_path_factory.mktemp("history")
+    with HistoryStore(folder / "history.sqlite", create=True) as store:
+        for index in range(16):
+            wobble = 1 + 1e-3 * (index % 4)
+            changed = 0.012 if index >= CHANGED_AT else 0.010
+            store.add(entry(index, {CASE: changed * wobble, OTHER_CASE: 0.005 * wobble}))
+        for index in range(2):
+            store.add(entry(index, {CASE: 0.1}, machine=HOSTILE))
+        series = store.series()
+    path = folder / "page.html"
+    path.write_text(page_of(series, find_change_points(series)), encoding="utf-8")
+    return path
+
+
+def test_one_file_of_less_than_six_megabytes(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(text.encode()) < 6_000_000
+    assert not re.search(r"<(script|link|img)[^>]*(src|href)=[\"']?(https?:)?//", text)
+    assert text.count("plotly.js v") == 1
+
+
+def test_it_says_that_it_is_advisory(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert ADVISORY in text
+    assert "Change points (advisory)" in text
+
+
+def test_a_change_point_names_its_commit_and_links_to_its_results(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text.count(f'href="#result-{CHANGED_AT + 1}" data-block="{BLOCK}"') == 2
+    assert f"<b>{CHANGED_AT:04d}ababab</b>, between {CHANGED_AT - 1:04d}ababab and" in text
+    for number in range(1, 19):
+        assert f'<tr id="result-{number}">' in text
+
+
+@pytest.fixture(scope="module")
+def opened(page: Path, chromium: Chromium) -> Page:
+    return chromium.open(page.as_uri(), milliseconds=5000)
+
+
+def test_charts_are_drawn_without_an_error(opened: Page) -> None:
+    assert opened.console == []
+    # those in view: the other machine's, which comes first, and the next one
+    assert opened.document.count('data-drawn="yes"') == 2
+    # the markers of every file, and the change of the one case that changed
+    assert opened.document.count('class="point"') == 2 + 16
+    assert re.findall(r'class="annotation-text"[^>]*>([^<]*)<', opened.document) == ["+20.1 %"]
+    assert "too few files for change points" in opened.document
+
+
+def test_names_of_devices_are_text(opened: Page) -> None:
+    assert 'id="hostile"' not in opened.document
+    assert opened.document.count("&lt;b id='hostile'&gt;CPU, x86-64, 2 threads") == 1
+
+
+# Clicks and types, and tells what came of it to the page that it is a frame of.
+INNER = """<script>
+document.querySelector("#changes a[data-block]").click();
+const search = document.getElementById("search");
+search.value = "LOSS";
+search.dispatchEvent(new Event("input"));
+addEventListener("load", () => setTimeout(() => {
+  const texts = (selector, text) => [...document.querySelectorAll(selector)].map(text);
+  parent.postMessage(JSON.stringify({
+    marked: texts("tr.marked", (row) => row.id.replace("result-", "")).join(),
+    open: document.querySelector("tr.marked").closest("details").open,
+    hidden: texts(".case[hidden]", (one) => one.dataset.name),
+    shown: texts(".case:not([hidden])", (one) => one.dataset.name),
+    width: document.documentElement.scrollWidth, window: innerWidth,
+  }), "*");
+}, 2000));
+</script></body>"""
+OUTER = """<!doctype html><link rel="icon" href="data:,"><pre id="said"></pre>
+<iframe src="inner.html" style="width:360px;height:700px;border:0"></iframe><script>
+addEventListener("message", (event) => {
+  document.getElementById("said").textContent = event.data;
+});
+</script>"""
+
+
+def test_links_search_and_width_on_a_phone(page: Path, chromium: Chromium) -> None:
+    inner = page.read_text(encoding="utf-8").replace("</body>", INNER)
+    page.with_name("inner.html").write_text(inner, encoding="utf-8")
+    page.with_name("outer.html").write_text(OUTER, encoding="utf-8")
+    opened = chromium.open(page.with_name("outer.html").as_uri(), milliseconds=8000)
+    assert opened.console == []
+    said = re.search(r'<pre id="said">(.+?)</pre>', opened.document)
+    assert said, opened
+    found = json.loads(said[1])
+    # the rows of the results after the change, and the folded list of files opened for them
+    assert (found["marked"], found["open"]) == (BLOCK, True)
+    assert found["hidden"] == [CASE, CASE]
+    assert found["shown"] == [OTHER_CASE]
+    # nothing is wider than the window of a phone
+    assert found["width"] <= found["window"] == 360
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Sixteen files; one case is 20 % slower from the tenth on."""
+    path = tmp_path / "history.sqlite"
+    with HistoryStore(path, create=True) as opened:
+        for index in range(16):
+            seconds = 0.010 * (1 + 1e-3 * (index % 4)) * (1.2 if index >= 9 else 1.0)
+            opened.add(entry(index, {CASE: seconds, OTHER_CASE: 0.005 + 1e-6 * index}))
+    return path
+
+
+def run(*arguments: object) -> int:
+    return command.main([str(argument) for argument in arguments])
+
+
+def test_files_are_added_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "results/history.sqlite"
+    files = [
+        write_result(
+            tmp_path / f"{n}.json", result_document({CASE: [0.01 * n]}, commit=str(n) * 40)
+        )
+        for n in (1, 2)
+    ]
+    assert run("add", *files, "--store", path) == 0
+    assert "result 2: 2222222222 on Test CPU, x86-64, 2 threads" in capsys.readouterr().out
+    assert run("show", "--store", path) == 0
+    shown = capsys.readouterr().out
+    assert "Test CPU, x86-64, 2 threads: 2 files" in shown
+    assert "| 20 ms" in shown
+    assert "+100.0 % of 10 ms (1 before)" in shown
+    assert run("show", "--store", path, "--format", "json") == 0
+    (series,) = json.loads(capsys.readouterr().out)
+    assert [point["seconds"] for point in series["points"]] == pytest.approx([0.01, 0.02])
+
+
+def test_one_bad_file_keeps_no_other_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "history.sqlite"
+    good = write_result(tmp_path / "good.json", result_document({CASE: [0.01]}))
+    broken = tmp_path / "broken.json"
+    broken.write_text(good.read_text()[:-50])
+    zero = write_result(tmp_path / "zero.json", result_document({CASE: [0.0]}))
+    foreign = PROJECT / "results/reference/ablation_2core_xeon_avx512.json"
+    bad = (broken, zero, foreign, tmp_path / "absent.json")
+    assert run("add", *bad, good, "--store", path) == 2
+    said = capsys.readouterr()
+    assert f"{broken}: is cut short" in said.err
+    assert f"{zero}: {CASE}" in said.err
+    assert f"{foreign}: is no result" in said.err
+    assert "absent.json" in said.err
+    assert len(said.err.splitlines()) == len(bad)
+    assert "result 1:" in said.out
+
+
+def test_a_known_file_is_refused_or_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "history.sqlite"
+    file = write_result(tmp_path / "a.json", result_document({CASE: [0.01]}))
+    assert run("add", file, "--store", path) == 0
+    assert run("add", file, "--store", path) == 2
+    assert "this very file is result 1 of history.sqlite" in capsys.readouterr().err
+    assert run("add", file, "--skip-known", "--store", path) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_changes_are_advisory_and_never_an_exit_status(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("changes", "--store", store) == 0
+    shown = capsys.readouterr().out
+    assert ADVISORY in shown
+    assert "2 of 2 series" in shown
+    (row,) = [line for line in shown.splitlines() if line.startswith("| +")]
+    assert "+20.1 %" in row
+    assert "| 0009ababab |" in row
+    assert "| 10 to 16 |" in row
+    assert run("changes", "--store", store, "--format", "json") == 0
+    (point,) = json.loads(capsys.readouterr().out)
+    assert point["advisory"] is True
+    assert point["case"] == CASE
+    assert point["results_after"] == list(range(10, 17))
+    assert run("changes", "--store", store, "--margin", "0.5") == 0
+    assert "No change point." in capsys.readouterr().out
+
+
+def test_cases_and_machines_are_chosen(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("show", "--case", "^loss/", "--machine", "test cpu", "--store", store) == 0
+    shown = capsys.readouterr().out
+    assert OTHER_CASE in shown
+    assert CASE not in shown
+    for wrong in (["--case", "^los$"], ["--machine", "MI300X"]):
+        assert run("show", *wrong, "--store", store) == 2
+        said = capsys.readouterr().err
+        assert wrong[1] in said
+        assert "its machines: Test CPU, x86-64, 2 threads" in said
+
+
+def test_the_page_is_written(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "new/page.html"
+    assert run("page", "-o", page, "--store", store) == 0
+    assert capsys.readouterr().out.strip() == str(page)
+    assert OTHER_CASE in page.read_text(encoding="utf-8")
+    (tmp_path / "file").write_text("")
+    assert run("page", "-o", tmp_path / "file/page.html", "--store", store) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["show", "--case", "("], "'(': is no regular expression"),
+        (["changes", "--margin", "3"], "'3'"),
+        (["page"], "-o"),
+        ([], "add|show|changes|page"),
+    ],
+)
+def test_bad_options_are_named(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(arguments)
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_without_a_history_the_way_to_one_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("show", "--store", tmp_path / "none.sqlite") == 2
+    assert "history add" in capsys.readouterr().err
+
+
+def test_neither_torch_nor_a_build_is_needed(store: Path) -> None:
+    """As in an environment of requirements-tools.txt alone."""
+    code = f"""
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "transformers", "pandas", "tensorboard", "yaml"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Refuse())
+from tinyllama_tools.history import command
+sys.exit(command.main(["show", "--store", {str(store)!r}]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(PROJECT / "scripts"), "PATH": "/nowhere"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert CASE in done.stdout

@@ -1,30 +1,31 @@
-"""Laws and memory: they find what the machine was made up with."""
+"""Laws, rooflines and texts of a report."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import re
 from pathlib import Path
 
 import pytest
 from played_costs import PlayedSize
-from played_grid import (
-    BANDWIDTH,
-    MIB,
-    RATE,
-    Grid,
-)
+from played_grid import BANDWIDTH, MIB, RATE, Grid
 from played_study import write_result, write_study
 from report_tables import cell, table
 
+from tinyllama_tools.core.app import PROJECT
+from tinyllama_tools.data.machine import SHARES
 from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.report.build import build_document
+from tinyllama_tools.report.document import Document
 from tinyllama_tools.report.inputs import Foretold, ReportInputs, Series, SeriesFit, read_inputs
 from tinyllama_tools.report.law_parts import held_out_summary
-from tinyllama_tools.report.sections import (
-    memory,
-    scaling,
-)
+from tinyllama_tools.report.output import figures_of_merit, figures_text, markdown_of, plain
+from tinyllama_tools.report.output import markdown_number as number_text
+from tinyllama_tools.report.sections import memory, scaling
 from tinyllama_tools.report.sources import source_of
+from tinyllama_tools.report.summary import SENTENCES
 from tinyllama_tools.stats.law_fits import fit_time_law
 from tinyllama_tools.stats.laws import GridPoint
 
@@ -169,3 +170,223 @@ def test_figures_beyond_the_most_are_named(inputs: ReportInputs) -> None:
     assert len(figures) == 3
     assert [one.name for one in omissions] == [str(fit.series) for fit in fits[3:]]
     assert omissions[0].kind == "figure of time"
+
+
+LINE = re.compile(r"FOM (\S+) = (\S+) (\S+)")
+TEXT_STEP = "full_step/train/baseline/tiny/f32/batch:8/seq:128"
+
+
+def test_markdown_has_the_summary_and_the_key_tables(built: Document) -> None:
+    text = markdown_of(built)
+    lines = text.splitlines()
+    assert lines[0] == f"# {built.title}"
+    assert lines[2:7] == [f"- {sentence}" for sentence in built.summary]
+    key = [table.title for one in built.sections for table in one.tables if table.is_key]
+    assert [line[4:] for line in lines if line.startswith("### ")] == key
+    assert "plotly" not in text
+    assert lines[-1].startswith("Made by `scripts/report`, ")
+
+
+def test_markdown_tables_are_whole(built: Document) -> None:
+    for block in re.findall(r"(?:^\|.*\n)+", markdown_of(built), re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a <b>\n  c", "a &lt;b> c"),
+        ("`<time>` of <x>", "`<time>` of &lt;x>"),
+        ("one ` only <x>", "one ' only &lt;x>"),
+    ],
+)
+def test_texts_of_files_are_no_markup(text: str, shown: str) -> None:
+    assert plain(text) == shown
+
+
+def test_what_is_no_number_is_no_figure(inputs: ReportInputs) -> None:
+    main = inputs.main
+    assert main is not None
+    peaks = {"measured": {"f32": {"flops_per_second": math.nan}}}
+    spoilt = dataclasses.replace(main, context={**main.context, "peaks": peaks})
+    found = figures_of_merit(dataclasses.replace(inputs, sets=(spoilt,)))
+    assert found and all(math.isfinite(one.value) for one in found)
+
+
+def test_memory_is_in_one_unit(inputs: ReportInputs) -> None:
+    units = {one.unit for one in figures_of_merit(inputs) if "memory" in one.name.split("/")[-1]}
+    assert units == {"MiB", "GB/s"}
+
+
+def test_no_step_is_cut_off(tmp_path: Path) -> None:
+    grid = Grid(
+        sizes=("tiny",), batches=(8,), seqs=(128,), variants=[f"v{n}" for n in range(15)], rounds=1
+    )
+    found = figures_of_merit(read_inputs([source_of(write_result(tmp_path / "a", grid))]))
+    assert sum(one.name.endswith("/speed_of_light_percent") for one in found) == 15
+
+
+def test_markdown_names_what_is_missing_and_left_out(tmp_path: Path) -> None:
+    grid = Grid(sizes=("tiny",), batches=(8,), seqs=(128,))
+    text = markdown_of(build_document(read_inputs([source_of(write_result(tmp_path / "a", grid))])))
+    assert "## Missing" in text
+    assert "- Training runs: no training run was given" in text
+    assert "- time law full_step/train/baseline/tiny/f32, " in text
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (1234.9, 4, "1,235"),
+        (0.012345, 3, "0.0123"),
+        (12.0, 4, "12"),
+        (3132000.4, 4, "3,132,000"),
+        (1.2e-7, 4, "1.2e-07"),
+        (0, 4, "0"),
+        (-0.5, 3, "-0.5"),
+    ],
+)
+def test_numbers_of_markdown(value: float, digits: int, text: str) -> None:
+    assert number_text(value, digits) == text
+
+
+def test_figures_of_merit_have_one_form(inputs: ReportInputs) -> None:
+    *lines, last = figures_text(figures_of_merit(inputs), errors=0).splitlines()
+    found = {match[1]: match for match in map(LINE.fullmatch, lines) if match}
+    assert len(found) == len(lines)
+    assert last == f"SUCCESS: {len(lines)} figures"
+    assert float(found["peak/gemm/f32/TFLOPS"][2]) == 0.3
+    assert found[f"{TEXT_STEP}/time"][3] == "s"
+    assert 0 < float(found[f"{TEXT_STEP}/speed_of_light_percent"][2]) < 100
+    assert float(found["held_out/time/tiny/median_error_percent"][2]) < 15
+    medium = "full_step/train/baseline/medium/f32/batch:16/seq:512"
+    low, value, high = (
+        float(found[f"{medium}/predicted_time{end}"][2]) for end in ("_low", "", "_high")
+    )
+    assert low < value < high
+
+
+def test_figures_come_in_the_same_order(inputs: ReportInputs) -> None:
+    names = [figure.name for figure in figures_of_merit(inputs)]
+    assert names == [figure.name for figure in figures_of_merit(inputs)]
+    assert names[:3] == ["peak/gemm/f32/TFLOPS", "peak/memory_bandwidth", "peak/cache_bandwidth"]
+
+
+def test_a_row_above_its_peak_is_shown_with_its_time_and_the_reason(tmp_path: Path) -> None:
+    reason = "107 % of the measured f32 peak: the time, the count or the peak is wrong"
+    path = write_result(tmp_path / "a.json", Grid(sizes=("tiny",), batches=(8,), seqs=(128,)))
+    content = json.loads(path.read_text(encoding="utf-8"))
+    entry = next(e for e in content["benchmarks"] if e["run_name"].startswith(TEXT_STEP))
+    for share in SHARES:
+        entry.pop(share, None)
+    entry["above_peak"] = reason
+    path.write_text(json.dumps(content), encoding="utf-8")
+    found = read_inputs([source_of(path)])
+    built = build_document(found)
+    assert f"; {reason}" in built.summary[1]
+    environment, roofline = built.sections[:2]
+    assert f"{TEXT_STEP}: {reason}" in environment.text
+    (shown,) = (row for row in roofline.tables[0].rows if row[0] == TEXT_STEP)
+    assert shown[4] is None and shown[2] > 0
+    assert [(o.name, o.reason) for o in roofline.omissions] == [(TEXT_STEP, reason)]
+    names = {figure.name for figure in figures_of_merit(found)}
+    assert {f"{TEXT_STEP}/time", f"{TEXT_STEP}/TFLOPS"} <= names
+    assert not names & {f"{TEXT_STEP}/{share}" for share in SHARES}
+
+
+def test_errors_end_in_failed(inputs: ReportInputs) -> None:
+    assert figures_text(figures_of_merit(inputs)[:2], errors=1).endswith(
+        "\nFAILED: 1 error, 2 figures\n"
+    )
+    assert figures_text([], errors=0) == "FAILED: no figure\n"
+
+
+def test_every_kind_of_figure_is_documented(inputs: ReportInputs) -> None:
+    page = (PROJECT / "docs/report.md").read_text(encoding="utf-8")
+    for figure in figures_of_merit(inputs):
+        last = figure.name.rpartition("/")[2]
+        assert f"`{last}`" in page or f"/{last}`" in page, figure.name
+        assert f"| {figure.unit} |" in page, figure.unit
+
+
+ONE_CELL = Grid(sizes=("tiny",), batches=(8,), seqs=(128,), rounds=1)
+
+
+def five_sentences(inputs: ReportInputs) -> list[str]:
+    return [sentence(inputs) for _, sentence in SENTENCES]
+
+
+def test_all_five_have_their_numbers(inputs: ReportInputs) -> None:
+    machine, speed, limit, scaling, cost = five_sentences(inputs)
+    assert machine == (
+        "Played CPU multiplies matrices at 300 GFLOP/s in f32 and moves 40 GB/s from memory and "
+        "200 GB/s from the last-level cache at best."
+    )
+    assert speed.startswith(
+        "A training step (small, baseline, f32, batch 8 x sequence 256) takes 1."
+    )
+    assert speed.endswith("% of its speed of light.")
+    assert limit.startswith("Most time against the speed of light is lost in ffn: ")
+    assert scaling.startswith(
+        "At small (baseline, f32) a step of batch B and sequence S follows time = "
+    )
+    assert "inside the 95 % interval" in scaling
+    assert re.match(
+        r"At sequence [\d,]+, medium \(baseline, f32\) fits into 24 GiB up to batch \d+, and a ",
+        cost,
+    )
+    assert "at medium" in cost
+    assert "at tiny" not in cost
+
+
+def test_each_is_one_sentence(inputs: ReportInputs) -> None:
+    for text in [*five_sentences(inputs), *five_sentences(ReportInputs())]:
+        assert text.endswith(".")
+        assert ". " not in text
+
+
+def test_without_anything_each_says_what_makes_it() -> None:
+    sentences = five_sentences(ReportInputs())
+    assert all("not" in text or "No " in text for text in sentences)
+    assert all("`scripts/" in text for text in sentences)
+
+
+def test_one_cell_does_not_scale(tmp_path: Path) -> None:
+    inputs = read_inputs([source_of(write_result(tmp_path / "a.json", ONE_CELL))])
+    scaling, cost = five_sentences(inputs)[3:]
+    assert scaling.startswith("How the step scales is not known (1 size: ")
+    assert "costs.json" in cost
+
+
+def test_a_frontier_over_batches_alone_is_told(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "study", dataclasses.replace(ONE_CELL, sizes=("tiny",)))
+    path = folder / "frontier.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    line = {"variant": "baseline", "dtype": "f32", "predicted_bytes": 1, "confirmed": ""}
+    document["points"] = []
+    document["sequences"] = [
+        line | {"size": size, "batch": batch, "longest_seq": longest}
+        for size, batch, longest in (("tiny", 4, 9000), ("small", 4, 3000), ("small", 16, 0))
+    ]
+    path.write_text(json.dumps(document), encoding="utf-8")
+    cost = five_sentences(read_inputs([source_of(folder)]))[4]
+    assert cost.startswith(
+        "At batch 4, small (baseline, f32) fits into 24 GiB up to sequence 3,000"
+    )
+
+
+@pytest.mark.parametrize("lost", ["costs.json", "frontier.json"])
+def test_the_last_sentence_takes_what_there_is(tmp_path: Path, lost: str) -> None:
+    folder = write_study(tmp_path / "study")
+    (folder / lost).unlink()
+    cost = five_sentences(read_inputs([source_of(folder)]))[4]
+    if lost == "costs.json":
+        assert "; what sizes that were not run would cost is not known" in cost
+    else:
+        assert cost.startswith("A step is predicted to take ")
+
+
+def test_without_parts_nothing_is_said_of_where_time_is_lost(tmp_path: Path) -> None:
+    grid = dataclasses.replace(ONE_CELL, components=("full_step",))
+    inputs = read_inputs([source_of(write_result(tmp_path / "a.json", grid))])
+    assert five_sentences(inputs)[2].startswith("What limits the step is not known (no part")

@@ -1,17 +1,33 @@
-"""What the rounds of a grid ask of the program, and what they leave."""
+"""Rounds of a grid: processes that are listened to, progress and budget."""
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
+import re
 from pathlib import Path
 
 import pytest
 from grid_runs import CASES, document, grid_folder, names_in, run_grid, small_grid, without_frontier
 from grid_stand_in import make_program, measuring_calls, value
 
-from tinyllama_tools.study.grid import GridProgress, GridStudy, run_rounds
+from tinyllama_tools.core.app import problem_sizes
+from tinyllama_tools.data.names import parse_case_name
+from tinyllama_tools.data.results import read_result_set
+from tinyllama_tools.study.command import main
+from tinyllama_tools.study.grid import (
+    GridProgress,
+    GridStudy,
+    Place,
+    costs_of,
+    planned_names,
+    run_rounds,
+)
 from tinyllama_tools.study.grid_plan import (
+    BATCH,
+    COMPONENTS,
+    SEQ,
     GridPlan,
     Record,
     axis_options,
@@ -178,3 +194,197 @@ def test_the_time_of_a_round_adds_up_over_interruptions(tmp_path: Path) -> None:
     study.spend(2, 2.0)
     assert study.record.round_seconds == (10.0, 7.0)
     assert document(tmp_path, "study.json")["round_seconds"] == [10.0, 7.0]
+
+
+NAMES = [f"ffn/forward_backward/baseline/tiny/f32/batch:{b}/seq:8" for b in range(1, 41)]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class ProgressClock:
+    """A second each time it is told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def told(name: str, outcome: str = "1.27 ms") -> str:
+    return f"[1/40] {name}  {outcome}"
+
+
+def measured(
+    progress: GridProgress, clock: ProgressClock, names: list[str], seconds: float = 1.0
+) -> None:
+    for name in names:
+        clock.now += seconds
+        progress.hear(told(name))
+
+
+def progress_of(
+    stream: io.StringIO, place: Place | None = None, weights: dict[str, float] | None = None
+) -> tuple[GridProgress, ProgressClock]:
+    clock = ProgressClock()
+    progress = GridProgress(weights or dict.fromkeys(NAMES, 1.0), stream, clock)
+    progress.begin("round 1/3", NAMES, place=place)
+    return progress, clock
+
+
+def test_cases_of_all_rounds_are_counted() -> None:
+    terminal = Terminal()
+    progress, clock = progress_of(terminal, Place(2, 3, 1e9))
+    measured(progress, clock, NAMES[:3])
+    last = terminal.getvalue().rpartition("\r")[2]
+    assert last.startswith("round 1/3 [43/120 cases, ")
+    assert NAMES[2][:20] in last
+
+
+def test_time_left_is_that_of_all_rounds() -> None:
+    progress, clock = progress_of(Terminal(), Place(1, 3, 1e9))
+    assert progress.seconds_left is None
+    clock.now += 100  # the peaks, which count for nothing
+    measured(progress, clock, NAMES[:21])
+    # 19 cases of this round and 80 of the others, a second each
+    assert progress.seconds_left == pytest.approx(99)
+
+
+def test_time_left_of_later_rounds_ends_with_the_budget() -> None:
+    progress, clock = progress_of(Terminal(), Place(1, 3, 50.0))
+    measured(progress, clock, NAMES[:21])
+    # 21 of 50 seconds are spent, 19 this round needs still
+    assert progress.seconds_left == pytest.approx(29)
+    measured(progress, clock, NAMES[21:], seconds=3.0)
+    assert progress.seconds_left == pytest.approx(0)
+
+
+def test_large_cases_count_for_more() -> None:
+    weights = dict.fromkeys(NAMES, 1.0) | {NAMES[-1]: 61.0}
+    progress, clock = progress_of(Terminal(), Place(), weights)
+    measured(progress, clock, NAMES[:21])
+    assert progress.seconds_left == pytest.approx(18 + 61)
+
+
+def test_what_is_there_already_is_not_measured_again() -> None:
+    stream = io.StringIO()
+    progress = GridProgress({}, stream, ProgressClock())
+    progress.begin("round 1/1", NAMES, [*NAMES[:30], "from another grid"])
+    assert "[30/40 cases]" in stream.getvalue()
+
+
+def test_a_line_of_the_terminal_does_not_wrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal = Terminal()
+    progress, clock = progress_of(terminal)
+    measured(progress, clock, NAMES[:2])
+    assert len(terminal.getvalue().rpartition("\r")[2].removesuffix("\033[K")) == 39
+
+
+def test_elsewhere_there_are_a_few_plain_lines() -> None:
+    stream = io.StringIO()
+    progress, clock = progress_of(stream)
+    measured(progress, clock, NAMES)
+    text = stream.getvalue()
+    assert "\r" not in text and "\033" not in text
+    assert len(text.splitlines()) == 11
+    assert "[40/40 cases, 0 s left]" in text.splitlines()[-1]
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_a_failure_is_told_at_once(kind: type[io.StringIO]) -> None:
+    stream = kind()
+    progress, _ = progress_of(stream)
+    progress.hear(told(NAMES[4], "FAILED: wrong result: loss differs"))
+    assert f"{NAMES[4]}: FAILED: wrong result: loss differs\n" in stream.getvalue()
+
+
+def test_other_words_of_the_program_are_no_cases() -> None:
+    stream = io.StringIO()
+    progress, _ = progress_of(stream)
+    before = stream.getvalue()
+    for line in ("measured peak f32: 369.68 GFLOP/s (oneDNN)", "[1/40] half a", ""):
+        progress.hear(line)
+    assert stream.getvalue() == before
+
+
+# of each component, and the model's forward_loss
+PASSES = {c: {"forward_backward"} for c in COMPONENTS} | {
+    "model": {"forward_backward", "forward_loss"},
+    "optimizer": {"update"},
+    "full_step": {"train"},
+}
+
+
+def passes_of(names: list[str]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for text in names:
+        name = parse_case_name(text)
+        assert name is not None, text
+        found.setdefault(name.component, set()).add(name.pass_name)
+    return found
+
+
+def test_the_grid_has_every_component_and_no_peak(bench_program: Path) -> None:
+    names = planned_names(bench_program, axis_options(GridPlan(("tiny", "small"))))
+    assert passes_of(names) == PASSES
+    cells = len(BATCH) * len(SEQ) * 2
+    assert len(names) == len(set(names)) == cells * sum(map(len, PASSES.values()))
+
+
+def test_every_round_has_the_same_cases_in_another_order(bench_program: Path) -> None:
+    plan = GridPlan(("tiny", "small"))
+    first, second = (planned_names(bench_program, round_options(plan, n)) for n in (1, 2))
+    assert first != second and set(first) == set(second)
+
+
+def test_variants_add_rows_only_where_they_change_something(bench_program: Path) -> None:
+    plan = GridPlan(("tiny",), (1,), (64,), variants=("baseline", "sdpa"))
+    names = planned_names(bench_program, axis_options(plan))
+    assert "attention/forward_backward/sdpa/tiny/f32/batch:1/seq:64" in names
+    assert "rms_norm/forward_backward/sdpa/tiny/f32/batch:1/seq:64" not in names
+
+
+def test_products_have_shapes(bench_program: Path) -> None:
+    for options in product_options(GridPlan(("tiny",))).values():
+        names = planned_names(bench_program, options)
+        assert len(names) > 10
+        assert all(re.fullmatch(r"peak/gemm/f32/(\d+x)?\d+x\d+x\d+", name) for name in names)
+
+
+def test_costs_are_told(bench_program: Path, tmp_path: Path) -> None:
+    study = GridStudy(tmp_path, bench_program, Record(GridPlan(("tiny",), (1,), (64,))))
+    costs = costs_of(study)
+    steps = {cost.name.size: cost for cost in costs if cost.name.component == "full_step"}
+    assert set(steps) == set(problem_sizes())
+    own = [cost.name for cost in costs if cost.name.component == "rms_norm"]
+    # the sizes' own shapes, the grid's cell, and medium with smaller batches
+    smaller = len(study.record.plan.check_shapes) - 1
+    assert len(own) == len(problem_sizes()) + 1 + smaller
+    assert costs_of(study) == costs
+
+
+@pytest.mark.long
+def test_a_study_of_two_rounds(bench_program: Path, tmp_path: Path) -> None:
+    options = [
+        *("tiny", "--grid=only", "--grid-batch=1,2", "--grid-seq=16", "--rounds=2"),
+        *(f"--results={tmp_path / 'results'}", f"--build-folder={bench_program.parents[1]}"),
+    ]
+    assert main(options) == 0
+    folder = grid_folder(tmp_path)
+    assert document(folder, "study.json")["rounds_done"] == 2
+    rounds = read_result_set([folder / "round_1.json", folder / "round_2.json"])
+    assert len(rounds.cases) == 2 * sum(map(len, PASSES.values()))
+    assert all(len(case.seconds) == 2 for case in rounds.cases.values())
+    proved = document(folder, "round_1.json")["benchmarks"]
+    assert all(row["max_rel_error"] <= 1e-5 for row in proved)
+    products = read_result_set([folder / "products.json"]).products
+    assert products and all(rate.flops_per_second > 1e9 for rate in products)
+    assert (folder / "frontier.json").is_file()
+    check = read_result_set([folder / "check.json"])
+    (step,) = check.cases.values()
+    assert (step.name.component, step.name.size) == ("full_step", "medium")
+    assert step.counters["peak_memory_MiB"] > 0

@@ -1,12 +1,26 @@
-"""Every flag of the contract is accepted, explained and does what it says."""
+"""Options, bad input and the set-up check of tiny_llama_train."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from train_program import ON_CPU, Program, small
+from train_program import (
+    ON_CPU,
+    SMALL_MODEL,
+    SUMMARY,
+    Completed,
+    Program,
+    assert_whole,
+    files_below,
+    message_of,
+    read_summary,
+    small,
+)
 
 FLAGS = (
     "batch-size seq-len num-steps learning-rate hidden-dim n-layers num-layers n-heads num-heads "
@@ -105,3 +119,318 @@ def test_profiles_go_to_profiles_by_default(program: Program, tmp_path: Path) ->
     assert completed.returncode == 0, completed.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["profiles"]
     assert (tmp_path / "profiles" / "memory_timeline.json").is_file()
+
+
+# option -> words of the message
+BAD_OPTIONS = {
+    ("--nonsense",): ["--nonsense", "known options: --help, --batch-size"],
+    ("leftover",): ["leftover", "known options"],
+    ("--batch-size",): ["--batch-size: 1 required INT missing"],
+    ("--num-steps=0",): ["--num-steps: '0' must be 1 or more"],
+    ("--num-steps=5.5",): ["--num-steps: '5.5' must be an integer"],
+    ("--seq-len=1",): ["--seq-len: '1' must be 2 or more"],
+    ("--learning-rate=-1",): ["--learning-rate -1: must be a positive number"],
+    ("--learning-rate=nan",): ["--learning-rate nan: must be a positive number"],
+    ("--learning-rate=fast",): ["--learning-rate", "'fast' must be a number"],
+    ("--seed=-1",): ["--seed: '-1' must be an integer from 0"],
+    ("--threads=0",): ["--threads 0: must be 1 or more"],
+    ("--size=huge",): ["--size 'huge': must be one of tiny, small, medium, large, very_large"],
+    ("--variant=fast",): ["--variant", "'fast': must be baseline, fused, optimized, or", "sdpa"],
+    ("--variant=graph", "--device=cpu"): ["--variant 'graph'", "only a GPU"],
+    ("--dtype=f64",): ["--dtype 'f64': must be one of f32, bf16, f16, amp_bf16, amp_f16"],
+    ("--use-amp", "--dtype=bf16"): ["--use-amp with --dtype bf16"],
+    ("--device=tpu",): ['device "tpu"', "allowed: auto, cpu, cuda, cuda:N, hip, hip:N"],
+    ("--device=cuda:99",): ['device "cuda:99": no such device', "allowed: auto, cpu"],
+    ("--n-heads=7",): ["n_heads = 7: must divide hidden_dim = 256"],
+    ("--batch-size=9223372036854775807",): ["batch = 9223372036854775807: must be between"],
+    ("--profile-operators",): ["--profile-operators", "add --enable-pytorch-profiler"],
+    ("--profile-memory", "--profile-dir="): ["--profile-dir", "TEXT missing"],
+    ("--profile-memory", "--enable-pytorch-profiler", "--num-steps=1"): ["raise --num-steps"],
+}
+
+
+@pytest.mark.parametrize("options", BAD_OPTIONS, ids=" ".join)
+def test_bad_options_are_refused(
+    program: Program, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    completed = program.run(*options, folder=tmp_path)
+    message = message_of(completed)
+    assert [words for words in BAD_OPTIONS[options] if words not in message] == []
+    assert completed.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+# content of the file -> words of the message
+BAD_DATA = {
+    "empty": (b"", "is empty (0 bytes); name a file with text in it"),
+    "too_short": (b"a" * 79, "has 79 bytes; must have at least 10 x seq_len (8)"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_DATA)
+def test_bad_data_is_refused(program: Program, tmp_path: Path, name: str) -> None:
+    content, words = BAD_DATA[name]
+    file = tmp_path / name
+    file.write_bytes(content)
+    message = message_of(program.run(*small(num_steps=2), f"--data={file}"))
+    assert message.startswith(f"--data: {file}: {words}")
+
+
+def test_shortest_data_is_taken(program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "shortest"
+    file.write_bytes(b"a" * 80)
+    assert program.run(*small(num_steps=1), f"--data={file}").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("absent", "cannot be read: No such file"), (".", "is a folder")]
+)
+def test_data_that_is_no_file_is_refused(
+    program: Program, tmp_path: Path, name: str, words: str
+) -> None:
+    path = tmp_path / name
+    message = message_of(program.run(*small(num_steps=1), f"--data={path}"))
+    assert message.startswith(f"--data: {path}")
+    assert words in message
+
+
+def test_vocabulary_without_all_bytes_is_refused(program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "text"
+    file.write_bytes(b"a" * 200)
+    message = message_of(program.run(*small(vocab_size=255), f"--data={file}"))
+    assert message == "--vocab-size 255: must be 256 or more with --data, whose tokens are bytes"
+
+
+def test_weights_that_are_not_there_are_refused(program: Program, tmp_path: Path) -> None:
+    folder = tmp_path / "absent"
+    message = message_of(program.run(*ON_CPU, f"--weights={folder}"))
+    assert message.startswith(f"--weights: {folder}/config.json: cannot be read: No such file")
+
+
+@pytest.mark.parametrize("name", ["hidden-dim", "vocab-size"])
+def test_weights_bring_their_own_dimensions(program: Program, tmp_path: Path, name: str) -> None:
+    message = message_of(program.run(f"--weights={tmp_path}", f"--{name}={SMALL_MODEL[name]}"))
+    assert message.startswith(f"--{name}: must be left out with --weights {tmp_path}")
+
+
+# A model that is too big by its own size, by its batch, and by more than 64 bits can count.
+TOO_BIG = {
+    "model": "--hidden-dim=65536 --num-steps=1",
+    "batch": "--batch-size=1048576 --seq-len=1048576",
+    "beyond 64 bits": "--batch-size=1 --seq-len=1048576 --n-layers=1048576 --n-heads=2 "
+    "--n-kv-heads=1 --hidden-dim=4 --intermediate-dim=4 --vocab-size=10",
+}
+
+
+@pytest.mark.parametrize("options", TOO_BIG.values(), ids=TOO_BIG.keys())
+def test_too_much_memory_is_refused_before_it_is_taken(
+    program: Program, tmp_path: Path, options: str
+) -> None:
+    idle, _ = program.peak_memory("--help")
+    profilers = ["--enable-pytorch-profiler", f"--profile-dir={tmp_path}"]
+    peak, completed = program.peak_memory(*ON_CPU, *options.split(), *profilers)
+    pattern = r"--batch-size \d+ --seq-len \d+: .* needs [\d.]+ \wiB of memory, and [\d.]+ \wiB is"
+    assert re.match(pattern, message_of(completed))
+    assert completed.stdout == ""
+    assert peak < idle + (100 << 20)
+    assert files_below(tmp_path) == set()
+
+
+CHECKS = ["device", "libtorch", "memory", "GPU runtime", "threads", "output", "variant"]
+LINE = re.compile(r"(?P<status>ok|warning|failed) +(?P<what>[A-Za-z ]+): (?P<detail>.+)")
+
+
+def checks(completed: Completed) -> dict[str, tuple[str, str]]:
+    """Status and detail of each line; fails on one that has another form."""
+    found = [LINE.fullmatch(line) for line in completed.stdout.splitlines()]
+    assert all(found), completed.stdout
+    lines = {m["what"]: (m["status"], m["detail"]) for m in found if m}
+    return {
+        re.sub("^(HIP|CUDA) runtime", "GPU runtime", name): line for name, line in lines.items()
+    }
+
+
+def test_a_good_setup(program: Program, tmp_path: Path) -> None:
+    completed = program.run("--validate-setup", "--device=cpu", f"--output-dir={tmp_path / 'new'}")
+    assert completed.returncode == 0
+    assert completed.stderr == ""
+    found = checks(completed)
+    assert list(found) == CHECKS
+    assert {status for status, _ in found.values()} <= {"ok", "warning"}
+    assert re.match(r"2\.\d+\.\d+ for \w+; computes on cpu", found["libtorch"][1])
+    assert re.match(r"[\d.]+ GiB free of [\d.]+ GiB; batch 8 x seq 128", found["memory"][1])
+    assert found["output"] == ("ok", f"{tmp_path}/new: can be written to")
+    # what it made to try, it removed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_that_is_not_there(program: Program) -> None:
+    completed = program.run("--validate-setup", "--device=cuda:99")
+    assert completed.returncode == 1
+    status, detail = checks(completed)["device"]
+    assert status == "failed"
+    assert 'device "cuda:99": no such device (allowed: auto, cpu' in detail
+    assert checks(completed)["libtorch"][0] == "ok"
+
+
+def test_a_folder_that_cannot_be_written_to(program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    completed = program.run("--validate-setup", "--device=cpu", f"--output-dir={file / 'below'}")
+    assert completed.returncode == 1
+    status, detail = checks(completed)["output"]
+    assert status == "failed"
+    assert str(file / "below") in detail
+    assert "name another folder with --output-dir or --profile-dir" in detail
+    assert file.read_text() == "mine"
+
+
+def test_a_model_that_does_not_fit(program: Program) -> None:
+    completed = program.run("--validate-setup", "--device=cpu", "--hidden-dim=65536")
+    assert completed.returncode == 1
+    status, detail = checks(completed)["memory"]
+    assert status == "failed"
+    assert "needs about 791." in detail
+
+
+def test_bad_options_stay_bad(program: Program) -> None:
+    assert program.run("--validate-setup", "--num-steps=none").returncode == 2
+
+
+def test_a_variant_that_cannot_run_here_fails_the_setup(program: Program) -> None:
+    completed = program.run("--validate-setup", "--device=cpu", "--variant=graph")
+    assert completed.returncode == 1
+    assert "failed   variant: " in completed.stdout
+
+
+PROFILERS = {
+    "--output-dir": [],
+    "--profile-dir": ["--profile-memory"],
+    "--save-weights": [],
+}
+# profiler -> a disk that holds the start of what it writes, but not all
+TOO_SMALL = {"--enable-pytorch-profiler": "600k", "--profile-memory": "64k"}
+EARLIER = {"trace_step_5_10.json": '{"traceEvents": []}\n', "notes.txt": "of an earlier run\n"}
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a file system in memory; only root may."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system takes root")
+    mounted: list[Path] = []
+
+    def mount(options: str) -> Path:
+        folder = tmp_path / f"disk_{len(mounted)}"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(folder: Path) -> None:
+    """Takes the last byte of a disk."""
+    with (folder / "filler").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            pass
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in files_below(folder)}
+
+
+@pytest.mark.parametrize("option", PROFILERS)
+def test_a_folder_below_a_file_is_refused(program: Program, tmp_path: Path, option: str) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    folder = file / "below"
+    completed = program.run(*small(num_steps=2), *PROFILERS[option], f"{option}={folder}")
+    message = message_of(completed)
+    assert message.startswith(f"{option} '{folder}': must be a folder that can be written to")
+    assert "Not a directory" in message
+    # said before hours of training
+    assert "Step 1/" not in completed.stdout
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("option", PROFILERS)
+def test_a_folder_that_cannot_be_written_to_is_refused(
+    program: Program, disk: Callable[[str], Path], option: str
+) -> None:
+    folder = disk("ro,size=64k")
+    completed = program.run(*small(num_steps=2), *PROFILERS[option], f"{option}={folder}")
+    message = message_of(completed)
+    assert message.startswith(f"{option} '{folder}': must be a folder that can be written to")
+    assert "Read-only file system" in message
+    assert completed.stdout == ""
+
+
+@pytest.mark.parametrize("option", PROFILERS)
+def test_a_full_disk_is_refused_and_stays_as_it_was(
+    program: Program, disk: Callable[[str], Path], option: str
+) -> None:
+    folder = disk("size=64k")
+    program.trained(folder, *small(num_steps=2))
+    fill(folder)
+    before = contents(folder)
+    completed = program.run(*small(num_steps=2), *PROFILERS[option], f"{option}={folder}")
+    message = message_of(completed)
+    assert message.startswith(f"{option} '{folder}': must be a folder that can be written to")
+    assert "No space left on device" in message
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("profiler", TOO_SMALL)
+def test_a_disk_that_runs_full_leaves_whole_files(
+    program: Program, disk: Callable[[str], Path], profiler: str
+) -> None:
+    folder = disk(f"size={TOO_SMALL[profiler]}")
+    for name, text in EARLIER.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    options = small(num_steps=12)
+    completed = program.run(*options, profiler, "--profile-steps=6", f"--profile-dir={folder}")
+    message = message_of(completed)
+    assert str(folder) in message
+    assert "No space left on device" in message or "is the disk full?" in message
+    assert "Performance Summary:" in completed.stdout
+    for name, text in EARLIER.items():
+        assert (folder / name).read_text(encoding="utf-8") == text
+    summary = read_summary(folder)
+    assert_whole(folder, summary)
+    # what could not be written is neither there nor listed
+    assert files_below(folder) == set(summary["files"]) | set(EARLIER)
+    assert not Path(message.split(": ")[0]).exists()
+
+
+def test_one_full_disk_does_not_keep_the_other_folder_empty(
+    program: Program, disk: Callable[[str], Path], tmp_path: Path
+) -> None:
+    output, profile = tmp_path / "output", disk(f"size={TOO_SMALL['--profile-memory']}")
+    folders = [f"--profile-dir={profile}", f"--output-dir={output}"]
+    completed = program.run(*small(num_steps=6), "--profile-memory", *folders)
+    assert str(profile) in message_of(completed)
+    summary = read_summary(output)
+    assert summary["summary"]["steps_completed"] == 6
+    assert summary["files"] == [SUMMARY]
+
+
+def test_weights_that_do_not_fit_leave_the_summary(
+    program: Program, disk: Callable[[str], Path], tmp_path: Path
+) -> None:
+    weights, output = disk("size=64k"), tmp_path / "output"
+    folders = [f"--save-weights={weights}", f"--output-dir={output}"]
+    completed = program.run(*small(num_steps=2), *folders)
+    message = message_of(completed)
+    assert message.startswith(f"{weights}/model.safetensors: cannot be written: No space left")
+    assert files_below(weights) == set()
+    assert read_summary(output)["summary"]["steps_completed"] == 2

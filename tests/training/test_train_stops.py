@@ -1,4 +1,4 @@
-"""A run that ends before its last step says why, and keeps what it has measured."""
+"""How a training run ends, and what it says on a terminal."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import subprocess
 import threading
 from pathlib import Path
 
+import pytest
 from jsonschema import Draft202012Validator
 from train_program import (
+    ON_CPU,
     TIMEOUT_S,
     Completed,
+    FinishedRun,
     Program,
     assert_whole,
     files_below,
@@ -119,3 +122,142 @@ def test_memory_is_kept_when_interrupted_while_recording(program: Program, tmp_p
     assert summary["memory"]["first_step"] == 2
     assert summary["memory"]["last_step"] == min(summary["summary"]["steps_completed"], 4)
     assert_whole(tmp_path, summary)
+
+
+RULE = "=" * 42
+# walkthrough, chapter 6, step 4
+LOOPS = r"""
+for dir in performance_results_*/; do
+    size=$(basename "$dir" | cut -d'_' -f3)
+    throughput=$(grep "Throughput:" "$dir/training_output.log" | tail -1 | awk '{print $2, $3}')
+    echo "$size: $throughput"
+done
+for dir in performance_results_*/; do
+    size=$(basename "$dir" | cut -d'_' -f3)
+    memory=$(grep "Peak memory usage:" "$dir/training_output.log" | tail -1 | awk '{print $4, $5}')
+    echo "$size: $memory"
+done
+"""
+
+
+@pytest.fixture(scope="module")
+def tiny_output(program: Program) -> str:
+    completed = program.run(*ON_CPU, "--size=tiny", "--num-steps=1")
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stderr == ""
+    return completed.stdout
+
+
+def test_banner_says_what_is_trained(tiny_output: str) -> None:
+    assert tiny_output.startswith(
+        f"{RULE}\nTiny LLaMA - libtorch C++, variant baseline\n{RULE}\nConfiguration:\n"
+        "  Batch Size: 8\n  Sequence Length: 128\n  Number of Steps: 1\n"
+    )
+    for line in ("Hidden Dim: 256", "Num Layers: 4", "Num Heads: 8", "Intermediate Dim: 512"):
+        assert f"\n  {line}\n" in tiny_output
+
+
+def test_parameters_of_tiny_are_the_workshops(tiny_output: str) -> None:
+    expected = "\nModel Configuration:\n  Total Parameters: 2,873,600\n  Model Size: 11.0 MB\n"
+    assert expected in tiny_output
+
+
+def test_device_comes_before_training(tiny_output: str) -> None:
+    device, training = tiny_output.split("\nStarting training...\n")
+    assert "\nUsing device: cpu\nCPU: " in device
+    assert training.startswith("Step 1/1: Loss = 6.9")
+
+
+def test_an_only_step_is_a_result(tiny_output: str) -> None:
+    (step,) = step_lines(tiny_output)
+    average = re.search(r"^Average time per step: ([\d.]+) seconds", tiny_output, re.M)
+    assert average is not None
+    assert average[1] == step["time"]
+
+
+def test_step_lines_are_those_of_the_summary(profiled_run: FinishedRun) -> None:
+    lines = step_lines(profiled_run.completed.stdout)
+    steps = profiled_run.summary["steps"]
+    assert [int(line["step"]) for line in lines] == list(range(1, 13))
+    for line, step in zip(lines, steps, strict=True):
+        assert line["steps"] == "12"
+        assert float(line["loss"]) == pytest.approx(step["loss"], abs=1e-4)
+        assert float(line["time"]) == pytest.approx(step["time_seconds"], abs=1e-4)
+        assert int(line["memory"]) == round(step["peak_memory_bytes"] / 2**20)
+
+
+def marked(stdout: str) -> list[int]:
+    return [int(line["step"]) for line in step_lines(stdout) if line["profiling"]]
+
+
+def test_steps_5_to_10_are_marked(program: Program, tmp_path: Path) -> None:
+    completed = program.run(
+        *small(num_steps=12), "--enable-pytorch-profiler", f"--profile-dir={tmp_path}"
+    )
+    assert "(Profiling Enabled)\n" in completed.stdout
+    expected = f"\nProfiling enabled: Steps 5-10\nProfile data will be saved to: {tmp_path}/\n"
+    assert expected in completed.stdout
+    assert marked(completed.stdout) == [5, 6, 7, 8, 9, 10]
+    assert "\nProfiling complete!\nProfile files generated:\n" in completed.stdout
+    assert f"\n  - {tmp_path}/trace_step_5_10.json\n" in completed.stdout
+
+
+def test_fewer_steps_are_profiled_as_asked(program: Program, tmp_path: Path) -> None:
+    options = ["--enable-pytorch-profiler", "--profile-steps=1", f"--profile-dir={tmp_path}"]
+    completed = program.run(*small(num_steps=8), *options)
+    assert "\nProfiling enabled: Steps 5-6\n" in completed.stdout
+    assert marked(completed.stdout) == [5, 6]
+    assert (tmp_path / "trace_step_5_6.json").is_file()
+
+
+def test_memory_steps_are_marked_too(profiled_run: FinishedRun) -> None:
+    assert "\nMemory Profiling enabled: Steps 2-4\n" in profiled_run.completed.stdout
+    assert marked(profiled_run.completed.stdout) == list(range(2, 11))
+    steps = [s["step"] for s in profiled_run.summary["steps"] if s["profiled"]]
+    assert steps == list(range(2, 11))
+
+
+def test_without_a_profiler_nothing_is_marked(tiny_output: str) -> None:
+    assert "PROFILING" not in tiny_output
+    assert "rofiling" not in tiny_output
+
+
+def test_the_workshops_loops_find_their_words(profiled_run: FinishedRun, tmp_path: Path) -> None:
+    folder = tmp_path / "performance_results_tiny_20260131"
+    folder.mkdir()
+    (folder / "training_output.log").write_text(profiled_run.completed.stdout, encoding="utf-8")
+    found = subprocess.run(
+        ["bash", "-c", LOOPS], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    means = profiled_run.summary["summary"]
+    speed, peak = means["samples_per_second"], means["peak_memory_bytes"] / 2**20
+    assert found == f"tiny: {speed:.1f} samples/sec\ntiny: {peak:.0f} MB\n"
+
+
+def test_summary_lines_are_those_of_the_file(profiled_run: FinishedRun) -> None:
+    _, text = profiled_run.completed.stdout.split(f"\n{RULE}\nPerformance Summary:\n{RULE}\n")
+    means = profiled_run.summary["summary"]
+    lines = [
+        f"Average time per step: {means['average_step_seconds']:.4f} seconds "
+        f"(first step, not in any average: {means['first_step_seconds']:.4f} seconds)",
+        f"Training speed: {means['samples_per_second']:.1f} samples/sec",
+        f"Peak memory usage: {means['peak_memory_bytes'] / 2**20:.0f} MB",
+        f"Avg time per forward: {means['average_forward_seconds']:.4f} seconds",
+        f"Avg time per backward: {means['average_backward_seconds']:.4f} seconds",
+        f"Avg time per optimizer: {means['average_optimizer_seconds']:.4f} seconds",
+        f"Profiling overhead: operators {means['operator_profiling_overhead_percent']:+.1f} %, "
+        f"memory {means['memory_profiling_overhead_percent']:+.1f} % of a step",
+    ]
+    assert [line for line in lines if line not in text.splitlines()] == []
+
+
+def test_flops_analysis_is_printed(flops_run: FinishedRun) -> None:
+    stdout = flops_run.completed.stdout
+    profile = flops_run.summary["flops"]["flops_profile"]["efficiency_metrics"]
+    mfu = f"Model FLOPS Utilization: {profile['mfu_percent']:.1f} % ({profile['classification']})"
+    assert f"\n{RULE}\nFLOPS Analysis:\n{RULE}\n{mfu}\n" in stdout
+
+
+def test_log_interval_thins_the_lines(program: Program) -> None:
+    completed = program.run(*small(num_steps=10), "--log-interval=4")
+    assert [int(line["step"]) for line in step_lines(completed.stdout)] == [1, 4, 8, 10]
