@@ -51,7 +51,7 @@ def write_recording(
     """A recording in which the new side has those parts slowed; a block takes 4.5 s."""
     rng = np.random.default_rng(seed)
     header = RecordingHeader(
-        "build", "build", "in turn", 8, 0.015, seed, "2026-01-01T00:00:00", CONTEXT, CONTEXT
+        "build", "build", "interleaved", 8, 0.015, seed, "2026-01-01T00:00:00", CONTEXT, CONTEXT
     )
     at = 0.0
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -206,7 +206,7 @@ def every_outcome() -> Comparison:
         ComparedCase("peer/x", Outcome.SKIPPED, note="skipped in the base: too large"),
     )
     return Comparison(
-        "in turn",
+        "interleaved",
         "build_a",
         "build_b",
         cases,

@@ -112,7 +112,7 @@ def test_a_continued_recording_is_slowed_as_before(tmp_path: Path) -> None:
     assert _fraction_recorded(tmp_path, "ffn") is None
     slow = {"^ffn/": 0.125, "^full_step/": 0.05}
     settings = {"new_slow": slow}
-    header = RecordingHeader("p", "p", "in turn", 2, 0.1, 1, "2026", settings=settings)
+    header = RecordingHeader("p", "p", "interleaved", 2, 0.1, 1, "2026", settings=settings)
     with RecordingWriter(tmp_path / f"{kind_inside('ffn')}_0001.jsonl", header):
         pass
     assert _fraction_recorded(tmp_path, "ffn") == 0.125

@@ -43,7 +43,7 @@ OPENING, OWN, EACH = 5.0, 1.0, 0.5
 class Machine:
     """Plays simulated blocks; `events` replace a case of a block. Time passes as it measures."""
 
-    method = "in turn"
+    method = "interleaved"
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Machine:
 
 
 def recorded(path: Path, machine: Machine, blocks: int, started: str = "2026-01-01T00:00") -> int:
-    header = RecordingHeader("a", "b", "in turn", 8, 0.015, 1, started, {"threads": 2})
+    header = RecordingHeader("a", "b", "interleaved", 8, 0.015, 1, started, {"threads": 2})
     with RecordingWriter(path, header) as writer:
         return record_blocks(
             machine,
@@ -109,7 +109,7 @@ def test_what_was_recorded_is_read_back_with_what_it_cost(tmp_path: Path) -> Non
 
 def test_a_block_is_finished_when_the_time_is_up_and_proofs_do_not_count(tmp_path: Path) -> None:
     machine = Machine(simulated())
-    header = RecordingHeader("a", "b", "in turn", 8, 0.015, 1, "2026")
+    header = RecordingHeader("a", "b", "interleaved", 8, 0.015, 1, "2026")
     with RecordingWriter(tmp_path / "r.jsonl", header) as writer:
         blocks = record_blocks(
             machine,
@@ -193,7 +193,7 @@ def test_only_recordings_made_alike_are_joined(
     field: str, other: dict[str, Any], tmp_path: Path
 ) -> None:
     header = RecordingHeader(
-        "a", "b", "in turn", 8, 0.015, 1, "2026-01-01", {"threads": 2}, {"threads": 2}
+        "a", "b", "interleaved", 8, 0.015, 1, "2026-01-01", {"threads": 2}, {"threads": 2}
     )
     block = CaseBlock(1, "case", Block((1.0,), (1.0,)), (0,), 1.0)
     for name, one in (("one", header), ("two", replace(header, started="2026-01-02", **other))):

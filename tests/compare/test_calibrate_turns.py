@@ -28,7 +28,7 @@ class Clock:
 class Played:
     """Hands out recorded blocks, and lets time pass as the recording says."""
 
-    method = "in turn"
+    method = "interleaved"
 
     def __init__(self, blocks: PairedBlocks, clock: Clock) -> None:
         self.blocks = blocks

@@ -19,12 +19,12 @@ from tinyllama_tools.compare.blocks import (
     CaseFailure,
     CaseOpening,
     CaseSkip,
+    Interleaved,
     Measured,
     Side,
     SideError,
     SideOrder,
     SliceEffort,
-    TakingTurns,
     _close_case,
     _open_both,
     balanced_order,
@@ -35,8 +35,8 @@ from tinyllama_tools.compare.served_process import (
     Greeting,
     OpenedCase,
     ProcessLostError,
-    TurnProcess,
-    TurnProgram,
+    ServedProcess,
+    ServedProgram,
 )
 from tinyllama_tools.stats.looks import summarise
 
@@ -46,10 +46,10 @@ CASES = [FFN, LOSS, NORM]
 def one_block(base: Path, new: Path, cases: list[str], pairs: int) -> dict[str, Measured]:
     """What a block says of each case."""
     programs = {
-        Side.BASE: TurnProgram("base", base / PROGRAM),
-        Side.NEW: TurnProgram("new", new / PROGRAM),
+        Side.BASE: ServedProgram("base", base / PROGRAM),
+        Side.NEW: ServedProgram("new", new / PROGRAM),
     }
-    turns = TakingTurns(programs, SliceEffort(pairs, 0.015, limit=LONG), seed=1)
+    turns = Interleaved(programs, SliceEffort(pairs, 0.015, limit=LONG), seed=1)
     items = turns.measure(1, cases)
     return {item.case: item for item in items if not isinstance(item, BothReady)}
 
@@ -123,7 +123,7 @@ def test_both_sides_build_at_once() -> None:
         Side.BASE: NotedProcess("base", 0.3, noted),
         Side.NEW: NotedProcess("new", 0.2, noted),
     }
-    opened: dict[Side, TurnProcess] = {}
+    opened: dict[Side, ServedProcess] = {}
     assert _open_both(pair, FFN, opened) == 0.2
     assert noted == IN_ORDER
     assert opened == pair
@@ -145,7 +145,7 @@ def test_the_other_side_s_answer_is_read_where_one_fails(
     pair = {
         side: NotedProcess(side.value, error if side is failing else 0.1, noted) for side in Side
     }
-    opened: dict[Side, TurnProcess] = {}
+    opened: dict[Side, ServedProcess] = {}
     with pytest.raises(SideError, match="no") as raised:
         _open_both(pair, FFN, opened)
     assert noted == IN_ORDER
@@ -261,12 +261,12 @@ def test_what_both_do_one_does_first_in_this_block_and_the_other_in_the_next(
 ) -> None:
     noted: list[tuple[str, str]] = []
 
-    def start_all(programs: Sequence[TurnProgram], **_: object) -> list[OrderedProcess]:
+    def start_all(programs: Sequence[ServedProgram], **_: object) -> list[OrderedProcess]:
         return [OrderedProcess(program.name, noted) for program in programs]
 
     monkeypatch.setattr(turns_block, "start_all", start_all)
-    programs = {side: TurnProgram(side.value, Path("program")) for side in Side}
-    turns = TakingTurns(programs, SliceEffort(pairs=2), seed=3)
+    programs = {side: ServedProgram(side.value, Path("program")) for side in Side}
+    turns = Interleaved(programs, SliceEffort(pairs=2), seed=3)
     firsts = []
     for index in range(1, 7):
         noted.clear()
@@ -280,15 +280,15 @@ def test_what_both_do_one_does_first_in_this_block_and_the_other_in_the_next(
     assert [set(firsts[i : i + 2]) for i in (0, 2, 4)] == [{"base", "new"}] * 3
 
 
-def turns(base: Path, new: Path, *, seed: int = 1, pairs: int = 4) -> TakingTurns:
+def turns(base: Path, new: Path, *, seed: int = 1, pairs: int = 4) -> Interleaved:
     programs = {
-        Side.BASE: TurnProgram("base", base / PROGRAM),
-        Side.NEW: TurnProgram("new", new / PROGRAM),
+        Side.BASE: ServedProgram("base", base / PROGRAM),
+        Side.NEW: ServedProgram("new", new / PROGRAM),
     }
-    return TakingTurns(programs, SliceEffort(pairs, 0.015, LONG), seed)
+    return Interleaved(programs, SliceEffort(pairs, 0.015, LONG), seed)
 
 
-def measured(measurer: TakingTurns, index: int, cases: list[str]) -> list[Measured]:
+def measured(measurer: Interleaved, index: int, cases: list[str]) -> list[Measured]:
     """A block's cases. That both sides are there is said before the first."""
     ready, *items = measurer.measure(index, cases)
     assert isinstance(ready, BothReady)

@@ -18,7 +18,7 @@ from test_ci_workflow import Checkout
 from turns_stand_in import FFN, LOSS, NORM, PROGRAM, STEP, make_build, requests_of, starts_of
 from unanswered import LONG, cut_wait_short
 
-from tinyllama_tools.compare.blocks import CaseBlock, Measured, Opened, TakingTurns
+from tinyllama_tools.compare.blocks import CaseBlock, Interleaved, Measured, Opened
 from tinyllama_tools.compare.recording import RecordingWriter, read_recording
 from tinyllama_tools.compare.run import rates
 from tinyllama_tools.compare.sequential_run import SequentialRun
@@ -40,7 +40,7 @@ def test_the_same_program_on_both_sides_is_no_regression(
     assert said.out.splitlines()[-1].startswith("3 same; exit status 0")
     assert "a block of 3 cases takes" in said.err
     document = document_of(tmp_path / "out")
-    assert document["method"] == "in turn"
+    assert document["method"] == "interleaved"
     assert (document["base"], document["new"]) == (str(base), str(new))
     assert document["base_context"]["device"] == {"name": "stand-in"}
     recording = read_recording(tmp_path / "out/blocks.jsonl")
@@ -183,13 +183,13 @@ PROJECT = Path(__file__).resolve().parents[2]
 def test_what_was_not_reached_while_opening_is_no_regression(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, openings: int
 ) -> None:
-    open_once = TakingTurns.open_once
+    open_once = Interleaved.open_once
 
-    def interrupted(self: TakingTurns, cases: list[str], *, verify: bool) -> Iterator[Opened]:
+    def interrupted(self: Interleaved, cases: list[str], *, verify: bool) -> Iterator[Opened]:
         yield from itertools.islice(open_once(self, cases, verify=verify), openings)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(TakingTurns, "open_once", interrupted)
+    monkeypatch.setattr(Interleaved, "open_once", interrupted)
     base, new = make_build(tmp_path / "base"), make_build(tmp_path / "new")
     status, cases = run(base, new, tmp_path / "out")
     assert status == 130

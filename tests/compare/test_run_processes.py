@@ -16,8 +16,8 @@ from tinyllama_tools.compare.served_process import (
     CaseFailedError,
     CaseSkippedError,
     ProcessLostError,
-    TurnProcess,
-    TurnProgram,
+    ServedProcess,
+    ServedProgram,
 )
 from tinyllama_tools.compare.sides import KEPT_WORKTREES, Builder, carried_settings
 from tinyllama_tools.core.app import BadInputError
@@ -28,9 +28,9 @@ from tinyllama_tools.peers.sides import PLACING
 LIMIT = 30.0
 
 
-def started(build: Path, *, limit: float = LIMIT, padding: int = 0) -> TurnProcess:
-    program = TurnProgram("base", build / PROGRAM, ("--threads=1",), {"SIDE": "b"})
-    return TurnProcess(program, limit=limit, padding=padding)
+def started(build: Path, *, limit: float = LIMIT, padding: int = 0) -> ServedProcess:
+    program = ServedProgram("base", build / PROGRAM, ("--threads=1",), {"SIDE": "b"})
+    return ServedProcess(program, limit=limit, padding=padding)
 
 
 def troubled(tmp_path: Path, at: str, how: str) -> Path:
@@ -62,7 +62,7 @@ def without_openmp(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def openmp_settings(**of_side: str) -> dict[str, str]:
     """What a side's process sees of them."""
-    found = TurnProgram("base", Path("program"), (), of_side).environment_with(0)
+    found = ServedProgram("base", Path("program"), (), of_side).environment_with(0)
     return {name: found[name] for name in (*WAITING, *PLACING) if name in found}
 
 
@@ -176,9 +176,9 @@ def test_a_program_without_turns_is_told_from_one_that_refuses_its_options(tmp_p
     refusing = tmp_path / "refusing"
     refusing.write_text("#!/bin/sh\necho 'tiny_llama_bench: --sizes huge: unknown' >&2\nexit 2\n")
     refusing.chmod(0o755)
-    program = TurnProgram("new", refusing)
+    program = ServedProgram("new", refusing)
     with (
-        TurnProcess(program, limit=LIMIT, padding=0) as process,
+        ServedProcess(program, limit=LIMIT, padding=0) as process,
         pytest.raises(BadInputError, match="new: tiny_llama_bench: --sizes huge: unknown"),
     ):
         process.greet()
@@ -186,14 +186,14 @@ def test_a_program_without_turns_is_told_from_one_that_refuses_its_options(tmp_p
 
 def test_a_program_that_cannot_be_started_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="cannot be started: No such file"):
-        TurnProcess(TurnProgram("base", tmp_path / "none"), limit=LIMIT, padding=0)
+        ServedProcess(ServedProgram("base", tmp_path / "none"), limit=LIMIT, padding=0)
 
 
 def test_closing_ends_a_process_that_hangs_with_all_its_children(tmp_path: Path) -> None:
     script = tmp_path / "hanging"
     script.write_text(f"#!/bin/sh\nsleep 50 &\necho $! >{tmp_path}/child\nwait\n")
     script.chmod(0o755)
-    process = TurnProcess(TurnProgram("base", script), limit=LIMIT, padding=0)
+    process = ServedProcess(ServedProgram("base", script), limit=LIMIT, padding=0)
     deadline = time.monotonic() + LIMIT
     while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text().strip():
         assert time.monotonic() < deadline

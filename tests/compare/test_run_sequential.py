@@ -51,7 +51,7 @@ class Played:
     skips: set[str] = field(default_factory=set)
     unopened: set[str] = field(default_factory=set)
     interrupt_at: int = 10**6
-    method: str = "in turn"
+    method: str = "interleaved"
     now: float = 0.0
     asked: list[list[str]] = field(default_factory=list)
     slower_from: int = 10**6
@@ -307,7 +307,7 @@ def test_an_interrupted_run_is_judged_at_the_looks_it_reached() -> None:
 HEADER = RecordingHeader(
     base="main",
     new="build",
-    method="in turn",
+    method="interleaved",
     pairs=2,
     slice_seconds=0.015,
     seed=7,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from turns_stand_in import PROGRAM
 
-from tinyllama_tools.compare.served_process import TurnProcess
+from tinyllama_tools.compare.served_process import ServedProcess
 
 START = "its start"
 SHORT, LONG = 0.3, 30.0
@@ -23,10 +23,10 @@ def _starts(build: Path) -> int:
 def cut_wait_short(monkeypatch: pytest.MonkeyPatch, build: Path, what: str) -> None:
     """Where processes of this build, which is named as its side, are waited for at `what`. A start
     is waited for until the process has noted that it began, so that it can be counted."""
-    line = TurnProcess._line
+    line = ServedProcess._line
     waits: list[str] = []
 
-    def short(process: TurnProcess, asked: str) -> bytes:
+    def short(process: ServedProcess, asked: str) -> bytes:
         if (process.name, asked) == (build.name, what):
             waits.append(asked)
             deadline = time.monotonic() + LONG
@@ -36,4 +36,4 @@ def cut_wait_short(monkeypatch: pytest.MonkeyPatch, build: Path, what: str) -> N
             process._limit = SHORT
         return line(process, asked)
 
-    monkeypatch.setattr(TurnProcess, "_line", short)
+    monkeypatch.setattr(ServedProcess, "_line", short)

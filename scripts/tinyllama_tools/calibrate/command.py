@@ -593,7 +593,7 @@ def publish(document: Json, quiet: Recorded, results: Path, machine: str) -> lis
     )
 
 
-__all__ = ["add_options", "main", "read_options"]
+__all__ = ["add_options", "main", "parse_options"]
 
 
 def _say(text: str) -> None:
@@ -678,7 +678,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def read_options(arguments: Sequence[str]) -> argparse.Namespace:
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Ends the program after the help, and with status 2 for options that will not do."""
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -688,7 +688,7 @@ def read_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> int:
     """Measures, or analyses and writes; the exit status."""
-    options = read_options(arguments)
+    options = parse_options(arguments)
     try:
         return _run(options, arguments)
     except BadInputError as error:

@@ -20,12 +20,12 @@ from tinyllama_tools.compare.blocks import (
     CaseBlock,
     CaseFailure,
     CaseRecord,
+    Interleaved,
     Measured,
     Measurer,
     Opened,
     Side,
     SliceEffort,
-    TakingTurns,
 )
 from tinyllama_tools.compare.options import add_options, is_chosen, program_arguments, settings_of
 from tinyllama_tools.compare.recording import (
@@ -39,7 +39,7 @@ from tinyllama_tools.compare.recording import (
 from tinyllama_tools.compare.served_process import (
     Greeting,
     ProcessLostError,
-    TurnProgram,
+    ServedProgram,
 )
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.publish import published_context
@@ -169,12 +169,12 @@ def run_settings(options: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(["--base", "", "--new", "", *options])
 
 
-def _greeted(what: WhatToRecord, effort: SliceEffort, seed: int) -> tuple[TakingTurns, Greetings]:
+def _greeted(what: WhatToRecord, effort: SliceEffort, seed: int) -> tuple[Interleaved, Greetings]:
     """Both sides, known to stay resident."""
     shared = program_arguments(what.settings)
     arguments = {Side.BASE: shared, Side.NEW: (*shared, *slow_arguments(what.slowdown))}
-    programs = {side: TurnProgram(side.value, what.program, arguments[side]) for side in SIDES}
-    measurer = TakingTurns(programs, effort, seed)
+    programs = {side: ServedProgram(side.value, what.program, arguments[side]) for side in SIDES}
+    measurer = Interleaved(programs, effort, seed)
     try:
         return measurer, measurer.greet()
     except ProcessLostError as error:

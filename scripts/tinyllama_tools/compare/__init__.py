@@ -1,1 +1,1 @@
-"""Regression comparison: two builds in turn, stored results, and what is said of them."""
+"""Regression comparison: two builds interleaved, stored results, and what is said of them."""

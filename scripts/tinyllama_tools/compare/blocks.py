@@ -1,4 +1,9 @@
-"""Blocks: two resident processes, interleaved in short slices so that drift hits both sides."""
+"""Two served programs that are timed interleaved, in short slices, so that drift hits both alike.
+
+A block is one fresh pair of processes. Within it the cases come in random order, and of each pair
+of slices either side begins, half of the pairs each. Whatever else one side must do before the
+other (start, open a case, close it) one side does first in this block and the other in the next.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +24,8 @@ from tinyllama_tools.compare.served_process import (
     CaseSkippedError,
     Greeting,
     ProcessLostError,
-    TurnProcess,
-    TurnProgram,
+    ServedProcess,
+    ServedProgram,
     start_all,
 )
 from tinyllama_tools.stats.looks import Block, BlockSummary, summarise
@@ -93,10 +98,10 @@ Opened = CaseOpening | CaseFailure | CaseSkip
 
 
 class Measurer(Protocol):
-    """A way of running the two sides."""
+    """What runs the two sides: Interleaved, or a fake with a clock of its own."""
 
     method: str
-    """`in turn`: what a recording calls the one way there is."""
+    """As a recording calls it."""
 
     def open_once(self, cases: Sequence[str], *, verify: bool) -> Iterator[Opened]:
         """Before any timing: every case once on each side, with its counters, and with the proof
@@ -104,8 +109,8 @@ class Measurer(Protocol):
         ...
 
     def measure(self, index: int, cases: Sequence[str]) -> Iterator[Measured | BothReady]:
-        """One block: a fresh process on each side, every case once, each yielded when done. Where
-        the processes' start is none of the cases' time, BothReady comes when they are there."""
+        """One block: a fresh process on each side, BothReady when both are there, then every case
+        once, each yielded when done."""
         ...
 
 
@@ -226,7 +231,7 @@ class BlockCost:
         return self.around + sum(map(self.of_case, cases))
 
 
-IN_TURN = "in turn"
+METHOD = "interleaved"
 # until the workers of the side that has just been timed sleep; see SHORT_SPIN
 SETTLING_SECONDS = 0.002
 # Of a slow case fewer pairs have to do, since their scatter shrinks with their length while that
@@ -286,7 +291,7 @@ class ProcessPair:
 
     def __init__(
         self,
-        programs: Mapping[Side, TurnProgram],
+        programs: Mapping[Side, ServedProgram],
         limit: float,
         order: random.Random,
         sides: tuple[Side, ...] = SIDES,
@@ -296,7 +301,7 @@ class ProcessPair:
         self._limit = limit
         self._order = order
         self.greetings: dict[Side, Greeting] = {}
-        self._processes: dict[Side, TurnProcess] = {}
+        self._processes: dict[Side, ServedProcess] = {}
         # why a side is not started once more: each try may take as long as the limit
         self._cannot_start: dict[Side, str] = {}
 
@@ -325,7 +330,7 @@ class ProcessPair:
             self.greetings[side] = self._processes[side].greet()
         return self.greetings[side]
 
-    def ready(self, side: Side) -> TurnProcess:
+    def ready(self, side: Side) -> ServedProcess:
         """Its process, which has nothing open where it is a new one. SideError: it cannot start;
         after a second try it is left at that."""
         if side in self._cannot_start:
@@ -348,10 +353,10 @@ class ProcessPair:
                 self.greet(side)
 
 
-Opening = Mapping[Side, TurnProcess]
+Opening = Mapping[Side, ServedProcess]
 
 
-def _close_case(case: str, opened: dict[Side, TurnProcess]) -> None:
+def _close_case(case: str, opened: dict[Side, ServedProcess]) -> None:
     """Where one side fails at this, `opened` keeps the other if it has not been asked yet."""
     for side in tuple(opened):
         process = opened.pop(side)
@@ -367,7 +372,7 @@ def _leave(case: str, opened: Opening) -> None:
                 process.close_case(case)
 
 
-def _open_both(processes: Opening, case: str, opened: dict[Side, TurnProcess]) -> float:
+def _open_both(processes: Opening, case: str, opened: dict[Side, ServedProcess]) -> float:
     """Both build at once, since nothing is timed yet; `opened` gets those that could. Seconds of an
     iteration of the less disturbed side."""
     for process in processes.values():
@@ -406,14 +411,14 @@ def _time_pairs(opened: Opening, case: str, effort: SliceEffort, firsts: Sequenc
     return Block(tuple(slices[Side.BASE]), tuple(slices[Side.NEW]))
 
 
-class TakingTurns:
-    """Measures in turn. `clock`: seconds, of which `at` counts from this object's making."""
+class Interleaved:
+    """Measures both sides interleaved. `clock`: seconds, of which `at` counts from its making."""
 
-    method = IN_TURN
+    method = METHOD
 
     def __init__(
         self,
-        programs: Mapping[Side, TurnProgram],
+        programs: Mapping[Side, ServedProgram],
         effort: SliceEffort,
         seed: int,
         clock: Callable[[], float] = time.monotonic,
@@ -473,7 +478,7 @@ class TakingTurns:
                 yield self._measure_case(pair, index, case)
 
     def _measure_case(self, pair: ProcessPair, index: int, case: str) -> Measured:
-        opened: dict[Side, TurnProcess] = {}
+        opened: dict[Side, ServedProcess] = {}
         try:
             seconds = _open_both({side: pair.ready(side) for side in pair.sides}, case, opened)
             firsts = balanced_order(self.effort.pairs_for(seconds), self._order)

@@ -108,7 +108,7 @@ class ComparedCase:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`method`: `in turn` or `stored`. `base`, `new`: what the sides are called
+    """`method`: `interleaved` or `stored`. `base`, `new`: what the sides are called
     (commit, build folder, files). `alpha`: chance of a false `slower` or `faster` anywhere in the
     family. `margin`: a fraction. `warnings`: what to know before any number, most important first.
     `design`: looks and how the family was corrected, as plain values."""
@@ -383,23 +383,3 @@ def attributions(
         with contextlib.suppress(ValueError):
             found[whole] = _attribution(known[whole], parts, known)
     return found
-
-
-@dataclass(frozen=True)
-class RunSides:
-    """What was compared, and how. `only_base`, `only_new`: cases that one side alone lists.
-
-    `layers`: of each problem size, for the attribution. `warnings`: known before anything ran.
-    `settings`: what the run was asked for, for the record.
-    """
-
-    base: str
-    new: str
-    base_context: Json
-    new_context: Json
-    method: str
-    layers: Mapping[str, int]
-    only_base: Sequence[str] = ()
-    only_new: Sequence[str] = ()
-    warnings: Sequence[str] = field(default_factory=tuple)
-    settings: Json = field(default_factory=dict)

@@ -26,7 +26,7 @@ def _command(arguments: Sequence[str]) -> tuple[ModuleType, Sequence[str]]:
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Of `run` and `calibrate`. SystemExit as argparse raises it, with 2 for a bad option."""
     module, options = _command(arguments)
-    return module.read_options(options)
+    return module.parse_options(options)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,4 +1,7 @@
-"""The recorded noise of a machine, which stands in for a scatter that one file a side lacks."""
+"""The recorded noise of a machine, which stands in for a scatter that one file a side cannot show.
+
+`scripts/compare calibrate` writes it; see calibrate/command.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""The recording of a run: JSON lines, each written when it is known, so that nothing is lost."""
+"""The recording of a run: JSON lines, each written when it is known, so that nothing is lost.
+
+  {"recording": "tiny_llama paired blocks", "schema_version": 1, "base", "new", "base_context",
+   "new_context", "method", "pairs", "slice_seconds", "started", "seed", "settings"}
+  {"opened": NAME, "side": "base"|"new", "seconds": s, "counters": {...}}
+  {"block": i, "case": NAME, "base": [s...], "new": [s...], "first": [0|1...], "at": s}
+  {"block": i, "case": NAME, "failed": {"side": "base"|"new", "reason": text}}
+  {"skipped": NAME, "side": "base"|"new", "reason": text}
+
+Blocks count from 1; a failure of block 0 came before any timing. `settings`: what both programs
+were given, the environment added to each side, budget, limit and proof; empty where it was not
+said.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tinyllama_tools.compare.blocks import (
+    METHOD,
     CaseBlock,
     CaseFailure,
     CaseOpening,
@@ -23,13 +36,15 @@ from tinyllama_tools.stats.looks import Block
 
 KIND = "tiny_llama paired blocks"
 SCHEMA_VERSION = 1
+# what recordings called it until interleaving was called by its name
+FORMER_METHOD = "in turn"
 # more digits than any clock has
 DIGITS = 6
 
 
 @dataclass(frozen=True)
 class RecordingHeader:
-    """How it was measured. `slice_seconds`: 0 where processes ran as wholes. `started`: ISO."""
+    """How it was measured. `started`: ISO."""
 
     base: str
     new: str
@@ -194,6 +209,8 @@ def _header(text: str, path: Path) -> RecordingHeader:
             f"{path}: recording '{kind}', schema_version {version}: must be '{KIND}', "
             f"{SCHEMA_VERSION}; record it anew"
         )
+    if line.get("method") == FORMER_METHOD:
+        line["method"] = METHOD
     try:
         return RecordingHeader(**line)
     except TypeError as error:

@@ -1,4 +1,19 @@
-"""scripts/compare run: two builds, resident and interleaved, and the comparison that follows."""
+"""Two builds, resident and interleaved, until every case has its verdict or the budget is used.
+
+Example: scripts/compare run --base origin/main --new build --budget 10m
+
+Every case is opened once on both sides first, untimed, with its counters and (unless --verify off)
+the proof of its result. Then come blocks: a fresh pair of processes each, whose slices alternate in
+random order. Cases with a verdict drop out. After the first block it says how long the rest takes,
+and ends at once where the budget does not reach to a verdict. Ctrl-C: what was measured is judged
+and written. A case that a side fails twice is closed as failed; the others go on.
+
+Files: comparison.json, .md, .html and blocks.jsonl (every slice) in --output, by default
+results/<UTC time>_compare; a recording that is there already is not written over. Exit status: 0 no
+regression; 1 a regression; 2 bad input, a commit that does not build, nothing comparable, a budget
+that reaches to no verdict, or files that cannot be written; 3 with --strict where something is
+unclear; 130 interrupted (Ctrl-C, SIGTERM or SIGHUP).
+"""
 
 from __future__ import annotations
 
@@ -10,16 +25,14 @@ import random
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
-from tinyllama_tools.compare.blocks import IN_TURN, CaseRecord, Side
+from tinyllama_tools.compare.blocks import SIDES, CaseRecord, Side
 from tinyllama_tools.compare.comparison import (
     Attribution,
     ComparedCase,
     Comparison,
-    Gate,
-    RunSides,
     SideState,
     allow_missing,
     attributions,
@@ -41,8 +54,8 @@ from tinyllama_tools.compare.sequential_run import (
     cases_text,
 )
 from tinyllama_tools.compare.served_process import WAITING
-from tinyllama_tools.compare.sides import PreparedRun, prepare
-from tinyllama_tools.core.app import INTERRUPTED, PROBLEM_SIZES, BadInputError, Json, run_folder
+from tinyllama_tools.compare.sides import Sides, prepare
+from tinyllama_tools.core.app import INTERRUPTED, PROBLEM_SIZES, BadInputError, run_folder
 from tinyllama_tools.core.text import duration
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.stats.rank_tests import hodges_lehmann
@@ -51,12 +64,15 @@ from tinyllama_tools.stats.verdicts import (
     SPENT,
     Design,
     DesignError,
-    Judgement,
     Outcome,
     plan_design,
 )
 
 TERA = 1e-12
+SEEDS = 2**32
+RECORDING = "blocks.jsonl"
+ATTRIBUTED = frozenset({Outcome.SLOWER, Outcome.FASTER})
+WITHOUT_ANSWER = frozenset({Outcome.NO_VERDICT, Outcome.SKIPPED, Outcome.ADDED})
 
 
 def rates(case: str, seconds: float, counters: Mapping[str, float]) -> dict[str, float]:
@@ -78,231 +94,162 @@ def rates(case: str, seconds: float, counters: Mapping[str, float]) -> dict[str,
     return found
 
 
-Environment = Mapping[str, str]
-
-
-def environment_warnings(base: Environment, new: Environment, around: Environment) -> list[str]:
-    """`base`, `new`: added to each side. `around`: what both inherit."""
-    sides = {"base": {**around, **base}, "new": {**around, **new}}
-    found = []
-    for name in dict.fromkeys([*base, *new]):
+def option_warnings(options: argparse.Namespace) -> Iterator[str]:
+    """Known before anything ran: of the environment of each side, and of proofs left out."""
+    added = {"base": dict(options.environment_base), "new": dict(options.environment_new)}
+    sides = {side: {**os.environ, **variables} for side, variables in added.items()}
+    for name in dict.fromkeys([*added["base"], *added["new"]]):
         values = {side: seen.get(name) for side, seen in sides.items()}
         if values["base"] != values["new"]:
             texts = (f"{'not set' if v is None else v} in the {s}" for s, v in values.items())
-            found.append(f"environment {name}: {', '.join(texts)}")
+            yield f"environment {name}: {', '.join(texts)}"
     for name in WAITING:
         values = [seen[name] for seen in sides.values() if name in seen]
         if values:
-            found.append(
+            yield (
                 f"{name}={values[0]} decides how OpenMP's workers wait: those of the side that is "
                 "not timed may keep processors busy; unset it to let them sleep after a millisecond"
             )
-    return found
+    if options.verify == "off":
+        yield "--verify off: results were not compared with the float64 baseline"
 
 
-def _failures(run: RunRecord) -> Iterator[str]:
-    failed = [
-        name
-        for name, record in run.cases.items()
-        if record.state(Side.BASE).failed and record.state(Side.NEW).is_measured
-    ]
-    if failed:
-        yield (
-            f"{cases_text(len(failed))} failed in the base, so nothing shows that the new is no "
-            f"slower there: {', '.join(failed)}"
-        )
-
-
-def _ending(run: RunRecord) -> Iterator[str]:
+def run_warnings(run: RunRecord, sides: Sides, options: argparse.Namespace) -> Iterator[str]:
+    """Of how it ended, of failures, and of what differs beside the code; the gravest first."""
     if run.refusal:
         yield run.refusal
     elif not run.ended:
         yield f"interrupted after {run.blocks} blocks: judged at the looks that were reached"
-
-
-def run_warnings(run: RunRecord, sides: RunSides) -> list[str]:
-    """Of how it ended, of failures, of the method, and of what differs beside the code."""
-    warnings = [*_ending(run), *_failures(run)]
-    warnings += sides.warnings
-    warnings += context_differences([sides.base_context], [sides.new_context])
+    unproven = [
+        name
+        for name, record in run.cases.items()
+        if record.state(Side.BASE).failed and record.state(Side.NEW).is_measured
+    ]
+    if unproven:
+        yield (
+            f"{cases_text(len(unproven))} failed in the base, so nothing shows that the new is no "
+            f"slower there: {', '.join(unproven)}"
+        )
+    yield from option_warnings(options)
+    yield from context_differences(*([sides.contexts[side]] for side in SIDES))
     late = sum(record.out_of_time for record in run.cases.values())
     if run.ended == BUDGET_USED and late:
-        warnings.append(
-            f"{cases_text(late)} left open: the budget does not reach to their next look"
-        )
+        yield f"{cases_text(late)} left open: the budget does not reach to their next look"
     failed = [name for name, record in run.cases.items() if record.failed_sides]
     if failed:
-        warnings.append(f"processes failed at {', '.join(failed)}; see there")
-    return warnings
-
-
-ATTRIBUTED = frozenset({Outcome.SLOWER, Outcome.FASTER})
-
-
-def _seconds_needed(record: CaseRecord, judgement: Judgement, run: RunRecord) -> float | None:
-    """Of further blocks of this case alone; None: more of them may not settle it."""
-    if judgement.evidence.blocks_needed is None:
-        return None
-    blocks = max(1, judgement.evidence.blocks_needed - len(record.blocks))
-    return blocks * (run.cost.around + run.cost.of_case(record.name))
-
-
-def _failures_note(record: CaseRecord) -> str:
-    """Failures that it went on after."""
-    return "; ".join(
-        f"failed once on the {side.value} side: {reasons[-1]}"
-        for side, reasons in record.failed_sides.items()
-    )
-
-
-def _without_verdict(record: CaseRecord, first_look: int) -> tuple[Outcome, str]:
-    blocks = len(record.blocks)
-    text = f"{blocks} blocks were measured, and the first look comes after {first_look}"
-    return Outcome.NO_VERDICT, text
+        yield f"processes failed at {', '.join(failed)}; see there"
 
 
 def _compared_case(
-    record: CaseRecord,
-    judgement: Judgement | None,
-    run: RunRecord,
-    design: Design,
-    attribution: Attribution | None,
+    record: CaseRecord, run: RunRecord, design: Design, attribution: Attribution | None
 ) -> ComparedCase:
-    base, new = record.counters(Side.BASE), record.counters(Side.NEW)
-    counters = compare_counters(base, new)
+    counters = {side: record.counters(side) for side in SIDES}
+    found = ComparedCase(
+        record.name, Outcome.NO_VERDICT, counters=compare_counters(*counters.values())
+    )
     untimed = outcome_without_times(record.state(Side.BASE), record.state(Side.NEW))
     if untimed is not None:
-        outcome, note = untimed
-        return ComparedCase(record.name, outcome, note=note, counters=counters)
-    if not record.blocks:
-        outcome, note = _without_verdict(record, design.looks[0])
-        return ComparedCase(record.name, outcome, note=note, counters=counters)
-    base_seconds = statistics.median(block.base_seconds for block in record.blocks)
-    new_seconds = statistics.median(block.new_seconds for block in record.blocks)
-    counters = compare_counters(
-        {**base, **rates(record.name, base_seconds, base)},
-        {**new, **rates(record.name, new_seconds, new)},
-    )
-    if judgement is None:
-        outcome, note = _without_verdict(record, design.looks[0])
-        return ComparedCase(
-            record.name,
-            outcome,
-            ratio=math.exp(hodges_lehmann([block.log_ratio for block in record.blocks])),
-            blocks=len(record.blocks),
-            base_seconds=base_seconds,
-            new_seconds=new_seconds,
-            note=note,
-            counters=counters,
+        return replace(found, outcome=untimed[0], note=untimed[1])
+    blocks = record.blocks
+    if blocks:
+        seconds = {
+            Side.BASE: statistics.median(block.base_seconds for block in blocks),
+            Side.NEW: statistics.median(block.new_seconds for block in blocks),
+        }
+        both = [{**counters[s], **rates(record.name, seconds[s], counters[s])} for s in SIDES]
+        found = replace(
+            found,
+            base_seconds=seconds[Side.BASE],
+            new_seconds=seconds[Side.NEW],
+            ratio=math.exp(hodges_lehmann([block.log_ratio for block in blocks])),
+            blocks=len(blocks),
+            counters=compare_counters(*both),
         )
-    is_unclear = judgement.outcome is Outcome.UNCLEAR
-    return ComparedCase(
-        record.name,
-        judgement.outcome,
-        ratio=math.exp(judgement.evidence.estimate),
+    judgement = run.judgements.get(record.name)
+    if not blocks or judgement is None:
+        first = design.looks[0]
+        note = f"{len(blocks)} blocks were measured, and the first look comes after {first}"
+        return replace(found, note=note)
+    evidence, is_unclear = judgement.evidence, judgement.outcome is Outcome.UNCLEAR
+    seconds_needed = None
+    if is_unclear and evidence.blocks_needed is not None:
+        # of further blocks of this case alone
+        each = run.cost.around + run.cost.of_case(record.name)
+        seconds_needed = max(1, evidence.blocks_needed - len(blocks)) * each
+    went_on = [
+        f"failed once on the {side.value} side: {reasons[-1]}"
+        for side, reasons in record.failed_sides.items()
+    ]
+    return replace(
+        found,
+        outcome=judgement.outcome,
+        ratio=math.exp(evidence.estimate),
         interval=interval_of(judgement),
         p_value=judgement.adjusted_p_value,
-        blocks=judgement.evidence.blocks,
-        base_seconds=base_seconds,
-        new_seconds=new_seconds,
-        smallest_difference=judgement.evidence.smallest_difference if is_unclear else None,
-        seconds_needed=_seconds_needed(record, judgement, run) if is_unclear else None,
-        note="; ".join(filter(None, (_failures_note(record), unsettled_text(judgement)))),
-        counters=counters,
-        attribution=attribution,
+        blocks=evidence.blocks,
+        smallest_difference=evidence.smallest_difference if is_unclear else None,
+        seconds_needed=seconds_needed,
+        note="; ".join(filter(None, (*went_on, unsettled_text(judgement)))),
+        attribution=attribution if judgement.outcome in ATTRIBUTED else None,
     )
-
-
-def _one_sided(names: Sequence[str], side: Side) -> list[ComparedCase]:
-    there, absent = SideState(is_measured=True), SideState()
-    found = []
-    for name in names:
-        states = (there, absent) if side is Side.BASE else (absent, there)
-        outcome, note = outcome_without_times(*states) or (Outcome.NO_VERDICT, "")
-        found.append(ComparedCase(name, outcome, note=note))
-    return found
-
-
-def _attributions(
-    run: RunRecord, judged: Mapping[str, Judgement | None], layers: Mapping[str, int]
-) -> dict[str, Attribution]:
-    changed = {name for name, found in judged.items() if found and found.outcome in ATTRIBUTED}
-    if not changed:
-        return {}
-    blocks = {name: record.blocks for name, record in run.cases.items() if record.blocks}
-    return {name: a for name, a in attributions(blocks, layers).items() if name in changed}
-
-
-def _design_values(design: Design, run: RunRecord, pairs: int, seed: int, settings: Json) -> Json:
-    return {
-        "cases": design.cases,
-        "looks": list(design.looks),
-        "correction": f"Holm over cases; {SPENT:g} of alpha, divided by the looks",
-        "confidence": design.confidence,
-        "pairs": pairs,
-        "seed": seed,
-        "blocks": run.blocks,
-        "ended": run.ended or "interrupted",
-        "settings": settings,
-    }
 
 
 def comparison_of(
     run: RunRecord,
     design: Design,
-    sides: RunSides,
+    sides: Sides,
+    options: argparse.Namespace,
     *,
-    pairs: int,
     seed: int,
-    allowed: Sequence[str] = (),
+    layers: Mapping[str, int],
 ) -> Comparison:
-    """`pairs` and `seed`: for the record. `allowed`: cases that may be missing or failed."""
-    judged = run.judgements
-    found = _attributions(run, judged, sides.layers)
+    """What a run recorded, as all outputs read it. `layers`: of each problem size."""
+    parts: Mapping[str, Attribution] = {}
+    if any(found and found.outcome in ATTRIBUTED for found in run.judgements.values()):
+        parts = attributions({n: r.blocks for n, r in run.cases.items() if r.blocks}, layers)
     cases = [
-        _compared_case(record, judged.get(name), run, design, found.get(name))
-        for name, record in run.cases.items()
+        _compared_case(record, run, design, parts.get(name)) for name, record in run.cases.items()
     ]
-    cases += _one_sided(sides.only_base, Side.BASE) + _one_sided(sides.only_new, Side.NEW)
+    measured, absent = SideState(is_measured=True), SideState()
+    for side, states in ((Side.BASE, (measured, absent)), (Side.NEW, (absent, measured))):
+        outcome, note = outcome_without_times(*states) or (Outcome.NO_VERDICT, "")
+        cases += [ComparedCase(name, outcome, note=note) for name in sides.only(side)]
     return Comparison(
-        method=sides.method,
-        base=sides.base,
-        new=sides.new,
-        cases=allow_missing(cases, allowed),
+        method=sides.measurer.method,
+        base=sides.names[Side.BASE],
+        new=sides.names[Side.NEW],
+        cases=allow_missing(cases, options.allow_missing),
         alpha=design.alpha,
         margin=design.margin,
-        warnings=tuple(run_warnings(run, sides)),
-        design=_design_values(design, run, pairs, seed, sides.settings),
-        base_context=sides.base_context,
-        new_context=sides.new_context,
+        warnings=tuple(run_warnings(run, sides, options)),
+        design={
+            "cases": design.cases,
+            "looks": list(design.looks),
+            "correction": f"Holm over cases; {SPENT:g} of alpha, divided by the looks",
+            "confidence": design.confidence,
+            "pairs": options.pairs,
+            "seed": seed,
+            "blocks": run.blocks,
+            "ended": run.ended or "interrupted",
+            "settings": settings_of(options),
+        },
+        base_context=sides.contexts[Side.BASE],
+        new_context=sides.contexts[Side.NEW],
         seconds=run.seconds,
     )
 
 
-def took_text(run: RunRecord) -> str:
-    """`17 blocks in 4 min`."""
-    return f"{run.blocks} blocks in {duration(run.seconds)}"
-
-
-__all__ = ["add_options", "main", "read_options"]
-SEEDS = 2**32
-RECORDING = "blocks.jsonl"
-WITHOUT_ANSWER = frozenset({Outcome.NO_VERDICT, Outcome.SKIPPED, Outcome.ADDED})
-
-
-def _header(options: argparse.Namespace, prepared: PreparedRun, seed: int) -> RecordingHeader:
-    is_in_turn = prepared.measurer.method == IN_TURN
-    now = datetime.datetime.now(datetime.timezone.utc)
+def _header(options: argparse.Namespace, sides: Sides, seed: int) -> RecordingHeader:
     return RecordingHeader(
-        base=prepared.names[Side.BASE],
-        new=prepared.names[Side.NEW],
-        method=prepared.measurer.method,
+        base=sides.names[Side.BASE],
+        new=sides.names[Side.NEW],
+        method=sides.measurer.method,
         pairs=options.pairs,
-        slice_seconds=options.slice if is_in_turn else 0.0,
+        slice_seconds=options.slice,
         seed=seed,
-        started=now.isoformat(timespec="seconds"),
-        base_context=prepared.contexts[Side.BASE],
-        new_context=prepared.contexts[Side.NEW],
+        started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        base_context=sides.contexts[Side.BASE],
+        new_context=sides.contexts[Side.NEW],
         settings=settings_of(options),
     )
 
@@ -313,89 +260,6 @@ def _layers(options: argparse.Namespace) -> dict[str, int]:
         return layers_by_size(path)
     except (OSError, ValueError, KeyError) as error:
         raise BadInputError(f"--problem-sizes {path}: cannot be read: {error!r}") from error
-
-
-def _design(options: argparse.Namespace, cases: int) -> Design:
-    try:
-        return plan_design(cases, alpha=options.alpha, margin=options.margin, looks=options.looks)
-    except DesignError as error:
-        raise BadInputError(str(error)) from error
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """`is_interrupted`: somebody ended it. `trouble`: what ended it too early, such as a recording
-    that cannot be written any more. Either way what was measured is judged."""
-
-    comparison: Comparison
-    record: RunRecord
-    is_interrupted: bool = False
-    trouble: str = ""
-
-
-def _measured(
-    options: argparse.Namespace,
-    prepared: PreparedRun,
-    recording: Path,
-    progress: RunProgress,
-    seed: int,
-) -> FinishedRun:
-    layers = _layers(options)
-    design = _design(options, len(prepared.shared))
-    is_interrupted, trouble = False, ""
-    with RecordingWriter(recording, _header(options, prepared, seed)) as writer:
-        run = SequentialRun(
-            prepared.measurer,
-            prepared.shared,
-            design,
-            options.budget,
-            keep=writer.add,
-            progress=progress,
-        )
-        try:
-            run.run(verify=options.verify == "before")
-        except KeyboardInterrupt:
-            is_interrupted = True
-            run.judge()
-        except (BadInputError, OSError) as error:
-            trouble = f"ended after {run.record.blocks} blocks: {error}"
-            run.judge()
-    where = "" if trouble else f"; every slice is in {recording}"
-    progress.say(f"{took_text(run.record)}{where}")
-    comparison = comparison_of(
-        run.record,
-        design,
-        _sides(options, prepared, layers),
-        pairs=options.pairs,
-        seed=seed,
-        allowed=options.allow_missing,
-    )
-    return FinishedRun(comparison, run.record, is_interrupted, trouble)
-
-
-def _sides(
-    options: argparse.Namespace, prepared: PreparedRun, layers: Mapping[str, int]
-) -> RunSides:
-    return RunSides(
-        base=prepared.names[Side.BASE],
-        new=prepared.names[Side.NEW],
-        base_context=prepared.contexts[Side.BASE],
-        new_context=prepared.contexts[Side.NEW],
-        method=prepared.measurer.method,
-        layers=layers,
-        only_base=prepared.only(Side.BASE),
-        only_new=prepared.only(Side.NEW),
-        warnings=_warnings(options),
-        settings=settings_of(options),
-    )
-
-
-def _warnings(options: argparse.Namespace) -> list[str]:
-    added = dict(options.environment_base), dict(options.environment_new)
-    found = environment_warnings(*added, os.environ)
-    if options.verify == "off":
-        found.append("--verify off: results were not compared with the float64 baseline")
-    return found
 
 
 def _refuse_without_answer(comparison: Comparison, run: RunRecord) -> None:
@@ -414,43 +278,25 @@ def _refuse_without_answer(comparison: Comparison, run: RunRecord) -> None:
     raise BadInputError(f"nothing comparable: no case was measured on both sides: {reasons}")
 
 
-def _status(finished: FinishedRun, gate: Gate) -> int:
-    """A regression that is known already is one, whatever else could not be found out."""
-    status = gate.status(finished.comparison)
-    if status == REGRESSION:
-        return status
-    if finished.record.refusal:
-        raise BadInputError(finished.record.refusal)
-    _refuse_without_answer(finished.comparison, finished.record)
-    return status
-
-
-def _reported(
-    options: argparse.Namespace, finished: FinishedRun, folder: Path, progress: RunProgress
-) -> int:
-    """Prints first: what was found is then known even where the folder takes no more."""
-    gate = gate_of(options)
-    troubles = [finished.trouble] if finished.trouble else []
-    # whoever reads no further does not keep the files from being written
+def _report(
+    comparison: Comparison, options: argparse.Namespace, folder: Path, progress: RunProgress
+) -> list[str]:
+    """What could not be printed or written. Prints first: what was found is then known even where
+    the folder takes no more; and a reader that stops does not keep the files from being written."""
+    troubles = []
     try:
-        print_comparison(finished.comparison, options.format, gate)
+        print_comparison(comparison, options.format, gate_of(options))
         sys.stdout.flush()
     except BrokenPipeError:
         pass
     except OSError as error:
         troubles.append(f"standard output cannot be written: {error}")
     try:
-        for path in write_comparison(finished.comparison, folder, gate):
+        for path in write_comparison(comparison, folder, gate_of(options)):
             progress.say(str(path))
     except BadInputError as error:
         troubles.append(str(error))
-    if finished.is_interrupted:
-        for trouble in troubles:
-            progress.say(trouble)
-        return INTERRUPTED
-    if troubles:
-        raise BadInputError("; ".join(troubles))
-    return _status(finished, gate)
+    return troubles
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -460,12 +306,53 @@ def _run(options: argparse.Namespace) -> int:
     # before anything is built
     refuse_existing(recording)
     seed = random.SystemRandom().randrange(SEEDS) if options.seed is None else options.seed
-    prepared = prepare(options, seed, progress)
-    finished = _measured(options, prepared, recording, progress, seed)
-    return _reported(options, finished, folder, progress)
+    sides, layers = prepare(options, seed, progress), _layers(options)
+    try:
+        design = plan_design(
+            len(sides.shared), alpha=options.alpha, margin=options.margin, looks=options.looks
+        )
+    except DesignError as error:
+        raise BadInputError(str(error)) from error
+    is_interrupted, troubles = False, []
+    with RecordingWriter(recording, _header(options, sides, seed)) as writer:
+        run = SequentialRun(
+            sides.measurer,
+            sides.shared,
+            design,
+            options.budget,
+            keep=writer.add,
+            progress=progress,
+        )
+        # whatever ends it too early, what was measured is judged
+        try:
+            run.run(verify=options.verify == "before")
+        except KeyboardInterrupt:
+            is_interrupted = True
+            run.judge()
+        except (BadInputError, OSError) as error:
+            troubles.append(f"ended after {run.record.blocks} blocks: {error}")
+            run.judge()
+    record = run.record
+    where = "" if troubles else f"; every slice is in {recording}"
+    progress.say(f"{record.blocks} blocks in {duration(record.seconds)}{where}")
+    comparison = comparison_of(record, design, sides, options, seed=seed, layers=layers)
+    troubles += _report(comparison, options, folder, progress)
+    if is_interrupted:
+        for trouble in troubles:
+            progress.say(trouble)
+        return INTERRUPTED
+    if troubles:
+        raise BadInputError("; ".join(troubles))
+    status = gate_of(options).status(comparison)
+    # a regression that is known already is one, whatever else could not be found out
+    if status != REGRESSION:
+        if record.refusal:
+            raise BadInputError(record.refusal)
+        _refuse_without_answer(comparison, record)
+    return status
 
 
-def read_options(arguments: Sequence[str]) -> argparse.Namespace:
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Ends the program after the help, and with status 2 for options that will not do."""
     parser = argparse.ArgumentParser(
         prog="scripts/compare run",
@@ -480,4 +367,4 @@ def read_options(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     """Measures, prints and writes; the exit status. BadInputError for bad input, and where the run
     could not answer."""
-    return _run(read_options(arguments))
+    return _run(parse_options(arguments))

@@ -1,4 +1,8 @@
-"""Block after block until every case has its verdict, the budget is used, or all looks are."""
+"""Block after block until every case has its verdict, the budget is used, or all looks are taken.
+
+Cases that have their verdict drop out, so that time goes to those that are still open. That is
+sound: judging happens at planned numbers of blocks only, and each look was paid for beforehand.
+"""
 
 from __future__ import annotations
 

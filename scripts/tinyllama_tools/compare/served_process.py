@@ -1,4 +1,7 @@
-"""One resident process that measures when it is asked, and computes nothing in between."""
+"""A served program: a resident process that measures when it is asked, and else computes nothing.
+
+docs/serve.md describes the lines of JSON that go both ways.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ WAITING = ("OMP_WAIT_POLICY", *SHORT_SPIN)
 
 
 @dataclass(frozen=True)
-class TurnProgram:
+class ServedProgram:
     """How a side's process is started. `environment`: added to that of this process."""
 
     name: str
@@ -98,14 +101,14 @@ def _shown(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
 
 
-class TurnProcess:
+class ServedProcess:
     """A running process, in a session of its own: Ctrl-C is for us, who then end it.
 
     `limit`: seconds that one answer may take. Every request raises ProcessLostError where no proper
     answer came; the process is gone then.
     """
 
-    def __init__(self, program: TurnProgram, *, limit: float, padding: int) -> None:
+    def __init__(self, program: ServedProgram, *, limit: float, padding: int) -> None:
         self.name = program.name
         self._limit = limit
         self._buffer = b""
@@ -130,7 +133,7 @@ class TurnProcess:
             os.set_blocking(self._process.stdout.fileno(), False)
             self._selector.register(self._process.stdout, selectors.EVENT_READ)
 
-    def __enter__(self) -> TurnProcess:
+    def __enter__(self) -> ServedProcess:
         return self
 
     def __exit__(
@@ -295,13 +298,13 @@ class TurnProcess:
 
 
 def start_all(
-    programs: Sequence[TurnProgram], *, limit: float, paddings: Sequence[int]
-) -> list[TurnProcess]:
+    programs: Sequence[ServedProgram], *, limit: float, paddings: Sequence[int]
+) -> list[ServedProcess]:
     """Starts them all at once, so that they load while the others do; none where one cannot be."""
-    started: list[TurnProcess] = []
+    started: list[ServedProcess] = []
     try:
         for program, padding in zip(programs, paddings, strict=True):
-            started.append(TurnProcess(program, limit=limit, padding=padding))
+            started.append(ServedProcess(program, limit=limit, padding=padding))
     except BaseException:
         for process in started:
             process.close(wait=False)

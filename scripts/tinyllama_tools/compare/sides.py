@@ -1,4 +1,8 @@
-"""What --base and --new name: a build folder, a program, or a git commit, which is built."""
+"""What --base and --new name: a build folder, a program, or a git commit, which is built.
+
+A commit gets a worktree in .deps/compare/<commit>, built with the settings of this checkout's own
+build, so that the two sides differ in nothing but their code.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.compare.blocks import SIDES, Side, SliceEffort, TakingTurns
+from tinyllama_tools.compare.blocks import SIDES, Interleaved, Side, SliceEffort
 from tinyllama_tools.compare.options import is_chosen, program_arguments
 from tinyllama_tools.compare.sequential_run import RunProgress
-from tinyllama_tools.compare.served_process import ProcessLostError, TurnProgram
+from tinyllama_tools.compare.served_process import ProcessLostError, ServedProgram
 from tinyllama_tools.core.app import PROJECT, BadInputError, Json
 
 PROGRAM_IN_BUILD = Path("benchmarks/tiny_llama_bench")
@@ -222,13 +226,13 @@ class Builder:
 
 
 @dataclass(frozen=True)
-class PreparedRun:
-    """Both sides, ready to be measured."""
+class Sides:
+    """Both sides, ready to be measured: `names` as people read them, and what each lists."""
 
-    measurer: TakingTurns
-    cases: dict[Side, tuple[str, ...]]
-    contexts: dict[Side, Json]
-    names: dict[Side, str]
+    measurer: Interleaved
+    names: Mapping[Side, str]
+    cases: Mapping[Side, Sequence[str]]
+    contexts: Mapping[Side, Json]
 
     @property
     def shared(self) -> list[str]:
@@ -242,67 +246,39 @@ class PreparedRun:
         return [name for name in self.cases[side] if name not in other]
 
 
-def _built(options: argparse.Namespace, progress: RunProgress) -> dict[Side, BuiltSide]:
+def prepare(options: argparse.Namespace, seed: int, progress: RunProgress) -> Sides:
+    """Builds what has to be built, and asks both sides what they can measure.
+
+    Raises BadInputError where a side is none, does not start, cannot be served, or has no case in
+    common with the other.
+    """
     builder = Builder(options.build_folder, rebuild=options.rebuild, say=progress.say)
-    sides = {Side.BASE: options.base, Side.NEW: options.new}
-    return {side: builder.resolve(text, f"--{side.value}") for side, text in sides.items()}
-
-
-def _programs(
-    options: argparse.Namespace, built: Mapping[Side, BuiltSide]
-) -> dict[Side, TurnProgram]:
-    environments = {Side.BASE: options.environment_base, Side.NEW: options.environment_new}
-    shared = program_arguments(options)
-    arguments = {Side.BASE: shared, Side.NEW: (*shared, *(f"--slow={x}" for x in options.slow_new))}
-    return {
-        side: TurnProgram(
-            side.value, built[side].program, arguments[side], dict(environments[side])
-        )
-        for side in SIDES
-    }
-
-
-def _prepared(
-    options: argparse.Namespace,
-    built: Mapping[Side, BuiltSide],
-    programs: Mapping[Side, TurnProgram],
-    seed: int,
-) -> PreparedRun:
+    shared, slow = program_arguments(options), [f"--slow={text}" for text in options.slow_new]
+    named = (
+        (Side.BASE, options.base, options.environment_base, shared),
+        (Side.NEW, options.new, options.environment_new, (*shared, *slow)),
+    )
+    names, programs = {}, {}
+    for side, text, environment, arguments in named:
+        built = builder.resolve(text, f"--{side.value}")
+        names[side] = built.name
+        programs[side] = ServedProgram(side.value, built.program, arguments, dict(environment))
     effort = SliceEffort(options.pairs, options.slice, options.limit)
-    names = {side: built[side].name for side in SIDES}
-    turns = TakingTurns(programs, effort, seed)
+    measurer = Interleaved(programs, effort, seed)
     try:
-        greetings = turns.greet()
+        greetings = measurer.greet()
     except ProcessLostError as error:
         raise BadInputError(f"a side does not start: {error}") from error
-    return PreparedRun(
-        turns,
-        {side: greetings[side].cases for side in SIDES},
-        {side: greetings[side].context for side in SIDES},
+    sides = Sides(
+        measurer,
         names,
+        {s: [n for n in greetings[s].cases if is_chosen(n, options)] for s in SIDES},
+        {side: greetings[side].context for side in SIDES},
     )
-
-
-def _chosen(prepared: PreparedRun, options: argparse.Namespace) -> PreparedRun:
-    cases = {
-        side: tuple(name for name in names if is_chosen(name, options))
-        for side, names in prepared.cases.items()
-    }
-    chosen = PreparedRun(prepared.measurer, cases, prepared.contexts, prepared.names)
-    if not chosen.shared:
-        counts = ", ".join(f"{len(cases[side])} on the {side.value} side" for side in SIDES)
+    if not sides.shared:
+        counts = ", ".join(f"{len(sides.cases[side])} on the {side.value} side" for side in SIDES)
         raise BadInputError(
             f"no case to compare ({counts}, none on both): the sides must have one in common; give "
             "other --components, --passes or --filter"
         )
-    return chosen
-
-
-def prepare(options: argparse.Namespace, seed: int, progress: RunProgress) -> PreparedRun:
-    """Builds what has to be built.
-
-    Raises BadInputError where a side is none, does not start, or has no case in common with the
-    other.
-    """
-    built = _built(options, progress)
-    return _chosen(_prepared(options, built, _programs(options, built), seed), options)
+    return sides

@@ -1,4 +1,10 @@
-"""Compares stored results, any number of files a side."""
+"""Compares stored results: files of tiny_llama_bench, or performance summaries of training runs.
+
+One file a side shows differences without a verdict; several a side (a file is a block) give one. It
+holds if base and new were measured by turns, and not one after the other.
+Exit status: 0 no regression; 1 regression; 2 bad input or nothing to compare; 3 with --strict where
+a case has no answer.
+"""
 
 from __future__ import annotations
 
