@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import html
+import itertools
 import json
 import math
 import os
@@ -228,6 +230,21 @@ ORDER = (
     Outcome.ADDED,
     Outcome.SKIPPED,
 )
+JSON, MARKDOWN, PAGE = "comparison.json", "comparison.md", "comparison.html"
+TEMPLATES = Path(__file__).with_name("templates")
+# of the terminal, and of Markdown
+CODES = {"red": "31", "green": "32", "yellow": "33", "grey": "90"}
+MARKS = {"red": "🔴", "green": "🟢", "yellow": "🟡", "grey": "⚪"}
+# columns of text; those of numbers are aligned at their right
+LEFT = {"case", "verdict", "note"}
+GAP = "  "
+# GitHub refuses comments of more than 65,536 characters
+MOST_CHARACTERS = 60_000
+MOST_DETAILS_OF_COMMENT, MOST_DETAILS_OF_PAGE = 20, 50
+CONTEXT_ROWS = ("git_commit", "git_dirty", "device", "torch_version", "threads", "settings")
+# the picture ends here on either side, as a log-ratio: one that is further out touches the edge
+WIDEST = math.log(2.0)
+NARROWEST_IN_MARGINS = 2.0
 
 
 @dataclass(frozen=True)
@@ -271,11 +288,6 @@ def table_rows(cases: Iterable[ComparedCase]) -> list[Row]:
     ]
 
 
-def is_changed(case: ComparedCase) -> bool:
-    """Whether its details are worth reading: other time, or a counter that grew."""
-    return case.outcome in {Outcome.SLOWER, Outcome.FASTER} or bool(case.grown)
-
-
 def headline_counters(case: ComparedCase) -> list[str]:
     """What matters of a changed case beside time, every deterministic counter that moved, and
     those that a side lacks."""
@@ -287,19 +299,62 @@ def headline_counters(case: ComparedCase) -> list[str]:
     return [counter_text(change) for change in shown]
 
 
-CODES = {"red": "31", "green": "32", "yellow": "33", "grey": "90"}
-LEFT = {"case", "verdict", "note"}
-GAP = "  "
+def _plain(text: str) -> str:
+    """Text of files and programs, which is no HTML and cannot end a table's cell or a list."""
+    return cell(html.escape(text, quote=False))
+
+
+@functools.cache
+def _template(name: str) -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=name.endswith(".html.j2"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"plain": _plain, "cell": cell}
+    return environment.get_template(name)
+
+
+def _rendered(name: str, comparison: Comparison, gate: Gate, most: int | None, **more: Any) -> str:  # noqa: ANN401
+    """`most`: of the cases whose details are shown, those with another time or a counter that
+    grew; None for all."""
+    changed = in_order(
+        case
+        for case in comparison.cases
+        if case.outcome in {Outcome.SLOWER, Outcome.FASTER} or case.grown
+    )
+    values = {
+        "comparison": comparison,
+        "sentence": verdict_sentence(comparison, gate),
+        "last_line": last_line(comparison, gate),
+        "level": f"family-wise alpha {comparison.alpha:g}, margin {100 * comparison.margin:g} %",
+        "warnings": warning_texts(comparison),
+        "grown": len(growing(comparison.cases)),
+        "details": [
+            {
+                "case": case,
+                "verdict": verdict_text(case),
+                "counters": headline_counters(case),
+                "p_value": [] if case.p_value is None else [p_value_text(case.p_value)],
+                "attribution": attribution_text(case.attribution) if case.attribution else [],
+            }
+            for case in changed[:most]
+        ],
+        "more": 0 if most is None else max(0, len(changed) - most),
+    }
+    return _template(name).render({**values, **more})
 
 
 def _paint(text: str, colour: str, *, use_colour: bool) -> str:
     return f"\033[{CODES[colour]}m{text}\033[0m" if use_colour else text
 
 
-def _text_table(rows: Sequence[Row], *, colour: bool) -> list[str]:
+def _aligned(rows: Sequence[Row], *, colour: bool) -> list[str]:
     widths = [
-        max(len(cells[i]) for cells in (HEADER, *(row.cells for row in rows)))
-        for i in range(len(HEADER))
+        max(map(len, column)) for column in zip(HEADER, *(r.cells for r in rows), strict=True)
     ]
 
     def padded(cells: Sequence[str]) -> list[str]:
@@ -319,54 +374,21 @@ def _text_table(rows: Sequence[Row], *, colour: bool) -> list[str]:
     return lines
 
 
-def _text_details(case: ComparedCase) -> list[str]:
-    lines = [f"{verdict_text(case)}: {case.name}"]
-    lines += [f"  {text}" for text in headline_counters(case)]
-    if case.p_value is not None:
-        lines.append(f"  {p_value_text(case.p_value)}")
-    if case.attribution is not None:
-        lines += [f"  {text}" for text in attribution_text(case.attribution)]
-    return lines
-
-
-def _head(comparison: Comparison) -> list[str]:
-    lines = [
-        f"base: {comparison.base}",
-        f"new:  {comparison.new}",
-        f"method: {comparison.method}; family-wise alpha {comparison.alpha:g}, "
-        f"margin {100 * comparison.margin:g} %",
-    ]
-    return [*lines, *(f"warning: {text}" for text in warning_texts(comparison)), ""]
-
-
 def text_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY, *, colour: bool = False) -> str:
-    """The whole text; the last line has the counts and the meaning of the exit status."""
-    lines = _head(comparison)
-    if comparison.cases:
-        lines += [*_text_table(table_rows(comparison.cases), colour=colour), ""]
-    for case in in_order(filter(is_changed, comparison.cases)):
-        lines += [*_text_details(case), ""]
-    grown = len(growing(comparison.cases))
-    if grown:
-        lines += [f"deterministic counters that got worse: in {grown} of the cases above", ""]
+    """For a terminal; the last line has the counts and the meaning of the exit status."""
     sentence = verdict_sentence(comparison, gate)
-    lines.append(_paint(sentence, gate.colour(comparison), use_colour=colour))
-    lines.append(last_line(comparison, gate))
-    return "\n".join(lines) + "\n"
+    return _rendered(
+        "comparison.txt.j2",
+        comparison,
+        gate,
+        None,
+        table=_aligned(table_rows(comparison.cases), colour=colour) if comparison.cases else [],
+        sentence=_paint(sentence, gate.colour(comparison), use_colour=colour),
+    )
 
 
-MARKS = {"red": "🔴", "green": "🟢", "yellow": "🟡", "grey": "⚪"}
-# GitHub refuses comments of more than 65,536 characters
-MOST_CHARACTERS = 60_000
-MARKDOWN_DETAILS = 20
-
-
-def _safe(text: str) -> str:
-    """Text of files and programs, which is no HTML and cannot end a table's cell or a list."""
-    return cell(html.escape(text, quote=False))
-
-
-def _markdown_table(cases: Sequence[ComparedCase]) -> list[str]:
+def _marked(cases: Iterable[ComparedCase]) -> list[str]:
+    """A Markdown table of them."""
     rows = []
     for row in table_rows(cases):
         name, *figures, verdict, blocks, note = row.cells
@@ -375,175 +397,89 @@ def _markdown_table(cases: Sequence[ComparedCase]) -> list[str]:
     return markdown_table(HEADER, rows)
 
 
-def _markdown_details(case: ComparedCase) -> list[str]:
-    lines = [f"- `{case.name}`"]
-    lines += [f"  - {text}" for text in headline_counters(case)]
-    if case.attribution is not None:
-        lines += [f"  - {text}" for text in attribution_text(case.attribution)]
-    return lines
-
-
-def _changed(comparison: Comparison) -> list[str]:
-    changed = in_order(filter(is_changed, comparison.cases))
-    if not changed:
-        return []
-    lines = ["", "**What is behind the changes**", ""]
-    for case in changed[:MARKDOWN_DETAILS]:
-        lines += _markdown_details(case)
-    if len(changed) > MARKDOWN_DETAILS:
-        lines.append(f"- and {len(changed) - MARKDOWN_DETAILS} more in the page")
-    return lines
-
-
-def _regressions(comparison: Comparison) -> list[str]:
-    failed = failing(comparison.cases)
-    if not failed:
-        return []
-    shown = in_order(failed)[:MARKDOWN_DETAILS]
-    lines = ["", "**Regressions**", "", *_markdown_table(shown)]
-    if len(failed) > len(shown):
-        lines += ["", f"and {len(failed) - len(shown)} more in the page"]
-    return lines
-
-
-def _folded(comparison: Comparison, room: int) -> list[str]:
-    header, rule, *rows = _markdown_table(comparison.cases)
-    kept, used = [], len(header) + len(rule)
-    for row in rows:
-        used += len(row) + 1
-        if used > room:
-            break
-        kept.append(row)
-    lines = ["", "<details>", f"<summary>All {len(rows)} cases</summary>", "", header, rule, *kept]
-    if len(kept) < len(rows):
-        lines += ["", f"and {len(rows) - len(kept)} more in the page"]
-    return [*lines, "", "</details>"]
-
-
 def markdown_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY) -> str:
-    """At most 60,000 characters, however many cases there are."""
-    lines = [
-        f"**{_safe(verdict_sentence(comparison, gate))}**",
-        "",
-        f"`{cell(comparison.base)}` against `{cell(comparison.new)}`, {comparison.method}; "
-        f"family-wise alpha {comparison.alpha:g}, margin {100 * comparison.margin:g} %",
-    ]
-    warnings = warning_texts(comparison)
-    if warnings:
-        lines += ["", *(f"- ⚠️ {_safe(text)}" for text in warnings)]
-    lines += _regressions(comparison)
-    grown = len(growing(comparison.cases))
-    if grown:
-        lines += ["", f"Deterministic counters got worse in {grown} of the cases."]
-    lines += _changed(comparison)
-    end = ["", last_line(comparison, gate)]
-    room = MOST_CHARACTERS - len("\n".join([*lines, *end])) - 200
-    if comparison.cases:
-        lines += _folded(comparison, room)
-    return "\n".join([*lines, *end]) + "\n"
+    """For a comment of a pull request: verdict, regressions, and a folded table of all cases; at
+    most 60,000 characters, however many cases there are."""
+    failed = in_order(failing(comparison.cases))
+    shown = failed[:MOST_DETAILS_OF_COMMENT]
+
+    def rendered(table: Sequence[str], more_cases: int) -> str:
+        return _rendered(
+            "comparison.md.j2",
+            comparison,
+            gate,
+            MOST_DETAILS_OF_COMMENT,
+            regressions=_marked(shown) if shown else [],
+            more_regressions=len(failed) - len(shown),
+            table=table,
+            more_cases=more_cases,
+        )
+
+    text = rendered([], 0)
+    if not comparison.cases:
+        return text
+    lines = _marked(comparison.cases)
+    used = itertools.accumulate(len(line) + 1 for line in lines)
+    room = MOST_CHARACTERS - len(text) - 200
+    kept = max(2, sum(characters <= room for characters in used))
+    return rendered(lines[:kept], len(lines) - kept)
 
 
-TEMPLATE = Path(__file__).with_name("comparison_page.html.j2")
-CONTEXT_ROWS = ("git_commit", "git_dirty", "device", "torch_version", "threads", "settings")
-PAGE_DETAILS = 50
-# the picture ends here on either side, as a log-ratio: one that is further out touches the edge
-WIDEST = math.log(2.0)
-NARROWEST_IN_MARGINS = 2.0
+def place(ratio: float, half: float) -> float:
+    """Of a ratio in the picture, 0 to 100; no change is at 50. `half`: its width, as a log."""
+    if ratio <= 0:
+        return 0.0
+    return round(50.0 * (1.0 + max(-1.0, min(1.0, math.log(ratio) / half))), 2)
 
 
-@dataclass(frozen=True)
-class Bar:
-    """An interval as a picture, in percent of its width."""
+def _bar(case: ComparedCase, half: float) -> dict[str, float] | None:
+    """An interval as a picture, in percent of its width; None where there is no ratio."""
+    if case.ratio is None:
+        return None
+    ends = case.interval or Interval(case.ratio, case.ratio, 0.0)
+    found = {"low": ends.low, "high": ends.high, "point": case.ratio}
+    return {name: place(ratio, half) for name, ratio in found.items()}
 
-    low: float
-    high: float
-    point: float
+
+def _context_text(value: Any) -> str:  # noqa: ANN401
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {inner}" for key, inner in value.items() if inner != "")
+    return "-" if value is None else str(value)
 
 
-def half_width(comparison: Comparison) -> float:
-    """Of all bars' common scale, as a log-ratio: the widest interval, within limits."""
-    found = [
+def page_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY) -> str:
+    """One HTML file that needs nothing else; texts from files are escaped."""
+    ends = [
         abs(math.log(end))
         for case in comparison.cases
         if case.interval is not None
         for end in (case.interval.low, case.interval.high)
         if 0 < end < math.inf
     ]
-    return min(WIDEST, max([NARROWEST_IN_MARGINS * math.log1p(comparison.margin), *found]))
-
-
-def place(ratio: float, half: float) -> float:
-    """0 to 100; no change is at 50."""
-    if ratio <= 0:
-        return 0.0
-    return round(50.0 * (1.0 + max(-1.0, min(1.0, math.log(ratio) / half))), 2)
-
-
-def bar_of(case: ComparedCase, half: float) -> Bar | None:
-    """None where there is no ratio."""
-    if case.ratio is None:
-        return None
-    ends = case.interval or Interval(case.ratio, case.ratio, 0.0)
-    return Bar(place(ends.low, half), place(ends.high, half), place(case.ratio, half))
-
-
-def _context_lines(comparison: Comparison) -> Iterable[tuple[str, str, str]]:
-    for key in CONTEXT_ROWS:
-        sides = [context.get(key) for context in (comparison.base_context, comparison.new_context)]
-        if any(side is not None for side in sides):
-            yield key, _plain(sides[0]), _plain(sides[1])
-
-
-def _plain(value: Any) -> str:  # noqa: ANN401
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {inner}" for key, inner in value.items() if inner != "")
-    return "-" if value is None else str(value)
-
-
-def _page_details(comparison: Comparison) -> list[dict[str, Any]]:
-    changed = in_order(filter(is_changed, comparison.cases))
-    return [
-        {
-            "case": case,
-            "counters": headline_counters(case),
-            "p_value": None if case.p_value is None else p_value_text(case.p_value),
-            "attribution": attribution_text(case.attribution) if case.attribution else [],
-            "parts": case.attribution.parts if case.attribution else (),
-        }
-        for case in changed[:PAGE_DETAILS]
-    ]
-
-
-def page_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY) -> str:
-    """The HTML; texts from files are escaped."""
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    half, status = half_width(comparison), gate.status(comparison)
     margin = 1.0 + comparison.margin
-    return template.render(
-        comparison=comparison,
-        sentence=verdict_sentence(comparison, gate),
-        last_line=last_line(comparison, gate),
-        meaning=MEANINGS[status],
+    # all bars have one scale: that of the widest interval, within limits
+    half = min(WIDEST, max([NARROWEST_IN_MARGINS * math.log(margin), *ends]))
+    contexts = (comparison.base_context, comparison.new_context)
+    return _rendered(
+        "comparison.html.j2",
+        comparison,
+        gate,
+        MOST_DETAILS_OF_PAGE,
+        meaning=MEANINGS[gate.status(comparison)],
         colour=gate.colour(comparison),
-        warnings=warning_texts(comparison),
         header=HEADER,
         rows=[
-            (row, bar_of(row.case, half), colour_of(row.case))
-            for row in table_rows(comparison.cases)
+            (row, _bar(row.case, half), colour_of(row.case)) for row in table_rows(comparison.cases)
         ],
         outcomes=[o.value for o in Outcome if any(c.outcome is o for c in comparison.cases)],
         band=(place(1 / margin, half), place(margin, half)),
         edge=f"{100 * math.expm1(half):.0f}",
-        details=_page_details(comparison),
-        more=max(0, sum(map(is_changed, comparison.cases)) - PAGE_DETAILS),
-        context=list(_context_lines(comparison)),
+        context=[
+            (key, *(_context_text(context.get(key)) for context in contexts))
+            for key in CONTEXT_ROWS
+            if any(context.get(key) is not None for context in contexts)
+        ],
     )
-
-
-JSON, MARKDOWN, PAGE = "comparison.json", "comparison.md", "comparison.html"
 
 
 def _plain_values(value: Any) -> Any:  # noqa: ANN401
