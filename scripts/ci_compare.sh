@@ -6,7 +6,7 @@ show_help() {
   cat <<'HELP'
 scripts/ci_compare.sh [option of scripts/compare run]...
 
-Builds this checkout and the base commit on this machine, lets both take turns under a time budget, and ends with the gate's exit
+Builds this checkout and the base commit on this machine, measures both interleaved under a time budget, and ends with the gate's exit
 status. What it leaves in the output folder: comparison.md (a table for a comment), comparison.json, comparison.html, and
 blocks.jsonl, every slice that was measured. On GitHub the table also goes to the job's summary.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from calibrated_machine import PARTS, write_recording
-from turns_stand_in import FFN, LOSS, STEP, make_build, starts_of
+from fake_bench import FFN, LOSS, STEP, make_build, starts_of
 
 from tinyllama_tools.calibrate import command as measuring
 from tinyllama_tools.calibrate.command import (

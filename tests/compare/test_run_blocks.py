@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from turns_stand_in import FFN, LOSS, NORM, PROGRAM, make_build, requests_of, starts_of
+from fake_bench import FFN, LOSS, NORM, PROGRAM, make_build, requests_of, starts_of
 from unanswered import LONG, START, cut_wait_short
 
-from tinyllama_tools.compare import blocks as turns_block
+from tinyllama_tools.compare import blocks as blocks_module
 from tinyllama_tools.compare.blocks import (
-    SIDES,
     BothReady,
     CaseBlock,
     CaseFailure,
@@ -22,20 +21,12 @@ from tinyllama_tools.compare.blocks import (
     Interleaved,
     Measured,
     Side,
-    SideError,
-    SideOrder,
     SliceEffort,
-    _close_case,
-    _open_both,
     balanced_order,
 )
 from tinyllama_tools.compare.served_process import (
-    CaseFailedError,
-    CaseSkippedError,
     Greeting,
     OpenedCase,
-    ProcessLostError,
-    ServedProcess,
     ServedProgram,
 )
 from tinyllama_tools.stats.looks import summarise
@@ -43,15 +34,26 @@ from tinyllama_tools.stats.looks import summarise
 CASES = [FFN, LOSS, NORM]
 
 
-def one_block(base: Path, new: Path, cases: list[str], pairs: int) -> dict[str, Measured]:
-    """What a block says of each case."""
+def interleaved(base: Path, new: Path, *, seed: int = 1, pairs: int = 4) -> Interleaved:
     programs = {
         Side.BASE: ServedProgram("base", base / PROGRAM),
         Side.NEW: ServedProgram("new", new / PROGRAM),
     }
-    turns = Interleaved(programs, SliceEffort(pairs, 0.015, limit=LONG), seed=1)
-    items = turns.measure(1, cases)
-    return {item.case: item for item in items if not isinstance(item, BothReady)}
+    return Interleaved(programs, SliceEffort(pairs, 0.015, LONG), seed)
+
+
+def measured(measurer: Interleaved, index: int, cases: list[str]) -> list[Measured]:
+    """A block's cases. That both sides are there is said before the first."""
+    ready, *items = measurer.measure(index, cases)
+    assert isinstance(ready, BothReady)
+    found = [item for item in items if not isinstance(item, BothReady)]
+    assert len(found) == len(items)
+    return found
+
+
+def one_block(base: Path, new: Path, cases: list[str], **effort: int) -> dict[str, Measured]:
+    """What a block says of each case."""
+    return {item.case: item for item in measured(interleaved(base, new, **effort), 1, cases)}
 
 
 @pytest.mark.parametrize(
@@ -89,93 +91,6 @@ def test_pairs_are_counted_by_the_less_disturbed_side(tmp_path: Path) -> None:
     assert counts == {FFN: 5, LOSS: 8}
 
 
-class NotedProcess:
-    """Notes what it is asked; `seconds` of an iteration, or the error that it answers with."""
-
-    def __init__(self, name: str, answer: float | Exception, noted: list[str]) -> None:
-        self.name = name
-        self.answer = answer
-        self.noted = noted
-
-    def ask_to_open(self, case: str) -> None:  # noqa: ARG002
-        self.noted.append(f"{self.name} asked")
-
-    def opened(self, case: str) -> OpenedCase:  # noqa: ARG002
-        self.noted.append(f"{self.name} heard")
-        return OpenedCase(self._answer_or_raise(), {})
-
-    def close_case(self, case: str) -> None:  # noqa: ARG002
-        self.noted.append(f"{self.name} closes")
-        self._answer_or_raise()
-
-    def _answer_or_raise(self) -> float:
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-
-IN_ORDER = ["base asked", "new asked", "base heard", "new heard"]
-
-
-def test_both_sides_build_at_once() -> None:
-    noted: list[str] = []
-    pair = {
-        Side.BASE: NotedProcess("base", 0.3, noted),
-        Side.NEW: NotedProcess("new", 0.2, noted),
-    }
-    opened: dict[Side, ServedProcess] = {}
-    assert _open_both(pair, FFN, opened) == 0.2
-    assert noted == IN_ORDER
-    assert opened == pair
-
-
-@pytest.mark.parametrize(
-    ("error", "is_skip", "is_lost"),
-    [
-        (CaseFailedError("no"), False, False),
-        (CaseSkippedError("no"), True, False),
-        (ProcessLostError("no"), False, True),
-    ],
-)
-@pytest.mark.parametrize("failing", list(Side))
-def test_the_other_side_s_answer_is_read_where_one_fails(
-    failing: Side, error: Exception, is_skip: bool, is_lost: bool
-) -> None:
-    noted: list[str] = []
-    pair = {
-        side: NotedProcess(side.value, error if side is failing else 0.1, noted) for side in Side
-    }
-    opened: dict[Side, ServedProcess] = {}
-    with pytest.raises(SideError, match="no") as raised:
-        _open_both(pair, FFN, opened)
-    assert noted == IN_ORDER
-    assert (raised.value.side, raised.value.is_skip, raised.value.is_lost) == (
-        failing, is_skip, is_lost,
-    )  # fmt: skip
-    assert opened == {side: process for side, process in pair.items() if side is not failing}
-
-
-@pytest.mark.parametrize(
-    ("failing", "asked", "left"),
-    [
-        (Side.NEW, ["base closes", "new closes"], set()),
-        (Side.BASE, ["base closes"], {Side.NEW}),
-    ],
-)
-def test_a_side_that_cannot_close_leaves_the_one_not_yet_asked(
-    failing: Side, asked: list[str], left: set[Side]
-) -> None:
-    noted: list[str] = []
-    opened = {
-        side: NotedProcess(side.value, ProcessLostError("no") if side is failing else 0.1, noted)
-        for side in (Side.BASE, Side.NEW)
-    }
-    with pytest.raises(SideError, match="no"):
-        _close_case(FFN, opened)
-    assert noted == asked
-    assert set(opened) == left
-
-
 @pytest.mark.parametrize("how", ["failed", "skipped", "crash"])
 @pytest.mark.parametrize("failing", list(Side))
 def test_a_side_that_cannot_open_a_case_leaves_the_other_in_step(
@@ -207,18 +122,6 @@ def test_a_side_that_cannot_open_a_case_leaves_the_other_in_step(
 
 ORDERED_CASES = ["a", "b"]
 KINDS = ("start", "greet", "ask", "hear", "close case", "close")
-
-
-def test_of_every_two_blocks_each_side_comes_first_in_one() -> None:
-    found = []
-    for seed in range(20):
-        order = SideOrder(random.Random(seed))
-        sides = [order.next() for _ in range(6)]
-        assert all(set(pair) == set(SIDES) for pair in sides)
-        firsts = [pair[0] for pair in sides]
-        assert [set(firsts[i : i + 2]) for i in (0, 2, 4)] == [set(SIDES)] * 3
-        found.append(tuple(firsts))
-    assert len(set(found)) > 4
 
 
 class OrderedProcess:
@@ -264,13 +167,13 @@ def test_what_both_do_one_does_first_in_this_block_and_the_other_in_the_next(
     def start_all(programs: Sequence[ServedProgram], **_: object) -> list[OrderedProcess]:
         return [OrderedProcess(program.name, noted) for program in programs]
 
-    monkeypatch.setattr(turns_block, "start_all", start_all)
+    monkeypatch.setattr(blocks_module, "start_all", start_all)
     programs = {side: ServedProgram(side.value, Path("program")) for side in Side}
-    turns = Interleaved(programs, SliceEffort(pairs=2), seed=3)
+    measurer = Interleaved(programs, SliceEffort(pairs=2), seed=3)
     firsts = []
     for index in range(1, 7):
         noted.clear()
-        list(turns.measure(index, ORDERED_CASES))
+        list(measurer.measure(index, ORDERED_CASES))
         first = noted[0][1]
         other = Side(first).other.value
         for kind in KINDS:
@@ -280,32 +183,11 @@ def test_what_both_do_one_does_first_in_this_block_and_the_other_in_the_next(
     assert [set(firsts[i : i + 2]) for i in (0, 2, 4)] == [{"base", "new"}] * 3
 
 
-def turns(base: Path, new: Path, *, seed: int = 1, pairs: int = 4) -> Interleaved:
-    programs = {
-        Side.BASE: ServedProgram("base", base / PROGRAM),
-        Side.NEW: ServedProgram("new", new / PROGRAM),
-    }
-    return Interleaved(programs, SliceEffort(pairs, 0.015, LONG), seed)
-
-
-def measured(measurer: Interleaved, index: int, cases: list[str]) -> list[Measured]:
-    """A block's cases. That both sides are there is said before the first."""
-    ready, *items = measurer.measure(index, cases)
-    assert isinstance(ready, BothReady)
-    found = [item for item in items if not isinstance(item, BothReady)]
-    assert len(found) == len(items)
-    return found
-
-
-def by_case(items: list[Measured]) -> dict[str, Measured]:
-    return {item.case: item for item in items}
-
-
 def test_a_block_has_every_case_once_from_one_fresh_pair_of_processes(tmp_path: Path) -> None:
     base = make_build(tmp_path / "base")
     new = make_build(tmp_path / "new", factor={FFN: 1.5})
-    items = measured(turns(base, new), 1, CASES)
-    found = by_case(items)
+    items = measured(interleaved(base, new), 1, CASES)
+    found = {item.case: item for item in items}
     assert sorted(found) == sorted(CASES)
     ffn = found[FFN]
     assert isinstance(ffn, CaseBlock)
@@ -330,7 +212,7 @@ def test_who_began_is_who_was_asked_first(tmp_path: Path) -> None:
     for build, side in ((base, "0"), (new, "1")):
         # the order of both sides' slices, written by the programs themselves
         program = build / PROGRAM
-        script = Path(__file__).with_name("turns_stand_in.py").read_text()
+        script = Path(__file__).with_name("fake_bench.py").read_text()
         script = script.replace(
             'self.answer({"seconds": [self.one(case) for _ in range(3)]})',
             f'open({str(log)!r}, "a").write({side!r}); self.answer({{"seconds": [1.0]}})',
@@ -339,11 +221,11 @@ def test_who_began_is_who_was_asked_first(tmp_path: Path) -> None:
         text = program.read_text()
         program.write_text(
             text.replace(
-                str(Path(__file__).with_name("turns_stand_in.py").resolve()),
+                str(Path(__file__).with_name("fake_bench.py").resolve()),
                 str(tmp_path / f"script_{side}.py"),
             )
         )
-    (item,) = measured(turns(base, new, pairs=6), 1, [FFN])
+    (item,) = measured(interleaved(base, new, pairs=6), 1, [FFN])
     assert isinstance(item, CaseBlock)
     asked = [int(letter) for letter in log.read_text()]
     assert asked == [side for first in item.first for side in (first, 1 - first)]
@@ -353,7 +235,7 @@ def test_orders_and_paddings_are_drawn_anew_and_repeat_with_the_seed(tmp_path: P
     orders, paddings = [], []
     for run, seed in enumerate((1, 1, 2)):
         base, new = (make_build(tmp_path / f"{side}{run}") for side in ("base", "new"))
-        measurer = turns(base, new, seed=seed)
+        measurer = interleaved(base, new, seed=seed)
         items = [item for index in (1, 2, 3) for item in measured(measurer, index, CASES)]
         orders.append([item.case for item in items])
         paddings.append([len(s["environment"]["TINY_LLAMA_PADDING"]) for s in starts_of(base)])
@@ -371,7 +253,7 @@ def test_a_lost_side_fails_its_case_and_the_others_go_on(
     new = make_build(tmp_path / "new", trouble={LOSS: {"at": at, "how": how}})
     if how == "hang":
         cut_wait_short(monkeypatch, new, f"{at} {LOSS}")
-    found = by_case(measured(turns(base, new), 3, CASES))
+    found = {item.case: item for item in measured(interleaved(base, new), 3, CASES)}
     failure = found[LOSS]
     assert isinstance(failure, CaseFailure)
     assert (failure.index, failure.side) == (3, Side.NEW)
@@ -386,7 +268,7 @@ def test_a_lost_side_fails_its_case_and_the_others_go_on(
 def test_a_failed_answer_keeps_the_process(tmp_path: Path) -> None:
     base = make_build(tmp_path / "base", trouble={LOSS: {"at": "time", "how": "failed"}})
     new = make_build(tmp_path / "new")
-    found = by_case(measured(turns(base, new), 1, CASES))
+    found = one_block(base, new, CASES)
     assert found[LOSS] == CaseFailure(1, LOSS, Side.BASE, "told to be failed")
     assert len(starts_of(base)) == 1
     assert isinstance(found[NORM], CaseBlock)
@@ -400,7 +282,7 @@ def test_a_side_that_does_not_start_fails_every_case_without_waiting_for_each(
     new = make_build(tmp_path / "new", trouble={"start": {"at": "start", "how": how}})
     if how == "hang":
         cut_wait_short(monkeypatch, new, START)
-    items = measured(turns(base, new), 1, CASES)
+    items = measured(interleaved(base, new), 1, CASES)
     assert len(starts_of(new)) == 2
     assert {item.case for item in items} == set(CASES)
     for item in items:
@@ -412,13 +294,13 @@ def test_a_side_that_does_not_start_fails_every_case_without_waiting_for_each(
 def test_first_openings_meter_both_sides_and_prove_where_asked(tmp_path: Path) -> None:
     base = make_build(tmp_path / "base")
     new = make_build(tmp_path / "new", wrong=[LOSS], counters={"operators": 21.0})
-    items = list(turns(base, new).open_once(CASES, verify=True))
+    items = list(interleaved(base, new).open_once(CASES, verify=True))
     openings = {(i.case, i.side): i for i in items if isinstance(i, CaseOpening)}
     assert openings[(FFN, Side.BASE)].counters["operators"] == 20
     assert openings[(FFN, Side.NEW)].counters["operators"] == 21
     failures = [item for item in items if isinstance(item, CaseFailure)]
     assert failures == [CaseFailure(0, LOSS, Side.NEW, "gradient differs by 0.5")]
-    without = list(turns(base, new).open_once(CASES, verify=False))
+    without = list(interleaved(base, new).open_once(CASES, verify=False))
     assert all(isinstance(item, CaseOpening) for item in without)
 
 
@@ -427,7 +309,7 @@ def test_first_openings_give_a_lost_process_one_more_chance(tmp_path: Path) -> N
     once = {"at": "open", "how": "crash", "processes": [1]}
     always = {"at": "open", "how": "crash"}
     new = make_build(tmp_path / "new", trouble={FFN: once, LOSS: always})
-    items = list(turns(base, new).open_once(CASES, verify=True))
+    items = list(interleaved(base, new).open_once(CASES, verify=True))
     of_new = [item for item in items if isinstance(item, CaseFailure)]
     assert [item.case for item in of_new] == [FFN, LOSS, LOSS]
     opened = {i.case for i in items if isinstance(i, CaseOpening) and i.side is Side.NEW}
@@ -437,7 +319,7 @@ def test_first_openings_give_a_lost_process_one_more_chance(tmp_path: Path) -> N
 def test_skips_carry_their_reason(tmp_path: Path) -> None:
     base = make_build(tmp_path / "base", trouble={NORM: {"at": "open", "how": "skipped"}})
     new = make_build(tmp_path / "new")
-    measurer = turns(base, new)
+    measurer = interleaved(base, new)
     expected = CaseSkip(NORM, Side.BASE, "told to be skipped")
     assert expected in list(measurer.open_once(CASES, verify=True))
-    assert by_case(measured(measurer, 1, CASES))[NORM] == expected
+    assert expected in measured(measurer, 1, CASES)

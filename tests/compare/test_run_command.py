@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 from compare_run import document_of, run
+from fake_bench import FFN, LOSS, NORM, PROGRAM, STEP, make_build, requests_of, starts_of
 from test_ci_workflow import Checkout
-from turns_stand_in import FFN, LOSS, NORM, PROGRAM, STEP, make_build, requests_of, starts_of
 from unanswered import LONG, cut_wait_short
 
 from tinyllama_tools.compare.blocks import CaseBlock, Interleaved, Measured, Opened
 from tinyllama_tools.compare.recording import RecordingWriter, read_recording
-from tinyllama_tools.compare.run import rates
 from tinyllama_tools.compare.sequential_run import SequentialRun
 from tinyllama_tools.compare.served_process import WAITING
 from tinyllama_tools.core.app import BadInputError
@@ -42,7 +41,7 @@ def test_the_same_program_on_both_sides_is_no_regression(
     document = document_of(tmp_path / "out")
     assert document["method"] == "interleaved"
     assert (document["base"], document["new"]) == (str(base), str(new))
-    assert document["base_context"]["device"] == {"name": "stand-in"}
+    assert document["base_context"]["device"] == {"name": "fake"}
     recording = read_recording(tmp_path / "out/blocks.jsonl")
     assert recording.header.seed == 5
     blocks = [item for item in recording.case_blocks if item.case == FFN]
@@ -169,7 +168,7 @@ def test_rates_of_both_sides_are_among_the_counters(tmp_path: Path) -> None:
 
 
 def test_what_differs_beside_the_code_is_said_at_the_top(tmp_path: Path) -> None:
-    context = {"schema_version": 1, "device": {"name": "stand-in"}, "threads": 2}
+    context = {"schema_version": 1, "device": {"name": "fake"}, "threads": 2}
     base = make_build(tmp_path / "base")
     new = make_build(tmp_path / "new", context=context)
     run(base, new, tmp_path / "out")
@@ -462,29 +461,6 @@ def test_bad_options_are_named(
         main(["run", "--base=build", "--new=build", option])
     assert caught.value.code == 2
     assert expected in capsys.readouterr().err
-
-
-def test_rates_are_those_of_a_result_file() -> None:
-    counters = {"model_flops": 4e9, "hardware_flops": 4e9}
-    assert rates(FFN, 0.01, counters) == pytest.approx(
-        {"samples_per_second": 800.0, "tokens_per_second": 102_400.0, "TFLOPS": 0.4}
-    )
-    # whatever the variant computes, leaves out or computes again
-    for hardware_flops in (3e9, 5e9):
-        other = rates(FFN, 0.01, counters | {"hardware_flops": hardware_flops})
-        assert other["TFLOPS"] == pytest.approx(0.4)
-
-
-@pytest.mark.parametrize(
-    ("case", "counters"),
-    [
-        (FFN, {}),
-        (FFN, {"model_flops": 0.0, "hardware_flops": 0.0}),
-    ],
-)
-def test_what_is_not_known_is_left_out(case: str, counters: dict[str, float]) -> None:
-    assert set(rates(case, 0.01, counters)) == {"samples_per_second", "tokens_per_second"}
-    assert rates("peak/bandwidth", 0.01, counters) == {}
 
 
 def test_the_built_program_is_as_fast_as_itself(bench_program: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from turns_stand_in import FFN, LOSS
+from fake_bench import FFN, LOSS
 
 from tinyllama_tools.compare.blocks import (
     SIDES,
@@ -181,14 +181,6 @@ def test_a_budget_that_reaches_no_look_is_refused_after_the_first_block() -> Non
     assert "give --budget 1m or more" in message
 
 
-def test_what_was_found_before_a_refusal_is_in_the_record() -> None:
-    played = Played({"wrong": 1.0, "a": 1.0}, unopened={"wrong"})
-    record, _ = ran(played, budget=3.0)
-    assert record.refusal.startswith("--budget 3 s is too short")
-    assert record.cases["wrong"].state(Side.NEW).failed == "wrong result, verify True"
-    assert len(record.cases["a"].blocks) == 1
-
-
 def test_the_processes_start_is_no_case_s_own_time() -> None:
     """Else the estimate of a block is the lower the fewer cases are left."""
     played = Played(
@@ -201,15 +193,6 @@ def test_the_processes_start_is_no_case_s_own_time() -> None:
     assert record.cost.around == pytest.approx(2.0)
     assert record.cost.of_block(["case 7"]) == pytest.approx(3.0)
     assert record.cost.of_block(list(record.cases)) == pytest.approx(12.0)
-
-
-@pytest.mark.parametrize("openings", range(4))
-def test_cases_that_were_not_reached_are_known_as_such(openings: int) -> None:
-    record, _ = ran(Played({"a": 1.0, "b": 1.0}, interrupt_opening=openings))
-    assert record.ended == ""
-    states = [record.cases[case].state(side) for case in ("a", "b") for side in SIDES]
-    assert [state.is_measured for state in states] == [i < openings for i in range(4)]
-    assert [state.is_pending for state in states] == [i >= openings for i in range(4)]
 
 
 def test_what_cannot_be_kept_is_known_all_the_same() -> None:
@@ -227,13 +210,6 @@ def test_what_cannot_be_kept_is_known_all_the_same() -> None:
         run.run(verify=True)
     assert len(run.record.cases["a"].blocks) == 3
     assert run.record.ended == ""
-
-
-def test_what_the_first_block_says_of_the_rest() -> None:
-    first, last = plan_design(2).looks[0], plan_design(2).looks[-1]
-    _, said = ran(Played({"a": 1.0, "b": 1.0}), budget=300)
-    expected = f"takes 3.0 s; 5 min hold 100, the first verdicts come after {first} ({3 * first} s)"
-    assert f"a block of 2 cases {expected}, the last after {last}" in said
 
 
 def test_blocks_that_became_slow_do_not_overrun_the_budget_for_ever() -> None:

@@ -32,10 +32,6 @@ def changed(key: str, value: object) -> Json:
     return {**CONTEXT, first: {**CONTEXT[first], second: value} if second else value}
 
 
-def test_equal_contexts_differ_in_nothing() -> None:
-    assert context_differences([CONTEXT, CONTEXT], [CONTEXT]) == []
-
-
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
@@ -57,11 +53,6 @@ def test_equal_contexts_differ_in_nothing() -> None:
 def test_a_difference_is_named_with_both_values(key: str, value: object, expected: str) -> None:
     (text,) = context_differences([CONTEXT], [changed(key, value)])
     assert text.startswith(expected)
-
-
-def test_files_of_one_side_that_differ_are_named_too() -> None:
-    (text,) = context_differences([CONTEXT, changed("threads", 4)], [CONTEXT])
-    assert text == "threads: 2, 4 in the base, 2 in the new"
 
 
 def test_debug_builds_of_both_sides_and_another_device_come_first() -> None:
@@ -123,7 +114,7 @@ def test_the_order_of_the_sides_is_the_first_warning_of_several_files(tmp_path: 
     ]
     for files, expected in ((2, "measured one after the other"), (1, "the new was built from")):
         sides = read_sides(*(side[:files] for side in paths))
-        assert stored_warnings(*sides, ())[0].startswith(expected)
+        assert next(stored_warnings(*sides, ())).startswith(expected)
 
 
 def test_training_runs_of_other_work() -> None:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from turns_stand_in import PROGRAM
+from fake_bench import PROGRAM
 
 from tinyllama_tools.compare.served_process import ServedProcess
 

@@ -80,7 +80,7 @@ def one_after_the_other(base: Contexts, new: Contexts) -> str | None:
     if before and after and (max(before) < min(after) or max(after) < min(before)):
         return (
             "measured one after the other: what changed on the machine between the two periods "
-            "counts as difference, and alpha does not hold; measure base and new by turns"
+            "counts as difference, and alpha does not hold; measure base and new alternately"
         )
     return None
 

@@ -1,7 +1,7 @@
 """Compares stored results: files of tiny_llama_bench, or performance summaries of training runs.
 
 One file a side shows differences without a verdict; several a side (a file is a block) give one. It
-holds if base and new were measured by turns, and not one after the other.
+holds if base and new were measured alternately, and not one after the other.
 Exit status: 0 no regression; 1 regression; 2 bad input or nothing to compare; 3 with --strict where
 a case has no answer.
 """
@@ -15,13 +15,11 @@ import re
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from tinyllama_tools.compare.comparison import (
-    Attribution,
     ComparedCase,
     Comparison,
     CounterChange,
@@ -167,92 +165,16 @@ def counter_changes(base: SideCase, new: SideCase) -> tuple[CounterChange, ...]:
     return compare_counters(before, after, varying_before | varying_after)
 
 
-Sides = tuple[SideCase, SideCase]
+Pairs = Mapping[str, tuple[SideCase, SideCase]]
+METHOD = "stored"
 # fewer files of a side have no scatter between them
 FEWEST_FILES = 2
+# nobody has more, so the exact number would only look like a plan
+MOST_FILES = 1000
+MOST_NAMES = 5
 SEVERAL, PROFILE, NONE = "exact rank sum over files", "recorded noise profile", "none"
 CORRECTIONS = {SEVERAL: "Holm over cases", PROFILE: "Bonferroni over cases", NONE: "none"}
-
-
-@dataclass(frozen=True)
-class Verdicts:
-    """`judgements` by case; `notes` too. `test`: one of SEVERAL, PROFILE, NONE."""
-
-    judgements: Mapping[str, Judgement]
-    test: str
-    notes: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-
-
-def _several_needed(cases: int, alpha: float) -> str:
-    files = fewest_files(cases, alpha)
-    family = "1 case" if cases == 1 else f"{cases} cases"
-    return f"{files} files a side are needed for {family} at alpha {alpha:g}"
-
-
-def _over_files(shared: Mapping[str, Sides], alpha: float, margin: float) -> Verdicts:
-    enough = {
-        name: (base.seconds, new.seconds)
-        for name, (base, new) in shared.items()
-        if min(len(base.seconds), len(new.seconds)) >= FEWEST_FILES
-    }
-    judgements = judge_unpaired(enough, alpha=alpha, margin=margin) if enough else {}
-    notes = {name: "one file of a side only" for name in shared if name not in enough}
-    evidence = [judgement.evidence for judgement in judgements.values()]
-    warnings = []
-    if evidence and all(math.isinf(found.smallest_difference) for found in evidence):
-        needed = _several_needed(len(enough), alpha)
-        warnings.append(f"so few files cannot show any difference: {needed}")
-    return Verdicts(judgements, SEVERAL, notes, tuple(warnings))
-
-
-def _by_profile(
-    shared: Mapping[str, Sides], profile: NoiseProfile, alpha: float, margin: float
-) -> Verdicts:
-    judgements, notes = {}, {}
-    for name, (base, new) in shared.items():
-        noise = profile.of(name)
-        judgements[name] = judge_with_profile(
-            base.median or 0.0,
-            new.median or 0.0,
-            noise.scatter,
-            noise.degrees,
-            cases=len(shared),
-            alpha=alpha,
-            margin=margin,
-        )
-        if name not in profile.cases:
-            notes[name] = "not in the noise profile, whose default stands in"
-    warning = (
-        f"one file a side: the recorded noise profile {profile.path} stands in for more; alpha "
-        "holds only as far as log seconds are normal with the recorded scatter, which has no drift "
-        "over days in it"
-    )
-    return Verdicts(judgements, PROFILE, notes, (warning,))
-
-
-def _no_verdict(shared: Mapping[str, Sides], alpha: float) -> Verdicts:
-    warning = (
-        "one file of a side shows no scatter between runs: differences, but no verdict; "
-        f"{_several_needed(len(shared), alpha)} (--base A.json B.json ... --new C.json D.json ...)"
-        ", or record the machine's noise: scripts/compare calibrate"
-    )
-    return Verdicts({}, NONE, warnings=(warning,))
-
-
-def judge_stored(
-    shared: Mapping[str, Sides], profile: NoiseProfile | None, *, alpha: float, margin: float
-) -> Verdicts:
-    """Judges the cases that both sides measured; `profile`: only used for one file of a side."""
-    files = min((min(base.files, new.files) for base, new in shared.values()), default=0)
-    if files >= FEWEST_FILES:
-        return _over_files(shared, alpha, margin)
-    if profile is not None and shared:
-        return _by_profile(shared, profile, alpha, margin)
-    return _no_verdict(shared, alpha)
-
-
-MOST_NAMES = 5
+CHANGED = frozenset({Outcome.SLOWER, Outcome.FASTER})
 SAID_FIRST = {
     Outcome.MISSING: "measured in the base, not in the new",
     Outcome.FAILED: "failed in the new",
@@ -261,83 +183,6 @@ SAID_FIRST = {
 }
 # counters that say what was asked for, and not how it was done
 WORK_COUNTERS = {"model_flops", "parameters"}
-
-
-def names_text(names: Sequence[str]) -> str:
-    """`a, b, c and 3 more`."""
-    shown = ", ".join(names[:MOST_NAMES])
-    more = len(names) - MOST_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _one_sided(cases: Sequence[ComparedCase]) -> Iterator[str]:
-    for outcome, words in SAID_FIRST.items():
-        found = [case for case in cases if case.outcome is outcome]
-        names = [f"{case.name} (allowed)" if case.allowed else case.name for case in found]
-        if names:
-            yield f"{len(names)} {words}: {names_text(names)}"
-
-
-def _other_work(cases: Sequence[ComparedCase]) -> Iterator[str]:
-    names = [
-        case.name
-        for case in cases
-        if any(
-            c.name in WORK_COUNTERS and c.exact and c.base != c.new and not c.is_one_sided
-            for c in case.counters
-        )
-    ]
-    if names:
-        yield (
-            f"{len(names)} did not do the same work, model_flops or parameters differ: "
-            f"{names_text(names)}"
-        )
-
-
-def _one_repetition(runs: Iterable[StoredRun]) -> Iterator[str]:
-    for run in runs:
-        names = [name for name, case in run.cases.items() if case.repetitions == 1]
-        if names:
-            yield (
-                f"{run.path}: one repetition, so no scatter within the run is known, of "
-                f"{names_text(names)}"
-            )
-
-
-def _same_file(base: Sequence[StoredRun], new: Sequence[StoredRun]) -> Iterator[str]:
-    digests = {run.digest: run.path for run in base}
-    for run in new:
-        if run.digest in digests:
-            yield f"{run.path} is the same file as {digests[run.digest]} of the base"
-
-
-def stored_warnings(
-    base: Sequence[StoredRun],
-    new: Sequence[StoredRun],
-    cases: Sequence[ComparedCase],
-    allowed: Sequence[str] = (),
-) -> list[str]:
-    """Of the contexts, of cases that are not on both sides, and of the files."""
-    sides = (base, new)
-    contexts = [[run.context for run in runs] for runs in sides]
-    found = context_differences(*contexts)
-    in_order = one_after_the_other(*contexts)
-    # one file of a side has no alpha that could fail to hold
-    if in_order and min(len(base), len(new)) >= FEWEST_FILES:
-        found.insert(0, in_order)
-    found += work_differences(*([run.configuration for run in runs] for runs in sides))
-    found += axis_differences(*([name for run in runs for name in run.cases] for runs in sides))
-    found += [*_other_work(cases), *_one_sided(cases), *_same_file(base, new)]
-    for pattern in unknown_patterns(cases, allowed):
-        found.append(f"--allow-missing '{pattern}': no case is called so")
-    found += [text for runs in sides for run in runs for text in run.warnings]
-    return [*found, *_one_repetition([*base, *new])]
-
-
-METHOD = "stored"
-# nobody has more, so the exact number would only look like a plan
-MOST_FILES = 1000
-Cases = Mapping[str, SideCase]
 
 
 @dataclass(frozen=True)
@@ -351,20 +196,136 @@ class Rules:
     profile: NoiseProfile | None = None
 
 
-def _wanted(cases: Cases, rules: Rules) -> Cases:
-    pattern = rules.wanted
-    return {n: case for n, case in cases.items() if pattern is None or pattern.search(n)}
+@dataclass(frozen=True)
+class Verdicts:
+    """`judgements` by case; `notes` too. `test`: one of SEVERAL, PROFILE, NONE. `warning`: what to
+    know of them all."""
+
+    judgements: Mapping[str, Judgement]
+    test: str
+    notes: Mapping[str, str] = field(default_factory=dict)
+    warning: str = ""
 
 
-def _refuse_nothing_in_common(base: Cases, new: Cases, rules: Rules) -> None:
-    if base.keys() & new.keys():
-        return
-    first = [next(iter(cases), "none") for cases in (base, new)]
-    which = f" that matches '{rules.wanted.pattern}'" if rules.wanted else ""
-    raise BadInputError(
-        f"nothing to compare: no case{which} is in both sides (base: {first[0]}, ...; new: "
-        f"{first[1]}, ...); name results of the same cases"
+def _several_needed(cases: int, alpha: float) -> str:
+    files = fewest_files(cases, alpha)
+    family = "1 case" if cases == 1 else f"{cases} cases"
+    return f"{files} files a side are needed for {family} at alpha {alpha:g}"
+
+
+def _over_files(shared: Pairs, rules: Rules) -> Verdicts:
+    enough = {
+        name: (base.seconds, new.seconds)
+        for name, (base, new) in shared.items()
+        if min(len(base.seconds), len(new.seconds)) >= FEWEST_FILES
+    }
+    judgements = {}
+    if enough:
+        judgements = judge_unpaired(enough, alpha=rules.alpha, margin=rules.margin)
+    notes = {name: "one file of a side only" for name in shared if name not in enough}
+    warning = ""
+    if enough and all(math.isinf(j.evidence.smallest_difference) for j in judgements.values()):
+        needed = _several_needed(len(enough), rules.alpha)
+        warning = f"so few files cannot show any difference: {needed}"
+    return Verdicts(judgements, SEVERAL, notes, warning)
+
+
+def _by_profile(shared: Pairs, profile: NoiseProfile, rules: Rules) -> Verdicts:
+    judgements, notes = {}, {}
+    for name, (base, new) in shared.items():
+        noise = profile.of(name)
+        judgements[name] = judge_with_profile(
+            base.median or 0.0,
+            new.median or 0.0,
+            noise.scatter,
+            noise.degrees,
+            cases=len(shared),
+            alpha=rules.alpha,
+            margin=rules.margin,
+        )
+        if name not in profile.cases:
+            notes[name] = "not in the noise profile, whose default stands in"
+    warning = (
+        f"one file a side: the recorded noise profile {profile.path} stands in for more; alpha "
+        "holds only as far as log seconds are normal with the recorded scatter, which has no drift "
+        "over days in it"
     )
+    return Verdicts(judgements, PROFILE, notes, warning)
+
+
+def judge_stored(shared: Pairs, rules: Rules) -> Verdicts:
+    """Judges the cases that both sides measured: over files where there are several a side, else by
+    the noise profile if there is one."""
+    files = min((min(base.files, new.files) for base, new in shared.values()), default=0)
+    if files >= FEWEST_FILES:
+        return _over_files(shared, rules)
+    if rules.profile is not None and shared:
+        return _by_profile(shared, rules.profile, rules)
+    warning = (
+        "one file of a side shows no scatter between runs: differences, but no verdict; "
+        f"{_several_needed(len(shared), rules.alpha)} (--base A.json B.json ... --new C.json "
+        "D.json ...), or record the machine's noise: scripts/compare calibrate"
+    )
+    return Verdicts({}, NONE, warning=warning)
+
+
+def names_text(names: Sequence[str]) -> str:
+    """`a, b, c and 3 more`."""
+    shown = ", ".join(names[:MOST_NAMES])
+    more = len(names) - MOST_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def stored_warnings(
+    base: Sequence[StoredRun],
+    new: Sequence[StoredRun],
+    cases: Sequence[ComparedCase],
+    allowed: Sequence[str] = (),
+) -> Iterator[str]:
+    """What to know before any number, the most important first: of the contexts, of cases that are
+    not on both sides, and of the files."""
+    sides = (base, new)
+    contexts = [[run.context for run in runs] for runs in sides]
+    in_order = one_after_the_other(*contexts)
+    # one file of a side has no alpha that could fail to hold
+    if in_order and min(len(base), len(new)) >= FEWEST_FILES:
+        yield in_order
+    yield from context_differences(*contexts)
+    yield from work_differences(*([run.configuration for run in runs] for runs in sides))
+    yield from axis_differences(*([name for run in runs for name in run.cases] for runs in sides))
+    other_work = [
+        case.name
+        for case in cases
+        if any(
+            c.name in WORK_COUNTERS and c.exact and c.base != c.new and not c.is_one_sided
+            for c in case.counters
+        )
+    ]
+    if other_work:
+        yield (
+            f"{len(other_work)} did not do the same work, model_flops or parameters differ: "
+            f"{names_text(other_work)}"
+        )
+    for outcome, words in SAID_FIRST.items():
+        found = [case for case in cases if case.outcome is outcome]
+        names = [f"{case.name} (allowed)" if case.allowed else case.name for case in found]
+        if names:
+            yield f"{len(names)} {words}: {names_text(names)}"
+    digests = {run.digest: run.path for run in base}
+    for run in new:
+        if run.digest in digests:
+            yield f"{run.path} is the same file as {digests[run.digest]} of the base"
+    for pattern in unknown_patterns(cases, allowed):
+        yield f"--allow-missing '{pattern}': no case is called so"
+    for run in (*base, *new):
+        yield from run.warnings
+    for run in (*base, *new):
+        names = [name for name, case in run.cases.items() if case.repetitions == 1]
+        if names:
+            yield (
+                f"{run.path}: one repetition, so no scatter within the run is known, of "
+                f"{names_text(names)}"
+            )
 
 
 def _files_needed(judgement: Judgement) -> str:
@@ -376,62 +337,47 @@ def _files_needed(judgement: Judgement) -> str:
     return f"an answer needs about {files} files a side"
 
 
-def _judged(case: ComparedCase, judgement: Judgement, *, is_over_files: bool) -> ComparedCase:
-    found = judgement.evidence
-    notes = [case.note]
-    if judgement.outcome is Outcome.UNCLEAR and is_over_files:
-        notes.append(_files_needed(judgement))
-    smallest = found.smallest_difference
-    return replace(
+def _compared_case(
+    name: str, base: SideCase | None, new: SideCase | None, verdicts: Verdicts
+) -> ComparedCase:
+    """`verdicts`: of the cases that are measured on both sides."""
+    states = [side.state if side else SideState() for side in (base, new)]
+    before, after = (side.median if side else None for side in (base, new))
+    case = ComparedCase(name, Outcome.NO_VERDICT, base_seconds=before, new_seconds=after)
+    without_times = outcome_without_times(*states)
+    if without_times or not base or not new:
+        outcome, note = without_times or (Outcome.NO_VERDICT, "")
+        return replace(case, outcome=outcome, note=note)
+    notes = [f"{side} {c.note}" for side, c in (("base", base), ("new", new)) if c.note]
+    notes.append(verdicts.notes.get(name, ""))
+    case = replace(
         case,
-        outcome=judgement.outcome,
-        ratio=math.exp(found.estimate),
-        interval=interval_of(judgement),
-        p_value=judgement.adjusted_p_value,
-        blocks=found.blocks,
-        smallest_difference=smallest if math.isfinite(smallest) else None,
-        note="; ".join(filter(None, notes)),
-    )
-
-
-def _unjudged(name: str, base: SideCase, new: SideCase, note: str) -> ComparedCase:
-    before, after = base.median, new.median
-    notes = [f"base {base.note}" if base.note else "", f"new {new.note}" if new.note else "", note]
-    return ComparedCase(
-        name,
-        Outcome.NO_VERDICT,
         ratio=after / before if before and after else None,
         blocks=min(len(base.seconds), len(new.seconds)),
-        base_seconds=before,
-        new_seconds=after,
-        note="; ".join(filter(None, notes)),
         counters=counter_changes(base, new),
     )
+    judgement = verdicts.judgements.get(name)
+    if judgement:
+        evidence = judgement.evidence
+        if judgement.outcome is Outcome.UNCLEAR and verdicts.test == SEVERAL:
+            notes.append(_files_needed(judgement))
+        smallest = evidence.smallest_difference
+        case = replace(
+            case,
+            outcome=judgement.outcome,
+            ratio=math.exp(evidence.estimate),
+            interval=interval_of(judgement),
+            p_value=judgement.adjusted_p_value,
+            blocks=evidence.blocks,
+            smallest_difference=smallest if math.isfinite(smallest) else None,
+        )
+    return replace(case, note="; ".join(filter(None, notes)))
 
 
-def _cases_of_one_side(
-    name: str, base: SideCase | None, new: SideCase | None
-) -> ComparedCase | None:
-    """A case that is not measured on both sides; None for one that is."""
-    states = [side.state if side else SideState() for side in (base, new)]
-    found = outcome_without_times(*states)
-    if found is None:
-        return None
-    return ComparedCase(
-        name,
-        found[0],
-        base_seconds=base.median if base else None,
-        new_seconds=new.median if new else None,
-        note=found[1],
-    )
-
-
-def _attributed(
-    cases: Sequence[ComparedCase], shared: Mapping[str, Sides]
-) -> Mapping[str, Attribution]:
+def _attributed(cases: Sequence[ComparedCase], shared: Pairs) -> list[ComparedCase]:
     """Files of the two sides are not pairs; put side by side they give the scatter of a change."""
-    if not any(case.outcome in {Outcome.SLOWER, Outcome.FASTER} for case in cases):
-        return {}
+    if not any(case.outcome in CHANGED for case in cases):
+        return list(cases)
     blocks = {
         name: [
             BlockSummary(math.log(n / b), 0.0, b, n)
@@ -439,55 +385,44 @@ def _attributed(
         ]
         for name, (base, new) in shared.items()
     }
-    return attributions(blocks, layers_by_size())
-
-
-def _compared(base: Cases, new: Cases, rules: Rules) -> tuple[list[ComparedCase], Verdicts]:
-    one_sided, shared = {}, {}
-    for name in dict.fromkeys([*base, *new]):
-        found = _cases_of_one_side(name, base.get(name), new.get(name))
-        if found is None:
-            shared[name] = (base[name], new[name])
-        else:
-            one_sided[name] = found
-    verdicts = judge_stored(shared, rules.profile, alpha=rules.alpha, margin=rules.margin)
-    judged = {}
-    for name, (before, after) in shared.items():
-        case = _unjudged(name, before, after, verdicts.notes.get(name, ""))
-        judgement = verdicts.judgements.get(name)
-        is_over_files = verdicts.test == SEVERAL
-        judged[name] = _judged(case, judgement, is_over_files=is_over_files) if judgement else case
-    parts = _attributed(list(judged.values()), shared)
-    changed = {Outcome.SLOWER, Outcome.FASTER}
-    cases = [
-        replace(case, attribution=parts.get(case.name)) if case.outcome in changed else case
-        for case in ({**one_sided, **judged}[n] for n in dict.fromkeys([*base, *new]))
+    parts = attributions(blocks, layers_by_size())
+    return [
+        replace(case, attribution=parts.get(case.name)) if case.outcome in CHANGED else case
+        for case in cases
     ]
-    return cases, verdicts
 
 
 def _side_name(runs: Sequence[StoredRun]) -> str:
     commits = dict.fromkeys(str(run.context.get("git_commit") or "unknown") for run in runs)
     of = ", ".join(commit[:12] for commit in commits)
-    files = ", ".join(str(run.path) for run in runs)
-    return f"{files} (commit {of})"
-
-
-def _design(verdicts: Verdicts, base: Sequence[StoredRun], new: Sequence[StoredRun]) -> Any:  # noqa: ANN401
-    return {
-        "test": verdicts.test,
-        "correction": CORRECTIONS[verdicts.test],
-        "family": len(verdicts.judgements),
-        "files": {"base": len(base), "new": len(new)},
-    }
+    return f"{', '.join(str(run.path) for run in runs)} (commit {of})"
 
 
 def compare_stored(base: Sequence[StoredRun], new: Sequence[StoredRun], rules: Rules) -> Comparison:
     """BadInputError where no case is in both sides."""
-    before, after = (_wanted(side_cases(runs), rules) for runs in (base, new))
-    _refuse_nothing_in_common(before, after, rules)
-    found, verdicts = _compared(before, after, rules)
-    cases = allow_missing(found, rules.allowed)
+    before, after = (
+        {n: c for n, c in side_cases(runs).items() if not rules.wanted or rules.wanted.search(n)}
+        for runs in (base, new)
+    )
+    if not before.keys() & after.keys():
+        first = [next(iter(cases), "none") for cases in (before, after)]
+        which = f" that matches '{rules.wanted.pattern}'" if rules.wanted else ""
+        raise BadInputError(
+            f"nothing to compare: no case{which} is in both sides (base: {first[0]}, ...; new: "
+            f"{first[1]}, ...); name results of the same cases"
+        )
+    names = dict.fromkeys([*before, *after])
+    shared = {
+        name: (before[name], after[name])
+        for name in names
+        if name in before
+        and name in after
+        and outcome_without_times(before[name].state, after[name].state) is None
+    }
+    verdicts = judge_stored(shared, rules)
+    compared = [_compared_case(n, before.get(n), after.get(n), verdicts) for n in names]
+    cases = allow_missing(_attributed(compared, shared), rules.allowed)
+    warnings = [*stored_warnings(base, new, cases, rules.allowed), verdicts.warning]
     return Comparison(
         METHOD,
         _side_name(base),
@@ -495,11 +430,13 @@ def compare_stored(base: Sequence[StoredRun], new: Sequence[StoredRun], rules: R
         cases,
         rules.alpha,
         rules.margin,
-        warnings=(
-            *stored_warnings(base, new, cases, rules.allowed),
-            *verdicts.warnings,
-        ),
-        design=_design(verdicts, base, new),
+        warnings=tuple(filter(None, warnings)),
+        design={
+            "test": verdicts.test,
+            "correction": CORRECTIONS[verdicts.test],
+            "family": len(verdicts.judgements),
+            "files": {"base": len(base), "new": len(new)},
+        },
         base_context=base[0].context,
         new_context=new[0].context,
     )

@@ -1,4 +1,4 @@
-"""A stand-in for tiny_llama_bench that stays resident: answers at once with the times it is told.
+"""A fake tiny_llama_bench that is served: answers at once with the times it is told.
 
 Run as a program it reads its behaviour from the file beside it, see DEFAULTS; imported, it makes
 build folders with such programs.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import shlex
 import signal
 import sys
@@ -34,8 +33,8 @@ DEFAULTS = {
     "counters": {"operators": 20.0, "allocations": 5.0, "peak_memory_MiB": 3.0},
     "wrong": [],
     "trouble": {},
-    "is_resident": True,
-    "context": {"schema_version": 1, "device": {"name": "stand-in"}, "threads": 1},
+    "is_served": True,
+    "context": {"schema_version": 1, "device": {"name": "fake"}, "threads": 1},
 }
 
 
@@ -63,7 +62,7 @@ def requests_of(build: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-class StandIn:
+class FakeBench:
     def __init__(self, program: Path, arguments: list[str]) -> None:
         self.folder = program.parent
         self.told = json.loads((self.folder / "behaviour.json").read_text())
@@ -144,46 +143,11 @@ class StandIn:
             else:
                 self.answer({"closed": case})
 
-    def value(self, option: str) -> str | None:
-        """Of `--option=value`, the last one."""
-        found = [a.partition("=")[2] for a in self.arguments if a.startswith(f"--{option}=")]
-        return found[-1] if found else None
-
-    def entries(self, case: str) -> list[dict[str, object]]:
-        """As a result file has them."""
-        name = f"{case}/manual_time"
-        common = {"name": name, "run_name": name, "run_type": "iteration", "time_unit": "ms"}
-        if self.value("verify") == "before" and case in self.told["wrong"]:
-            message = "gradient differs by 0.5"
-            return [{**common, "error_occurred": True, "error_message": message}]
-        return [
-            {**common, **self.told["counters"], "real_time": 1e3 * self.one(case)}
-            for _ in range(int(self.value("benchmark_repetitions")))
-        ]
-
-    def run_as_a_whole(self) -> int:
-        """What a program does that knows no --serve."""
-        if "--serve" in self.arguments:
-            text = "tiny_llama_bench: The following argument was not expected: --serve; known: --x"
-            print(text, file=sys.stderr)
-            return 2
-        cases = list(self.told["cases"])
-        if "--list" in self.arguments:
-            print("\n".join(cases))
-            return 0
-        pattern = self.value("benchmark_filter") or ""
-        chosen = [case for case in cases if re.search(pattern, case)]
-        if any(self.is_in_trouble(case, "time") for case in chosen):
-            return 3
-        entries = [entry for case in chosen for entry in self.entries(case)]
-        document = {"context": self.told["context"], "benchmarks": entries}
-        Path(self.value("benchmark_out")).write_text(json.dumps(document))
-        return 0
-
 
 if __name__ == "__main__":
-    stand_in = StandIn(Path(sys.argv[1]), sys.argv[2:])
-    if "--serve" in sys.argv and stand_in.told["is_resident"]:
-        stand_in.serve()
+    fake = FakeBench(Path(sys.argv[1]), sys.argv[2:])
+    if fake.told["is_served"]:
+        fake.serve()
     else:
-        sys.exit(stand_in.run_as_a_whole())
+        print("tiny_llama_bench: argument not expected: --serve; known: --x", file=sys.stderr)
+        sys.exit(2)
