@@ -144,6 +144,6 @@ def test_whole_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_program_that_cannot_stay_is_bad_input(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    build = make_build(tmp_path / "build", cases=CASES, is_resident=False)
+    build = make_build(tmp_path / "build", cases=CASES, is_served=False)
     assert calibrate(tmp_path, build, "--record", "1s", *QUICK) == 2
     assert "does not know --serve" in capsys.readouterr().err

@@ -1,4 +1,20 @@
-"""scripts/compare calibrate: how often the comparison errs on this machine, and what it finds."""
+"""How often the comparison errs on this machine, and what it finds: recorded, resampled, written.
+
+Example: scripts/compare calibrate --record 60m
+         scripts/compare calibrate --record-family 60m
+         scripts/compare calibrate --record-slowed 60m
+         scripts/compare calibrate --runs 50 -- --budget 10m
+         scripts/compare calibrate --publish 2core_xeon_avx512
+
+--record, --record-... and --runs measure, and add to what --folder has; each block and each run
+is on disk when it is done, so whatever was interrupted goes on with the next start. Without them,
+all that the folder has is analysed: false alarms a family, detection, and this machine's noise
+profile, which `scripts/compare BASE.json NEW.json` reads.
+
+Exit status: 0 no more false alarms than --alpha allows; 1 more, in any row, in the check of the
+recordings' earlier half or in the whole runs; 2 bad input, or nothing recorded;
+3 with --strict, where there are too few families, blocks or whole runs to show it; 130 interrupted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""scripts/compare history: results of many days and commits, on the terminal and as a page."""
+"""scripts/compare history: results of many days and commits, kept and looked at.
+
+Advisory: nothing here is a verdict, and no exit status depends on a change point.
+"""
 
 from __future__ import annotations
 
