@@ -1,4 +1,11 @@
-"""What an ablation measured: cells of rows (variants) and points (cases), and what follows."""
+"""What an ablation measured: cells of rows (variants) and points (cases), and what follows.
+
+What the workshop's text says about each optimisation: the columns that are not measured.
+
+From reference/exercise_3_bottlenecks.md (bottleneck assessment, roadmap of version 2, priority
+order), reference/workshop_walkthrough.md 5.5 (memory) and the quick wins of
+reference/profiling_summary_component_benchmark.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""What a device can do at best, as measured, and which results may be put together."""
+"""What a device can do at best, as measured, and which results may be put together.
+
+The peaks of several files as one: of each the best that was measured, with where it is from.
+
+A peak says what the device can do, so the best of all rounds is the denominator of every round's
+percentages; a lower one would put another round's case above 100 %.
+"""
 
 from __future__ import annotations
 

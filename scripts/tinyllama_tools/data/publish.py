@@ -1,4 +1,7 @@
-"""A result as it is published: without what only the machine's owner knows."""
+"""A result as it is published: without what only the machine's owner knows.
+
+The home folder becomes `~`, the checkout and the folder in which the report is made nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Reads what the suite and the training program measured, of one file or of several rounds."""
+"""Reads what the suite and the training program measured, of one file or of several rounds.
+
+results/schema.json describes a whole file of the suite; a test holds this reader to it. Thousands
+of cases are read within a second, which a check of the whole schema is too slow for.
+docs/training_files.md says what the keys of a training summary mean.
+"""
 
 from __future__ import annotations
 

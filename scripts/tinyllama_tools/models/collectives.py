@@ -1,4 +1,59 @@
-"""Collectives and data-parallel steps: alpha-beta fits, formulas by ranks, efficiency, losses."""
+"""Collectives and data-parallel steps: alpha-beta fits, formulas by ranks, efficiency, losses.
+
+A figure over rounds, and how sure it is.
+
+Rounds are the sample: in each every way of doing a step is run, in an order drawn anew, so a figure
+of one round compares neighbours in time. The interval is the exact one of a median
+(ratio_statistics.py), whatever the distribution; fewer than six rounds cannot reach 95 %.
+
+How long a collective takes by the number of ranks: formulas of latency and bandwidth.
+
+N ranks, n bytes, a link with latency a (s a message) and bandwidth B (bytes/s, both directions at
+once). The time to add numbers up is not counted.
+
+- P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations,
+  Journal of Parallel and Distributed Computing 69 (2009): the ring.
+- R. Thakur, R. Rabenseifner, W. Gropp, Optimization of collective communication operations in
+  MPICH, International Journal of High Performance Computing Applications 19 (2005): the model, and
+  that an all-reduce is a reduce-scatter and an all-gather.
+- P. Sanders, J. Speck, J. L. Träff, Two-tree algorithms for full bandwidth broadcast, reduction and
+  scan, Parallel Computing 35 (2009): the double binary tree.
+
+In this model there is no contention: every link is there for its pair alone.
+
+Which gradients travel together, for sizes that nobody has run.
+
+The same rule as benchmarks/distributed/gradient_reducer.cpp: parameters in the reverse of their
+order in the model, cut where the next one would make a bucket larger than asked for; the first
+bucket holds 1 MiB at most, and a larger parameter has a bucket of its own.
+
+The latency and bandwidth of a collective: t = alpha + bytes / bandwidth, fitted to its sizes.
+
+alpha is the time that no byte can save, in s; bandwidth is in bytes/s and holds for the collective
+as a whole (nccl-tests' algorithm bandwidth), at the number of ranks that was measured. Least
+squares of relative errors, so that 1 KiB counts as much as the largest bucket
+(scipy.optimize.curve_fit with sigma = t, whose covariance gives Student intervals over sizes). The
+model: R. Hockney, The communication challenge for MPP, Parallel Computing 20 (1994).
+
+What each added rank gives: efficiencies and shares, compared within each round.
+
+weak: every rank has its own batch, so an ideal step takes as long as one rank's alone.
+    efficiency = alone / step
+strong: the ranks share one batch, so an ideal step of N ranks takes an Nth of it.
+    efficiency = alone(whole batch) / (N step)
+communication share = (step - local) / step: what of the step is there because ranks communicate.
+overlap share = (no_overlap - overlap) / (no_overlap - local): what of that the overlap hides.
+
+Where the rest of an ideal step went: parts that add up to the whole loss.
+
+Of a step, in percent of it (L_r: rank r's step without communication, A: a step alone):
+    slower local work  (mean of L_r - A) / step        ranks share memory, caches and clock
+    imbalance          (slowest L_r - mean of L_r) / step
+    communication      (step - slowest L_r) / step     what is not hidden
+    small batch        (A(B) - A(N B) / N) / step      strong scaling only: B is the batch of a rank
+Their sum is 100 % less the efficiency, in every round. Parts are means over rounds, since means add
+up and medians do not; their intervals are Student's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,60 @@
-"""Predicts training steps that were not run, with rates calibrated on what was run."""
+"""Predicts training steps that were not run, with rates calibrated on what was run.
+
+How many operators a case of a size that nobody ran dispatches.
+
+Operators depend on the layers and the variant, not on the width. A part is one layer's or stands
+alone, so its count is that of the measured sizes. Two counts do change: the optimizer's, which
+starts some operators for every weight tensor unless one operator serves them all, and that of parts
+that work in chunks of tokens.
+
+seconds = launch x operators + FLOPs / rate + elementwise work / rate + traffic / efficiency.
+
+The four terms of a part, with coefficients by non-negative least squares of relative errors, so
+that a small cell counts as much as a large one.
+
+Why these regressors:
+- Products grow with tokens x width^2. Their rate is a property of the device, and no product beats
+  its measured peak, so their coefficient is never below what that allows.
+- Elementwise FLOPs stand for what goes operator by operator: norms, rotary, activations and the
+  softmax over S^2 scores, which `bytes` (the least that any implementation must move) leave out.
+- Traffic is `bytes` in seconds of the bandwidth that they see: the last-level cache's for as many
+  as fit into it twice (read and written), the memory's for the rest. So a size beyond the cache
+  comes out slower than the rates of cached sizes say.
+- Elementwise work and traffic grow with tokens x width; beside the products they also describe
+  products that reach a higher rate at a larger width.
+No term grows faster than its figure: nothing is extrapolated with an exponent that was fitted.
+
+At one size, products, elementwise work and traffic all grow with the tokens, so the cells of one
+part cannot tell them apart. Two things decide then: the peak, and a weak pull of the split of time
+among the terms towards that of all parts together, which differ in what they are made of.
+
+What the range of a prediction means, and how wide it is.
+
+The range is meant to hold the measured time in 95 of 100 predictions. It comes from predicting
+what was measured: each size is left out in turn, the rates are calibrated on the other sizes, and
+the steps of the one left out are predicted, those of at least half its largest B S, since these
+resemble the steps of sizes that were not run. The error of a prediction is the logarithm of
+predicted over measured time. Its variance is described as
+
+    base^2 + (growth x distance)^2
+
+- base: the scatter at the large calibrated steps themselves, of fitted against measured times or
+  of step over sum of parts, whichever is larger;
+- distance: the logarithm of how far the step's FLOPs lie beyond the calibrated ones, those a token
+  (the size of the model) and the tokens (B S) each by itself, and both added;
+- growth: what the errors of the sizes left out show beyond the base, per unit of distance, and no
+  less than lets a factor of 10 in FLOPs add once more the base.
+
+How many degrees of freedom that has is the number of sizes less one: two sizes, each predicted from
+the other, are one comparison, whose error may be small by chance. Student's quantile for that alone
+is 12.7, which makes every range useless. So an assumed growth is pooled with what was seen, as if
+ASSUMED_DEGREES further sizes had shown it, and the quantile has those degrees and the measured
+ones. With one size there is only the assumption, and the range is called assumed.
+
+What a step's measured peak memory has beyond the cost formulas, and how well that is known.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 

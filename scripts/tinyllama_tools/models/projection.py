@@ -1,4 +1,19 @@
-"""What more devices would give: step time and efficiency from a local step and a model of links."""
+"""What more devices would give: step time and efficiency from a local step and a model of links.
+
+What more devices would give: step time and efficiency from a local step and a model of links.
+
+A projection, not a measurement. With L the local step and C the all-reduces of all buckets,
+    nothing hidden        T = L + C
+    as much as can be     T = L + max(C_last, C - b L)
+where b is the share of the local step that is backward, in which buckets may travel, and C_last the
+last bucket, which is ready only when the backward ends. Where overlap was measured, T between the
+two has that share of C hidden which was hidden of the sums timed by themselves, though never more
+than can be.
+    weak:   every device has a batch of its own,  efficiency = L / T
+    strong: the devices share G samples,          efficiency = L(G) / (N T)
+Ranks are taken as equally fast, links as free of other traffic: imbalance, slower local work, start
+of operations and input are in no figure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,19 @@
-"""Where each case and each GEMM stands under the roofline, and what bounds it there."""
+"""Where each case and each GEMM stands under the roofline, and what bounds it there.
+
+What it costs to start one operator, inferred from the cells of a run that show it.
+
+Nothing measures it directly. What the best cell leaves above its roofline time is the operators'
+starts and whatever else its operators take, so this is an upper bound on what starting an operator
+costs here. It says nothing new of the cell that it comes from, which is for that reason never
+called latency-bound by it (points.py).
+
+Every matrix product of a training step, with its shape and how often the step runs it.
+
+Counted as the layers of model/ count their cost: a multiply-add is 2 FLOPs, K and V at their
+grouped-query width, scores in full, backward = 2 x forward (also for the first layer, whose
+input's gradient the embedding needs), the LM head over all positions, and
+no product for the embedding look-up.
+"""
 
 from __future__ import annotations
 

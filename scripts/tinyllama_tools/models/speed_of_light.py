@@ -1,4 +1,20 @@
-"""The speed of light of a training step, and where its time goes beyond that."""
+"""The speed of light of a training step, and where its time goes beyond that.
+
+The speed of light of each part of a step: what its products and its bytes take at least.
+
+It belongs to the size, type and shape of the step and to no variant. Bytes are the least that any
+implementation moves (model/cost.hpp), so any variant's case tells them; and a layer that was
+measured as a block has the light of attention, network, norms and residual additions wherever the
+bytes of those are known, so that it is the same as that of a step measured by its layers' parts.
+
+The speed of light of a training step: what each of its parts could reach at best here.
+
+A part takes at least as long as its matrix products at the best rate measured at their own shapes,
+and at least as long as its bytes at the roofline's bandwidth. Both may overlap, so the larger of
+the two is its light; their sum would be no bound. Every occurrence of a part is taken to find in
+the last-level cache what fits there, as the roofline does. Parts follow one another, so the step's
+light is the sum of theirs. It is the same for every variant of a size, type and shape.
+"""
 
 from __future__ import annotations
 

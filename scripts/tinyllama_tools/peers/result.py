@@ -1,4 +1,10 @@
-"""What scripts/peers measured, in the suite's own JSON format, and its tables."""
+"""What scripts/peers measured, in the suite's own JSON format, and its tables.
+
+Settings of the tuned peer beside each other at one case: how its best ones were found.
+
+All alternatives stay in processes of their own and take turns, so that a drifting machine does not
+choose.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,23 @@
-"""One peer's process, which holds torch: a line of JSON in and a line of JSON out."""
+"""One peer's process, which holds torch: a line of JSON in and a line of JSON out.
+
+Training steps of LlamaForCausalLM in one of its forms, timed one by one.
+
+The same work as our full_step: loss over the S - 1 next tokens, backward, AdamW; gradients are set
+to none before each step outside the timed region, tokens come from the same vocabulary.
+
+One peer's process: does what it is told, a line of JSON in and a line of JSON out.
+
+It stays for a whole run, so that torch is loaded once and compiled code stays while the sides take
+turns; between its turns it waits for its standard input and computes nothing. Started by
+peer_process.py:
+
+  {"do": "hello", "form": {...}, "threads": 2}         -> versions, precision and its error
+  {"do": "build", "size": {...}, "dtype", "batch", "seq"} -> {"seconds"} of the first step
+  {"do": "warm_up", "limit": 10.0}                     -> {"seconds": [...]}
+  {"do": "time", "steps": 5}                           -> {"seconds", "cpu_seconds"}, lists
+
+An answer of {"error": "..."} means that this was not done; the process goes on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""scripts/report: reads results, builds the document and writes it."""
+"""scripts/report: reads results, builds the document and writes it.
+
+--publish: a grid study, its page and the README's picture, to be tracked by git. The page is made
+from the files that are published, so that anybody can make it again from them.
+
+Exit status: 0 written; 1 written, but some part had errors; 2 nothing usable, a bad option, or a
+file that cannot be written; 130 interrupted.
+"""
 
 from __future__ import annotations
 

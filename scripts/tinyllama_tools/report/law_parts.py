@@ -1,4 +1,13 @@
-"""Figures and tables of laws: curves, coefficients, exponents, held-out sizes, memory's parts."""
+"""Figures and tables of laws: curves, coefficients, exponents, held-out sizes, memory's parts.
+
+What a step's peak memory consists of, as far as counting parameters tells it exactly.
+
+Weights and AdamW's two moments are alive throughout. A step's peak is in its backward pass or in
+its update. In the update all gradients are alive and no activation is, so that every part is known.
+In the backward pass gradients are made while activations go, and how many there are at the peak
+does not follow from any count: then they are one part with the activations. A training run's memory
+profile counts them, allocation by allocation.
+"""
 
 from __future__ import annotations
 

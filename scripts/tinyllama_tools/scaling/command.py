@@ -1,4 +1,8 @@
-"""scripts/scaling: measures, reads again what was measured, and writes what follows."""
+"""scripts/scaling: measures, reads again what was measured, and writes what follows.
+
+Exit status: 0 done; 1 a wrong result, or a rank died or hung; 2 bad option or file; 130
+interrupted, with what was measured written.
+"""
 
 from __future__ import annotations
 

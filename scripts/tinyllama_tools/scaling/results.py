@@ -1,4 +1,9 @@
-"""The folder of a data-parallel run: what was measured, what follows, and what could not be had."""
+"""The folder of a data-parallel run: what was measured, what follows, and what could not be had.
+
+scripts/scaling --publish: a run's results, to be tracked by git.
+
+The tables are made from the files that are published, so that anybody can make them again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,45 @@
-"""Fits laws of time and memory: relative errors, support, bootstrap, held-out error."""
+"""Fits laws of time and memory: relative errors, support, bootstrap, held-out error.
+
+Least squares without negative coefficients, of few terms and for thousands of targets at once.
+
+The solution is the unconstrained one of the terms that are not 0 in it, and of all sets of terms
+whose unconstrained solution has nothing negative it is the one that fits best (Lawson and Hanson,
+Solving Least Squares Problems, 1974, chapter 23). With three or four terms all sets can be tried,
+each for all targets in one product. scipy.optimize.nnls, with which a test compares it, solves one
+target at a time.
+
+Least squares of relative errors: a small size counts as much as a large one.
+
+With y measured and A the terms at each size, it minimises the sum of (1 - A x / y)^2: the problem
+X x = 1 with rows X = A / y. Columns are divided by their norms, since those of S² and of 1 differ
+by orders of magnitude.
+
+Fits the law of time over batch and sequence at one model size.
+
+  time = launch + linear B S + quadratic B S²
+
+No coefficient is below 0, for each stands for work, and no term is fitted that the work itself does
+not have (work.py). The law describes the grid that it was fitted to and its neighbourhood; it says
+nothing about other model sizes.
+
+Beyond the measured sizes a law can be wrong in a way that no residual shows: a larger size no
+longer fits into a cache. How wrong is taken from the step before: what a law of the smaller sizes
+is off by at the larger ones, an octave of B S, beyond what its scatter explains.
+
+Fits the law of memory over batch and sequence at one model size.
+
+  memory = base + batch B + linear B S + quadratic B S² + table S + mask S²
+
+No coefficient is below 0, for each stands for tensors. Memory is counted and has no noise: what a
+law is off by is its own misfit, and its ranges are made of misfits: how far off the law of the
+other sizes is at each size, and what each coefficient becomes without any one of them.
+
+A peak is the highest of several moments, each of which has a law of its own: that of a step's
+update, say, does not depend on the batch, and is the highest at small sizes only. The law is of
+the moment that is the highest at the large sizes. So the sizes with the smallest peaks are left out
+where the law of the others then has a smaller misfit: up to half of all, and all that have the same
+smallest peak.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,39 @@
-"""Laws of time and memory over batch and sequence: terms, points and coefficients."""
+"""Laws of time and memory over batch and sequence: terms, points and coefficients.
+
+The terms of the laws: powers of the batch and of the sequence, and what each stands for.
+
+Time has no term of the batch alone, since whatever is done once a sample touches all of its tokens.
+Memory has one: what is kept a sample, such as sums over its tokens. It also has what all samples
+share: tables with a row a position, and the causal mask with one a pair of positions.
+
+Which terms a law of time can have: those that the counted work of its cases has.
+
+An optimizer's update does the same at every batch and sequence, and only attention's work grows
+with the square of the sequence. Without this, noise of a few cells can feign a term whose share
+grows fastest beyond the grid.
+
+Which terms the data supports: those that a fit is worse without and whose interval excludes 0.
+
+From the full law, terms are taken away one at a time, least needed first, until each that is left
+- has a 95 % interval above 0 (bootstrap.py), and
+- lowers the corrected AIC, n ln(RSS / n) + 2 k + 2 k (k + 1) / (n - k - 1) with k the coefficients
+  and the variance (Hurvich and Tsai, Biometrika 76, 1989; Burnham and Anderson, Model Selection and
+  Multimodel Inference, 2002, section 2.4). Where n < k + 2 it is not defined and the interval
+  decides alone; with as few cells that interval is wide.
+
+What else the coefficients could be: a seeded bootstrap over cells and rounds.
+
+A draw gives every cell another cell's residual, with a sign of its own (residuals over
+sqrt(1 - leverage), so that all have the variance of the errors), and fits again. Residuals of a
+cell's median hold both its noise and the law's lack of fit. All of a draw's errors are scaled by
+sqrt(f / chi-square of f), f being the degrees of freedom: with few cells the scatter itself is
+badly known, and this gives the draws the tails of the t distribution (Davison and Hinkley,
+Bootstrap Methods and their Application, 1997, sections 2.3 and 6.2.3 for residuals and leverage).
+
+A round that is slow throughout moves all cells together and shows in no residual. Such shifts are
+drawn twice: for the rounds that were measured, which the coefficients rest on, and for as many new
+ones, which a prediction is about. With one round they are not known at all.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,36 @@
-"""Verdicts on cases measured in blocks, at looks that are planned before anything is measured."""
+"""Verdicts on cases measured in blocks, at looks that are planned before anything is measured.
+
+What was measured in turns: pairs of slices, grouped by the pair of processes they came from.
+
+A block is one fresh pair of processes. What differs between two processes of one program (address
+layout, where memory came from) does not average out within a process, so blocks are the sample and
+pairs only make each block precise.
+
+One block as one observation: how much slower its pairs were, and how sure that is.
+
+The machine drifts from pair to pair, so only neighbours are divided by each other.
+
+What the blocks of one look say about several cases at once.
+
+Variance: what the blocks' scatter says, or what the pairs within them say, whichever is larger. In
+the second case the interval is stretched by the ratio of the two standard errors, and the p-value
+is no smaller than Student's with the larger one (blocks - 1 degrees of freedom).
+
+What a number of observations can show: the shift that a rank test finds in 95 % of tries.
+
+For observations that scatter normally. A sample moved by d is found at a level when all but k of
+its Walsh averages (paired) or of its differences between sides (unpaired) are positive, k being the
+critical value; so each sample has a shift that it needs, and the 95 % point of these over simulated
+samples is the answer. This holds where the usual normal approximation does not: at the few
+observations and small levels used here.
+
+The verdicts on a family of cases that were measured in blocks, at planned looks.
+
+Only planned looks judge: blocks beyond the last look that a case has reached wait for the next one.
+At each look the exact p-value is multiplied by the number of looks; the least of these so far is a
+p-value whenever one stops. Looks whose estimate points the other way than the last one do not
+count, which can only raise it. Holm then corrects for the cases.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,43 @@
-"""Rank tests, Holm's correction, and ratios of two sides that are interleaved."""
+"""Rank tests, Holm's correction, and ratios of two sides that are interleaved.
+
+When to look, and what a look may spend: fixed before anything is measured.
+
+Looks are numbers of blocks. Of `looks` planned ones each may spend alpha / looks, so whoever stops
+at any of them for any reason has made a false alarm with a chance of at most alpha (Bonferroni; the
+simplest spending function of Lan and DeMets, Biometrika 70, 1983, and the only one that asks for
+nothing about how looks depend on each other). Holm's strictest step then divides by the cases.
+
+Only a quarter of alpha is spent. A procedure that errs in exactly 1 of 1,000 families cannot be
+shown to err in at most 1 of 1,000: of 10,000 tries no more than 4 may err, and it would in 10. The
+price is two blocks.
+
+Location of paired differences by signed ranks: exact test, Hodges-Lehmann estimate, interval.
+
+The test flips signs: if base and new are interchangeable, each difference could as well have had
+the other sign, so all 2^n sign patterns are equally likely, whatever the distribution (Wilcoxon,
+Biometrics Bulletin 1, 1945). Its p-value is exact, with ties (mid-ranks) and zeros (Pratt, JASA 54,
+1959) too. Estimate and interval come from the same ranks: the number of positive Walsh averages
+(means of two values, each with itself included) is the signed-rank sum, so the ordered Walsh
+averages at its critical value bound the location (Hollander, Wolfe, Chicken, Nonparametric
+Statistical Methods, 3rd edition, sections 3.1 to 3.3).
+
+Functions on `rows` judge many samples of equal size at once; they are the only implementation.
+
+Shift between two independent samples by ranks: exact test, estimate and interval.
+
+If the sides are interchangeable, every choice of which values are the new ones is equally likely,
+so the p-value of the sum of their ranks is exact, with ties (mid-ranks) too (Wilcoxon 1945; Mann,
+Whitney, Annals of Mathematical Statistics 18, 1947). The number of positive differences new - base
+is the Mann-Whitney count, so the ordered differences at its critical value bound the shift
+(Hollander, Wolfe, Chicken, Nonparametric Statistical Methods, 3rd edition, sections 4.1 to 4.3).
+
+Ratio of two sides that took turns: its median over turns, and how sure that is.
+
+A machine drifts by tens of percent within minutes, so only neighbours in time are divided by each
+other, and a turn is one observation. The interval is the exact one of a median: between two of the
+ordered ratios, whatever their distribution. Its true confidence stands beside it, since few turns
+cannot reach 95 %: five give 93.75 % at most.
+"""
 
 from __future__ import annotations
 

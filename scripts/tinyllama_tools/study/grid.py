@@ -1,4 +1,14 @@
-"""Measures a grid: rounds in processes that are listened to, costs, GEMMs, check, frontier."""
+"""Measures a grid: rounds in processes that are listened to, costs, GEMMs, check, frontier.
+
+frontier.json: the largest batch of each sequence length that fits into memory, and the reverse,
+as `tiny_llama_bench --find-limit` answers.
+
+Times a few training steps of a size bigger than the grid's, by which predictions are checked:
+rates are calibrated on the rounds alone, which do not contain it.
+
+What a grid needs beside its rounds: the costs of its cases, the rates of the model's products at
+their own shapes, and the out-of-memory frontier. check.py has the check of predictions.
+"""
 
 from __future__ import annotations
 

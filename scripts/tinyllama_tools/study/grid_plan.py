@@ -1,4 +1,8 @@
-"""What a grid consists of, its options, and what its folder was asked for."""
+"""What a grid consists of, its options, and what its folder was asked for.
+
+study.json: what a grid's folder was asked for, how far it has come, and how to find the newest
+that did not end.
+"""
 
 from __future__ import annotations
 

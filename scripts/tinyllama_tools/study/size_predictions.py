@@ -1,4 +1,17 @@
-"""What the program predicts of training steps that nobody has run, and the longest sequence."""
+"""What the program predicts of training steps that nobody has run, and the longest sequence.
+
+memory(B, S) = base + B (linear S + quadratic S^2), as the workshop's exercise 2 describes it.
+
+Least squares are those of the package `laws`, whose fit_memory_law chooses among more terms: the
+exercise fills in exactly these three, whether or not its few sizes support each. The law describes
+the sizes that were measured; what other sizes need follows from the suite's own formulas
+(`tiny_llama_bench --dry-run`), not from it.
+
+The longest sequence that a training step fits into memory with, or into a time limit.
+
+From the suite's own formulas: memory and time grow with the sequence, so the range is narrowed by
+asking about several lengths at once.
+"""
 
 from __future__ import annotations
 

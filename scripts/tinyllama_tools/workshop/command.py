@@ -1,4 +1,8 @@
-"""scripts/exercise: runs an exercise of the workshop and writes its worksheet."""
+"""scripts/exercise: runs an exercise of the workshop and writes its worksheet.
+
+Exit status: 0 complete; 1 a run failed or its loss was not finite; 2 bad option or files that
+cannot be written; 130 interrupted.
+"""
 
 from __future__ import annotations
 

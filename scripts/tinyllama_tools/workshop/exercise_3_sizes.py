@@ -1,4 +1,8 @@
-"""Chapter 6 of the walkthrough: how the problem sizes compare, its questions and criteria."""
+"""Chapter 6 of the walkthrough: how the problem sizes compare, its questions and criteria.
+
+Tables of chapter 6: what the workshop expects from size to size, their profiles,
+and the criteria.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Parts of a filled-in worksheet: figures with their source, tick boxes with their rule."""
+"""Parts of a filled-in worksheet: figures with their source, tick boxes with their rule.
+
+Parts of a filled-in worksheet: figures with their source, tick boxes with the rule that decided.
+
+A page made of these parts has no place left to fill in; unanswered() says so, and names what is.
+"""
 
 from __future__ import annotations
 
