@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import tools
 from ablation_stand_in import OTHER, POINT, StandIn, measurement, study
 from tinyllama_tools.ablation import command as ablation
 from tinyllama_tools.ablation.command import (
@@ -143,11 +144,11 @@ def test_tables_anew_from_a_result(
     write_study(whole, tmp_path)
     (tmp_path / "ABLATION.md").unlink()
     # a wrong result stays one
-    assert ablation.main(["--from", str(tmp_path / "ablation.json")]) == 1
+    assert tools.ablation(["--from", str(tmp_path / "ablation.json")]) == 1
     assert (tmp_path / "ABLATION.md").exists()
     assert "speedup over baseline" in capsys.readouterr().out
     (tmp_path / "other.json").write_text('{"benchmarks": []}')
-    assert ablation.main(["--from", str(tmp_path / "other.json")]) == 2
+    assert tools.ablation(["--from", str(tmp_path / "other.json")]) == 2
     assert "other.json: no result of scripts/ablation" in capsys.readouterr().err
 
 
@@ -180,7 +181,7 @@ def test_bad_options_are_named(
     arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
-        ablation.main(arguments)
+        tools.ablation(arguments)
     assert stopped.value.code == 2
     said = capsys.readouterr().err
     assert all(word in said for word in words), said
@@ -264,7 +265,7 @@ def test_newest_peers_is_of_this_machine_and_format(tmp_path: Path) -> None:
 def test_bad_peers_file_is_found_before_measuring(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ablation.main(["--peers", str(tmp_path / "absent.json")]) == 2
+    assert tools.ablation(["--peers", str(tmp_path / "absent.json")]) == 2
     assert "absent.json" in capsys.readouterr().err
 
 
@@ -280,7 +281,7 @@ def test_interrupted_run_writes_its_tables(
 
     monkeypatch.setattr(ablation, "Measurement", stand_in_measurement)
     arguments = ["--switches=qkv", "--dtypes=f32", "--points=8x128", "--only=main"]
-    assert ablation.main([*arguments, "--output", str(tmp_path)]) == 130
+    assert tools.ablation([*arguments, "--output", str(tmp_path)]) == 130
     assert "interrupted" in capsys.readouterr().out
     found = read_study(tmp_path / "ablation.json")
     assert found.main.get("baseline", POINT).turns
@@ -304,7 +305,7 @@ def test_smoke_with_the_program(
 ) -> None:
     assert bench_program == PROGRAM
     arguments = ["--quick", "--only=main", "--turns=1", "--switches=qkv,graph"]
-    assert ablation.main([*arguments, "--output", str(tmp_path)]) == 0, capsys.readouterr().err
+    assert tools.ablation([*arguments, "--output", str(tmp_path)]) == 0, capsys.readouterr().err
     found = read_study(tmp_path / "ablation.json")
     for point in found.main.points():
         for row in ("baseline", "qkv", "fused", "optimized"):

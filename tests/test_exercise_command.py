@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import tools
 from tinyllama_tools.data.profiles import BadProfileError
 from tinyllama_tools.data.programs import SuiteError, TrainingError
 from tinyllama_tools.study.size_predictions import Prediction, Question
@@ -40,7 +41,7 @@ def _no_suite(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(number: int, folder: Path, program: PlayedProgram, *more: str) -> tuple[int, str]:
     """Exit status and page."""
     output = folder / f"exercise_{number}.md"
-    status = exercise.main([str(number), "-o", str(output), *more], program)
+    status = tools.exercise([str(number), "-o", str(output), *more], program=program)
     return status, output.read_text(encoding="utf-8") if output.exists() else ""
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+import tools
 from oracle_packages import require_oracle_packages
 from tinyllama_tools.data.programs import (
     SuiteCase,
@@ -26,7 +27,7 @@ from tinyllama_tools.data.programs import (
 )
 from tinyllama_tools.data.results import checked_result
 from tinyllama_tools.peers import command as peers
-from tinyllama_tools.peers.command import main, parse_options
+from tinyllama_tools.peers.command import parse_options
 from tinyllama_tools.peers.result import Notes, milliseconds, peers_page, read_rows
 from tinyllama_tools.peers.sides import (
     FORMS,
@@ -111,12 +112,12 @@ def test_bad_option_is_named_with_what_is_allowed(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main(arguments)
+        tools.peers(arguments)
     assert f"scripts/peers: error: {message}" in capsys.readouterr().err
 
 
 def test_a_folder_is_no_file_for_results(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--out=."]) == 2
+    assert tools.peers(["--out=."]) == 2
     assert capsys.readouterr().err == "scripts/peers: '.': must be a file, not a folder\n"
 
 
@@ -127,7 +128,7 @@ def test_program_that_does_not_run_is_said(
         raise SuiteError("tiny_llama_bench cannot be started: absent")
 
     monkeypatch.setattr(SuiteProgram, "run", refuse)
-    assert main(["--quick"]) == 2
+    assert tools.peers(["--quick"]) == 2
     assert "tiny_llama_bench cannot be started" in capsys.readouterr().err
 
 
@@ -428,7 +429,7 @@ AXES = ["--dtypes=f32,bf16", "--batch=8", "--seq=128", "--peers=eager,sdpa", "--
 
 def test_result_has_every_case_and_is_of_the_schema(played: Path, project_root: Path) -> None:
     schema = json.loads((project_root / "results/schema.json").read_text(encoding="utf-8"))
-    assert peers.main([*AXES, "--variant=baseline,nonsense", "--publish=here"]) == 1
+    assert tools.peers([*AXES, "--variant=baseline,nonsense", "--publish=here"]) == 1
     (folder,) = played.glob("*_peers")
     document = json.loads((folder / "peers.json").read_text(encoding="utf-8"))
     validator = Draft202012Validator(schema)
@@ -451,7 +452,7 @@ def test_page_has_ratios_times_and_every_reason(
     played: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [f"--out={played / 'o.json'}", f"--markdown={played / 'o.md'}"]
-    assert peers.main([*AXES, "--variant=baseline,nonsense", *files]) == 1
+    assert tools.peers([*AXES, "--variant=baseline,nonsense", *files]) == 1
     page = capsys.readouterr().out
     assert page == (played / "o.md").read_text(encoding="utf-8")
     page = re.sub(" +", " ", page)  # the columns are aligned
@@ -485,7 +486,9 @@ def test_interrupt_writes_what_was_measured(played: Path, monkeypatch: pytest.Mo
         return measured(self)
 
     monkeypatch.setattr(PlayedProcess, "receive", receive)
-    assert peers.main([*AXES, "--sizes=tiny", "--variant=baseline", f"--out={played / 'o'}"]) == 130
+    assert (
+        tools.peers([*AXES, "--sizes=tiny", "--variant=baseline", f"--out={played / 'o'}"]) == 130
+    )
     document = json.loads((played / "o").read_text(encoding="utf-8"))
     assert len([e for e in document["benchmarks"] if "/f32/" in e["name"]]) == 3 * 6 * 3
     assert len(re.findall(r"\| tiny +\| f32 ", peers_page(document))) == 2
@@ -495,7 +498,7 @@ def test_what_is_published_has_to_be_of_a_commit(
     played: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(peers, "changed_files", lambda _: " M model/cost.cpp")
-    assert peers.main([*AXES, "--publish=here"]) == 2
+    assert tools.peers([*AXES, "--publish=here"]) == 2
     assert "--publish: commit first, these files are changed:\n M model/cost.cpp" in (
         capsys.readouterr().err
     )
@@ -533,10 +536,10 @@ def test_results_of_parts_become_one(played: Path, capsys: pytest.CaptureFixture
     parts = [played / "f32.json", played / "bf16.json"]
     for part in parts:
         axes = [f"--dtypes={part.stem}", "--sizes=tiny", "--batch=8", "--seq=128"]
-        peers.main([*axes, "--peers=eager,sdpa", f"--out={part}"])
+        tools.peers([*axes, "--peers=eager,sdpa", f"--out={part}"])
     sources = [f"--from={part}" for part in parts]
     whole = played / "whole.json"
-    assert peers.main([*sources, "--batch=8", "--seq=128", f"--out={whole}"]) == 0
+    assert tools.peers([*sources, "--batch=8", "--seq=128", f"--out={whole}"]) == 0
     document, first, second = (
         json.loads(path.read_text(encoding="utf-8")) for path in (whole, *parts)
     )
@@ -551,7 +554,7 @@ def test_results_of_parts_become_one(played: Path, capsys: pytest.CaptureFixture
         )
     ]
     assert "Not measured: small f32 8 x 128, tiny amp_bf16" in capsys.readouterr().out
-    twice = peers.main([f"--from={parts[0]}", f"--from={parts[0]}", f"--out={whole}"])
+    twice = tools.peers([f"--from={parts[0]}", f"--from={parts[0]}", f"--out={whole}"])
     assert twice == 0
     assert json.loads(whole.read_text(encoding="utf-8"))["benchmarks"] == first["benchmarks"]
 
@@ -560,9 +563,9 @@ def test_results_of_two_machines_are_not_mixed(
     played: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here, there = played / "here.json", played / "there.json"
-    peers.main([*AXES, "--sizes=tiny", f"--out={here}"])
+    tools.peers([*AXES, "--sizes=tiny", f"--out={here}"])
     document = json.loads(here.read_text(encoding="utf-8"))
     document["context"]["threads"] = 64
     there.write_text(json.dumps(document), encoding="utf-8")
-    assert peers.main([f"--from={here}", f"--from={there}"]) == 2
+    assert tools.peers([f"--from={here}", f"--from={there}"]) == 2
     assert "threads is 64, and 2 in the first file" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import tools
 from tinyllama_tools.data.profiles import BadProfileError, read_profile
 from tinyllama_tools.data.programs import TrainingError
 from tinyllama_tools.models.roofline import (
@@ -16,7 +17,6 @@ from tinyllama_tools.models.roofline import (
     ON_ROOFLINE,
     roofline_position,
 )
-from tinyllama_tools.profile import command as profile
 from tinyllama_tools.profile.command import parse_options, program_options, warnings_in
 from tinyllama_tools.profile.page import component_sides, operator_sides, pair_up
 from tinyllama_tools.profile.tables import profiler_overheads, read_profile_set
@@ -39,7 +39,7 @@ SECTIONS = (
 
 
 def run(tmp_path: Path, *options: str, program: PlayedProgram | None = None) -> int:
-    return profile.main(options, program or PlayedProgram(), tmp_path / "results")
+    return tools.profile(options, program=program or PlayedProgram(), results=tmp_path / "results")
 
 
 def profiled(tmp_path: Path, name: str, *options: str, **played: object) -> Path:

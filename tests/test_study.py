@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+import tools
 from noted_waits import noting_waits
 from study_runs import folders, page, run_study
 from study_stand_in import GIB, PlayedPredictor
-from tinyllama_tools.study.command import main, parse_options
+from tinyllama_tools.study.command import parse_options
 from tinyllama_tools.study.page import short_count
 from tinyllama_tools.study.size_predictions import Question
 from tinyllama_tools.study.training import Rate, Settings, last_step_line, plan_sizes, sample_batch
@@ -241,7 +242,7 @@ def test_a_folder_that_cannot_be_written(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("tinyllama_tools.study.command.predict", lambda q, _: PlayedPredictor()(q))
-    assert main(["tiny", "--grid=off", f"--results={tmp_path / 'file' / 'below'}"]) == 2
+    assert tools.study(["tiny", "--grid=off", f"--results={tmp_path / 'file' / 'below'}"]) == 2
     assert str(tmp_path / "file") in capsys.readouterr().err
 
 
@@ -418,7 +419,8 @@ def test_being_asked_to_end_keeps_what_is_measured(tmp_path: Path, by: signal.Si
     write_program(programs / "benchmarks/tiny_llama_train", train)
     write_program(programs / "benchmarks/tiny_llama_bench", BENCH.format(answer=dry_run_answer()))
     results, said, waits = tmp_path / "results", tmp_path / "said", tmp_path / "waits"
-    code = "from tinyllama_tools.study.command import main\nraise SystemExit(main())"
+    code = "import sys; from tinyllama_tools.__main__ import main; "
+    code += "raise SystemExit(main(['study', *sys.argv[1:]]))"
     command = [sys.executable, "-c", noting_waits(waits) + code, "tiny", "small", "--grid=off"]
     with said.open("w") as stream:
         process = subprocess.Popen(

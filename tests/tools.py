@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from tinyllama_tools.__main__ import main as run_tool
+from tinyllama_tools.ablation import command as ablation_command
+from tinyllama_tools.core.app import run_command
+from tinyllama_tools.peers import command as peers_command
+from tinyllama_tools.profile import command as profile_command
+from tinyllama_tools.report import command as report_command
+from tinyllama_tools.scaling import command as scaling_command
+from tinyllama_tools.study import command as study_command
+from tinyllama_tools.workshop import command as exercise_command
 
 
 def compare(arguments: Sequence[str]) -> int:
     """scripts/compare; its exit status."""
     return run_tool(["compare", *arguments])
+
+
+def _tool(name: str, main: Callable[..., int]) -> Callable[..., int]:
+    def run(arguments: Sequence[str], **replaced: Any) -> int:  # noqa: ANN401
+        return run_command(name, lambda: main(list(map(str, arguments)), **replaced))
+
+    return run
+
+
+ablation = _tool("ablation", ablation_command.main)
+exercise = _tool("exercise", exercise_command.main)
+peers = _tool("peers", peers_command.main)
+profile = _tool("profile", profile_command.main)
+report = _tool("report", report_command.main)
+scaling = _tool("scaling", scaling_command.main)
+study = _tool("study", study_command.main)

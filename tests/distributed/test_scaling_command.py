@@ -11,8 +11,9 @@ import pytest
 
 from made_up_scaling import World, document, write_run, write_world
 from tinyllama_tools.scaling import command
-from tinyllama_tools.scaling.command import PROGRAM, main, make_parser, parse_options
+from tinyllama_tools.scaling.command import PROGRAM, make_parser, parse_options
 from tinyllama_tools.scaling.results import Failure
+from tools import scaling as main
 
 STAND_IN = Path(__file__).with_name("scaling_stand_in.py")
 

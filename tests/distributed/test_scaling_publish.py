@@ -10,8 +10,8 @@ import pytest
 from made_up_scaling import write_run
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.models.collectives import ScalingResult, read_scaling_result
-from tinyllama_tools.scaling.command import main
 from tinyllama_tools.scaling.results import check_publishable, publish_results
+from tools import scaling as main
 
 HOST = "somebodys-host"
 

@@ -21,7 +21,7 @@ from tinyllama_tools.report.sources import (
     read_scaling_run,
     source_of,
 )
-from tinyllama_tools.scaling.command import main
+from tools import scaling as main
 
 LINKS = "--interconnects=nvlink4_ndr,ethernet_10g"
 

@@ -25,7 +25,7 @@ from tinyllama_tools.ablation.study import result_text
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.inputs import read_inputs
 from tinyllama_tools.report.sources import source_of
-from tinyllama_tools.scaling.command import main as scaling
+from tools import scaling
 from training_stand_in import made_up_summary
 
 

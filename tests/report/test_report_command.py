@@ -13,6 +13,7 @@ import pytest
 from played_grid import Grid
 from played_study import write_everything, write_result, write_study
 
+import tools
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.publish import without_places
 from tinyllama_tools.report import build
@@ -30,7 +31,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def run(*arguments: object) -> int:
-    return main.main([str(argument) for argument in arguments])
+    return tools.report([str(argument) for argument in arguments])
 
 
 def test_a_page_goes_where_o_says(tmp_path: Path, capsys: Capture) -> None:

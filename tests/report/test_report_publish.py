@@ -12,6 +12,7 @@ import pytest
 from played_grid import LIMIT, Grid, frontier_head
 from played_study import write, write_result, write_study
 
+import tools
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.publish import names_alone
 from tinyllama_tools.report import command as main
@@ -70,7 +71,7 @@ def frontier(path: Path, key: str = "points", device: str = SMALL.device) -> Pat
 
 
 def run(*arguments: object, results: Path) -> int:
-    return main.main([*map(str, arguments), "--publish=card", f"--results-folder={results}"])
+    return tools.report([*map(str, arguments), "--publish=card", f"--results-folder={results}"])
 
 
 def figures_of(folder: Path) -> Json:
@@ -237,7 +238,7 @@ def test_too_much_is_named(
 )
 def test_a_contradiction_ends_with_2(arguments: list[str], why: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit) as ended:
-        main.main(arguments)
+        tools.report(arguments)
     assert ended.value.code == NOTHING_USABLE
     assert why in capsys.readouterr().err
 

@@ -9,7 +9,7 @@ import pytest
 from grid_stand_in import Json
 
 from tinyllama_tools.study import grid as afterwards
-from tinyllama_tools.study.command import main
+from tools import study as main
 
 # 2 x 2 x 1 cells of two components with one pass each
 SMALL_GRID = ("--grid-batch=1,2", "--grid-seq=8,16", "--grid-components=ffn,full_step")

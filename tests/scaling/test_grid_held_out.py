@@ -11,7 +11,7 @@ from grid_runs import grid_folder
 from tinyllama_tools.models.prediction import check_against
 from tinyllama_tools.report.inputs import ReportInputs, SeriesFit, read_inputs
 from tinyllama_tools.report.sources import source_of
-from tinyllama_tools.study.command import main
+from tools import study as main
 
 # percent: what the laws are good for, of time and of memory
 MOST_OFF = {"time": 15.0, "memory": 5.0}

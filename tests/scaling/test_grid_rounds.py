@@ -15,7 +15,6 @@ from grid_stand_in import make_program, measuring_calls, value
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.data.results import read_result_set
-from tinyllama_tools.study.command import main
 from tinyllama_tools.study.grid import (
     GridProgress,
     GridStudy,
@@ -35,6 +34,7 @@ from tinyllama_tools.study.grid_plan import (
     round_options,
     write_record,
 )
+from tools import study as main
 
 
 @pytest.fixture(autouse=True)

@@ -53,6 +53,7 @@ from tinyllama_tools.ablation.study import (
 from tinyllama_tools.core.app import (
     PROJECT,
     RESULTS,
+    BadInputError,
     Json,
     changed_files,
     problem_sizes,
@@ -594,18 +595,15 @@ def show(study: Study, options: argparse.Namespace, files: Sequence[Path], statu
 
 def rewrite(options: argparse.Namespace) -> int:
     """--from: tables of an earlier result."""
-    try:
-        study = read_study(options.source)
-        if options.peers:
-            add_compiled(study, options)
-        # a published result has its page elsewhere
-        is_run = options.source.name == RESULT
-        folder = options.output or (options.source.parent if is_run else run_folder("ablation"))
-        folder.mkdir(parents=True, exist_ok=True)
-        write_study(study, folder)
-        show(study, options, (folder,), 0)
-    except (OSError, ValueError) as error:
-        return complain(error)
+    study = read_study(options.source)
+    if options.peers:
+        add_compiled(study, options)
+    # a published result has its page elsewhere
+    is_run = options.source.name == RESULT
+    folder = options.output or (options.source.parent if is_run else run_folder("ablation"))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_study(study, folder)
+    show(study, options, (folder,), 0)
     return FAILED if study.has_failed else 0
 
 
@@ -623,21 +621,17 @@ def refusal(options: argparse.Namespace) -> str:
     return ""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Measures, writes and prints."""
-    command = sys.argv[1:] if arguments is None else list(arguments)
-    options = parse_options(command)
+    options = parse_options(arguments)
     refused = refusal(options)
     if refused:
-        return complain(refused)
+        raise BadInputError(refused)
     if options.source:
         return rewrite(options)
-    try:
-        folder = options.output or run_folder("ablation", RESULTS)
-        folder.mkdir(parents=True, exist_ok=True)
-        study = start_study(options, command)
-        status = measure(study, options, folder)
-        show(study, options, (folder,), status)
-    except OSError as error:
-        return complain(error)
+    folder = options.output or run_folder("ablation", RESULTS)
+    folder.mkdir(parents=True, exist_ok=True)
+    study = start_study(options, list(arguments))
+    status = measure(study, options, folder)
+    show(study, options, (folder,), status)
     return status or (FAILED if study.has_failed else 0)

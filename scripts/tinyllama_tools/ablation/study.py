@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.core.text import compact_json
 from tinyllama_tools.data.programs import SuiteCase, SuiteProgram
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
@@ -385,11 +385,11 @@ def result_text(study: Study) -> str:
 
 
 def read_study(path: Path) -> Study:
-    """ValueError where the file is no result of an ablation; OSError where it cannot be read."""
+    """BadInputError where the file is no result of an ablation; OSError where it cannot be read."""
     try:
         return Study.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{path}: no result of scripts/ablation: {error}") from error
+        raise BadInputError(f"{path}: no result of scripts/ablation: {error}") from error
 
 
 RESOLVED = re.compile(rf"\b{OPTIMIZED} = ([a-z0-9_+]+)")

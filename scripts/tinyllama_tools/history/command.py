@@ -9,7 +9,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import plotly.offline
 
 from tinyllama_tools.compare.options import fraction, regular_expression
 from tinyllama_tools.compare.output import change_text, seconds_text
-from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json, write_whole
+from tinyllama_tools.core.app import BadInputError, Json, write_whole
 from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.history.change_points import (
     FEWEST_FILES,
@@ -439,11 +439,4 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="scripts/compare history", description=__doc__)
     add_options(parser)
     options = parser.parse_args(arguments)
-    run: Callable[[argparse.Namespace], int] = options.run
-    try:
-        return run(options)
-    except BadInputError as error:
-        return _tell(error)
-    except KeyboardInterrupt:
-        print("interrupted; what was added is kept", file=sys.stderr)
-        return INTERRUPTED
+    return options.run(options)

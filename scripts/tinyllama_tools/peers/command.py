@@ -16,6 +16,7 @@ from pathlib import Path
 from tinyllama_tools.core.app import (
     PROJECT,
     RESULTS,
+    BadInputError,
     Json,
     changed_files,
     problem_sizes,
@@ -30,7 +31,7 @@ from tinyllama_tools.core.options import (
     seconds,
     variants,
 )
-from tinyllama_tools.data.programs import SuiteCase, SuiteError, SuiteProgram
+from tinyllama_tools.data.programs import SuiteCase, SuiteProgram
 from tinyllama_tools.peers.result import merged, peers_document, peers_page, tune
 from tinyllama_tools.peers.sides import (
     DTYPES,
@@ -207,7 +208,7 @@ def our_program(options: Options) -> SuiteProgram:
     return SuiteProgram(("--device=cpu", *threads))
 
 
-class BadOptionError(Exception):
+class BadOptionError(BadInputError):
     """What the options ask for cannot be done; the message names value and rule."""
 
 
@@ -369,17 +370,7 @@ def measure(options: Options) -> int:
     return 1 if measurement.failed() else 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Reads the options and measures."""
-    try:
-        options = parse_options(arguments)
-        return rewrite(options) if options.sources else measure(options)
-    except BadOptionError as error:
-        say(f"scripts/peers: {error}")
-        return 2
-    except (SuiteError, OSError) as error:
-        say(f"scripts/peers: {error}")
-        return 2
-    except KeyboardInterrupt:
-        say("interrupted before anything was measured")
-        return 130
+    options = parse_options(arguments)
+    return rewrite(options) if options.sources else measure(options)

@@ -17,7 +17,6 @@ from tinyllama_tools.ablation.evidence import Evidence, find_evidence, read_evid
 from tinyllama_tools.ablation.study import read_study
 from tinyllama_tools.core.app import PROJECT, RESULTS, Json, problem_sizes, run_folder, write_whole
 from tinyllama_tools.core.options import DTYPES, positive
-from tinyllama_tools.data.profiles import BadProfileError
 from tinyllama_tools.data.programs import (
     REFUSED_OPTIONS,
     TrainingError,
@@ -299,22 +298,15 @@ def measure(
 
 
 def main(
-    arguments: Sequence[str] | None = None,
+    arguments: Sequence[str],
     program: TrainingProgram | None = None,
     results: Path = RESULTS,
 ) -> int:
     """Exit status. `program` and `results` are replaced by tests only."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    options = parse_options(given)
-    try:
-        if options.compare:
-            return compare(options)
-        if options.analyze_existing:
-            return analyze(options, results)
-        used = program or TrainingProgram(options.build_folder / "benchmarks/tiny_llama_train")
-        return measure(options, shlex.join(["scripts/profile", *given]), used, results)
-    except (BadProfileError, ValueError) as error:
-        complain(error)
-    except OSError as error:
-        complain(f"{error.filename or 'output'}: {error.strerror}")
-    return BAD
+    options = parse_options(arguments)
+    if options.compare:
+        return compare(options)
+    if options.analyze_existing:
+        return analyze(options, results)
+    used = program or TrainingProgram(options.build_folder / "benchmarks/tiny_llama_train")
+    return measure(options, shlex.join(["scripts/profile", *arguments]), used, results)

@@ -10,17 +10,13 @@ file that cannot be written; 130 interrupted.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
-import os
 import sys
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tinyllama_tools.core.app import (
-    INTERRUPTED,
     PROJECT,
     RESULTS,
     BadInputError,
@@ -372,30 +368,6 @@ def report(options: argparse.Namespace) -> int:
     return WITH_ERRORS if document.errors else WRITTEN
 
 
-def _let_go_of_output() -> None:
-    """What is left in its buffer would fail once more when the interpreter ends."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """The exit status of the command."""
-    try:
-        status = report(parse_options(arguments))
-        sys.stdout.flush()
-        return status
-    except BadInputError as error:
-        say(f"scripts/report: {error}")
-    except BrokenPipeError:
-        _let_go_of_output()
-        say("scripts/report: whoever reads standard output stopped before the end")
-    except OSError as error:
-        _let_go_of_output()
-        say(f"scripts/report: {error}")
-    except KeyboardInterrupt:
-        say("scripts/report: interrupted, and nothing was written")
-        return INTERRUPTED
-    except Exception as error:
-        traceback.print_exc()
-        say(f"scripts/report: not foreseen: {type(error).__name__}: {error}; where stands above")
-    return NOTHING_USABLE
+    return report(parse_options(arguments))

@@ -23,14 +23,13 @@ from tinyllama_tools.core.app import (
     RESULTS,
     BadInputError,
     changed_files,
-    ended_as_by_ctrl_c,
     problem_sizes,
     run_folder,
     write_whole,
 )
 from tinyllama_tools.core.options import machine, positive, positive_list, script_parser, seconds
 from tinyllama_tools.core.text import shown_path as shown
-from tinyllama_tools.data.programs import REFUSED_OPTIONS, SuiteError
+from tinyllama_tools.data.programs import REFUSED_OPTIONS
 from tinyllama_tools.data.publish import REFERENCE, names_alone
 from tinyllama_tools.models.collectives import (
     STRONG,
@@ -446,16 +445,6 @@ def run(options: argparse.Namespace, command: str) -> int:
     return measured.status or (1 if read.unread or any(one.failed for one in read.results) else 0)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """The exit status of the command."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    options = parse_options(given)
-    try:
-        with ended_as_by_ctrl_c():
-            return run(options, shlex.join(["scripts/scaling", *given]))
-    except (BadInputError, SuiteError, OSError) as error:
-        say(f"scripts/scaling: {error}")
-        return BAD
-    except KeyboardInterrupt:
-        say("scripts/scaling: interrupted")
-        return INTERRUPTED
+    return run(parse_options(arguments), shlex.join(["scripts/scaling", *arguments]))

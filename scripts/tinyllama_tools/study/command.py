@@ -13,15 +13,13 @@ from tinyllama_tools.core.app import (
     INTERRUPTED,
     PROJECT,
     RESULTS,
-    BadInputError,
-    ended_as_by_ctrl_c,
     problem_sizes,
     write_whole,
 )
 from tinyllama_tools.core.options import DTYPES, list_of, minutes, positive, script_parser
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import shown_path as shown
-from tinyllama_tools.data.programs import SuiteError, TrainingError, TrainingProgram
+from tinyllama_tools.data.programs import TrainingProgram
 from tinyllama_tools.study.grid import (
     begin_study,
     check_plan,
@@ -262,23 +260,9 @@ def train_and_measure(options: argparse.Namespace, command: str) -> int:
     return max(status, run_study(grid, say_line))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status; 2 with one line where the study cannot be made at all."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    options = parse_options(given)
-    command = shlex.join(["scripts/study", *given])
-    try:
-        with ended_as_by_ctrl_c():
-            if options.unfinished is not None:
-                return resume_grid(options)
-            return train_and_measure(options, command)
-    except KeyboardInterrupt:
-        # the parts keep what they have and end in order; this came between them
-        print("scripts/study: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except TrainingError as error:
-        print(f"scripts/study: {error}", file=sys.stderr)
-        return error.exit_status
-    except (SuiteError, BadInputError, OSError) as error:
-        print(f"scripts/study: {error}", file=sys.stderr)
-        return BAD
+def main(arguments: Sequence[str]) -> int:
+    """The exit status. After Ctrl-C the parts keep what they have and end in order."""
+    options = parse_options(arguments)
+    if options.unfinished is not None:
+        return resume_grid(options)
+    return train_and_measure(options, shlex.join(["scripts/study", *arguments]))

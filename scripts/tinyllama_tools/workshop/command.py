@@ -6,13 +6,12 @@ cannot be written; 130 interrupted.
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
 from tinyllama_tools.core.app import write_whole
 from tinyllama_tools.data.profiles import BadProfileError
-from tinyllama_tools.data.programs import SuiteError, TrainingError, TrainingProgram
+from tinyllama_tools.data.programs import TrainingProgram
 from tinyllama_tools.workshop.exercise_1 import run_exercise_1
 from tinyllama_tools.workshop.exercise_2 import run_exercise_2
 from tinyllama_tools.workshop.exercise_3 import run_exercise_3
@@ -49,15 +48,7 @@ def write_sheet(sheet: Sheet, options: Namespace) -> int:
     return sheet.exit_status or (1 if left else 0)
 
 
-def status_of(error: Exception) -> int:
-    """What the command ends with where an exercise cannot be carried out."""
-    if isinstance(error, TrainingError):
-        return error.exit_status
-    # a loss that stops being finite early leaves nothing that a profile could be made of
-    return FAILED if isinstance(error, BadProfileError) else BAD
-
-
-def main(arguments: Sequence[str] | None = None, program: TrainingProgram | None = None) -> int:
+def main(arguments: Sequence[str], program: TrainingProgram | None = None) -> int:
     """The command. `program`: in the place of tiny_llama_train, for tests."""
     options = parse_options(arguments)
     runner = program or TrainingProgram(options.program, program_arguments(options))
@@ -67,6 +58,7 @@ def main(arguments: Sequence[str] | None = None, program: TrainingProgram | None
     except KeyboardInterrupt:
         say(f"interrupted: what was measured is in {options.profile_dir}")
         return 130
-    except (OSError, TrainingError, SuiteError, BadProfileError) as error:
-        print(f"scripts/exercise: {error}", file=sys.stderr)
-        return status_of(error)
+    except BadProfileError as error:
+        # a loss that stops being finite early leaves nothing that a profile could be made of
+        error.exit_status = FAILED
+        raise
