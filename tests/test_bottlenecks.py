@@ -11,6 +11,7 @@ import pytest
 from ablation_stand_in import CONTEXT, POINT
 from tinyllama_tools.ablation.evidence import Evidence, find_evidence, read_evidence
 from tinyllama_tools.ablation.study import Cell, Kind, RowName, Study
+from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.models.bottlenecks import (
     CATEGORIES,
     WORTHWHILE_SPEEDUP,
@@ -239,7 +240,7 @@ def test_an_ablation_of_this_device_is_found(tmp_path: Path) -> None:
 def test_an_ablation_of_something_else(tmp_path: Path, changes: dict, words: str) -> None:
     path = write_ablation(tmp_path, CONTEXT, 0.08)
     summary = made_up_summary({"context": CONTEXT} | changes)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(BadInputError, match=words):
         read_evidence(path, summary)
     assert find_evidence(summary, tmp_path) is None
 

@@ -34,6 +34,7 @@ from tinyllama_tools.history.store import (
     commit_time,
     read_entry,
 )
+from tools import compare
 
 
 @pytest.fixture
@@ -503,7 +504,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> int:
-    return command.main([str(argument) for argument in arguments])
+    return compare(["history", *(str(argument) for argument in arguments)])
 
 
 def test_files_are_added_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

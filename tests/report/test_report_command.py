@@ -14,7 +14,7 @@ from played_grid import Grid
 from played_study import write_everything, write_result, write_study
 
 import tools
-from tinyllama_tools.core.app import PROJECT
+from tinyllama_tools.core.app import INTERRUPTED, PROJECT
 from tinyllama_tools.data.publish import without_places
 from tinyllama_tools.report import build
 from tinyllama_tools.report import command as main
@@ -172,8 +172,8 @@ def test_ctrl_c_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(main, "build_document", interrupted)
-    assert run(write_result(tmp_path / "a.json", SMALL)) == main.INTERRUPTED
-    assert "interrupted, and nothing was written" in capsys.readouterr().err
+    assert run(write_result(tmp_path / "a.json", SMALL)) == INTERRUPTED
+    assert "scripts/report: interrupted" in capsys.readouterr().err
 
 
 def test_pictures_of_nothing_are_refused(

@@ -16,7 +16,7 @@ from tinyllama_tools.ablation.study import (
     read_study,
     rows_at,
 )
-from tinyllama_tools.core.app import RESULTS, Json
+from tinyllama_tools.core.app import RESULTS, BadInputError, Json
 from tinyllama_tools.stats.rank_tests import Ratio
 
 
@@ -88,18 +88,19 @@ def _evidence(study: Study, file: Path, point: Point) -> Evidence | None:
 
 
 def read_evidence(file: Path, summary: Json) -> Evidence:
-    """The speedups in an ablation's result; ValueError where it has none for this profile."""
+    """The speedups in an ablation's result; BadInputError where it has none for this profile."""
     try:
         study = read_study(file)
     except OSError as error:
-        raise ValueError(f"{file}: cannot be read: {error.strerror}") from error
+        raise BadInputError(f"{file}: cannot be read: {error.strerror}") from error
     reason = why_not(study.context, summary)
     if reason:
-        raise ValueError(f"{file}: {reason}; leave --ablation out, or run scripts/ablation here")
+        raise BadInputError(f"{file}: {reason}; leave --ablation out, or run scripts/ablation here")
     point = profile_point(summary)
     found = _evidence(study, file, point)
     if found is None:
-        raise ValueError(f"{file}: has no turn at {point.title}; profile a shape that it measured")
+        reason = f"has no turn at {point.title}; profile a shape that it measured"
+        raise BadInputError(f"{file}: {reason}")
     return found
 
 
@@ -111,7 +112,7 @@ def find_evidence(summary: Json, results: Path = RESULTS) -> Evidence | None:
         try:
             evidence = read_evidence(file, summary)
             date = json.loads(file.read_text(encoding="utf-8"))["meta"].get("date", "")
-        except (ValueError, OSError):
+        except BadInputError:
             continue  # another device's, or not ours: nobody asked for this file
         found.append((date, evidence))
     return max(found, key=lambda pair: pair[0])[1] if found else None

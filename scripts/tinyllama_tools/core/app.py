@@ -85,7 +85,8 @@ def run_command(name: str, command: Callable[[], int]) -> int:
         say("broken pipe: standard output was closed before the end")
     except OSError as error:
         _let_go_of_output()
-        say(f"{error.filename or 'output'}: {error.strerror or error}")
+        named = f"{error.filename or 'output'}: {error.strerror}"
+        say(named if error.strerror else str(error))
     except KeyboardInterrupt:
         say("interrupted")
         return INTERRUPTED

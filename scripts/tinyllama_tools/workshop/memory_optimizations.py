@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tinyllama_tools.ablation.study import BASELINE, Cell, Point, Study, read_study
-from tinyllama_tools.core.app import RESULTS, Json
+from tinyllama_tools.core.app import RESULTS, BadInputError, Json
 from tinyllama_tools.workshop.runs import MeasuredRun
 
 FLASH = "Flash Attention"
@@ -121,7 +121,7 @@ def find_reference(
     for path in sorted(folder.glob("ablation_*.json")):
         try:
             study = read_study(path)
-        except (ValueError, OSError):
+        except (BadInputError, OSError):
             continue
         if same_device(study, context):
             effects = effects_by_ablation(study, point)
