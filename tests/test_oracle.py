@@ -10,8 +10,8 @@ require_oracle_packages()
 import torch
 
 from tinyllama_tools.proofs import oracle
-from tinyllama_tools.proofs.check import Check, Errors
 from tinyllama_tools.proofs.oracle_checks import check_narrowing, check_no_float32, check_rotary
+from tinyllama_tools.proofs.rows import Check, Errors
 
 SIZE = {
     "vocab_size": 11,

@@ -28,14 +28,13 @@ from tinyllama_tools.data.programs import (
 from tinyllama_tools.data.results import checked_result
 from tinyllama_tools.peers import command as peers
 from tinyllama_tools.peers.command import parse_options
+from tinyllama_tools.peers.forms import FORMS, PeerForm
 from tinyllama_tools.peers.result import Notes, milliseconds, peers_page, read_rows
 from tinyllama_tools.peers.sides import (
-    FORMS,
     CachingMalloc,
     CaseRun,
     Effort,
     PeerError,
-    PeerForm,
     PeerProcess,
     PeerSide,
     SideError,

@@ -6,16 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools.proofs.check import Check
-from tinyllama_tools.proofs.prove import (
-    Fault,
-    FaultOutcome,
-    ProofRow,
-    proof_page,
-    read_report,
-    row_of_check,
-    run_proofs,
-)
+from tinyllama_tools.proofs.prove import Fault, FaultOutcome, proof_page
+from tinyllama_tools.proofs.rows import Check, ProofRow, read_report, row_of_check, run_proofs
 from tinyllama_tools.proofs.run_tests import TestProgram
 
 PROPERTY = {

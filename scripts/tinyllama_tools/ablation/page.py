@@ -60,7 +60,7 @@ from tinyllama_tools.core.app import PROJECT, Json
 from tinyllama_tools.core.text import cell, markdown_table
 from tinyllama_tools.data.programs import UNITS
 from tinyllama_tools.peers.sides import placed_threads
-from tinyllama_tools.proofs.prove import read_report
+from tinyllama_tools.proofs.rows import read_report
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 # The smallest speedup that the workshop expects of anything, and version 2's own gate.

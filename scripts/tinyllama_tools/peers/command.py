@@ -32,14 +32,12 @@ from tinyllama_tools.core.options import (
     variants,
 )
 from tinyllama_tools.data.programs import SuiteCase, SuiteProgram
+from tinyllama_tools.peers.forms import DTYPES, FORMS, PeerForm
 from tinyllama_tools.peers.result import merged, peers_document, peers_page, tune
 from tinyllama_tools.peers.sides import (
-    DTYPES,
-    FORMS,
     CaseRun,
     Effort,
     OurSide,
-    PeerForm,
     PeerProcess,
     PeerSide,
     caching_malloc,

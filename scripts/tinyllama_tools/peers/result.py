@@ -15,15 +15,12 @@ from dataclasses import dataclass, field
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.data.programs import UNITS, SuiteCase
+from tinyllama_tools.peers.forms import FORMS, HIGHEST, PREFIX, PeerForm
 from tinyllama_tools.peers.sides import (
-    FORMS,
-    HIGHEST,
-    PREFIX,
     CachingMalloc,
     CaseRun,
     Effort,
     OurSide,
-    PeerForm,
     PeerProcess,
     PeerSide,
     SideRun,

@@ -6,8 +6,7 @@ glibc's maps and unmaps every large tensor, which costs a small step a tenth to 
 
 Sides that take turns at one case: who runs when and how often, and what becomes of the times.
 
-Knows neither processes nor torch, so that tests can play any side.
-"""
+Knows neither processes nor torch, so that tests can play any side."""
 
 from __future__ import annotations
 
@@ -20,66 +19,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tinyllama_tools.core.app import PROJECT, Json, problem_sizes
 from tinyllama_tools.core.process import last_words
 from tinyllama_tools.data.programs import CaseRun as SuiteCaseRun
 from tinyllama_tools.data.programs import SuiteCase, SuiteError, SuiteProgram
+from tinyllama_tools.peers.forms import PeerForm
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
-HIGHEST = "highest"
-# float32 products by way of oneDNN; true float32 only where the processor has nothing less exact
-MEDIUM = "medium"
-FOR_LOOP = "for-loop"
-FUSED = "fused"
-PREFIX = "peer:"
-DTYPES = ("f32", "bf16", "amp_bf16")
-
-
-@dataclass(frozen=True)
-class PeerForm:
-    """How one peer runs.
-
-    `precision`: the float32 matmul precision that it asks for; it gets `highest` where the
-    asked-for one is not true float32. `inductor`: settings of torch._inductor.config. `malloc`: a
-    caching malloc is preloaded.
-    """
-
-    name: str
-    attention: str
-    is_compiled: bool = False
-    precision: str = HIGHEST
-    adamw: str = FUSED
-    malloc: bool = False
-    inductor: dict[str, bool | int | str] = field(default_factory=dict)
-
-    @property
-    def variant(self) -> str:
-        """The name of the variant in case names."""
-        return PREFIX + self.name
-
-    def as_json(self) -> dict[str, object]:
-        """Plain values."""
-        return asdict(self)
-
-    def but(self, **changes: object) -> PeerForm:
-        """Itself with other settings."""
-        return replace(self, **changes)  # type: ignore[arg-type]
-
-
-FORMS = {
-    form.name: form
-    for form in (
-        PeerForm("eager", attention="eager", adamw=FOR_LOOP),
-        PeerForm("sdpa", attention="sdpa"),
-        PeerForm("compile_default", attention="sdpa", is_compiled=True),
-        PeerForm(
-            "compile_tuned", attention="eager", is_compiled=True, precision=MEDIUM, malloc=True
-        ),
-    )
-}
 # in the order of preference, as -l would name them
 LIBRARIES = ("tcmalloc_minimal", "tcmalloc", "jemalloc")
 # jemalloc gives memory back after ten seconds unless told otherwise

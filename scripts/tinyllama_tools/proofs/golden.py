@@ -36,8 +36,6 @@ from transformers import LlamaForCausalLM
 
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.proofs.check import (
-    Check,
-    Errors,
     other_transformers,
     worst_difference,
     worst_difference_of_files,
@@ -50,6 +48,7 @@ from tinyllama_tools.proofs.oracle import (
     cast_parameters,
     make_portable,
 )
+from tinyllama_tools.proofs.rows import Check, Errors
 from tinyllama_tools.proofs.training import write_training
 
 SEED = 42

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from tinyllama_tools.proofs.check import Check, Errors, worst_difference
+from tinyllama_tools.proofs.check import worst_difference
 from tinyllama_tools.proofs.flops import count_flops
 from tinyllama_tools.proofs.golden import (
     CURVE_TOLERANCES,
@@ -40,6 +40,7 @@ from tinyllama_tools.proofs.golden import (
     float64_model,
 )
 from tinyllama_tools.proofs.oracle import Float64Mode, llama_config, rotary_tables
+from tinyllama_tools.proofs.rows import Check, Errors
 from tinyllama_tools.proofs.training import CURVES, losses, tiny_start, weights_checksum
 
 FLOAT32_EPS = 2.0**-23

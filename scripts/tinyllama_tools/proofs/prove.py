@@ -7,8 +7,7 @@ the library that holds the right one. Neither the sources nor the build folder c
 
 Runs every proof and writes the table of what was compared with what, and how well it held.
 
-Exit status: 0 all held and every fault was found; 1 not; 2 the build folder is not complete.
-"""
+Exit status: 0 all held and every fault was found; 1 not; 2 the build folder is not complete."""
 
 from __future__ import annotations
 
@@ -30,107 +29,10 @@ import transformers
 
 from tinyllama_tools.core.app import PROJECT as PROJECT_ROOT
 from tinyllama_tools.core.text import markdown_table
-from tinyllama_tools.proofs.check import Check, other_transformers
+from tinyllama_tools.proofs.check import other_transformers
 from tinyllama_tools.proofs.oracle_checks import ALL_CHECKS, check_round_trip
-from tinyllama_tools.proofs.run_tests import TestProgram, gtest_programs
-
-TIMEOUT_S = 1200
-PROPERTY_PREFIX = "proof_"
-
-
-@dataclass(frozen=True)
-class ProofRow:
-    """One claim and how it held. `worst`: where the largest error was seen."""
-
-    section: str
-    check: str
-    against: str
-    comparisons: int
-    tolerance: float
-    largest_error: float
-    worst: str
-
-    @property
-    def held(self) -> bool:
-        """Something was compared, and nothing was farther off than allowed."""
-        return self.comparisons > 0 and self.largest_error <= self.tolerance
-
-
-@dataclass(frozen=True)
-class ProgramProof:
-    """What one test program proved, and which of its tests failed or were skipped."""
-
-    program: str
-    rows: tuple[ProofRow, ...]
-    failed: tuple[str, ...]
-    skipped: tuple[str, ...] = ()
-
-
-def row_of_check(check: Check, section: str) -> ProofRow:
-    """A check that Python made."""
-    return ProofRow(
-        section,
-        check.name,
-        check.compared_with,
-        check.cases,
-        check.tolerance,
-        check.largest_error,
-        check.where,
-    )
-
-
-def row_of_property(text: str) -> ProofRow:
-    """What ProofRecord (model/proof_record.hpp) handed to the report."""
-    found = json.loads(text)
-    return ProofRow(
-        found["section"],
-        found["check"],
-        found["against"],
-        int(found["comparisons"]),
-        float(found["tolerance"]),
-        float(found["largest_error"]),
-        found["worst"],
-    )
-
-
-def read_report(report: Path, program: str) -> ProgramProof:
-    """Rows and failures of a GoogleTest report in JSON."""
-    rows: list[ProofRow] = []
-    failed: list[str] = []
-    skipped: list[str] = []
-    for suite in json.loads(report.read_text())["testsuites"]:
-        for test in suite["testsuite"]:
-            keys = [key for key in test if key.startswith(PROPERTY_PREFIX)]
-            rows += [row_of_property(test[key]) for key in keys]
-            if "failures" in test:
-                failed.append(f"{suite['name']}.{test['name']}")
-            if test.get("result") == "SKIPPED":
-                skipped.append(f"{suite['name']}.{test['name']}")
-    return ProgramProof(program, tuple(rows), tuple(failed), tuple(skipped))
-
-
-def run_proofs(program: TestProgram, scratch: Path) -> ProgramProof:
-    """Runs a GoogleTest program; one that ends without a report has failed as a whole."""
-    report = scratch / f"{program.name.replace('/', '_')}.json"
-    result = subprocess.run(
-        [*program.command, f"--gtest_output=json:{report}"],
-        cwd=program.folder,
-        env=os.environ | program.environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    if not report.exists():
-        reason = f"ended with status {result.returncode} before it wrote its report"
-        return ProgramProof(program.name, (), (reason,))
-    proof = read_report(report, program.name)
-    if result.returncode != 0 and not proof.failed:
-        reason = f"ended with status {result.returncode} although no test failed"
-        return ProgramProof(program.name, proof.rows, (reason,), proof.skipped)
-    return proof
-
+from tinyllama_tools.proofs.rows import ProofRow, row_of_check, run_proofs
+from tinyllama_tools.proofs.run_tests import gtest_programs
 
 INTRODUCTION = """\
 Everything that the suite's numbers rest on, compared with programs that are not ours. Each row can

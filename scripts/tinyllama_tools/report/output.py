@@ -22,12 +22,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import plotly.offline
 from markupsafe import Markup, escape
-from playwright.sync_api import Browser
 
 from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.core.text import markdown_table
@@ -36,6 +35,9 @@ from tinyllama_tools.models.collectives import ScalingPoint
 from tinyllama_tools.report.document import Cell, Column, Document, Section, Table, count_of, listed
 from tinyllama_tools.report.inputs import Foretold, ReportInputs, SeriesFit, headline_steps
 from tinyllama_tools.report.sections.left_out import grouped
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 PageCell = str | int | float | None
 FIRST_ROWS = 50
