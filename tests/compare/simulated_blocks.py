@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinyllama_tools.calibrate.draws import BETWEEN, SCENARIOS, WITHIN, Shape
-from tinyllama_tools.calibrate.draws import SimulatedSides as Sides
 from tinyllama_tools.stats.looks import Block, BlockSummary, summarise_pairs
 
 Array = NDArray[np.float64]
@@ -20,20 +19,19 @@ Rows = tuple[Array, Array]
 SECONDS = 0.01
 
 
-def autocorrelated(rng: np.random.Generator, shape: Shape) -> Sides:
+def autocorrelated(rng: np.random.Generator, shape: Shape) -> Array:
     """Slices remember the one before (0.9), so that a block's pairs promise more than they know."""
     cases, blocks, pairs = shape
     noise = rng.normal(0, WITHIN, (2, *shape))
     for pair in range(1, pairs):
         noise[..., pair] = 0.9 * noise[..., pair - 1] + math.sqrt(1 - 0.81) * noise[..., pair]
-    slices = noise + rng.normal(0, BETWEEN / 4, (2, cases, blocks, 1))
-    return slices[0], slices[1]
+    return noise + rng.normal(0, BETWEEN / 4, (2, cases, blocks, 1))
 
 
 ALL_SCENARIOS = {**SCENARIOS, "autocorrelated": autocorrelated}
 
 
-def seconds(rng: np.random.Generator, scenario: str, shape: Shape, slowdown: float = 0) -> Sides:
+def seconds(rng: np.random.Generator, scenario: str, shape: Shape, slowdown: float = 0) -> Rows:
     """Of the base's and the new's slices, as (cases, blocks, pairs); `slowdown`: a fraction."""
     base, new = ALL_SCENARIOS[scenario](rng, shape)
     return SECONDS * np.exp(base), SECONDS * (1 + slowdown) * np.exp(new)

@@ -1,7 +1,8 @@
-"""Recording, reading back, publishing, and the noise profile."""
+"""Recording, reading back, and the noise profile."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -12,16 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyllama_tools.calibrate.command import small_enough, write_noise_profile
-from tinyllama_tools.calibrate.draws import PairedBlocks, simulate
-from tinyllama_tools.calibrate.record import (
-    HowLong,
-    next_path,
-    published_text,
-    read_recordings,
-    record_blocks,
-    recording_paths,
-)
+from tinyllama_tools.calibrate.draws import simulate, simulated_slices
+from tinyllama_tools.calibrate.record import read_recordings, record_blocks, recording_paths
 from tinyllama_tools.compare.blocks import (
     SIDES,
     CaseBlock,
@@ -47,10 +40,10 @@ class Machine:
 
     def __init__(
         self,
-        blocks: PairedBlocks,
         events: dict[tuple[int, str], Measured | type[KeyboardInterrupt]] | None = None,
     ) -> None:
-        self.blocks, self.events, self.now = blocks, events or {}, 0.0
+        self.slices = simulated_slices("drift", cases=3, blocks=12, seed=4)
+        self.events, self.now = events or {}, 0.0
 
     def __call__(self) -> float:
         return self.now
@@ -71,66 +64,59 @@ class Machine:
             event = self.events.get((index, case))
             if event is KeyboardInterrupt:
                 raise KeyboardInterrupt
-            block = self.blocks.slices[case][index - 1]
+            block = self.slices[case][index - 1]
             yield event or CaseBlock(index, case, block, (0, 1) * 4, self.now)
 
 
-def recorded(path: Path, machine: Machine, blocks: int, started: str = "2026-01-01T00:00") -> int:
+def recorded(
+    path: Path,
+    machine: Machine,
+    blocks: int | None = None,
+    *,
+    seconds: float = 1e6,
+    started: str = "2026-01-01T00:00",
+) -> int:
     header = RecordingHeader("a", "b", "interleaved", 8, 0.015, 1, started, {"threads": 2})
+    cases = list(machine.slices)
     with RecordingWriter(path, header) as writer:
         return record_blocks(
-            machine,
-            machine.blocks.cases,
-            writer,
-            HowLong(1e6, blocks),
-            say=lambda _: None,
-            clock=machine,
+            machine, cases, writer, seconds, blocks, say=lambda _: None, clock=machine
         )
 
 
-def simulated() -> PairedBlocks:
-    return simulate("drift", cases=3, blocks=12, seed=4)
+SIMULATED = simulate("drift", cases=3, blocks=12, seed=4)
 
 
 def test_what_was_recorded_is_read_back_with_what_it_cost(tmp_path: Path) -> None:
     path = tmp_path / "quiet_0001.jsonl"
-    assert recorded(path, Machine(simulated()), 12) == 12
+    assert recorded(path, Machine(), 12) == 12
     found = read_recordings([path])
-    assert found.blocks.cases == simulated().cases
+    assert found.blocks.cases == SIMULATED.cases
     assert found.blocks.blocks == 12
-    for name, summaries in simulated().summaries.items():
+    for name, summaries in SIMULATED.summaries.items():
         read = [s.log_ratio for s in found.blocks.summaries[name]]
         assert read == pytest.approx([s.log_ratio for s in summaries], abs=1e-4)
     costs = found.blocks.costs
     assert (costs.block, costs.opening) == (pytest.approx(OWN), pytest.approx(OPENING))
-    assert dict(costs.cases) == pytest.approx(dict.fromkeys(simulated().cases, EACH))
+    assert dict(costs.cases) == pytest.approx(dict.fromkeys(SIMULATED.cases, EACH))
     assert found.hours * 3600 == pytest.approx(OPENING + 12 * (OWN + 3 * EACH))
 
 
 def test_a_block_is_finished_when_the_time_is_up_and_proofs_do_not_count(tmp_path: Path) -> None:
-    machine = Machine(simulated())
-    header = RecordingHeader("a", "b", "interleaved", 8, 0.015, 1, "2026")
-    with RecordingWriter(tmp_path / "r.jsonl", header) as writer:
-        blocks = record_blocks(
-            machine,
-            machine.blocks.cases,
-            writer,
-            HowLong(2 * (OWN + 3 * EACH) + 0.1),
-            say=lambda _: None,
-            clock=machine,
-        )
-    assert blocks == 3
+    seconds = 2 * (OWN + 3 * EACH) + 0.1
+    assert recorded(tmp_path / "r.jsonl", Machine(), seconds=seconds) == 3
 
 
 def test_an_interrupted_recording_keeps_what_it_has_and_is_continued(tmp_path: Path) -> None:
-    first = next_path(tmp_path, "quiet")
+    first = tmp_path / "quiet_0001.jsonl"
     with pytest.raises(KeyboardInterrupt):
-        recorded(first, Machine(simulated(), {(3, "case 1"): KeyboardInterrupt}), 12)
+        recorded(first, Machine({(3, "case 1"): KeyboardInterrupt}), 12)
     # killed in the middle of a line
     with first.open("a", encoding="utf-8") as file:
         file.write('{"block": 3, "case": "case 2", "ba')
-    second = next_path(tmp_path, "quiet")
-    recorded(second, Machine(simulated()), 5, started="2026-01-02T00:00")
+    second = tmp_path / "quiet_0002.jsonl"
+    (tmp_path / "slowed_5_percent_0001.jsonl").touch()
+    recorded(second, Machine(), 5, started="2026-01-02T00:00")
     assert recording_paths(tmp_path, "quiet") == [first, second]
     found = read_recordings([second, first])
     assert found.blocks.blocks == 2 + 5
@@ -138,23 +124,12 @@ def test_an_interrupted_recording_keeps_what_it_has_and_is_continued(tmp_path: P
     assert [header.started[:10] for header in found.headers] == ["2026-01-01", "2026-01-02"]
 
 
-def test_kinds_of_recordings_are_told_apart(tmp_path: Path) -> None:
-    for name in ("quiet_0001", "quiet_0007", "slowed_5_percent_0001", "runs"):
-        (tmp_path / f"{name}.jsonl").touch()
-    assert [p.name for p in recording_paths(tmp_path, "quiet")] == [
-        "quiet_0001.jsonl",
-        "quiet_0007.jsonl",
-    ]
-    assert next_path(tmp_path, "quiet").name == "quiet_0008.jsonl"
-    assert next_path(tmp_path, "inside_ffn").name == "inside_ffn_0001.jsonl"
-
-
 def test_a_case_is_left_out_after_a_skip_or_two_failures_and_the_rest_goes_on(
     tmp_path: Path,
 ) -> None:
     failure = {(i, "case 0"): CaseFailure(i, "case 0", Side.NEW, "crashed") for i in (2, 3)}
     skip = {(1, "case 2"): CaseSkip("case 2", Side.BASE, "too large")}
-    machine = Machine(simulated(), {**failure, **skip})
+    machine = Machine({**failure, **skip})
     recorded(tmp_path / "r.jsonl", machine, 6)
     found = read_recordings([tmp_path / "r.jsonl"])
     assert found.blocks.cases == ("case 1",)
@@ -171,7 +146,7 @@ class FailsToOpen(Machine):
 
 
 def test_a_case_that_a_side_cannot_open_is_left_out_at_once(tmp_path: Path) -> None:
-    recorded(tmp_path / "r.jsonl", FailsToOpen(simulated()), 3)
+    recorded(tmp_path / "r.jsonl", FailsToOpen(), 3)
     found = read_recordings([tmp_path / "r.jsonl"])
     assert found.blocks.cases == ("case 0", "case 2")
     assert found.left_out == 0
@@ -206,48 +181,21 @@ def test_only_recordings_made_alike_are_joined(
 
 def test_one_failure_costs_one_block(tmp_path: Path) -> None:
     event = {(2, "case 0"): CaseFailure(2, "case 0", Side.NEW, "crashed")}
-    recorded(tmp_path / "r.jsonl", Machine(simulated(), event), 6)
+    recorded(tmp_path / "r.jsonl", Machine(event), 6)
     found = read_recordings([tmp_path / "r.jsonl"])
     assert (found.blocks.blocks, found.left_out) == (5, 1)
     assert len(found.blocks.cases) == 3
 
 
 def test_nothing_is_left_to_record_where_every_case_fails(tmp_path: Path) -> None:
-    skips = {(1, name): CaseSkip(name, Side.BASE, "no") for name in simulated().cases}
+    skips = {(1, name): CaseSkip(name, Side.BASE, "no") for name in SIMULATED.cases}
     with pytest.raises(BadInputError, match="nothing to record"):
-        recorded(tmp_path / "r.jsonl", Machine(simulated(), skips), 6)
+        recorded(tmp_path / "r.jsonl", Machine(skips), 6)
 
 
 def test_a_folder_without_recordings_is_told_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="--record 30m"):
         read_recordings(recording_paths(tmp_path, "quiet"))
-
-
-def test_the_published_recording_is_one_and_loses_nothing_that_counts(tmp_path: Path) -> None:
-    recorded(tmp_path / "a.jsonl", Machine(simulated()), 12)
-    before = read_recordings([tmp_path / "a.jsonl"])
-    (tmp_path / "b.jsonl").write_text(published_text(before), encoding="utf-8")
-    after = read_recordings([tmp_path / "b.jsonl"])
-    assert after.headers[0].base_context == {"threads": 2}
-    for name in before.blocks.cases:
-        pairs = zip(before.blocks.summaries[name], after.blocks.summaries[name], strict=True)
-        assert all(abs(x.log_ratio - y.log_ratio) < 1.1e-4 for x, y in pairs)
-    costs, again = before.blocks.costs, after.blocks.costs
-    assert again.block == pytest.approx(costs.block, abs=0.01)
-    assert again.cases == pytest.approx(costs.cases, abs=0.01)
-
-
-def test_a_published_recording_keeps_the_latest_blocks_that_fit(tmp_path: Path) -> None:
-    recorded(tmp_path / "a.jsonl", Machine(simulated()), 12)
-    before = read_recordings([tmp_path / "a.jsonl"])
-    whole = published_text(before)
-    text = small_enough(before, len(whole) // 2)
-    assert len(text) <= len(whole) // 2
-    (tmp_path / "b.jsonl").write_text(text, encoding="utf-8")
-    after = read_recordings([tmp_path / "b.jsonl"])
-    assert 3 <= after.blocks.blocks < 7
-    last = after.blocks.summaries["case 0"][-1].log_ratio
-    assert last == pytest.approx(before.blocks.summaries["case 0"][-1].log_ratio, abs=1.1e-4)
 
 
 def summary(base: float, new: float) -> BlockSummary:
@@ -273,12 +221,15 @@ def test_a_scatter_needs_two_blocks() -> None:
 def test_the_profile_is_read_by_comparisons_and_takes_the_worst_for_unknown_cases(
     tmp_path: Path,
 ) -> None:
-    blocks = simulated()
+    blocks = SIMULATED
     context = {"device": {"name": "Example CPU", "architecture": "x86-64"}, "threads": 2}
+    context["host_name"] = "somebodys-desk"
     path = tmp_path / "noise_profile.json"
-    write_noise_profile(noise_profile(blocks, context, "2026-01-01"), path)
+    path.write_text(json.dumps(noise_profile(blocks, context, "2026-01-01")), encoding="utf-8")
     found = read_noise_profile(path)
+    assert "somebodys" not in path.read_text(encoding="utf-8")
     assert found.mismatch([context]) == ""
+    assert "host_name" in found.mismatch([{**context, "host_name": "another"}])
     assert "Example CPU" in found.mismatch([{**context, "device": {"name": "another"}}])
     scatters = {name: scatter(summaries)[0] for name, summaries in blocks.summaries.items()}
     assert {name: found.of(name).scatter for name in blocks.cases} == scatters

@@ -200,7 +200,7 @@ def test_a_named_profile_of_another_machine_is_refused(
     # another machine of the same make
     write(path, profile(host_name="other"))
     assert main([*sides, "--noise-profile", str(path)]) == 2
-    assert "is of host_name 'other', the results are of 'host'" in capsys.readouterr().err
+    assert "is of host_name 'host_d9298a10', the results are of" in capsys.readouterr().err
 
 
 def test_several_files_a_side_do_without(

@@ -1,4 +1,4 @@
-"""Families of cases drawn from measured or simulated blocks, judged as compare run judges them."""
+"""Families of cases drawn from measured or simulated blocks, judged as by `compare run`."""
 
 from __future__ import annotations
 
@@ -7,87 +7,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from multiprocessing import get_context
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta
 
 from tinyllama_tools.compare.sequential_run import DECIDED
 from tinyllama_tools.stats.looks import Block, BlockSummary, judge_family, summarise
 from tinyllama_tools.stats.verdicts import Design, Judgement, Outcome
 
-CONFIDENCE = 0.95
-
-
-def _checked(count: int, trials: int, confidence: float) -> None:
-    if not 0 <= count <= trials or trials < 1:
-        raise ValueError(f"{count} of {trials}: must be 0 to all of at least 1 trial")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence {confidence}: must be between 0 and 1")
-
-
-def upper_bound(count: int, trials: int, confidence: float = CONFIDENCE) -> float:
-    """One-sided: the true share lies at or below it, with at least this confidence.
-
-    Raises ValueError where `count` is not within the trials or `confidence` not within (0, 1).
-    """
-    _checked(count, trials, confidence)
-    return 1.0 if count == trials else float(beta.ppf(confidence, count + 1, trials - count))
-
-
-def lower_bound(count: int, trials: int, confidence: float = CONFIDENCE) -> float:
-    """One-sided: the true share lies at or above it, with at least this confidence.
-
-    Raises ValueError as upper_bound() does.
-    """
-    _checked(count, trials, confidence)
-    return 0.0 if count == 0 else float(beta.ppf(1 - confidence, count, trials - count + 1))
-
-
-@dataclass(frozen=True)
-class Share:
-    """`count` of `trials`."""
-
-    count: int
-    trials: int
-
-    def __post_init__(self) -> None:
-        _checked(self.count, self.trials, CONFIDENCE)
-
-    @property
-    def value(self) -> float:
-        """From 0 to 1."""
-        return self.count / self.trials
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Two-sided at 95 %: 2.5 % beyond either end."""
-        outer = (1 + CONFIDENCE) / 2
-        return (
-            lower_bound(self.count, self.trials, outer),
-            upper_bound(self.count, self.trials, outer),
-        )
-
-    @property
-    def bound(self) -> float:
-        """One-sided upper bound at 95 %, which a rate has to stay below."""
-        return upper_bound(self.count, self.trials)
-
-    def as_json(self) -> dict[str, float | int | list[float]]:
-        """Plain values for a result file."""
-        return {
-            "count": self.count,
-            "trials": self.trials,
-            "share": self.value,
-            "interval_95": list(self.interval),
-            "upper_bound_95": self.bound,
-        }
-
-
-Summaries = dict[str, tuple[BlockSummary, ...]]
+Summaries = Mapping[str, Sequence[BlockSummary]]
+Judgements = Mapping[str, Judgement | None]
+Judge = Callable[[Summaries, Design], Judgements]
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -106,17 +40,13 @@ class Costs:
 
 @dataclass(frozen=True)
 class PairedBlocks:
-    """`summaries[case][i]` and `slices[case][i]` are of block i, the same block for every case.
-
-    `slices` is empty where only summaries were kept.
-    """
+    """`summaries[case][i]` is of block i, the same block for every case."""
 
     summaries: Summaries
-    slices: Mapping[str, tuple[Block, ...]]
     costs: Costs
 
     def __post_init__(self) -> None:
-        counts = {len(found) for found in (*self.summaries.values(), *self.slices.values())}
+        counts = {len(found) for found in self.summaries.values()}
         if len(counts) != 1 or 0 in counts:
             raise ValueError(
                 f"{sorted(counts)} blocks of the cases: every case needs as many, at least 1"
@@ -132,14 +62,6 @@ class PairedBlocks:
         """How many there are."""
         return len(next(iter(self.summaries.values())))
 
-    def part(self, first: int, last: int) -> PairedBlocks:
-        """Blocks from `first` up to, without, `last`."""
-        return PairedBlocks(
-            {name: found[first:last] for name, found in self.summaries.items()},
-            {name: found[first:last] for name, found in self.slices.items()},
-            self.costs,
-        )
-
     def halves(self) -> tuple[PairedBlocks, PairedBlocks]:
         """The earlier and the later half in time, so that what the machine did in between counts.
 
@@ -148,67 +70,30 @@ class PairedBlocks:
         if self.blocks < 2:
             raise ValueError(f"{self.blocks} block: halves need at least 2")
         middle = self.blocks // 2
-        return self.part(0, middle), self.part(middle, self.blocks)
+        earlier = {name: found[:middle] for name, found in self.summaries.items()}
+        later = {name: found[middle:] for name, found in self.summaries.items()}
+        return PairedBlocks(earlier, self.costs), PairedBlocks(later, self.costs)
 
     def only(self, cases: Sequence[str]) -> PairedBlocks:
         """These cases of every block."""
-        return PairedBlocks(
-            {name: found for name, found in self.summaries.items() if name in cases},
-            {name: found for name, found in self.slices.items() if name in cases},
-            self.costs,
-        )
-
-    def summaries_only(self) -> PairedBlocks:
-        """Without slices: little to send to another process."""
-        return PairedBlocks(self.summaries, {}, self.costs)
+        return PairedBlocks({name: self.summaries[name] for name in cases}, self.costs)
 
     def slowed(self, fraction: float) -> PairedBlocks:
         """Every case of the new side slower by this fraction, arithmetically."""
-        return PairedBlocks(
-            {
-                name: tuple(slowed_summary(summary, fraction) for summary in found)
-                for name, found in self.summaries.items()
-            },
-            {
-                name: tuple(slowed_block(block, fraction) for block in found)
-                for name, found in self.slices.items()
-            },
-            self.costs,
-        )
+
+        def slower(summary: BlockSummary) -> BlockSummary:
+            seconds = summary.new_seconds * (1 + fraction)
+            log_ratio = summary.log_ratio + math.log1p(fraction)
+            return replace(summary, log_ratio=log_ratio, new_seconds=seconds)
+
+        found = {n: tuple(map(slower, blocks)) for n, blocks in self.summaries.items()}
+        return PairedBlocks(found, self.costs)
 
 
-def slowed_summary(summary: BlockSummary, fraction: float) -> BlockSummary:
-    """Of a block whose new side took `fraction` longer."""
-    return replace(
-        summary,
-        log_ratio=summary.log_ratio + math.log1p(fraction),
-        new_seconds=summary.new_seconds * (1 + fraction),
-    )
-
-
-def exchanged_summary(summary: BlockSummary) -> BlockSummary:
+def exchanged(summary: BlockSummary) -> BlockSummary:
     """The same block with the sides' names exchanged: as good an A/A block as the one recorded."""
-    return replace(
-        summary,
-        log_ratio=-summary.log_ratio,
-        base_seconds=summary.new_seconds,
-        new_seconds=summary.base_seconds,
-    )
-
-
-def slowed_block(block: Block, fraction: float) -> Block:
-    """The slices of a block whose new side took `fraction` longer."""
-    return Block(block.base, tuple((np.asarray(block.new) * (1 + fraction)).tolist()))
-
-
-def from_slices(slices: Mapping[str, Sequence[Block]], costs: Costs) -> PairedBlocks:
-    """Summarises every block as the judge does; ValueError where cases have different numbers."""
-    kept = {name: tuple(found) for name, found in slices.items()}
-    return PairedBlocks(
-        {name: tuple(summarise(block) for block in found) for name, found in kept.items()},
-        kept,
-        costs,
-    )
+    base, new = summary.new_seconds, summary.base_seconds
+    return replace(summary, log_ratio=-summary.log_ratio, base_seconds=base, new_seconds=new)
 
 
 def joined(several: Sequence[PairedBlocks]) -> PairedBlocks:
@@ -216,20 +101,14 @@ def joined(several: Sequence[PairedBlocks]) -> PairedBlocks:
     cases = [n for n in several[0].cases if all(n in one.summaries for one in several)]
     if not cases:
         raise ValueError("the recordings have no case in common")
-    with_slices = [name for name in cases if all(name in one.slices for one in several)]
-    return PairedBlocks(
-        {name: tuple(s for one in several for s in one.summaries[name]) for name in cases},
-        {name: tuple(b for one in several for b in one.slices[name]) for name in with_slices},
-        Costs(
-            float(np.mean([one.costs.block for one in several])),
-            {n: float(np.mean([one.costs.cases[n] for one in several])) for n in cases},
-            float(np.mean([one.costs.opening for one in several])),
-        ),
+    mean = lambda values: float(np.mean(values))  # noqa: E731
+    costs = Costs(
+        mean([one.costs.block for one in several]),
+        {name: mean([one.costs.cases[name] for one in several]) for name in cases},
+        mean([one.costs.opening for one in several]),
     )
-
-
-Judgements = Mapping[str, Judgement | None]
-Judge = Callable[[Mapping[str, Sequence[BlockSummary]], Design], Judgements]
+    found = {name: tuple(s for one in several for s in one.summaries[name]) for name in cases}
+    return PairedBlocks(found, costs)
 
 
 @dataclass(frozen=True)
@@ -254,12 +133,11 @@ def _that_fit(
     by_distance = sorted(open_cases, key=needed)
     while by_distance and blocks * costs.of(by_distance) > left:
         by_distance.pop()
-    kept = set(by_distance)
-    return [name for name in open_cases if name in kept]
+    return [name for name in open_cases if name in by_distance]
 
 
-def judge_in_turn(
-    blocks: Mapping[str, Sequence[BlockSummary]],
+def judge_looks(
+    blocks: Summaries,
     design: Design,
     costs: Costs,
     *,
@@ -293,34 +171,9 @@ def judge_in_turn(
     return found
 
 
-# families that one call of a worker process draws
-CHUNK = 100
 # what becomes of the order and the sides of the blocks that are drawn
 AS_MEASURED, TOSSED = "as measured", "tossed anew"
 IN_ORDER = "as measured, in order of time"
-DrawnSides = Literal["as measured", "tossed anew", "as measured, in order of time"]
-Found = TypeVar("Found")
-
-
-@dataclass(frozen=True)
-class FamilyCounts:
-    """Families with at least one false verdict; `slower`: with at least one false `slower`.
-
-    `cases`: verdicts by outcome over all cases of all families.
-    """
-
-    families: int
-    false: int
-    slower: int
-    cases: Counter[Outcome]
-
-    def __add__(self, other: FamilyCounts) -> FamilyCounts:
-        return FamilyCounts(
-            self.families + other.families,
-            self.false + other.false,
-            self.slower + other.slower,
-            self.cases + other.cases,
-        )
 
 
 def has_enough_blocks(available: int, wanted: int, groups: int = 1) -> bool:
@@ -346,7 +199,7 @@ def draw_windows(rng: np.random.Generator, available: int, wanted: int, groups: 
     return (starts + np.arange(wanted)) % available
 
 
-def drawing_words(available: int, wanted: int, groups: int, sides: DrawnSides = AS_MEASURED) -> str:
+def drawing_words(available: int, wanted: int, groups: int, sides: str = AS_MEASURED) -> str:
     """How blocks are drawn, and from how many, for readers of the result."""
     source = f"from {available} recorded blocks"
     if sides == IN_ORDER:
@@ -360,60 +213,61 @@ def drawing_words(available: int, wanted: int, groups: int, sides: DrawnSides = 
     return f"{source}, with replacement: {wanted} are needed"
 
 
-@dataclass(frozen=True)
-class AaFamilies:
-    """Draws A/A families of `family` cases. `tossed anew`: which side of a drawn block is called
-    the base is left to chance (under A/A both are as good), which makes the null hypothesis exact;
-    without it a side that the recording favoured stays favoured. `in order of time`: consecutive
-    blocks, so that what lasts for several of them is there as it was."""
+def draw_family(
+    recorded: PairedBlocks, family: int, wanted: int, sides: str, rng: np.random.Generator
+) -> dict[str, list[BlockSummary]]:
+    """An A/A family of `family` cases, `wanted` blocks each; recorded cases serve several times
+    where they are fewer. `tossed anew`: which side of a drawn block is called the base is left to
+    chance (under A/A both are as good), which makes the null hypothesis exact; without it a side
+    that the recording favoured stays favoured. `in order of time`: consecutive blocks, so that
+    what lasts for several of them is there as it was."""
+    groups = -(-family // len(recorded.cases))
+    draw = draw_windows if sides == IN_ORDER else draw_blocks
+    numbers = draw(rng, recorded.blocks, wanted, groups)
+    tossed = rng.integers(0, 2 if sides == TOSSED else 1, numbers.shape)
+    drawn: dict[str, list[BlockSummary]] = {}
+    for group in range(groups):
+        order = list(zip(numbers[group].tolist(), tossed[group].tolist(), strict=True))
+        for name in recorded.cases[: family - len(drawn)]:
+            found = recorded.summaries[name]
+            drawn[f"{name} #{group}"] = [
+                exchanged(found[number]) if other else found[number] for number, other in order
+            ]
+    return drawn
 
-    recorded: PairedBlocks
-    family: int
-    design: Design
-    sides: DrawnSides = AS_MEASURED
-    judge: Judge = judge_family
 
-    @property
-    def groups(self) -> int:
-        """How often the recorded cases serve in one family."""
-        return math.ceil(self.family / len(self.recorded.cases))
+# keys of what is counted, beside one for each outcome of a case
+FAMILIES, FALSE, FALSE_SLOWER = "families", "false", "slower families"
 
-    @cached_property
-    def _exchanged(self) -> Summaries:
-        return {
-            name: tuple(exchanged_summary(s) for s in found)
-            for name, found in self.recorded.summaries.items()
-        }
 
-    def draw(self, rng: np.random.Generator) -> dict[str, list[BlockSummary]]:
-        """The blocks of one family's cases, as many as the last look needs."""
-        wanted = self.design.looks[-1]
-        draw = draw_windows if self.sides == IN_ORDER else draw_blocks
-        numbers = draw(rng, self.recorded.blocks, wanted, self.groups)
-        tossed = rng.integers(0, 2 if self.sides == TOSSED else 1, numbers.shape)
-        family: dict[str, list[BlockSummary]] = {}
-        for group in range(self.groups):
-            order = list(zip(numbers[group].tolist(), tossed[group].tolist(), strict=True))
-            for name in self.recorded.cases[: self.family - len(family)]:
-                sides = (self.recorded.summaries[name], self._exchanged[name])
-                family[f"{name} #{group}"] = [sides[side][number] for number, side in order]
-        return family
+def _count(
+    recorded: PairedBlocks,
+    design: Design,
+    family: int,
+    sides: str,
+    judge: Judge,
+    families: int,
+    seed: int,
+) -> Counter[str]:
+    """FAMILIES drawn, those with a FALSE verdict, those with a FALSE_SLOWER one, and the verdicts
+    of all cases by outcome."""
+    rng = np.random.default_rng(seed)
+    counts: Counter[str] = Counter({FAMILIES: families})
+    for _ in range(families):
+        drawn = draw_family(recorded, family, design.looks[-1], sides, rng)
+        # without a budget, time decides nothing
+        costs = Costs(0.0, dict.fromkeys(drawn, 0.0))
+        verdicts = judge_looks(drawn, design, costs, judge=judge)
+        outcomes = Counter(verdict.outcome.value for verdict in verdicts.values())
+        slower = outcomes[Outcome.SLOWER.value] > 0
+        counts.update(outcomes)
+        counts[FALSE_SLOWER] += slower
+        counts[FALSE] += slower or outcomes[Outcome.FASTER.value] > 0
+    return counts
 
-    def count(self, families: int, seed: int) -> FamilyCounts:
-        """Draws and judges that many families, one after the other."""
-        rng = np.random.default_rng(seed)
-        false = slower = 0
-        cases: Counter[Outcome] = Counter()
-        for _ in range(families):
-            family = self.draw(rng)
-            # without a budget, time decides nothing
-            costs = Costs(0.0, dict.fromkeys(family, 0.0))
-            verdicts = judge_in_turn(family, self.design, costs, judge=self.judge)
-            outcomes = Counter(verdict.outcome for verdict in verdicts.values())
-            false += bool(outcomes[Outcome.SLOWER] or outcomes[Outcome.FASTER])
-            slower += bool(outcomes[Outcome.SLOWER])
-            cases += outcomes
-        return FamilyCounts(families, false, slower, cases)
+
+# families that one call of a worker process draws
+CHUNK = 100
 
 
 def in_chunks(
@@ -439,87 +293,74 @@ def false_alarms(
     family: int,
     families: int,
     seed: int = 0,
-    sides: DrawnSides = AS_MEASURED,
+    sides: str = AS_MEASURED,
     jobs: int = 1,
     judge: Judge = judge_family,
-) -> FamilyCounts:
-    """How many of `families` A/A families of `family` cases get a false verdict."""
-    drawn = AaFamilies(recorded.summaries_only(), family, design, sides, judge)
-    counts = in_chunks(partial(_count, drawn), families, seed, jobs)
-    return sum(counts[1:], counts[0])
-
-
-def _count(drawn: AaFamilies, families: int, seed: int) -> FamilyCounts:
-    return drawn.count(families, seed)
+) -> Counter[str]:
+    """How many of `families` A/A families of `family` cases get a false verdict: see _count()."""
+    work = partial(_count, recorded, design, family, sides, judge)
+    return sum(in_chunks(work, families, seed, jobs), Counter())
 
 
 Array = NDArray[np.float64]
-SimulatedSides = tuple[Array, Array]
 Shape = tuple[int, int, int]
 # log seconds: between two processes of one program, and between neighbouring slices of one
-BETWEEN = 0.08
-WITHIN = 0.05
+BETWEEN, WITHIN = 0.08, 0.05
 
 
-def _plain(rng: np.random.Generator, shape: Shape, between: Array | None = None) -> SimulatedSides:
-    """Normal noise around each process's own level."""
+def _plain(rng: np.random.Generator, shape: Shape, between: Array | None = None) -> Array:
+    """Normal noise around each process's own level; base and new first."""
     cases, blocks, _ = shape
     if between is None:
         between = rng.normal(0, BETWEEN, (2, cases, blocks, 1))
-    slices = rng.normal(0, WITHIN, (2, *shape)) + between
-    return slices[0], slices[1]
+    return rng.normal(0, WITHIN, (2, *shape)) + between
 
 
-def drift(rng: np.random.Generator, shape: Shape) -> SimulatedSides:
+def drift(rng: np.random.Generator, shape: Shape) -> Array:
     """The whole machine wanders, for all cases alike, and moves on within a pair."""
     cases, blocks, pairs = shape
-    steps = rng.normal(0, 0.02, blocks * 2 * pairs)
-    machine = np.cumsum(steps).reshape(1, blocks, pairs, 2)
+    machine = np.cumsum(rng.normal(0, 0.02, blocks * 2 * pairs)).reshape(1, blocks, pairs, 2)
     new_first = rng.integers(0, 2, shape).astype(bool)
-    base, new = _plain(rng, shape)
     whole = np.broadcast_to(machine, (cases, blocks, pairs, 2))
     first, second = whole[..., 0], whole[..., 1]
-    return base + np.where(new_first, second, first), new + np.where(new_first, first, second)
+    order = np.stack([np.where(new_first, second, first), np.where(new_first, first, second)])
+    return _plain(rng, shape) + order
 
 
-def spikes(rng: np.random.Generator, shape: Shape) -> SimulatedSides:
+def spikes(rng: np.random.Generator, shape: Shape) -> Array:
     """One slice in eight takes up to four times as long."""
     sides = _plain(rng, shape)
     hit = rng.random((2, *shape)) < 1 / 8
-    extra = np.where(hit, rng.uniform(np.log(1.3), np.log(4), (2, *shape)), 0)
-    return sides[0] + extra[0], sides[1] + extra[1]
+    return sides + np.where(hit, rng.uniform(np.log(1.3), np.log(4), (2, *shape)), 0)
 
 
-def two_modes(rng: np.random.Generator, shape: Shape) -> SimulatedSides:
+def two_modes(rng: np.random.Generator, shape: Shape) -> Array:
     """A process in three is 15 % slower for its whole life: where its memory came to lie."""
     cases, blocks, _ = shape
     slow = np.where(rng.random((2, cases, blocks, 1)) < 1 / 3, np.log(1.15), 0)
     return _plain(rng, shape, slow + rng.normal(0, 0.02, slow.shape))
 
 
-def ties(rng: np.random.Generator, shape: Shape) -> SimulatedSides:
+def ties(rng: np.random.Generator, shape: Shape) -> Array:
     """A clock so coarse that many ratios are equal, and many are 1."""
-    base, new = _plain(rng, shape)
-    return np.round(base / 0.05) * 0.05, np.round(new / 0.05) * 0.05
+    return np.round(_plain(rng, shape) / 0.05) * 0.05
 
 
-def heavy_tails(rng: np.random.Generator, shape: Shape) -> SimulatedSides:
+def heavy_tails(rng: np.random.Generator, shape: Shape) -> Array:
     """Between processes and between slices: Student t with 1.5 degrees, no variance to speak of."""
     cases, blocks, _ = shape
     between = rng.standard_t(1.5, (2, cases, blocks, 1)) * BETWEEN / 2
     slices = between + rng.standard_t(1.5, (2, *shape)) * WITHIN / 2
     # no machine stalls for more than e^6 times an iteration
-    bounded = np.clip(slices, -6, 6)
-    return bounded[0], bounded[1]
+    return np.clip(slices, -6, 6)
 
 
-def shared_noise(rng: np.random.Generator, shape: Shape) -> SimulatedSides:
+def shared_noise(rng: np.random.Generator, shape: Shape) -> Array:
     """What makes a process slow does so for all of its cases: the family errs together or not."""
-    _, blocks, _ = shape
-    return _plain(rng, shape, rng.normal(0, BETWEEN, (2, 1, blocks, 1)))
+    return _plain(rng, shape, rng.normal(0, BETWEEN, (2, 1, shape[1], 1)))
 
 
-SCENARIOS: dict[str, Callable[[np.random.Generator, Shape], SimulatedSides]] = {
+SCENARIOS: dict[str, Callable[[np.random.Generator, Shape], Array]] = {
     "drift": drift,
     "spikes": spikes,
     "two modes": two_modes,
@@ -529,28 +370,28 @@ SCENARIOS: dict[str, Callable[[np.random.Generator, Shape], SimulatedSides]] = {
 }
 
 
-def simulate(
+def simulated_slices(
     scenario: str, *, cases: int, blocks: int, pairs: int = 8, seed: int = 0
-) -> PairedBlocks:
-    """A/A blocks of a scenario; cases are called `case 0`, `case 1`, ... and last around 10 ms.
-
-    A block costs a second and each case in it a quarter of one, as on a machine of two cores.
-    Raises ValueError on a scenario that there is none of.
-    """
-    if scenario not in SCENARIOS:
-        raise ValueError(f"scenario '{scenario}': must be one of {', '.join(SCENARIOS)}")
+) -> dict[str, list[Block]]:
+    """A/A blocks of a scenario; cases are called `case 0`, `case 1`, ... and last around 10 ms."""
     rng = np.random.default_rng([seed, list(SCENARIOS).index(scenario)])
     base, new = SCENARIOS[scenario](rng, (cases, blocks, pairs))
     levels = 0.01 * np.exp(rng.normal(0, 0.5, cases))
-    names = [f"case {number}" for number in range(cases)]
-    slices = {
-        name: [
-            Block(tuple((level * np.exp(b)).tolist()), tuple((level * np.exp(n)).tolist()))
-            for b, n in zip(base[at], new[at], strict=True)
+    return {
+        f"case {number}": [
+            Block((level * np.exp(b)).tolist(), (level * np.exp(n)).tolist())
+            for b, n in zip(base[number], new[number], strict=True)
         ]
-        for at, (name, level) in enumerate(zip(names, levels, strict=True))
+        for number, level in enumerate(levels)
     }
-    return from_slices(slices, Costs(1.0, dict.fromkeys(names, 0.25)))
+
+
+def simulate(scenario: str, *, cases: int, blocks: int, seed: int = 0) -> PairedBlocks:
+    """Summaries of simulated_slices(). A block costs a second and each case in it a quarter of one,
+    as on a machine of two cores."""
+    slices = simulated_slices(scenario, cases=cases, blocks=blocks, seed=seed)
+    summaries = {name: tuple(map(summarise, found)) for name, found in slices.items()}
+    return PairedBlocks(summaries, Costs(1.0, dict.fromkeys(summaries, 0.25)))
 
 
 FAMILIES_A_SIMULATION = 50
@@ -560,16 +401,15 @@ SPARE = 3
 
 def simulated_false_alarms(
     scenario: str, design: Design, *, family: int, families: int, seed: int, jobs: int = 1
-) -> tuple[FamilyCounts, int]:
+) -> tuple[Counter[str], int]:
     """False verdicts in `families` of `family` cases, and how many blocks were simulated in all."""
     work = partial(_count_simulated, scenario, design, family)
     counts = in_chunks(work, families, seed, jobs, FAMILIES_A_SIMULATION)
-    return sum(counts[1:], counts[0]), len(counts) * SPARE * design.looks[-1]
+    return sum(counts, Counter()), len(counts) * SPARE * design.looks[-1]
 
 
 def _count_simulated(
     scenario: str, design: Design, family: int, families: int, seed: int
-) -> FamilyCounts:
-    blocks = SPARE * design.looks[-1]
-    data = simulate(scenario, cases=family, blocks=blocks, seed=seed).summaries_only()
-    return AaFamilies(data, family, design).count(families, seed)
+) -> Counter[str]:
+    data = simulate(scenario, cases=family, blocks=SPARE * design.looks[-1], seed=seed)
+    return _count(data, design, family, AS_MEASURED, judge_family, families, seed)

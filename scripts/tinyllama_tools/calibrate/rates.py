@@ -5,28 +5,30 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from scipy.stats import binomtest
 
 from tinyllama_tools.calibrate.draws import (
     AS_MEASURED,
+    FALSE,
+    FALSE_SLOWER,
+    FAMILIES,
     FAMILIES_A_SIMULATION,
     IN_ORDER,
+    SCENARIOS,
     TOSSED,
-    DrawnSides,
-    FamilyCounts,
     Judge,
     PairedBlocks,
-    Share,
     Verdict,
     draw_blocks,
     drawing_words,
     false_alarms,
     has_enough_blocks,
     in_chunks,
-    judge_in_turn,
+    judge_looks,
     simulated_false_alarms,
 )
 from tinyllama_tools.compare.comparison import attributions, layers_by_size
@@ -41,6 +43,20 @@ HELD, BROKEN, NOT_SHOWN = "held", "broken", "not shown"
 IN_ALL = "in all"
 # what the names of rows of simulated data begin with
 SIMULATED = "simulated: "
+
+
+def share(count: int, trials: int) -> Json:
+    """`count` of at least one trial, with exact binomial intervals (Clopper and Pearson):
+    two-sided, and the one-sided upper bound that a rate has to stay below, both at 95 %."""
+    two_sided = binomtest(count, trials).proportion_ci(0.95)
+    below = binomtest(count, trials, alternative="less").proportion_ci(0.95)
+    return {
+        "count": count,
+        "trials": trials,
+        "share": count / trials,
+        "interval_95": [float(two_sided.low), float(two_sided.high)],
+        "upper_bound_95": float(below.high),
+    }
 
 
 @dataclass(frozen=True)
@@ -67,23 +83,26 @@ class Effort:
     seed: int
 
 
-def standing(share: Share, alpha: float, *, has_enough: bool = True) -> str:
+def standing(found: Json, alpha: float, *, has_enough: bool = True) -> str:
     """`held`: the upper bound is at most alpha. `broken`: the true rate is above it, as far as
     an interval of 95 % can say. `not shown`: too few families for either, or not enough blocks
     that they were drawn from."""
-    if share.interval[0] > alpha:
+    if found["interval_95"][0] > alpha:
         return BROKEN
-    return HELD if share.bound <= alpha and has_enough else NOT_SHOWN
+    return HELD if found["upper_bound_95"] <= alpha and has_enough else NOT_SHOWN
 
 
-def _row(name: str, counts: FamilyCounts, rule: Rule, cases: int, more: Json) -> Json:
+def _row(name: str, counts: Counter[str], rule: Rule, cases: int, more: Json) -> Json:
+    trials = counts[FAMILIES]
     return {
         "data": name,
         "cases": cases,
         "alpha": rule.alpha,
-        "false": Share(counts.false, counts.families).as_json(),
-        "slower": Share(counts.slower, counts.families).as_json(),
-        "verdicts": {outcome.value: count for outcome, count in counts.cases.items()},
+        "false": share(counts[FALSE], trials),
+        "slower": share(counts[FALSE_SLOWER], trials),
+        "verdicts": {
+            outcome.value: counts[outcome.value] for outcome in Outcome if counts[outcome.value]
+        },
         **more,
     }
 
@@ -94,7 +113,7 @@ def false_alarm_row(
     rule: Rule,
     effort: Effort,
     *,
-    sides: DrawnSides = AS_MEASURED,
+    sides: str = AS_MEASURED,
     judge: Judge = judge_family,
 ) -> Json:
     """One row of families drawn from `data`, held against the rule's alpha."""
@@ -109,26 +128,28 @@ def false_alarm_row(
         jobs=effort.jobs,
         judge=judge,
     )
-    groups = -(-effort.cases // len(data.cases))
-    needed = groups * design.looks[-1]
-    has_enough = has_enough_blocks(data.blocks, design.looks[-1], groups)
-    false = Share(counts.false, counts.families)
-    more = {
-        "sides": sides,
-        "blocks": data.blocks,
-        "blocks_needed": needed,
-        "drawing": drawing_words(data.blocks, design.looks[-1], groups, sides),
-        "standing": standing(false, rule.alpha, has_enough=has_enough),
+    groups, wanted = -(-effort.cases // len(data.cases)), design.looks[-1]
+    row = _row(name, counts, rule, effort.cases, {"sides": sides, "blocks": data.blocks})
+    has_enough = has_enough_blocks(data.blocks, wanted, groups)
+    return {
+        **row,
+        "blocks_needed": groups * wanted,
+        "drawing": drawing_words(data.blocks, wanted, groups, sides),
+        "standing": standing(row["false"], rule.alpha, has_enough=has_enough),
     }
-    return _row(name, counts, rule, effort.cases, more)
 
 
-def simulated_row(name: str, scenario: str, rule: Rule, effort: Effort) -> Json:
-    """One row of families of a scenario, sides as simulated."""
-    design = rule.design(effort.cases)
+def recorded_rows(name: str, data: PairedBlocks, rule: Rule, effort: Effort) -> list[Json]:
+    """Blocks drawn anywhere, with the sides as measured and tossed anew, and in order of time."""
+    ways = (AS_MEASURED, TOSSED, IN_ORDER)
+    return [false_alarm_row(name, data, rule, effort, sides=sides) for sides in ways]
+
+
+def simulated_row(scenario: str, rule: Rule, effort: Effort) -> Json:
+    """Families of a scenario, sides as simulated."""
     counts, blocks = simulated_false_alarms(
         scenario,
-        design,
+        rule.design(effort.cases),
         family=effort.cases,
         families=effort.families,
         seed=effort.seed,
@@ -139,125 +160,39 @@ def simulated_row(name: str, scenario: str, rule: Rule, effort: Effort) -> Json:
         "blocks": blocks,
         "blocks_needed": blocks,
         "drawing": f"a simulation for every {FAMILIES_A_SIMULATION} families at most",
-        "standing": standing(Share(counts.false, counts.families), rule.alpha),
     }
-    return _row(name, counts, rule, effort.cases, more)
+    row = _row(SIMULATED + scenario, counts, rule, effort.cases, more)
+    return {**row, "standing": standing(row["false"], rule.alpha)}
+
+
+def simulated_rows(rule: Rule, effort: Effort) -> list[Json]:
+    """False alarms of every scenario, and of all of them together."""
+    each = replace(effort, families=math.ceil(effort.families / len(SCENARIOS)))
+    rows = [simulated_row(name, rule, each) for name in SCENARIOS]
+    return [*rows, rows_together(SIMULATED + "all of these", rows)]
 
 
 def rows_together(name: str, rows: Sequence[Json]) -> Json:
     """Several rows as one. Each of them alone has too few families to show anything but that the
     rate is broken, so they are held together against what is allowed."""
-    false = _sum(rows, "false")
-    verdicts = Counter[str]()
     for row in rows:
-        verdicts.update(row["verdicts"])
         if row["standing"] == NOT_SHOWN:
             row["standing"] = IN_ALL
+
+    def sum_of(key: str) -> Json:
+        return share(*(sum(row[key][what] for row in rows) for what in ("count", "trials")))
+
+    false = sum_of("false")
     return {
         **rows[0],
         "data": name,
         "blocks": sum(row["blocks"] for row in rows),
         "blocks_needed": sum(row["blocks_needed"] for row in rows),
-        "false": false.as_json(),
-        "slower": _sum(rows, "slower").as_json(),
-        "verdicts": dict(verdicts),
+        "false": false,
+        "slower": sum_of("slower"),
+        "verdicts": dict(sum((Counter(row["verdicts"]) for row in rows), Counter())),
         "standing": standing(false, rows[0]["alpha"]),
     }
-
-
-def _sum(rows: Sequence[Json], what: str) -> Share:
-    return Share(sum(r[what]["count"] for r in rows), sum(r[what]["trials"] for r in rows))
-
-
-def recorded_rows(name: str, data: PairedBlocks, rule: Rule, effort: Effort) -> list[Json]:
-    """Blocks drawn anywhere, with the sides as measured and tossed anew, and in order of time."""
-    return [
-        false_alarm_row(name, data, rule, effort, sides=sides)
-        for sides in (AS_MEASURED, TOSSED, IN_ORDER)
-    ]
-
-
-@dataclass(frozen=True)
-class Detections:
-    """Tries at one slowdown of one case, each with as much time as it wanted, up to `budget`
-    seconds."""
-
-    case: str
-    verdicts: tuple[Verdict, ...]
-    budget: float
-
-    def share(self, outcome: Outcome) -> Share:
-        """How many tries ended so within the budget."""
-        return Share(sum(v.outcome is outcome for v in self.verdicts), len(self.verdicts))
-
-    def found_within(self, seconds: float) -> Share:
-        """How many were called `slower` after at most that long."""
-        found = (v.outcome is Outcome.SLOWER and v.seconds <= seconds for v in self.verdicts)
-        return Share(sum(found), len(self.verdicts))
-
-    def seconds_until(self, quantile: float) -> float | None:
-        """Seconds after which this share of all tries was called `slower`; None: never so many."""
-        times = sorted(v.seconds for v in self.verdicts if v.outcome is Outcome.SLOWER)
-        needed = int(np.ceil(quantile * len(self.verdicts)))
-        return times[needed - 1] if 0 < needed <= len(times) else None
-
-
-def together(several: Sequence[Detections]) -> Detections:
-    """All tries of several cases as one."""
-    verdicts = tuple(v for one in several for v in one.verdicts)
-    return Detections("all cases", verdicts, several[0].budget)
-
-
-@dataclass(frozen=True)
-class OneSlowCase:
-    """Draws families in which `case` has its blocks from `slowed`, all others from `quiet`."""
-
-    quiet: PairedBlocks
-    slowed: PairedBlocks
-    case: str
-    design: Design
-    budget: float
-
-    def tries(self, count: int, seed: int) -> list[Verdict]:
-        """The verdict of the slow case in that many families."""
-        rng = np.random.default_rng(seed)
-        wanted = self.design.looks[-1]
-        found: list[Verdict] = []
-        for _ in range(count):
-            quiet = draw_blocks(rng, self.quiet.blocks, wanted, 1)[0].tolist()
-            slow = draw_blocks(rng, self.slowed.blocks, wanted, 1)[0].tolist()
-            family = {n: [values[i] for i in quiet] for n, values in self.quiet.summaries.items()}
-            family[self.case] = [self.slowed.summaries[self.case][i] for i in slow]
-            verdicts = judge_in_turn(family, self.design, self.quiet.costs, budget=self.budget)
-            found.append(verdicts[self.case])
-        return found
-
-
-def detections(
-    quiet: PairedBlocks,
-    slowed: PairedBlocks,
-    case: str,
-    design: Design,
-    *,
-    budget: float,
-    tries: int,
-    seed: int = 0,
-    jobs: int = 1,
-) -> Detections:
-    """`tries` families in which `case` is slow; `budget` in seconds.
-
-    Raises ValueError where one of the recordings lacks the case.
-    """
-    for recording in (quiet, slowed):
-        if case not in recording.summaries:
-            raise ValueError(f"{case}: not in a recording, which has {', '.join(recording.cases)}")
-    one = OneSlowCase(quiet.summaries_only(), slowed.summaries_only(), case, design, budget)
-    chunks = in_chunks(partial(_tries, one), tries, seed, jobs)
-    return Detections(case, tuple(v for chunk in chunks for v in chunk), budget)
-
-
-def _tries(one: OneSlowCase, count: int, seed: int) -> list[Verdict]:
-    return one.tries(count, seed)
 
 
 SLOWDOWNS = (0.02, 0.05, 0.10)
@@ -267,48 +202,74 @@ BUDGETS = {0.10: FIVE_MINUTES}
 ARITHMETICAL, INJECTED = "arithmetical", "injected"
 
 
-def _numbers(found: Detections) -> Json:
-    """Of one case, or of all together."""
+def detections(
+    quiet: PairedBlocks,
+    slowed: PairedBlocks,
+    case: str,
+    design: Design,
+    budget: float,
+    count: int,
+    seed: int,
+) -> list[Verdict]:
+    """Verdicts of `case` in `count` families in which it has its blocks from `slowed` and all
+    others have theirs from `quiet`; each takes `budget` seconds at most."""
+    rng = np.random.default_rng(seed)
+    wanted = design.looks[-1]
+    found: list[Verdict] = []
+    for _ in range(count):
+        others = draw_blocks(rng, quiet.blocks, wanted, 1)[0].tolist()
+        own = draw_blocks(rng, slowed.blocks, wanted, 1)[0].tolist()
+        family = {name: [blocks[i] for i in others] for name, blocks in quiet.summaries.items()}
+        family[case] = [slowed.summaries[case][i] for i in own]
+        found.append(judge_looks(family, design, quiet.costs, budget=budget)[case])
+    return found
+
+
+def detection_numbers(case: str, verdicts: Sequence[Verdict]) -> Json:
+    """Of one case, or of all together. `..._seconds`: after which that share of all tries was
+    called `slower`; None: never so many."""
+    times = sorted(v.seconds for v in verdicts if v.outcome is Outcome.SLOWER)
+
+    def of(outcome: Outcome) -> Json:
+        return share(sum(v.outcome is outcome for v in verdicts), len(verdicts))
+
+    def within(seconds: float) -> Json:
+        return share(sum(time <= seconds for time in times), len(verdicts))
+
+    def until(quantile: float) -> float | None:
+        needed = math.ceil(quantile * len(verdicts))
+        return times[needed - 1] if needed <= len(times) else None
+
     return {
-        "case": found.case,
-        "found": found.share(Outcome.SLOWER).as_json(),
-        "found_in_5_minutes": found.found_within(FIVE_MINUTES).as_json(),
-        "found_in_10_minutes": found.found_within(TEN_MINUTES).as_json(),
-        "unclear": found.share(Outcome.UNCLEAR).as_json(),
-        "same": found.share(Outcome.SAME).as_json(),
-        "faster": found.share(Outcome.FASTER).as_json(),
-        "median_seconds": found.seconds_until(0.5),
-        "seconds_for_95_percent": found.seconds_until(0.95),
+        "case": case,
+        "found": of(Outcome.SLOWER),
+        "found_in_5_minutes": within(FIVE_MINUTES),
+        "found_in_10_minutes": within(TEN_MINUTES),
+        "unclear": of(Outcome.UNCLEAR),
+        "same": of(Outcome.SAME),
+        "faster": of(Outcome.FASTER),
+        "median_seconds": until(0.5),
+        "seconds_for_95_percent": until(0.95),
     }
-
-
-def true_change(slowed: PairedBlocks, case: str) -> float:
-    """By how much the case became slower, as a fraction, over all blocks of the recording."""
-    return math.expm1(hodges_lehmann([s.log_ratio for s in slowed.summaries[case]]))
 
 
 def detection_row(
     quiet: PairedBlocks, slowed: PairedBlocks, slowdown: float, how: str, rule: Rule, effort: Effort
 ) -> Json:
-    """Every case that both recordings have, slow in turn. `slowdown`: as asked for."""
+    """Every case that both recordings have, slow one after the other. `slowdown`: as asked for.
+
+    Raises ValueError where they have none in common.
+    """
     design, budget = rule.design(len(quiet.cases)), BUDGETS.get(slowdown, TEN_MINUTES)
-    blocks = min(quiet.blocks, slowed.blocks)
     cases = [name for name in quiet.cases if name in slowed.summaries]
     if not cases:
         raise ValueError("the slowed recording has none of the quiet recording's cases")
-    each = [
-        detections(
-            quiet,
-            slowed,
-            name,
-            design,
-            budget=budget,
-            tries=effort.tries,
-            seed=effort.seed + number,
-            jobs=effort.jobs,
-        )
-        for number, name in enumerate(cases)
-    ]
+    verdicts: dict[str, list[Verdict]] = {}
+    for number, name in enumerate(cases):
+        work = partial(detections, quiet, slowed, name, design, budget)
+        chunks = in_chunks(work, effort.tries, effort.seed + number, effort.jobs)
+        verdicts[name] = [verdict for chunk in chunks for verdict in chunk]
+    blocks, wanted = min(quiet.blocks, slowed.blocks), design.looks[-1]
     return {
         "slowdown": slowdown,
         "how": how,
@@ -317,14 +278,20 @@ def detection_row(
         "looks": list(design.looks),
         "budget_seconds": budget,
         "blocks": [quiet.blocks, slowed.blocks],
-        "blocks_needed": design.looks[-1],
-        "is_shown": has_enough_blocks(blocks, design.looks[-1]),
-        "drawing": drawing_words(blocks, design.looks[-1], 1),
-        "all": _numbers(together(each)),
+        "blocks_needed": wanted,
+        "is_shown": has_enough_blocks(blocks, wanted),
+        "drawing": drawing_words(blocks, wanted, 1),
+        "all": detection_numbers("all cases", [v for found in verdicts.values() for v in found]),
         "cases": [
-            {**_numbers(found), "true_change": true_change(slowed, found.case)} for found in each
+            {**detection_numbers(name, found), "true_change": true_change(slowed, name)}
+            for name, found in verdicts.items()
         ],
     }
+
+
+def true_change(slowed: PairedBlocks, case: str) -> float:
+    """By how much the case became slower, as a fraction, over all blocks of the recording."""
+    return math.expm1(hodges_lehmann([s.log_ratio for s in slowed.summaries[case]]))
 
 
 def detection_rows(
@@ -332,17 +299,16 @@ def detection_rows(
 ) -> list[Json]:
     """Slowdowns of 2, 5 and 10 %; and 2 % with a margin of 1 %, since a change within the margin is
     not called `slower` whatever the data. `injected`: recordings by slowdown."""
-    small = Rule(rule.alpha, 0.01, rule.looks)
-    asked = [(x, rule) for x in SLOWDOWNS]
-    if rule.margin > small.margin:
-        asked.insert(1, (SLOWDOWNS[0], small))
+    asked = [(slowdown, rule) for slowdown in SLOWDOWNS]
+    if rule.margin > 0.01:
+        asked.insert(1, (SLOWDOWNS[0], replace(rule, margin=0.01)))
     rows: list[Json] = []
     for slowdown, own in asked:
         # the same blocks may stand on both sides of a draw: they are of different cases
-        arithmetical = quiet.slowed(slowdown)
-        rows.append(detection_row(quiet, arithmetical, slowdown, ARITHMETICAL, own, effort))
+        data = {ARITHMETICAL: quiet.slowed(slowdown)}
         if slowdown in injected:
-            rows.append(detection_row(quiet, injected[slowdown], slowdown, INJECTED, own, effort))
+            data[INJECTED] = injected[slowdown]
+        rows += [detection_row(quiet, d, slowdown, how, own, effort) for how, d in data.items()]
     return rows
 
 
@@ -352,113 +318,58 @@ WHOLE_STEP = "full_step"
 NOBODY = "nobody"
 
 
-@dataclass(frozen=True)
-class Blame:
-    """One try: whether the whole was called `slower`, and the component it was attributed to."""
-
-    found: bool
-    culprit: str
-
-
-@dataclass(frozen=True)
-class AttributionRate:
-    """`part`: the component that was slowed. `change`: of the whole, as a fraction, over all blocks
-    of the recording, which has `blocks`; a try wants up to `blocks_needed`."""
-
-    part: str
-    change: float
-    blames: tuple[Blame, ...]
-    drawing: str
-    blocks: int
-    blocks_needed: int
-
-    @property
-    def found(self) -> Share:
-        """Tries in which the whole was called `slower`."""
-        return Share(sum(blame.found for blame in self.blames), len(self.blames))
-
-    @property
-    def attributed(self) -> Share:
-        """Of all tries, those in which it was, and was attributed to the slowed part."""
-        right = sum(blame.found and blame.culprit == self.part for blame in self.blames)
-        return Share(right, len(self.blames))
-
-    @property
-    def culprits(self) -> Counter[str]:
-        """To whom it was attributed where it was found."""
-        return Counter(blame.culprit for blame in self.blames if blame.found)
-
-
 def component_of(case: str) -> str:
     """`ffn` of ffn/forward_backward/...; the name itself where it is not of that form."""
     name = parse_case_name(case)
     return name.component if name else case
 
 
-def whole_of(cases: Mapping[str, object]) -> str:
+def whole_of(blocks: PairedBlocks) -> str:
     """The name of the full step among the cases; ValueError where there is none, or several."""
-    found = [name for name in cases if component_of(name) == WHOLE_STEP]
+    found = [name for name in blocks.cases if component_of(name) == WHOLE_STEP]
     if len(found) != 1:
         raise ValueError(f"{len(found)} cases of {WHOLE_STEP} in the recording: must be one")
     return found[0]
 
 
-@dataclass(frozen=True)
-class BlameTries:
-    """Draws whole blocks of the slowed recording."""
-
-    slowed: PairedBlocks
-    design: Design
-    budget: float
-
-    def tries(self, count: int, seed: int) -> list[Blame]:
-        """One after the other."""
-        rng = np.random.default_rng(seed)
-        whole, layers = whole_of(self.slowed.summaries), layers_by_size()
-        found: list[Blame] = []
-        for _ in range(count):
-            wanted = self.design.looks[-1]
-            numbers = draw_blocks(rng, self.slowed.blocks, wanted, 1)[0].tolist()
-            family = {n: [s[i] for i in numbers] for n, s in self.slowed.summaries.items()}
-            verdicts = judge_in_turn(family, self.design, self.slowed.costs, budget=self.budget)
-            taken = {
-                name: blocks[: verdicts[name].blocks]
-                for name, blocks in family.items()
-                if component_of(name) not in OTHER_WHOLES
-            }
-            attribution = attributions(taken, layers).get(whole)
-            culprit = component_of(attribution.culprit or NOBODY) if attribution else NOBODY
-            found.append(Blame(verdicts[whole].outcome is Outcome.SLOWER, culprit))
-        return found
+def culprits(
+    slowed: PairedBlocks, design: Design, budget: float, count: int, seed: int
+) -> list[str | None]:
+    """Of each of `count` draws of whole blocks: the component that a slower full step was
+    attributed to, NOBODY for none; None where the step was not called `slower`."""
+    rng = np.random.default_rng(seed)
+    whole, layers = whole_of(slowed), layers_by_size()
+    found: list[str | None] = []
+    for _ in range(count):
+        numbers = draw_blocks(rng, slowed.blocks, design.looks[-1], 1)[0].tolist()
+        family = {n: [s[i] for i in numbers] for n, s in slowed.summaries.items()}
+        verdicts = judge_looks(family, design, slowed.costs, budget=budget)
+        taken = {
+            name: blocks[: verdicts[name].blocks]
+            for name, blocks in family.items()
+            if component_of(name) not in OTHER_WHOLES
+        }
+        attribution = attributions(taken, layers).get(whole)
+        culprit = component_of(attribution.culprit or NOBODY) if attribution else NOBODY
+        found.append(culprit if verdicts[whole].outcome is Outcome.SLOWER else None)
+    return found
 
 
-def attribution_rate(
-    slowed: PairedBlocks,
-    part: str,
-    design: Design,
-    *,
-    budget: float,
-    tries: int,
-    seed: int = 0,
-    jobs: int = 1,
-) -> AttributionRate:
-    """`slowed`: blocks in which the new side was slowed inside `part`; `budget` in seconds.
-
-    Raises ValueError where the recording has no full step.
-    """
-    whole = whole_of(slowed.summaries)
-    drawn = BlameTries(slowed.summaries_only(), design, budget)
-    chunks = in_chunks(partial(_attribution_tries, drawn), tries, seed, jobs)
-    logs = [summary.log_ratio for summary in slowed.summaries[whole]]
-    return AttributionRate(
-        part,
-        float(np.expm1(np.median(logs))),
-        tuple(blame for chunk in chunks for blame in chunk),
-        drawing_words(slowed.blocks, design.looks[-1], 1),
-        slowed.blocks,
-        design.looks[-1],
-    )
-
-
-def _attribution_tries(drawn: BlameTries, count: int, seed: int) -> list[Blame]:
-    return drawn.tries(count, seed)
+def attribution_row(slowed: PairedBlocks, part: str, design: Design, effort: Effort) -> Json:
+    """`slowed`: blocks in which the new side was slowed inside `part`. `change`: of the whole, as a
+    fraction, over all blocks. Raises ValueError where the recording has no full step."""
+    whole, wanted = whole_of(slowed), design.looks[-1]
+    work = partial(culprits, slowed, design, TEN_MINUTES)
+    chunks = in_chunks(work, effort.tries, effort.seed, effort.jobs)
+    blamed = Counter(name for chunk in chunks for name in chunk if name is not None)
+    return {
+        "part": part,
+        "change": math.expm1(np.median([s.log_ratio for s in slowed.summaries[whole]])),
+        "drawing": drawing_words(slowed.blocks, wanted, 1),
+        "found": share(blamed.total(), effort.tries),
+        "attributed": share(blamed[part], effort.tries),
+        "culprits": dict(blamed),
+        "blocks": slowed.blocks,
+        "blocks_needed": wanted,
+        "is_shown": has_enough_blocks(slowed.blocks, wanted),
+    }

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
 
-from tinyllama_tools.calibrate.draws import Costs, PairedBlocks, from_slices, joined
+from tinyllama_tools.calibrate.draws import Costs, PairedBlocks, joined
 from tinyllama_tools.compare.blocks import (
     SIDES,
     BothReady,
@@ -21,53 +20,28 @@ from tinyllama_tools.compare.blocks import (
     CaseFailure,
     CaseRecord,
     Interleaved,
-    Measured,
     Measurer,
-    Opened,
     Side,
     SliceEffort,
 )
 from tinyllama_tools.compare.options import add_options, is_chosen, program_arguments, settings_of
 from tinyllama_tools.compare.recording import (
-    KIND,
-    SCHEMA_VERSION,
     Recording,
     RecordingHeader,
     RecordingWriter,
     read_recording,
 )
-from tinyllama_tools.compare.served_process import (
-    Greeting,
-    ProcessLostError,
-    ServedProgram,
-)
+from tinyllama_tools.compare.served_process import ProcessLostError, ServedProgram
 from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.data.publish import published_context
+from tinyllama_tools.data.machine import nameless_context
+from tinyllama_tools.stats.looks import summarise
 
-MOST_FRACTION = 10.0
+Say = Callable[[str], None]
 
 
 def slow_arguments(slowdown: Mapping[str, float]) -> tuple[str, ...]:
     """Options of the program for fractions by expression; the expression finds names of cases."""
     return tuple(f"--slow={pattern}={fraction:.6g}" for pattern, fraction in slowdown.items())
-
-
-def parse_slowdown(text: str) -> dict[str, float]:
-    """`^ffn/=0.05`. Raises ValueError naming what is wrong."""
-    pattern, separator, number = text.rpartition("=")
-    try:
-        fraction = float(number)
-    except ValueError:
-        fraction = 0.0
-    if not separator or not 0 < fraction <= MOST_FRACTION:
-        allowed = f"REGEX=FRACTION with a fraction above 0, at most {MOST_FRACTION:g}"
-        raise ValueError(f"'{text}': must be {allowed}, such as ^ffn/=0.05")
-    return {pattern: fraction}
-
-
-QUIET = "quiet"
-Say = Callable[[str], None]
-Greetings = dict[Side, Greeting]
 
 
 @dataclass(frozen=True)
@@ -81,84 +55,59 @@ class WhatToRecord:
     slowdown: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class HowLong:
-    """`seconds` of measuring, `blocks` at the most; a block that was begun is finished."""
-
-    seconds: float
-    blocks: int | None = None
-
-
 def recording_paths(folder: Path, kind: str) -> list[Path]:
     """What was recorded of a kind so far, oldest first; half-written ones included."""
     found = [p for p in folder.glob("*.jsonl") if re.fullmatch(rf"{kind}_\d{{4}}\.jsonl", p.name)]
     return sorted(found)
 
 
-def next_path(folder: Path, kind: str) -> Path:
-    """The file that the next recording of a kind goes to."""
-    numbers = [int(path.stem[-4:]) for path in recording_paths(folder, kind)]
-    return folder / f"{kind}_{max(numbers, default=0) + 1:04d}.jsonl"
-
-
-class _CasesLeft:
-    """Which cases are still worth a try: `compare run` gives up the same ones."""
-
-    def __init__(self, cases: Sequence[str], say: Say) -> None:
-        self.cases = list(cases)
-        self._records = {name: CaseRecord(name) for name in cases}
-        self._say = say
-
-    def note(self, item: Measured | Opened) -> None:
-        """Whatever became of a case."""
-        self._records[item.case].add(item)
-        if isinstance(item, CaseFailure):
-            self._say(f"{item.case} failed on the {item.side.value} side: {item.reason}")
-        self._leave_out()
-
-    def end_of_openings(self) -> None:
-        """A case that a side could not open before any timing is not timed."""
-        for record in self._records.values():
-            record.end_of_openings()
-        self._leave_out()
-
-    def _leave_out(self) -> None:
-        for case in [name for name in self.cases if self._records[name].given_up]:
-            self.cases.remove(case)
-            self._say(f"{case} is left out of the recording")
-
-
 def record_blocks(
     measurer: Measurer,
     cases: Sequence[str],
     writer: RecordingWriter,
-    how_long: HowLong,
+    seconds: float,
+    most: int | None = None,
     *,
     say: Say,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Measures block after block into the file until the time is used up; the number of blocks.
+    """Measures block after block into the file until `seconds` are used up, or `most` blocks are
+    there; their number. A block that was begun is finished; the proofs before the first one do not
+    count. A case that `compare run` would give up is left out.
 
-    The proofs before the first block do not count. Raises BadInputError where no case is left.
+    Raises BadInputError where no case is left.
     """
-    left, index = _CasesLeft(cases, say), 0
+    records = {name: CaseRecord(name) for name in cases}
+
+    def leave_out() -> None:
+        for name in [name for name, record in records.items() if record.given_up]:
+            del records[name]
+            say(f"{name} is left out of the recording")
+
     say(f"proving {len(cases)} cases on both sides")
     for opened in measurer.open_once(list(cases), verify=True):
         writer.add(opened)
-        left.note(opened)
-    left.end_of_openings()
-    started = clock()
-    while clock() - started < how_long.seconds and index != how_long.blocks:
-        if not left.cases:
+        records[opened.case].add(opened)
+        if isinstance(opened, CaseFailure):
+            say(f"{opened.case} failed on the {opened.side.value} side: {opened.reason}")
+    for record in records.values():
+        record.end_of_openings()
+    leave_out()
+    started, index = clock(), 0
+    while clock() - started < seconds and index != most:
+        if not records:
             raise BadInputError("every case was skipped or failed: nothing to record")
         index += 1
-        for item in measurer.measure(index, list(left.cases)):
+        for item in measurer.measure(index, list(records)):
             if isinstance(item, BothReady):
                 continue
             writer.add(item)
-            left.note(item)
+            records[item.case].add(item)
+            if isinstance(item, CaseFailure):
+                say(f"{item.case} failed on the {item.side.value} side: {item.reason}")
+        leave_out()
         spent = clock() - started
-        say(f"block {index}, {spent / 60:.1f} of {how_long.seconds / 60:.1f} minutes")
+        say(f"block {index}, {spent / 60:.1f} of {seconds / 60:.1f} minutes")
     return index
 
 
@@ -169,53 +118,52 @@ def run_settings(options: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(["--base", "", "--new", "", *options])
 
 
-def _greeted(what: WhatToRecord, effort: SliceEffort, seed: int) -> tuple[Interleaved, Greetings]:
-    """Both sides, known to stay resident."""
-    shared = program_arguments(what.settings)
-    arguments = {Side.BASE: shared, Side.NEW: (*shared, *slow_arguments(what.slowdown))}
-    programs = {side: ServedProgram(side.value, what.program, arguments[side]) for side in SIDES}
-    measurer = Interleaved(programs, effort, seed)
-    try:
-        return measurer, measurer.greet()
-    except ProcessLostError as error:
-        raise BadInputError(f"{what.program} cannot be recorded: {error}") from error
-
-
-def record(what: WhatToRecord, folder: Path, how_long: HowLong, seed: int, *, say: Say) -> Path:
+def record(
+    what: WhatToRecord,
+    folder: Path,
+    seconds: float,
+    seed: int,
+    *,
+    most: int | None = None,
+    say: Say,
+) -> Path:
     """Records one file and returns its path; an interrupt leaves all that was measured in it.
 
-    Raises BadInputError where the program cannot take turns or has no such case.
+    Raises BadInputError where the program cannot be served or has no such case.
     """
-    path, settings = next_path(folder, what.kind), what.settings
-    # another seed for every file, so that a continued recording does not repeat its orders
-    own_seed = seed + int(path.stem[-4:])
+    numbers = [int(path.stem[-4:]) for path in recording_paths(folder, what.kind)]
+    number = max(numbers, default=0) + 1
+    path, settings = folder / f"{what.kind}_{number:04d}.jsonl", what.settings
+    shared, slow = program_arguments(settings), slow_arguments(what.slowdown)
+    arguments = {Side.BASE: shared, Side.NEW: (*shared, *slow)}
+    programs = {side: ServedProgram(side.value, what.program, arguments[side]) for side in SIDES}
     effort = SliceEffort(settings.pairs, settings.slice, settings.limit)
-    measurer, greetings = _greeted(what, effort, own_seed)
+    # another seed for every file, so that a continued recording does not repeat its orders
+    measurer = Interleaved(programs, effort, seed + number)
+    try:
+        greetings = measurer.greet()
+    except ProcessLostError as error:
+        raise BadInputError(f"{what.program} cannot be recorded: {error}") from error
     cases = [name for name in greetings[Side.BASE].cases if is_chosen(name, settings)]
     if not cases:
         message = "the program has no case of these axes and this filter"
-        raise BadInputError(f"{' '.join(program_arguments(settings))}: {message}")
-    words = " ".join(slow_arguments(what.slowdown))
+        raise BadInputError(f"{' '.join(shared)}: {message}")
     header = RecordingHeader(
         base=str(what.program.name),
-        new=f"{what.program.name} {words}".strip(),
+        new=" ".join([what.program.name, *slow]),
         method=measurer.method,
         pairs=effort.pairs,
         slice_seconds=effort.slice_seconds,
-        seed=own_seed,
+        seed=seed + number,
         started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        base_context=greetings[Side.BASE].context,
-        new_context=greetings[Side.NEW].context,
+        base_context=nameless_context(greetings[Side.BASE].context),
+        new_context=nameless_context(greetings[Side.NEW].context),
         settings={**settings_of(settings), "new_slow": dict(what.slowdown)},
     )
     with RecordingWriter(path, header) as writer:
-        blocks = record_blocks(measurer, cases, writer, how_long, say=say)
+        blocks = record_blocks(measurer, cases, writer, seconds, most, say=say)
     say(f"{blocks} blocks of {len(cases)} cases in {path}")
     return path
-
-
-# of published seconds: at most a half of a hundredth of a percent off, far below any scatter
-PUBLISHED_DIGITS = 5
 
 
 @dataclass(frozen=True)
@@ -242,9 +190,8 @@ def costs_of(blocks: Sequence[CaseBlock]) -> Costs:
             first.append((item.case, item.at - before.at))
     cases = {name: float(np.median(found)) for name, found in between.items()}
     # a case that always came first has the block's own time in its cost
-    names = {item.case for item in blocks}
     known = float(np.median(list(cases.values()))) if cases else 0.0
-    cases |= dict.fromkeys(names - set(cases), known)
+    cases = {item.case: known for item in blocks} | cases
     own = [max(0.0, seconds - cases[name]) for name, seconds in first]
     block = float(np.median(own)) if own else 0.0
     opening = max(0.0, blocks[0].at - block - cases[blocks[0].case])
@@ -257,40 +204,33 @@ def whole_blocks(recording: Recording) -> tuple[dict[str, list[CaseBlock]], int]
     A case that was measured in less than half of the blocks (skipped, or closed after failures) is
     left out instead of the blocks.
     """
-    indices = sorted({item.index for item in recording.case_blocks})
-    counts: dict[str, int] = {}
-    for item in recording.case_blocks:
-        counts[item.case] = counts.get(item.case, 0) + 1
-    cases = [name for name, count in counts.items() if 2 * count >= len(indices)]
     found = {(item.index, item.case): item for item in recording.case_blocks}
+    indices = sorted({index for index, _ in found})
+    names = sorted({name for _, name in found})
+    cases = [n for n in names if 2 * sum((i, n) in found for i in indices) >= len(indices)]
     whole = [i for i in indices if all((i, name) in found for name in cases)]
-    by_case = {name: [found[(i, name)] for i in whole] for name in sorted(cases)}
+    by_case = {name: [found[(i, name)] for i in whole] for name in cases}
     return by_case, len(indices) - len(whole)
 
 
-def _one(path: Path) -> tuple[Recording, PairedBlocks, int] | None:
-    """None for a recording that was cut off before its first whole block."""
-    recording = read_recording(path)
-    by_case, left_out = whole_blocks(recording)
-    if not by_case or not next(iter(by_case.values())):
-        return None
-    slices = {name: [item.block for item in items] for name, items in by_case.items()}
-    return recording, from_slices(slices, costs_of(recording.case_blocks)), left_out
+def blocks_recorded(folder: Path, kind: str) -> int:
+    """Whole blocks of a kind so far."""
+    recordings = map(read_recording, recording_paths(folder, kind))
+    return sum(len(next(iter(whole_blocks(r)[0].values()), [])) for r in recordings)
 
 
 def _conditions(header: RecordingHeader) -> dict[str, object]:
     """What two recordings must share for their blocks to be of one machine and one measurement."""
     found: dict[str, object] = {}
-    for side, context in (("base", header.base_context), ("new", header.new_context)):
+    sides = (("base", header.base, header.base_context), ("new", header.new, header.new_context))
+    for side, name, context in sides:
         found[f"{side}_context.device.name"] = context.get("device", {}).get("name")
         found[f"{side}_context.threads"] = context.get("threads")
         # the name of a side ends with what its environment adds; settings may be empty
-        words = (header.base if side == "base" else header.new).split()[1:]
-        added = header.settings.get(f"{side}_environment") or {}
-        named = {f"{name}={value}" for name, value in added.items()}
-        found[f"{side}_environment"] = sorted(named | {word for word in words if "=" in word})
-    found |= {name: getattr(header, name) for name in ("pairs", "slice_seconds", "method")}
-    return found
+        added = (header.settings.get(f"{side}_environment") or {}).items()
+        named = {word for word in name.split()[1:] if "=" in word}
+        found[f"{side}_environment"] = sorted(named | {f"{key}={value}" for key, value in added})
+    return found | {name: getattr(header, name) for name in ("pairs", "slice_seconds", "method")}
 
 
 def _check_alike(headers: Sequence[tuple[Path, RecordingHeader]]) -> None:
@@ -306,46 +246,34 @@ def _check_alike(headers: Sequence[tuple[Path, RecordingHeader]]) -> None:
 
 
 def read_recordings(paths: Iterable[Path]) -> Recorded:
-    """The files in the order of their start, as one recording.
+    """The files in the order of their start, as one recording; one that was cut off before its
+    first whole block is passed over.
 
     Raises BadInputError where there is none, one cannot be read, they were not made alike, or have
     no case in common.
     """
-    read = [(path, one) for path, one in ((path, _one(path)) for path in paths) if one is not None]
-    read.sort(key=lambda item: item[1][0].header.started)
-    found = [one for _, one in read]
-    if not found:
+    read = [(path, read_recording(path)) for path in paths]
+    read.sort(key=lambda item: item[1].header.started)
+    headers: list[tuple[Path, RecordingHeader]] = []
+    blocks: list[PairedBlocks] = []
+    seconds, left_out = 0.0, 0
+    for path, recording in read:
+        by_case, lost = whole_blocks(recording)
+        if not any(by_case.values()):
+            continue
+        headers.append((path, recording.header))
+        summaries = {name: tuple(summarise(i.block) for i in b) for name, b in by_case.items()}
+        blocks.append(PairedBlocks(summaries, costs_of(recording.case_blocks)))
+        seconds += max(item.at for item in recording.case_blocks)
+        left_out += lost
+    if not headers:
         raise BadInputError(
             "no recording with a block in which every case was measured; make one with "
             "`scripts/compare calibrate --record 30m`"
         )
-    _check_alike([(path, one[0].header) for path, one in read])
+    _check_alike(headers)
     try:
-        blocks = joined([one[1] for one in found])
+        found = joined(blocks)
     except ValueError as error:
         raise BadInputError(str(error)) from error
-    seconds = sum(max(item.at for item in one[0].case_blocks) for one in found)
-    headers = tuple(one[0].header for one in found)
-    return Recorded(blocks, headers, seconds / 3600, sum(one[2] for one in found))
-
-
-def published_text(recorded: Recorded) -> str:
-    """One recording of all blocks, in the format of recording.py, with five digits of a time.
-
-    Who began a pair is not kept; `at` is what the costs say, so that they can be read back.
-    """
-    header = asdict(recorded.headers[0])
-    for name in ("base_context", "new_context"):
-        header[name] = published_context(header[name])
-    lines = [json.dumps({"recording": KIND, "schema_version": SCHEMA_VERSION, **header})]
-    costs = recorded.blocks.costs
-    at = costs.opening
-    for number in range(recorded.blocks.blocks):
-        at += costs.block
-        for name, blocks in recorded.blocks.slices.items():
-            at += costs.cases[name]
-            sides = (blocks[number].base, blocks[number].new)
-            base, new = ([float(f"{s:.{PUBLISHED_DIGITS}g}") for s in side] for side in sides)
-            line = {"block": number + 1, "case": name, "base": base, "new": new}
-            lines.append(json.dumps({**line, "first": [], "at": round(at, 3)}))
-    return "\n".join(lines) + "\n"
+    return Recorded(found, tuple(header for _, header in headers), seconds / 3600, left_out)

@@ -16,6 +16,7 @@ import numpy as np
 from tinyllama_tools.calibrate.draws import PairedBlocks
 from tinyllama_tools.core.app import RESULTS, Json
 from tinyllama_tools.data.json_files import bad_file, read_json
+from tinyllama_tools.data.machine import nameless_context
 from tinyllama_tools.stats.looks import BlockSummary
 
 KIND = "tiny_llama noise profile"
@@ -51,7 +52,7 @@ class NoiseProfile:
         for context in contexts:
             device = context.get("device") or {}
             measured = {
-                "host_name": context.get("host_name"),
+                "host_name": nameless_context(context).get("host_name"),
                 "device": device.get("name"),
                 "architecture": device.get("architecture"),
                 "threads": context.get("threads"),
@@ -90,7 +91,7 @@ def _checked(document: Json, path: Path) -> NoiseProfile:
         raise bad_file(path, "'cases' is no object", RECORD_AGAIN)
     return NoiseProfile(
         path,
-        {key: document.get(key) for key in MACHINE},
+        nameless_context({key: document.get(key) for key in MACHINE}),
         {name: _noise(entry, f"cases.{name}", path) for name, entry in cases.items()},
         _noise(document.get("default"), "default", path),
     )
@@ -123,7 +124,7 @@ def noise_profile(blocks: PairedBlocks, context: Mapping[str, Any], date: str) -
     return {
         "kind": KIND,
         "schema_version": SCHEMA_VERSION,
-        "host_name": context.get("host_name"),
+        "host_name": nameless_context(context).get("host_name"),
         "device": device.get("name", "unknown"),
         "architecture": device.get("architecture", "unknown"),
         "threads": context.get("threads"),

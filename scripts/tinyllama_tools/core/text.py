@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import jinja2
 
 from tinyllama_tools.core.app import PROJECT
 
@@ -27,6 +30,23 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list
     texts = [" | ".join(t.ljust(w) for t, w in zip(line, widths, strict=True)) for line in lines]
     rule = "|".join("-" * (width + 2) for width in widths)
     return [f"| {texts[0]} |", f"|{rule}|", *(f"| {text} |" for text in texts[1:])]
+
+
+@functools.cache
+def template(path: Path) -> jinja2.Template:
+    """A Jinja template; one that ends with .html.j2 escapes what is put in. `table(header, rows)`
+    is markdown_table() as text."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(path.parent),
+        autoescape=path.name.endswith(".html.j2"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["cell"] = cell
+    environment.globals["table"] = lambda header, rows: "\n".join(markdown_table(header, rows))
+    return environment.get_template(path.name)
 
 
 def compact_json(document: Mapping[str, Any], expanded: tuple[str, ...]) -> str:
