@@ -225,7 +225,9 @@ def test_the_profile_is_read_by_comparisons_and_takes_the_worst_for_unknown_case
     context = {"device": {"name": "Example CPU", "architecture": "x86-64"}, "threads": 2}
     context["host_name"] = "somebodys-desk"
     path = tmp_path / "noise_profile.json"
-    path.write_text(json.dumps(noise_profile(blocks, context, "2026-01-01")), encoding="utf-8")
+    path.write_text(
+        json.dumps(noise_profile(blocks.summaries, context, "2026-01-01")), encoding="utf-8"
+    )
     found = read_noise_profile(path)
     assert "somebodys" not in path.read_text(encoding="utf-8")
     assert found.mismatch([context]) == ""

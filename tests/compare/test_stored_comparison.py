@@ -33,7 +33,7 @@ from tinyllama_tools.compare.comparison import (
 )
 from tinyllama_tools.compare.stored import Rules, compare_stored, read_sides, read_stored
 from tinyllama_tools.core.app import PROJECT
-from tinyllama_tools.data.programs import OWN_KEYS, UNITS
+from tinyllama_tools.data.names import OWN_KEYS, UNITS
 from tinyllama_tools.data.results import SCHEMA_VERSION
 from tinyllama_tools.stats.verdicts import Outcome
 from tools import compare as main

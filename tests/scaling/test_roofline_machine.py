@@ -11,7 +11,7 @@ from roofline_sets import CACHE, CACHE_BYTES, MEMORY, PEAK, context, name_of
 
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.machine import Machine, product_type
-from tinyllama_tools.data.programs import OWN_KEYS, UNITS
+from tinyllama_tools.data.names import OWN_KEYS, UNITS
 from tinyllama_tools.data.results import MeasuredCase
 from tinyllama_tools.models.roofline import point_of
 

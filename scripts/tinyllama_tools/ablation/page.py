@@ -58,7 +58,7 @@ from tinyllama_tools.ablation.study import (
 )
 from tinyllama_tools.core.app import PROJECT, Json
 from tinyllama_tools.core.text import cell, markdown_table
-from tinyllama_tools.data.programs import UNITS
+from tinyllama_tools.data.names import UNITS
 from tinyllama_tools.peers.sides import placed_threads
 from tinyllama_tools.proofs.rows import read_report
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns

@@ -436,7 +436,7 @@ def _analyse(options: argparse.Namespace, arguments: Sequence[str]) -> Json:
         found = recorded_part(quiet, options.folder, rule, effort)
         document |= {**found, "false_alarms": document["false_alarms"] + found["false_alarms"]}
         document["targets"] = target_rows(document)
-        profile = noise_profile(quiet.blocks, header.base_context, header.started)
+        profile = noise_profile(quiet.blocks.summaries, header.base_context, header.started)
         _write(options.noise_profile, json.dumps(profile, indent=1) + "\n")
     _write(options.folder / DOCUMENT, compact_json(document, EXPANDED))
     _write(options.folder / PAGE, calibration_page(document))

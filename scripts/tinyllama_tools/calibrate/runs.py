@@ -16,7 +16,7 @@ from pathlib import Path
 from tinyllama_tools.calibrate.rates import BROKEN, HELD, NOBODY, NOT_SHOWN, share, standing
 from tinyllama_tools.calibrate.record import run_settings
 from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json
-from tinyllama_tools.core.process import last_words
+from tinyllama_tools.core.text import last_words
 from tinyllama_tools.data.publish import names_alone
 from tinyllama_tools.stats.verdicts import BAD_INPUT, Outcome
 

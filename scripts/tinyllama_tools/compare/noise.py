@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from tinyllama_tools.calibrate.draws import PairedBlocks
 from tinyllama_tools.core.app import RESULTS, Json
 from tinyllama_tools.data.json_files import bad_file, read_json
 from tinyllama_tools.data.machine import nameless_context
@@ -113,12 +112,14 @@ def scatter(summaries: Sequence[BlockSummary]) -> tuple[float, int]:
     return float(np.sqrt(logs.var(axis=0, ddof=1).mean())), len(summaries) - 1
 
 
-def noise_profile(blocks: PairedBlocks, context: Mapping[str, Any], date: str) -> Json:
+def noise_profile(
+    blocks: Mapping[str, Sequence[BlockSummary]], context: Mapping[str, Any], date: str
+) -> Json:
     """The document; `default`, for cases that were not recorded, is the worst of those that were.
 
-    `context`: a result file's, of the machine that recorded.
+    `blocks` by case; `context`: a result file's, of the machine that recorded.
     """
-    found = {name: scatter(summaries) for name, summaries in blocks.summaries.items()}
+    found = {name: scatter(summaries) for name, summaries in blocks.items()}
     device = context.get("device", {})
     worst = max(value for value, _ in found.values())
     return {

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tinyllama_tools.core.app import BadInputError, Json
-from tinyllama_tools.core.process import last_words
+from tinyllama_tools.core.text import last_words
 from tinyllama_tools.data.programs import REFUSED_OPTIONS
 from tinyllama_tools.peers.sides import placed_threads
 

@@ -109,6 +109,12 @@ def write_whole(path: Path, text: str) -> None:
     part.replace(path)
 
 
+def shown_path(path: Path) -> str:
+    """Relative to the checkout where it is inside."""
+    whole = path.resolve()
+    return str(whole.relative_to(PROJECT)) if whole.is_relative_to(PROJECT) else str(path)
+
+
 def run_folder(kind: str, results: Path = RESULTS) -> Path:
     """results/<UTC time>_<kind>, not yet made."""
     now = datetime.datetime.now(datetime.timezone.utc)

@@ -1,4 +1,4 @@
-"""What a program said last, and progress on standard error."""
+"""Progress on standard error."""
 
 from __future__ import annotations
 
@@ -7,13 +7,6 @@ import time
 from typing import TextIO
 
 from tinyllama_tools.core.text import duration
-
-LAST_WORDS = 5
-
-
-def last_words(text: str) -> str:
-    """The end of what a program said, on one line where it is one."""
-    return "\n".join(line for line in text.splitlines()[-LAST_WORDS:] if line.strip())
 
 
 class Progress:

@@ -10,8 +10,6 @@ from typing import Any
 
 import jinja2
 
-from tinyllama_tools.core.app import PROJECT
-
 
 def cell(text: str) -> str:
     """Text that cannot end a table's cell."""
@@ -86,12 +84,6 @@ def mebibytes(size: float | None) -> str:
     return number(None if size is None else size / MIB, 1, "MiB")
 
 
-def shown_path(path: Path) -> str:
-    """Relative to the checkout where it is inside."""
-    whole = path.resolve()
-    return str(whole.relative_to(PROJECT)) if whole.is_relative_to(PROJECT) else str(path)
-
-
 def percent(value: float | None) -> str:
     """`12.3 %`."""
     return number(value, 1, "%")
@@ -123,3 +115,11 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+LAST_WORDS = 5
+
+
+def last_words(text: str) -> str:
+    """The end of what a program said, on one line where it is one."""
+    return "\n".join(line for line in text.splitlines()[-LAST_WORDS:] if line.strip())

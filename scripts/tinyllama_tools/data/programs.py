@@ -20,27 +20,12 @@ from tinyllama_tools.core.app import (
     Json,
     ToolError,
 )
-from tinyllama_tools.core.process import last_words
+from tinyllama_tools.core.text import last_words
 from tinyllama_tools.data.json_files import is_number, shown_value
-from tinyllama_tools.data.names import CaseName, parse_case_name
+from tinyllama_tools.data.names import OWN_KEYS, UNITS, CaseName, parse_case_name
 from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile
 
 PROGRAM = PROJECT / "build/benchmarks/tiny_llama_bench"
-# Google Benchmark's own keys of a repetition; every other number is a counter.
-OWN_KEYS = frozenset(
-    {
-        "family_index",
-        "per_family_instance_index",
-        "repetitions",
-        "repetition_index",
-        "threads",
-        "iterations",
-        "real_time",
-        "cpu_time",
-        "median_ns",
-    }
-)
-UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 REFUSED_OPTIONS = 2
 
 

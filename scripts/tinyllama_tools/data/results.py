@@ -34,10 +34,16 @@ from tinyllama_tools.data.machine import (
     product_rate,
     restated,
 )
-from tinyllama_tools.data.names import TIMED_BY, CaseName, StoredCase, parse_case_name
+from tinyllama_tools.data.names import (
+    OWN_KEYS,
+    TIMED_BY,
+    UNITS,
+    CaseName,
+    StoredCase,
+    parse_case_name,
+)
 from tinyllama_tools.data.parts import TRAINING_PHASES, TRAINING_STEP, training_case
 from tinyllama_tools.data.profiles import BadProfileError, check_summary
-from tinyllama_tools.data.programs import OWN_KEYS, UNITS
 
 SCHEMA_VERSION = 3
 # measurements of the machine, which are the percentages' denominators and nobody's code

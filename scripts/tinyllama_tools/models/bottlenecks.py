@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from tinyllama_tools.ablation.evidence import Evidence, MeasuredSpeedup
 from tinyllama_tools.ablation.study import shows_difference
 from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.text import NOT_MEASURED, markdown_table, number, percent, speedup
-from tinyllama_tools.core.text import shown_path as shown
 
 # Views, allocations, operators that only call others, and nodes of the autograd graph.
 DISPATCH = re.compile(

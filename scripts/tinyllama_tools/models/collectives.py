@@ -73,13 +73,14 @@ from tinyllama_tools.data.json_files import MEASURE_AGAIN, bad_file, is_number, 
 from tinyllama_tools.data.json_files import shown_value as shown
 from tinyllama_tools.data.names import (
     OPERATIONS,
+    OWN_KEYS,
     TIMED_BY,
+    UNITS,
     CaseName,
     CollectiveName,
     parse_case_name,
     parse_collective_name,
 )
-from tinyllama_tools.data.programs import OWN_KEYS, UNITS
 from tinyllama_tools.data.results import ITERATION, checked_result, is_result, read_rows
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE, Interval, median_interval
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.text import markdown_table
-from tinyllama_tools.data.programs import UNITS, SuiteCase
+from tinyllama_tools.data.names import UNITS
+from tinyllama_tools.data.programs import SuiteCase
 from tinyllama_tools.peers.forms import FORMS, HIGHEST, PREFIX, PeerForm
 from tinyllama_tools.peers.sides import (
     CachingMalloc,

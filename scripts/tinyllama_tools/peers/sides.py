@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tinyllama_tools.core.app import PROJECT, Json, problem_sizes
-from tinyllama_tools.core.process import last_words
+from tinyllama_tools.core.text import last_words
 from tinyllama_tools.data.programs import CaseRun as SuiteCaseRun
 from tinyllama_tools.data.programs import SuiteCase, SuiteError, SuiteProgram
 from tinyllama_tools.peers.forms import PeerForm

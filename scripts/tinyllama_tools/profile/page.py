@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tinyllama_tools.ablation.evidence import Evidence
 from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.text import (
     facts,
     markdown_table,
@@ -19,7 +20,6 @@ from tinyllama_tools.core.text import (
     section,
     speedup,
 )
-from tinyllama_tools.core.text import shown_path as shown
 from tinyllama_tools.models.bottlenecks import bottleneck_lines, matrix_lines, rank_bottlenecks
 from tinyllama_tools.models.roofline import POSITIONS, roofline_position
 from tinyllama_tools.profile.tables import (

@@ -24,8 +24,8 @@ from tinyllama_tools.core.app import (
     changed_files,
     write_whole,
 )
+from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import machine, script_parser
-from tinyllama_tools.core.text import shown_path as shown
 from tinyllama_tools.data.publish import REFERENCE, published_text, replace_folder
 from tinyllama_tools.data.studies import CHECK, COSTS, FRONTIER, PRODUCTS, STUDY, rounds_of
 from tinyllama_tools.report.build import build_document

@@ -27,8 +27,8 @@ from tinyllama_tools.core.app import (
     run_folder,
     write_whole,
 )
+from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import machine, positive, positive_list, script_parser, seconds
-from tinyllama_tools.core.text import shown_path as shown
 from tinyllama_tools.data.programs import REFUSED_OPTIONS
 from tinyllama_tools.data.publish import REFERENCE, names_alone
 from tinyllama_tools.models.collectives import (

@@ -16,9 +16,9 @@ from tinyllama_tools.core.app import (
     problem_sizes,
     write_whole,
 )
+from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import DTYPES, list_of, minutes, positive, script_parser
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.core.text import shown_path as shown
 from tinyllama_tools.data.programs import TrainingProgram
 from tinyllama_tools.study.grid import (
     begin_study,

@@ -38,15 +38,13 @@ from tinyllama_tools.core.app import (
     run_folder,
     write_whole,
 )
-from tinyllama_tools.core.process import LAST_WORDS
-from tinyllama_tools.core.text import duration
-from tinyllama_tools.core.text import shown_path as shown
+from tinyllama_tools.core.app import shown_path as shown
+from tinyllama_tools.core.text import LAST_WORDS, duration
 from tinyllama_tools.data.json_files import read_json
-from tinyllama_tools.data.names import STEP, TRAIN, CaseName, parse_case_name
+from tinyllama_tools.data.names import STEP, TRAIN, UNITS, CaseName, parse_case_name
 from tinyllama_tools.data.parts import OPTIMIZED
 from tinyllama_tools.data.programs import (
     REFUSED_OPTIONS,
-    UNITS,
     CaseCost,
     SuiteError,
     SuiteProgram,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.text import duration, markdown_table
-from tinyllama_tools.core.text import shown_path as shown
 from tinyllama_tools.study.training import MIB, PROFILES, Settings, SizePlan, SizeResult
 
 LINE = "=" * 80

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tinyllama_tools.core.app import Json, problem_sizes, write_whole
+from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import duration, markdown_table
-from tinyllama_tools.core.text import shown_path as shown
 from tinyllama_tools.data.profiles import BadProfileError, read_profile
 from tinyllama_tools.data.programs import TrainingError, TrainingProgram, TrainingRun, command_line
 from tinyllama_tools.study.size_predictions import Prediction

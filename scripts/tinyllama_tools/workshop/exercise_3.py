@@ -6,8 +6,8 @@ import re
 from argparse import Namespace
 
 from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.text import cell, duration
-from tinyllama_tools.core.text import shown_path as shown
 from tinyllama_tools.data.programs import TrainingProgram
 from tinyllama_tools.models.roofline import ON_THE_ROOF_PERCENT, POSITIONS, roofline_position
 from tinyllama_tools.profile.page import REPORT

@@ -13,7 +13,7 @@ from pathlib import Path
 from tinyllama_tools.ablation.evidence import Evidence, find_evidence
 from tinyllama_tools.ablation.study import ratio_text, read_study, shows_difference
 from tinyllama_tools.core.app import Json, problem_sizes, write_whole
-from tinyllama_tools.core.text import shown_path as shown
+from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.data.programs import SuiteError, TrainingError, TrainingProgram
 from tinyllama_tools.models.bottlenecks import Bottleneck, amdahl, rank_bottlenecks, recorded_part
 from tinyllama_tools.models.roofline import roofline_point

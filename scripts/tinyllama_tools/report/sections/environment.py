@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tinyllama_tools.core.text import shown_path as shown
+from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.data.results import ResultSet
 from tinyllama_tools.report.document import (
     Cell,
