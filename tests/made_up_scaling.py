@@ -17,6 +17,7 @@ from typing import Any
 
 import made_up_context
 from tinyllama_tools.core.app import problem_sizes
+from tinyllama_tools.data.ranks import read_results
 from tinyllama_tools.models.collectives import (
     Link,
     buckets_of,
@@ -24,8 +25,7 @@ from tinyllama_tools.models.collectives import (
     ring_all_reduce,
     ring_reduce_scatter,
 )
-from tinyllama_tools.models.projection import Analysis, analyse
-from tinyllama_tools.scaling.results import read_results
+from tinyllama_tools.models.scaling_projection import Analysis, analyse
 
 Json = dict[str, Any]
 OPERATIONS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tinyllama_tools.core.app import problem_sizes
-from tinyllama_tools.study.size_predictions import Prediction, Question
+from tinyllama_tools.models.size_predictions import Prediction, Question
 from training_figures import Figures
 
 GIB = 2**30

@@ -10,7 +10,7 @@ import pytest
 
 from exercise_stand_in import Changes, measured, options
 from tinyllama_tools.ablation.study import BASELINE, Cell, Kind, Point, RowName, Study, result_text
-from tinyllama_tools.study.size_predictions import Prediction, Target
+from tinyllama_tools.models.size_predictions import Prediction, Target
 from tinyllama_tools.workshop.exercise_2 import make_sheet
 from tinyllama_tools.workshop.exercise_2_figures import (
     BANDWIDTH,

@@ -8,7 +8,7 @@ import pytest
 import tools
 from tinyllama_tools.data.profiles import BadProfileError
 from tinyllama_tools.data.programs import SuiteError, TrainingError
-from tinyllama_tools.study.size_predictions import Prediction, Question
+from tinyllama_tools.models.size_predictions import Prediction, Question
 from tinyllama_tools.workshop import command as exercise
 from tinyllama_tools.workshop import exercise_2
 from tinyllama_tools.workshop.exercise_2_figures import LONGEST_RUN

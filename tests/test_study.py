@@ -1,4 +1,4 @@
-"""scripts/study: its sizes, earlier studies, interruptions."""
+"""scripts/study on a made-up machine: its plan, files and tables, earlier studies, and signals."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from pathlib import Path
 
 import pytest
 
-import tools
 from noted_waits import noting_waits
-from study_runs import folders, page, run_study
 from study_stand_in import GIB, PlayedPredictor
-from tinyllama_tools.study.command import parse_options
-from tinyllama_tools.study.page import short_count
-from tinyllama_tools.study.size_predictions import Question
-from tinyllama_tools.study.training import Rate, Settings, last_step_line, plan_sizes, sample_batch
+from tinyllama_tools.commands.study import parse_options, study
+from tinyllama_tools.commands.study_sizes import (
+    Rate,
+    Settings,
+    plan_sizes,
+    sample_batch,
+)
+from tinyllama_tools.models.size_predictions import Question
+from tools import run_tool
 from training_figures import Figures
 from training_stand_in import PlayedProgram, set_key
 
@@ -43,6 +46,38 @@ for dir in performance_results_*/; do
     echo "$size: $memory"
 done
 """
+
+
+def run_study(
+    results: Path,
+    *arguments: str,
+    program: PlayedProgram | None = None,
+    predictor: PlayedPredictor | None = None,
+) -> int:
+    options = parse_options([*arguments, f"--results={results}"])
+    return study(
+        options, program or PlayedProgram(), "scripts/study", predictor or PlayedPredictor()
+    )
+
+
+def folders(results: Path) -> list[Path]:
+    return sorted(results.glob("performance_results_*"))
+
+
+def page(results: Path) -> str:
+    """The only one; taken away, so that the next study has its own."""
+    (path,) = results.glob("performance_study_*.md")
+    text = path.read_text()
+    path.unlink()
+    return text
+
+
+def changed_summary(folder: Path, changes: Mapping[str, object]) -> None:
+    file = folder / "performance_summary.json"
+    summary = json.loads(file.read_text())
+    for key, value in changes.items():
+        set_key(summary, key, value)
+    file.write_text(json.dumps(summary))
 
 
 def test_each_size_gets_its_files(tmp_path: Path) -> None:
@@ -123,25 +158,14 @@ def test_what_does_not_fit_is_said_and_not_attempted(
 def test_what_takes_too_long_is_said_and_not_attempted(tmp_path: Path) -> None:
     program = PlayedProgram()
     assert run_study(tmp_path, "tiny", "small", "--max-minutes=0.5", program=program) == 0
-    assert "- small: not attempted: 50 steps would take" in page(tmp_path)
-    assert "more than --max-minutes 0.5" in page(tmp_path)
+    text = page(tmp_path)
+    assert "- small: not attempted: 50 steps would take" in text
+    assert "more than --max-minutes 0.5" in text
     whole = [call for call in program.calls if "--num-steps=50" in call]
     assert ["--size=tiny" in call for call in whole] == [True]
     # with time enough it runs
     assert run_study(tmp_path / "b", "small", "--max-minutes=60") == 0
     assert "not attempted" not in page(tmp_path / "b")
-
-
-def test_fewer_steps_take_less_time(tmp_path: Path) -> None:
-    assert run_study(tmp_path, "small", "--max-minutes=0.5", "--num-steps=2") == 0
-    assert "not attempted" not in page(tmp_path)
-
-
-def test_nothing_is_measured_where_nothing_fits(tmp_path: Path) -> None:
-    program = PlayedProgram()
-    assert run_study(tmp_path, "large", program=program, predictor=PlayedPredictor(1)) == 0
-    assert program.calls == []
-    assert "No size was measured." in page(tmp_path)
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
@@ -164,20 +188,8 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path: Path) -> None:
             return replace(run, exit_status=1) if is_bad else run
 
     assert run_study(tmp_path, "small", "tiny", program=FailingSmall()) == 1
-    assert "- small: ended with 1: Peak memory usage" in page(tmp_path)
-    assert "| tiny " in page(tmp_path)
-
-
-def test_profilers_write_into_their_folder(tmp_path: Path) -> None:
-    program = PlayedProgram()
-    assert run_study(tmp_path, "tiny", "--enable-profilers", program=program) == 0
-    (folder,) = folders(tmp_path)
-    names = {path.name for path in (folder / "pytorch_profiles").iterdir()}
-    assert {"trace_step_5_10.json", "memory_timeline.json", "flops_analysis"} <= names
-    assert json.loads((folder / "performance_summary.json").read_text())["operators"]
-    assert f"--output-dir={folder}" in program.calls[-1]
-    assert "--enable-pytorch-profiler" not in program.calls[0]
-    assert json.loads((folder / "config.json").read_text())["profilers_enabled"] is True
+    text = page(tmp_path)
+    assert "- small: ended with 1: Peak memory usage" in text and "| tiny " in text
 
 
 def test_the_comparison_has_every_size_and_its_growth(tmp_path: Path) -> None:
@@ -189,13 +201,6 @@ def test_the_comparison_has_every_size_and_its_growth(tmp_path: Path) -> None:
     growth = next(line for line in text.splitlines() if "tiny -> small" in line)
     assert f"{small.parameters / tiny.parameters:.3g}x" in growth
     assert f"{small.flops / tiny.flops:.3g}x" in growth
-
-
-def test_a_dry_run_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program = PlayedProgram()
-    assert run_study(tmp_path / "new", "tiny", "--dry-run", program=program) == 0
-    assert program.calls == [] and not (tmp_path / "new").exists()
-    assert "2,873,600" in capsys.readouterr().out
 
 
 def test_a_sample_that_fails_leaves_the_other_sizes(tmp_path: Path) -> None:
@@ -222,45 +227,12 @@ def test_a_long_sample_takes_a_quarter_of_the_batch() -> None:
     assert sample_batch(medium, Rate(1e9, "")) == 4
 
 
-@pytest.mark.parametrize(
-    ("parameters", "text"),
-    [(2873600, "~2.9M"), (167224320, "~167M"), (1300203520, "~1.3B"), (10691284992, "~10.7B")],
-)
-def test_parameters_in_the_workshops_words(parameters: int, text: str) -> None:
-    assert short_count(parameters) == text
-
-
-def test_the_newest_whole_line_of_a_log(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    assert last_step_line(log) == ""
-    log.write_text("Step 1/9: Loss = 6\nStep 2/9: Loss = 5\nStep 3/")
-    assert last_step_line(log) == "Step 2/9: Loss = 5"
-
-
-def test_a_folder_that_cannot_be_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr("tinyllama_tools.study.command.predict", lambda q, _: PlayedPredictor()(q))
-    assert tools.study(["tiny", "--grid=off", f"--results={tmp_path / 'file' / 'below'}"]) == 2
-    assert str(tmp_path / "file") in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("bad", [["tony"], ["tiny", "--num-steps=0"], ["tiny", "--max-minutes=x"]])
-def test_bad_options_are_named(bad: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse_options(bad)
-    assert ended.value.code == 2
-    assert bad[-1].rpartition("=")[2] in capsys.readouterr().err
-
-
 def test_earlier_sizes_join_the_table_where_the_settings_agree(tmp_path: Path) -> None:
     run_study(tmp_path, "tiny")
-    next(tmp_path.glob("performance_study_*")).unlink()
+    page(tmp_path)
     run_study(tmp_path, "small")
     text = page(tmp_path)
     assert "| tiny " in text and "From earlier studies" in text
-    next(tmp_path.glob("performance_study_*")).unlink()
     run_study(tmp_path, "medium", "--variant=sdpa", "--max-minutes=1e6")
     assert "| tiny " not in page(tmp_path)
 
@@ -272,7 +244,7 @@ def test_earlier_sizes_of_another_machine_stay_out(
     tmp_path: Path, changes: Mapping[str, object]
 ) -> None:
     run_study(tmp_path, "tiny", program=PlayedProgram(changes=changes))
-    next(tmp_path.glob("performance_study_*")).unlink()
+    page(tmp_path)
     run_study(tmp_path, "small")
     assert "| tiny " not in page(tmp_path)
 
@@ -282,6 +254,7 @@ def test_earlier_sizes_of_another_machine_stay_out(
     [
         {"summary.steps_completed": 3, "summary.final_loss": None, "steps.2.loss": None},
         {"summary.final_loss": None},
+        {"summary.average_step_seconds": None},
         {"summary.steps_completed": 49, "summary.interrupted": True},
     ],
 )
@@ -289,30 +262,13 @@ def test_an_earlier_run_that_did_not_finish_stays_out(
     tmp_path: Path, changes: Mapping[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_study(tmp_path, "tiny")
-    next(tmp_path.glob("performance_study_*")).unlink()
-    file = folders(tmp_path)[0] / "performance_summary.json"
-    summary = json.loads(file.read_text())
-    for key, value in changes.items():
-        set_key(summary, key, value)
-    file.write_text(json.dumps(summary))
+    page(tmp_path)
+    changed_summary(folders(tmp_path)[0], changes)
     capsys.readouterr()
     assert run_study(tmp_path, "tiny", "--dry-run") == 0
     assert "no time is expected" in capsys.readouterr().out
     run_study(tmp_path, "small")
     assert "| tiny " not in page(tmp_path)
-
-
-def test_an_earlier_run_without_average_predicts_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_study(tmp_path, "tiny")
-    file = folders(tmp_path)[0] / "performance_summary.json"
-    summary = json.loads(file.read_text())
-    summary["summary"]["average_step_seconds"] = None
-    file.write_text(json.dumps(summary))
-    capsys.readouterr()
-    assert run_study(tmp_path, "tiny", "--dry-run") == 0
-    assert "no time is expected" in capsys.readouterr().out
 
 
 def test_a_dry_run_expects_the_rate_of_earlier_studies(
@@ -337,6 +293,8 @@ def test_a_dry_run_expects_the_rate_of_earlier_studies(
 
 
 TESTS = Path(__file__).resolve().parent
+
+
 # Plays one run at once; a run of small with all its steps waits for Ctrl-C, then ends as the
 # training program does: with its summary written and status 130.
 TRAIN = """\
@@ -358,35 +316,14 @@ if "--size=small" in options and "--num-steps=7" in options:
     time.sleep(60)
 play()
 """
+
+
 BENCH = """\
 #!/bin/sh
 cat <<'END'
 {answer}
 END
 """
-
-
-def dry_run_answer() -> str:
-    """What the suite says of a step of tiny and of small: its costs, as far as they matter."""
-    steps = {
-        "tiny/f32/batch:8/seq:128": (2873600, 17_678_991_360),
-        "small/f32/batch:8/seq:256": (20890112, 276_070_000_000),
-    }
-    others = ("causal_flops", "hardware_flops", "elementwise_flops", "bytes")
-    cases = [
-        {
-            "name": f"full_step/train/baseline/{shape}",
-            "parameters": parameters,
-            "model_flops": flops,
-            **dict.fromkeys(others, 1),
-            "predicted_memory_bytes": 2**27,
-            "fits": True,
-            "reason": "",
-        }
-        for shape, (parameters, flops) in steps.items()
-    ]
-    budget = {"memory_budget_bytes": 2**34, "memory_budget_source": "free on the device"}
-    return json.dumps(budget | {"cases": cases})
 
 
 def heed_signals() -> None:
@@ -417,11 +354,24 @@ def test_being_asked_to_end_keeps_what_is_measured(tmp_path: Path, by: signal.Si
     programs.mkdir()
     train = TRAIN.format(python=sys.executable, tests=str(TESTS), scripts=scripts)
     write_program(programs / "benchmarks/tiny_llama_train", train)
-    write_program(programs / "benchmarks/tiny_llama_bench", BENCH.format(answer=dry_run_answer()))
+    # what the suite says of a step of tiny and of small: its costs, as far as they matter
+    steps = {
+        "tiny/f32/batch:8/seq:128": (2873600, 17_678_991_360),
+        "small/f32/batch:8/seq:256": (20890112, 276_070_000_000),
+    }
+    others = ("causal_flops", "hardware_flops", "elementwise_flops", "bytes")
+    cases = [
+        {"name": f"full_step/train/baseline/{shape}", "parameters": count, "model_flops": flops}
+        | {**dict.fromkeys(others, 1), "predicted_memory_bytes": 2**27, "fits": True, "reason": ""}
+        for shape, (count, flops) in steps.items()
+    ]
+    budget = {"memory_budget_bytes": 2**34, "memory_budget_source": "free on the device"}
+    answer = json.dumps(budget | {"cases": cases})
+    write_program(programs / "benchmarks/tiny_llama_bench", BENCH.format(answer=answer))
     results, said, waits = tmp_path / "results", tmp_path / "said", tmp_path / "waits"
-    code = "import sys; from tinyllama_tools.__main__ import main; "
-    code += "raise SystemExit(main(['study', *sys.argv[1:]]))"
-    command = [sys.executable, "-c", noting_waits(waits) + code, "tiny", "small", "--grid=off"]
+    code = "from tinyllama_tools.__main__ import main\nraise SystemExit(main(sys.argv[1:]))"
+    code = f"{noting_waits(waits)}import sys\n{code}"
+    command = [sys.executable, "-c", code, "study", "tiny", "small", "--grid=off"]
     with said.open("w") as stream:
         process = subprocess.Popen(
             [*command, "--num-steps=7", f"--results={results}", f"--build-folder={programs}"],
@@ -432,20 +382,47 @@ def test_being_asked_to_end_keeps_what_is_measured(tmp_path: Path, by: signal.Si
             preexec_fn=heed_signals,
         )
         wait_for(said, "Problem Size: SMALL")
-        log = next_log(results)
+        (log,) = results.glob("performance_results_small_*/training_output.log")
         wait_for(log, "Step 1/7")
         wait_for(waits, f"--output-dir={log.parent}")
         process.send_signal(by)
         status = process.wait(30)
     text = said.read_text()
     assert status == 130, text
-    (page,) = results.glob("performance_study_*.md")
-    assert "| tiny " in page.read_text()
-    assert "- small: interrupted after 4 of 7 steps" in page.read_text()
+    table = page(results)
+    assert "| tiny " in table and "- small: interrupted after 4 of 7 steps" in table
     assert (log.parent / "performance_summary.json").is_file()
     assert "Next steps:" in text
 
 
-def next_log(results: Path) -> Path:
-    (folder,) = results.glob("performance_results_small_*")
-    return folder / "training_output.log"
+def test_profilers_write_into_their_folder(tmp_path: Path) -> None:
+    program = PlayedProgram()
+    assert run_study(tmp_path, "tiny", "--enable-profilers", program=program) == 0
+    (folder,) = folders(tmp_path)
+    names = {path.name for path in (folder / "pytorch_profiles").iterdir()}
+    assert {"trace_step_5_10.json", "memory_timeline.json", "flops_analysis"} <= names
+    assert json.loads((folder / "performance_summary.json").read_text())["operators"]
+    assert f"--output-dir={folder}" in program.calls[-1]
+    assert "--enable-pytorch-profiler" not in program.calls[0]
+    assert json.loads((folder / "config.json").read_text())["profilers_enabled"] is True
+
+
+@pytest.mark.parametrize("options", [["tiny", "--dry-run"], ["large"]])
+def test_nothing_is_run_where_nothing_is_wanted_or_fits(tmp_path: Path, options: list[str]) -> None:
+    program = PlayedProgram()
+    assert run_study(tmp_path / "new", *options, program=program, predictor=PlayedPredictor(1)) == 0
+    assert program.calls == []
+    if "--dry-run" in options:
+        assert not (tmp_path / "new").exists()
+    else:
+        assert "No size was measured." in page(tmp_path / "new")
+
+
+def test_a_folder_that_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("tinyllama_tools.commands.study.predict", lambda q, _: PlayedPredictor()(q))
+    results = tmp_path / "file" / "below"
+    assert run_tool(["study", "tiny", "--grid=off", f"--results={results}"]) == 2
+    assert str(tmp_path / "file") in capsys.readouterr().err

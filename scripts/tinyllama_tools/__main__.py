@@ -20,8 +20,8 @@ COMMANDS = {
     "peers": "tinyllama_tools.peers.command",
     "profile": "tinyllama_tools.profile.command",
     "report": "tinyllama_tools.report.command",
-    "scaling": "tinyllama_tools.scaling.command",
-    "study": "tinyllama_tools.study.command",
+    "scaling": "tinyllama_tools.commands.scaling",
+    "study": "tinyllama_tools.commands.study",
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from made_up_scaling import analysis_of, write_run
-from tinyllama_tools.models.projection import Analysis
+from tinyllama_tools.models.scaling_projection import Analysis
 
 
 @pytest.fixture(scope="session")

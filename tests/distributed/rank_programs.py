@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.scaling.ranks import free_port
+from tinyllama_tools.commands.ranks import free_port
 
 Json = Any
 # what a rank needs to start and to end; nothing in these tests computes for long

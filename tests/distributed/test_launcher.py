@@ -16,25 +16,36 @@ from pathlib import Path
 import pytest
 
 from made_up_scaling import write_run
+from tinyllama_tools.commands import ranks as measuring
+from tinyllama_tools.commands.ranks import (
+    Measured,
+    Patience,
+    WorldEnd,
+    allowed_cores,
+    core_order,
+    core_sets,
+    measure,
+)
+from tinyllama_tools.commands.scaling import parse_options
 from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json
-from tinyllama_tools.scaling import command as measuring
-from tinyllama_tools.scaling.command import Measured, measure, parse_options
-from tinyllama_tools.scaling.ranks import Patience, WorldEnd, allowed_cores, core_order, core_sets
-from tinyllama_tools.scaling.results import Failure
+from tinyllama_tools.data.ranks import Failure
 
-STAND_IN = Path(__file__).with_name("scaling_stand_in.py")
+FAKE = Path(__file__).with_name("scaling_fake.py")
+
+
 # a loaded machine may take long to start a process
 SOON = 20.0
+LOST = "rank 1 did not answer in step 3"
 
 
 class Launch:
-    """A build folder with the stand-in, and where it leaves what it saw."""
+    """A build folder with the fake, and where it leaves what it saw."""
 
     def __init__(self, root: Path) -> None:
         self.build, self.folder, self.out = root / "build", root / "seen", root / "results"
         program = self.build / measuring.PROGRAM
         program.parent.mkdir(parents=True)
-        shutil.copy(STAND_IN, program)
+        shutil.copy(FAKE, program)
         write_run(self.folder, rounds=1)
         self.said: list[str] = []
 
@@ -76,8 +87,8 @@ def is_running(pid: int) -> bool:
 @pytest.fixture
 def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch:
     made = Launch(tmp_path)
-    monkeypatch.setenv("STAND_IN_FOLDER", str(made.folder))
-    monkeypatch.delenv("STAND_IN_FAULT", raising=False)
+    monkeypatch.setenv("FAKE_FOLDER", str(made.folder))
+    monkeypatch.delenv("FAKE_FAULT", raising=False)
     return made
 
 
@@ -142,59 +153,42 @@ def test_too_many_ranks_are_refused_before_any_starts(launch: Launch) -> None:
     assert not launch.out.exists()
 
 
-def test_a_rank_that_dies_ends_the_others(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STAND_IN_FAULT", "1:dies")
-    measured = launch.measure("--processes=2", "--timeout=0.5")
-    assert measured.status == 1
-    (failure,) = measured.failures
-    assert failure.words.startswith("rank 1 of 2 was ended by SIGKILL")
+@pytest.mark.parametrize(
+    ("fault", "status", "ranks", "words"),
+    [
+        ("1:dies", 1, [2], ["rank 1 of 2 was ended by SIGKILL"]),
+        ("1:hangs", 1, [2], ["rank 0 of 2 ended with 1; its last words:", LOST]),
+        ("1:ignores_sigterm", 1, [2], ["rank 0 of 2 ended with 1; its last words:", LOST]),
+        # the next world is measured after a wrong result, not after a refused option
+        ("1:fails", 1, [2, 4], ["gradients differ by 0.5"]),
+        ("0:refuses", 2, [2, 4], ["must be one of tiny, small"]),
+        # all ranks end with 1 where a result is wrong, and rank 0 alone says so, perhaps last
+        ("1:is_silent", 1, [2], ["rank 0 of 2 ended with 1; its last words: wrong result: grad"]),
+    ],
+)
+@pytest.mark.usefixtures("impatient")
+def test_a_rank_that_fails_ends_the_others_and_is_quoted(
+    launch: Launch,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    status: int,
+    ranks: list[int],
+    words: list[str],
+) -> None:
+    monkeypatch.setenv("FAKE_FAULT", fault)
+    measured = launch.measure(f"--processes={','.join(map(str, ranks))}", "--timeout=0.5")
+    assert measured.status == status
+    assert [failure.ranks for failure in measured.failures] == ranks
+    assert all(text in measured.failures[0].words for text in words)
+    if status == 2:
+        not_started = "not started, since the command ended before"
+        assert measured.failures[1:] == [Failure(4, 2, not_started)]
+    if fault in {"1:hangs", "1:ignores_sigterm"}:
+        assert "2 ranks: ended by force: 1" in launch.said
     assert launch.left_over(2) == []
     log = (launch.out / "ranks_2.log").read_text(encoding="utf-8")
-    assert "[rank 0] tiny_llama_scaling: rank 0 of 2: rank 1 did not answer in step 3" in log
-
-
-@pytest.mark.parametrize("fault", ["hangs", "ignores_sigterm"])
-@pytest.mark.usefixtures("impatient")
-def test_a_rank_that_hangs_is_ended(
-    launch: Launch, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    monkeypatch.setenv("STAND_IN_FAULT", f"1:{fault}")
-    measured = launch.measure("--processes=2", "--timeout=0.2")
-    assert measured.status == 1
-    (failure,) = measured.failures
-    assert failure.words.startswith("rank 0 of 2 ended with 1; its last words:")
-    assert "rank 1 did not answer in step 3" in failure.words
-    assert "2 ranks: ended by force: 1" in launch.said
-    assert launch.left_over(2) == []
-
-
-def test_a_wrong_result_fails_and_the_next_world_is_measured(
-    launch: Launch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STAND_IN_FAULT", "1:fails")
-    measured = launch.measure("--processes=2,4", "--timeout=2")
-    assert [failure.ranks for failure in measured.failures] == [2, 4]
-    assert "gradients differ by 0.5" in measured.failures[0].words
-    assert measured.status == 1
-
-
-def test_the_rank_that_says_why_is_quoted(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All ranks end with 1 where a result is wrong, and rank 0 alone says so, perhaps last."""
-    monkeypatch.setenv("STAND_IN_FAULT", "1:is_silent")
-    (failure,) = launch.measure("--processes=2").failures
-    assert failure.words == (
-        "rank 0 of 2 ended with 1; its last words: wrong result: gradient of embedding differs by "
-        "0.5"
-    )
-
-
-def test_a_refused_option_ends_the_command(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STAND_IN_FAULT", "0:refuses")
-    measured = launch.measure("--processes=2,4", "--timeout=0.5")
-    assert measured.status == 2
-    refused, left = measured.failures
-    assert "must be one of tiny, small" in refused.words
-    assert left == Failure(4, 2, "not started, since the command ended before")
+    if fault in {"1:dies", "1:fails", "1:hangs"}:
+        assert f"[rank 0] tiny_llama_scaling: rank 0 of 2: {LOST}" in log
 
 
 def test_an_interrupt_between_two_worlds_names_those_that_were_not_started(
@@ -215,7 +209,7 @@ def test_an_interrupt_between_two_worlds_names_those_that_were_not_started(
 def test_a_port_that_was_taken_meanwhile_is_another_one(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STAND_IN_FAULT", "0:port_taken")
+    monkeypatch.setenv("FAKE_FAULT", "0:port_taken")
     assert launch.measure("--processes=2").status == 0
     ports = (launch.folder / "ports").read_text(encoding="utf-8").split()
     assert len(ports) == 2
@@ -233,7 +227,8 @@ LAUNCHER = """
 import signal
 import sys
 from pathlib import Path
-from tinyllama_tools.scaling.command import measure, parse_options
+from tinyllama_tools.commands.ranks import measure
+from tinyllama_tools.commands.scaling import parse_options
 signal.signal(signal.SIGINT, signal.default_int_handler)
 def show(line):
     print(line, flush=True)
@@ -248,7 +243,7 @@ def launcher(
     launch: Launch, monkeypatch: pytest.MonkeyPatch, project_root: Path
 ) -> Iterator[subprocess.Popen[str]]:
     """Another process that has started two ranks, the second of which hangs."""
-    monkeypatch.setenv("STAND_IN_FAULT", "1:hangs")
+    monkeypatch.setenv("FAKE_FAULT", "1:hangs")
     monkeypatch.setenv("PYTHONPATH", str(project_root / "scripts"))
     options = ["--oversubscribe", f"--build-folder={launch.build}", "--processes=2"]
     command = [sys.executable, "-c", LAUNCHER, str(launch.out), *options]

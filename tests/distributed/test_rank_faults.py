@@ -22,7 +22,7 @@ from rank_programs import (
 )
 
 from built_programs import built_program
-from tinyllama_tools.scaling.command import PORT_IN_USE
+from tinyllama_tools.commands.ranks import PORT_IN_USE
 
 TIMEOUT_S = 6
 # beyond the timeout, at the most: what ranks wait for each other's signs of life (11 s), and the

@@ -13,9 +13,9 @@ import pytest
 
 from tinyllama_tools.core.app import RESULTS
 from tinyllama_tools.data.publish import PRIVATE, REFERENCE
-from tinyllama_tools.models.collectives import Estimate, ScalingPoint, read_scaling_result
-from tinyllama_tools.models.projection import Analysis, analyse
-from tinyllama_tools.scaling.results import DOCUMENT, PAGE, result_files
+from tinyllama_tools.data.ranks import DOCUMENT, PAGE, read_scaling_result, result_files
+from tinyllama_tools.models.collectives import Estimate, ScalingPoint
+from tinyllama_tools.models.scaling_projection import Analysis, analyse
 
 MACHINE = "2core_xeon_avx512"
 # ranks that share two busy processors; the same with a link that is slower than they are

@@ -109,12 +109,6 @@ def test_every_projection_is_marked_as_one(built: Document) -> None:
     assert all(one.note.startswith("Projections, not measurements") for one in drawn)
 
 
-def test_links_have_their_sources(built: Document) -> None:
-    links = {(row[0], row[1]): row for row in rows(section(built), "projection_links")}
-    assert links["ethernet_10g", "10 Gb/s Ethernet"][2:4] == [pytest.approx(1.25), 10]
-    assert "measured here" in str(links["measured", "gloo"][4])
-
-
 def test_a_single_file_has_no_projection_and_says_so(folder: Path) -> None:
     inputs = read_inputs([source_of(folder / "ranks_4.json")])
     built = build_document(inputs)
@@ -181,15 +175,6 @@ def test_a_figure_of_merit_is_of_one_run(
     assert "an earlier run has steps of the same names" in omission.reason
 
 
-def test_few_rounds_are_said_to_be_less_sure(tmp_path: Path) -> None:
-    run = write_run(tmp_path, ranks=(2,), rounds=3)
-    of = section(build_document(read_inputs([source_of(run)])))
-    words = "intervals of 75 % confidence or more, since rounds were few"
-    (table,) = (table for table in of.tables if table.id == "parallel_efficiency")
-    (figure,) = (figure for figure in of.figures if figure.id == "speedup")
-    assert words in table.note and words in figure.note
-
-
 def test_a_world_without_a_usable_result_does_not_cost_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -235,10 +220,3 @@ def test_a_fault_of_ours_in_one_file_does_not_cost_the_others(
     assert [run.path for run in found.scalings] == [folder]
     (omission,) = found.omissions
     assert omission.reason == "not foreseen: TypeError: no number"
-
-
-def test_results_of_several_ranks_are_no_results_of_one_process(folder: Path) -> None:
-    """A frontier or a prediction must not be made of them."""
-    inputs = read_inputs([source_of(folder)])
-    assert inputs.sets == ()
-    assert not inputs.is_empty

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from made_up_scaling import BUSY, World, analysis_of, document, step_name, write_run, write_world
+from tinyllama_tools.commands.scaling_page import collective_notes
 from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.data.names import parse_case_name, parse_collective_name
-from tinyllama_tools.data.parts import wholes_among
-from tinyllama_tools.models.collectives import (
-    Estimate,
-    ScalingPoint,
-    paired,
-    read_scaling_result,
-    waterfall_of,
-)
-from tinyllama_tools.models.projection import Analysis
-from tinyllama_tools.scaling.output import collective_notes
+from tinyllama_tools.data.ranks import read_scaling_result
+from tinyllama_tools.models.collectives import ScalingPoint, waterfall_of
+from tinyllama_tools.models.scaling_projection import Analysis
+from training_stand_in import set_key
 
 STEP = "full_step/train/baseline/small/f32/batch:8/seq:256"
 
@@ -33,35 +27,6 @@ def written(folder: Path, changed: dict) -> Path:
 
 def point(analysis: Analysis, ranks: int, mode: str = "overlap") -> ScalingPoint:
     return next(p for p in analysis.points if (p.ranks, p.mode) == (ranks, mode))
-
-
-@pytest.mark.parametrize("text", [STEP, f"{STEP}/ranks:2/no_overlap"])
-def test_a_name_is_what_was_parsed(text: str) -> None:
-    name = parse_case_name(f"{text}/manual_time")
-    assert name is not None
-    assert str(name) == text
-    assert name.is_data_parallel == ("ranks" in text)
-    assert name.is_training_step == ("ranks" not in text)
-
-
-def test_names_with_half_of_it_are_no_cases() -> None:
-    assert parse_case_name(f"{STEP}/ranks:2") is None
-    assert parse_case_name(f"{STEP}/overlap") is None
-
-
-def test_a_collectives_name_is_what_was_parsed() -> None:
-    text = "reduce_scatter/bf16/bytes:4096/ranks:4"
-    name = parse_collective_name(text)
-    assert name is not None and str(name) == text
-    assert (name.bytes, name.ranks) == (4096, 4)
-    assert parse_collective_name("all_reduce/f32/bytes:x/ranks:2") is None
-
-
-def test_a_data_parallel_step_has_no_parts() -> None:
-    alone = f"{STEP}/ranks:2/alone"
-    ffn = STEP.replace("full_step/train", "ffn/forward_backward")
-    assert list(wholes_among([alone, ffn], {"small": 8})) == []
-    assert [whole for whole, _ in wholes_among([STEP, ffn], {"small": 8})] == [STEP]
 
 
 def test_drift_that_all_share_is_no_loss(weak: Analysis) -> None:
@@ -88,18 +53,6 @@ def test_shares_are_those_of_the_made_up_world(weak: Analysis) -> None:
     assert found.communication.median == pytest.approx(100 * exposed / (local + exposed), rel=0.02)
     assert found.communication_free is not None
     assert found.communication_free.median == pytest.approx(100 - found.communication.median)
-
-
-def test_processors_at_work_for_the_sums_are_told(weak: Analysis, tmp_path: Path) -> None:
-    found = point(weak, 2).busy
-    assert found is not None
-    assert found.median == pytest.approx(100 * BUSY)
-    assert point(weak, 1).busy is None
-    path = write_run(tmp_path, ranks=(2,)) / "ranks_2.json"
-    document = json.loads(path.read_text())
-    document["context"]["distributed"]["backend"] = "nccl"
-    path.write_text(json.dumps(document))
-    assert point(analysis_of(path), 2).busy is None
 
 
 def test_without_overlap_nothing_is_hidden(weak: Analysis) -> None:
@@ -149,14 +102,6 @@ def test_parts_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
     assert found.parts == ()
 
 
-def test_a_missing_part_is_named(tmp_path: Path) -> None:
-    changed = document(World())
-    for entry in changed["benchmarks"]:
-        entry.pop("loss_slower_local_percent", None)
-    found = waterfall_of(read_scaling_result(written(tmp_path, changed)))
-    assert found.refusal == "not measured: loss_slower_local_percent"
-
-
 def test_rounds_that_a_row_lacks_are_not_paired(tmp_path: Path) -> None:
     changed = document(World())
     lost = step_name(World(), "alone")
@@ -172,84 +117,10 @@ def test_rounds_that_a_row_lacks_are_not_paired(tmp_path: Path) -> None:
     assert found.efficiency.rounds == World().rounds - 2
 
 
-def test_one_round_has_no_interval(tmp_path: Path) -> None:
-    found = point(analysis_of(write_run(tmp_path, ranks=(2,), rounds=1)), 2).efficiency
-    assert found is not None
-    assert (found.interval, found.rounds) == (None, 1)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("world_size", "two", "world_size is 'two'"),
-        ("world_size", 0, "world_size 0"),
-        ("scaling", "both", "scaling 'both'"),
-        ("bucket_bytes", None, "bucket_bytes is None"),
-        ("bucket_bytes", [0], "must be positive"),
-        ("bucket_MiB", float("nan"), "bucket_MiB nan: must be positive and finite"),
-        ("world_size", 4, r"ranks:2.*: is of 2 ranks, context\.distributed\.world_size is 4"),
-    ],
-)
-def test_a_context_that_cannot_be_used_is_named(
-    tmp_path: Path, key: str, value: object, said: str
-) -> None:
-    changed = copy.deepcopy(document(World()))
-    changed["context"]["distributed"][key] = value
-    with pytest.raises(BadInputError, match=said):
-        read_scaling_result(written(tmp_path, changed))
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("cpu_time", None, "cpu_time is None, must be a number"),
-        ("repetition_index", [0], r"repetition_index is \[0\], must be a whole number"),
-    ],
-)
-def test_a_row_that_cannot_be_used_is_named(
-    tmp_path: Path, key: str, value: object, said: str
-) -> None:
-    changed = copy.deepcopy(document(World()))
-    changed["benchmarks"][0][key] = value
-    with pytest.raises(BadInputError, match=said):
-        read_scaling_result(written(tmp_path, changed))
-
-
-def test_other_files_are_refused(tmp_path: Path) -> None:
-    changed = document(World())
-    del changed["context"]["distributed"]
-    with pytest.raises(BadInputError, match=r"has no context\.distributed"):
-        read_scaling_result(written(tmp_path, changed))
-    with pytest.raises(BadInputError, match="measure first: scripts/scaling"):
-        analysis_of(tmp_path.parent / tmp_path.name / "..")
-
-
-def test_worlds_of_different_steps_are_refused(tmp_path: Path) -> None:
-    write_world(tmp_path, World(ranks=2))
-    write_world(tmp_path, World(ranks=4, size="small"))
-    with pytest.raises(BadInputError, match="results of different steps"):
-        analysis_of(tmp_path)
-
-
 def test_worlds_of_different_settings_are_said(tmp_path: Path) -> None:
     write_world(tmp_path, World(ranks=2))
     write_world(tmp_path, World(ranks=4, bucket_MiB=1.0))
     assert "ranks_4.json: bucket_MiB is 1.0, in ranks_2.json 25.0" in analysis_of(tmp_path).warnings
-
-
-def test_a_world_of_one_has_no_other_backend(weak: Analysis) -> None:
-    """It talks to nobody: that is no difference to warn of."""
-    backends = [one.distributed["backend"] for one in weak.results]
-    assert backends == ["none", "gloo", "gloo"]
-    assert weak.warnings == ()
-
-
-def test_as_many_ranks_twice_are_refused(tmp_path: Path) -> None:
-    path = write_world(tmp_path, World(ranks=2))
-    path.rename(tmp_path / "ranks_2_2.json")
-    write_world(tmp_path, World(ranks=2, seed=2))
-    with pytest.raises(BadInputError, match=r"ranks_2_2\.json are both of 2 ranks"):
-        analysis_of(tmp_path)
 
 
 def sharded_beside_overlap(world: World) -> dict:
@@ -271,14 +142,6 @@ def test_a_sharded_step_hides_no_all_reduce(tmp_path: Path) -> None:
     assert sharded.efficiency == point(found, 2).efficiency
 
 
-def test_what_gloo_makes_of_a_reduce_scatter_is_said(weak: Analysis, tmp_path: Path) -> None:
-    (note,) = collective_notes(weak)
-    assert note.startswith("Gloo makes a reduce-scatter as an all-reduce")
-    changed = document(World())
-    changed["context"]["distributed"]["backend"] = "nccl"
-    assert collective_notes(analysis_of(written(tmp_path, changed))) == []
-
-
 def test_a_failed_row_stays_with_its_reason(tmp_path: Path) -> None:
     changed = document(World())
     name = step_name(World(), "sharded")
@@ -291,9 +154,56 @@ def test_a_failed_row_stays_with_its_reason(tmp_path: Path) -> None:
     assert point(found, 2).efficiency is not None
 
 
-def test_rounds_without_a_cost_of_communication_hide_nothing() -> None:
-    found = paired(lambda a, b: a / b if b else None, {0: 1.0, 1: 2.0}, {0: 0.0, 1: 4.0})
-    assert found == Estimate(0.5, None, 1)
-    assert paired(lambda _: None, {0: 1.0}) is None
-    assert paired(lambda a, b: a + b, {0: 1.0}, None) is None
-    assert paired(lambda a, b: a + b, {0: 1.0}, {1: 1.0}) is None
+def test_what_gloo_does_is_told_of_gloo_alone(weak: Analysis, tmp_path: Path) -> None:
+    """A reduce-scatter that is an all-reduce, and the processors at work for the sums."""
+    (note,) = collective_notes(weak)
+    assert note.startswith("Gloo makes a reduce-scatter as an all-reduce")
+    busy = point(weak, 2).busy
+    assert busy is not None and busy.median == pytest.approx(100 * BUSY)
+    assert point(weak, 1).busy is None
+    changed = document(World())
+    changed["context"]["distributed"]["backend"] = "nccl"
+    found = analysis_of(written(tmp_path, changed))
+    assert collective_notes(found) == [] and point(found, 2).busy is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("context.distributed.world_size", "two", "world_size: 'two' is not of type 'integer'"),
+        ("context.distributed.world_size", 0, "world_size: 0 is less than the minimum"),
+        ("context.distributed.world_size", 4, r"ranks:2.*: is of 2 ranks, .*world_size is 4"),
+        ("context.distributed.scaling", "both", "scaling: 'both' is not one of"),
+        ("context.distributed.bucket_bytes", None, "bucket_bytes: None is not of type"),
+        ("context.distributed.bucket_bytes", [0], r"bucket_bytes\[0\]: 0 is less than or equal"),
+        ("context.distributed.bucket_MiB", math.nan, "bucket_MiB: nan is not of type"),
+        ("context.distributed", None, r"has no context\.distributed"),
+        ("benchmarks.0.cpu_time", None, "cpu_time is None, must be a number"),
+        ("benchmarks.0.repetition_index", [0], r"index is \[0\], must be a whole number"),
+    ],
+)
+def test_a_result_that_cannot_be_used_is_named(
+    tmp_path: Path, key: str, value: object, said: str
+) -> None:
+    changed = document(World())
+    set_key(changed, key, value)
+    with pytest.raises(BadInputError, match=said):
+        read_scaling_result(written(tmp_path, changed))
+
+
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [
+        (None, "measure first: scripts/scaling"),
+        (World(ranks=4, size="small"), "results of different steps"),
+        (World(ranks=2, seed=2), "are both of 2 ranks"),
+    ],
+)
+def test_worlds_that_make_no_run_are_refused(
+    tmp_path: Path, world: World | None, said: str
+) -> None:
+    if world is not None:
+        write_world(tmp_path, World(ranks=2)).rename(tmp_path / "ranks_2_2.json")
+        write_world(tmp_path, world)
+    with pytest.raises(BadInputError, match=said):
+        analysis_of(tmp_path)

@@ -17,8 +17,8 @@ from played_costs import PASSES, Costs, PlayedSize
 from made_up_context import CONTEXT
 from made_up_context import DEVICE as CPU
 from tinyllama_tools.core.app import problem_sizes
+from tinyllama_tools.data.studies import SCHEMA_VERSION
 from tinyllama_tools.models.roofline import step_products
-from tinyllama_tools.study.grid import SCHEMA_VERSION
 
 Json = dict[str, Any]
 MIB = 2**20

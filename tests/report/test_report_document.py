@@ -15,8 +15,15 @@ from played_study import document, write, write_result, write_study, write_train
 from report_tables import table
 
 from made_up_scaling import World, analysis_of, write_world
+from tinyllama_tools.commands.scaling_page import local_table, overview
 from tinyllama_tools.models.collectives import read_interconnects
-from tinyllama_tools.models.projection import MEASURED, PREDICTED
+from tinyllama_tools.models.scaling_projection import (
+    MEASURED,
+    PREDICTED,
+    LocalSteps,
+    local_steps,
+    projections_of,
+)
 from tinyllama_tools.report import build
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.document import Column, Document, Figure, Section, Table, compact
@@ -24,8 +31,6 @@ from tinyllama_tools.report.inputs import ReportInputs, read_inputs
 from tinyllama_tools.report.sections import comparison, environment, frontier, training
 from tinyllama_tools.report.sources import source_of
 from tinyllama_tools.report.summary import cost_sentence
-from tinyllama_tools.scaling.output import local_table, overview
-from tinyllama_tools.scaling.results import LocalSteps, local_steps, projections_of
 
 ORDER = [
     "environment",

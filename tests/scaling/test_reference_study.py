@@ -18,10 +18,10 @@ from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.data.json_files import read_json
 from tinyllama_tools.data.names import STEP
+from tinyllama_tools.data.studies import AXES, Axis, Line, apart_percent
 from tinyllama_tools.report.command import Place
 from tinyllama_tools.report.inputs import CHECKED, Foretold, ReportInputs, SeriesFit, read_inputs
 from tinyllama_tools.report.sources import is_frontier, source_of
-from tinyllama_tools.study.grid import AXES, Axis, Line, apart_percent
 
 SIZES = ("tiny", "small")
 # percent: what the laws are good for, median over held-out cells

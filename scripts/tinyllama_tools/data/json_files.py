@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 
@@ -90,17 +92,28 @@ def read_json(path: Path) -> tuple[Json, bytes]:
 LONGEST_MESSAGE = 160
 
 
+def _validator(schema: Mapping[str, Any]) -> jsonschema.protocols.Validator:
+    """One to which a number that is not finite is none, which JSON Schema lets pass."""
+    number = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
+        "number", lambda _, n: is_number(n)
+    )
+    return jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=number)(
+        schema
+    )
+
+
 @functools.cache
-def _validator(schema: Path) -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(json.loads(schema.read_text(encoding="utf-8")))
+def _file_validator(schema: Path) -> jsonschema.protocols.Validator:
+    return _validator(json.loads(schema.read_text(encoding="utf-8")))
 
 
-def schema_problem(document: object, schema: Path) -> str | None:
-    """The likeliest thing in which a document breaks the schema in this file, as `key: what`; None
-    where it keeps it."""
-    error = jsonschema.exceptions.best_match(_validator(schema).iter_errors(document))
+def schema_problem(document: object, schema: Path | Mapping[str, Any]) -> str:
+    """The likeliest thing in which a document breaks the schema, as `key: what`; empty where it
+    keeps it."""
+    validator = _file_validator(schema) if isinstance(schema, Path) else _validator(schema)
+    error = jsonschema.exceptions.best_match(validator.iter_errors(document))
     if error is None:
-        return None
+        return ""
     key = error.json_path.removeprefix("$").removeprefix(".") or "the file"
     # the message begins with the value, which may be a whole table
     message = error.message

@@ -69,7 +69,7 @@ def check_summary(summary: object, path: Path) -> Json:
     if version != SCHEMA_VERSION:
         raise _bad(path, f"schema_version is {version!r}, must be {SCHEMA_VERSION}")
     problem = schema_problem(summary, SCHEMA)
-    if problem is not None:
+    if problem:
         raise _bad(path, problem)
     return summary
 

@@ -1,10 +1,14 @@
-"""Names of the files in the folder of a grid study, for what writes them and what reads them."""
+"""The folder of a grid study: names of its files, and the axes of frontier.json."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+
+from tinyllama_tools.data.names import STEP, TRAIN, CaseName
 
 KIND, SCHEMA_VERSION = "grid", 1
 STUDY, COSTS, PRODUCTS, FRONTIER = "study.json", "costs.json", "products.json", "frontier.json"
@@ -58,3 +62,69 @@ def why_no_round(folder: Path) -> str:
         is_finished = False
     next_step = "" if is_finished else "; scripts/study --resume goes on with it"
     return f"round 1 did not end: {there}{next_step}"
+
+
+FRONTIER_KIND, FRONTIER_SCHEMA_VERSION = "frontier", 1
+
+
+@dataclass(frozen=True)
+class Axis:
+    """`searched` and `given`: "batch" or "seq". `smallest`: value of the searched one. `key`: of
+    frontier.json's list of points."""
+
+    searched: str
+    given: str
+    adjective: str
+    smallest: int
+    key: str
+
+    @property
+    def title(self) -> str:
+        """`largest batch`, `longest sequence`."""
+        return f"{self.adjective} {'batch' if self.searched == 'batch' else 'sequence'}"
+
+    @property
+    def largest_key(self) -> str:
+        """`largest_batch`, `longest_seq`: of a point's answer."""
+        return f"{self.adjective}_{self.searched}"
+
+    @property
+    def confirmed_key(self) -> str:
+        """`confirmed_batch`, `confirmed_seq`: of what was found by trying."""
+        return f"confirmed_{self.searched}"
+
+    def value_of(self, name: CaseName) -> int:
+        """The searched value of a case."""
+        return name.batch if self.searched == "batch" else name.seq
+
+    def counted(self, value: int) -> str:
+        """`batch 12`, `sequence 512`."""
+        return f"{'batch' if self.searched == 'batch' else 'sequence'} {value}"
+
+
+BY_SEQ = Axis("batch", "seq", "largest", 1, "points")
+# the next token's loss needs two
+BY_BATCH = Axis("seq", "batch", "longest", 2, "sequences")
+AXES: Mapping[str, Axis] = {axis.given: axis for axis in (BY_SEQ, BY_BATCH)}
+
+
+@dataclass(frozen=True)
+class Line:
+    """Steps that differ in the searched axis only; `given`: their value of the other one."""
+
+    size: str
+    variant: str
+    dtype: str
+    given: int
+
+    def case(self, axis: Axis, value: int) -> CaseName:
+        """The training step at a value of the searched axis."""
+        batch, seq = (value, self.given) if axis.searched == "batch" else (self.given, value)
+        return CaseName(STEP, TRAIN, self.variant, self.size, self.dtype, batch, seq)
+
+
+def apart_percent(predicted: int, confirmed: int | None) -> float | None:
+    """100 (predicted / confirmed - 1); None where there is nothing to compare with."""
+    if confirmed is None or (confirmed == 0 and predicted != 0):
+        return None
+    return 100 * (predicted / confirmed - 1) if confirmed else 0.0

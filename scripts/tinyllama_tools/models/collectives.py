@@ -1,12 +1,15 @@
 """Collectives and data-parallel steps: alpha-beta fits, formulas by ranks, efficiency, losses.
 
-A figure over rounds, and how sure it is.
+**Fits**. The latency and bandwidth of a collective: t = alpha + bytes / bandwidth, fitted to its
+sizes.
 
-Rounds are the sample: in each every way of doing a step is run, in an order drawn anew, so a figure
-of one round compares neighbours in time. The interval is the exact one of a median
-(ratio_statistics.py), whatever the distribution; fewer than six rounds cannot reach 95 %.
+alpha is the time that no byte can save, in s; bandwidth is in bytes/s and holds for the collective
+as a whole (nccl-tests' algorithm bandwidth), at the number of ranks that was measured. Least
+squares of relative errors, so that 1 KiB counts as much as the largest bucket
+(scipy.optimize.curve_fit with sigma = t, whose covariance gives Student intervals over sizes). The
+model: R. Hockney, The communication challenge for MPP, Parallel Computing 20 (1994).
 
-How long a collective takes by the number of ranks: formulas of latency and bandwidth.
+**Formulas**. How long a collective takes by the number of ranks: formulas of latency and bandwidth.
 
 N ranks, n bytes, a link with latency a (s a message) and bandwidth B (bytes/s, both directions at
 once). The time to add numbers up is not counted.
@@ -21,21 +24,7 @@ once). The time to add numbers up is not counted.
 
 In this model there is no contention: every link is there for its pair alone.
 
-Which gradients travel together, for sizes that nobody has run.
-
-The same rule as benchmarks/distributed/gradient_reducer.cpp: parameters in the reverse of their
-order in the model, cut where the next one would make a bucket larger than asked for; the first
-bucket holds 1 MiB at most, and a larger parameter has a bucket of its own.
-
-The latency and bandwidth of a collective: t = alpha + bytes / bandwidth, fitted to its sizes.
-
-alpha is the time that no byte can save, in s; bandwidth is in bytes/s and holds for the collective
-as a whole (nccl-tests' algorithm bandwidth), at the number of ranks that was measured. Least
-squares of relative errors, so that 1 KiB counts as much as the largest bucket
-(scipy.optimize.curve_fit with sigma = t, whose covariance gives Student intervals over sizes). The
-model: R. Hockney, The communication challenge for MPP, Parallel Computing 20 (1994).
-
-What each added rank gives: efficiencies and shares, compared within each round.
+**Efficiency**. What each added rank gives: efficiencies and shares, compared within each round.
 
 weak: every rank has its own batch, so an ideal step takes as long as one rank's alone.
     efficiency = alone / step
@@ -44,7 +33,7 @@ strong: the ranks share one batch, so an ideal step of N ranks takes an Nth of i
 communication share = (step - local) / step: what of the step is there because ranks communicate.
 overlap share = (no_overlap - overlap) / (no_overlap - local): what of that the overlap hides.
 
-Where the rest of an ideal step went: parts that add up to the whole loss.
+**Losses**. Where the rest of an ideal step went: parts that add up to the whole loss.
 
 Of a step, in percent of it (L_r: rank r's step without communication, A: a step alone):
     slower local work  (mean of L_r - A) / step        ranks share memory, caches and clock
@@ -60,67 +49,31 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from tinyllama_tools.core.app import PROJECT, BadInputError, Json
-from tinyllama_tools.data.json_files import MEASURE_AGAIN, bad_file, is_number, read_json
-from tinyllama_tools.data.json_files import shown_value as shown
-from tinyllama_tools.data.names import (
-    OPERATIONS,
-    OWN_KEYS,
-    TIMED_BY,
-    UNITS,
-    CaseName,
-    CollectiveName,
-    parse_case_name,
-    parse_collective_name,
+from tinyllama_tools.data.json_files import bad_file, read_json, schema_problem
+from tinyllama_tools.data.names import OPERATIONS
+from tinyllama_tools.data.ranks import (
+    ALONE,
+    COMMUNICATION,
+    GLOO,
+    LOCAL,
+    NO_OVERLAP,
+    OVERLAP,
+    SHARDED,
+    STEPS,
+    STRONG,
+    CollectiveRow,
+    ScalingResult,
+    StepRow,
 )
-from tinyllama_tools.data.results import ITERATION, checked_result, is_result, read_rows
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE, Interval, median_interval
-
-WEAK, STRONG = "weak", "strong"
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """`median` over `rounds`; `interval`: None where there was one round only."""
-
-    median: float
-    interval: Interval | None
-    rounds: int
-
-    def text(self, digits: int = 1) -> str:
-        """`92.1 (91.0 to 93.4)`, with the confidence where that is below 95 %."""
-        middle = f"{self.median:.{digits}f}"
-        if self.interval is None:
-            return middle
-        ends = f"{self.interval.low:.{digits}f} to {self.interval.high:.{digits}f}"
-        sure = self.interval.confidence
-        return f"{middle} ({ends}{'' if sure >= WANTED_CONFIDENCE else f' at {100 * sure:.0f} %'})"
-
-
-def interval_words(found: Iterable[Estimate | None]) -> str:
-    """`95 % intervals`, or `intervals of 75 % confidence or more` where rounds were too few."""
-    sure = [one.interval.confidence for one in found if one is not None and one.interval]
-    if not sure:
-        return "no intervals, since there was one round only"
-    if min(sure) >= WANTED_CONFIDENCE:
-        return "95 % intervals"
-    return f"intervals of {100 * min(sure):.0f} % confidence or more, since rounds were few"
-
-
-def estimate(values: Sequence[float]) -> Estimate:
-    """ValueError where there are none."""
-    if not values:
-        raise ValueError("no round: at least one is needed")
-    return Estimate(statistics.median(values), median_interval(values), len(values))
-
 
 RING, TREE, NONE = "ring", "tree", "none"
 
@@ -221,7 +174,7 @@ def link_of_ring(alpha: float, bandwidth: float, ranks: int) -> Link:
 
 
 FIXTURE = PROJECT / "fixtures/interconnects.json"
-CORRECT_INTERCONNECTS = "correct it; fixtures/interconnects.json is an example"
+REMEDY = "correct it; fixtures/interconnects.json is an example"
 MICRO, GIGA = 1e-6, 1e9
 
 
@@ -259,69 +212,39 @@ class Interconnect:
         return tuple(link for link in (self.device, self.network) if link is not None)
 
 
-class _Entry:
-    """An object of the file, with its place for messages."""
-
-    def __init__(self, found: object, where: str, path: Path) -> None:
-        self._where, self._path = where, path
-        if not isinstance(found, dict):
-            raise self._bad(f"is {shown(found)}, must be an object")
-        self._found: Mapping[str, Any] = found
-
-    def _bad(self, what: str) -> BadInputError:
-        return bad_file(self._path, f"{self._where} {what}", CORRECT_INTERCONNECTS)
-
-    def text(self, key: str) -> str:
-        value = self._found.get(key)
-        if not isinstance(value, str) or not value:
-            raise self._bad(f"has {key} {shown(value)}, must be a text")
-        return value
-
-    def positive(self, key: str) -> float:
-        value = self._found.get(key)
-        if not is_number(value) or value <= 0:
-            raise self._bad(f"has {key} {shown(value)}, must be a number above 0")
-        return float(value)
-
-    def power_of_two(self, key: str) -> int:
-        value = self.positive(key)
-        if value != int(value) or int(value) & (int(value) - 1):
-            raise self._bad(f"has {key} {value:g}, must be 1, 2, 4, 8 and so on")
-        return int(value)
-
-    def flag(self, key: str) -> bool:
-        value = self._found.get(key)
-        if not isinstance(value, bool):
-            raise self._bad(f"has {key} {shown(value)}, must be true or false")
-        return value
-
-    def below(self, key: str) -> _Entry:
-        return _Entry(self._found.get(key), f"{self._where}.{key}", self._path)
-
-    def has(self, key: str) -> bool:
-        return self._found.get(key) is not None
+TEXT = {"type": "string", "minLength": 1}
+POSITIVE = {"type": "number", "exclusiveMinimum": 0}
 
 
-def _link(entry: _Entry) -> SourcedLink:
-    source = entry.below("source")
-    return SourcedLink(
-        entry.text("name"),
-        Link(MICRO * entry.positive("latency_us"), GIGA * entry.positive("GB_per_second")),
-        source.text("bandwidth"),
-        source.text("latency"),
-        entry.flag("latency_is_assumption"),
-    )
+def _object(**properties: object) -> Json:
+    return {"type": "object", "required": list(properties), "properties": properties}
 
 
-def _interconnect(found: object, index: int, path: Path) -> Interconnect:
-    entry = _Entry(found, f"interconnects[{index}]", path)
-    per_node = entry.power_of_two("devices_per_node")
-    if per_node > 1 and not entry.has("device_link"):
-        rule = "has several devices in a node and no device_link"
-        raise bad_file(path, f"interconnects[{index}] {rule}", CORRECT_INTERCONNECTS)
-    device = _link(entry.below("device_link")) if entry.has("device_link") else None
-    network = _link(entry.below("network_link"))
-    return Interconnect(entry.text("name"), entry.text("title"), per_node, network, device)
+LINK_SCHEMA = _object(
+    name=TEXT,
+    latency_us=POSITIVE,
+    GB_per_second=POSITIVE,
+    latency_is_assumption={"type": "boolean"},
+    source=_object(bandwidth=TEXT, latency=TEXT),
+)
+# several devices in a node need a link between them
+SCHEMA = _object(
+    name=TEXT,
+    title=TEXT,
+    devices_per_node={"enum": [2**power for power in range(16)]},
+    network_link=LINK_SCHEMA,
+) | {
+    "if": {"properties": {"devices_per_node": {"const": 1}}},
+    "then": {"properties": {"device_link": {"anyOf": [{"type": "null"}, LINK_SCHEMA]}}},
+    "else": _object(device_link=LINK_SCHEMA),
+}
+
+
+def _link(found: Json) -> SourcedLink:
+    source = found["source"]
+    link = Link(MICRO * found["latency_us"], GIGA * found["GB_per_second"])
+    assumed = found["latency_is_assumption"]
+    return SourcedLink(found["name"], link, source["bandwidth"], source["latency"], assumed)
 
 
 def read_interconnects(
@@ -335,8 +258,17 @@ def read_interconnects(
     document, _ = read_json(path)
     entries = document.get("interconnects")
     if not isinstance(entries, list) or not entries:
-        raise bad_file(path, "has no list 'interconnects'", CORRECT_INTERCONNECTS)
-    found = {one.name: one for one in (_interconnect(e, i, path) for i, e in enumerate(entries))}
+        raise bad_file(path, "has no list 'interconnects'", REMEDY)
+    found = {}
+    for index, one in enumerate(entries):
+        wrong = schema_problem(one, SCHEMA)
+        if wrong:
+            raise bad_file(path, f"interconnects[{index}] {wrong}", REMEDY)
+        network, device = _link(one["network_link"]), one.get("device_link")
+        found[one["name"]] = Interconnect(
+            *(one["name"], one["title"], one["devices_per_node"], network),
+            _link(device) if device else None,
+        )
     wanted = list(found) if names is None else names
     for name in wanted:
         if name not in found:
@@ -383,223 +315,13 @@ def plan_buckets(sizes: list[int], bucket_bytes: float) -> list[int]:
 
 
 def buckets_of(of: Mapping[str, int], dtype: str, bucket_bytes: float) -> list[int]:
-    """Of a problem size in a dtype; the last one is only ready when the backward ends."""
+    """Of a problem size in a dtype; the last one is only ready when the backward ends.
+
+    The same rule as benchmarks/distributed/gradient_reducer.cpp: parameters in the reverse of their
+    order in the model, cut where the next one would make a bucket larger than asked for; the first
+    bucket holds 1 MiB at most, and a larger parameter has a bucket of its own.
+    """
     return plan_buckets([BYTES[dtype] * count for count in parameter_counts(of)], bucket_bytes)
-
-
-ALONE, LOCAL, NO_OVERLAP, OVERLAP = "alone", "local", "no_overlap", "overlap"
-SHARDED, COMMUNICATION = "sharded", "communication"
-# ways of a data-parallel step, the one that counts first
-STEPS = (OVERLAP, NO_OVERLAP, SHARDED)
-CONTEXT_KEY = "distributed"
-GLOO = "gloo"  # a back-end on processors
-NEEDED = {
-    "world_size": int,
-    "backend": str,
-    "started_by": str,
-    "bucket_MiB": (int, float),
-    "bucket_bytes": list,
-    "gradient_bytes": int,
-    "scaling": str,
-    "ranks": list,
-}
-MEASURE_RANKS_AGAIN = (
-    "name a result of tiny_llama_scaling, or measure: scripts/scaling --processes 1,2"
-)
-
-
-@dataclass(frozen=True)
-class StepRow:
-    """`seconds`: of the slowest rank's step, the mean of each round, by the round's number.
-    `cpu_seconds`: likewise, of rank 0's processors, all its threads together. `counters`:
-    likewise, by their name."""
-
-    name: CaseName
-    seconds: Mapping[int, float]
-    cpu_seconds: Mapping[int, float] = field(default_factory=dict)
-    counters: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-
-    @property
-    def median_seconds(self) -> float:
-        """Over the rounds."""
-        return statistics.median(self.seconds.values())
-
-
-@dataclass(frozen=True)
-class CollectiveRow:
-    """`seconds`: of one call, by round."""
-
-    name: CollectiveName
-    seconds: Mapping[int, float]
-
-    @property
-    def median_seconds(self) -> float:
-        """Over the rounds."""
-        return statistics.median(self.seconds.values())
-
-
-@dataclass(frozen=True)
-class ScalingResult:
-    """One world: `steps` by mode at the batch of a rank. `alone_global`: the whole batch on one
-    rank (strong scaling). `failed`: rows without a figure, with their reason. `rank_samples`:
-    seconds of every step, [round][rank][step], by the row's name."""
-
-    path: Path
-    context: Mapping[str, Any]
-    steps: Mapping[str, StepRow]
-    alone_global: StepRow | None
-    collectives: tuple[CollectiveRow, ...]
-    failed: Mapping[str, str]
-    rank_samples: Mapping[str, Any]
-
-    @property
-    def distributed(self) -> Mapping[str, Any]:
-        """What the context says of the ranks."""
-        return self.context[CONTEXT_KEY]
-
-    @property
-    def ranks(self) -> int:
-        """How many."""
-        return self.distributed["world_size"]
-
-    @property
-    def scaling(self) -> str:
-        """WEAK or STRONG."""
-        return self.distributed["scaling"]
-
-    @property
-    def step(self) -> StepRow | None:
-        """The data-parallel step that efficiencies are of."""
-        return next((self.steps[mode] for mode in STEPS if mode in self.steps), None)
-
-    @property
-    def name(self) -> CaseName | None:
-        """Of any of the steps; None where only collectives were measured."""
-        row = self.step or next(iter(self.steps.values()), None)
-        return row.name if row is not None else None
-
-
-def is_scaling_result(document: Json) -> bool:
-    """Whether tiny_llama_scaling wrote it."""
-    return is_result(document) and isinstance(document["context"].get(CONTEXT_KEY), dict)
-
-
-def _check_context(document: Json, path: Path) -> None:
-    if not is_scaling_result(document):
-        raise bad_file(path, f"has no context.{CONTEXT_KEY}", MEASURE_RANKS_AGAIN)
-    found = document["context"][CONTEXT_KEY]
-    for key, kind in NEEDED.items():
-        value = found.get(key)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise bad_file(path, f"context.{CONTEXT_KEY}.{key} is {value!r}", MEASURE_AGAIN)
-    if found["world_size"] < 1 or found["scaling"] not in {WEAK, STRONG}:
-        what = f"world_size {found['world_size']}, scaling {found['scaling']!r}"
-        raise bad_file(path, f"{what}: must be 1 or more, and {WEAK} or {STRONG}", MEASURE_AGAIN)
-    if not all(isinstance(place, dict) and "rank" in place for place in found["ranks"]):
-        raise bad_file(path, f"context.{CONTEXT_KEY}.ranks has one without a rank", MEASURE_AGAIN)
-    sizes = found["bucket_bytes"]
-    if not all(is_number(size) and size > 0 for size in sizes):
-        raise bad_file(path, f"bucket_bytes {shown(sizes)}: must be positive", MEASURE_AGAIN)
-    if not (is_number(found["bucket_MiB"]) and found["bucket_MiB"] > 0):
-        what = f"bucket_MiB {shown(found['bucket_MiB'])}: must be positive and finite"
-        raise bad_file(path, what, MEASURE_AGAIN)
-
-
-def _check_round(entry: Json, number: object, path: Path) -> None:
-    """What the reader of results leaves unchecked: other benchmarks need not have it."""
-    name, cpu_time = entry["run_name"], entry.get("cpu_time", 0.0)
-    if not isinstance(number, int) or isinstance(number, bool):
-        what = f"{name}: repetition_index is {shown(number)}, must be a whole number"
-        raise bad_file(path, what, MEASURE_AGAIN)
-    if not (is_number(cpu_time) and cpu_time >= 0):
-        what = f"{name}: cpu_time is {shown(cpu_time)}, must be a number of 0 or more"
-        raise bad_file(path, what, MEASURE_AGAIN)
-
-
-def _rounds(document: Json, path: Path) -> dict[str, dict[int, Json]]:
-    """The repetitions of each row, by their number; the reader has checked their times."""
-    found: dict[str, dict[int, Json]] = {}
-    for index, entry in enumerate(document["benchmarks"]):
-        if entry["run_type"] == ITERATION and not entry.get("error_occurred"):
-            number = entry.get("repetition_index", index)
-            _check_round(entry, number, path)
-            found.setdefault(entry["run_name"].removesuffix(TIMED_BY), {})[number] = entry
-    return found
-
-
-def _seconds(rounds: Mapping[int, Json], clock: str = "real_time") -> dict[int, float]:
-    return {number: e[clock] * UNITS[e["time_unit"]] for number, e in rounds.items() if clock in e}
-
-
-def _counters(rounds: Mapping[int, Json]) -> dict[str, dict[int, float]]:
-    found: dict[str, dict[int, float]] = {}
-    for number, entry in rounds.items():
-        for name, value in entry.items():
-            if name not in OWN_KEYS and is_number(value):
-                found.setdefault(name, {})[number] = value
-    return found
-
-
-def _split_alone(rows: list[StepRow], path: Path) -> tuple[dict[str, StepRow], StepRow | None]:
-    """By mode; the row of the whole batch apart. Two sizes in one file are refused."""
-    parallel = [row.name.batch for row in rows if row.name.mode != ALONE]
-    own = min(parallel, default=min((row.name.batch for row in rows), default=0))
-    found: dict[str, StepRow] = {}
-    alone_global = None
-    for row in rows:
-        if row.name.mode == ALONE and row.name.batch != own:
-            alone_global = row
-        elif row.name.mode in found:
-            names = f"{found[row.name.mode].name} and {row.name}"
-            raise bad_file(path, f"has {names}", "measure one step a file")
-        else:
-            found[row.name.mode] = row
-    return found, alone_global
-
-
-def _check_ranks(name: CaseName | CollectiveName, world_size: int, path: Path) -> None:
-    """A figure for each rank would be wrong by the factor between them."""
-    if name.ranks != world_size:
-        what = f"{name}: is of {name.ranks} ranks, context.{CONTEXT_KEY}.world_size is {world_size}"
-        raise bad_file(path, what, MEASURE_AGAIN)
-
-
-def read_scaling_result(path: Path) -> ScalingResult:
-    """BadInputError for a file that is none, or with a time, counter or key that cannot be used."""
-    document, _ = read_json(path)
-    _check_context(document, path)
-    document = checked_result(document, path)
-    checked = read_rows(document, path)
-    failed = {n: c.failed or c.skipped for n, c in checked.cases.items() if c.seconds is None}
-    steps: list[StepRow] = []
-    collectives: list[CollectiveRow] = []
-    world_size = document["context"][CONTEXT_KEY]["world_size"]
-    for text, rounds in _rounds(document, path).items():
-        if text in failed:
-            continue
-        step, collective = parse_case_name(text), parse_collective_name(text)
-        if step is not None and step.is_data_parallel:
-            _check_ranks(step, world_size, path)
-            cpu_seconds = _seconds(rounds, "cpu_time")
-            steps.append(StepRow(step, _seconds(rounds), cpu_seconds, _counters(rounds)))
-        elif collective is not None:
-            _check_ranks(collective, world_size, path)
-            collectives.append(CollectiveRow(collective, _seconds(rounds)))
-    if not steps and not collectives and not failed:
-        raise bad_file(
-            path, "holds neither a data-parallel step nor a collective", MEASURE_RANKS_AGAIN
-        )
-    by_mode, alone_global = _split_alone(steps, path)
-    samples = document.get("rank_samples")
-    return ScalingResult(
-        path,
-        document["context"],
-        by_mode,
-        alone_global,
-        tuple(collectives),
-        failed,
-        samples if isinstance(samples, dict) else {},
-    )
 
 
 Array = NDArray[np.float64]
@@ -740,6 +462,46 @@ def fit_collectives(rows: Sequence[CollectiveRow]) -> tuple[list[AlphaBeta], lis
     return fits, refused
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """`median` over `rounds`; `interval`: None where there was one round only.
+
+    Rounds are the sample: in each every way of doing a step is run, in an order drawn anew, so a
+    figure of one round compares neighbours in time. The interval is the exact one of a median,
+    whatever the distribution; fewer than six rounds cannot reach 95 %.
+    """
+
+    median: float
+    interval: Interval | None
+    rounds: int
+
+    def text(self, digits: int = 1) -> str:
+        """`92.1 (91.0 to 93.4)`, with the confidence where that is below 95 %."""
+        middle = f"{self.median:.{digits}f}"
+        if self.interval is None:
+            return middle
+        ends = f"{self.interval.low:.{digits}f} to {self.interval.high:.{digits}f}"
+        sure = self.interval.confidence
+        return f"{middle} ({ends}{'' if sure >= WANTED_CONFIDENCE else f' at {100 * sure:.0f} %'})"
+
+
+def interval_words(found: Iterable[Estimate | None]) -> str:
+    """`95 % intervals`, or `intervals of 75 % confidence or more` where rounds were too few."""
+    sure = [one.interval.confidence for one in found if one is not None and one.interval]
+    if not sure:
+        return "no intervals, since there was one round only"
+    if min(sure) >= WANTED_CONFIDENCE:
+        return "95 % intervals"
+    return f"intervals of {100 * min(sure):.0f} % confidence or more, since rounds were few"
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """ValueError where there are none."""
+    if not values:
+        raise ValueError("no round: at least one is needed")
+    return Estimate(statistics.median(values), median_interval(values), len(values))
+
+
 Seconds = Mapping[int, float]
 
 
@@ -778,7 +540,7 @@ def paired(figure: Callable[..., float | None], *rows: Seconds | None) -> Estima
     return estimate(values) if values else None
 
 
-def _seconds_of_round(result: ScalingResult, mode: str) -> Seconds | None:
+def _seconds(result: ScalingResult, mode: str) -> Seconds | None:
     row = result.steps.get(mode)
     return row.seconds if row is not None else None
 
@@ -788,7 +550,7 @@ def _efficiency(result: ScalingResult, step: StepRow) -> Estimate | None:
     if result.scaling == STRONG and result.ranks > 1:
         whole = result.alone_global.seconds if result.alone_global is not None else None
         return paired(lambda a, s: 100 * a / (result.ranks * s), whole, step.seconds)
-    return paired(lambda a, s: 100 * a / s, _seconds_of_round(result, ALONE), step.seconds)
+    return paired(lambda a, s: 100 * a / s, _seconds(result, ALONE), step.seconds)
 
 
 def _overlap_share(plain: float, step: float, local: float) -> float | None:
@@ -797,9 +559,7 @@ def _overlap_share(plain: float, step: float, local: float) -> float | None:
 
 
 def _overlap(result: ScalingResult) -> Estimate | None:
-    return paired(
-        _overlap_share, *(_seconds_of_round(result, m) for m in (NO_OVERLAP, OVERLAP, LOCAL))
-    )
+    return paired(_overlap_share, *(_seconds(result, m) for m in (NO_OVERLAP, OVERLAP, LOCAL)))
 
 
 def _hidden(step: Seconds, local: Seconds | None, whole: Seconds | None) -> Estimate | None:
@@ -827,8 +587,8 @@ def _scaled(found: Estimate | None, factor: float) -> Estimate | None:
 def points_of(result: ScalingResult) -> list[ScalingPoint]:
     """One for each way of a data-parallel step that was measured, the main one first."""
     found = []
-    local = _seconds_of_round(result, LOCAL)
-    whole = _seconds_of_round(result, COMMUNICATION)
+    local = _seconds(result, LOCAL)
+    whole = _seconds(result, COMMUNICATION)
     for mode in STEPS:
         step = result.steps.get(mode)
         if step is None:

@@ -27,7 +27,7 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import machine, script_parser
 from tinyllama_tools.data.publish import REFERENCE, published_text, replace_folder
-from tinyllama_tools.data.studies import CHECK, COSTS, FRONTIER, PRODUCTS, STUDY, rounds_of
+from tinyllama_tools.data.studies import AXES, CHECK, COSTS, FRONTIER, PRODUCTS, STUDY, rounds_of
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.document import Document, Omission, count_of, listed
 from tinyllama_tools.report.inputs import GridStudy, ReportInputs, read_inputs
@@ -41,7 +41,6 @@ from tinyllama_tools.report.sources import (
     newest_sources,
     source_of,
 )
-from tinyllama_tools.study.grid import AXES
 
 FORMATS = ("html", "md", "png", "fom")
 EPILOG = """\

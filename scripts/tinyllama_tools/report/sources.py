@@ -15,21 +15,24 @@ from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json
 from tinyllama_tools.data.json_files import bad_file, is_number, read_json
 from tinyllama_tools.data.json_files import shown_value as shown
 from tinyllama_tools.data.profiles import SUMMARY as TRAINING_FILE
+from tinyllama_tools.data.ranks import DOCUMENT, Failure, is_scaling_result, read_again
+from tinyllama_tools.data.ranks import DOCUMENT as SCALING_FILE
+from tinyllama_tools.data.ranks import KIND as SCALING_KIND
+from tinyllama_tools.data.ranks import RESULTS as SCALING_RESULTS
+from tinyllama_tools.data.ranks import SCHEMA_VERSION as SCALING_SCHEMA_VERSION
 from tinyllama_tools.data.results import is_result, is_training_summary
-from tinyllama_tools.data.studies import FRONTIER, KIND, STUDY, rounds_of, why_no_round
-from tinyllama_tools.models.collectives import is_scaling_result
-from tinyllama_tools.models.projection import Analysis, ProjectedStep, analyse
-from tinyllama_tools.report.document import Omission
-from tinyllama_tools.scaling.results import (
-    DOCUMENT,
-    SCALING_KIND,
-    SCALING_SCHEMA_VERSION,
-    Failure,
-    read_again,
+from tinyllama_tools.data.studies import (
+    AXES,
+    FRONTIER,
+    KIND,
+    SCHEMA_VERSION,
+    STUDY,
+    Axis,
+    rounds_of,
+    why_no_round,
 )
-from tinyllama_tools.scaling.results import DOCUMENT as SCALING_FILE
-from tinyllama_tools.scaling.results import RESULTS as SCALING_RESULTS
-from tinyllama_tools.study.grid import AXES, SCHEMA_VERSION, Axis
+from tinyllama_tools.models.scaling_projection import Analysis, ProjectedStep, analyse
+from tinyllama_tools.report.document import Omission
 
 STUDY_FILE, FRONTIER_FILE = STUDY, FRONTIER
 KNOWN = (

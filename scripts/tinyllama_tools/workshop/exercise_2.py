@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tinyllama_tools.core.app import RESULTS
 from tinyllama_tools.data.programs import TrainingProgram
+from tinyllama_tools.models.size_predictions import Predictor, predict
 from tinyllama_tools.profile.tables import PAGE
-from tinyllama_tools.study.size_predictions import Predictor, predict
 from tinyllama_tools.workshop.exercise_1_figures import peak_place, small_operations, spike_text
 from tinyllama_tools.workshop.exercise_2_figures import (
     Limit,

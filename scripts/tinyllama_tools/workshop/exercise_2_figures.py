@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.programs import SuiteError
-from tinyllama_tools.stats.laws import GridPoint, LawRefusedError
-from tinyllama_tools.study.size_predictions import (
+from tinyllama_tools.models.size_predictions import (
     CONFIRMED_SHARE,
     MemoryLaw,
     ModelQuestion,
@@ -18,6 +17,7 @@ from tinyllama_tools.study.size_predictions import (
     Target,
     find_target,
 )
+from tinyllama_tools.stats.laws import GridPoint, LawRefusedError
 from tinyllama_tools.workshop.rules import above, expected, is_largest, ratio, within
 from tinyllama_tools.workshop.runs import (
     MeasuredRun,

@@ -10,9 +10,9 @@ from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.text import cell, duration
 from tinyllama_tools.data.programs import TrainingProgram
 from tinyllama_tools.models.roofline import ON_THE_ROOF_PERCENT, POSITIONS, roofline_position
+from tinyllama_tools.models.size_predictions import Predictor, predict
 from tinyllama_tools.profile.page import REPORT
 from tinyllama_tools.profile.tables import operator_shares
-from tinyllama_tools.study.size_predictions import Predictor, predict
 from tinyllama_tools.workshop.exercise_1_figures import COPIES, PRODUCTS
 from tinyllama_tools.workshop.exercise_3_figures import (
     DETAILED,

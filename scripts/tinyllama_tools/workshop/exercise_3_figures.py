@@ -12,11 +12,14 @@ from pathlib import Path
 
 from tinyllama_tools.ablation.evidence import Evidence, find_evidence
 from tinyllama_tools.ablation.study import ratio_text, read_study, shows_difference
+from tinyllama_tools.commands.study import fixed_plans, run_sizes
+from tinyllama_tools.commands.study_sizes import PROFILES, Settings, SizeResult, plan_sizes
 from tinyllama_tools.core.app import Json, problem_sizes, write_whole
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.data.programs import SuiteError, TrainingError, TrainingProgram
 from tinyllama_tools.models.bottlenecks import Bottleneck, amdahl, rank_bottlenecks, recorded_part
 from tinyllama_tools.models.roofline import roofline_point
+from tinyllama_tools.models.size_predictions import Prediction, Predictor, Question
 from tinyllama_tools.profile.command import ProfileRuns
 from tinyllama_tools.profile.page import report_path, report_text
 from tinyllama_tools.profile.tables import (
@@ -27,9 +30,6 @@ from tinyllama_tools.profile.tables import (
     ProfileSet,
     read_profile_set,
 )
-from tinyllama_tools.study.command import fixed_plans, run_sizes
-from tinyllama_tools.study.size_predictions import Prediction, Predictor, Question
-from tinyllama_tools.study.training import PROFILES, Settings, SizeResult, plan_sizes
 from tinyllama_tools.workshop.exercise_1_figures import component_percent, group_shares
 from tinyllama_tools.workshop.rules import ratio, say, share_of
 from tinyllama_tools.workshop.runs import (

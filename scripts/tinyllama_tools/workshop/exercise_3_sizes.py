@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.models.bottlenecks import amdahl
-from tinyllama_tools.study.size_predictions import Prediction
+from tinyllama_tools.models.size_predictions import Prediction
 from tinyllama_tools.workshop.exercise_3_figures import (
     BATCH_GAIN,
     SATURATED_GAIN,

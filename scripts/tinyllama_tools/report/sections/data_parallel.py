@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from tinyllama_tools.commands.scaling_page import collective_notes
 from tinyllama_tools.core.app import Json
-from tinyllama_tools.models.collectives import (
-    STEPS,
-    STRONG,
-    WEAK,
-    AlphaBeta,
-    Estimate,
-    ScalingPoint,
-    interval_words,
-)
-from tinyllama_tools.models.projection import Analysis, ProjectedStep
+from tinyllama_tools.data.ranks import DOCUMENT, STEPS, STRONG, WEAK
+from tinyllama_tools.models.collectives import AlphaBeta, Estimate, ScalingPoint, interval_words
+from tinyllama_tools.models.scaling_projection import Analysis, ProjectedStep
 from tinyllama_tools.report.document import (
     DASHES,
     LIGHT,
@@ -37,8 +31,6 @@ from tinyllama_tools.report.document import (
 )
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.sources import Kind, ScalingRun, StatedLocalStep
-from tinyllama_tools.scaling.output import collective_notes
-from tinyllama_tools.scaling.results import DOCUMENT
 
 GIGA = 1e9
 CURVE_POINTS = 40

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tinyllama_tools.data.studies import AXES, BY_SEQ
 from tinyllama_tools.report.document import (
     DASHES,
     MEASURED,
@@ -24,7 +25,6 @@ from tinyllama_tools.report.document import (
 )
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.sources import FrontierFile, FrontierLine, FrontierPart, Kind
-from tinyllama_tools.study.grid import AXES, BY_SEQ
 
 ID, TITLE = "frontier", "What fits into memory"
 MISSING = f"no frontier was given; {Kind.FRONTIER.command} writes one with its grid"

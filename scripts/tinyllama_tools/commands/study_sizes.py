@@ -18,7 +18,7 @@ from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import duration, markdown_table
 from tinyllama_tools.data.profiles import BadProfileError, read_profile
 from tinyllama_tools.data.programs import TrainingError, TrainingProgram, TrainingRun, command_line
-from tinyllama_tools.study.size_predictions import Prediction
+from tinyllama_tools.models.size_predictions import Prediction
 
 # The first is left out of the average.
 SAMPLE_STEPS = 3
@@ -288,12 +288,12 @@ def last_step_line(log: Path) -> str:
 
 
 @contextmanager
-def followed(log: Path, progress: Progress, interval_seconds: float = 1.0) -> Iterator[None]:
+def followed(log: Path, progress: Progress) -> Iterator[None]:
     """Shows the newest step of the log while the block runs, on a terminal only."""
     is_done = threading.Event()
 
     def follow() -> None:
-        while not is_done.wait(interval_seconds):
+        while not is_done.wait(1.0):
             line = last_step_line(log)
             if line:
                 print(f"\r{line}\033[K", end="", file=progress.stream, flush=True)
@@ -363,38 +363,27 @@ TIME_LENGTH = 15
 
 
 def read_earlier(folder: Path) -> SizeResult | None:
-    """A finished size of an earlier study; None where the folder is not one."""
+    """A size of an earlier study of which all steps were made, with a last loss that is a number;
+    None where the folder is not one."""
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        summary = read_profile(
-            folder if (folder / SUMMARY).is_file() else folder / PROFILES
-        ).summary
-        if not is_finished(summary):
+        whole = (folder / SUMMARY).is_file()
+        summary = read_profile(folder if whole else folder / PROFILES).summary
+        means, wanted = summary["summary"], summary["configuration"]["num_steps"]
+        is_finished = means["steps_completed"] == wanted and means["final_loss"] is not None
+        if not is_finished or not means["average_step_seconds"]:
             return None
         return SizeResult(config["problem_size"], folder, summary, config=config, is_earlier=True)
     except (OSError, ValueError, KeyError, TypeError, BadProfileError):
         return None
 
 
-def is_finished(summary: Json) -> bool:
-    """All steps were made, and the last loss is a number."""
-    means, wanted = summary["summary"], summary["configuration"]["num_steps"]
-    return means["steps_completed"] == wanted and means["final_loss"] is not None
-
-
-def has_same_settings(result: SizeResult, like: SizeResult) -> bool:
-    """Same device, threads and libtorch, dtype, variant and profilers."""
-    a, b = result.summary, like.summary
-    if a is None or b is None:
-        return False
-
-    def key(config: Json, summary: Json) -> tuple[object, ...]:
-        context = summary["context"]
-        names = (config.get(name) for name in ("dtype", "variant", "profilers_enabled"))
-        device = context["device"]["name"]
-        return (*names, device, context.get("threads"), context.get("torch_version"))
-
-    return key(result.config, a) == key(like.config, b)
+def _setting(result: SizeResult) -> tuple[object, ...]:
+    """Dtype, variant and profilers, device, threads and libtorch: what must be alike in a table."""
+    context = (result.summary or {})["context"]
+    names = (result.config.get(name) for name in ("dtype", "variant", "profilers_enabled"))
+    device = context["device"]["name"]
+    return (*names, device, context.get("threads"), context.get("torch_version"))
 
 
 def with_earlier(found: Sequence[SizeResult], results: Path) -> list[SizeResult]:
@@ -405,7 +394,8 @@ def with_earlier(found: Sequence[SizeResult], results: Path) -> list[SizeResult]
     if measured:
         for folder in newest_first(results):
             earlier = read_earlier(folder)
-            if earlier and earlier.size not in by_size and has_same_settings(earlier, measured[0]):
+            is_new = earlier is not None and earlier.size not in by_size
+            if earlier and is_new and _setting(earlier) == _setting(measured[0]):
                 by_size[earlier.size] = earlier
     return sorted(by_size.values(), key=lambda result: all_sizes.index(result.size))
 
@@ -424,13 +414,8 @@ def earlier_rate(results: Path, settings: Settings, prediction: Prediction) -> R
     found: dict[str, SizeResult] = {}
     for folder in newest_first(results):
         run = read_earlier(folder)
-        # a run of one step has no average
-        if not run or not (run.summary or {})["summary"]["average_step_seconds"]:
-            continue
-        if [run.config.get(k) for k in ("dtype", "variant")] == [
-            settings.dtype,
-            settings.variant,
-        ]:
+        wanted = (settings.dtype, settings.variant)
+        if run and (run.config.get("dtype"), run.config.get("variant")) == wanted:
             found.setdefault(run.size, run)
 
     def distance(run: SizeResult) -> float:

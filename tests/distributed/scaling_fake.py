@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Plays one rank of tiny_llama_scaling: writes what a rank saw, and ends as it is told to.
 
-STAND_IN_FOLDER: where `ranks_<N>.json`, rank 0's result, is taken from and `seen_<rank>.json`, the
-rank's surroundings, is left. STAND_IN_FAULT: what which rank does, `1:dies`; the others find
+FAKE_FOLDER: where `ranks_<N>.json`, rank 0's result, is taken from and `seen_<rank>.json`, the
+rank's surroundings, is left. FAKE_FAULT: what which rank does, `1:dies`; the others find
 --timeout later that it is lost, as the program does. Only the standard library, and little of it:
 it is started dozens of times.
 """
@@ -15,7 +15,7 @@ import sys
 import time
 
 RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-FOLDER = os.environ["STAND_IN_FOLDER"]
+FOLDER = os.environ["FAKE_FOLDER"]
 OPTIONS = dict(text.lstrip("-").partition("=")[::2] for text in sys.argv[1:])
 KEPT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 FOREVER = 600
@@ -120,7 +120,7 @@ def do(fault: str) -> int:
 
 
 def main() -> int:
-    who, _, fault = os.environ.get("STAND_IN_FAULT", "").partition(":")
+    who, _, fault = os.environ.get("FAKE_FAULT", "").partition(":")
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     leave_what_was_seen([have_child()] if fault else [])
     if fault != "is_silent":

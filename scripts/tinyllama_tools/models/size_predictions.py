@@ -1,17 +1,4 @@
-"""What the program predicts of training steps that nobody has run, and the longest sequence.
-
-memory(B, S) = base + B (linear S + quadratic S^2), as the workshop's exercise 2 describes it.
-
-Least squares are those of the package `laws`, whose fit_memory_law chooses among more terms: the
-exercise fills in exactly these three, whether or not its few sizes support each. The law describes
-the sizes that were measured; what other sizes need follows from the suite's own formulas
-(`tiny_llama_bench --dry-run`), not from it.
-
-The longest sequence that a training step fits into memory with, or into a time limit.
-
-From the suite's own formulas: memory and time grow with the sequence, so the range is narrowed by
-asking about several lengths at once.
-"""
+"""What the program predicts of training steps that nobody has run, and the longest sequence."""
 
 from __future__ import annotations
 
@@ -106,7 +93,12 @@ TERMS = (BASE, LINEAR, QUADRATIC)
 
 @dataclass(frozen=True)
 class MemoryLaw:
-    """Coefficients in bytes, bytes a token, and bytes a pair of tokens.
+    """memory(B, S) = base + B (linear S + quadratic S^2), as the workshop's exercise 2 describes
+    it; coefficients in bytes, bytes a token, and bytes a pair of tokens.
+
+    fit_memory_law chooses among more terms: the exercise fills in exactly these three, whether or
+    not its few sizes support each. The law describes the sizes that were measured; what other sizes
+    need is predicted by the program.
 
     `residuals_percent`: measured minus fitted, of the measured, in the order of the points.
     """
@@ -162,11 +154,6 @@ class Bracket:
 
     accepted: int = 0
     refused: int = LARGEST + 1
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether `accepted` is the answer."""
-        return self.refused - self.accepted <= 1
 
     def contains(self, value: int) -> bool:
         """Whether an answer about it would narrow the bracket."""

@@ -1,4 +1,4 @@
-"""A stand-in for tiny_llama_bench as scripts/study --grid drives it: names, costs, rounds with a
+"""A fake tiny_llama_bench as scripts/study --grid drives it: names, costs, rounds with a
 journal, products. What is unusual about it is told in told.json beside it."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROGRAM = """\
 #!{python} -SE
 import sys
 sys.path.insert(0, {tests!r})
-from grid_stand_in import main
+from grid_fake import main
 sys.exit(main(__file__, sys.argv[1:]))
 """
 HELD = 3

@@ -1,1 +1,0 @@
-"""Data-parallel scaling: starts local ranks, reads what they measured, projects it further."""
