@@ -2,28 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tinyllama_tools.core.app import RESULTS
-from tinyllama_tools.data.publish import REFERENCE
-from tinyllama_tools.report.command import Place
 
-FOLDER = RESULTS / REFERENCE
+FOLDER = RESULTS / "reference"
+# of all files of a machine, and of the picture in the README
+MOST_BYTES, MOST_PICTURE_BYTES = 4_000_000, 300_000
 STUDY = "study_"
 STUDIES = sorted(path for path in FOLDER.glob(f"{STUDY}*") if path.is_dir())
 NONE_YET = (
     "no results/reference/study_* is committed: scripts/study tiny small measures one, "
-    "scripts/report FOLDER --publish MACHINE publishes it"
+    "docs/report.md says how it is published"
 )
+
+
+@dataclass(frozen=True)
+class Published:
+    """What is there of one machine."""
+
+    folder: Path
+    machine: str
+
+    @property
+    def study(self) -> Path:
+        return self.folder / f"study_{self.machine}"
+
+    @property
+    def page(self) -> Path:
+        return self.folder / f"scaling_{self.machine}.html"
+
+    @property
+    def picture(self) -> Path:
+        return self.folder / f"roofline_{self.machine}.png"
+
+
 # a parameter for each machine; where there is none, the tests are there and say so
 MACHINES = [
-    pytest.param(Place(FOLDER, path.name.removeprefix(STUDY)), id=path.name) for path in STUDIES
+    pytest.param(Published(FOLDER, path.name.removeprefix(STUDY)), id=path.name) for path in STUDIES
 ] or [pytest.param(None, id="none", marks=pytest.mark.skip(reason=NONE_YET))]
 
 
-def data_files(place: Place) -> list[Path]:
+def data_files(place: Published) -> list[Path]:
     """The study's, and the frontiers that were made beside it."""
     beside = place.folder.glob(f"frontier_by_*_{place.machine}.json")
     return sorted([*place.study.iterdir(), *beside])

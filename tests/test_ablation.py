@@ -15,7 +15,6 @@ from tinyllama_tools.ablation.command import (
     Effort,
     parse_options,
     plan_main,
-    publish,
     run_study,
     write_study,
 )
@@ -131,13 +130,6 @@ def test_result_can_be_read_again(whole: Study, tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.part")) == []
 
 
-def test_published_files(whole: Study, tmp_path: Path) -> None:
-    (tmp_path / "reference").mkdir()
-    paths = publish(whole, tmp_path, "2core_mine")
-    assert [path.name for path in paths] == ["ABLATION.md", "ablation_2core_mine.json"]
-    assert "# Ablation" in paths[0].read_text()
-
-
 def test_tables_anew_from_a_result(
     whole: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,8 +164,6 @@ def test_aligned_table() -> None:
         (["--turns=0"], ["'0'", "1 or more"]),
         (["--slow-seconds=-1"], ["-1", "positive"]),
         (["--only=speed"], ["speed", "memory"]),
-        (["--publish=mine", "--quick"], ["--publish"]),
-        (["--publish=My machine"], ["My machine", "a-z"]),
         (["--turn=3"], ["--turn=3"]),
     ],
 )

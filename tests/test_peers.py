@@ -103,8 +103,6 @@ def test_size_without_a_grid_has_its_own_shape() -> None:
             ["--max-seconds-per-case=inf"],
             "argument --max-seconds-per-case: 'inf': must be a positive",
         ),
-        (["--publish=../x"], "argument --publish: '../x': must be letters"),
-        (["--publish=here", "--tune"], "--publish: a smoke test or a choice of settings"),
     ],
 )
 def test_bad_option_is_named_with_what_is_allowed(
@@ -419,7 +417,6 @@ def played(project_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setattr(peers, "our_program", lambda _: program)
     monkeypatch.setattr(peers, "start_peer", lambda form, _: PlayedProcess(form.variant))
     monkeypatch.setattr(peers, "RESULTS", tmp_path)
-    monkeypatch.setattr(peers, "changed_files", lambda _: "")
     return tmp_path
 
 
@@ -428,7 +425,7 @@ AXES = ["--dtypes=f32,bf16", "--batch=8", "--seq=128", "--peers=eager,sdpa", "--
 
 def test_result_has_every_case_and_is_of_the_schema(played: Path, project_root: Path) -> None:
     schema = json.loads((project_root / "results/schema.json").read_text(encoding="utf-8"))
-    assert tools.peers([*AXES, "--variant=baseline,nonsense", "--publish=here"]) == 1
+    assert tools.peers([*AXES, "--variant=baseline,nonsense"]) == 1
     (folder,) = played.glob("*_peers")
     document = json.loads((folder / "peers.json").read_text(encoding="utf-8"))
     validator = Draft202012Validator(schema)
@@ -442,9 +439,6 @@ def test_result_has_every_case_and_is_of_the_schema(played: Path, project_root: 
         if row["peer"] == "peer:eager" and "/tiny/f32/" in row["case"]
     )
     assert (ratio["median"], ratio["turns"]) == (pytest.approx(2.0), 6)
-    published = played / "reference" / "peers_here.json"
-    assert json.loads(published.read_text(encoding="utf-8")) == document
-    assert (played / "PEERS.md").read_text() == (folder / "PEERS.md").read_text()
 
 
 def test_page_has_ratios_times_and_every_reason(
@@ -491,17 +485,6 @@ def test_interrupt_writes_what_was_measured(played: Path, monkeypatch: pytest.Mo
     document = json.loads((played / "o").read_text(encoding="utf-8"))
     assert len([e for e in document["benchmarks"] if "/f32/" in e["name"]]) == 3 * 6 * 3
     assert len(re.findall(r"\| tiny +\| f32 ", peers_page(document))) == 2
-
-
-def test_what_is_published_has_to_be_of_a_commit(
-    played: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(peers, "changed_files", lambda _: " M model/cost.cpp")
-    assert tools.peers([*AXES, "--publish=here"]) == 2
-    assert "--publish: commit first, these files are changed:\n M model/cost.cpp" in (
-        capsys.readouterr().err
-    )
-    assert not (played / "PEERS.md").exists()
 
 
 class KilledProcess(PlayedProcess):

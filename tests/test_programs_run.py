@@ -76,7 +76,8 @@ def entry(case: SuiteCase, **more: object) -> dict[str, object]:
 
 
 def document(*entries: dict[str, object]) -> dict[str, object]:
-    context = {"schema_version": 3, "verify": "off", "threads": 2, "peaks": {"measured": {}}}
+    own = {"host_name": "somebodys-desk", "executable": "/home/somebody/tiny_llama_bench"}
+    context = own | {"schema_version": 3, "verify": "off", "threads": 2, "peaks": {"measured": {}}}
     return {"context": context, "benchmarks": list(entries)}
 
 
@@ -94,6 +95,9 @@ def test_samples_counters_and_label_are_read(stand_in: StandIn) -> None:
     assert (case.label, case.skipped, case.failed) == ("l", "", "")
     assert len(case.entries) == 3
     assert result.context["threads"] == 2
+    # nothing that is made of it names a host or a folder
+    assert "somebody" not in json.dumps(result.context)
+    assert result.context["executable"] == "tiny_llama_bench"
 
 
 def test_skipped_and_failed_cases_come_back_with_their_reasons(stand_in: StandIn) -> None:

@@ -15,7 +15,7 @@ from played_study import write_everything, write_result, write_study
 
 import tools
 from tinyllama_tools.core.app import INTERRUPTED, PROJECT
-from tinyllama_tools.data.publish import without_places
+from tinyllama_tools.data.nameless import without_places
 from tinyllama_tools.report import build
 from tinyllama_tools.report import command as main
 from tinyllama_tools.report.command import NOTHING_USABLE, WITH_ERRORS, WRITTEN

@@ -41,7 +41,7 @@ def test_the_script_needs_no_build(checkout: ScriptCheckout) -> None:
 
 @pytest.mark.parametrize(
     ("option", "draws"),
-    [("--format=png", True), ("--format=md", False), ("--publish=card", True)],
+    [("--format=png", True), ("--format=md", False)],
 )
 def test_what_draws_is_set_up_where_something_is_drawn(
     checkout: ScriptCheckout, option: str, *, draws: bool

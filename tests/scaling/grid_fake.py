@@ -148,7 +148,8 @@ class Run:
     def context(self) -> Json:
         """Of the journal and the result."""
         commit = self.told.get("commit", "abc")
-        return {"schema_version": 3, "git_commit": commit, "verify": self.verify}
+        own = {"host_name": "somebodys-desk", "executable": "/home/somebody/bench"}
+        return own | {"schema_version": 3, "git_commit": commit, "verify": self.verify}
 
     def refusal(self) -> str:
         """Why the journal cannot be continued; takes it over where it can."""

@@ -13,13 +13,12 @@ from functools import cache
 
 import pytest
 
-from reference_study import MACHINES, data_files
+from reference_study import MACHINES, Published, data_files
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.data.json_files import read_json
 from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.studies import AXES, Axis, Line, apart_percent
-from tinyllama_tools.report.command import Place
 from tinyllama_tools.report.inputs import CHECKED, Foretold, ReportInputs, SeriesFit, read_inputs
 from tinyllama_tools.report.sources import is_frontier, source_of
 
@@ -31,11 +30,11 @@ pytestmark = pytest.mark.parametrize("place", MACHINES)
 
 
 @cache
-def inputs_of(place: Place) -> ReportInputs:
+def inputs_of(place: Published) -> ReportInputs:
     return read_inputs([source_of(place.study)])
 
 
-def fits_of(place: Place, what: str, size: str) -> list[SeriesFit]:
+def fits_of(place: Published, what: str, size: str) -> list[SeriesFit]:
     inputs = inputs_of(place)
     every = inputs.time_fits if what == "time" else inputs.memory_fits
     return [fit for fit in every if fit.series.name.size == size]
@@ -56,7 +55,7 @@ def stated(name: str, held: Sequence[Foretold], most: float) -> list[str]:
     return [name, *figures, verdict]
 
 
-def test_the_study_is_whole(place: Place) -> None:
+def test_the_study_is_whole(place: Published) -> None:
     inputs = inputs_of(place)
     assert [of for of in inputs.omissions if of.is_error] == []
     (study,) = inputs.studies
@@ -72,7 +71,7 @@ def test_the_study_is_whole(place: Place) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("what", ["time", "memory"])
-def test_laws_meet_the_cells_that_were_held_out(place: Place, what: str, size: str) -> None:
+def test_laws_meet_the_cells_that_were_held_out(place: Published, what: str, size: str) -> None:
     """The components together and the full step alone; of single components the table says it."""
     fits, most = fits_of(place, what, size), MOST_OFF[what]
     of_step = [one for fit in fits if fit.series.name.component == STEP for one in fit.held_out]
@@ -92,7 +91,7 @@ def test_laws_meet_the_cells_that_were_held_out(place: Place, what: str, size: s
     assert median_error(of_step) <= most
 
 
-def test_the_bigger_size_is_as_predicted(place: Place) -> None:
+def test_the_bigger_size_is_as_predicted(place: Published) -> None:
     inputs = inputs_of(place)
     (case,) = inputs.check_cases
     assert case.name.size not in SIZES and case.name.component == STEP
@@ -132,13 +131,13 @@ class Confirmed:
         return str(Line(*(self.point[key] for key in keys)).case(self.axis, value))
 
 
-def frontiers(place: Place) -> list[Json]:
+def frontiers(place: Published) -> list[Json]:
     """The study's own, and those that were published with it."""
     documents = [read_json(path)[0] for path in data_files(place)]
     return [document for document in documents if is_frontier(document)]
 
 
-def confirmed_points(place: Place) -> list[Confirmed]:
+def confirmed_points(place: Published) -> list[Confirmed]:
     return [
         Confirmed(axis, point, {one["case"]: one["fits"] for one in document["tries"]})
         for document in frontiers(place)
@@ -148,7 +147,7 @@ def confirmed_points(place: Place) -> list[Confirmed]:
     ]
 
 
-def test_what_is_predicted_to_fit_is_within_the_limit(place: Place) -> None:
+def test_what_is_predicted_to_fit_is_within_the_limit(place: Published) -> None:
     for document in frontiers(place):
         points = [(point, axis) for axis in AXES.values() for point in document[axis.key]]
         assert points
@@ -157,7 +156,7 @@ def test_what_is_predicted_to_fit_is_within_the_limit(place: Place) -> None:
             assert fits == (point[axis.largest_key] > 0) or point["remark"], point
 
 
-def test_the_frontier_is_where_tries_found_it(place: Place) -> None:
+def test_the_frontier_is_where_tries_found_it(place: Published) -> None:
     rows = []
     for one in confirmed_points(place):
         # the file says what the tries said: this one ran, and the next larger one did not

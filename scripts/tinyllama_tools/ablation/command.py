@@ -55,12 +55,11 @@ from tinyllama_tools.core.app import (
     RESULTS,
     BadInputError,
     Json,
-    changed_files,
     problem_sizes,
     run_folder,
     write_whole,
 )
-from tinyllama_tools.core.options import DTYPES, list_of, machine, positive, script_parser, seconds
+from tinyllama_tools.core.options import DTYPES, list_of, positive, script_parser, seconds
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import duration
 from tinyllama_tools.data.programs import CaseRun, SuiteCase, SuiteError, SuiteProgram, SuiteResult
@@ -72,14 +71,6 @@ def write_study(study: Study, folder: Path) -> None:
     write_whole(folder / PAGE, ablation_page(study))
 
 
-def publish(study: Study, results: Path, machine: str) -> list[Path]:
-    """The tracked copies."""
-    page, result = results / PAGE, results / "reference" / f"ablation_{machine}.json"
-    write_whole(result, result_text(study))
-    write_whole(page, ablation_page(study))
-    return [page, result]
-
-
 PARTS = ("main", "batches", "types", "memory", "gates")
 EPILOG = """\
 Times are ratios of processes that took turns; what cannot run stays in the tables with its reason.
@@ -87,7 +78,6 @@ Ctrl-C keeps what was measured and writes the tables from it.
 
 Exit status: 0 all measured, or skipped with a reason; 1 some result was wrong; 2 bad option, the
 set-up failed, or files that cannot be read or written; 130 interrupted."""
-PUBLISH_HELP = "also write results/ABLATION.md and results/reference/ablation_MACHINE.json"
 # A model that steps in a millisecond, to see that everything works.
 QUICK_MODEL = (
     "--hidden-dim=32 --n-layers=1 --n-heads=2 --n-kv-heads=1 --intermediate-dim=64 --vocab-size=50"
@@ -165,7 +155,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--build-folder", type=Path, default=PROJECT / "build")
     add("--output", type=Path, help="folder (default: results/<UTC time>_ablation)")
     add("--from", type=Path, dest="source", help="write the tables of an ablation.json anew")
-    add("--publish", type=machine, metavar="MACHINE", help=PUBLISH_HELP)
     add("--quick", action="store_true", help="smoke test: a minute model, few switches, 2 turns")
     return parser
 
@@ -186,8 +175,6 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if len(options.size) != 1:
         parser.error(f"--size '{','.join(options.size)}': must be one size")
-    if options.publish and options.quick:
-        parser.error("--publish: a smoke test is not published")
     if options.quick:
         make_quick(options)
     options.grid = options.grid or options.grid_switches
@@ -584,12 +571,10 @@ def measure(study: Study, options: argparse.Namespace, folder: Path) -> int:
     return status
 
 
-def show(study: Study, options: argparse.Namespace, files: Sequence[Path], status: int) -> None:
-    """The tables on the terminal, and where everything is. Only a whole run is published."""
+def show(study: Study, files: Sequence[Path]) -> None:
+    """The tables on the terminal, and where everything is."""
     print(terminal_text(study))
-    is_whole = status in {0, FAILED}
-    published = publish(study, RESULTS, options.publish) if options.publish and is_whole else []
-    for path in (*files, *published):
+    for path in files:
         print(path)
 
 
@@ -598,21 +583,17 @@ def rewrite(options: argparse.Namespace) -> int:
     study = read_study(options.source)
     if options.peers:
         add_compiled(study, options)
-    # a published result has its page elsewhere
+    # one in results/reference has its page elsewhere
     is_run = options.source.name == RESULT
     folder = options.output or (options.source.parent if is_run else run_folder("ablation"))
     folder.mkdir(parents=True, exist_ok=True)
     write_study(study, folder)
-    show(study, options, (folder,), 0)
+    show(study, (folder,))
     return FAILED if study.has_failed else 0
 
 
 def refusal(options: argparse.Namespace) -> str:
     """Why these options cannot be followed, before hours are spent on them."""
-    if options.publish:
-        changed = changed_files(PROJECT)
-        if changed:
-            return f"--publish: commit first, these files are changed:\n{changed}"
     if options.peers:
         try:
             read_times(options.peers)
@@ -633,5 +614,5 @@ def main(arguments: Sequence[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     study = start_study(options, list(arguments))
     status = measure(study, options, folder)
-    show(study, options, (folder,), status)
+    show(study, (folder,))
     return status or (FAILED if study.has_failed else 0)

@@ -76,9 +76,8 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.options import positive
 from tinyllama_tools.core.text import compact_json
-from tinyllama_tools.data.machine import nameless_context
+from tinyllama_tools.data.nameless import nameless_context, names_alone
 from tinyllama_tools.data.names import parse_case_name
-from tinyllama_tools.data.publish import names_alone
 from tinyllama_tools.stats.verdicts import (
     ALPHA,
     BAD_INPUT,

@@ -33,7 +33,7 @@ from tinyllama_tools.compare.recording import (
 )
 from tinyllama_tools.compare.served_process import ProcessLostError, ServedProgram
 from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.data.machine import nameless_context
+from tinyllama_tools.data.nameless import nameless_context
 from tinyllama_tools.stats.looks import summarise
 
 Say = Callable[[str], None]

@@ -17,7 +17,7 @@ from tinyllama_tools.calibrate.rates import BROKEN, HELD, NOBODY, NOT_SHOWN, sha
 from tinyllama_tools.calibrate.record import run_settings
 from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json
 from tinyllama_tools.core.text import last_words
-from tinyllama_tools.data.publish import names_alone
+from tinyllama_tools.data.nameless import names_alone
 from tinyllama_tools.stats.verdicts import BAD_INPUT, Outcome
 
 FILE = "runs.jsonl"

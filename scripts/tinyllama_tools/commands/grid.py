@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import os
 import re
 import shutil
 import signal
@@ -42,6 +43,7 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.text import LAST_WORDS, duration
 from tinyllama_tools.data.json_files import read_json
+from tinyllama_tools.data.nameless import make_nameless, names_alone
 from tinyllama_tools.data.names import STEP, UNITS, parse_case_name
 from tinyllama_tools.data.programs import (
     REFUSED_OPTIONS,
@@ -356,6 +358,7 @@ def run_journaled(
     journal = journal_options(result, journal_of(round_file(study.folder, 1)), verify)
     command = [str(study.program), *options, *journal, f"--benchmark_out={result}"]
     words, is_interrupted = _listen(command, result.name, progress)
+    make_nameless(result)
     document = read_document(result)
     missing = set(names) - {case_of(entry) for entry in document["benchmarks"]}
     if missing:
@@ -616,9 +619,8 @@ def bench_of(build_folder: Path) -> Path:
 
 def begin_study(plan: GridPlan, build_folder: Path, results: Path, command: str) -> GridStudy:
     """Makes the folder. OSError where it cannot be made."""
-    whole = build_folder.resolve()
-    kept = whole.relative_to(PROJECT) if whole.is_relative_to(PROJECT) else whole
-    record = Record(plan, command, str(kept))
+    used = os.path.relpath(build_folder.resolve(), PROJECT)
+    record = Record(plan, names_alone(command), used)
     folder = run_folder(KIND, results)
     folder.mkdir(parents=True)
     write_record(folder, record)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import shlex
 import shutil
@@ -24,10 +23,7 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import positive, positive_list, script_parser, seconds
-from tinyllama_tools.core.text import compact_json
-from tinyllama_tools.data.json_files import read_json
-from tinyllama_tools.data.machine import host_digest
-from tinyllama_tools.data.publish import names_alone
+from tinyllama_tools.data.nameless import make_nameless, names_alone
 from tinyllama_tools.data.ranks import (
     DOCUMENT,
     PAGE,
@@ -209,17 +205,6 @@ def write_results(
     print("\n".join(map(str, lines)), flush=True)
 
 
-def _without_host(path: Path) -> None:
-    """A result keeps no name of a host, only whether two are of the same, and no place of the
-    program, so that it may be tracked as it is. One that cannot be read stays as it is."""
-    with contextlib.suppress(BadInputError, AttributeError, TypeError):
-        document = read_json(path)[0]
-        context = document["context"] = dict(document.get("context") or {})
-        if "host_name" in context:
-            context["host_name"] = host_digest(context["host_name"])
-        write_whole(path, compact_json(names_alone(document), EXPANDED))
-
-
 def _show_program_help(options: argparse.Namespace) -> int:
     command = [str(options.build_folder / PROGRAM), HELP]
     try:
@@ -251,7 +236,7 @@ def main(arguments: Sequence[str]) -> int:
         say(f"nothing was measured; what the ranks said is in {shown(folder)}")
         return measured.status or 1
     for path in written:
-        _without_host(path)
+        make_nameless(path)
     try:
         read = read_results(folder, measured.failures)
     except BadInputError as error:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tinyllama_tools.core.app import RESULTS, Json
 from tinyllama_tools.data.json_files import bad_file, read_json
-from tinyllama_tools.data.machine import nameless_context
+from tinyllama_tools.data.nameless import nameless_context
 from tinyllama_tools.stats.looks import BlockSummary
 
 KIND = "tiny_llama noise profile"

@@ -8,7 +8,6 @@ percentages; a lower one would put another round's case above 100 %.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,26 +44,6 @@ SAME_RUN: Keys = (
     ("memory_source",),
     ("settings",),
 )
-
-
-# who it was, where its program lay, and what else it did: none of it bears on the figures
-UNNEEDED = frozenset({"load_avg", "executable"})
-HOST_DIGEST = re.compile("host_[0-9a-f]{8}")
-
-
-def host_digest(name: str) -> str:
-    """A word that tells hosts apart and does not name them; of such a word itself."""
-    if HOST_DIGEST.fullmatch(name):
-        return name
-    return f"host_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def nameless_context(context: Context) -> dict[str, Any]:
-    """A result file's context for a file that others may read: the host by its digest."""
-    found = {key: value for key, value in context.items() if key not in UNNEEDED}
-    if "host_name" in found:
-        found["host_name"] = host_digest(str(found["host_name"]))
-    return found
 
 
 @dataclass(frozen=True)

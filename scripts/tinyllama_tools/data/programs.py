@@ -22,6 +22,7 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.text import last_words
 from tinyllama_tools.data.json_files import is_number, shown_value
+from tinyllama_tools.data.nameless import nameless_context
 from tinyllama_tools.data.names import OWN_KEYS, UNITS, CaseName, parse_case_name
 from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile
 
@@ -110,7 +111,7 @@ def read_result(document: Json, names: Sequence[str]) -> SuiteResult:
     if missing:
         raise SuiteError(f"{PROGRAM.name} wrote nothing about {', '.join(missing)}")
     runs = tuple(read_case(name, found) for name, found in entries.items())
-    return SuiteResult(document["context"], runs)
+    return SuiteResult(nameless_context(document["context"]), runs)
 
 
 def axis_options(cases: Sequence[SuiteCase]) -> list[str]:

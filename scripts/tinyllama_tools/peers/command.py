@@ -14,18 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tinyllama_tools.core.app import (
-    PROJECT,
     RESULTS,
     BadInputError,
     Json,
-    changed_files,
     problem_sizes,
     run_folder,
     write_whole,
 )
 from tinyllama_tools.core.options import (
     list_of,
-    machine,
     positive,
     positive_list,
     seconds,
@@ -77,7 +74,6 @@ class Options:
     tune: bool
     out: Path | None
     markdown: Path | None
-    publish: str | None
     sources: tuple[Path, ...] = ()
 
 
@@ -156,12 +152,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="write the tables of earlier results anew, as one; may be given several times",
     )
-    add(
-        "--publish",
-        type=machine,
-        metavar="MACHINE",
-        help="also write results/PEERS.md and results/reference/peers_MACHINE.json",
-    )
     return result
 
 
@@ -172,8 +162,6 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     cases = choose_cases(given.sizes, given.dtypes, given.batch, given.seq)
     if min(case.seq for case in cases) < 2:
         options.error("--seq '1': must be at least 2, for there to be a next token")
-    if given.publish and (given.quick or given.tune):
-        options.error("--publish: a smoke test or a choice of settings is not published")
     turns, steps = given.turns, given.steps
     if given.quick:
         cases, turns, steps = (SuiteCase("tiny", "f32", 4, 64),), 2, 2
@@ -186,7 +174,6 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         tune=given.tune,
         out=given.out,
         markdown=given.markdown,
-        publish=given.publish,
         sources=tuple(given.sources),
     )
 
@@ -267,14 +254,6 @@ def output_files(options: Options) -> list[tuple[Path, str]]:
     ]
 
 
-def published_files(machine: str) -> list[tuple[Path, str]]:
-    """Those of --publish."""
-    return [
-        (RESULTS / "reference" / f"peers_{machine}.json", "json"),
-        (RESULTS / "PEERS.md", "markdown"),
-    ]
-
-
 def write(document: Json, page: str, files: Sequence[tuple[Path, str]]) -> None:
     """Writes each file whole."""
     for path, kind in files:
@@ -294,13 +273,6 @@ def check_writable(files: Sequence[tuple[Path, str]]) -> None:
             raise BadOptionError(f"'{path}': cannot be written: {error}") from error
 
 
-def check_publishable(options: Options) -> None:
-    """What is published has to be of a commit. Raises BadOptionError."""
-    changed = changed_files(PROJECT) if options.publish else ""
-    if changed:
-        raise BadOptionError(f"--publish: commit first, these files are changed:\n{changed}")
-
-
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Ends at Ctrl-C, or when the process is asked to end; the value then says so."""
@@ -317,8 +289,6 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 def rewrite(options: Options) -> int:
     """--from: one result of earlier ones. What they lack of the cases asked for is said in it."""
     files = output_files(options)
-    if options.publish:
-        files += published_files(options.publish)
     check_writable(files)
     try:
         documents = [json.loads(path.read_text(encoding="utf-8")) for path in options.sources]
@@ -336,9 +306,7 @@ def rewrite(options: Options) -> int:
 def measure(options: Options) -> int:
     """The whole run; its exit status."""
     files = output_files(options)
-    published = published_files(options.publish) if options.publish else []
-    check_writable([*files, *published])
-    check_publishable(options)
+    check_writable(files)
     program = our_program(options)
     context = program.run([QUICKEST], 1).context
     if options.tune:
@@ -357,9 +325,6 @@ def measure(options: Options) -> int:
         measurement.run(save)
     if measurement.results:
         page = save()
-        if published and not interrupted():
-            write(measurement.document(), page, published)
-            files += published
         for path, _ in files:
             say(f"wrote {path}")
         print(page, end="")

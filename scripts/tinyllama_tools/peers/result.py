@@ -278,7 +278,7 @@ def point_of(entry: Json) -> tuple[str, ...]:
 INTRODUCTION = """Training steps of `full_step` and of `LlamaForCausalLM` in Python: the same model,
 number of tokens, loss, dtype and threads; gradients set to none outside the timed region. Our
 program runs as a process a turn; each peer stays in a process of its own and is warmed up first,
-which excludes its compilation. `scripts/peers --publish` writes this page.
+which excludes its compilation. `scripts/peers` writes this page.
 """
 
 

@@ -11,7 +11,7 @@ from tinyllama_tools.models.prediction import RatesRefusedError
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.report.document import Document, Omission, Section, not_foreseen
 from tinyllama_tools.report.inputs import ReportInputs
-from tinyllama_tools.data.publish import without_places
+from tinyllama_tools.data.nameless import without_places
 from tinyllama_tools.report.sections import (
     ablation,
     comparison,

@@ -466,16 +466,6 @@ def write_pngs(document: Json, folder: Path) -> list[Path]:
     return written
 
 
-def picture_of(document: Json, identifier: str) -> bytes:
-    """Of one figure, as write_pngs draws them. BadInputError as write_pngs, and where the report
-    has no such figure."""
-    figures = (one for section in document["sections"] for one in section.get("figures") or ())
-    if not any(one["id"] == identifier and one["points"] > 0 for one in figures):
-        raise BadInputError(f"the report has no figure {identifier} to draw; --format md says why")
-    ((_, content),) = _drawn(document, [identifier])
-    return content
-
-
 def _drawn(document: Json, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     """Each figure's id with its picture."""
     with tempfile.TemporaryDirectory() as place, installed_browser() as browser:

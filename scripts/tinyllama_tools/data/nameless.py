@@ -1,21 +1,18 @@
-"""A result as it is published: without what only the machine's owner knows.
-
-The home folder becomes `~`, the checkout and the folder in which the report is made nothing.
-"""
+"""Results and texts without names of hosts, users and folders, so that they can be published."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
 import re
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tinyllama_tools.core.app import PROJECT, Json, write_whole
+from tinyllama_tools.core.app import PROJECT, BadInputError, write_whole
 from tinyllama_tools.core.text import compact_json
 from tinyllama_tools.data.json_files import read_json
-from tinyllama_tools.data.results import ITERATION, is_result
 
 # of anybody: settings and reasons may name folders of whoever measured
 START, END = r"(?<![\w.~-])", r"(?=[/\s:;,'\"]|$)"
@@ -26,6 +23,7 @@ Value = TypeVar("Value")
 
 
 def _text(text: str) -> str:
+    """The home folder as `~`, the checkout and the folder we are in as nothing."""
     if "/" not in text:
         return text
     short = text
@@ -70,52 +68,35 @@ def names_alone(value: Value) -> Value:
     return _changed(value, _names_alone)
 
 
-REFERENCE = "reference"
-# who it was, where its program lay, and what else it did: none of it bears on the figures
-PRIVATE = frozenset({"host_name", "load_avg", "executable"})
+HOST_DIGEST = re.compile("host_[0-9a-f]{8}")
+
+
+def host_digest(name: str) -> str:
+    """A word that tells hosts apart and does not name them; of such a word itself."""
+    if HOST_DIGEST.fullmatch(name):
+        return name
+    return f"host_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def nameless_context(context: Mapping[str, Any]) -> dict[str, Any]:
+    """A result file's context for a file that others may read: the host by its digest, the program
+    by its name alone."""
+    found = dict(context)
+    if "host_name" in found:
+        found["host_name"] = host_digest(str(found["host_name"]))
+    if "executable" in found:
+        found["executable"] = str(found["executable"]).rpartition("/")[2]
+    return found
+
+
 # lists that get a line an item
 EXPANDED = ("benchmarks", "cases", "points", "sequences", "tries")
-# Google Benchmark's own, of which a row's `run_name` and its place in the list say as much
-UNREAD = frozenset({"name", "family_index", "per_family_instance_index", "repetitions", "threads"})
 
 
-def published_context(context: Mapping[str, Any]) -> dict[str, Any]:
-    """A result file's context without what names the machine's owner or place."""
-    return {name: value for name, value in context.items() if name not in PRIVATE}
-
-
-def _published_rows(rows: Sequence[Json]) -> list[Json]:
-    """Every repetition; a case's median and deviation follow from them."""
-    repeated = {row["run_name"] for row in rows if row.get("run_type") == ITERATION}
-    return [
-        {key: value for key, value in row.items() if key not in UNREAD}
-        for row in rows
-        if row.get("run_type") == ITERATION or row.get("run_name") not in repeated
-    ]
-
-
-def published(document: Json) -> Json:
-    """Any file of results: a result without host, program and load, without UNREAD and without
-    what is computed from its repetitions; of every path in a text its last name alone."""
-    if is_result(document):
-        context = published_context(document["context"])
-        rows = _published_rows(document["benchmarks"])
-        document = {**document, "context": context, "benchmarks": rows}
-    return names_alone(document)
-
-
-def published_text(path: Path) -> str:
-    """Of a JSON file; BadInputError where it cannot be read."""
-    return compact_json(published(read_json(path)[0]), EXPANDED)
-
-
-def replace_folder(folder: Path, texts: Mapping[str, str]) -> None:
-    """By one with these files alone: a run with fewer leaves none of the one before."""
-    part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    for name, text in texts.items():
-        write_whole(part / name, text)
-    if folder.exists():
-        shutil.rmtree(folder)
-    part.replace(folder)
+def make_nameless(path: Path) -> None:
+    """Writes a result anew, a row a line, with nameless_context() and the last name alone of every
+    path in it, so that it may be published as it is. One that cannot be read stays as it is."""
+    with contextlib.suppress(BadInputError, AttributeError, TypeError):
+        document = read_json(path)[0]
+        context = nameless_context(document.get("context") or {})
+        write_whole(path, compact_json(names_alone({**document, "context": context}), EXPANDED))
