@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from exercise_stand_in import Changes, measured, options
-from tinyllama_tools.workshop.exercise_1 import make_sheet, planned_runs
+from tinyllama_tools.commands.exercise_1 import make_sheet, planned_runs
 
 OPTIONS = options(1)
 NO_RESULTS = Path("no/results/here")

@@ -11,17 +11,17 @@ from pathlib import Path
 from study_stand_in import GIB, PlayedPredictor
 from tinyllama_tools.ablation.evidence import Evidence
 from tinyllama_tools.ablation.study import Point
-from tinyllama_tools.core.app import PROJECT, Json
-from tinyllama_tools.models.bottlenecks import rank_bottlenecks
-from tinyllama_tools.stats.rank_tests import ratio_of_turns
-from tinyllama_tools.workshop.exercise_3 import make_sheet
-from tinyllama_tools.workshop.exercise_3_figures import (
+from tinyllama_tools.commands.exercise import parse_options
+from tinyllama_tools.commands.exercise_3 import make_sheet
+from tinyllama_tools.commands.exercise_3_figures import (
     Findings,
     measure_findings,
     name_of,
     size_run,
 )
-from tinyllama_tools.workshop.runs import parse_options
+from tinyllama_tools.core.app import PROJECT, Json
+from tinyllama_tools.models.bottlenecks import rank_bottlenecks
+from tinyllama_tools.stats.rank_tests import ratio_of_turns
 from training_stand_in import PlayedProgram, set_key
 
 # Published with the project.

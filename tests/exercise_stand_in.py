@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.workshop.runs import MeasuredRun, PlannedRun, parse_options
+from tinyllama_tools.commands.exercise import parse_options
+from tinyllama_tools.commands.worksheet import MeasuredRun, PlannedRun
 from training_stand_in import PlayedProgram, set_key
 
 Changes = Mapping[str, object]

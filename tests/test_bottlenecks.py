@@ -11,6 +11,8 @@ import pytest
 from ablation_stand_in import CONTEXT, POINT
 from tinyllama_tools.ablation.evidence import Evidence, find_evidence, read_evidence
 from tinyllama_tools.ablation.study import Cell, Kind, RowName, Study
+from tinyllama_tools.commands.exercise_3_figures import bounds, memory_bound_percent
+from tinyllama_tools.commands.exercise_rules import small_calls_percent
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.models.bottlenecks import (
     CATEGORIES,
@@ -23,8 +25,6 @@ from tinyllama_tools.models.bottlenecks import (
 )
 from tinyllama_tools.models.roofline import roofline_point
 from tinyllama_tools.stats.rank_tests import ratio_of_turns
-from tinyllama_tools.workshop.exercise_1_figures import small_calls_percent
-from tinyllama_tools.workshop.exercise_3_figures import bounds, memory_bound_percent
 from training_stand_in import made_up_summary
 from worksheet_reading import components, operator_table, roofline
 

@@ -10,33 +10,32 @@ import pytest
 
 from exercise_stand_in import Changes, measured, options
 from tinyllama_tools.ablation.study import BASELINE, Cell, Kind, Point, RowName, Study, result_text
-from tinyllama_tools.models.size_predictions import Prediction, Target
-from tinyllama_tools.workshop.exercise_2 import make_sheet
-from tinyllama_tools.workshop.exercise_2_figures import (
+from tinyllama_tools.commands.exercise_2 import (
     BANDWIDTH,
     HOTSPOTS,
     Limit,
-    component_growth,
-    increment_ratio,
     limit_section,
+    make_sheet,
     planned_runs,
-    throughput_answer,
 )
-from tinyllama_tools.workshop.memory_optimizations import (
+from tinyllama_tools.commands.exercise_rules import (
     CHECKPOINTING,
     FLASH,
     FUSION,
     MIXED,
     OPTIMIZATIONS,
     Effect,
+    component_growth,
     effects_by_ablation,
     effects_by_shares,
     find_reference,
+    increment_ratio,
     ranked,
     target_shares,
+    throughput_answer,
 )
-from tinyllama_tools.workshop.runs import MeasuredRun
-from tinyllama_tools.workshop.worksheet import unanswered
+from tinyllama_tools.commands.worksheet import MeasuredRun, unanswered
+from tinyllama_tools.models.size_predictions import Prediction, Target
 from worksheet_reading import answer, box, operator_table
 from workshop_texts import ANSWERS_2, BOXES_2
 

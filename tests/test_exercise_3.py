@@ -17,12 +17,12 @@ from exercise_3_stand_in import (
     ticked,
 )
 from study_stand_in import GIB, PlayedPredictor
+from tinyllama_tools.commands.exercise import parse_options
+from tinyllama_tools.commands.exercise_3 import make_sheet, operator_rows, run_exercise_3
+from tinyllama_tools.commands.exercise_3_figures import ANALYSIS, Findings
+from tinyllama_tools.commands.worksheet import unanswered
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.programs import TrainingError
-from tinyllama_tools.workshop.exercise_3 import make_sheet, operator_rows, run_exercise_3
-from tinyllama_tools.workshop.exercise_3_figures import ANALYSIS, Findings
-from tinyllama_tools.workshop.runs import parse_options
-from tinyllama_tools.workshop.worksheet import unanswered
 from training_stand_in import PlayedProgram
 
 EFFICIENCY = "flops.flops_profile.efficiency_metrics"

@@ -9,7 +9,7 @@ import pytest
 
 from exercise_3_stand_in import answer, changed, made_up_findings, page, row, ticked
 from study_stand_in import PlayedPredictor
-from tinyllama_tools.workshop.exercise_3_figures import (
+from tinyllama_tools.commands.exercise_3_figures import (
     Findings,
     forecasts,
     growth_exponent,

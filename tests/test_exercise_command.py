@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 import tools
+from tinyllama_tools.commands import exercise as exercise
+from tinyllama_tools.commands import exercise_2
+from tinyllama_tools.commands.exercise import parse_options, program_arguments
+from tinyllama_tools.commands.exercise_2 import LONGEST_RUN
+from tinyllama_tools.commands.worksheet import unanswered
 from tinyllama_tools.data.profiles import BadProfileError
 from tinyllama_tools.data.programs import SuiteError, TrainingError
 from tinyllama_tools.models.size_predictions import Prediction, Question
-from tinyllama_tools.workshop import command as exercise
-from tinyllama_tools.workshop import exercise_2
-from tinyllama_tools.workshop.exercise_2_figures import LONGEST_RUN
-from tinyllama_tools.workshop.runs import parse_options, program_arguments
-from tinyllama_tools.workshop.worksheet import unanswered
 from training_stand_in import PlayedProgram
 
 FREE = 4e9

@@ -5,32 +5,30 @@ from __future__ import annotations
 import pytest
 
 from exercise_stand_in import measured, options
-from tinyllama_tools.workshop.exercise_1 import MEMORY, PLAIN, make_sheet, planned_runs
-from tinyllama_tools.workshop.rules import (
+from tinyllama_tools.commands.exercise_1 import MEMORY, PLAIN, make_sheet, planned_runs
+from tinyllama_tools.commands.worksheet import (
+    Figure,
+    MeasuredRun,
+    Verdict,
     above,
     all_hold,
     below,
+    boxes,
     disagreement,
     expected,
     is_largest,
     largest,
-    ratio,
-    share_of,
-    within,
-)
-from tinyllama_tools.workshop.runs import MeasuredRun
-from tinyllama_tools.workshop.worksheet import (
-    Figure,
-    Verdict,
-    boxes,
     megabytes,
     milliseconds,
     number,
     question,
+    ratio,
     record,
+    share_of,
     table,
     tick,
     unanswered,
+    within,
 )
 
 PEAK = Figure(3 * 2**20, "plain/performance_summary.json: summary.peak_memory_bytes")

@@ -16,7 +16,7 @@ from tinyllama_tools.core.app import run_command
 COMMANDS = {
     "ablation": "tinyllama_tools.ablation.command",
     "compare": "tinyllama_tools.compare.main",
-    "exercise": "tinyllama_tools.workshop.command",
+    "exercise": "tinyllama_tools.commands.exercise",
     "peers": "tinyllama_tools.peers.command",
     "profile": "tinyllama_tools.profile.command",
     "report": "tinyllama_tools.report.command",

@@ -109,7 +109,9 @@ def test_a_study_leaves_its_files(
         assert len(journaled(tmp_path, number)) == CASES
     # what may be published names no host, user or folder
     for path in grid_folder(tmp_path).glob("*.json"):
-        assert not re.search(r"somebody|(?<![.\w])/(home|tmp|root)/", path.read_text(encoding="utf-8")), path
+        assert not re.search(
+            r"somebody|(?<![.\w])/(home|tmp|root)/", path.read_text(encoding="utf-8")
+        ), path
     said = capsys.readouterr()
     assert f"round 1/2: {CASES} measured, 0 left out, 0 failed" in said.err
     assert said.out.splitlines()[-1] == "scripts/report makes the page of it."

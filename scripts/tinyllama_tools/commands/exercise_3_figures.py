@@ -12,8 +12,21 @@ from pathlib import Path
 
 from tinyllama_tools.ablation.evidence import Evidence, find_evidence
 from tinyllama_tools.ablation.study import ratio_text, read_study, shows_difference
+from tinyllama_tools.commands.exercise_rules import component_percent, group_shares
 from tinyllama_tools.commands.study import fixed_plans, run_sizes
 from tinyllama_tools.commands.study_sizes import PROFILES, Settings, SizeResult, plan_sizes
+from tinyllama_tools.commands.worksheet import (
+    INTERRUPTED,
+    MeasuredRun,
+    PlannedRun,
+    measure_all,
+    median_step_seconds,
+    ratio,
+    samples_per_second,
+    say,
+    share_of,
+    was_interrupted,
+)
 from tinyllama_tools.core.app import Json, problem_sizes, write_whole
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.data.programs import SuiteError, TrainingError, TrainingProgram
@@ -29,17 +42,6 @@ from tinyllama_tools.profile.tables import (
     OPERATORS,
     ProfileSet,
     read_profile_set,
-)
-from tinyllama_tools.workshop.exercise_1_figures import component_percent, group_shares
-from tinyllama_tools.workshop.rules import ratio, say, share_of
-from tinyllama_tools.workshop.runs import (
-    INTERRUPTED,
-    MeasuredRun,
-    PlannedRun,
-    measure_all,
-    median_step_seconds,
-    samples_per_second,
-    was_interrupted,
 )
 
 ANALYSIS, DETAILED = "bottleneck_analysis", "detailed_analysis"

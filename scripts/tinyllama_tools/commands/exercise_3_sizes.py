@@ -9,10 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from tinyllama_tools.core.app import problem_sizes
-from tinyllama_tools.models.bottlenecks import amdahl
-from tinyllama_tools.models.size_predictions import Prediction
-from tinyllama_tools.workshop.exercise_3_figures import (
+from tinyllama_tools.commands.exercise_3_figures import (
     BATCH_GAIN,
     SATURATED_GAIN,
     SIGNIFICANT_PERCENT,
@@ -32,23 +29,25 @@ from tinyllama_tools.workshop.exercise_3_figures import (
     sequence_exponents,
     shares,
 )
-from tinyllama_tools.workshop.rules import all_hold, expected
-from tinyllama_tools.workshop.runs import (
-    UTILIZATION,
-    MeasuredRun,
-    median_step_seconds,
-    samples_per_second,
-)
-from tinyllama_tools.workshop.worksheet import (
+from tinyllama_tools.commands.worksheet import (
     MEGABYTE,
     NOT_MEASURED,
+    UTILIZATION,
+    MeasuredRun,
     Verdict,
+    all_hold,
+    expected,
+    median_step_seconds,
     number,
     percent,
     question,
+    samples_per_second,
     table,
     tick,
 )
+from tinyllama_tools.core.app import problem_sizes
+from tinyllama_tools.models.bottlenecks import amdahl
+from tinyllama_tools.models.size_predictions import Prediction
 
 # What the text expects from one size to the next: parameters, memory, fall of throughput.
 TRANSITIONS = {

@@ -5,16 +5,7 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 
-from tinyllama_tools.core.app import Json
-from tinyllama_tools.core.app import shown_path as shown
-from tinyllama_tools.core.text import cell, duration
-from tinyllama_tools.data.programs import TrainingProgram
-from tinyllama_tools.models.roofline import ON_THE_ROOF_PERCENT, POSITIONS, roofline_position
-from tinyllama_tools.models.size_predictions import Predictor, predict
-from tinyllama_tools.profile.page import REPORT
-from tinyllama_tools.profile.tables import operator_shares
-from tinyllama_tools.workshop.exercise_1_figures import COPIES, PRODUCTS
-from tinyllama_tools.workshop.exercise_3_figures import (
+from tinyllama_tools.commands.exercise_3_figures import (
     DETAILED,
     TOP,
     AnalysedRun,
@@ -22,7 +13,7 @@ from tinyllama_tools.workshop.exercise_3_figures import (
     SizeStudy,
     measure_findings,
 )
-from tinyllama_tools.workshop.exercise_3_plan import (
+from tinyllama_tools.commands.exercise_3_plan import (
     criteria,
     hierarchy,
     questions,
@@ -31,7 +22,7 @@ from tinyllama_tools.workshop.exercise_3_plan import (
     step_7,
     takeaway,
 )
-from tinyllama_tools.workshop.exercise_3_sizes import (
+from tinyllama_tools.commands.exercise_3_sizes import (
     exact_notes,
     profiles_section,
     scaling_analysis,
@@ -40,19 +31,34 @@ from tinyllama_tools.workshop.exercise_3_sizes import (
     size_questions,
     transitions_section,
 )
-from tinyllama_tools.workshop.rules import Sheet, above, below, failure_lines, head, within
-from tinyllama_tools.workshop.runs import INTERRUPTED as STOPPED
-from tinyllama_tools.workshop.runs import UTILIZATION, was_interrupted
-from tinyllama_tools.workshop.worksheet import (
+from tinyllama_tools.commands.exercise_rules import COPIES, PRODUCTS
+from tinyllama_tools.commands.worksheet import INTERRUPTED as STOPPED
+from tinyllama_tools.commands.worksheet import (
     NOT_MEASURED,
+    UTILIZATION,
+    Sheet,
     Verdict,
+    above,
+    below,
+    failure_lines,
+    head,
     megabytes,
     number,
     percent,
     record,
     table,
     tick,
+    was_interrupted,
+    within,
 )
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.app import shown_path as shown
+from tinyllama_tools.core.text import cell, duration
+from tinyllama_tools.data.programs import TrainingProgram
+from tinyllama_tools.models.roofline import ON_THE_ROOF_PERCENT, POSITIONS, roofline_position
+from tinyllama_tools.models.size_predictions import Predictor, predict
+from tinyllama_tools.profile.page import REPORT
+from tinyllama_tools.profile.tables import operator_shares
 
 # First that matches names the target; the operators are named as PyTorch and its kernels are.
 TARGETS = (

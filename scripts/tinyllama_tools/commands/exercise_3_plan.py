@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tinyllama_tools.core.text import cell
-from tinyllama_tools.models.bottlenecks import WORTHWHILE_SPEEDUP, Bottleneck, fragmentation_share
-from tinyllama_tools.profile.tables import operator_shares
-from tinyllama_tools.workshop.exercise_1_figures import group_shares
-from tinyllama_tools.workshop.exercise_3_figures import (
+from tinyllama_tools.commands.exercise_3_figures import (
     ATTENTION,
     DISJOINT,
     MEMORY_OPTIMIZATION,
@@ -27,21 +23,30 @@ from tinyllama_tools.workshop.exercise_3_figures import (
     run_speedup,
     speedup_together,
 )
-from tinyllama_tools.workshop.rules import all_hold, expected, is_largest, largest, ratio
-from tinyllama_tools.workshop.runs import UTILIZATION, MeasuredRun
-from tinyllama_tools.workshop.worksheet import (
+from tinyllama_tools.commands.exercise_rules import group_shares
+from tinyllama_tools.commands.worksheet import (
     NOT_MEASURED,
+    UTILIZATION,
     Figure,
+    MeasuredRun,
     Verdict,
+    all_hold,
     boxes,
+    expected,
+    is_largest,
+    largest,
     megabytes,
     number,
     percent,
     question,
+    ratio,
     record,
     table,
     tick,
 )
+from tinyllama_tools.core.text import cell
+from tinyllama_tools.models.bottlenecks import WORTHWHILE_SPEEDUP, Bottleneck, fragmentation_share
+from tinyllama_tools.profile.tables import operator_shares
 
 # What an optimization has to bring to be in the plan where it brings no WORTHWHILE_SPEEDUP.
 WORTHWHILE_MEMORY, NOT_SLOWER = 0.95, 0.98
