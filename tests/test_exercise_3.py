@@ -18,8 +18,8 @@ from exercise_3_stand_in import (
 )
 from study_stand_in import GIB, PlayedPredictor
 from tinyllama_tools.commands.exercise import parse_options
-from tinyllama_tools.commands.exercise_3 import make_sheet, operator_rows, run_exercise_3
-from tinyllama_tools.commands.exercise_3_figures import ANALYSIS, Findings
+from tinyllama_tools.commands.exercise_3 import ANALYSIS, Findings, make_sheet, run_exercise_3
+from tinyllama_tools.commands.exercise_3_rules import operator_rows
 from tinyllama_tools.commands.worksheet import unanswered
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.programs import TrainingError

@@ -19,7 +19,8 @@ from exercise_3_stand_in import (
     row,
     ticked,
 )
-from tinyllama_tools.commands.exercise_3_figures import Findings, compile_speedup
+from tinyllama_tools.commands.exercise_3 import Findings
+from tinyllama_tools.commands.exercise_3_rules import compile_speedup
 from tinyllama_tools.stats.rank_tests import ratio_of_turns
 
 EFFICIENCY = "flops.flops_profile.efficiency_metrics"

@@ -17,7 +17,8 @@ from exercise_3_stand_in import (
     page,
     row,
 )
-from tinyllama_tools.commands.exercise_3_figures import Findings, memory_gain
+from tinyllama_tools.commands.exercise_3 import Findings
+from tinyllama_tools.commands.exercise_3_rules import memory_gain
 from training_stand_in import made_up_summary
 
 QKV, CORE = "attention/qkv_proj", "attention/core"

@@ -9,12 +9,8 @@ import pytest
 
 from exercise_3_stand_in import answer, changed, made_up_findings, page, row, ticked
 from study_stand_in import PlayedPredictor
-from tinyllama_tools.commands.exercise_3_figures import (
-    Findings,
-    forecasts,
-    growth_exponent,
-    saturation,
-)
+from tinyllama_tools.commands.exercise_3 import Findings, forecasts
+from tinyllama_tools.commands.exercise_3_rules import growth_exponent, saturation
 
 GIB = 2**30
 PEAK = "summary.peak_memory_bytes"

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import jinja2
 
 from tinyllama_tools.core.app import Json
-from tinyllama_tools.core.text import markdown_table
+from tinyllama_tools.core.text import cell, markdown_table
 from tinyllama_tools.data.profiles import SUMMARY
 from tinyllama_tools.data.programs import (
     REFUSED_OPTIONS,
@@ -602,7 +602,8 @@ def render(template: str, runs: Runs, **values: Held) -> list[str]:
     """Lines of a template of this folder.
 
     It has `runs` and `values`; v(key), a value of the runs; figures(rows), ticks(rules) and
-    tick(label, verdict), table(header, rows); filters mb, ms, pct, num, times and range.
+    tick(label, verdict), table(header, rows); filters mb, ms, pct, num, times,
+    rate, cell and range.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -612,8 +613,9 @@ def render(template: str, runs: Runs, **values: Held) -> list[str]:
         autoescape=False,
     )
     environment.filters.update(
-        mb=megabytes, ms=milliseconds, pct=percent, num=number, times=times_text, range=expected
-    )
+        mb=megabytes, ms=milliseconds, pct=percent, num=number, times=times_text, range=expected,
+        cell=cell, rate=flops_rate,
+    )  # fmt: skip
 
     def figures(rows: Iterable[FigureRow]) -> str:
         cells = [(row.label, in_unit(look_up(runs, row.key), row.unit)) for row in rows]
@@ -632,6 +634,11 @@ def render(template: str, runs: Runs, **values: Held) -> list[str]:
 def times_text(factor: float | None) -> str:
     """`1.85x`."""
     return NOT_MEASURED if factor is None else f"{factor:.2f}x"
+
+
+def flops_rate(value: float | None) -> str:
+    """`1.700e+11 FLOP/s`."""
+    return NOT_MEASURED if value is None else f"{value:.3e} FLOP/s"
 
 
 def all_of(known: int, count: int, what: str, which: str = "all of them") -> Verdict:
