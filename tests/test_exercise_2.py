@@ -14,7 +14,7 @@ from tinyllama_tools.commands.exercise_2 import (
     BANDWIDTH,
     HOTSPOTS,
     Limit,
-    limit_section,
+    limit_answer,
     make_sheet,
     planned_runs,
 )
@@ -351,7 +351,7 @@ def confirmation(reason: str = "") -> MeasuredRun:
 
 def limit(held_back_by: str, run: MeasuredRun | None) -> str:
     target = Target(predicted(3560, 99 * MB), predicted(3369, 90 * MB), 34.0, held_back_by)
-    return "\n".join(limit_section(Limit(8, target, "", run)))
+    return limit_answer(Limit(8, target, "", run))
 
 
 def test_the_limit_is_predicted_and_confirmed() -> None:
@@ -366,9 +366,9 @@ def test_the_limit_is_predicted_and_confirmed() -> None:
 
 
 def test_the_limit_says_why_there_is_none() -> None:
-    assert "not predicted: no bench" in "\n".join(limit_section(Limit(8, None, "no bench")))
+    assert "not predicted: no bench" in limit_answer(Limit(8, None, "no bench"))
     nothing = Target(None, None, None, "not even two tokens fit")
-    assert "not even two tokens fit" in "\n".join(limit_section(Limit(8, nothing)))
+    assert "not even two tokens fit" in limit_answer(Limit(8, nothing))
 
 
 POINT = Point("tiny", "f32", 8, 128)

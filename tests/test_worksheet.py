@@ -7,13 +7,11 @@ import pytest
 from exercise_stand_in import measured, options
 from tinyllama_tools.commands.exercise_1 import MEMORY, PLAIN, make_sheet, planned_runs
 from tinyllama_tools.commands.worksheet import (
-    Figure,
     MeasuredRun,
     Verdict,
     above,
     all_hold,
     below,
-    boxes,
     disagreement,
     expected,
     is_largest,
@@ -21,17 +19,12 @@ from tinyllama_tools.commands.worksheet import (
     megabytes,
     milliseconds,
     number,
-    question,
     ratio,
-    record,
     share_of,
-    table,
     tick,
     unanswered,
     within,
 )
-
-PEAK = Figure(3 * 2**20, "plain/performance_summary.json: summary.peak_memory_bytes")
 
 
 @pytest.mark.parametrize(
@@ -58,37 +51,13 @@ def test_what_is_left_blank_is_found(place: str, text: str) -> None:
 
 
 def test_a_page_of_the_parts_has_nothing_left_blank() -> None:
-    page = "\n".join(
-        [
-            *question("How much?", "3 MB", PEAK),
-            *boxes("Is it much?", [tick("yes, it is", above(3, 2), PEAK), tick("no", above(3, 4))]),
-            *record([("Peak", megabytes(PEAK.value), PEAK)]),
-            *table(("a", "b"), [("1", "a|b")], PEAK),
-            *question("What lies where?", "`components[attention/core]`, `table[]`"),
-            "```",
-            "_____ [ ]?",
-            "```",
-        ]
-    )
-    assert unanswered(page) == []
-
-
-def test_a_tick_says_number_rule_file_and_key() -> None:
-    assert tick("Big", above(63.25, 50), PEAK) == (
-        "- [x] Big — yes: 63.25 %; rule: above 50 % "
-        "(plain/performance_summary.json: summary.peak_memory_bytes)"
-    )
-    assert tick("Big", above(None, 50)) == "- [ ] Big — no: not measured; rule: above 50 %"
-
-
-def test_sources_are_grouped_by_file() -> None:
-    line = question("How?", "so", "a.json: x", "b.json: z", "a.json: y", "a.json: x")[2]
-    assert line == "Answer: so (a.json: x, y; b.json: z)"
-
-
-def test_an_empty_answer_is_an_error() -> None:
-    with pytest.raises(ValueError, match="How much"):
-        question("How much?", " ")
+    boxes = [tick("yes, it is", above(3, 2)), tick("no", above(3, 4)), tick("who", above(None, 4))]
+    assert boxes[2] == "- [ ] who — no: not measured; rule: above 4 %"
+    answered = "**What lies where?**\n\nAnswer: `components[attention/core]`, `table[]`"
+    code = "```\n_____ [ ]?\n```"
+    table = "| a | b |\n|---|---|\n| 1 | a\\|b |"
+    parts = ["**Is it much?**", "", *boxes, "", answered, "", code, "", table]
+    assert unanswered("\n".join(parts)) == []
 
 
 def test_units() -> None:

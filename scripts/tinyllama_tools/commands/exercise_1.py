@@ -147,7 +147,7 @@ def planned_runs(options: Namespace) -> list[PlannedRun]:
 
 def speed(runs: BaselineRuns) -> float | None:
     """Samples a second, of the median plain step."""
-    return samples_per_second(runs.plain)[0]
+    return samples_per_second(runs.plain)
 
 
 def speed_text(runs: BaselineRuns) -> str:
@@ -186,7 +186,7 @@ STEP_1 = (
     FigureRow("Training speed", speed_text),
     FigureRow("Peak memory usage", PEAK, "MB"),
     FigureRow("Final loss", "summary.final_loss"),
-    FigureRow("Time per step, median", lambda runs: median_step_seconds(runs.plain)[0], "ms"),
+    FigureRow("Time per step, median", lambda runs: median_step_seconds(runs.plain), "ms"),
     FigureRow("Average time per step (batch time)", "summary.average_step_seconds", "ms"),
     FigureRow("Time per forward", "summary.average_forward_seconds", "ms"),
     FigureRow("Time per backward", "summary.average_backward_seconds", "ms"),
@@ -405,7 +405,7 @@ CRITERIA = (
 def overhead_answer(runs: BaselineRuns) -> str:
     """Of the same run, and against the plain run."""
     within = runs.profiled.value("summary.operator_profiling_overhead_percent")
-    plain, _ = median_step_seconds(runs.plain)
+    plain = median_step_seconds(runs.plain)
     steps = (runs.profiled.summary or {}).get("steps") or []
     times = [s["time_seconds"] for s in steps if s["profiled"] and s["step"] > 1]
     profiled = statistics.median(times) if times else None

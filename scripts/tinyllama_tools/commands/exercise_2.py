@@ -55,7 +55,6 @@ from tinyllama_tools.commands.worksheet import (
     missing_of,
     number,
     percent,
-    question,
     range_rows,
     ratio,
     render,
@@ -226,7 +225,7 @@ def batch_rows(runs: MemoryRuns) -> list[tuple[str, ...]]:
     before: MeasuredRun | None = None
     for batch, run in runs.by_batch.items():
         peak = run.value("memory.peak_bytes")
-        speed, _ = samples_per_second(run)
+        speed = samples_per_second(run)
         growth = ratio(peak, before.value("memory.peak_bytes")) if before else 1.0
         rows.append(
             (
@@ -278,7 +277,7 @@ def growths(runs: MemoryRuns) -> list[Growth]:
     profiles = {
         seq: (batch, run.value("memory.component_activation_bytes"))
         for (seq, batch), run in runs.by_seq.items()
-        if run.figure("memory.component_activation_bytes").is_measured
+        if run.value("memory.component_activation_bytes") is not None
     }
     return component_growth(profiles)
 
@@ -342,7 +341,7 @@ def predict_limit(runs: MemoryRuns, options: Namespace, predictor: Predictor) ->
     if not measured:
         return Limit(runs.batch, None, "no sequence length was measured")
     (seq, batch), run = measured[-1]
-    seconds, _ = median_step_seconds(run)
+    seconds = median_step_seconds(run)
     try:
         known = predictor(model_question(run, batch, seq, options.device))[0]
         asked = model_question(run, runs.batch, seq, options.device)
@@ -360,45 +359,40 @@ def confirming_run(limit: Limit, options: Namespace) -> PlannedRun | None:
     return PlannedRun(LONGEST_RUN, base_options(options, limit.batch, seq, 1))
 
 
-def confirmation_text(limit: Limit, target: Target) -> tuple[str, list[str]]:
-    """What the run showed, and its sources."""
+def confirmation_text(limit: Limit, target: Target) -> str:
+    """What the run showed."""
     found, run = target.confirmable, limit.run
     if found is None or run is None:
-        return f"Not confirmed by a run: {target.held_back_by}.", []
+        return f"Not confirmed by a run: {target.held_back_by}."
     if run.reason:
-        return f"Not confirmed: the step at {found.seq} tokens failed: {run.reason}.", []
-    peak = run.figure("summary.peak_memory_bytes")
-    predicted = run.figure("model.predicted_peak_memory_bytes")
-    off = 100 * (peak.value / predicted.value - 1) if peak.value and predicted.value else None
+        return f"Not confirmed: the step at {found.seq} tokens failed: {run.reason}."
+    peak = run.value("summary.peak_memory_bytes")
+    predicted = run.value("model.predicted_peak_memory_bytes")
+    off = 100 * (peak / predicted - 1) if peak and predicted else None
     why = (
         f"the rule is at most {CONFIRMED_SHARE:.0%} of the free memory"
         if target.held_back_by == "memory"
         else "a longer one would take more than --max-minutes"
     )
-    text = (
-        f"Confirmed by one step at {found.seq} tokens ({why}): peak {megabytes(peak.value)}, "
-        f"predicted {megabytes(predicted.value)}, {percent(off)} apart; it took "
+    return (
+        f"Confirmed by one step at {found.seq} tokens ({why}): peak {megabytes(peak)}, "
+        f"predicted {megabytes(predicted)}, {percent(off)} apart; it took "
         f"{number(run.value('summary.first_step_seconds'), 's')}, estimated "
         f"{number(target.confirmable_seconds, 's')}."
     )
-    return text, [peak.source, predicted.source, run.source("summary.first_step_seconds")]
 
 
-def limit_section(limit: Limit) -> list[str]:
-    """The answer to step 3's last question."""
-    asked = "3. At what sequence length do you hit memory limits?"
+def limit_answer(limit: Limit) -> str:
+    """To step 3's last question."""
     target = limit.target
     if target is None:
-        return question(asked, f"not predicted: {limit.reason}.")
+        return f"not predicted: {limit.reason}."
     if target.fitting is None:
-        return question(asked, f"At batch {limit.batch} {target.held_back_by}.")
-    confirmed, origin = confirmation_text(limit, target)
-    return question(
-        asked,
+        return f"At batch {limit.batch} {target.held_back_by}."
+    return (
         f"At batch {limit.batch} the longest that fits is {target.fitting.seq} tokens, predicted "
         f"peak {megabytes(target.fitting.peak_memory_bytes)} (`tiny_llama_bench --dry-run` over "
-        f"the sequence). {confirmed}",
-        *origin,
+        f"the sequence). {confirmation_text(limit, target)}"
     )
 
 
@@ -573,8 +567,8 @@ RANGES = (
 
 def criteria(runs: MemoryRuns, ranked: int) -> list[Rule]:
     """5.9's criteria; `ranked`: how many optimizations were."""
-    batches = sum(run.figure("memory").is_measured for run in runs.by_batch.values())
-    lengths = sum(run.figure("memory").is_measured for run in runs.by_seq.values())
+    batches = sum(run.value("memory") is not None for run in runs.by_batch.values())
+    lengths = sum(run.value("memory") is not None for run in runs.by_seq.values())
     rows, share = len(runs.value("operators.table")), runs.value(USED)
     peaks = (*runs.batch_peaks, *runs.seq_peaks)
     found = {
@@ -665,7 +659,7 @@ def worksheet(runs: MemoryRuns, limit: Limit, references: Path) -> list[str]:
     tables = ("PHASES", "TIMELINE", "DOUBLING", "OCCURS", "DEALLOCATED", "SEQUENCE_PATTERN")
     rules = ("INTENSITY_CLASSES", "MEMORY_SIGNS", "COMPUTE_SIGNS", "BEHAVIOR", "CONSUMED")
     lengths = [f"S={seq}" for seq, batch in runs.by_seq if batch == runs.batch]
-    speeds = [samples_per_second(run)[0] for run in runs.by_batch.values()]
+    speeds = [samples_per_second(run) for run in runs.by_batch.values()]
     return render(
         "exercise_2.md.j2",
         runs,
@@ -681,7 +675,7 @@ def worksheet(runs: MemoryRuns, limit: Limit, references: Path) -> list[str]:
         typical_rows=typical_rows(runs),
         growths=found,
         growth_rows=[(g.name, f"S^{g.exponent:.2f}", percent(g.share_percent)) for g in found],
-        limit="\n".join(limit_section(limit)).rstrip(),
+        limit=limit_answer(limit),
         hotspot_rows=hotspot_rows(runs.hotspots),
         tensor_rows=tensor_rows(runs.hotspots),
         ranked=ranked,

@@ -481,12 +481,12 @@ def scaling_rows(study: SizeStudy) -> list[tuple[str, ...]]:
             peak = f"{prediction.peak_memory_bytes / 2**20:,.0f} (predicted)"
             rows.append((size, f"{prediction.parameters:,}", reason, peak, "not run"))
             continue
-        seconds, _ = median_step_seconds(run)
+        seconds = median_step_seconds(run)
         rows.append(
             (
                 size,
                 f"{run.value('model.total_parameters'):,}",
-                number(samples_per_second(run)[0]),
+                number(samples_per_second(run)),
                 f"{(run.value(PEAK) or 0) / 2**20:,.1f}",
                 f"{seconds:.4g}" if seconds else "-",
             )

@@ -243,7 +243,7 @@ def best_known_together(ranking: Sequence[Bottleneck], names: Sequence[str]) -> 
 
 def run_speedup(before: MeasuredRun, after: MeasuredRun) -> float | None:
     """Median time of a plain step over the other's."""
-    return ratio(median_step_seconds(before)[0], median_step_seconds(after)[0])
+    return ratio(median_step_seconds(before), median_step_seconds(after))
 
 
 def compile_speedup(evidence: Evidence | None) -> float | None:
@@ -440,7 +440,7 @@ def power_text(runs: Runs, key: str, *, is_linear: bool = False) -> str:
 
 def attained(run: MeasuredRun) -> float | None:
     """Model FLOPs a second, profiled steps left out where there are others."""
-    speed, _ = samples_per_second(run)
+    speed = samples_per_second(run)
     batch, flops = run.value("configuration.batch_size"), run.value("model.flops_per_step")
     return speed / batch * flops if speed and batch and flops else None
 
@@ -478,7 +478,7 @@ def distance_to_ridge(run: MeasuredRun) -> float | None:
 
 def batch_gain(batches: Runs) -> float | None:
     """Throughput of the largest measured batch over that of half of it (or the next smaller)."""
-    speeds = [(r.value("configuration.batch_size"), samples_per_second(r)[0]) for r in batches]
+    speeds = [(r.value("configuration.batch_size"), samples_per_second(r)) for r in batches]
     found = sorted((b, s) for b, s in speeds if b and s)
     if len(found) < 2:
         return None
@@ -489,7 +489,7 @@ def batch_gain(batches: Runs) -> float | None:
 
 def throughput_text(runs: Runs) -> str:
     """Samples a second of every size."""
-    return each(runs, lambda run: f"{number(samples_per_second(run)[0])} samples/s")
+    return each(runs, lambda run: f"{number(samples_per_second(run))} samples/s")
 
 
 def saturation_answer(runs: Runs) -> str:
@@ -507,7 +507,7 @@ def batch_answer(batches: Runs) -> str:
         return "Not known: fewer than two batch sizes were measured."
     speeds = ", ".join(
         f"batch {number(run.value('configuration.batch_size'))} "
-        f"{number(samples_per_second(run)[0])} samples/s"
+        f"{number(samples_per_second(run))} samples/s"
         for run in batches
     )
     word = "raises it" if gain > 1.05 else "lowers it" if gain < 0.95 else "leaves it as it is"
@@ -676,7 +676,7 @@ def improvement_answer(runs: Runs) -> str:
 
 def workshop_answer(runs: Runs) -> str:
     """The largest size that a class can wait for."""
-    times = known(runs, lambda run: median_step_seconds(run)[0] or None)
+    times = known(runs, lambda run: median_step_seconds(run) or None)
     within = [name for name, s in times if WORKSHOP_STEPS * s <= WORKSHOP_SECONDS]
     text = ", ".join(f"{name} {WORKSHOP_STEPS * s:.3g} s" for name, s in times)
     rule = f"rule: the largest whose {WORKSHOP_STEPS} steps take up to {WORKSHOP_SECONDS:g} s"
@@ -698,7 +698,7 @@ def transition_rows(runs: Runs) -> list[tuple[str, ...]]:
         found = {
             "parameters": ratio(*(r.value("model.total_parameters") for r in (b, a))),
             "memory": ratio(*(r.value(PEAK) for r in (b, a))),
-            "throughput falls": ratio(*(samples_per_second(r)[0] for r in (a, b))),
+            "throughput falls": ratio(*(samples_per_second(r) for r in (a, b))),
         }
         for (what, value), (low, high) in zip(found.items(), ranges, strict=True):
             verdict = expected(value, low, high, "x")

@@ -22,6 +22,7 @@ from tinyllama_tools.commands.worksheet import (
     within,
 )
 from tinyllama_tools.core.app import RESULTS, BadInputError, Json
+from tinyllama_tools.data.profiles import SUMMARY
 from tinyllama_tools.models.bottlenecks import working_rows
 from tinyllama_tools.models.roofline import roofline_point
 
@@ -475,7 +476,7 @@ def known_effects(
         return ranked(effects), f"reference/{path.name}: main, types"
     layers = run.value("configuration.n_layers") or 1
     shares = effects_by_shares(run.value("memory"), layers)
-    return ranked(shares), run.source("memory.breakdown_at_peak")
+    return ranked(shares), f"{run.name}/{SUMMARY}: memory.breakdown_at_peak"
 
 
 def target_shares(memory: Json) -> dict[str, float]:

@@ -32,19 +32,6 @@ MEGABYTE = 2**20
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A value of a file: `value` None where the file has none; `source` names file and key."""
-
-    value: Any
-    source: str
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether there is a value at all."""
-        return self.value is not None
-
-
-@dataclass(frozen=True)
 class Verdict:
     """Whether a statement holds; `reason` has the number and the rule that it was held against."""
 
@@ -83,56 +70,10 @@ def number(value: float | None, unit: str = "") -> str:
     return f"{plain} {unit}".strip()
 
 
-def sources(*figures: Figure | str) -> str:
-    """`(a.json: x, y; b.json: z)` of figures or of `file: key` texts, each once."""
-    texts = [f.source if isinstance(f, Figure) else f for f in figures]
-    by_file: dict[str, list[str]] = {}
-    for text in dict.fromkeys(text for text in texts if text):
-        file, _, key = text.partition(": ")
-        by_file.setdefault(file, []).append(key)
-    parts = [f"{file}: {', '.join(keys)}" for file, keys in by_file.items()]
-    return f"({'; '.join(parts)})" if parts else ""
-
-
-def tick(label: str, verdict: Verdict, *figures: Figure | str) -> str:
-    """A tick box that says what decided it and where that is written."""
+def tick(label: str, verdict: Verdict) -> str:
+    """A tick box that says what decided it."""
     box, word = ("x", "yes") if verdict.holds else (" ", "no")
-    return f"- [{box}] {label} — {word}: {verdict.reason} {sources(*figures)}".rstrip()
-
-
-def question(text: str, answer: str, *figures: Figure | str) -> list[str]:
-    """A question and its answer in words, which may not be empty."""
-    if not answer.strip():
-        raise ValueError(f"no answer to: {text}")
-    return [f"**{text}**", "", f"Answer: {answer} {sources(*figures)}".rstrip(), ""]
-
-
-def boxes(text: str, ticks: Iterable[str]) -> list[str]:
-    """A question whose answers are tick boxes."""
-    return [f"**{text}**", "", *ticks, ""]
-
-
-def record(rows: Iterable[tuple[str, str, Figure | str]]) -> list[str]:
-    """The `record the following` lists: what, value, and from where."""
-    table = [
-        (name, value, found.source if isinstance(found, Figure) else found)
-        for name, value, found in rows
-    ]
-    return [*markdown_table(("figure", "measured", "from (file: key)"), table), ""]
-
-
-def table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], *figures: Figure | str
-) -> list[str]:
-    """A table and, below it, where it is from."""
-    lines = [*markdown_table(header, rows), ""]
-    found = sources(*figures)
-    return [*lines, f"From {found[1:-1]}.", ""] if found else lines
-
-
-def code(lines: Iterable[str]) -> list[str]:
-    """A block of commands or of drawn text."""
-    return ["```", *lines, "```", ""]
+    return f"- [{box}] {label} — {word}: {verdict.reason}"
 
 
 def _is_empty_row(line: str) -> bool:
@@ -271,8 +212,6 @@ def all_hold(verdicts: Sequence[Verdict], what: str) -> Verdict:
     return Verdict(held == len(verdicts), f"{held} of {len(verdicts)} {what}; rule: all of them")
 
 
-# Parts of the summary that are files of their own, which a reader of the worksheet opens.
-FLOPS_FILES = ("flops_profile", "computational_intensity", "roofline_data")
 INTERRUPTED = "interrupted"
 # MFU: against the datasheet's peak, or the measured one where the device has no datasheet here
 UTILIZATION = "flops.flops_profile.efficiency_metrics.mfu_percent"
@@ -301,25 +240,12 @@ class MeasuredRun:
     folder: Path = field(default_factory=Path)
     link: str = ""
 
-    def source(self, key: str) -> str:
-        """`plain/performance_summary.json: summary.samples_per_second`."""
-        file, rest = SUMMARY, key
-        for name in FLOPS_FILES:
-            prefix = f"flops.{name}."
-            if key.startswith(prefix):
-                file, rest = f"flops_analysis/{name}.json", key.removeprefix(prefix)
-        return f"{self.name}/{file}: {rest}"
-
-    def figure(self, key: str) -> Figure:
-        """The value at a dotted key; no value where a part of it is absent or null."""
-        value = self.summary
+    def value(self, key: str) -> Held:
+        """At a dotted key; None where a part of it is absent or null."""
+        value: Held = self.summary
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
-        return Figure(value, self.source(key))
-
-    def value(self, key: str) -> float | None:
-        """The value alone."""
-        return self.figure(key).value
+        return value
 
     @property
     def is_complete(self) -> bool:
@@ -334,21 +260,17 @@ def plain_steps(run: MeasuredRun) -> list[Json]:
     return [step for step in steps if step["step"] > 1 and not step["profiled"]]
 
 
-def median_step_seconds(run: MeasuredRun) -> tuple[float | None, str]:
-    """Median time of the plain steps and which key it is from; of all steps where none is plain."""
+def median_step_seconds(run: MeasuredRun) -> float | None:
+    """Median time of the plain steps; of all steps where none is plain."""
     times = [step["time_seconds"] for step in plain_steps(run)]
-    if times:
-        return statistics.median(times), run.source(f"steps ({len(times)} plain ones, median)")
-    key = "summary.median_step_seconds"
-    return run.value(key), run.source(key)
+    return statistics.median(times) if times else run.value("summary.median_step_seconds")
 
 
-def samples_per_second(run: MeasuredRun) -> tuple[float | None, str]:
-    """Batch size over the median time of a plain step, and where from."""
-    seconds, source = median_step_seconds(run)
-    batch = run.value("configuration.batch_size")
+def samples_per_second(run: MeasuredRun) -> float | None:
+    """Batch size over the median time of a plain step."""
+    seconds, batch = median_step_seconds(run), run.value("configuration.batch_size")
     micro = run.value("configuration.gradient_accumulation_steps") or 1
-    return (batch * micro / seconds if seconds and batch else None), source
+    return batch * micro / seconds if seconds and batch else None
 
 
 def _measure(
@@ -425,7 +347,7 @@ def missing_of(wanted: Iterable[tuple[MeasuredRun, Sequence[str]]]) -> list[str]
         found += [
             f"{run.name}: its summary has no `{part}`"
             for part in parts
-            if run.summary and not run.figure(part).is_measured
+            if run.summary and run.value(part) is None
         ]
     return found
 
