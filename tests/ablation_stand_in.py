@@ -3,10 +3,11 @@
 import io
 from collections.abc import Callable, Sequence
 
-from tinyllama_tools.ablation.command import Effort, Measurement
-from tinyllama_tools.ablation.study import Point, Spelling, SpellingBook, Study, planned_rows
+from tinyllama_tools.commands.ablation import Effort, Measurement, Spelling, SpellingBook
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.data.programs import CaseRun, SuiteCase, SuiteError, SuiteResult
+from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.data.programs import CaseRun, SuiteError, SuiteResult
+from tinyllama_tools.models.ablations import Point, Study, planned_rows
 
 POINT = Point("tiny", "f32", 8, 128)
 OTHER = Point("tiny", "bf16", 8, 128)
@@ -38,7 +39,7 @@ class StandIn:
 
     def run(
         self,
-        cases: Sequence[SuiteCase],
+        cases: Sequence[CaseName],
         repetitions: int,
         *,
         verify: bool = False,
@@ -47,19 +48,19 @@ class StandIn:
         del more
         if len(self.calls) >= self.interrupt_after:
             raise KeyboardInterrupt
-        self.calls.append(([case.name for case in cases], verify))
+        self.calls.append(([str(case) for case in cases], verify))
         if not verify:
-            self.steps += [(case.name, repetitions) for case in cases]
+            self.steps += [(str(case), repetitions) for case in cases]
         if any(case.variant in self.crashes for case in cases):
             raise SuiteError("tiny_llama_bench ended with -11: AMD EPYC\n0 cases are in /tmp/x")
         runs = tuple(self.case_run(case, repetitions, verify) for case in cases)
         return SuiteResult(CONTEXT, runs)
 
-    def case_run(self, case: SuiteCase, repetitions: int, verify: bool) -> CaseRun:
+    def case_run(self, case: CaseName, repetitions: int, verify: bool) -> CaseRun:
         if "graph" in case.variant:
-            return CaseRun(case.name, (), {}, skipped="graph: only a GPU captures its work")
+            return CaseRun(str(case), (), {}, skipped="graph: only a GPU captures its work")
         if case.variant in self.wrong:
-            return CaseRun(case.name, (), {}, failed="wrong result: loss differs by 0.5")
+            return CaseRun(str(case), (), {}, failed="wrong result: loss differs by 0.5")
         # a machine that drifts, by as much for all that runs within a turn
         seconds = self.times.get(case.variant, 0.095) * (1 + 0.01 * (len(self.calls) % 3))
         peak = PEAKS.get(case.variant, 90.0) * case.batch / 8
@@ -74,7 +75,7 @@ class StandIn:
         if verify:
             counters["max_rel_error"] = 1e-6
         label = f"verified; optimized = {OPTIMIZED_IS}" if case.variant == "optimized" else ""
-        return CaseRun(case.name, (seconds,) * repetitions, counters, label)
+        return CaseRun(str(case), (seconds,) * repetitions, counters, label)
 
 
 def ask(variant: str) -> Spelling:

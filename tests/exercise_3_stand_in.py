@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from study_stand_in import GIB, PlayedPredictor
-from tinyllama_tools.ablation.evidence import Evidence
-from tinyllama_tools.ablation.study import Point
 from tinyllama_tools.commands.exercise import parse_options
 from tinyllama_tools.commands.exercise_3 import Findings, make_sheet, measure_findings, size_run
 from tinyllama_tools.commands.exercise_3_rules import name_of
 from tinyllama_tools.core.app import PROJECT, Json
+from tinyllama_tools.models.ablation_evidence import Evidence
+from tinyllama_tools.models.ablations import Point
 from tinyllama_tools.models.bottlenecks import rank_bottlenecks
 from tinyllama_tools.stats.rank_tests import ratio_of_turns
 from training_stand_in import PlayedProgram, set_key

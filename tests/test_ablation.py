@@ -10,15 +10,17 @@ import pytest
 
 import tools
 from ablation_stand_in import OTHER, POINT, StandIn, measurement, study
-from tinyllama_tools.ablation import command as ablation
-from tinyllama_tools.ablation.command import (
+from tinyllama_tools.commands import ablation as ablation
+from tinyllama_tools.commands.ablation import (
     Effort,
+    Spelling,
+    SpellingBook,
     parse_options,
     plan_main,
     run_study,
     write_study,
 )
-from tinyllama_tools.ablation.page import (
+from tinyllama_tools.commands.ablation_page import (
     DETERMINISM,
     HELD,
     NOT_HELD,
@@ -39,7 +41,9 @@ from tinyllama_tools.ablation.page import (
     terminal_text,
     throughput_gate,
 )
-from tinyllama_tools.ablation.study import (
+from tinyllama_tools.core.text import markdown_table
+from tinyllama_tools.data.programs import PROGRAM
+from tinyllama_tools.models.ablations import (
     SWITCHES,
     Cell,
     GateRun,
@@ -47,8 +51,6 @@ from tinyllama_tools.ablation.study import (
     Point,
     RowName,
     Series,
-    Spelling,
-    SpellingBook,
     Study,
     Table,
     check_rule,
@@ -62,8 +64,6 @@ from tinyllama_tools.ablation.study import (
     shows_difference,
     without,
 )
-from tinyllama_tools.core.text import markdown_table
-from tinyllama_tools.data.programs import PROGRAM
 
 SECTIONS = (
     "Is optimized the best of them?",

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from ablation_stand_in import CONTEXT, POINT
-from tinyllama_tools.ablation.evidence import Evidence, find_evidence, read_evidence
-from tinyllama_tools.ablation.study import Cell, Kind, RowName, Study
 from tinyllama_tools.commands.exercise_3_rules import bounds, memory_bound_percent
 from tinyllama_tools.commands.exercise_rules import small_calls_percent
 from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.models.ablation_evidence import Evidence, find_evidence, read_evidence
+from tinyllama_tools.models.ablations import Cell, Kind, RowName, Study
 from tinyllama_tools.models.bottlenecks import (
     CATEGORIES,
     WORTHWHILE_SPEEDUP,

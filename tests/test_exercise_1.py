@@ -12,9 +12,9 @@ import pytest
 from exercise_1_sheets import LAUNCH, MFU, NO_RESULTS, OPTIONS, PEAK, POINTS, SHARES, WAIT, sheet
 from exercise_stand_in import Changes, measured
 from test_exercise_2 import CONTEXT, study
-from tinyllama_tools.ablation.study import result_text
 from tinyllama_tools.commands.exercise_1 import MEMORY, PLAIN, PROFILED, make_sheet, planned_runs
 from tinyllama_tools.commands.worksheet import unanswered
+from tinyllama_tools.models.ablations import result_text
 from worksheet_reading import answer, box, components, operator_table, roofline
 from workshop_texts import ANSWERS_1, BOXES_1
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from exercise_stand_in import Changes, measured, options
-from tinyllama_tools.ablation.study import BASELINE, Cell, Kind, Point, RowName, Study, result_text
 from tinyllama_tools.commands.exercise_2 import (
     BANDWIDTH,
     HOTSPOTS,
@@ -35,6 +34,15 @@ from tinyllama_tools.commands.exercise_rules import (
     throughput_answer,
 )
 from tinyllama_tools.commands.worksheet import MeasuredRun, unanswered
+from tinyllama_tools.models.ablations import (
+    BASELINE,
+    Cell,
+    Kind,
+    Point,
+    RowName,
+    Study,
+    result_text,
+)
 from tinyllama_tools.models.size_predictions import Prediction, Target
 from worksheet_reading import answer, box, operator_table
 from workshop_texts import ANSWERS_2, BOXES_2

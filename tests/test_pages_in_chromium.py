@@ -12,8 +12,8 @@ import pytest
 
 from built_programs import built_program
 from chromium import Chromium, Page, chromium, served
+from tinyllama_tools.commands.profile_tables import draw_timelines
 from tinyllama_tools.core.app import Json
-from tinyllama_tools.profile.tables import draw_timelines
 
 __all__ = ["chromium"]
 OPTIONS = [

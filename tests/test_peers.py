@@ -18,19 +18,10 @@ from jsonschema import Draft202012Validator
 
 import tools
 from oracle_packages import require_oracle_packages
-from tinyllama_tools.data.programs import (
-    SuiteCase,
-    SuiteError,
-    SuiteProgram,
-    SuiteResult,
-    read_case,
-)
-from tinyllama_tools.data.results import checked_result
-from tinyllama_tools.peers import command as peers
-from tinyllama_tools.peers.command import parse_options
-from tinyllama_tools.peers.forms import FORMS, PeerForm
-from tinyllama_tools.peers.result import Notes, milliseconds, peers_page, read_rows
-from tinyllama_tools.peers.sides import (
+from tinyllama_tools.commands import peers as peers
+from tinyllama_tools.commands.peer_forms import FORMS, PeerForm
+from tinyllama_tools.commands.peer_results import Notes, milliseconds, peers_page, read_rows
+from tinyllama_tools.commands.peer_sides import (
     CachingMalloc,
     CaseRun,
     Effort,
@@ -45,6 +36,15 @@ from tinyllama_tools.peers.sides import (
     start_peer,
     step_flops,
 )
+from tinyllama_tools.commands.peers import parse_options
+from tinyllama_tools.data.names import CaseName, full_step
+from tinyllama_tools.data.programs import (
+    SuiteError,
+    SuiteProgram,
+    SuiteResult,
+    read_case,
+)
+from tinyllama_tools.data.results import checked_result
 
 
 def listed_full_steps(program: Path) -> set[str]:
@@ -53,7 +53,7 @@ def listed_full_steps(program: Path) -> set[str]:
 
 
 def test_default_cases_are_the_default_grid_and_autocast(bench_program: Path) -> None:
-    names = {case.name for case in parse_options([]).cases}
+    names = {str(case) for case in parse_options([]).cases}
     grid = listed_full_steps(bench_program)
     assert {name for name in names if "/amp_" not in name} == grid
     test_points = {f"tiny/amp_bf16/batch:{b}/seq:{s}" for b in (8, 16) for s in (128, 256)}
@@ -77,7 +77,7 @@ def test_other_options() -> None:
     )
     assert (options.forms, options.variants) == (("sdpa",), ("qkv+sdpa",))
     assert options.effort == Effort(3, 2, 5.0)
-    assert parse_options(["--quick"]).cases == (SuiteCase("tiny", "f32", 4, 64),)
+    assert parse_options(["--quick"]).cases == (full_step("tiny", "f32", 4, 64),)
 
 
 def test_size_without_a_grid_has_its_own_shape() -> None:
@@ -131,7 +131,7 @@ def test_program_that_does_not_run_is_said(
 
 def test_flops_are_those_of_our_program() -> None:
     # model_flops that tiny_llama_bench reports
-    assert step_flops(SuiteCase("tiny", "f32", 8, 128)) == 17678991360
+    assert step_flops(full_step("tiny", "f32", 8, 128)) == 17678991360
 
 
 MALLOC = CachingMalloc({"LD_PRELOAD": "libx.so"}, "libx.so preloaded")
@@ -231,7 +231,7 @@ def test_peer_really_trains(name: str, dtype: str, monkeypatch: pytest.MonkeyPat
         process.close()
 
 
-CASE = SuiteCase("tiny", "f32", 8, 128)
+CASE = full_step("tiny", "f32", 8, 128)
 Calls = list[tuple[str, str, int]]
 
 
@@ -257,19 +257,19 @@ class PlayedSide:
             if key in self._trouble:
                 raise self._trouble[key]
 
-    def start(self, case: SuiteCase) -> None:
+    def start(self, case: CaseName) -> None:
         assert case == CASE
         self._call("start")
 
     def wait_until_built(self) -> None:
         self._call("wait_until_built")
 
-    def get_ready(self, case: SuiteCase) -> float:
+    def get_ready(self, case: CaseName) -> float:
         assert case == CASE
         self._call("get_ready")
         return self._seconds
 
-    def time(self, case: SuiteCase, steps: int) -> list[float]:
+    def time(self, case: CaseName, steps: int) -> list[float]:
         assert case == CASE
         self._call("time", steps)
         return [self._seconds] * steps
@@ -395,7 +395,7 @@ class PlayedProgram:
         (case,) = cases
         if case.variant == "nonsense":
             raise SuiteError("tiny_llama_bench: --variants: variant 'nonsense': must be baseline")
-        name = f"{case.name}/manual_time"
+        name = f"{case!s}/manual_time"
         entries = [
             {**self.entry, "name": name, "run_name": name, "real_time": 100.0, "time_unit": "ms"}
             | {"repetition_index": i}
@@ -403,7 +403,7 @@ class PlayedProgram:
         ]
         if verify:
             entries = [e | {"max_rel_error": 1e-6} for e in entries]
-        return SuiteResult(self.context, (read_case(case.name, entries),))
+        return SuiteResult(self.context, (read_case(str(case), entries),))
 
 
 @pytest.fixture
@@ -506,7 +506,7 @@ def test_a_peer_that_dies_while_it_builds_is_not_waited_for() -> None:
         return KilledProcess(form.variant)
 
     side = PeerSide(FORMS["eager"], start, 2, 10.0)
-    case = SuiteCase("tiny", "f32", 8, 128)
+    case = full_step("tiny", "f32", 8, 128)
     side.start(case)
     for what in (side.wait_until_built, lambda: side.get_ready(case), lambda: side.time(case, 1)):
         with pytest.raises(SideError, match="ended with -9"):

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from noted_waits import has_noted, noting_waits
+from tinyllama_tools.data.names import CaseName, full_step
 from tinyllama_tools.data.programs import (
-    SuiteCase,
     SuiteError,
     SuiteProgram,
     TrainingError,
@@ -27,8 +27,8 @@ from tinyllama_tools.data.programs import (
 from tinyllama_tools.stats.rank_tests import Interval, Ratio, median_interval, ratio_of_turns
 from training_stand_in import made_up_summary
 
-TINY = SuiteCase("tiny", "f32", 8, 128)
-OTHER = SuiteCase("tiny", "bf16", 4, 64, variant="qkv+gate_up")
+TINY = full_step("tiny", "f32", 8, 128)
+OTHER = full_step("tiny", "bf16", 4, 64, variant="qkv+gate_up")
 # Writes what it is told to into --benchmark_out, and its own arguments beside it.
 STAND_IN = """#!{python}
 import json, pathlib, sys
@@ -69,8 +69,8 @@ def stand_in(tmp_path: Path) -> StandIn:
     return StandIn(tmp_path)
 
 
-def entry(case: SuiteCase, **more: object) -> dict[str, object]:
-    name = f"{case.name}/manual_time"
+def entry(case: CaseName, **more: object) -> dict[str, object]:
+    name = f"{case!s}/manual_time"
     times = {"real_time": 50.0, "cpu_time": 49.0, "time_unit": "ms", "iterations": 1}
     return {"name": name, "run_name": name, "run_type": "iteration", "threads": 1, **times, **more}
 
@@ -105,7 +105,7 @@ def test_skipped_and_failed_cases_come_back_with_their_reasons(stand_in: StandIn
     failed = entry(OTHER, error_occurred=True, error_message="wrong", real_time=0, iterations=0)
     stand_in.tell(1, document=document(failed, skipped))
     first, second = stand_in.program.run([TINY, OTHER], 3).cases
-    assert (first.name, first.seconds, first.skipped) == (TINY.name, (), "needs 12 s")
+    assert (first.name, first.seconds, first.skipped) == (str(TINY), (), "needs 12 s")
     assert (second.seconds, second.failed, second.counters) == ((), "wrong", {})
 
 
@@ -181,10 +181,10 @@ def test_the_program_itself(bench_program: Path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GIT_DIR": os.devnull}
     arguments = (*small, "--vocab-size=50", "--threads=1")
     program = SuiteProgram(arguments, bench_program, environment)
-    cases = [SuiteCase("custom", dtype, 2, 8) for dtype in ("f32", "amp_bf16")]
+    cases = [full_step("custom", dtype, 2, 8) for dtype in ("f32", "amp_bf16")]
     for verify in (True, False):
         result = program.run(cases, 2, verify=verify)
-        assert [case.name for case in result.cases] == [case.name for case in cases]
+        assert [case.name for case in result.cases] == [str(case) for case in cases]
         for case in result.cases:
             assert len(case.seconds) == 2, case
             assert min(case.seconds) > 0
@@ -192,7 +192,7 @@ def test_the_program_itself(bench_program: Path) -> None:
             assert ("max_rel_error" in case.counters) == verify
         assert {"f32", "bf16"} <= set(result.context["peaks"]["measured"])
     with pytest.raises(SuiteError, match="must be"):
-        program.run([SuiteCase("custom", "f32", 2, 8, variant="nonsense")], 1)
+        program.run([full_step("custom", "f32", 2, 8, variant="nonsense")], 1)
 
 
 def program(tmp_path: Path, script: str) -> TrainingProgram:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinyllama_tools.__main__ import main as run_tool
-from tinyllama_tools.ablation import command as ablation_command
+from tinyllama_tools.commands import ablation as ablation_command
 from tinyllama_tools.commands import exercise as exercise_command
+from tinyllama_tools.commands import peers as peers_command
+from tinyllama_tools.commands import profile as profile_command
 from tinyllama_tools.commands import scaling as scaling_command
 from tinyllama_tools.commands import study as study_command
 from tinyllama_tools.core.app import run_command
-from tinyllama_tools.peers import command as peers_command
-from tinyllama_tools.profile import command as profile_command
 from tinyllama_tools.report import command as report_command
 
 

@@ -14,11 +14,11 @@ from tinyllama_tools.core.app import run_command
 
 # Modules with parse_options(arguments) and main(arguments) -> exit status; imported when needed.
 COMMANDS = {
-    "ablation": "tinyllama_tools.ablation.command",
+    "ablation": "tinyllama_tools.commands.ablation",
     "compare": "tinyllama_tools.compare.main",
     "exercise": "tinyllama_tools.commands.exercise",
-    "peers": "tinyllama_tools.peers.command",
-    "profile": "tinyllama_tools.profile.command",
+    "peers": "tinyllama_tools.commands.peers",
+    "profile": "tinyllama_tools.commands.profile",
     "report": "tinyllama_tools.report.command",
     "scaling": "tinyllama_tools.commands.scaling",
     "study": "tinyllama_tools.commands.study",

@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tinyllama_tools.commands.history_store import CaseEntry, Machine, ResultEntry
 from tinyllama_tools.core.app import Json
-from tinyllama_tools.history.store import CaseEntry, Machine, ResultEntry
 
 CASE = "ffn/forward_backward/baseline/tiny/f32/batch:8/seq:128"
 OTHER_CASE = "loss/forward_backward/baseline/tiny/f32/batch:8/seq:128"

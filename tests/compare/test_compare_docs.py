@@ -9,11 +9,11 @@ import shlex
 import pytest
 
 from tinyllama_tools.calibrate import command as calibrate_command
+from tinyllama_tools.commands import history as history_command
+from tinyllama_tools.commands.history_changes import FEWEST_FILES
 from tinyllama_tools.compare import run as run_command
 from tinyllama_tools.compare import stored as stored_command
 from tinyllama_tools.core.app import PROJECT
-from tinyllama_tools.history import command as history_command
-from tinyllama_tools.history.change_points import FEWEST_FILES
 from tinyllama_tools.stats.verdicts import (
     ALPHA,
     LOOKS,

@@ -15,17 +15,16 @@ import pytest
 from history_samples import CASE, OTHER_CASE, entry, result_document, write_result
 
 from chromium import Chromium, Page, chromium
-from tinyllama_tools.core.app import PROJECT, BadInputError
-from tinyllama_tools.history import command
-from tinyllama_tools.history import store as result_file
-from tinyllama_tools.history.change_points import (
+from tinyllama_tools.commands import history as history_command
+from tinyllama_tools.commands import history_store as result_file
+from tinyllama_tools.commands.history import ADVISORY, page_of
+from tinyllama_tools.commands.history_changes import (
     FEWEST_FILES,
     ChangePoint,
     change_indices,
     find_change_points,
 )
-from tinyllama_tools.history.command import ADVISORY, page_of
-from tinyllama_tools.history.store import (
+from tinyllama_tools.commands.history_store import (
     CaseEntry,
     HistoryStore,
     KnownResultError,
@@ -34,6 +33,7 @@ from tinyllama_tools.history.store import (
     commit_time,
     read_entry,
 )
+from tinyllama_tools.core.app import PROJECT, BadInputError
 from tools import compare
 
 
@@ -228,7 +228,7 @@ import sys
 sys.path[:0] = {folders!r}
 from pathlib import Path
 from history_samples import CASE, entry
-from tinyllama_tools.history.store import HistoryStore
+from tinyllama_tools.commands.history_store import HistoryStore
 for index in range(8):
     with HistoryStore(Path({path!r}), create=True) as store:
         store.add(entry({start} + index, {{CASE: 0.01}}))
@@ -616,7 +616,7 @@ def test_bad_options_are_named(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        command.main(arguments)
+        history_command.main(arguments)
     assert ended.value.code == 2
     assert words in capsys.readouterr().err
 
@@ -637,8 +637,8 @@ class Refuse:
         if name.partition(".")[0] in ("torch", "transformers", "pandas", "tensorboard", "yaml"):
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Refuse())
-from tinyllama_tools.history import command
-sys.exit(command.main(["show", "--store", {str(store)!r}]))
+from tinyllama_tools.commands import history
+sys.exit(history.main(["show", "--store", {str(store)!r}]))
 """
     done = subprocess.run(
         [sys.executable, "-c", code],

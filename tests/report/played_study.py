@@ -20,8 +20,8 @@ from played_grid import (
 
 from ablation_stand_in import StandIn, measurement, study
 from made_up_scaling import write_run
-from tinyllama_tools.ablation.command import Effort, parse_options, run_study
-from tinyllama_tools.ablation.study import result_text
+from tinyllama_tools.commands.ablation import Effort, parse_options, run_study
+from tinyllama_tools.models.ablations import result_text
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.inputs import read_inputs
 from tinyllama_tools.report.sources import source_of

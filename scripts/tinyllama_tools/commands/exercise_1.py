@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from tinyllama_tools.ablation.evidence import find_evidence
 from tinyllama_tools.commands.exercise_rules import (
     BATCH_SCALING,
     CHECKPOINTING,
@@ -38,6 +37,7 @@ from tinyllama_tools.commands.exercise_rules import (
     spike_text,
     spike_verdict,
 )
+from tinyllama_tools.commands.profile_tables import PAGE
 from tinyllama_tools.commands.worksheet import (
     NO_TRANSFERS,
     NOT_MEASURED,
@@ -77,13 +77,13 @@ from tinyllama_tools.commands.worksheet import (
 )
 from tinyllama_tools.core.app import RESULTS, Json
 from tinyllama_tools.data.programs import TrainingProgram
+from tinyllama_tools.models.ablation_evidence import find_evidence
 from tinyllama_tools.models.bottlenecks import (
     WORTHWHILE_SPEEDUP,
     Bottleneck,
     rank_bottlenecks,
     recommended,
 )
-from tinyllama_tools.profile.tables import PAGE
 
 TOP_OPERATORS, STEPS = 10, 20
 PLAIN, PROFILED, MEMORY = "plain", "profiled", "memory_and_flops"

@@ -33,6 +33,7 @@ from tinyllama_tools.commands.exercise_rules import (
     throughput_answer,
     usage_pattern,
 )
+from tinyllama_tools.commands.profile_tables import PAGE
 from tinyllama_tools.commands.worksheet import (
     NOT_MEASURED,
     FigureRow,
@@ -75,7 +76,6 @@ from tinyllama_tools.models.size_predictions import (
     find_target,
     predict,
 )
-from tinyllama_tools.profile.tables import PAGE
 from tinyllama_tools.stats.laws import GridPoint, LawRefusedError
 
 HOTSPOTS, BANDWIDTH, LONGEST_RUN = "memory_hotspots", "bandwidth", "longest_sequence"

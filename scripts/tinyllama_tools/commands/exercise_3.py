@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.ablation.evidence import Evidence, find_evidence
 from tinyllama_tools.commands import exercise_3_rules as rules
 from tinyllama_tools.commands.exercise_3_rules import (
     ATTENTION,
@@ -25,6 +24,15 @@ from tinyllama_tools.commands.exercise_3_rules import (
     speedup_together,
 )
 from tinyllama_tools.commands.exercise_rules import group_shares
+from tinyllama_tools.commands.profile import ProfileRuns
+from tinyllama_tools.commands.profile_page import REPORT, report_path, report_text
+from tinyllama_tools.commands.profile_tables import (
+    FLOPS,
+    MEMORY,
+    OPERATORS,
+    ProfileSet,
+    read_profile_set,
+)
 from tinyllama_tools.commands.study import fixed_plans, run_sizes
 from tinyllama_tools.commands.study_sizes import PROFILES, Settings, SizeResult, plan_sizes
 from tinyllama_tools.commands.worksheet import (
@@ -59,11 +67,9 @@ from tinyllama_tools.core.app import Json, problem_sizes, write_whole
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.text import cell, duration
 from tinyllama_tools.data.programs import SuiteError, TrainingError, TrainingProgram
+from tinyllama_tools.models.ablation_evidence import Evidence, find_evidence
 from tinyllama_tools.models.bottlenecks import Bottleneck, fragmentation_share, rank_bottlenecks
 from tinyllama_tools.models.size_predictions import Prediction, Predictor, Question, predict
-from tinyllama_tools.profile.command import ProfileRuns
-from tinyllama_tools.profile.page import REPORT, report_path, report_text
-from tinyllama_tools.profile.tables import FLOPS, MEMORY, OPERATORS, ProfileSet, read_profile_set
 
 TITLE = "Exercise 3: bottleneck identification and optimization planning"
 ANALYSIS, DETAILED = "bottleneck_analysis", "detailed_analysis"

@@ -10,14 +10,13 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tinyllama_tools.ablation.evidence import Evidence
-from tinyllama_tools.ablation.study import ratio_text, read_study, shows_difference
 from tinyllama_tools.commands.exercise_rules import (
     COPIES,
     PRODUCTS,
     component_percent,
     group_shares,
 )
+from tinyllama_tools.commands.profile_tables import operator_shares
 from tinyllama_tools.commands.worksheet import (
     MEGABYTE,
     NOT_MEASURED,
@@ -38,6 +37,8 @@ from tinyllama_tools.commands.worksheet import (
     times_text,
 )
 from tinyllama_tools.core.app import Json
+from tinyllama_tools.models.ablation_evidence import Evidence
+from tinyllama_tools.models.ablations import ratio_text, read_study, shows_difference
 from tinyllama_tools.models.bottlenecks import (
     WORTHWHILE_SPEEDUP,
     Bottleneck,
@@ -47,7 +48,6 @@ from tinyllama_tools.models.bottlenecks import (
 from tinyllama_tools.models.roofline import ON_THE_ROOF_PERCENT, POSITIONS, roofline_point
 from tinyllama_tools.models.roofline import roofline_position as position_of
 from tinyllama_tools.models.size_predictions import Prediction
-from tinyllama_tools.profile.tables import operator_shares
 
 PEAK = "summary.peak_memory_bytes"
 # First that matches names the target; the operators are named as PyTorch and its kernels are.

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.ablation.study import BASELINE, Cell, Point, Study, read_study
 from tinyllama_tools.commands.worksheet import (
     NOT_MEASURED,
     MeasuredRun,
@@ -23,6 +22,7 @@ from tinyllama_tools.commands.worksheet import (
 )
 from tinyllama_tools.core.app import RESULTS, BadInputError, Json
 from tinyllama_tools.data.profiles import SUMMARY
+from tinyllama_tools.models.ablations import BASELINE, Cell, Point, Study, read_study
 from tinyllama_tools.models.bottlenecks import working_rows
 from tinyllama_tools.models.roofline import roofline_point
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import jinja2
 
+from tinyllama_tools.commands.profile_tables import draw_timelines
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.text import cell, markdown_table
 from tinyllama_tools.data.profiles import SUMMARY
@@ -23,7 +24,6 @@ from tinyllama_tools.data.programs import (
     TrainingProgram,
     command_line,
 )
-from tinyllama_tools.profile.tables import draw_timelines
 
 NOT_MEASURED = "not measured"
 # What a summary holds at a key: a number, text, list, object or nothing.

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from tinyllama_tools.data.names import parse_case_name, parse_collective_name
-from tinyllama_tools.profile.page import SAME_WORK
+from tinyllama_tools.data.profiles import SAME_WORK
 
 Context = Mapping[str, Any]
 Contexts = Sequence[Context]

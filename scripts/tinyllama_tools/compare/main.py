@@ -11,7 +11,7 @@ from types import ModuleType
 COMMANDS = {
     "run": "tinyllama_tools.compare.run",
     "calibrate": "tinyllama_tools.calibrate.command",
-    "history": "tinyllama_tools.history.command",
+    "history": "tinyllama_tools.commands.history",
 }
 STORED = "tinyllama_tools.compare.stored"
 

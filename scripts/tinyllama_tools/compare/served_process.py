@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+from tinyllama_tools.commands.peer_sides import placed_threads
 from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.core.text import last_words
 from tinyllama_tools.data.programs import REFUSED_OPTIONS
-from tinyllama_tools.peers.sides import placed_threads
 
 MOST_PADDING_BYTES = 4096
 # How long OpenMP's workers spin before they sleep: about a millisecond, since a processor's pause

@@ -58,6 +58,11 @@ class CaseName:
         return (self.variant, self.size, self.dtype, self.batch, self.seq)
 
 
+def full_step(size: str, dtype: str, batch: int, seq: int, variant: str = "baseline") -> CaseName:
+    """The training step of one process."""
+    return CaseName(STEP, TRAIN, variant, size, dtype, batch, seq)
+
+
 def parse_case_name(text: str) -> CaseName | None:
     """None for names that are not of this form (peak/bandwidth)."""
     found = CASE_PATTERN.fullmatch(text.removesuffix(TIMED_BY))

@@ -20,6 +20,22 @@ SCHEMA = PROJECT / "results/training_schema.json"
 SCHEMA_VERSION = 1
 
 
+# Different here, two profiles are not two versions of the same work.
+SAME_WORK = (
+    "size",
+    "batch_size",
+    "seq_len",
+    "dtype",
+    "gradient_accumulation_steps",
+    "vocab_size",
+    "hidden_dim",
+    "n_layers",
+    "n_heads",
+    "n_kv_heads",
+    "intermediate_dim",
+)
+
+
 class BadProfileError(ToolError):
     """No usable profile; the message names the file, what is wrong with it and what to do."""
 

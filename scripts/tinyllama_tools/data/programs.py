@@ -35,25 +35,6 @@ class SuiteError(ToolError):
 
 
 @dataclass(frozen=True)
-class SuiteCase:
-    """One case by its axes; `dtype` as the program spells it, `variant` with `+`."""
-
-    size: str
-    dtype: str
-    batch: int
-    seq: int
-    variant: str = "baseline"
-    component: str = "full_step"
-    pass_name: str = "train"
-
-    @property
-    def name(self) -> str:
-        """What --list prints."""
-        axes = (self.component, self.pass_name, self.variant, self.size, self.dtype)
-        return f"{'/'.join(axes)}/batch:{self.batch}/seq:{self.seq}"
-
-
-@dataclass(frozen=True)
 class CaseRun:
     """What one process measured of a case.
 
@@ -114,7 +95,7 @@ def read_result(document: Json, names: Sequence[str]) -> SuiteResult:
     return SuiteResult(nameless_context(document["context"]), runs)
 
 
-def axis_options(cases: Sequence[SuiteCase]) -> list[str]:
+def axis_options(cases: Sequence[CaseName]) -> list[str]:
     """Options whose grid contains the cases, and the filter that leaves exactly them."""
     axes: dict[str, list[str]] = {
         "components": [c.component for c in cases],
@@ -127,7 +108,7 @@ def axis_options(cases: Sequence[SuiteCase]) -> list[str]:
     }
     # one of each, in the order of the cases
     options = [f"--{axis}={','.join(dict.fromkeys(values))}" for axis, values in axes.items()]
-    names = "|".join(re.sub(r"([.+*?()\[\]{}^$|\\])", r"\\\1", case.name) for case in cases)
+    names = "|".join(re.sub(r"([.+*?()\[\]{}^$|\\])", r"\\\1", str(case)) for case in cases)
     return [*options, f"--benchmark_filter=^({names})$"]
 
 
@@ -146,7 +127,7 @@ class SuiteProgram:
 
     def run(
         self,
-        cases: Sequence[SuiteCase],
+        cases: Sequence[CaseName],
         repetitions: int,
         *,
         verify: bool = False,
@@ -170,7 +151,7 @@ class SuiteProgram:
         with tempfile.TemporaryDirectory(prefix="tiny_llama_run_") as folder:
             document = self._result(options, Path(folder), key, verify)
         self._peaks[key] = document["context"]
-        return read_result(document, [case.name for case in cases])
+        return read_result(document, [str(case) for case in cases])
 
     def list_cases(self, options: Sequence[str] = ()) -> tuple[list[str], str]:
         """What --list names, and no refusal; or nothing, and why the program refuses the options.

@@ -315,13 +315,8 @@ def _compared_steps(steps: Sequence[Json], path: Path) -> tuple[list[Json], list
     return list(steps), [f"{path}: its only step is the first, which warms up"]
 
 
-def _phase(steps: Sequence[Json], key: str, path: Path) -> float | None:
+def _phase(steps: Sequence[Json], key: str) -> float | None:
     values = [step[key] for step in steps if step[key] is not None]
-    for value in values:
-        if not is_finite(value):
-            raise bad_file(
-                path, f"{key} of a step is {shown_value(value)}, must be finite", MEASURE_AGAIN
-            )
     return statistics.median(values) if values else None
 
 
@@ -333,14 +328,14 @@ def read_training(document: Json, path: Path) -> StoredRun:
     except BadProfileError as error:
         raise BadInputError(str(error)) from error
     steps, warnings = _compared_steps(document["steps"], path)
-    seconds = _phase(steps, "time_seconds", path)
+    seconds = _phase(steps, "time_seconds")
     if not seconds:
         raise bad_file(
             path, f"time_seconds of a step is {seconds}, must be positive", MEASURE_AGAIN
         )
     cases = {TRAINING_STEP: StoredCase(seconds, len(steps), _training_counters(document, path))}
     for phase in TRAINING_PHASES:
-        value = _phase(steps, f"{phase}_seconds", path)
+        value = _phase(steps, f"{phase}_seconds")
         if value:
             cases[training_case(phase)] = StoredCase(value, len(steps))
     if document["summary"]["interrupted"]:

@@ -14,11 +14,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tinyllama_tools.ablation.evidence import Evidence, MeasuredSpeedup
-from tinyllama_tools.ablation.study import shows_difference
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.text import NOT_MEASURED, markdown_table, number, percent, speedup
+from tinyllama_tools.models.ablation_evidence import Evidence, MeasuredSpeedup
+from tinyllama_tools.models.ablations import shows_difference
 
 # Views, allocations, operators that only call others, and nodes of the autograd graph.
 DISPATCH = re.compile(

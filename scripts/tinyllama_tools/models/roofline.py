@@ -22,12 +22,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tinyllama_tools.ablation.study import resolved_switches
 from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.data.machine import Machine, ProductRate, product_type
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.parts import OPTIMIZED, switches_named
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
+from tinyllama_tools.models.ablations import resolved_switches
 
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 

@@ -12,8 +12,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from tinyllama_tools.ablation.study import Study as AblationStudy
-from tinyllama_tools.ablation.study import read_study as read_ablation
 from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json, problem_sizes
 from tinyllama_tools.data.json_files import MEASURE_AGAIN, bad_file, read_json
 from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
@@ -37,6 +35,8 @@ from tinyllama_tools.data.studies import (
     rounds_of,
     why_no_round,
 )
+from tinyllama_tools.models.ablations import Study as AblationStudy
+from tinyllama_tools.models.ablations import read_study as read_ablation
 from tinyllama_tools.models.prediction import (
     PredictionCheck,
     Rates,

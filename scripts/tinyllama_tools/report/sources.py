@@ -10,7 +10,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.ablation.study import RESULT as ABLATION_FILE
 from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json
 from tinyllama_tools.data.json_files import bad_file, is_number, read_json
 from tinyllama_tools.data.json_files import shown_value as shown
@@ -31,6 +30,7 @@ from tinyllama_tools.data.studies import (
     rounds_of,
     why_no_round,
 )
+from tinyllama_tools.models.ablations import RESULT as ABLATION_FILE
 from tinyllama_tools.models.scaling_projection import Analysis, ProjectedStep, analyse
 from tinyllama_tools.report.document import Omission
 

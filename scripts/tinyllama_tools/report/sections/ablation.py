@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinyllama_tools.ablation.study import Kind, Point, Row, rows_at
 from tinyllama_tools.core.app import shown_path as shown
+from tinyllama_tools.models.ablations import Kind, Point, Row, rows_at
 from tinyllama_tools.report.document import (
     MEASURED,
     Cell,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from tinyllama_tools.ablation.page import (
+from tinyllama_tools.commands.ablation_page import (
     TESTS,
     VERSIONS,
     PeersError,
@@ -26,29 +26,6 @@ from tinyllama_tools.ablation.page import (
     read_times,
     run_tests,
     terminal_text,
-)
-from tinyllama_tools.ablation.study import (
-    FIT_FROM,
-    FUSED,
-    MEMORY_EXERCISE,
-    OPTIMIZED,
-    PAGE,
-    RESULT,
-    SWITCHES,
-    Cell,
-    Kind,
-    Point,
-    RowName,
-    SpellingBook,
-    Study,
-    Table,
-    ask_program,
-    planned_rows,
-    read_study,
-    removed_rows,
-    resolved_switches,
-    result_text,
-    without,
 )
 from tinyllama_tools.core.app import (
     PROJECT,
@@ -62,7 +39,29 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.options import DTYPES, list_of, positive, script_parser, seconds
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import duration
-from tinyllama_tools.data.programs import CaseRun, SuiteCase, SuiteError, SuiteProgram, SuiteResult
+from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.data.programs import CaseRun, SuiteError, SuiteProgram, SuiteResult
+from tinyllama_tools.models.ablations import (
+    FIT_FROM,
+    FUSED,
+    MEMORY_EXERCISE,
+    OPTIMIZED,
+    PAGE,
+    RESULT,
+    SWITCHES,
+    Cell,
+    Kind,
+    Point,
+    RowName,
+    Study,
+    Table,
+    planned_rows,
+    read_study,
+    removed_rows,
+    resolved_switches,
+    result_text,
+    without,
+)
 
 
 def write_study(study: Study, folder: Path) -> None:
@@ -226,6 +225,36 @@ MEMORY_ROWS = ("baseline", FUSED, OPTIMIZED, "checkpoint", "fused_loss", "sdpa",
 ATTENTION_ROWS = ("baseline", "sdpa", "fused_attention", OPTIMIZED)
 # fewer decide nothing
 FEWEST_TURNS = 5
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """`name`: as the program lists it; empty where it refused, for `refusal`."""
+
+    name: str
+    refusal: str = ""
+
+
+def ask_program(program: SuiteProgram, variant: str) -> Spelling:
+    """What --list makes of a variant. SuiteError where the program cannot even do that."""
+    names, refusal = program.list_cases(["--components=full_step", f"--variants={variant}"])
+    return Spelling("", refusal) if refusal else Spelling(names[0].split("/")[2])
+
+
+@dataclass
+class SpellingBook:
+    """Asks once for each variant."""
+
+    ask: Callable[[str], Spelling]
+    known: dict[str, Spelling] = field(default_factory=dict)
+
+    def spelling(self, variant: str) -> Spelling:
+        """The program's name of a variant, or why it refuses it."""
+        if variant not in self.known:
+            self.known[variant] = self.ask(variant)
+        return self.known[variant]
+
+
 Block = tuple[Table, Point]
 
 
@@ -234,7 +263,7 @@ class Program(Protocol):
 
     def run(
         self,
-        cases: Sequence[SuiteCase],
+        cases: Sequence[CaseName],
         repetitions: int,
         *,
         verify: bool = False,
@@ -377,7 +406,7 @@ class Measurement:
         result = self.program.run(cases, repetitions, verify=verify)
         self._keep_context(result.context)
         by_name = {run.name: run for run in result.cases}
-        runs = [by_name[cell.point.case(cell.variant).name] for cell in cells]
+        runs = [by_name[str(cell.point.case(cell.variant))] for cell in cells]
         for cell, run in zip(cells, runs, strict=True):
             take_over(cell, run)
             if verify and run.seconds:

@@ -36,8 +36,8 @@ import torch
 import transformers
 from torch.nn import functional
 
+from tinyllama_tools.commands.peer_forms import FOR_LOOP, HIGHEST, PeerForm
 from tinyllama_tools.core.app import Json
-from tinyllama_tools.peers.forms import FOR_LOOP, HIGHEST, PeerForm
 from tinyllama_tools.proofs.oracle import Size, build_model
 
 PARAMETERS = {"f32": torch.float32, "bf16": torch.bfloat16, "amp_bf16": torch.float32}

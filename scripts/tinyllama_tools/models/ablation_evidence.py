@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.ablation.study import (
+from tinyllama_tools.core.app import RESULTS, BadInputError, Json
+from tinyllama_tools.models.ablations import (
     BASELINE,
     Kind,
     Point,
@@ -16,7 +17,6 @@ from tinyllama_tools.ablation.study import (
     read_study,
     rows_at,
 )
-from tinyllama_tools.core.app import RESULTS, BadInputError, Json
 from tinyllama_tools.stats.rank_tests import Ratio
 
 

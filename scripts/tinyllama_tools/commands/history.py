@@ -16,17 +16,13 @@ from pathlib import Path
 import jinja2
 import plotly.offline
 
-from tinyllama_tools.compare.options import fraction, regular_expression
-from tinyllama_tools.compare.output import change_text, seconds_text
-from tinyllama_tools.core.app import BadInputError, Json, write_whole
-from tinyllama_tools.core.text import markdown_table
-from tinyllama_tools.history.change_points import (
+from tinyllama_tools.commands.history_changes import (
     FEWEST_FILES,
     MARGIN,
     ChangePoint,
     find_change_points,
 )
-from tinyllama_tools.history.store import (
+from tinyllama_tools.commands.history_store import (
     DEFAULT_STORE,
     HistoryStore,
     KnownResultError,
@@ -35,6 +31,10 @@ from tinyllama_tools.history.store import (
     StoredResult,
     read_entry,
 )
+from tinyllama_tools.compare.options import fraction, regular_expression
+from tinyllama_tools.compare.output import change_text, seconds_text
+from tinyllama_tools.core.app import BadInputError, Json, write_whole
+from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.stats.verdicts import BAD_INPUT
 
 ADVISORY = (
@@ -171,8 +171,8 @@ def changes_as_json(points: Sequence[ChangePoint]) -> list[Json]:
     ]
 
 
-TEMPLATE = Path(__file__).with_name("history_page.html.j2")
-SCRIPT = Path(__file__).with_name("history_page.js")
+TEMPLATE = Path(__file__).parent / "templates/history_page.html.j2"
+SCRIPT = Path(__file__).parent / "templates/history_page.js"
 MOST_CHANGES_AT_THE_TOP = 30
 DIGITS = 5
 

@@ -13,19 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinyllama_tools.ablation.evidence import Evidence, find_evidence, read_evidence
-from tinyllama_tools.ablation.study import read_study
-from tinyllama_tools.core.app import PROJECT, RESULTS, Json, problem_sizes, run_folder, write_whole
-from tinyllama_tools.core.options import DTYPES, positive
-from tinyllama_tools.data.programs import (
-    REFUSED_OPTIONS,
-    TrainingError,
-    TrainingProgram,
-    TrainingRun,
-    command_line,
-)
-from tinyllama_tools.profile.page import comparison_text, report_path, report_text
-from tinyllama_tools.profile.tables import (
+from tinyllama_tools.commands.profile_page import comparison_text, report_path, report_text
+from tinyllama_tools.commands.profile_tables import (
     BASELINE,
     BASELINE_FOLDER,
     FLOPS,
@@ -38,6 +27,17 @@ from tinyllama_tools.profile.tables import (
     draw_timelines,
     read_profile_set,
 )
+from tinyllama_tools.core.app import PROJECT, RESULTS, Json, problem_sizes, run_folder, write_whole
+from tinyllama_tools.core.options import DTYPES, positive
+from tinyllama_tools.data.programs import (
+    REFUSED_OPTIONS,
+    TrainingError,
+    TrainingProgram,
+    TrainingRun,
+    command_line,
+)
+from tinyllama_tools.models.ablation_evidence import Evidence, find_evidence, read_evidence
+from tinyllama_tools.models.ablations import read_study
 
 # What the program is given as it stands.
 PASSED_ON = ("size", "batch_size", "seq_len", "num_steps", "dtype", "variant", "device", "threads")

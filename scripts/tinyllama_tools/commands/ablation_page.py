@@ -12,7 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinyllama_tools.ablation.study import (
+from tinyllama_tools.commands.peer_sides import placed_threads
+from tinyllama_tools.core.app import PROJECT, Json
+from tinyllama_tools.core.text import cell, markdown_table
+from tinyllama_tools.data.names import UNITS
+from tinyllama_tools.models.ablations import (
     BASELINE,
     BATCH_SCALING,
     BY_SWITCH,
@@ -56,10 +60,6 @@ from tinyllama_tools.ablation.study import (
     shows_difference,
     times,
 )
-from tinyllama_tools.core.app import PROJECT, Json
-from tinyllama_tools.core.text import cell, markdown_table
-from tinyllama_tools.data.names import UNITS
-from tinyllama_tools.peers.sides import placed_threads
 from tinyllama_tools.proofs.rows import read_report
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
@@ -486,7 +486,7 @@ def compile_rows(path: Path, main: Table) -> list[Json]:
         compile_row(times, variant, point, main)
         for point in main.points()
         for variant in times.compiled
-        if point.case(variant).name in {*times.seconds, *times.reasons}
+        if str(point.case(variant)) in {*times.seconds, *times.reasons}
     ]
 
 
@@ -495,11 +495,11 @@ def compile_row(times: PeerTimes, variant: str, point: Point, main: Table) -> Js
 
     Where that has no baseline, the speedup is over this run's, which ran at another time.
     """
-    name = point.case(variant).name
+    name = str(point.case(variant))
     seconds = times.seconds.get(name)
     median = statistics.median(seconds) if seconds else None
-    over_baseline = times.ratios.get((point.case(BASELINE).name, variant))
-    to_optimized = times.ratios.get((point.case(OPTIMIZED).name, variant))
+    over_baseline = times.ratios.get((str(point.case(BASELINE)), variant))
+    to_optimized = times.ratios.get((str(point.case(OPTIMIZED)), variant))
     speedup, against = None, "the baseline of its own run"
     if over_baseline:
         speedup = ratio_of_turns([1.0] * len(over_baseline), over_baseline)

@@ -11,7 +11,7 @@ import ruptures
 from scipy.ndimage import median_filter
 from scipy.stats import mannwhitneyu
 
-from tinyllama_tools.history.store import Machine, Series, StoredResult
+from tinyllama_tools.commands.history_store import Machine, Series, StoredResult
 
 # with fewer, no rank-sum test reaches 0.05 / files
 FEWEST_FILES = 11

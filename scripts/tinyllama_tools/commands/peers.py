@@ -13,6 +13,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tinyllama_tools.commands.peer_forms import DTYPES, FORMS, PeerForm
+from tinyllama_tools.commands.peer_results import merged, peers_document, peers_page, tune
+from tinyllama_tools.commands.peer_sides import (
+    CaseRun,
+    Effort,
+    OurSide,
+    PeerProcess,
+    PeerSide,
+    caching_malloc,
+    measure_case,
+    start_peer,
+    step_flops,
+)
 from tinyllama_tools.core.app import (
     RESULTS,
     BadInputError,
@@ -28,20 +41,8 @@ from tinyllama_tools.core.options import (
     seconds,
     variants,
 )
-from tinyllama_tools.data.programs import SuiteCase, SuiteProgram
-from tinyllama_tools.peers.forms import DTYPES, FORMS, PeerForm
-from tinyllama_tools.peers.result import merged, peers_document, peers_page, tune
-from tinyllama_tools.peers.sides import (
-    CaseRun,
-    Effort,
-    OurSide,
-    PeerProcess,
-    PeerSide,
-    caching_malloc,
-    measure_case,
-    start_peer,
-    step_flops,
-)
+from tinyllama_tools.data.names import CaseName, full_step
+from tinyllama_tools.data.programs import SuiteProgram
 
 VARIANTS = ("baseline", "optimized")
 # full_step in the default grid of tiny_llama_bench (DEFAULT_GRID_OF[size]: batches, sequences), and
@@ -66,7 +67,7 @@ written.
 class Options:
     """What was asked for, checked."""
 
-    cases: tuple[SuiteCase, ...]
+    cases: tuple[CaseName, ...]
     forms: tuple[str, ...]
     variants: tuple[str, ...]
     effort: Effort
@@ -89,14 +90,14 @@ def choose_cases(
     dtypes: Sequence[str],
     batch: Sequence[int] | None,
     seq: Sequence[int] | None,
-) -> tuple[SuiteCase, ...]:
+) -> tuple[CaseName, ...]:
     """The cases in the order in which they run: the smallest first, since it says how long the
     others will take."""
-    cases: list[SuiteCase] = []
+    cases: list[CaseName] = []
     for dtype in sorted(dtypes, key=ORDER_OF_DTYPES.index):
         for size in sizes:
             batches, seqs = default_grid(size, dtype, problem_sizes()[size])
-            grid = [SuiteCase(size, dtype, b, s) for b in batch or batches for s in seq or seqs]
+            grid = [full_step(size, dtype, b, s) for b in batch or batches for s in seq or seqs]
             cases += sorted(grid, key=step_flops)
     return tuple(dict.fromkeys(cases))
 
@@ -164,7 +165,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         options.error("--seq '1': must be at least 2, for there to be a next token")
     turns, steps = given.turns, given.steps
     if given.quick:
-        cases, turns, steps = (SuiteCase("tiny", "f32", 4, 64),), 2, 2
+        cases, turns, steps = (full_step("tiny", "f32", 4, 64),), 2, 2
     return Options(
         cases=cases,
         forms=given.peers,
@@ -179,7 +180,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
 
 
 # The quickest case there is: it says what our program runs on, and that it runs.
-QUICKEST = SuiteCase("tiny", "f32", 1, 16, component="rms_norm", pass_name="forward")
+QUICKEST = CaseName("rms_norm", "forward", "baseline", "tiny", "f32", 1, 16)
 
 
 def say(text: str) -> None:

@@ -6,7 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllama_tools.ablation.evidence import Evidence
+from tinyllama_tools.commands.profile_tables import (
+    BASELINE,
+    TITLES,
+    ProfileSet,
+    component_table,
+    operator_shares,
+    operator_table,
+    overhead_lines,
+    part_percents,
+    shape_table,
+    total_time_table,
+)
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.text import (
@@ -20,20 +31,10 @@ from tinyllama_tools.core.text import (
     section,
     speedup,
 )
+from tinyllama_tools.data.profiles import SAME_WORK
+from tinyllama_tools.models.ablation_evidence import Evidence
 from tinyllama_tools.models.bottlenecks import bottleneck_lines, matrix_lines, rank_bottlenecks
 from tinyllama_tools.models.roofline import POSITIONS, roofline_position
-from tinyllama_tools.profile.tables import (
-    BASELINE,
-    TITLES,
-    ProfileSet,
-    component_table,
-    operator_shares,
-    operator_table,
-    overhead_lines,
-    part_percents,
-    shape_table,
-    total_time_table,
-)
 
 REPORT = "performance_summary_report.md"
 SUMMARY_ROWS = 20
@@ -283,22 +284,6 @@ def report_text(profiles: ProfileSet, top: int, ablation: Evidence | None) -> st
 def report_path(folder: Path) -> Path:
     """Where the report of a folder lies."""
     return folder / REPORT
-
-
-# Different here, two profiles are not two versions of the same work.
-SAME_WORK = (
-    "size",
-    "batch_size",
-    "seq_len",
-    "dtype",
-    "gradient_accumulation_steps",
-    "vocab_size",
-    "hidden_dim",
-    "n_layers",
-    "n_heads",
-    "n_kv_heads",
-    "intermediate_dim",
-)
 
 
 @dataclass(frozen=True)

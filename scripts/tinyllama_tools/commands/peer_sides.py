@@ -22,11 +22,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tinyllama_tools.commands.peer_forms import PeerForm
 from tinyllama_tools.core.app import PROJECT, Json, problem_sizes
 from tinyllama_tools.core.text import last_words
+from tinyllama_tools.data.names import CaseName, full_step
 from tinyllama_tools.data.programs import CaseRun as SuiteCaseRun
-from tinyllama_tools.data.programs import SuiteCase, SuiteError, SuiteProgram
-from tinyllama_tools.peers.forms import PeerForm
+from tinyllama_tools.data.programs import SuiteError, SuiteProgram
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 # in the order of preference, as -l would name them
@@ -116,7 +117,7 @@ class PeerProcess:
             "-W",
             "ignore",
             "-m",
-            "tinyllama_tools.peers.server",
+            "tinyllama_tools.commands.peer_process",
         ),
     ) -> None:
         self.name = name
@@ -192,12 +193,12 @@ FEWEST_ITERATIONS = 3
 PREDICTION_MARGIN = 1.5
 
 
-def of_variant(case: SuiteCase, variant: str) -> SuiteCase:
+def of_variant(case: CaseName, variant: str) -> CaseName:
     """The same case of another variant."""
-    return SuiteCase(case.size, case.dtype, case.batch, case.seq, variant)
+    return full_step(case.size, case.dtype, case.batch, case.seq, variant)
 
 
-def step_flops(case: SuiteCase) -> float:
+def step_flops(case: CaseName) -> float:
     """model_flops of a full step: forward and twice as much backward, scores in full."""
     size = problem_sizes()[case.size]
     hidden, tokens = size["hidden_dim"], case.batch * case.seq
@@ -218,7 +219,7 @@ class OurSide:
         self._program = program
         self._limit = f"--max-seconds-per-case={FEWEST_ITERATIONS * max_seconds:g}"
 
-    def _run(self, case: SuiteCase, steps: int, verify: bool) -> list[float]:
+    def _run(self, case: CaseName, steps: int, verify: bool) -> list[float]:
         own = of_variant(case, self.variant)
         try:
             result = self._program.run([own], steps, verify=verify, more=[self._limit])
@@ -230,19 +231,19 @@ class OurSide:
             raise SideSkip(run.skipped)
         if run.failed:
             raise SideError(run.failed)
-        self.runs.setdefault(case.name, []).append(run)
+        self.runs.setdefault(str(case), []).append(run)
         return list(run.seconds)
 
-    def start(self, case: SuiteCase) -> None:
+    def start(self, case: CaseName) -> None:
         """Nothing: it has been built."""
 
     def wait_until_built(self) -> None:
         """Nothing to wait for."""
 
-    def get_ready(self, case: SuiteCase) -> float:
+    def get_ready(self, case: CaseName) -> float:
         return min(self._run(case, 1, verify=True))
 
-    def time(self, case: SuiteCase, steps: int) -> list[float]:
+    def time(self, case: CaseName, steps: int) -> list[float]:
         return self._run(case, steps, verify=False)
 
 
@@ -265,7 +266,7 @@ class PeerSide:
         self._max_seconds = limit
         self._process: PeerProcess | None = None
         # of each size and dtype, the case with most FLOPs so far and what its step took
-        self._known: dict[tuple[str, str], tuple[SuiteCase, float]] = {}
+        self._known: dict[tuple[str, str], tuple[CaseName, float]] = {}
 
     def _started(self) -> PeerProcess:
         if self._process is None or not self._process.is_running:
@@ -275,7 +276,7 @@ class PeerSide:
             self.settings = self._process.ask("hello", form=form, threads=self._threads)
         return self._process
 
-    def _refuse(self, case: SuiteCase) -> None:
+    def _refuse(self, case: CaseName) -> None:
         known = self._known.get((case.size, case.dtype))
         if known is None:
             return
@@ -288,7 +289,7 @@ class PeerSide:
                 f"--max-seconds-per-case {self._max_seconds:g}"
             )
 
-    def start(self, case: SuiteCase) -> None:
+    def start(self, case: CaseName) -> None:
         self._refuse(case)
         size = problem_sizes()[case.size]
         shape = {"dtype": case.dtype, "batch": case.batch, "seq": case.seq}
@@ -309,7 +310,7 @@ class PeerSide:
     def wait_until_built(self) -> None:
         self._answer(lambda process: process.receive())
 
-    def get_ready(self, case: SuiteCase) -> float:
+    def get_ready(self, case: CaseName) -> float:
         limit_s = self._max_seconds
         answer = self._answer(lambda process: process.ask("warm_up", limit=limit_s))
         seconds = min(answer["seconds"])
@@ -321,9 +322,9 @@ class PeerSide:
             raise SideSkip(f"a step took {seconds:.1f} s, more than {limit}")
         return seconds
 
-    def time(self, case: SuiteCase, steps: int) -> list[float]:
+    def time(self, case: CaseName, steps: int) -> list[float]:
         answer = self._answer(lambda process: process.ask("time", steps=steps))
-        self.cpu_seconds.setdefault(case.name, []).extend(answer["cpu_seconds"])
+        self.cpu_seconds.setdefault(str(case), []).extend(answer["cpu_seconds"])
         return answer["seconds"]
 
     def close(self) -> None:
@@ -346,16 +347,16 @@ class Side(Protocol):
 
     variant: str
 
-    def start(self, case: SuiteCase) -> None:
+    def start(self, case: CaseName) -> None:
         """Begins to build the case, without waiting."""
 
     def wait_until_built(self) -> None:
         """Until then it may keep every processor busy; from then on only when it is asked."""
 
-    def get_ready(self, case: SuiteCase) -> float:
+    def get_ready(self, case: CaseName) -> float:
         """Warms up; seconds of a step, as far as they are known then."""
 
-    def time(self, case: SuiteCase, steps: int) -> list[float]:
+    def time(self, case: CaseName, steps: int) -> list[float]:
         """Seconds of so many steps."""
 
 
@@ -398,7 +399,7 @@ class SideRun:
 class CaseRun:
     """One case (its variant is that of our first side) and what each side did."""
 
-    case: SuiteCase
+    case: CaseName
     sides: dict[str, SideRun]
 
     def ratio(self, other: str, ours: str) -> Ratio | None:
@@ -413,7 +414,7 @@ class CaseRun:
 class Turns:
     """One case while it is measured. `result` fills meanwhile: whoever interrupts still has it."""
 
-    def __init__(self, case: SuiteCase, sides: Sequence[Side], effort: Effort) -> None:
+    def __init__(self, case: CaseName, sides: Sequence[Side], effort: Effort) -> None:
         self.result = CaseRun(case, {side.variant: SideRun(side.variant) for side in sides})
         self._case = case
         self._effort = effort
@@ -464,7 +465,7 @@ class Turns:
 
 
 def measure_case(
-    case: SuiteCase,
+    case: CaseName,
     sides: Sequence[Side],
     effort: Effort,
     say: Callable[[str], None],

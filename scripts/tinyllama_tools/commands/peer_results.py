@@ -12,12 +12,8 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tinyllama_tools.core.app import Json
-from tinyllama_tools.core.text import markdown_table
-from tinyllama_tools.data.names import UNITS
-from tinyllama_tools.data.programs import SuiteCase
-from tinyllama_tools.peers.forms import FORMS, HIGHEST, PREFIX, PeerForm
-from tinyllama_tools.peers.sides import (
+from tinyllama_tools.commands.peer_forms import FORMS, HIGHEST, PREFIX, PeerForm
+from tinyllama_tools.commands.peer_sides import (
     CachingMalloc,
     CaseRun,
     Effort,
@@ -32,6 +28,9 @@ from tinyllama_tools.peers.sides import (
     start_peer,
     step_flops,
 )
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.text import markdown_table
+from tinyllama_tools.data.names import UNITS, CaseName
 from tinyllama_tools.stats.rank_tests import Ratio
 
 Alternative = tuple[PeerForm, CachingMalloc]
@@ -53,7 +52,7 @@ def alternatives() -> list[Alternative]:
     ]
 
 
-def tune(case: SuiteCase, effort: Effort, threads: int, say: Callable[[str], None]) -> list[str]:
+def tune(case: CaseName, effort: Effort, threads: int, say: Callable[[str], None]) -> list[str]:
     """Measures all alternatives at one case; lines of a table, the fastest first."""
     sides = [peer_side(alternative, threads, effort) for alternative in alternatives()]
     results: list[CaseRun] = []
@@ -118,11 +117,11 @@ def peer_entries(result: CaseRun, side: PeerSide, family: int) -> list[Json]:
     """One entry a step, the turns in order."""
     case = of_variant(result.case, side.variant)
     seconds = [s for turn in result.sides[side.variant].turns for s in turn]
-    cpu = side.cpu_seconds.get(result.case.name, [])
+    cpu = side.cpu_seconds.get(str(result.case), [])
     flops = step_flops(case)
     return [
         {
-            **own_keys(case.name, family, i, len(seconds)),
+            **own_keys(str(case), family, i, len(seconds)),
             "iterations": 1,
             "real_time": 1e3 * wall,
             "cpu_time": 1e3 * cpu[i],
@@ -141,7 +140,7 @@ def our_entries(result: CaseRun, side: OurSide, family: int) -> list[Json]:
 
     The error against float64 is that of the process before them, the only one that compared.
     """
-    verified, *turns = side.runs[result.case.name]
+    verified, *turns = side.runs[str(result.case)]
     entries = [e for turn in turns for e in turn.entries if e["run_type"] == "iteration"]
     error = {"max_rel_error": verified.counters["max_rel_error"]}
     return [
@@ -158,7 +157,7 @@ def case_entries(
     for number, side in enumerate([*ours, *peers], start=family):
         run = result.sides[side.variant]
         if run.failed or run.skipped:
-            name = of_variant(result.case, side.variant).name
+            name = str(of_variant(result.case, side.variant))
             entries.append(stopped_entry(name, number, run))
         elif run.turns and isinstance(side, OurSide):
             entries += our_entries(result, side, number)
@@ -175,7 +174,7 @@ def ratios(results: Sequence[CaseRun], ours: Sequence[str], peers: Sequence[str]
             for peer in peers:
                 ratio = result.ratio(peer, variant)
                 if ratio:
-                    case = of_variant(result.case, variant).name
+                    case = str(of_variant(result.case, variant))
                     rows.append({"case": case, "peer": peer, **ratio.as_json()})
     return rows
 
@@ -187,7 +186,7 @@ def peers_document(
     context: Json,
     effort: Effort,
     malloc: str,
-    planned: Sequence[SuiteCase],
+    planned: Sequence[CaseName],
 ) -> Json:
     """The whole file. `context`: that of any process of ours; `malloc`: the tuned peers' one;
     `planned`: all cases that were asked for."""
@@ -220,7 +219,7 @@ def peers_document(
     }
 
 
-def not_measured(planned: Sequence[SuiteCase], measured: Sequence[SuiteCase]) -> list[str]:
+def not_measured(planned: Sequence[CaseName], measured: Sequence[CaseName]) -> list[str]:
     """`small bf16 8 x 256`: what an interruption left out, or a choice of cases."""
     points = {(case.size, case.dtype, case.batch, case.seq) for case in measured}
     return [
@@ -234,7 +233,7 @@ def not_measured(planned: Sequence[SuiteCase], measured: Sequence[SuiteCase]) ->
 SAME = ("schema_version", "device", "threads", "torch_version", "num_cpus")
 
 
-def merged(documents: Sequence[Json], planned: Sequence[SuiteCase]) -> Json:
+def merged(documents: Sequence[Json], planned: Sequence[CaseName]) -> Json:
     """One result of several runs on one machine, the first one's context on top; a case that two
     have is the first one's. Raises ValueError where the machine or the effort differs."""
     first, *others = documents
@@ -256,7 +255,7 @@ def merged(documents: Sequence[Json], planned: Sequence[SuiteCase]) -> Json:
         about["commits"] = sorted({*about["commits"], *also["peers"]["commits"]})
         about["forms"] = also["peers"]["forms"] | about["forms"]
     measured = {point_of(entry) for entry in benchmarks}
-    cases = [case for case in planned if point_of_name(case.name) in measured]
+    cases = [case for case in planned if point_of_name(str(case)) in measured]
     about["not_measured"] = not_measured(planned, cases)
     dirty = any(document["context"]["git_dirty"] for document in documents)
     return {

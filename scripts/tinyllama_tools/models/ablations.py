@@ -13,14 +13,14 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
 
 from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.core.text import compact_json
-from tinyllama_tools.data.programs import SuiteCase, SuiteProgram
+from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 NOTHING = "-"
@@ -188,10 +188,10 @@ class Point:
     component: str = "full_step"
     pass_name: str = "train"
 
-    def case(self, variant: str) -> SuiteCase:
+    def case(self, variant: str) -> CaseName:
         """The case that the program runs for a variant here."""
-        return SuiteCase(
-            self.size, self.dtype, self.batch, self.seq, variant, self.component, self.pass_name
+        return CaseName(
+            self.component, self.pass_name, variant, self.size, self.dtype, self.batch, self.seq
         )
 
     @property
@@ -393,34 +393,6 @@ def read_study(path: Path) -> Study:
 
 
 RESOLVED = re.compile(rf"\b{OPTIMIZED} = ([a-z0-9_+]+)")
-
-
-@dataclass(frozen=True)
-class Spelling:
-    """`name`: as the program lists it; empty where it refused, for `refusal`."""
-
-    name: str
-    refusal: str = ""
-
-
-def ask_program(program: SuiteProgram, variant: str) -> Spelling:
-    """What --list makes of a variant. SuiteError where the program cannot even do that."""
-    names, refusal = program.list_cases(["--components=full_step", f"--variants={variant}"])
-    return Spelling("", refusal) if refusal else Spelling(names[0].split("/")[2])
-
-
-@dataclass
-class SpellingBook:
-    """Asks once for each variant."""
-
-    ask: Callable[[str], Spelling]
-    known: dict[str, Spelling] = field(default_factory=dict)
-
-    def spelling(self, variant: str) -> Spelling:
-        """The program's name of a variant, or why it refuses it."""
-        if variant not in self.known:
-            self.known[variant] = self.ask(variant)
-        return self.known[variant]
 
 
 def resolved_switches(label: str) -> list[str] | None:

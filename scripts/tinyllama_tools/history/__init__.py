@@ -1,1 +1,0 @@
-"""Results over time: an append-only store, its change points and its pages."""
