@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from fake_bench import FFN, LOSS, PROGRAM, make_build, requests_of, starts_of
 
-from tinyllama_tools.commands.peer_sides import PLACING
 from tinyllama_tools.compare.served_process import (
     SHORT_SPIN,
     WAITING,
@@ -22,6 +21,7 @@ from tinyllama_tools.compare.served_process import (
 )
 from tinyllama_tools.compare.sides import KEPT_WORKTREES, Builder, carried_settings
 from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.core.process import PLACING
 
 # a guard only, as a busy machine may take seconds to start a program; below the 50 s that a
 # program here sleeps

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinyllama_tools.commands.peer_sides import placed_threads
 from tinyllama_tools.core.app import PROJECT, Json
+from tinyllama_tools.core.process import placed_threads
 from tinyllama_tools.core.text import cell, markdown_table
 from tinyllama_tools.data.names import UNITS
 from tinyllama_tools.models.ablations import (

@@ -24,6 +24,7 @@ from typing import Protocol
 
 from tinyllama_tools.commands.peer_forms import PeerForm
 from tinyllama_tools.core.app import PROJECT, Json, problem_sizes
+from tinyllama_tools.core.process import placed_threads
 from tinyllama_tools.core.text import last_words
 from tinyllama_tools.data.names import CaseName, full_step
 from tinyllama_tools.data.programs import CaseRun as SuiteCaseRun
@@ -73,20 +74,11 @@ def glibc_that_keeps() -> CachingMalloc:
 
 
 SCRIPTS = PROJECT / "scripts"
-# What says how OpenMP places threads; tiny_llama_bench pins them itself where none of these is set.
-PLACING = ("OMP_PROC_BIND", "OMP_PLACES", "OMP_NUM_THREADS", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 SECONDS_TO_END = 10
 
 
 class PeerError(Exception):
     """A peer did not do what was asked; the message names it and has its last words."""
-
-
-def placed_threads(inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment, with OpenMP's threads pinned unless it places them."""
-    if any(name in inherited for name in PLACING):
-        return dict(inherited)
-    return {**inherited, "OMP_PROC_BIND": "true"}
 
 
 def peer_environment(

@@ -16,9 +16,8 @@ import jinja2
 from tinyllama_tools.compare.output import seconds_text
 from tinyllama_tools.core.app import PROJECT, Json, head_commit
 from tinyllama_tools.core.text import markdown_table
-from tinyllama_tools.data.names import ALL_REDUCE, REDUCE_SCATTER
+from tinyllama_tools.data.names import ALL_REDUCE
 from tinyllama_tools.data.ranks import (
-    GLOO,
     KIND,
     LOCAL,
     SCHEMA_VERSION,
@@ -37,14 +36,11 @@ from tinyllama_tools.models.scaling_projection import (
     ProjectedStep,
     ProjectionCheck,
     Projections,
+    collective_notes,
 )
 
 COMMIT_DIGITS = 8
 NOTHING = "-"
-GLOO_NOTE = (
-    "Gloo makes a reduce-scatter as an all-reduce of which each rank keeps its share: its time is "
-    "that of an all-reduce, and its bandwidth says nothing of the link."
-)
 # numbers of devices whose efficiency is shown first
 SHOWN_RANKS = (8, 64, 512, 4096)
 MICRO, GIGA = 1e6, 1e9
@@ -235,13 +231,6 @@ def rank_table(analysis: Analysis) -> list[str]:
         if (seconds := _rank_seconds(result, place["rank"])) is not None
     ]  # fmt: skip
     return markdown_table(("ranks", "rank", "node", "cores", "local step"), rows) if rows else []
-
-
-def collective_notes(analysis: Analysis) -> list[str]:
-    """What to know before reading times of collectives."""
-    is_gloo = any(one.distributed["backend"] == GLOO for one in analysis.results)
-    has_it = any(row.name.operation == REDUCE_SCATTER for row in analysis.collectives)
-    return [GLOO_NOTE] if is_gloo and has_it else []
 
 
 def _key(step: ProjectedStep) -> tuple[str, str, str]:

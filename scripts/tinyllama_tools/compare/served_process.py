@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from tinyllama_tools.commands.peer_sides import placed_threads
 from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.core.process import placed_threads
 from tinyllama_tools.core.text import last_words
 from tinyllama_tools.data.programs import REFUSED_OPTIONS
 

@@ -26,11 +26,12 @@ import numpy as np
 
 from tinyllama_tools.core.app import SUITE_FILE, BadInputError, problem_sizes
 from tinyllama_tools.data.json_files import read_json
-from tinyllama_tools.data.names import ALL_REDUCE, CaseName
+from tinyllama_tools.data.names import ALL_REDUCE, REDUCE_SCATTER, CaseName
 from tinyllama_tools.data.programs import CaseCost, SuiteError, ask_costs, read_case_costs
 from tinyllama_tools.data.ranks import (
     ALONE,
     COMMUNICATION,
+    GLOO,
     LOCAL,
     NO_OVERLAP,
     OVERLAP,
@@ -652,3 +653,16 @@ def projections_of(
         )
     ]
     return Projections(steps, known, found.missing, links, analysis.overlap_share, global_batch)
+
+
+GLOO_NOTE = (
+    "Gloo makes a reduce-scatter as an all-reduce of which each rank keeps its share: its time is "
+    "that of an all-reduce, and its bandwidth says nothing of the link."
+)
+
+
+def collective_notes(analysis: Analysis) -> list[str]:
+    """What to know before reading times of collectives."""
+    is_gloo = any(one.distributed["backend"] == GLOO for one in analysis.results)
+    has_it = any(row.name.operation == REDUCE_SCATTER for row in analysis.collectives)
+    return [GLOO_NOTE] if is_gloo and has_it else []
