@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 import tools
-from tinyllama_tools.commands import exercise as exercise
-from tinyllama_tools.commands import exercise_2
+from tinyllama_tools.commands import exercise, exercise_2
 from tinyllama_tools.commands.exercise import parse_options, program_arguments
 from tinyllama_tools.commands.exercise_2 import LONGEST_RUN
 from tinyllama_tools.commands.worksheet import unanswered

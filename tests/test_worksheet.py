@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from exercise_stand_in import measured, options
-from tinyllama_tools.commands.exercise_1 import MEMORY, PLAIN, make_sheet, planned_runs
+from exercise_fakes import measured, options
+from tinyllama_tools.commands.exercise_1 import MEMORY, PLAIN, planned_runs, sheet_of
 from tinyllama_tools.commands.worksheet import (
     MeasuredRun,
-    Verdict,
-    above,
-    all_hold,
-    below,
+    all_of,
     disagreement,
     expected,
-    is_largest,
     largest,
     megabytes,
     milliseconds,
     number,
     ratio,
+    ready,
     share_of,
     tick,
     unanswered,
-    within,
 )
 
 
@@ -50,14 +46,10 @@ def test_what_is_left_blank_is_found(place: str, text: str) -> None:
     assert text in found[0]
 
 
-def test_a_page_of_the_parts_has_nothing_left_blank() -> None:
-    boxes = [tick("yes, it is", above(3, 2)), tick("no", above(3, 4)), tick("who", above(None, 4))]
-    assert boxes[2] == "- [ ] who — no: not measured; rule: above 4 %"
-    answered = "**What lies where?**\n\nAnswer: `components[attention/core]`, `table[]`"
-    code = "```\n_____ [ ]?\n```"
-    table = "| a | b |\n|---|---|\n| 1 | a\\|b |"
-    parts = ["**Is it much?**", "", *boxes, "", answered, "", code, "", table]
-    assert unanswered("\n".join(parts)) == []
+def test_what_is_decided_or_code_is_not_left_blank() -> None:
+    boxes = f"**Is it much?**\n\n{tick('yes', 3, 2)}\n{tick('no', None, 4)}"
+    answers = "**How much?**\n\nAnswer: 3 MB\n\n| a | b |\n|---|---|\n| 1 | a\\|b |"
+    assert unanswered(f"{boxes}\n\n{answers}\n\n```\n_____ [ ]?\n```\n") == []
 
 
 def test_units() -> None:
@@ -71,18 +63,27 @@ def test_units() -> None:
     assert {megabytes(None), milliseconds(None), number(None)} == {"not measured"}
 
 
-def test_rules_at_their_limits() -> None:
-    assert [above(v, 50).holds for v in (49.9, 50, 50.1)] == [False, False, True]
-    assert [below(v, 70).holds for v in (69.9, 70, None)] == [True, False, False]
-    assert [within(v, 20, 40).holds for v in (19.9, 20, 39.9, 40, None)] == [
-        False,
-        True,
-        True,
-        False,
-        False,
-    ]
-    assert within(60, 60, float("inf")).reason == "60 %; rule: from 60 %"
-    assert within(1, float("-inf"), 2, "x").reason == "1 x; rule: below 2 x"
+@pytest.mark.parametrize(
+    ("low", "high", "held"),
+    [
+        (50, None, {49.9: False, 50: False, 50.1: True, None: False}),
+        (None, 70, {69.9: True, 70: False, None: False}),
+        (20, 40, {19.9: False, 20: True, 39.9: True, 40: False, None: False}),
+        (60, float("inf"), {59.9: False, 60: True}),
+    ],
+)
+def test_rules_at_their_limits(
+    low: float | None, high: float | None, held: dict[float | None, bool]
+) -> None:
+    assert {v: "- [x]" in tick("Big", v, low, high) for v in held} == held
+
+
+def test_a_tick_says_number_and_rule() -> None:
+    assert tick("Big", 63.25, 50) == "- [x] Big — yes: 63.25 %; rule: above 50 %"
+    assert tick("Big", None, 50) == "- [ ] Big — no: not measured; rule: above 50 %"
+    assert tick("A", 60, 60, float("inf")).endswith("60 %; rule: from 60 %")
+    assert tick("A", 1, float("-inf"), 2, "x").endswith("1 x; rule: below 2 x")
+    assert tick("A", 20, 20, 40).endswith("20 %; rule: from 20 to below 40 %")
 
 
 def test_expected_says_on_which_side() -> None:
@@ -96,13 +97,10 @@ def test_expected_says_on_which_side() -> None:
 
 def test_the_largest_wins_alone() -> None:
     shares = {"a": 10.0, "b": 30.0, "c": None}
-    assert largest(shares) == "b"
-    assert largest({"a": None}) is None
-    held = [is_largest(shares, name, "share").holds for name in shares]
-    assert held == [False, True, False]
-    assert is_largest(shares, "a", "share").reason == (
-        "10 % against 30 % of b; rule: the largest share wins"
-    )
+    lines = largest(shares, "share").split("\n")
+    assert [line[:5] for line in lines] == ["- [ ]", "- [x]", "- [ ]"]
+    assert lines[0].endswith("no: 10 % against 30 % of b; rule: the largest share wins")
+    assert "[x]" not in largest({"a": None}, "share")
 
 
 def test_ratios_of_nothing() -> None:
@@ -111,11 +109,12 @@ def test_ratios_of_nothing() -> None:
     assert [share_of(None, 4), share_of(1, 0), ratio(1, None), ratio(1, 0)] == [None] * 4
 
 
-def test_all_hold() -> None:
-    yes, no = Verdict(True, ""), Verdict(False, "")
-    assert all_hold([yes, yes], "runs").holds
-    assert not all_hold([yes, no], "runs").holds
-    assert all_hold([yes, no], "runs").reason == "1 of 2 runs; rule: all of them"
+def test_all_of_them() -> None:
+    yes, no = tick("a", 2, 1), tick("b", 1, 1)
+    assert all_of("a", 2, 2, "runs").startswith("- [x]")
+    assert ready("all", f"{yes}\n{yes}").startswith("- [x]")
+    last = "- [ ] all — no: 1 of 2 criteria above hold; rule: all of them"
+    assert ready("all", f"{yes}\n{no}") == last
 
 
 def run(
@@ -154,9 +153,9 @@ def test_what_says_nothing_of_the_machine(other: MeasuredRun) -> None:
 
 def test_it_stands_at_the_head_of_the_worksheet() -> None:
     runs = measured(planned_runs(options(1)))
-    assert "not quiet" not in make_sheet(runs).page
+    assert "not quiet" not in sheet_of(runs).page
     for step in (runs[MEMORY].summary or {})["steps"]:
         step["time_seconds"] *= 2
-    head = make_sheet(runs).page.split("##")[0]
+    head = sheet_of(runs).page.split("##")[0]
     assert "Warning: the machine was not quiet" in head
     assert f"in {PLAIN}" in head and f"in {MEMORY}" in head

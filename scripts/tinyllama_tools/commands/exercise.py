@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from tinyllama_tools.core.options import list_of, minutes, positive, script_pars
 from tinyllama_tools.data.profiles import BadProfileError
 from tinyllama_tools.data.programs import TrainingProgram
 
-EXERCISES = (1, 2, 3)
 FAILED = 1
 DIMENSIONS = (
     "hidden-dim",
@@ -27,20 +25,13 @@ DIMENSIONS = (
     "vocab-size",
 )
 # A model that steps in a millisecond, to see that everything works.
-QUICK_MODEL = (
-    "--hidden-dim=32",
-    "--n-layers=2",
-    "--n-heads=2",
-    "--n-kv-heads=1",
-    "--intermediate-dim=64",
-    "--vocab-size=50",
-)
+QUICK_SIZES = (32, 2, 2, 1, 64, 50)
 QUICK_BATCH, QUICK_SEQ = 4, 32
 EPILOG = """\
 Runs the commands of that exercise of the workshop and writes its worksheet with every blank, table,
 tick box and question answered from what was measured, each with the number and rule that decided
-it, and each list with the files it is from. Ctrl-C keeps the profiles written so far, and a page
-that says what is missing.
+it, and each part with the files and keys it is from. Ctrl-C keeps the profiles written so far, and
+a page that says what is missing.
 
 Exit status: 0 the worksheet is complete; 1 a run failed or its loss was not finite; 2 bad option,
 the set-up failed, or files that cannot be written; 130 interrupted."""
@@ -48,67 +39,48 @@ the set-up failed, or files that cannot be written; 130 interrupted."""
 
 def exercise(text: str) -> int:
     """1, 2 or 3."""
-    if text not in {str(number) for number in EXERCISES}:
-        allowed = ", ".join(map(str, EXERCISES))
-        raise argparse.ArgumentTypeError(f"exercise '{text}': must be one of {allowed}")
+    if text not in ("1", "2", "3"):
+        raise argparse.ArgumentTypeError(f"exercise '{text}': must be one of 1, 2, 3")
     return int(text)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """All options."""
-    sizes = tuple(problem_sizes())
-    parser = script_parser(
-        "exercise",
-        "The workshop's exercises: 1 baseline, 2 memory, 3 problem sizes.",
-        EPILOG,
-    )
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Options with `model` (options of the training program), `program` and `suite_program`.
+
+    A bad one ends with status 2.
+    """
+    about = "The workshop's exercises: 1 baseline, 2 memory, 3 problem sizes."
+    parser = script_parser("exercise", about, EPILOG)
     add = parser.add_argument
     add("number", type=exercise, metavar="1|2|3", help="which exercise")
     add("-o", "--output", type=Path, help="the worksheet (default: results/exercise_N.md)")
     add("--profile-dir", type=Path, help="the runs' files (default: beside it, exercise_N/)")
-    add("--size", type=list_of(sizes, "size"), default=("tiny",), help="default: tiny")
+    sizes = list_of(tuple(problem_sizes()), "size")
+    add("--size", type=sizes, default=("tiny",), help="default: tiny")
     add("--batch-size", type=positive, default=8, help="the worksheets' batch (default: 8)")
     add("--seq-len", type=positive, default=128, help="their sequence length (default: 128)")
     for name in DIMENSIONS:
         add(f"--{name}", type=positive, help="instead of the size's own")
     add("--device", default="auto", help="auto, cpu, cuda[:N] or hip[:N] (default: auto)")
     add("--threads", type=positive, help="CPU threads (default: libtorch's own choice)")
-    add(
-        "--max-minutes",
-        type=minutes,
-        default=2.0,
-        help="longest step of exercise 2's last run, longest run of exercise 3 (default: 2)",
-    )
+    longest = "longest step of exercise 2's last run, longest run of exercise 3 (default: 2)"
+    add("--max-minutes", type=minutes, default=2.0, help=longest)
     add("--quick", action="store_true", help="smoke test: a model that steps in a millisecond")
     build = PROJECT / "build"
     add("--build-folder", type=Path, default=build, help="where the programs are (default: build)")
-    return parser
-
-
-def model_options(options: argparse.Namespace) -> tuple[str, ...]:
-    """The model's size and dimensions, as both programs take them."""
-    given = {name: getattr(options, name.replace("-", "_")) for name in DIMENSIONS}
-    return (
-        f"--size={options.size[0]}",
-        *(f"--{name}={value}" for name, value in given.items() if value),
-    )
-
-
-def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Options with `model` (options of the training program), `program` and `suite_program`.
-
-    A bad one ends with status 2.
-    """
-    parser = make_parser()
     options = parser.parse_args(arguments)
+
     if len(options.size) != 1:
         parser.error(f"--size '{','.join(options.size)}': must be one size")
-    options.model = model_options(options)
+    values = [getattr(options, name.replace("-", "_")) for name in DIMENSIONS]
+    size: tuple[str, ...] = (f"--size={options.size[0]}",)
+    if options.quick:
+        values, size = list(QUICK_SIZES), ()
+        options.batch_size, options.seq_len = QUICK_BATCH, QUICK_SEQ
+    given = zip(DIMENSIONS, values, strict=True)
+    options.model = (*size, *(f"--{name}={value}" for name, value in given if value))
     options.program = options.build_folder / "benchmarks/tiny_llama_train"
     options.suite_program = options.build_folder / "benchmarks/tiny_llama_bench"
-    if options.quick:
-        options.model = QUICK_MODEL
-        options.batch_size, options.seq_len = QUICK_BATCH, QUICK_SEQ
     options.output = options.output or RESULTS / f"exercise_{options.number}.md"
     beside = options.output.parent / f"exercise_{options.number}"
     options.profile_dir = options.profile_dir or beside
@@ -126,7 +98,7 @@ def program_arguments(options: argparse.Namespace) -> tuple[str, ...]:
     return (f"--device={options.device}", *threads)
 
 
-def run_exercise(options: Namespace, program: TrainingProgram) -> Sheet:
+def run_exercise(options: argparse.Namespace, program: TrainingProgram) -> Sheet:
     """The exercise that the options name."""
     if options.number == 1:
         return run_exercise_1(options, program)
@@ -135,7 +107,7 @@ def run_exercise(options: Namespace, program: TrainingProgram) -> Sheet:
     return run_exercise_3(options, program)
 
 
-def write_sheet(sheet: Sheet, options: Namespace) -> int:
+def write_sheet(sheet: Sheet, options: argparse.Namespace) -> int:
     """Writes the page and says where; a place left blank is a failure of this command.
 
     A page without any measurement replaces none that is there.
@@ -149,10 +121,10 @@ def write_sheet(sheet: Sheet, options: Namespace) -> int:
         say(f"error: {options.output}: not filled in: {place}")
     say(f"profiles: {options.profile_dir}")
     print(options.output)
-    return sheet.exit_status or (1 if left else 0)
+    return sheet.exit_status or (FAILED if left else 0)
 
 
-def main(arguments: Sequence[str] | None = None, program: TrainingProgram | None = None) -> int:
+def main(arguments: Sequence[str], program: TrainingProgram | None = None) -> int:
     """The command. `program`: in the place of tiny_llama_train, for tests."""
     options = parse_options(arguments)
     runner = program or TrainingProgram(options.program, program_arguments(options))
@@ -161,7 +133,7 @@ def main(arguments: Sequence[str] | None = None, program: TrainingProgram | None
         return write_sheet(run_exercise(options, runner), options)
     except KeyboardInterrupt:
         say(f"interrupted: what was measured is in {options.profile_dir}")
-        raise
+        return 130
     except BadProfileError as error:
         # a loss that stops being finite early leaves nothing that a profile could be made of
         error.exit_status = FAILED

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.ranks import DOCUMENT, STEPS, STRONG, WEAK
-from tinyllama_tools.models.collectives import (AlphaBeta, Estimate, ScalingPoint, interval_words)
-from tinyllama_tools.models.scaling_projection import (collective_notes)
-from tinyllama_tools.models.scaling_projection import Analysis, ProjectedStep
+from tinyllama_tools.models.collectives import AlphaBeta, Estimate, ScalingPoint, interval_words
+from tinyllama_tools.models.scaling_projection import Analysis, ProjectedStep, collective_notes
 from tinyllama_tools.report.document import (
     DASHES,
     LIGHT,

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from study_stand_in import GIB, PlayedPredictor
 from tinyllama_tools.commands.exercise import parse_options
-from tinyllama_tools.commands.exercise_3 import Findings, make_sheet, measure_findings, size_run
-from tinyllama_tools.commands.exercise_3_rules import name_of
+from tinyllama_tools.commands.exercise_3 import Findings, measure_findings, sheet_of
 from tinyllama_tools.core.app import PROJECT, Json
 from tinyllama_tools.models.ablation_evidence import Evidence
 from tinyllama_tools.models.ablations import Point
@@ -71,9 +70,7 @@ def changed(
     results = tuple(
         replace(
             result,
-            summary=changed_summary(
-                result.summary, (sizes or {}).get(name_of(size_run(result)), {})
-            ),
+            summary=changed_summary(result.summary, (sizes or {}).get(result.size, {})),
         )
         if result.summary
         else result
@@ -99,7 +96,7 @@ def made_up_evidence(file: Path, **speedups: float) -> Evidence:
 
 def page(findings: Findings) -> str:
     """The worksheet."""
-    return make_sheet(findings).page
+    return sheet_of(findings).page
 
 
 def answer(text: str, question: str) -> str:
