@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tools
-from ablation_stand_in import OTHER, POINT, StandIn, measurement, study
+from fake_ablation import OTHER, POINT, FakeProgram, measurement, study
 from tinyllama_tools.commands import ablation as ablation
 from tinyllama_tools.commands.ablation import (
     Effort,
@@ -80,11 +80,11 @@ SECTIONS = (
 
 @pytest.fixture(scope="module")
 def whole() -> Study:
-    """A study with every part, of the stand-in."""
+    """A study with every part, of the fake."""
     arguments = ["--switches=qkv,sdpa,graph,checkpoint", "--without=gates", "--turns=6"]
     options = parse_options(arguments)
     made = study(*options.switches)
-    program = StandIn()
+    program = FakeProgram()
     program.wrong.add("checkpoint")
     measured = measurement(program, Effort(6))
     run_study(made, measured, options, lambda: None, 120)
@@ -262,7 +262,7 @@ def test_bad_peers_file_is_found_before_measuring(
 def test_interrupted_run_writes_its_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = StandIn()
+    program = FakeProgram()
     program.interrupt_after = 12
 
     def stand_in_measurement(_program: object, book: object, effort: Effort, _: object) -> object:
@@ -312,7 +312,7 @@ def options(*arguments: str) -> object:
     return parse_options([*base, "--turns=6", *arguments])
 
 
-def run(program: StandIn, *arguments: str) -> Study:
+def run(program: FakeProgram, *arguments: str) -> Study:
     chosen = options(*arguments)
     made = study(*chosen.switches, combinations=chosen.combinations)
     effort = Effort(chosen.turns, chosen.steps, chosen.seed, chosen.slow_seconds)
@@ -346,7 +346,7 @@ def test_each_variant_is_asked_for_once() -> None:
 
 
 def test_every_row_is_measured_in_every_turn() -> None:
-    made = run(StandIn())
+    made = run(FakeProgram())
     names = ["baseline", "qkv", "sdpa", "graph", "fused", "optimized"]
     names += ["optimized without qkv", "optimized without sdpa"]
     assert [row.name for row in made.rows] == names
@@ -357,7 +357,7 @@ def test_every_row_is_measured_in_every_turn() -> None:
 
 
 def test_verified_first_then_a_process_a_case_in_changing_order() -> None:
-    program = StandIn()
+    program = FakeProgram()
     run(program)
     verified = [names for names, verify in program.calls if verify]
     # all that is known, in one process; then what follows from the label of `optimized`
@@ -367,13 +367,13 @@ def test_verified_first_then_a_process_a_case_in_changing_order() -> None:
     assert {len(names) for names in timed} == {1}
     orders = {tuple(names for (names,) in timed[i : i + 7]) for i in range(0, len(timed), 7)}
     assert len(orders) > 1
-    again = StandIn()
+    again = FakeProgram()
     run(again)
     assert again.calls == program.calls
 
 
 def test_skipped_refused_and_wrong_stay_with_their_reason() -> None:
-    program = StandIn()
+    program = FakeProgram()
     program.wrong.add("qkv")
     made = run(program, "--combinations=sdpa+fused_attention")
     assert made.main.get("graph", POINT).note == "skipped: graph: only a GPU captures its work"
@@ -386,7 +386,7 @@ def test_skipped_refused_and_wrong_stay_with_their_reason() -> None:
 
 
 def test_a_crash_costs_only_the_variant_that_crashes() -> None:
-    program = StandIn()
+    program = FakeProgram()
     program.crashes.add("fused")
     made = run(program)
     assert made.main.get("fused", POINT).failure == "tiny_llama_bench ended with -11"
@@ -395,7 +395,7 @@ def test_a_crash_costs_only_the_variant_that_crashes() -> None:
 
 
 def test_slow_cells_get_five_turns_of_a_step() -> None:
-    program = StandIn({"baseline": 5.0})
+    program = FakeProgram({"baseline": 5.0})
     made = run(program)
     assert {steps for names, steps in program.steps if "/baseline/" in names} == {1}
     assert {steps for names, steps in program.steps if "/qkv/" in names} == {5}
@@ -404,7 +404,7 @@ def test_slow_cells_get_five_turns_of_a_step() -> None:
 
 
 def test_interruption_keeps_what_was_measured() -> None:
-    program = StandIn()
+    program = FakeProgram()
     program.interrupt_after = 20
     chosen = options()
     made = study(*chosen.switches)
@@ -414,7 +414,7 @@ def test_interruption_keeps_what_was_measured() -> None:
 
 
 def test_removed_rows_only_where_optimized_has_the_switch() -> None:
-    class OnlyInF32(StandIn):
+    class OnlyInF32(FakeProgram):
         def case_run(self, case: object, repetitions: int, verify: bool) -> object:
             run = super().case_run(case, repetitions, verify)
             if case.dtype == "bf16" and run.label:
@@ -432,7 +432,7 @@ def test_removed_rows_only_where_optimized_has_the_switch() -> None:
 
 
 def test_all_parts_have_their_cells() -> None:
-    program = StandIn()
+    program = FakeProgram()
     chosen = parse_options(["--switches=qkv,checkpoint", "--without=gates", "--turns=1"])
     made = Study(planned_rows(chosen.switches, ()))
     run_study(made, measurement(program, Effort(1)), chosen, lambda: None, 120)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ablation_stand_in import CONTEXT, POINT
+from fake_ablation import CONTEXT, POINT
+from fake_training import made_up_summary
 from tinyllama_tools.commands.exercise_1 import small_calls_percent
 from tinyllama_tools.commands.exercise_3 import bounds, memory_bound_percent
 from tinyllama_tools.core.app import BadInputError
@@ -25,7 +26,6 @@ from tinyllama_tools.models.bottlenecks import (
 )
 from tinyllama_tools.models.roofline import roofline_point
 from tinyllama_tools.stats.rank_tests import ratio_of_turns
-from training_stand_in import made_up_summary
 from worksheet_reading import components, operator_table, roofline
 
 QKV, ATTENTION, SWIGLU, LAUNCH, FRAGMENTATION, SOFTMAX = (category.name for category in CATEGORIES)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exercise_fakes import NO_RESULTS, Changes, measured, options
-from exercise_fakes import sheet_1 as sheet
+from fake_exercise import NO_RESULTS, Changes, measured, options
+from fake_exercise import sheet_1 as sheet
 from test_exercise_2 import CONTEXT, study
 from tinyllama_tools.commands.exercise_1 import MEMORY, PLAIN, PROFILED, planned_runs, sheet_of
 from tinyllama_tools.commands.worksheet import unanswered

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exercise_fakes import Changes, measured, options
+from fake_exercise import Changes, measured, options
 from tinyllama_tools.commands.exercise_1 import (
     CHECKPOINTING,
     FLASH,

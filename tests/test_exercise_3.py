@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from exercise_3_fakes import (
+from fake_exercise_3 import (
     ABLATION,
     answer,
     changed,
@@ -20,7 +20,8 @@ from exercise_3_fakes import (
     row,
     ticked,
 )
-from study_stand_in import GIB, PlayedPredictor
+from fake_study import GIB, PlayedPredictor
+from fake_training import PlayedProgram, made_up_summary
 from tinyllama_tools.commands.exercise import parse_options
 from tinyllama_tools.commands.exercise_3 import (
     ANALYSIS,
@@ -37,7 +38,6 @@ from tinyllama_tools.commands.worksheet import unanswered
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.programs import TrainingError
 from tinyllama_tools.stats.rank_tests import ratio_of_turns
-from training_stand_in import PlayedProgram, made_up_summary
 
 EFFICIENCY = "flops.flops_profile.efficiency_metrics"
 INTENSITY = "flops.computational_intensity.arithmetic_intensity_flops_per_byte"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import tools
+from fake_training import PlayedProgram
 from tinyllama_tools.commands import exercise, exercise_2
 from tinyllama_tools.commands.exercise import parse_options, program_arguments
 from tinyllama_tools.commands.exercise_2 import LONGEST_RUN
@@ -13,7 +14,6 @@ from tinyllama_tools.commands.worksheet import unanswered
 from tinyllama_tools.data.profiles import BadProfileError
 from tinyllama_tools.data.programs import SuiteError, TrainingError
 from tinyllama_tools.models.size_predictions import Prediction, Question
-from training_stand_in import PlayedProgram
 
 FREE = 4e9
 

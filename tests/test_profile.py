@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tools
+from fake_training import ALL_PROFILERS, PlayedProgram, made_up_summary, write_profile
 from tinyllama_tools.commands.profile import parse_options, program_options, warnings_in
 from tinyllama_tools.commands.profile_page import component_sides, operator_sides, pair_up
 from tinyllama_tools.commands.profile_tables import profiler_overheads, read_profile_set
@@ -20,7 +21,6 @@ from tinyllama_tools.models.roofline import (
     ON_ROOFLINE,
     roofline_position,
 )
-from training_stand_in import ALL_PROFILERS, PlayedProgram, made_up_summary, write_profile
 
 REPORT = "performance_summary_report.md"
 SECTIONS = (

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from fake_training import made_up_summary
 from noted_waits import has_noted, noting_waits
 from tinyllama_tools.data.names import CaseName, full_step
 from tinyllama_tools.data.programs import (
@@ -25,12 +26,11 @@ from tinyllama_tools.data.programs import (
     command_line,
 )
 from tinyllama_tools.stats.rank_tests import Interval, Ratio, median_interval, ratio_of_turns
-from training_stand_in import made_up_summary
 
 TINY = full_step("tiny", "f32", 8, 128)
 OTHER = full_step("tiny", "bf16", 4, 64, variant="qkv+gate_up")
 # Writes what it is told to into --benchmark_out, and its own arguments beside it.
-STAND_IN = """#!{python}
+FAKE = """#!{python}
 import json, pathlib, sys
 here = pathlib.Path(__file__).parent
 with (here / "calls").open("a") as calls:
@@ -49,11 +49,11 @@ sys.exit(told["status"])
 """
 
 
-class StandIn:
+class FakeProgram:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         path = folder / "tiny_llama_bench"
-        path.write_text(STAND_IN.format(python=sys.executable))
+        path.write_text(FAKE.format(python=sys.executable))
         path.chmod(0o755)
         self.program = SuiteProgram(("--threads=2",), program=path)
 
@@ -65,8 +65,8 @@ class StandIn:
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path) -> StandIn:
-    return StandIn(tmp_path)
+def fake(tmp_path: Path) -> FakeProgram:
+    return FakeProgram(tmp_path)
 
 
 def entry(case: CaseName, **more: object) -> dict[str, object]:
@@ -81,14 +81,14 @@ def document(*entries: dict[str, object]) -> dict[str, object]:
     return {"context": context, "benchmarks": list(entries)}
 
 
-def test_samples_counters_and_label_are_read(stand_in: StandIn) -> None:
+def test_samples_counters_and_label_are_read(fake: FakeProgram) -> None:
     repetitions = [
         entry(TINY, real_time=time, repetition_index=i, TFLOPS=0.1, operators=40.0, label="l")
         for i, time in enumerate([60.0, 50.0])
     ]
     mean = entry(TINY, run_type="aggregate", aggregate_name="mean", real_time=55.0)
-    stand_in.tell(0, document=document(*repetitions, mean))
-    result = stand_in.program.run([TINY], 2)
+    fake.tell(0, document=document(*repetitions, mean))
+    result = fake.program.run([TINY], 2)
     (case,) = result.cases
     assert case.seconds == (0.06, 0.05)
     assert case.counters == {"TFLOPS": 0.1, "operators": 40.0}
@@ -100,33 +100,33 @@ def test_samples_counters_and_label_are_read(stand_in: StandIn) -> None:
     assert result.context["executable"] == "tiny_llama_bench"
 
 
-def test_skipped_and_failed_cases_come_back_with_their_reasons(stand_in: StandIn) -> None:
+def test_skipped_and_failed_cases_come_back_with_their_reasons(fake: FakeProgram) -> None:
     skipped = entry(TINY, skipped=True, skip_message="needs 12 s", real_time=0, iterations=0)
     failed = entry(OTHER, error_occurred=True, error_message="wrong", real_time=0, iterations=0)
-    stand_in.tell(1, document=document(failed, skipped))
-    first, second = stand_in.program.run([TINY, OTHER], 3).cases
+    fake.tell(1, document=document(failed, skipped))
+    first, second = fake.program.run([TINY, OTHER], 3).cases
     assert (first.name, first.seconds, first.skipped) == (str(TINY), (), "needs 12 s")
     assert (second.seconds, second.failed, second.counters) == ((), "wrong", {})
 
 
-def test_case_that_the_program_left_out_is_an_error(stand_in: StandIn) -> None:
-    stand_in.tell(0, document=document(entry(TINY, repetition_index=0)))
+def test_case_that_the_program_left_out_is_an_error(fake: FakeProgram) -> None:
+    fake.tell(0, document=document(entry(TINY, repetition_index=0)))
     with pytest.raises(SuiteError, match="wrote nothing about full_step/train/qkv"):
-        stand_in.program.run([TINY, OTHER], 1)
+        fake.program.run([TINY, OTHER], 1)
 
 
-def test_refused_option_is_the_programs_own_message(stand_in: StandIn) -> None:
+def test_refused_option_is_the_programs_own_message(fake: FakeProgram) -> None:
     message = "tiny_llama_bench: --variants: variant 'x': must be baseline"
-    stand_in.tell(2, says=["noise", message])
+    fake.tell(2, says=["noise", message])
     with pytest.raises(SuiteError) as caught:
-        stand_in.program.run([TINY], 1)
+        fake.program.run([TINY], 1)
     assert str(caught.value) == message
 
 
-def test_crash_names_the_program_its_status_and_its_last_words(stand_in: StandIn) -> None:
-    stand_in.tell(3, says=[f"line {i}" for i in range(9)])
+def test_crash_names_the_program_its_status_and_its_last_words(fake: FakeProgram) -> None:
+    fake.tell(3, says=[f"line {i}" for i in range(9)])
     with pytest.raises(SuiteError) as caught:
-        stand_in.program.run([TINY], 1)
+        fake.program.run([TINY], 1)
     assert str(caught.value) == (
         "tiny_llama_bench ended with 3: line 4\nline 5\nline 6\nline 7\nline 8"
     )
@@ -151,23 +151,23 @@ def test_options_choose_exactly_the_cases() -> None:
     ]
 
 
-def test_second_process_gets_the_peaks_of_the_first(stand_in: StandIn) -> None:
-    stand_in.tell(0, document=document(entry(TINY, repetition_index=0)))
-    stand_in.program.run([TINY], 1)
-    stand_in.program.run([TINY], 1, verify=True, more=["--cold-cache"])
-    first, second = stand_in.calls()
+def test_second_process_gets_the_peaks_of_the_first(fake: FakeProgram) -> None:
+    fake.tell(0, document=document(entry(TINY, repetition_index=0)))
+    fake.program.run([TINY], 1)
+    fake.program.run([TINY], 1, verify=True, more=["--cold-cache"])
+    first, second = fake.calls()
     assert "--resume" not in first
     assert {"--threads=2", "--verify=off"} <= set(first)
     assert {"--resume", "--verify=before", "--cold-cache"} <= set(second)
 
 
-def test_peaks_that_the_program_refuses_are_measured_anew(stand_in: StandIn) -> None:
+def test_peaks_that_the_program_refuses_are_measured_anew(fake: FakeProgram) -> None:
     answer = document(entry(TINY, repetition_index=0))
-    stand_in.tell(0, document=answer)
-    stand_in.program.run([TINY], 1)
-    stand_in.tell(0, document=answer, refuse_journal=True)
-    assert stand_in.program.run([TINY], 1).cases[0].seconds == (0.05,)
-    assert ["--resume" in call for call in stand_in.calls()] == [False, True, False]
+    fake.tell(0, document=answer)
+    fake.program.run([TINY], 1)
+    fake.tell(0, document=answer, refuse_journal=True)
+    assert fake.program.run([TINY], 1).cases[0].seconds == (0.05,)
+    assert ["--resume" in call for call in fake.calls()] == [False, True, False]
 
 
 def test_the_program_itself(bench_program: Path) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from fake_study import GIB, PlayedPredictor
+from fake_training import PlayedProgram, set_key
 from noted_waits import noting_waits
-from study_stand_in import GIB, PlayedPredictor
 from tinyllama_tools.commands.study import parse_options, study
 from tinyllama_tools.commands.study_sizes import (
     Rate,
@@ -26,7 +27,6 @@ from tinyllama_tools.commands.study_sizes import (
 from tinyllama_tools.models.size_predictions import Question
 from tools import run_tool
 from training_figures import Figures
-from training_stand_in import PlayedProgram, set_key
 
 # The workshop's own lines (walkthrough, chapter 6.3, step 4).
 SHELL_LOOPS = """\
@@ -302,7 +302,7 @@ TRAIN = """\
 import json, signal, sys, time
 from pathlib import Path
 sys.path[:0] = [{tests!r}, {scripts!r}]
-from training_stand_in import PlayedProgram
+from fake_training import PlayedProgram
 options = sys.argv[1:]
 folder = Path(next(o for o in options if o.startswith("--output-dir=")).partition("=")[2])
 def play(steps=()):

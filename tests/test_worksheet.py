@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exercise_fakes import measured, options
+from fake_exercise import measured, options
 from tinyllama_tools.commands.exercise_1 import MEMORY, PLAIN, planned_runs, sheet_of
 from tinyllama_tools.commands.worksheet import (
     MeasuredRun,

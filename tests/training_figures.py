@@ -1,4 +1,4 @@
-"""The made-up machine that tests/training_stand_in.py plays: its times follow from FLOPs and bytes.
+"""The made-up machine that tests/fake_training.py plays: its times follow from FLOPs and bytes.
 
 Nothing here was measured. A change of batch, sequence, size or variant changes every figure as it
 would on a machine with one speed, one bandwidth and one cost of a launch.

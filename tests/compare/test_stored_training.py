@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from stored_samples import TIMES, document, write
 
+from fake_training import made_up_summary
 from tinyllama_tools.compare.stored import read_stored
 from tools import compare as main
-from training_stand_in import made_up_summary
 
 Json = dict[str, Any]
 PHASES = ("data_loading", "forward", "backward", "optimizer", "evaluation", "other")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from fake_training import set_key
 from made_up_scaling import BUSY, World, analysis_of, document, step_name, write_run, write_world
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.ranks import read_scaling_result
 from tinyllama_tools.models.collectives import ScalingPoint, waterfall_of
 from tinyllama_tools.models.scaling_projection import Analysis, collective_notes
-from training_stand_in import set_key
 
 STEP = "full_step/train/baseline/small/f32/batch:8/seq:256"
 

@@ -18,7 +18,8 @@ from played_grid import (
     study_document,
 )
 
-from ablation_stand_in import StandIn, measurement, study
+from fake_ablation import measurement, study
+from fake_training import made_up_summary
 from made_up_scaling import write_run
 from tinyllama_tools.commands.ablation import Effort, parse_options, run_study
 from tinyllama_tools.models.ablations import result_text
@@ -26,7 +27,6 @@ from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.inputs import read_inputs
 from tinyllama_tools.report.sources import source_of
 from tools import scaling
-from training_stand_in import made_up_summary
 
 
 def write(path: Path, content: object) -> Path:
@@ -54,14 +54,14 @@ def write_result(path: Path, grid: Grid | None = None) -> Path:
 
 
 def write_ablation(folder: Path) -> Path:
-    """An ablation.json of the stand-in for the suite."""
+    """An ablation.json of the fake for the suite."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "ablation.json"
     only_main = ("--switches=qkv,sdpa,graph", "--dtypes=f32", "--points=8x128", "--only=main")
     options = parse_options([*only_main, "--turns=6"])
     made = study(*options.switches, combinations=options.combinations)
     effort = Effort(options.turns, options.steps, options.seed, options.slow_seconds)
-    run_study(made, measurement(StandIn(), effort), options, lambda: None, 120)
+    run_study(made, measurement(FakeProgram(), effort), options, lambda: None, 120)
     path.write_text(result_text(made), encoding="utf-8")
     return path
 

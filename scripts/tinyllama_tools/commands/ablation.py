@@ -259,7 +259,7 @@ Block = tuple[Table, Point]
 
 
 class Program(Protocol):
-    """What runs cases in a process: SuiteProgram, or a stand-in of the tests."""
+    """What runs cases in a process: SuiteProgram, or a fake of the tests."""
 
     def run(
         self,

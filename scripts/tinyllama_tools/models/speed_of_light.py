@@ -361,8 +361,8 @@ def speed_of_light(
     missing = work.missing()
     if times.at_peak:
         type_name = product_type(step.dtype)
-        stand_in = f"no rate at their own shape, the measured {type_name} peak stands in: "
-        missing.append(stand_in + ", ".join(times.at_peak))
+        instead = f"no rate at their own shape, the measured {type_name} peak stands in: "
+        missing.append(instead + ", ".join(times.at_peak))
     return SpeedOfLight(step, parts, total, share, errors, tuple(missing))
 
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fake_training import PlayedProgram, set_key
 from tinyllama_tools.commands.exercise import parse_options
 from tinyllama_tools.commands.exercise_1 import planned_runs, sheet_of
 from tinyllama_tools.commands.worksheet import MeasuredRun, Plan
-from training_stand_in import PlayedProgram, set_key
 
 Changes = Mapping[str, object]
 EVERY_RUN = ""

@@ -1,4 +1,4 @@
-"""A stand-in for tiny_llama_train: complete summaries of made-up runs, and a program that plays."""
+"""A fake for tiny_llama_train: complete summaries of made-up runs, and a program that plays."""
 
 from __future__ import annotations
 

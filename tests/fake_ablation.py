@@ -1,4 +1,4 @@
-"""A stand-in for tiny_llama_bench: what it measures of a variant is written here."""
+"""A fake for tiny_llama_bench: what it measures of a variant is written here."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ TIMES = {"baseline": 0.1, "qkv": 0.08, "sdpa": 0.09, "fused": 0.06, "optimized":
 PEAKS = {"baseline": 100.0, "fused": 80.0, "optimized": 50.0, "checkpoint": 40.0}
 
 
-class StandIn:
+class FakeProgram:
     """Skips `graph`, refuses sdpa+fused_attention, and dies of what `crashes` names."""
 
     def __init__(self, times: dict[str, float] | None = None) -> None:
@@ -79,16 +79,16 @@ class StandIn:
 
 
 def ask(variant: str) -> Spelling:
-    """The stand-in's --list."""
+    """The fake's --list."""
     if variant == "sdpa+fused_attention":
         return Spelling("", "sdpa and fused_attention exclude each other")
     return Spelling(variant)
 
 
 def measurement(
-    program: StandIn, effort: Effort, asked: Callable[[str], Spelling] = ask
+    program: FakeProgram, effort: Effort, asked: Callable[[str], Spelling] = ask
 ) -> Measurement:
-    """With the stand-in, and nothing on the terminal."""
+    """With the fake, and nothing on the terminal."""
     return Measurement(program, SpellingBook(asked), effort, Progress(io.StringIO()))
 
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from study_stand_in import GIB, PlayedPredictor
+from fake_study import GIB, PlayedPredictor
+from fake_training import PlayedProgram, set_key
 from tinyllama_tools.commands.exercise import parse_options
 from tinyllama_tools.commands.exercise_3 import Findings, measure_findings, sheet_of
 from tinyllama_tools.core.app import PROJECT, Json
@@ -16,7 +17,6 @@ from tinyllama_tools.models.ablation_evidence import Evidence
 from tinyllama_tools.models.ablations import Point
 from tinyllama_tools.models.bottlenecks import rank_bottlenecks
 from tinyllama_tools.stats.rank_tests import ratio_of_turns
-from training_stand_in import PlayedProgram, set_key
 
 # Published with the project.
 ABLATION = PROJECT / "results/reference/ablation_2core_xeon_avx512.json"
