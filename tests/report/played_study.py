@@ -18,7 +18,7 @@ from played_grid import (
     study_document,
 )
 
-from fake_ablation import measurement, study
+from fake_ablation import FakeProgram, measurement, study
 from fake_training import made_up_summary
 from made_up_scaling import write_run
 from tinyllama_tools.commands.ablation import Effort, parse_options, run_study
