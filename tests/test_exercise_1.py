@@ -264,7 +264,7 @@ BOTH_WAYS = [
     (
         "QKV projections",
         {SHARES: components(attention__qkv_proj=50.0, rms_norm=2.0)},
-        {SHARES: components(attention__qkv_proj=5.0, rms_norm=50.0)},
+        {SHARES: components(attention__qkv_proj=24.0, rms_norm=50.0)},
     ),
     ("Gate/Up", {SHARES: WIDE}, {SHARES: components(rms_norm=50.0, ffn__swiglu=5.0)}),
     ("Layer normalization", {SHARES: components(rms_norm=9.0, ffn__swiglu=10.0)}, {SHARES: WIDE}),

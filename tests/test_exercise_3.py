@@ -611,10 +611,10 @@ def test_saturation(base: Findings) -> None:
 
 def test_batch_and_throughput(base: Findings) -> None:
     question = "1. How does batch size affect throughput?"
-    times = {"raises": 0.2428, "leaves": 0.4856, "lowers": 0.9}
-    for word, seconds in times.items():
+    times = {"raises it: 2.00x": 0.2428, "leaves it as it is: 1.00x": 0.4856, "lowers it": 0.9}
+    for words, seconds in times.items():
         text = page(changed(base, runs={"batch_16": {"step_seconds": seconds}}))
-        assert f"A larger batch {word}" in answer(text, question)
+        assert f"A larger batch {words}" in answer(text, question)
 
 
 def test_memory_against_parameters(base: Findings) -> None:

@@ -308,16 +308,19 @@ def memory_bound_percent(summary: Json, left_out: Sequence[str] = ()) -> float |
     return sum(c["percent"] for c in bound) - component_percent(bound, *left_out)
 
 
+def launches_percent(summary: Json) -> float | None:
+    """At most all of the step."""
+    found = summary["operators"]["launch_overhead_percent"]
+    return None if found is None else min(found, 100.0)
+
+
 def bounds(summary: Json) -> dict[str, float | None]:
     """What the step's time is bound by, in percent that add up to 100 where all is known.
 
     Launches first; what is left divides among components by their side of the ridge.
     """
-    memory, overhead = (
-        memory_bound_percent(summary),
-        summary["operators"]["launch_overhead_percent"],
-    )
-    left = None if overhead is None or memory is None else (100 - min(overhead, 100.0)) / 100
+    memory, overhead = memory_bound_percent(summary), launches_percent(summary)
+    left = None if overhead is None or memory is None else (100 - overhead) / 100
     return {
         "Memory-bound (optimize data movement)": left and left * (memory or 0),
         "Compute-bound (optimize kernels)": left and left * max(0.0, 100 - (memory or 0)),

@@ -127,7 +127,9 @@ def measure_all(
             is_first = not has_measured and not any(run.summary for run in runs.values())
             if is_first and error.exit_status == REFUSED_OPTIONS:
                 raise
-            runs[name] = MeasuredRun(name, command, reason=str(error), exit_status=1)
+            # what the program said last may have many lines
+            reason = " ".join(str(error).split())
+            runs[name] = MeasuredRun(name, command, reason=reason, exit_status=1)
         if runs[name].reason and not stopped:
             say(f"   not measured: {runs[name].reason}")
     return runs
