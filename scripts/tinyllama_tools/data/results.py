@@ -526,7 +526,7 @@ def combine(runs: Sequence[StoredRun]) -> ResultSet:
     for text, found in rows.items():
         name = parse_case_name(text)
         if name is None or name.is_data_parallel:
-            # of several ranks, or a collective: scaling/scaling_result.py reads those
+            # of several ranks, or a collective: data/ranks.py reads those
             warnings.append(f"not a case of one process of this suite: {text}")
             continue
         case = _measured_case(name, found)
