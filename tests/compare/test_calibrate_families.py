@@ -123,6 +123,17 @@ def test_a_judge_that_takes_pairs_as_the_sample_is_found_out() -> None:
     assert honest["standing"] != BROKEN
 
 
+def test_a_false_faster_is_a_false_alarm_too_and_no_false_slower() -> None:
+    blocks = data("two modes")
+    quicker = {
+        name: tuple(replace(s, log_ratio=s.log_ratio - 1.0) for s in found)
+        for name, found in blocks.summaries.items()
+    }
+    effort = replace(EFFORT, families=20)
+    row = false_alarm_row("faster", PairedBlocks(quicker, blocks.costs), RULE, effort)
+    assert (row["false"]["count"], row["slower"]["count"]) == (20, 0)
+
+
 def counted(false: int, families: int, *, slower: int, same: int) -> dict[str, Any]:
     """A row as far as adding up needs it, held against 1 of 1,000."""
     return {

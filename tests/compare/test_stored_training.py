@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,15 @@ def test_a_summary_and_a_result_have_nothing_in_common(
     result = write(tmp_path / "b.json", document(TIMES))
     assert main([str(training), str(result)]) == 2
     assert "is of tiny_llama_train" in capsys.readouterr().err
+
+
+def test_times_are_medians_of_the_plain_steps(tmp_path: Path) -> None:
+    document = summary()
+    document["steps"][-1]["time_seconds"] = 1e3
+    path = write(tmp_path / "summary.json", document)
+    run = read_stored(path)
+    times = [step["time_seconds"] for step in document["steps"][1:] if not step["profiled"]]
+    assert run.cases["training/step"].seconds == statistics.median(times) < 1
 
 
 def faulty(**step: object) -> Json:

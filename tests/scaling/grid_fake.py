@@ -148,7 +148,9 @@ class Run:
     def context(self) -> Json:
         """Of the journal and the result."""
         commit = self.told.get("commit", "abc")
+        settings = {"env.OMP_X": "/opt/somebody/omp.so"}
         own = {"host_name": "somebodys-desk", "executable": "/home/somebody/bench"}
+        own |= {"settings": settings}
         return own | {"schema_version": 3, "git_commit": commit, "verify": self.verify}
 
     def refusal(self) -> str:
