@@ -1,1 +1,1 @@
-"""What scripts/ and .ci/ need of Python: set-up on distributions with apt, and the test runner."""
+"""The tools behind scripts/: they run the programs, read what was measured, judge and show it."""

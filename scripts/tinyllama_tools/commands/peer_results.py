@@ -2,8 +2,8 @@
 
 Settings of the tuned peer beside each other at one case: how its best ones were found.
 
-All alternatives stay in processes of their own and take turns, so that a drifting machine does not
-choose.
+All alternatives stay in processes of their own and are interleaved, so that a drifting machine
+does not choose.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Sides that are interleaved at one case: our program, and the processes of LlamaForCausalLM.
 
-A malloc that keeps its memory, for a peer's environment.
-
-glibc's maps and unmaps every large tensor, which costs a small step a tenth to a third.
-
-Sides that take turns at one case: who runs when and how often, and what becomes of the times.
-
-Knows neither processes nor torch, so that tests can play any side."""
+Who runs when and how often, and what becomes of the times, knows neither processes nor torch, so
+that tests can play any side. A peer's malloc keeps its memory: glibc's maps and unmaps every large
+tensor, which costs a small step a tenth to a third.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Names of cases (component/pass/variant/size/dtype/batch:B/seq:S) and of collectives.
 
-The parts of a case's name: component/pass/variant/size/dtype/batch:B/seq:S.
-
-A data-parallel step has /ranks:N/mode after that. Collectives (collective_name.py) are no cases.
+A data-parallel step has /ranks:N/mode after that. Collectives are no cases.
 """
 
 from __future__ import annotations

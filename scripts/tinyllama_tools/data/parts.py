@@ -1,9 +1,7 @@
 """Which cases a case is made of: the sum of parts of a step, of a block and of attention.
 
-Which cases a case is made of: the closure of a step, of a block and of attention.
-
 full_step = embedding + L x attention + L x ffn + (2L + 1) x rms_norm + loss + optimizer; where
-attention or ffn was not measured, L x block + rms_norm stands in for the layers.
+attention or ffn was not measured, L x block + rms_norm is taken for the layers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Reads what tiny_llama_train wrote into a folder, and checks it first.
 
-Reads what tiny_llama_train wrote into a folder, and checks it before anybody computes with it.
-
 docs/training_files.md says what the keys mean, results/training_schema.json of which type they are.
 """
 

@@ -1,7 +1,5 @@
 """Exercise 3's six bottlenecks: what share each has, and what removing it can bring.
 
-Exercise 3's six bottlenecks: what share each has, and what removing it can bring.
-
 The expected speedup is Amdahl's: with a share p of the step that becomes f times as fast, the step
 becomes 1 / (1 - p + p / f) times as fast, and at most 1 / (1 - p). p is measured; f is assumed,
 with the reason beside it. The categories overlap (softmax is a part of attention, launches are a

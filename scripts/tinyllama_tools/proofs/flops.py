@@ -1,7 +1,5 @@
 """FLOPs of LlamaForCausalLM as torch's own counter counts them, over a grid of dimensions.
 
-FLOPs of LlamaForCausalLM as torch's own counter counts them, over a grid of dimensions.
-
 FlopCounterMode looks at the shapes of the products that are really dispatched, forward and
 backward. The grid is really computed, on the CPU; the named sizes run on the meta device, where
 tensors have shapes and no values.

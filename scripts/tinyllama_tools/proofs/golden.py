@@ -1,17 +1,5 @@
 """scripts/golden: writes the golden files, what LlamaForCausalLM answers, or checks them.
 
-The models of the golden files, their weights and their inputs.
-
-Small, and each for something: grouped-query attention with 2 and 4 query heads a KV head, as many
-KV heads as query heads, a single KV head; head_dim 16, 32, 64; sequences of 1, 7, 33; odd
-vocabularies and intermediate sizes, so that nothing can hide behind a multiple of 8.
-
-What the oracle answers for one golden case: objective, logits, gradients, weights after AdamW.
-
-The objective is the mean next-token cross-entropy, or sum(logits * logits_gradient) at S = 1.
-
-Writes the golden files, what LlamaForCausalLM answers, or checks them.
-
 They lie in fixtures/golden/, whose README says what each holds. Exit status: 0 written, or all the
 same; 1 some file differs by more than rounding; 2 bad option, or another version of transformers
 than the pinned one, whose answers are not written (with --check only a warning).
@@ -74,6 +62,9 @@ def _size(
     }
 
 
+# Small, and each for something: grouped-query attention with 2 and 4 query heads a KV head, as many
+# KV heads as query heads, a single KV head; head_dim 16, 32, 64; sequences of 1, 7, 33; odd
+# vocabularies and intermediate sizes, so that nothing can hide behind a multiple of 8.
 GOLDEN_CASES: dict[str, dict[str, int]] = {
     "gqa_groups_2": _size((4, 2, 16), layers=2, intermediate=19, vocab=37, shape=(2, 7)),
     "gqa_groups_4": _size((8, 2, 16), layers=1, intermediate=13, vocab=19, shape=(1, 33)),

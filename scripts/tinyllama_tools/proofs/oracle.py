@@ -1,7 +1,5 @@
 """LlamaForCausalLM of the transformers package: the oracle that our own model is compared with.
 
-LlamaForCausalLM of the transformers package: the oracle that our own model is compared with.
-
 It is somebody else's code, used as it is. Two things are put around it, and neither changes its
 formulas: `Float64Mode`, since it narrows to float32 in places whatever the type of its weights, and
 `PortableRotary`, since float32 cosines differ in the last bit between processors.

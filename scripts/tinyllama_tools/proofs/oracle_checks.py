@@ -1,7 +1,5 @@
 """Every proof of the oracle itself; each is a function that returns a Check.
 
-Every proof of the oracle itself; each is a function that returns a `Check`.
-
 They show that the files of fixtures/golden are what they say. None needs our own program.
 """
 

@@ -5,9 +5,8 @@ Faults put into the model on purpose: each has to make the right test fail.
 A copy of one source file is changed, compiled with the build's own command and linked in front of
 the library that holds the right one. Neither the sources nor the build folder change.
 
-Runs every proof and writes the table of what was compared with what, and how well it held.
-
-Exit status: 0 all held and every fault was found; 1 not; 2 the build folder is not complete."""
+Exit status: 0 all held and every fault was found; 1 not; 2 the build folder is not complete.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """scripts/test: runs every test program and ends in one line, N passed, N failed, N skipped.
 
-Runs every test program and ends in one line, `N passed, N failed, N skipped`.
-
 Exit status: 0 none failed; 1 some failed, or none was run.
 """
 

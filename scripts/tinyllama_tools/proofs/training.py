@@ -1,7 +1,5 @@
 """Loss curves of LlamaForCausalLM that learns one fixed batch, from our own initial weights.
 
-Loss curves of LlamaForCausalLM that learns one fixed batch, from our own initial weights.
-
 Weights and tokens are drawn as model/parameters.cpp draws them: same torch, same generator, same
 order, so both sides start from the same bits and the curves may be compared step by step.
 """

@@ -1,7 +1,5 @@
 """What a report consists of: sections of text, figures and tables; numbers as people read them.
 
-What a report consists of: sections of text, figures and tables, as JSON for whoever draws it.
-
 The page, the pictures and the Markdown are made from this and from nothing else.
 """
 

@@ -1,7 +1,5 @@
 """Which part of a whole explains how much of its change: in seconds, with an interval.
 
-Which part of a whole explains how much of its change: in seconds, with an interval.
-
 The interval is the percentile bootstrap over blocks (Efron, Annals of Statistics 7, 1979), seeded;
 whole and parts are drawn independently, since they need not have as many blocks.
 """

@@ -1,7 +1,5 @@
 """Verdicts on stored results: a file is an observation, and the sides are not paired.
 
-Verdicts on stored results: a file is an observation, and the sides are not paired.
-
 Nothing here removes the machine's drift between files, so differences have to be larger than those
 that `compare run` shows. There is one look.
 """

@@ -1,7 +1,5 @@
 """What can be said of a case, the rule that every comparison judges by, and the design of a run.
 
-The rule that every way of comparing judges by, and what a verdict stands on.
-
 A case is `slower` or `faster` where its corrected p-value passes alpha and its estimate lies beyond
 the margin; else `same` where the interval lies within the margin on both sides; else `unclear`.
 """
