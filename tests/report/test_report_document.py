@@ -26,7 +26,16 @@ from tinyllama_tools.models.scaling_projection import (
 )
 from tinyllama_tools.report import build
 from tinyllama_tools.report.build import build_document
-from tinyllama_tools.report.document import Column, Document, Figure, Section, Table, compact
+from tinyllama_tools.report.document import (
+    Column,
+    Document,
+    Figure,
+    Section,
+    Table,
+    axis,
+    compact,
+    with_log_ticks,
+)
 from tinyllama_tools.report.inputs import ReportInputs, read_inputs
 from tinyllama_tools.report.sections import comparison, environment, frontier, training
 from tinyllama_tools.report.sources import source_of
@@ -371,3 +380,16 @@ def test_projections_say_which_local_steps_are_predictions(study: Path, tmp_path
     assert rows and all("| predicted" in row and "| projection |" in row for row in rows)
     (line,) = (line for line in local_table(projections.local.values()) if "very_large" in line)
     assert projections.local["very_large"].range_words in line
+
+
+@pytest.mark.parametrize(
+    ("values", "steps"),
+    [([1, 2], None), ([1, 20], "D2"), ([1, 300], "D2"), ([1, 1e5], 1), ([1e-3, 1e9], 2)],
+)
+def test_logarithmic_axes_have_steps_that_leave_room(values: list[float], steps: object) -> None:
+    traces = [{"x": [8, 16], "y": values}, {"x": [1], "y": [1e30], "yaxis": "y2"}]
+    given = {"xaxis": axis("sequence", log=True, ticks=[16, 8]), "yaxis": axis("t", log=True)}
+    found = with_log_ticks(given, traces)
+    assert found["yaxis"].get("dtick") == steps
+    assert found["xaxis"] == given["xaxis"] and found["xaxis"]["tickvals"] == [8, 16]
+    assert "dtick" not in given["yaxis"]

@@ -6,11 +6,12 @@ The page, the pictures and the Markdown are made from this and from nothing else
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tinyllama_tools.core.app import Json
+from tinyllama_tools.data.json_files import is_number
 from tinyllama_tools.data.names import CaseName
 
 # a measurement has no more of them, and the page stays small
@@ -79,7 +80,25 @@ class Figure:
     def as_json(self) -> Json:
         """Plain values."""
         texts = {"id": self.id, "title": self.title, "note": self.note}
-        return {**texts, "traces": list(self.traces), "layout": self.layout, "points": self.points}
+        layout = with_log_ticks(self.layout, self.traces)
+        return {**texts, "traces": list(self.traces), "layout": layout, "points": self.points}
+
+
+def with_log_ticks(layout: Json, traces: Sequence[Json]) -> Json:
+    """Steps of 1, 2 and 5 on logarithmic axes of up to 400 times, then powers of ten; plotly's own
+    would meet where they are labelled in full. Less than six times is left to plotly."""
+    found = dict(layout)
+    for key, axis in layout.items():
+        if not isinstance(axis, Mapping) or axis.get("type") != "log" or "tickvals" in axis:
+            continue
+        letter, place = key[0], key[0] + key[len("xaxis") :]
+        own = [trace for trace in traces if trace.get(f"{letter}axis", letter) == place]
+        values = [v for trace in own for v in trace.get(letter) or () if is_number(v) and v > 0]
+        decades = math.log10(max(values) / min(values)) if values else 0.0
+        if decades >= 0.8:
+            steps = "D2" if decades < 2.6 else math.ceil(decades / 7)
+            found[key] = {**axis, "dtick": steps, "tick0": 0}
+    return found
 
 
 @dataclass(frozen=True)
@@ -234,10 +253,23 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "pentagon"
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
 
-def axis(title: str, unit: str = "", *, log: bool = False, **more: Any) -> Json:  # noqa: ANN401
-    """An axis with its unit in the title."""
-    text = f"{title} [{unit}]" if unit else title
-    return {"title": {"text": text}, **({"type": "log"} if log else {}), **more}
+# more would meet
+MOST_TICKS = 10
+
+
+def axis(
+    title: str,
+    unit: str = "",
+    *,
+    log: bool = False,
+    ticks: Iterable[float] = (),
+    **more: Any,  # noqa: ANN401
+) -> Json:
+    """An axis with its unit in the title. `ticks`: the values that were measured, which are its
+    ticks where they are few."""
+    text, values = f"{title} [{unit}]" if unit else title, sorted(set(ticks))
+    own = {"tickvals": values} if 2 <= len(values) <= MOST_TICKS else {}
+    return {"title": {"text": text}, **({"type": "log"} if log else {}), **own, **more}
 
 
 def layout(x: Json, y: Json, **more: Any) -> Json:  # noqa: ANN401

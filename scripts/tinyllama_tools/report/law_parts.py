@@ -120,7 +120,9 @@ def law_figure(fit: SeriesFit, by: Quantity, batches: Sequence[int] | None = Non
     if fit.law is not None and fit.held_out:
         note += f". Bars: {fit.law.range_kind.short}."
     title = f"{of.component}, {of.pass_name}: {of.size}, {of.variant}, {of.dtype}"
-    axes = layout(axis("sequence", "tokens", log=True), axis(by.title, by.unit, log=True))
+    lengths = [x for trace in traces if trace.get("mode") == "markers" for x in trace["x"]]
+    sequence = axis("sequence", "tokens", log=True, ticks=lengths)
+    axes = layout(sequence, axis(by.title, by.unit, log=True))
     axes_of = (by.id, of.component, of.pass_name, of.variant, of.size, of.dtype)
     identity = re.sub(r"\W", "_", "_".join(axes_of).replace("+", "_plus_"))
     return Figure(identity, title, traces, axes, note)

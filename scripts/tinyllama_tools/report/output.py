@@ -209,7 +209,6 @@ SCRIPTS = (
     "report_text.js",
     "report_theme.js",
     "report_labels.js",
-    "report_ticks.js",
     "report_navigation.js",
     "report_plots.js",
     "report_tables.js",

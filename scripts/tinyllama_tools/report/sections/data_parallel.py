@@ -58,7 +58,9 @@ def speedup_figure(identity: str, analysis: Analysis) -> Figure:
         dash = DASHES[number % len(DASHES)]
         trace = line(mode.replace("_", " "), xs, ys, dash=dash, error_y=_speedup_errors(of))
         traces.append(trace | {"mode": "lines+markers"})
-    axes = layout(axis("ranks", log=True), axis("speed-up over one rank alone", log=True))
+    axes = layout(
+        axis("ranks", log=True, ticks=ranks), axis("speed-up over one rank alone", log=True)
+    )
     sure = interval_words(point.speedup for point in analysis.points)
     note = f"Medians over rounds with {sure}; within a round, ways of a step take turns."
     return Figure(identity, "Speed-up against ideal", traces, axes, note)
@@ -117,7 +119,8 @@ def projection_figure(
         dash = DASHES[number % len(DASHES)]
         trace = line(link, [s.ranks for s in rows], lows, dash=dash, error_y=errors)
         traces.append(trace | {"mode": "lines+markers"})
-    axes = layout(axis("devices", log=True), axis("projected efficiency", "%", rangemode="tozero"))
+    devices = axis("devices", log=True, ticks=[step.ranks for step in of])
+    axes = layout(devices, axis("projected efficiency", "%", rangemode="tozero"))
     title = f"Projection: {scaling} scaling of {size}"
     return Figure(identity, title, traces, axes, PROJECTED)
 

@@ -110,9 +110,8 @@ def _figure(shown: Shown, dtype: str, note: str) -> Figure | None:
         traces.append(markers("confirmed by trying", xs, ys, role=MEASURED, symbol="cross"))
     if not traces:
         return None
-    given = (
-        axis("sequence", "tokens", log=True) if found.axis is BY_SEQ else axis("batch", log=True)
-    )
+    names = ("sequence", "tokens") if found.axis is BY_SEQ else ("batch",)
+    given = axis(*names, log=True, ticks=[x for trace in traces for x in trace["x"]])
     axes = layout(given, axis(found.axis.title, log=True))
     return Figure(f"{shown.id}_{dtype}", f"{shown.title}, {dtype}", traces, axes, note)
 

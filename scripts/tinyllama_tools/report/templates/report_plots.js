@@ -33,8 +33,7 @@ function partsOf(figure, look) {
   foldCategories(data, layout, width);
   setHover(data, layout);
   if (look.isNarrow) foldHover(data);
-  const logAxes = setLogTicks(data, layout);
-  return {data, layout, logAxes, legendHeight, isAside};
+  return {data, layout, legendHeight, isAside};
 }
 
 // How many of the figure's points plotly has put at a place, or found to have no value.
@@ -51,18 +50,13 @@ function pointsDrawn(place) {
 }
 
 function drawAs(plot, look, isStill) {
-  const {data, layout, logAxes} = partsOf(plot.figure, look);
+  const {data, layout} = partsOf(plot.figure, look);
   plot.place.style.height = `${layout.height}px`;
   plot.drawnAs = `${look.theme} ${look.width}`;
   const done = Plotly.react(plot.place, data, layout, {displayModeBar: false, responsive: false, staticPlot: isStill});
   const state = window.reportPlots[plot.figure.id];
   return done.then(() => {
     hideCrowdedTexts(plot.place);
-    plot.place.removeAllListeners("plotly_relayout");
-    plot.place.on("plotly_relayout", () => {
-      const changes = ticksInSight(plot.place, logAxes);
-      if (Object.keys(changes).length) Plotly.relayout(plot.place, changes);
-    });
     if (!state.drawn) performance.mark("plot-drawn");
     Object.assign(state, {drawn: true, points: pointsDrawn(plot.place), theme: look.theme});
     plot.place.classList.add("drawn");

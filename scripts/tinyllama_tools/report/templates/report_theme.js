@@ -122,7 +122,7 @@ function axisOf(theme, own, isNarrow) {
     autotickangles: [0, -45, -90], color: theme.quiet, gridcolor: theme.grid, linecolor: theme.line, tickcolor: theme.line, showline: true,
     zeroline: false, ticks: "outside", ticklen: 4, automargin: true, title: {standoff: 10, font: {color: theme.text, size: isNarrow ? 11 : 13}},
     exponentformat: "power", minexponent: 6, separatethousands: true, fixedrange: isNarrow,
-    ...(isNarrow && own.type !== "log" ? {nticks: 6} : {}),
+    ...(own.type === "log" ? {tickformat: ",.4~r", nticks: 3} : isNarrow ? {nticks: 6} : {}),
   };
 }
 
