@@ -13,20 +13,22 @@ from typing import Any
 
 Json = Any
 Completed = subprocess.CompletedProcess[str]
+WithPeaks = Callable[..., list[str]]
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
-BASELINE = "--variants=baseline"
 # a model so small that a case takes well under a millisecond
-SMALL_MODEL = [
+DIMENSIONS = [
     "--hidden-dim=32",
     "--n-layers=2",
     "--n-heads=4",
     "--n-kv-heads=2",
     "--intermediate-dim=48",
     "--vocab-size=50",
-    BASELINE,
 ]
-SMALL = [*SMALL_MODEL, "--batch=2", "--seq=8"]
+BASELINE = "--variants=baseline"
+SMALL_MODEL = [*DIMENSIONS, BASELINE]
+POINT = ["--batch=2", "--seq=8"]
+SMALL = [*SMALL_MODEL, *POINT]
 # the contract's, in the order in which they are listed
 COMPONENTS = [
     "embedding",
@@ -44,6 +46,7 @@ RUN = ["--device=cpu", "--threads=1"]
 QUICK = ["--benchmark_min_time=1x", "--benchmark_repetitions=2"]
 AGGREGATES = ["mean", "median", "stddev", "cv"]
 TIMEOUT_S = 120.0
+MIB = 1 << 20
 
 
 class Program:
@@ -59,11 +62,10 @@ class Program:
             self.environment["GIT_DIR"] = os.devnull
 
     def start(self, *arguments: str | Path, **keywords: Any) -> subprocess.Popen[Any]:  # noqa: ANN401
+        command = [str(self.path), *map(str, arguments)]
+        environment = os.environ | self.environment | keywords.pop("environment", {})
         return subprocess.Popen(
-            [str(self.path), *map(str, arguments)],
-            env=os.environ | self.environment,
-            stdin=subprocess.DEVNULL,
-            **keywords,
+            command, env=environment, **{"stdin": subprocess.DEVNULL, **keywords}
         )
 
     def run(
@@ -77,13 +79,8 @@ class Program:
         def limit() -> None:
             resource.setrlimit(resource.RLIMIT_AS, (address_space or 0, address_space or 0))
 
-        process = self.start(
-            *arguments,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=limit if address_space else None,
-        )
+        pipes: Json = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = self.start(*arguments, **pipes, preexec_fn=limit if address_space else None)
         try:
             stdout, stderr = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -92,11 +89,25 @@ class Program:
             raise
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
+    def measure(
+        self, out: Path, *arguments: str | Path, status: int = 0, address_space: int | None = None
+    ) -> tuple[Completed, Json]:
+        """A quick run that ends with this status, and its result file."""
+        completed = self.run(
+            *QUICK, f"--benchmark_out={out}", *arguments, address_space=address_space
+        )
+        assert completed.returncode == status, completed.stderr[-2000:]
+        return completed, read_result(out)
+
     def names(self, *arguments: str | Path) -> list[str]:
         """The cases that --list prints."""
         listed = self.run(*arguments, "--list")
         assert listed.returncode == 0, listed.stderr
         return listed.stdout.split()
+
+    def cases(self, *arguments: str | Path) -> list[str]:
+        """As names(), without the peaks."""
+        return [name for name in self.names(*arguments) if not name.startswith("peak/")]
 
 
 @dataclass(frozen=True)
@@ -137,6 +148,13 @@ def read_journal(file: Path) -> list[Json]:
     return [line for line in lines if "peaks" not in line]
 
 
+def write_journal(file: Path, *lines: Json) -> Path:
+    """Of objects, or of texts as they are."""
+    texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
+    file.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    return file
+
+
 def case_name(entry: Json) -> str:
     """The name that --list gives, without what Google Benchmark appends."""
     name = entry["run_name"].removesuffix("/manual_time")
@@ -145,6 +163,13 @@ def case_name(entry: Json) -> str:
 
 def was_measured(entry: Json) -> bool:
     return "skipped" not in entry and "error_occurred" not in entry
+
+
+def not_measured(entry: Json, **reason: Json) -> Json:
+    """The entry of a case that has only a reason."""
+    kept = "name family_index per_family_instance_index run_name run_type repetitions threads"
+    shape = {key: entry[key] for key in [*kept.split(), "repetition_index", "time_unit"]}
+    return shape | {"iterations": 0, "real_time": 0.0, "cpu_time": 0.0} | reason
 
 
 def entries_by_case(result: Json) -> dict[str, list[Json]]:
@@ -159,7 +184,7 @@ def entries_by_case(result: Json) -> dict[str, list[Json]]:
     return cases
 
 
-def assert_complete(result: Json, names: list[str], repetitions: int) -> None:
+def assert_complete(result: Json, names: list[str], repetitions: int = 2) -> None:
     """Every planned case exactly once, in the plan's order, with repetitions and aggregates."""
     cases = entries_by_case(result)
     assert list(cases) == names
@@ -169,13 +194,14 @@ def assert_complete(result: Json, names: list[str], repetitions: int) -> None:
 
 
 def message_of(completed: Completed) -> str:
-    """The one line that a refused command says; fails unless it is one, with exit status 2."""
+    """The one line that a refused command says; fails unless it is one, with exit status 2, before
+    anything was measured."""
     said = f"exit status {completed.returncode}, stderr:\n{completed.stderr}"
     assert completed.returncode == 2, said
     lines = [line for line in completed.stderr.splitlines() if line.startswith("tiny_llama_bench:")]
     assert len(lines) == 1, said
     assert completed.stderr.splitlines()[-1] == lines[0], said
-    for foreign in ("terminate called", "frame #", "Exception raised from"):
+    for foreign in ("terminate called", "frame #", "Exception raised from", "measured peak", "[1/"):
         assert foreign not in completed.stderr, said
     return lines[0]
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,10 @@ from cli_program import (
     FinishedRun,
     Json,
     Program,
+    WithPeaks,
     read_journal,
-    read_json,
     read_result,
+    write_journal,
 )
 from jsonschema import Draft202012Validator
 
@@ -30,8 +30,7 @@ def program(bench_program: Path) -> Program:
 
 @pytest.fixture(scope="session")
 def schema() -> Json:
-    text = (PROJECT_ROOT / "results" / "schema.json").read_text(encoding="utf-8")
-    return read_json(text)
+    return json.loads((PROJECT_ROOT / "results" / "schema.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="session")
@@ -44,35 +43,24 @@ def smoke_run(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Fin
     """Every component, pass and dtype of a small model, and every peak."""
     folder = tmp_path_factory.mktemp("smoke")
     out, journal = folder / "out.json", folder / "journal.jsonl"
-    files = [f"--benchmark_out={out}", f"--journal={journal}"]
-    completed = program.run(*SMOKE, *QUICK, *files)
+    completed = program.run(*SMOKE, *QUICK, f"--benchmark_out={out}", f"--journal={journal}")
     # whether it went well is for a test to say, and not for all that look at its files
     assert completed.returncode in {0, 1}, completed.stderr
     return FinishedRun(SMOKE, completed, out, journal, read_result(out))
 
 
 @pytest.fixture
-def with_peaks(smoke_run: FinishedRun, tmp_path: Path) -> Callable[[str], list[str]]:
+def with_peaks(smoke_run: FinishedRun, tmp_path: Path) -> WithPeaks:
     """Options of a run that takes its peaks from a journal with nothing else in it.
 
     Such a journal is what a run leaves that was killed right after measuring them.
     """
 
     def options(name: str = "journal.jsonl") -> list[str]:
-        journal = tmp_path / name
-        header = read_journal(smoke_run.journal)[0]
-        journal.write_text(json.dumps(header) + "\n", encoding="utf-8")
+        journal = write_journal(tmp_path / name, read_journal(smoke_run.journal)[0])
         return [*RUN, f"--journal={journal}", "--resume"]
 
     return options
-
-
-@pytest.fixture(scope="session")
-def compare_program() -> Path:
-    program = PROJECT_ROOT / ".deps" / "benchmark" / "tools" / "compare.py"
-    if not program.is_file():
-        pytest.skip("Google Benchmark came without its sources, so compare.py is not here")
-    return program
 
 
 @pytest.fixture

@@ -1,16 +1,29 @@
-"""What the program says without measuring: --help, --list, --dry-run, --describe-device."""
+"""What the program says without measuring: --help, --list, --dry-run, --describe-device, and the
+variants that are listed, refused, named and proved."""
 
 import os
 import re
 import subprocess
 
 import pytest
-from cli_program import BASELINE, COMPONENTS, RUN, SMALL, TIMEOUT_S, Json, Program, read_json
+from cli_program import (
+    BASELINE,
+    COMPONENTS,
+    DIMENSIONS,
+    MIB,
+    POINT,
+    RUN,
+    SMALL,
+    TIMEOUT_S,
+    Program,
+    read_json,
+)
 
 SIZES = ["tiny", "small", "medium", "large", "very_large"]
 ALL_SIZES = f"--sizes={','.join(SIZES)}"
 FORWARD = ["--components=ffn", "--passes=forward", BASELINE]
-MIB = 1 << 20
+MODEL = [*DIMENSIONS, *POINT]
+STEP = [*MODEL, "--components=full_step"]
 
 
 def peak_memory(program: Program, *arguments: str) -> int:
@@ -22,50 +35,52 @@ def peak_memory(program: Program, *arguments: str) -> int:
     return usage.ru_maxrss * 1024
 
 
+def shown(program: Program, *arguments: str) -> str:
+    """Standard output of a run with nothing to complain of."""
+    completed = program.run(*arguments)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    return completed.stdout
+
+
 def test_help_shows_every_option_and_the_exit_status(program: Program) -> None:
-    shown = program.run("--help")
-    assert (shown.returncode, shown.stderr) == (0, "")
+    text = shown(program, "--help")
     options = (
         "device components passes variants sizes dtypes batch seq hidden-dim n-layers n-heads "
         "n-kv-heads intermediate-dim vocab-size problem-sizes threads seed verify memory-limit "
         "max-seconds-per-case cold-cache journal resume list dry-run benchmark_filter"
     )
-    missing = [name for name in options.split() if f"--{name}" not in shown.stdout]
-    assert missing == []
-    assert "Exit status: 0 " in shown.stdout
+    assert [name for name in options.split(" ") if f"--{name}" not in text] == []
+    assert "Exit status: 0 " in text
 
 
 def test_names_are_component_pass_variant_size_dtype_batch_seq(program: Program) -> None:
     names = program.names(*SMALL, "--components=attention,optimizer", "--dtypes=f32,amp_bf16")
+    passes = ("attention/forward", "attention/backward", "attention/forward_backward")
     assert names == [
         f"{part}/baseline/custom/{dtype}/batch:2/seq:8"
-        for component, passes in (
-            ("attention", ["forward", "backward", "forward_backward"]),
-            ("optimizer", ["update"]),
-        )
+        for parts in (passes, ("optimizer/update",))
         for dtype in ("f32", "amp_bf16")
-        for part in (f"{component}/{name}" for name in passes)
+        for part in parts
     ]
 
 
-def test_every_component_and_peak_is_listed(program: Program) -> None:
-    components = list(dict.fromkeys(name.split("/")[0] for name in program.names(*SMALL)))
+def test_every_component_and_peak_is_listed_as_by_google_benchmark(program: Program) -> None:
+    names = program.names(*SMALL)
+    assert shown(program, *SMALL, "--benchmark_list_tests").split() == names
+    components = list(dict.fromkeys(name.split("/")[0] for name in names))
     assert components[0] == "peak"
     assert [name for name in components if name in COMPONENTS] == COMPONENTS
-
-
-def test_google_benchmarks_own_listing_is_the_same(program: Program) -> None:
-    shown = program.run(*SMALL, "--benchmark_list_tests")
-    assert shown.returncode == 0
-    assert shown.stdout.split() == program.names(*SMALL)
+    assert program.names(*SMALL, "--seed=7") == names
+    # the step's own GEMMs, where the peaks have a shape
+    gemms = program.names("--components=peak", "--sizes=tiny", "--dtypes=f32", "--batch=2")
+    assert {"peak/gemm/f32/256x1000x256", "peak/gemm/f32/8x256x128x32"} <= set(gemms)
+    assert program.names("--components=peak", "--dtypes=f32") == ["peak/gemm/f32", "peak/bandwidth"]
 
 
 def test_lists_are_single_comma_or_range(program: Program) -> None:
     names = program.names(*FORWARD, "--batch=1,3", "--seq=4:16:*2")
-    points = [re.search(r"batch:(\d+)/seq:(\d+)$", name) for name in names]
-    assert [point.groups() for point in points if point] == [
-        (batch, seq) for batch in ("1", "3") for seq in ("4", "8", "16")
-    ]
+    points = [re.findall(r"\d+", name.split("f32/")[1]) for name in names]
+    assert points == [[batch, seq] for batch in ("1", "3") for seq in ("4", "8", "16")]
     names = program.names(*FORWARD, "--seq=128:512:+128")
     assert [name.split("seq:")[1] for name in names] == ["128", "256", "384", "512"]
 
@@ -77,94 +92,73 @@ def test_filter_keeps_and_drops_by_name(program: Program) -> None:
     assert kept
     dropped = program.names(*SMALL, "--benchmark_filter=-^(ffn|loss)/.*backward/")
     assert dropped == [name for name in names if name not in kept]
+    # it may end as Google Benchmark's names do
+    one = program.names(*SMALL, "--benchmark_filter=^rotary/forward/.*/seq:8/manual_time$")
+    assert one == ["rotary/forward/baseline/custom/f32/batch:2/seq:8"]
 
 
-def test_filter_may_end_as_google_benchmarks_names_do(program: Program) -> None:
-    kept = program.names(*SMALL, "--benchmark_filter=^rotary/forward/.*/seq:8/manual_time$")
-    assert kept == ["rotary/forward/baseline/custom/f32/batch:2/seq:8"]
-
-
-def test_seed_changes_no_name(program: Program) -> None:
-    assert program.names(*SMALL, "--seed=7") == program.names(*SMALL)
-
-
-def test_each_size_has_its_own_batch_and_sequence(program: Program) -> None:
-    names = program.names("--components=full_step", BASELINE, ALL_SIZES)
-    assert [name.split("f32/")[1] for name in names] == [
+def test_each_size_has_its_own_batch_and_sequence_and_the_workshops_parameters(
+    program: Program,
+) -> None:
+    choice = ["--components=full_step", BASELINE, ALL_SIZES]
+    points = [name.split("f32/")[1] for name in program.names(*choice)]
+    assert points == [
         "batch:8/seq:128",
         "batch:8/seq:256",
         "batch:16/seq:512",
         "batch:8/seq:1024",
         "batch:4/seq:2048",
     ]
+    text = shown(program, *choice, "--dry-run", "--device=cpu")
+    rows = [line.split() for line in text.splitlines() if "/baseline/" in line]
+    parameters = [int(row[1]) for row in rows]
+    assert parameters == [2_873_600, 20_890_112, 167_224_320, 1_300_203_520, 10_691_284_992]
 
 
 @pytest.mark.parametrize("components", ["full_step", "attention,ffn,loss,model"])
 def test_dry_run_shows_costs_and_why_very_large_does_not_fit(
     program: Program, components: str
 ) -> None:
-    choice = [
-        f"--components={components}",
-        BASELINE,
-        ALL_SIZES,
-        "--memory-limit=24GiB",
-        "--device=cpu",
-    ]
-    shown = program.run(*choice, "--dry-run")
-    assert (shown.returncode, shown.stderr) == (0, "")
-    lines = shown.stdout.splitlines()
+    choice = [f"--components={components}", BASELINE, ALL_SIZES, "--memory-limit=24GiB"]
+    lines = shown(program, *choice, "--device=cpu", "--dry-run").splitlines()
     for column in ("case", "parameters", "FLOPs", "bytes", "peak memory", "fits"):
         assert column in lines[0]
     names = program.names(*choice)
-    rows = [line for line in lines if "/baseline/" in line]
-    assert [row.split()[0] for row in rows] == names
+    rows = {line.split()[0]: line for line in lines if "/baseline/" in line}
+    assert list(rows) == names
     assert f"{len(names)} cases" in lines[-1]
-    step = [row for row in rows if row.startswith(("full_step/", "model/backward"))]
+    step = [row for row in rows.values() if row.startswith(("full_step/", "model/backward"))]
     fits = {size: row for row in step for size in SIZES if f"/{size}/" in row}
     assert fits["tiny"].rstrip().endswith("yes")
     assert re.search(r"no: predicted peak memory \d+\.\d+ GiB exceeds ", fits["very_large"])
 
 
-def test_dry_run_shows_the_workshops_parameter_counts(program: Program) -> None:
-    shown = program.run("--components=full_step", BASELINE, ALL_SIZES, "--dry-run", "--device=cpu")
-    rows = [line.split() for line in shown.stdout.splitlines() if "/baseline/" in line]
-    assert [int(row[1]) for row in rows] == [
-        2_873_600,
-        20_890_112,
-        167_224_320,
-        1_300_203_520,
-        10_691_284_992,
-    ]
-
-
 def test_dry_run_as_json_has_the_exact_figures(program: Program) -> None:
     choice = ["--components=full_step,ffn", BASELINE, ALL_SIZES, "--memory-limit=8GiB"]
-    shown = program.run(*choice, "--dry-run", "--benchmark_format=json", "--device=cpu")
-    assert (shown.returncode, shown.stderr) == (0, "")
-    document = read_json(shown.stdout)
-    described = program.run("--device=cpu", "--describe-device")
-    assert document["device"] == read_json(described.stdout)["device"]
+    as_json = [*choice, "--dry-run", "--benchmark_format=json", "--device=cpu"]
+    document = read_json(shown(program, *as_json))
+    device = read_json(shown(program, "--device=cpu", "--describe-device"))["device"]
+    assert document["device"] == device
+    assert device["backend"] == "cpu"
+    assert device["memory_bytes"] > 0
+    assert device["name"]
     assert re.fullmatch(r"[0-9a-f]{40}|unknown", document["git_commit"])
     assert document["memory_budget_bytes"] == 8 * 2**30
     assert document["memory_budget_source"] == "--memory-limit"
     cases = {case["name"]: case for case in document["cases"]}
     assert list(cases) == program.names(*choice)
+    expected = {
+        "parameters": 2_873_600,
+        "model_flops": 17_678_991_360,
+        "fits": True,
+        "reason": "",
+    }
     step = cases["full_step/train/baseline/tiny/f32/batch:8/seq:128"]
-    assert step["parameters"] == 2_873_600
-    assert step["model_flops"] == 17_678_991_360
-    assert step["fits"] is True
-    assert step["reason"] == ""
+    assert {key: step[key] for key in expected} == expected
     large = cases["full_step/train/baseline/very_large/f32/batch:4/seq:2048"]
     assert large["predicted_memory_bytes"] > 8 * 2**30
     assert large["fits"] is False
     assert "exceeds 8.00 GiB" in large["reason"]
-
-
-def test_products_of_the_step_are_listed_where_peaks_alone_have_a_shape(program: Program) -> None:
-    names = program.names("--components=peak", "--sizes=tiny", "--dtypes=f32", "--batch=2")
-    assert "peak/gemm/f32/256x1000x256" in names
-    assert "peak/gemm/f32/8x256x128x32" in names
-    assert program.names("--components=peak", "--dtypes=f32") == ["peak/gemm/f32", "peak/bandwidth"]
 
 
 def test_dry_run_allocates_nothing(program: Program) -> None:
@@ -174,17 +168,61 @@ def test_dry_run_allocates_nothing(program: Program) -> None:
     assert dry_run < listing + 32 * MIB
 
 
-def test_device_is_described_as_json(program: Program) -> None:
-    shown = program.run("--device=cpu", "--describe-device")
-    assert (shown.returncode, shown.stderr) == (0, "")
-    device: Json = read_json(shown.stdout)["device"]
-    assert device["backend"] == "cpu"
-    assert device["memory_bytes"] > 0
-    assert device["name"]
-
-
 def test_closed_output_does_not_hang(program: Program) -> None:
     process = program.start(*SMALL, *RUN, "--list", stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.close()
     process.wait(timeout=TIMEOUT_S)
+
+
+def test_baseline_and_optimized_are_the_default(program: Program) -> None:
+    names = [name.split("/") for name in program.cases(*MODEL)]
+    assert {name[2] for name in names} == {"baseline", "optimized"}
+    optimized = {name[0] for name in names if name[2] == "optimized"}
+    assert optimized >= set(COMPONENTS) - {"embedding"}
+    assert "embedding" not in optimized  # a look-up has nothing to optimise
+
+
+def test_a_switch_makes_cases_of_the_components_that_contain_it(program: Program) -> None:
+    names = program.cases(*MODEL, "--variants=fused_rotary", "--passes=forward")
+    assert [name.split("/")[0] for name in names] == ["rotary", "attention", "block", "model"]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("--components=rms_norm --variants=qkv", "qkv changes nothing in rms_norm"),
+        ("--components=full_step --variants=graph", "graph: only a GPU"),
+        ("--components=full_step --variants=wide_gemm", "wide_gemm: f32 is not narrower"),
+        (
+            "--components=full_step --variants=onednn --dtypes=bf16",
+            "onednn: changes float32 GEMMs",
+        ),
+    ],
+)
+def test_what_component_device_or_type_lack_is_skipped_with_the_reason(
+    program: Program, options: str, reason: str
+) -> None:
+    completed = program.run(*MODEL, *RUN, "--verify=only", *options.split())
+    assert completed.returncode == 0
+    assert f"skipped: {reason}" in completed.stdout
+
+
+def test_order_and_repetition_of_switches_do_not_matter(program: Program) -> None:
+    names = program.names(*STEP, "--variants=fused_norm+qkv,qkv+fused_norm,qkv+qkv")
+    assert [name.split("/")[2] for name in names] == ["qkv+fused_norm", "qkv"]
+    spelled = "--variants=fused_adamw+sdpa+fused_swiglu+gate_up+qkv"
+    assert [name.split("/")[2] for name in program.names(*STEP, spelled)] == ["fused"]
+
+
+def test_every_variant_is_proved(program: Program) -> None:
+    variants = (
+        "qkv,gate_up,fused_swiglu,sdpa,fused_attention,fused_norm,fused_rotary,fused_loss,"
+        "foreach_adamw,fused_adamw,checkpoint,layout,fused,optimized,"
+        "qkv+gate_up+fused_attention+fused_norm+checkpoint+fused_loss"
+    )
+    choice = [*STEP, *RUN, "--dtypes=f32,bf16,amp_bf16,amp_f16", f"--variants={variants}"]
+    proof = program.run(*choice, "--verify=only")
+    assert proof.returncode == 0, proof.stdout
+    verdicts = [line.split()[-1] for line in proof.stdout.splitlines()]
+    assert verdicts == ["proved"] * (4 * 15)

@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 from cli_program import (
+    DIMENSIONS,
+    MIB,
+    POINT,
     RUN,
     SMALL,
     SMALL_MODEL,
@@ -23,13 +26,12 @@ from cli_program import (
     Json,
     Program,
     entries_by_case,
-    message_of,
     read_json,
     wait_until,
 )
 
-MIB = 1 << 20
 FFN = "ffn/forward_backward/baseline/custom/f32/batch:2/seq:8"
+FFN_ALONE = [*SMALL, "--components=ffn"]
 FIXED_COUNTERS = ["peak_memory_MiB", "allocations", "operators", "model_flops", "hardware_flops"]
 
 
@@ -46,14 +48,21 @@ class Client:
         assert line.endswith("\n"), "the program ended"
         return read_json(line)
 
-    def say(self, line: str) -> Json:
+    def send(self, line: str) -> None:
         assert self.process.stdin
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
+
+    def say(self, line: str) -> Json:
+        self.send(line)
         return self.read()
 
     def ask(self, action: str, case: str, **more: object) -> Json:
         return self.say(json.dumps({"do": action, "case": case, **more}))
+
+    def seconds(self, case: str, seconds: float) -> list[float]:
+        """Of the iterations timed in that long."""
+        return self.ask("time", case, seconds=seconds)["seconds"]
 
     def end(self) -> int:
         """Closes the program's input and returns its exit status."""
@@ -71,16 +80,8 @@ def serve(program: Program) -> Iterator[Serve]:
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, **keywords: Any) -> Client:  # noqa: ANN401
-        path = keywords.pop("path", program.path)
-        process = subprocess.Popen(
-            [str(path), "--serve", *RUN, *arguments],
-            env=os.environ | program.environment | keywords.pop("environment", {}),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=keywords.pop("stderr", subprocess.PIPE),
-            text=True,
-            **keywords,
-        )
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        process = program.start("--serve", *RUN, *arguments, text=True, **{**pipes, **keywords})
         started.append(process)
         return Client(process)
 
@@ -110,11 +111,10 @@ def test_first_line_names_the_plan_and_the_circumstances(program: Program, serve
     assert client.greeting["turns"] == 1
     assert client.greeting["cases"] == program.names(*choice, *RUN)
     context = client.greeting["context"]
-    assert context["threads"] == 1
-    assert context["seed"] == 7
-    assert context["verify"] == "on request"
+    found = [context[key] for key in ("threads", "seed", "verify")]
+    assert found == [1, 7, "on request"]
     assert {"schema_version", "git_commit", "device", "torch_version", "settings"} <= set(context)
-    assert "peaks" not in context
+    assert not {"peaks", "slowed"} & set(context)
     assert client.end() == 0
 
 
@@ -130,59 +130,47 @@ def test_every_component_is_proved_metered_and_timed(serve: Serve, smoke_run: Fi
         assert opened["max_rel_error"] == pytest.approx(entry["max_rel_error"])
         for counter in FIXED_COUNTERS:
             assert opened["counters"][counter] == entry[counter], (name, counter)
-        seconds = client.ask("time", name, seconds=0.001)["seconds"]
+        seconds = client.seconds(name, 0.001)
         assert seconds and all(0 < value < 1 for value in seconds)
         assert client.ask("close", name) == {"closed": name}
     assert client.end() == 0
 
 
 def test_a_slowed_case_has_its_own_counters_and_a_longer_time(serve: Serve) -> None:
-    usual, slow = serve(*SMALL), serve(*SMALL, "--slow=^ffn/=9")
-    assert "slowed" not in usual.greeting["context"]
+    usual, slow = serve(*FFN_ALONE), serve(*FFN_ALONE, "--slow=^ffn/=9")
     assert slow.greeting["context"]["slowed"] == ["^ffn/=9"]
-    (name,) = [n for n in slow.greeting["cases"] if n.startswith("ffn/forward/")][:1]
-    fastest = []
-    for client in (usual, slow):
-        opened = client.ask("open", name, meter=True)
-        fastest.append((min(client.ask("time", name, seconds=0.05)["seconds"]), opened["counters"]))
-    assert fastest[1][1] == fastest[0][1]
-    assert fastest[1][0] > 4 * fastest[0][0]
+    opened = [client.ask("open", FFN, meter=True)["counters"] for client in (usual, slow)]
+    assert opened[0] == opened[1]
+    fastest = [min(client.seconds(FFN, 0.05)) for client in (usual, slow)]
+    assert fastest[1] > 4 * fastest[0]
     assert [client.end() for client in (usual, slow)] == [0, 0]
 
 
-def test_cases_stay_open_side_by_side(serve: Serve) -> None:
-    client = serve(*SMALL, "--components=rms_norm,ffn")
+def test_cases_and_programs_are_open_side_by_side(serve: Serve) -> None:
+    client, other = serve(*SMALL, "--components=rms_norm,ffn"), serve(*FFN_ALONE)
     names = client.greeting["cases"]
     for name in names:
         assert set(client.ask("open", name)) == {"opened", "seconds"}
+    assert other.ask("open", FFN)["opened"] == FFN
     for _ in range(2):
+        assert other.seconds(FFN, 0.002)
         for name in names:
             # a busy machine may take the processor away for all of a slice, but not of every one
-            slices = (client.ask("time", name, seconds=0.005)["seconds"] for _ in range(50))
-            assert any(len(seconds) > 1 for seconds in slices)
-    assert client.end() == 0
-
-
-def test_two_programs_take_turns(serve: Serve) -> None:
-    sides = [serve(*SMALL, "--components=ffn") for _ in range(2)]
-    for side in sides:
-        assert side.ask("open", FFN)["opened"] == FFN
-    for side in sides * 3:
-        assert side.ask("time", FFN, seconds=0.002)["seconds"]
-    assert [side.end() for side in sides] == [0, 0]
+            assert any(len(client.seconds(name, 0.005)) > 1 for _ in range(50))
+    assert [client.end(), other.end()] == [0, 0]
 
 
 def test_what_is_no_request_is_an_error_and_the_program_goes_on(serve: Serve) -> None:
-    client = serve(*SMALL, "--components=ffn")
-    time = {"do": "time", "case": FFN}
+    client = serve(*FFN_ALONE)
+    ask = {"do": "time", "case": FFN}
     bad = {
         "\xff\x00": "a request is one JSON object on one line",
         "{" * 100_000: "a request is one JSON object on one line",
         json.dumps({"do": "stop", "case": FFN}): '"do" "stop": must be open, time or close',
         json.dumps({"do": "open", "case": "ffn"}): "must be one of the cases that the first line",
-        json.dumps({**time, "seconds": 0.1}): "must be opened first",
-        json.dumps({**time, "seconds": -0.1}): '"seconds" -0.1: must be a number from 0 to 10',
-        json.dumps({**time, "seconds": 1e9}): "must be a number from 0 to 10",
+        json.dumps({**ask, "seconds": 0.1}): "must be opened first",
+        json.dumps({**ask, "seconds": -0.1}): '"seconds" -0.1: must be a number from 0 to 10',
+        json.dumps({**ask, "seconds": 1e9}): "must be a number from 0 to 10",
         '{"do": "time", "case": "ffn", "seconds": NaN}': "one JSON object on one line",
     }
     for line, message in bad.items():
@@ -191,11 +179,12 @@ def test_what_is_no_request_is_an_error_and_the_program_goes_on(serve: Serve) ->
         assert message in answer["error"]
     assert client.ask("open", FFN)["opened"] == FFN
     assert "is open; close it first" in client.ask("open", FFN)["error"]
-    assert client.ask("time", FFN, seconds=0)["seconds"]
+    assert client.seconds(FFN, 0)
     assert client.end() == 0
 
 
-def test_memory_refused_by_the_limit_or_the_system_ends_the_case_only(serve: Serve) -> None:
+def test_a_case_that_cannot_be_opened_leaves_the_others(serve: Serve) -> None:
+    """Memory that the limit or the system refuses, and a variant that the component lacks."""
     choice = [*SMALL_MODEL, "--components=ffn", "--passes=forward", "--batch=2,20000", "--seq=32"]
     small, large = (f"ffn/forward/baseline/custom/f32/batch:{batch}/seq:32" for batch in (2, 20000))
     client = serve(*choice, "--memory-limit=400MiB")
@@ -205,30 +194,21 @@ def test_memory_refused_by_the_limit_or_the_system_ends_the_case_only(serve: Ser
     assert client.ask("open", small)["opened"] == small
     with limited_address_space(client.process, 300 * MIB):
         assert client.ask("open", large)["failed"].startswith("out of memory")
-    assert client.ask("time", small, seconds=0)["seconds"]
+    assert client.seconds(small, 0)
     assert client.ask("open", large)["opened"] == large
     assert client.end() == 0
-
-
-def test_variant_that_a_component_lacks_is_skipped(serve: Serve) -> None:
-    size = [option for option in SMALL if not option.startswith("--variants")]
-    client = serve(*size, "--components=rms_norm", "--variants=qkv", "--passes=forward")
+    lacking = ["--components=rms_norm", "--variants=qkv", "--passes=forward"]
+    client = serve(*DIMENSIONS, *POINT, *lacking)
     (name,) = client.greeting["cases"]
     assert "qkv" in client.ask("open", name)["skipped"]
-    assert client.end() == 0
 
 
 def test_only_answers_are_on_standard_output(serve: Serve, tmp_path: Path) -> None:
     """What libraries print goes to standard error: here oneDNN's account of its primitives."""
     said = tmp_path / "stderr.txt"  # more than fits into a pipe
     with said.open("w") as stderr:
-        client = serve(
-            *SMALL,
-            "--components=ffn",
-            "--dtypes=bf16",
-            environment={"ONEDNN_VERBOSE": "1"},
-            stderr=stderr,
-        )
+        verbose = {"environment": {"ONEDNN_VERBOSE": "1"}, "stderr": stderr}
+        client = serve(*FFN_ALONE, "--dtypes=bf16", **verbose)
     for name in client.greeting["cases"]:
         assert client.ask("open", name)["opened"] == name
     stdout, _ = client.process.communicate(timeout=TIMEOUT_S)
@@ -238,46 +218,29 @@ def test_only_answers_are_on_standard_output(serve: Serve, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_ends_a_waiting_program(serve: Serve, signal_number: signal.Signals) -> None:
-    client = serve(*SMALL, "--components=ffn")
+    client = serve(*FFN_ALONE)
     client.process.send_signal(signal_number)
     assert client.process.wait(TIMEOUT_S) == 130
     assert client.process.stdout and client.process.stdout.read() == ""
 
 
-def test_signal_in_a_turn_waits_for_its_answer(serve: Serve) -> None:
-    client = serve(*SMALL, "--components=ffn")
+def test_signal_while_it_times_waits_for_the_answer(serve: Serve) -> None:
+    client = serve(*FFN_ALONE)
     client.ask("open", FFN)
-    assert client.process.stdin
-    request = json.dumps({"do": "time", "case": FFN, "seconds": 0.5}) + "\n"
+    request = json.dumps({"do": "time", "case": FFN, "seconds": 0.5})
     before, began = bytes_read(client.process), time.monotonic()
-    client.process.stdin.write(request)
-    client.process.stdin.flush()
-    wait_until(lambda: bytes_read(client.process) >= before + len(request))
+    client.send(request)
+    wait_until(lambda: bytes_read(client.process) > before + len(request))
     client.process.send_signal(signal.SIGINT)
     assert client.read()["seconds"]
-    # the whole turn, and not what was left when the signal came
+    # all of it, and not what was left when the signal came
     assert time.monotonic() - began >= 0.5
     assert client.process.wait(TIMEOUT_S) == 130
 
 
 def test_client_that_goes_away_ends_the_program(serve: Serve) -> None:
-    client = serve(*SMALL, "--components=ffn")
-    assert client.process.stdin and client.process.stdout
+    client = serve(*FFN_ALONE)
+    assert client.process.stdout
     client.process.stdout.close()
-    client.process.stdin.write(json.dumps({"do": "close", "case": FFN}) + "\n")
-    client.process.stdin.flush()
+    client.send(json.dumps({"do": "close", "case": FFN}))
     assert client.process.wait(TIMEOUT_S) == 0
-
-
-@pytest.mark.parametrize(
-    "option",
-    ["--benchmark_out=a.json", "--journal=a", "--list", "--dry-run", "--verify=only"],
-)
-def test_options_that_do_not_go_with_turns(program: Program, option: str) -> None:
-    message = message_of(program.run(*SMALL, *RUN, "--serve", option))
-    assert f"{option.replace('=only', ' only').split('=')[0]}: not with --serve" in message
-
-
-def test_peaks_are_not_measured_in_turns(program: Program) -> None:
-    message = message_of(program.run(*RUN, "--serve", "--components=peak"))
-    assert "--serve: needs a case; the peaks are not served" in message
