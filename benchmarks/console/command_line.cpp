@@ -6,22 +6,73 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
+#include <memory>
+#include <numeric>
+#include <string_view>
+#include <utility>
 
 namespace tinyllama::console {
+namespace {
+
+// How many letters have to be put in, left out or replaced (Levenshtein's distance).
+size_t letters_between(std::string_view one, std::string_view other) {
+  std::vector<size_t> row(other.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 0; i < one.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < other.size(); ++j) {
+      const size_t replaced = diagonal + (one[i] == other[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+// The name that somebody who wrote this is likely to have meant; empty where none is close.
+std::string closest(const std::string& written, const std::vector<std::string>& names) {
+  const auto found = std::ranges::min_element(
+      names, {}, [&](const std::string& name) { return letters_between(written, name); });
+  return found != names.end() && letters_between(written, *found) <= 2 ? *found : "";
+}
+
+// Help of at most 100 columns.
+struct WrappedHelp : CLI::Formatter {
+  std::string make_option_desc(const CLI::Option* option) const override {
+    const size_t width = 100 - get_column_width();
+    std::string text;
+    size_t line = 0;
+    for (const std::string& word :
+         CLI::detail::split(CLI::Formatter::make_option_desc(option), ' ')) {
+      const bool fits = line + 1 + word.size() <= width;
+      text += text.empty() ? "" : fits ? " " : "\n";
+      line = (fits && !text.empty() ? line + 1 : 0) + word.size();
+      text += word;
+    }
+    return text;
+  }
+};
+
+}  // namespace
 
 bool parse_command_line(CLI::App& app, std::vector<std::string> arguments,
                         const std::string& also_known) {
+  app.formatter(std::make_shared<WrappedHelp>());
   std::reverse(arguments.begin(), arguments.end());  // CLI11 reads a vector from its end
   try {
     app.parse(arguments);
   } catch (const CLI::CallForHelp&) {
     std::cout << app.help();
     return false;
-  } catch (const CLI::ExtrasError& error) {
+  } catch (const CLI::ExtrasError&) {
     std::vector<std::string> names;
     for (const CLI::Option* option : app.get_options()) names.push_back(option->get_name());
+    const std::string unknown = app.remaining().front();
+    const std::string known = closest(unknown.substr(0, unknown.find('=')), names);
     throw std::invalid_argument(
-        fmt::format("{}; known options: {}{}", error.what(), fmt::join(names, ", "), also_known));
+        known.empty() ? fmt::format("'{}': is no option; known options: {}{}", unknown,
+                                    fmt::join(names, ", "), also_known)
+                      : fmt::format("'{}': is no option; did you mean {}?", unknown, known));
   } catch (const CLI::ParseError& error) {
     throw std::invalid_argument(error.what());
   }

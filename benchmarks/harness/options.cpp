@@ -20,18 +20,15 @@ namespace {
 
 constexpr const char* kDescription =
     "Measures the components of a LLaMA training step.\n\n"
-    "With no axis option (components, passes, variants, sizes, dtypes, batch, seq) the default "
-    "grid runs. As soon as one is\n"
-    "given, the others take: all components, all passes, baseline and optimized, tiny, f32, and "
-    "each "
-    "size's own batch and sequence.\n"
+    "With no axis option (components, passes, variants, sizes, dtypes, batch, seq) the default\n"
+    "grid runs. As soon as one is given, the others take: all components, all passes, baseline\n"
+    "and optimized, tiny, f32, and each size's own batch and sequence.\n"
     "--weights counts as --sizes custom.\n"
     "Numbers are lists: 8 or 4,8,16 or 64:512:*2 or 128:1024:+128.";
 constexpr const char* kFooter =
-    "Every --benchmark_* flag of Google Benchmark is understood as well: --benchmark_filter=REGEX "
-    "acts on the case names,\n"
-    "--benchmark_out=FILE writes JSON, --benchmark_repetitions, --benchmark_min_time, ...\n\n"
-    "Exit status: 0 all measured, or skipped with a reason; 1 some case failed; 2 bad options or "
+    "Every --benchmark_* flag of Google Benchmark is understood as well: --benchmark_filter=REGEX\n"
+    "acts on the case names, --benchmark_out=FILE writes JSON, --benchmark_repetitions, ...\n\n"
+    "Exit status: 0 all measured, or skipped with a reason; 1 some case failed; 2 bad options or\n"
     "files; 130 interrupted.";
 
 // Runs `parse` on each name; its error gets the option's name in front.
@@ -215,13 +212,17 @@ bool take_benchmark_flag(const std::string& argument, Options& options) {
     need_value();
     options.out_file = value;
   } else if (name == "--benchmark_out_format") {
+    need_value();
     if (value != "json") {
       throw std::invalid_argument(fmt::format(
           "{} '{}': must be json; csv drops counters that the first case lacks", name, value));
     }
   } else if (name == "--benchmark_format") {
+    need_value();
     if (value != "console" && value != "json") {
-      throw std::invalid_argument(fmt::format("{} '{}': must be console or json", name, value));
+      throw std::invalid_argument(fmt::format(
+          "{} '{}': must be console or json; csv drops counters that the first case lacks", name,
+          value));
     }
     options.format = value;
   } else if (name == "--benchmark_list_tests") {

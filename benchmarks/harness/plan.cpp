@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <ranges>
 #include <regex>
 #include <set>
 #include <stdexcept>
@@ -195,6 +196,24 @@ class NameFilter {
   std::regex regex_;
 };
 
+std::string why_none(const Options& options, const std::vector<Component>& components,
+                     const std::vector<Case>& by_the_axes) {
+  if (!by_the_axes.empty())
+    return fmt::format("{} by the axes, none after --benchmark_filter '{}'", by_the_axes.size(),
+                       options.filter);
+  std::vector<std::string> passes;
+  for (const Component& component : components) {
+    const auto& chosen = options.axes.components;
+    if (!chosen.empty() && std::ranges::count(chosen, component.name) == 0) continue;
+    passes.push_back(fmt::format("{} has {}", component.name,
+                                 fmt::join(component.passes | std::views::transform([](Pass pass) {
+                                             return to_string(pass);
+                                           }),
+                                           ", ")));
+  }
+  return fmt::format("none by the axes; of --passes, {}", fmt::join(passes, "; "));
+}
+
 void add_unique(std::vector<std::string>& names, const std::string& name) {
   if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
 }
@@ -248,11 +267,8 @@ Plan make_plan(const Options& options, const std::vector<Component>& components,
   for (const PeakCase& peak : plan.peak_cases) {
     if (!peak.type.empty()) add_unique(plan.gemm_types, peak.type);
   }
-  if (plan.cases.empty() && plan.peak_cases.empty()) {
-    throw std::invalid_argument(
-        fmt::format("no case is left to run: {} by the axes, none after --benchmark_filter '{}'",
-                    all.size(), options.filter));
-  }
+  if (plan.cases.empty() && plan.peak_cases.empty())
+    throw std::invalid_argument("no case is left to run: " + why_none(options, components, all));
   return plan;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "benchmarks/console/option_grammar.hpp"
@@ -49,7 +50,7 @@ constexpr Counter kCounters[] = {{"speedup", "speedup", "", "{:.2f}", true},
                                  {"MFU_causal_percent", "causal MFU", "%", "{:.1f}"},
                                  {"peak_percent", "peak", "%", "{:.1f}", true, true},
                                  {"roof_percent", "roof", "%", "{:.1f}", true, true},
-                                 {"GB_per_second", "", "GB/s", "{:.2f}"},
+                                 {"GB_per_second", "min", "GB/s", "{:.2f}"},
                                  {"flop_per_byte", "", "FLOP/B", "{:.1f}"},
                                  {"peak_memory_MiB", "memory", "MiB", "{:.1f}", true, true},
                                  {"predicted_memory_MiB", "predicted", "MiB", "{:.1f}"},
@@ -108,12 +109,22 @@ Column column_of(const Counter& counter) {
           counter.title("{}")};
 }
 
+// What an ideal implementation would wait for: as the roofline has it, the larger of the least
+// times for its FLOPs and for its bytes.
+std::string bound(const MeasuredCase& row) {
+  const double roof = row.entry.value("roof_percent", 0.0);
+  if (roof == 0) return "-";
+  return row.entry.value("peak_percent", 0.0) < roof ? "bandwidth" : "compute";
+}
+
 // What varies is a column; what all rows share is said once, axes in the heading, the rest beneath.
+// Figures that an earlier column has row by row are said to be the same.
 std::string table(const std::string& name, const Rows& rows, const std::vector<Column>& columns) {
   std::vector<std::string> heading;
   std::vector<std::string> beneath;
   std::vector<std::string> header;
   std::vector<std::vector<std::string>> cells(rows.size());
+  std::map<std::vector<std::string>, std::string> figures;
   for (const Column& column : columns) {
     std::vector<std::string> texts;
     for (const MeasuredCase* row : rows) texts.push_back(column.text(*row));
@@ -125,7 +136,10 @@ std::string table(const std::string& name, const Rows& rows, const std::vector<C
       heading.push_back(said);
     } else if (is_shared && rows.size() > 1 && !said.empty()) {
       beneath.push_back(said);
+    } else if (const auto same = figures.find(texts); same != figures.end() && !is_shared) {
+      beneath.push_back(fmt::format("{} as {}", column.title, same->second));
     } else {
+      if (!column.is_axis && !column.shared.empty()) figures.emplace(texts, column.title);
       header.push_back(column.title);
       for (size_t i = 0; i < rows.size(); ++i) cells[i].push_back(texts[i]);
     }
@@ -133,7 +147,31 @@ std::string table(const std::string& name, const Rows& rows, const std::vector<C
   std::string text = fmt::format("{}  ({})\n", name, fmt::join(heading, ", "));
   text += console::format_table(header, cells);
   if (!beneath.empty()) text += fmt::format("in all rows: {}\n", fmt::join(beneath, ", "));
-  return text + "\n";
+  return text;
+}
+
+// Which switches the names of sets stand for in these rows, of those that the component contains;
+// with the types where they differ.
+std::string sets_lines(const Rows& rows) {
+  std::map<std::pair<std::string, std::string>, std::set<std::string>> types;
+  std::set<std::string> all_types;
+  for (const MeasuredCase* row : rows) {
+    const Case& one = *row->test_case;
+    const Variant& variant = one.workload.variant;
+    if (variant.name() == variant.switch_names()) continue;
+    std::vector<Switch> contained;
+    for (const Switch option : variant.switches())
+      if (Variant({option}).changes(one.component->parts)) contained.push_back(option);
+    const std::string type(to_string(one.workload.dtype));
+    types[{variant.name(), Variant(contained).switch_names()}].insert(type);
+    all_types.insert(type);
+  }
+  std::string text;
+  for (const auto& [set, of_types] : types)
+    text += fmt::format(
+        "{}{} = {}\n", set.first,
+        of_types == all_types ? "" : fmt::format(" in {}", fmt::join(of_types, ", ")), set.second);
+  return text;
 }
 
 // `more`: counters beside those that are shown anyway.
@@ -151,6 +189,8 @@ std::string component_tables(const Rows& rows, const std::vector<std::string>& m
   for (const Counter& counter : kCounters) {
     if (counter.is_shown || is_asked_for(kAll) || is_asked_for(counter.key))
       columns.push_back(column_of(counter));
+    if (std::string_view(counter.key) == "roof_percent")
+      columns.push_back({"bound", bound, "bound {}"});
   }
   std::vector<std::string> order;
   std::map<std::string, Rows> of_component;
@@ -160,7 +200,10 @@ std::string component_tables(const Rows& rows, const std::vector<std::string>& m
     found.push_back(row);
   }
   std::string text;
-  for (const std::string& name : order) text += table(name, of_component[name], columns);
+  for (const std::string& name : order) {
+    const Rows& found = of_component[name];
+    text += table(name, found, columns) + sets_lines(found) + "\n";
+  }
   return text;
 }
 
@@ -207,7 +250,8 @@ std::string side_by_side(const Rows& rows) {
           [&counter](const MeasuredCase& row) { return counter.text(row); });
     }
   }
-  return table("components", lines, columns);
+  columns.push_back({"bound", bound, "bound {}"});
+  return table("components", lines, columns) + "\n";
 }
 
 // The default grid has hundreds of rows: of them the full step, and at each size's own batch and
@@ -377,6 +421,8 @@ std::string result_tables(const Options& options, const std::vector<Case>& cases
     text += fmt::format("! repetitions differ by more than {:.0f} % (+-, standard deviation)\n\n",
                         100 * kNoisy);
   }
+  if (text.find("bound") != std::string::npos)
+    text += "bound: what an ideal implementation would wait for, by FLOPs and least traffic\n\n";
   const std::string sums = sum_of_parts_lines(measured, step, measure);
   text += sums.empty() ? "" : sums + "\n";
   text += rows.empty() ? "" : measured_peaks_line(document.context);

@@ -142,7 +142,7 @@ TEST_F(DigestTest, HasTheStepAndTheComponentsWhereTheGridBegins) {
                   "--------  -------  -------  ------\n"
                   "baseline  8.00 ms     1.00    20.0\n"
                   "qkv       4.00 ms     2.00    40.0\n"
-                  "in all rows: repetitions 1\n");
+                  "in all rows: repetitions 1, bound bandwidth\n");
   EXPECT_CONTAINS(found,
                   "components  (size custom, batch 2, seq 4, dtype f32, pass forward)\n"
                   "component  baseline      qkv  speedup  baseline roof %  roof %\n"
@@ -199,8 +199,31 @@ TEST_F(TablesTest, CountersThatARowLacksAreDashes) {
   add(a_case(0, Pass::forward, 2), 1, {{"MFU_percent", 1.0}});
   add(a_case(0, Pass::forward, 4), 1, {{"roof_percent", 3.0}});
   EXPECT_CONTAINS(text(), "MFU %  roof %");
-  EXPECT_CONTAINS(text(), "  1.0       -\n");
-  EXPECT_CONTAINS(text(), "    -     3.0\n");
+  EXPECT_CONTAINS(text(), "  1.0       -          -\n");
+  EXPECT_CONTAINS(text(), "    -     3.0  bandwidth\n");
+}
+
+TEST_F(TablesTest, BoundIsTheLargerOfTheTwoLeastTimes) {
+  add(a_case(0, Pass::forward, 2), 1, {{"peak_percent", 30.0}, {"roof_percent", 30.0}});
+  add(a_case(0, Pass::forward, 4), 1, {{"peak_percent", 20.0}, {"roof_percent", 30.5}});
+  EXPECT_CONTAINS(text(), "30.0    30.0    compute\n");
+  EXPECT_CONTAINS(text(), "20.0    30.5  bandwidth\n");
+  EXPECT_CONTAINS(text(), "bound: what an ideal implementation would wait for");
+}
+
+TEST_F(TablesTest, AColumnThatRepeatsAnotherIsSaidToBeTheSame) {
+  add(a_case(0, Pass::forward, 2), 1, {{"peak_percent", 30.0}, {"roof_percent", 30.0}});
+  add(a_case(0, Pass::forward, 4), 1, {{"peak_percent", 20.0}, {"roof_percent", 20.0}});
+  EXPECT_CONTAINS(text(), "time  peak %\n");
+  EXPECT_CONTAINS(text(), "in all rows: repetitions 1, roof % as peak %, bound compute\n");
+}
+
+TEST_F(TablesTest, NamesOfSetsAreSaidWithTheSwitchesThatTheComponentContains) {
+  Case one = a_case(0, Pass::forward, 2);
+  components.front().parts = Part::attention;
+  one.workload.variant = Variant::parse("qkv+fused_adamw").named_optimized();
+  add(one, 1);
+  EXPECT_CONTAINS(text(), "\noptimized = qkv\n");
 }
 
 TEST_F(TablesTest, TheMedianRepetitionIsTheMeasurement) {

@@ -2,6 +2,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -65,6 +66,11 @@ double mebibytes(double bytes) {
   return bytes / kMebibyte;
 }
 
+// `12.3`; what frees as much as it allocates is 0.0, and not -0.0.
+std::string mebibytes_text(double bytes) {
+  return fmt::format("{:.1f}", std::round(mebibytes(bytes) * 10) / 10 + 0.0);
+}
+
 std::string titled(const std::string& title) {
   return fmt::format("{}{}\n{}", kRule, title, kRule);
 }
@@ -77,10 +83,6 @@ std::string with_commas(int64_t value) {
 
 std::string seconds_text(const Json& seconds) {
   return seconds.is_null() ? "unknown" : fmt::format("{:.4f} seconds", seconds.get<double>());
-}
-
-std::string percent_text(const Json& percent) {
-  return percent.is_null() ? "unknown" : fmt::format("{:+.1f} %", percent.get<double>());
 }
 
 std::string performance_summary_text(const Json& document) {
@@ -110,14 +112,19 @@ std::string performance_summary_text(const Json& document) {
     separator = ", ";
   }
   text += "\n";
-  if (!s.at("operator_profiling_overhead_percent").is_null() ||
-      !s.at("memory_profiling_overhead_percent").is_null()) {
-    text += fmt::format("Profiling overhead: operators {}, memory {} of a step\n",
-                        percent_text(s.at("operator_profiling_overhead_percent")),
-                        percent_text(s.at("memory_profiling_overhead_percent")));
+  std::vector<std::string> overheads;
+  for (const char* profiler : {"operator", "memory"}) {
+    const Json& percent = s.at(fmt::format("{}_profiling_overhead_percent", profiler));
+    if (!percent.is_null())
+      overheads.push_back(
+          fmt::format("{} profiler {:+.1f} % of a step", profiler, percent.get<double>()));
   }
+  if (!overheads.empty()) text += fmt::format("Overhead: {}\n", fmt::join(overheads, ", "));
   for (const auto& [name, reading] : document.at("device_sampling").at("readings").items()) {
-    text += fmt::format("Device {}: minimum {:.1f}, mean {:.1f}, maximum {:.1f}\n", name,
+    // clock_MHz, power_watts, ...
+    const size_t unit = name.rfind('_');
+    text += fmt::format("Device {} ({}): minimum {:.1f}, mean {:.1f}, maximum {:.1f}\n",
+                        name.substr(0, unit), name.substr(unit + 1),
                         reading.at("minimum").get<double>(), reading.at("mean").get<double>(),
                         reading.at("maximum").get<double>());
   }
@@ -167,13 +174,21 @@ std::string operator_summary_text(const Json& operators) {
                      milliseconds("cpu_self_seconds"), milliseconds("cpu_total_seconds"),
                      milliseconds("device_self_seconds"),
                      fmt::format("{:.1f}", row.at("share_percent").get<double>()),
-                     fmt::format("{:.1f}", mebibytes(row.at("self_memory_bytes").get<double>()))});
+                     mebibytes_text(row.at("self_memory_bytes").get<double>())});
   }
-  return fmt::format("Top Operations by own time ({}), {} steps:\n{}", gpu ? "GPU" : "CPU",
+  std::string hint;
+  if (const Json& table = operators.at("table");
+      !table.empty() && !table.front().contains("input_shapes"))
+    hint = fmt::format(
+        "{} takes {:.1f} %: --profile-operators tells its calls apart by their shapes\n",
+        table.front().at("name").get<std::string>(),
+        table.front().at("share_percent").get<double>());
+  return fmt::format("Top Operations by own time ({}), {} steps:\n{}{}", gpu ? "GPU" : "CPU",
                      operators.at("steps").get<int64_t>(),
                      console::format_table({"Operation", "Calls", "CPU ms", "CPU total ms",
                                             "GPU ms", "Share %", "Memory MB"},
-                                           cells));
+                                           cells),
+                     hint);
 }
 
 std::string flops_summary_text(const Json& flops) {
@@ -361,10 +376,10 @@ std::string banner(const TrainOptions& options, const instruments::Device& devic
   const auto bytes = static_cast<double>(parameters * storage_bytes(options.dtype));
   text += fmt::format("Model Configuration:\n  Total Parameters: {}\n  Model Size: {:.1f} MB\n\n",
                       with_commas(parameters), mebibytes(bytes));
-  text += fmt::format("Using device: {}\n{}: {} ({}), {:.1f} GB\n",
-                      instruments::to_string(device.backend()), device.is_gpu() ? "GPU" : "CPU",
-                      description.name, description.architecture,
-                      static_cast<double>(description.memory_bytes) * 1e-9);
+  text += fmt::format(
+      "Using device: {}\n{}: {} ({}), {:.1f} GB; MB and GB are 2^20 and 2^30 bytes\n",
+      instruments::to_string(device.backend()), device.is_gpu() ? "GPU" : "CPU", description.name,
+      description.architecture, mebibytes(static_cast<double>(description.memory_bytes)) / 1024);
   const auto line = [&](const char* what, const StepRange& steps) {
     if (!steps.empty())
       text += fmt::format("{} enabled: Steps {}-{}\n", what, steps.first, steps.last);

@@ -102,7 +102,7 @@ TEST(TrainOptionsTest, BadValuesAreNamedWithTheRule) {
       {{"--weights=/nonexistent", "--size=tiny"}, "must be left out with --weights"},
       {{"--num-steps=1", "--enable-pytorch-profiler", "--profile-memory"}, "raise --num-steps"},
       {{"--use-amp", "--dtype=bf16"}, "--use-amp with --dtype bf16"},
-      {{"--batchsize=3"}, "known options: "}};
+      {{"--batchsize=3"}, "did you mean --batch-size?"}};
   for (const auto& [arguments, expected] : cases) {
     const std::string message = refusal(arguments);
     EXPECT_TRUE(contains(message, expected)) << arguments.front() << " said: " << message;

@@ -245,8 +245,8 @@ def test_summary_lines_are_those_of_the_file(profiled_run: FinishedRun) -> None:
         f"Avg time per forward: {means['average_forward_seconds']:.4f} seconds",
         f"Avg time per backward: {means['average_backward_seconds']:.4f} seconds",
         f"Avg time per optimizer: {means['average_optimizer_seconds']:.4f} seconds",
-        f"Profiling overhead: operators {means['operator_profiling_overhead_percent']:+.1f} %, "
-        f"memory {means['memory_profiling_overhead_percent']:+.1f} % of a step",
+        f"Overhead: operator profiler {means['operator_profiling_overhead_percent']:+.1f} % of a "
+        f"step, memory profiler {means['memory_profiling_overhead_percent']:+.1f} % of a step",
     ]
     assert [line for line in lines if line not in text.splitlines()] == []
 
