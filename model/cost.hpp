@@ -1,6 +1,6 @@
 // Exact parameters, FLOPs and bytes of every component: pure functions that allocate nothing.
 //
-// Conventions (see README, "How to read the counters"): a multiply-add is 2 FLOPs; projections at
+// Conventions (docs/counters.md): a multiply-add is 2 FLOPs; projections at
 // their true grouped-query width; scores in full (S^2); backward = 2 x forward; the LM
 // head over all S positions, the loss over S - 1.
 #pragma once

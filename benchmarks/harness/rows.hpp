@@ -1,5 +1,5 @@
 // From samples to rows: Google Benchmark's JSON objects of a case with our counters (time x cost
-// formulas x peaks; the README says what each means), and the file that they make up.
+// formulas x peaks; docs/counters.md says what each means), and the file that they make up.
 #pragma once
 
 #include <cstdint>
