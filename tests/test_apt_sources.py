@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools.apt_sources import (
+from apt_sources import (
     Source,
     parse_deb822,
     parse_one_line,

@@ -1,12 +1,13 @@
 """How scripts/bench runs the suite and keeps its results; a stub stands for tiny_llama_bench."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tinyllama_tools.device_slug import device_slug
+from device_slug import device_slug
 
 if TYPE_CHECKING:
     import subprocess
@@ -132,3 +133,15 @@ def test_arguments_that_only_explain(
 ) -> None:
     result = checkout.run(f"source scripts/lib/results.sh; only_explains {arguments}")
     assert (result.returncode == 0) == explains
+
+
+@pytest.mark.usefixtures("bench_program")
+def test_quick_is_the_step_and_its_parts(project_root: Path) -> None:
+    command = ["bash", str(project_root / "scripts/bench"), "--quick", "--list"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    names = [name.split("/") for name in done.stdout.split() if not name.startswith("peak/")]
+    parts = {"embedding", "rms_norm", "attention", "ffn", "block", "loss", "optimizer"}
+    assert {name[0] for name in names} == {*parts, "full_step"}
+    assert {name[4] for name in names} == {"f32", "bf16"}
+    assert len(names) == 2 * (2 * 8 - 1)

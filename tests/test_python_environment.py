@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tinyllama_tools import find_torch
+import find_torch
 
 if TYPE_CHECKING:
     from conftest import ScriptCheckout
@@ -149,7 +149,7 @@ def test_tools_are_installed_once(checkout: "ScriptCheckout") -> None:
 PARTS = """
 find_own_torch() { return OWN_TORCH; }
 set_up_packages() { :; }
-set_up_google_benchmark() { :; }
+set_up_library_sources() { :; }
 set_up_torch() { echo torch; }
 set_up_tools() { echo "$1"; }
 set_up_build() { echo build "${@:3}"; }

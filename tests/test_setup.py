@@ -193,12 +193,66 @@ def test_our_own_warning_of_a_configure_is_shown(checkout: "ScriptCheckout") -> 
     assert result.stderr.splitlines()[2:] == ["   of ours"]
 
 
-def test_git_and_apt_absent_leaves_google_benchmark_to_cmake(checkout: "ScriptCheckout") -> None:
+def test_without_apt_the_sources_are_left_to_cmake(checkout: "ScriptCheckout") -> None:
     checkout.stub("apt-get", "echo 'no network'; exit 100")
     checkout.stub("apt-cache", "exit 100")
-    result = checkout.run("set_up_google_benchmark")
+    result = checkout.run("set_up_library_sources libfmt-dev")
     assert result.returncode == 0
-    assert "left to CMake" in result.stderr
+    assert "downloads the rest from github.com: benchmark fmt" in result.stderr
+
+
+def test_libraries_that_cannot_be_installed_are_taken_as_sources(
+    checkout: "ScriptCheckout",
+) -> None:
+    packages = "libfmt-dev header:no/fmt.h source\nlibgtest-dev header:no/g.h source\n"
+    (checkout.root / "scripts/lib/packages.txt").write_text(packages)
+    checkout.stub("id", "echo 1000")
+    code = 'set_up_packages libgtest-dev; sources_lacking "${libraries_not_installed[@]}"'
+    result = checkout.run(code)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == ["benchmark benchmark 1.9.1", "fmt fmtlib 10.1.1"]
+    checkout.stub("id", "echo 0")
+    checkout.stub("apt-get", f'echo "$@" >> "{checkout.root}/calls"')
+    result = checkout.run(code)
+    assert result.stdout.splitlines() == ["benchmark benchmark 1.9.1"]
+    assert (checkout.root / "calls").read_text().splitlines()[-1].endswith(" libfmt-dev")
+
+
+def test_builds_with_every_library_as_source(project_root: Path, tmp_path: Path) -> None:
+    """Without a network, and though all of them may be installed."""
+    names = ("benchmark", "fmt", "nlohmann_json", "cli11", "googletest")
+    sources = [project_root / ".deps" / "sources" / name for name in names]
+    lacking = [path.name for path in sources if not (path / "CMakeLists.txt").is_file()]
+    if lacking:
+        pytest.skip(f"no sources here of {', '.join(lacking)}: the set-up found none to download")
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.24)\nproject(trial LANGUAGES CXX)\n"
+        "set(CMAKE_CXX_STANDARD 20)\nset(TINY_LLAMA_BUILD_TESTS ON)\nenable_testing()\n"
+        f'set(PROJECT_SOURCE_DIR "{project_root}")\n'
+        f'include("{project_root}/cmake/find_dependencies.cmake")\n'
+        "add_executable(trial trial.cpp)\n"
+        "target_link_libraries(trial fmt::fmt-header-only nlohmann_json::nlohmann_json\n"
+        "  CLI11::CLI11 benchmark::benchmark GTest::gtest_main)\n"
+    )
+    (tmp_path / "trial.cpp").write_text(
+        "#include <benchmark/benchmark.h>\n#include <fmt/format.h>\n#include <gtest/gtest.h>\n"
+        "#include <CLI/CLI.hpp>\n#include <nlohmann/json.hpp>\n"
+        "TEST(Trial, HasAll) {\n  CLI::App app;\n"
+        '  EXPECT_EQ(fmt::format("{}", nlohmann::json(3).dump()), "3");\n'
+        "  EXPECT_FALSE(benchmark::GetBenchmarkVersion().empty());\n}\n"
+    )
+    never = "-DFETCHCONTENT_TRY_FIND_PACKAGE_MODE=NEVER"
+    offline = "-DFETCHCONTENT_FULLY_DISCONNECTED=ON"
+    configure = ["cmake", "-G", "Ninja", "-S", str(tmp_path), "-B", str(tmp_path / "b"), never]
+    for command in (
+        [*configure, offline, "-DCMAKE_BUILD_TYPE=Release"],
+        ["cmake", "--build", str(tmp_path / "b"), "--target", "trial"],
+        [str(tmp_path / "b" / "trial")],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    cache = (tmp_path / "b" / "CMakeCache.txt").read_text()
+    assert cache.count("FETCHCONTENT_SOURCE_DIR_") >= len(names)
 
 
 def test_help_needs_no_set_up(project_root: Path) -> None:

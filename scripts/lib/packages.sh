@@ -47,7 +47,7 @@ is_met() { # <check>
   esac
 }
 
-# missing_packages <list file> <required|optional> [package to leave out]...: one package a line
+# missing_packages <list file> <required|source|optional> [package to leave out]...: one package a line
 missing_packages() {
   local list="$1" wanted_need="$2" package check need
   shift 2
@@ -90,11 +90,19 @@ say_how_to_install() { # <package>...
   : "$need"
 }
 
+# Libraries that set_up_packages found missing and did not install: for set_up_library_sources.
+libraries_not_installed=()
+
 # set_up_packages [package that this run does not need]...
 set_up_packages() {
   local missing=() wanted=()
   mapfile -t missing < <(missing_packages "$package_list" required "$@")
   mapfile -t wanted < <(missing_packages "$package_list" optional "$@")
+  mapfile -t libraries_not_installed < <(missing_packages "$package_list" source "$@")
+  if can_install_packages; then
+    missing+=("${libraries_not_installed[@]}")
+    libraries_not_installed=()
+  fi
   if [[ ${#missing[@]} -gt 0 ]]; then
     if ! can_install_packages; then
       say "error: these packages are missing, and this user cannot install packages here: ${missing[*]}"

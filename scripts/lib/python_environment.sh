@@ -13,7 +13,7 @@ torch_kind=""
 find_torch_of() {
   local line status=0
   [[ -n "$1" ]] && command -v "$1" >/dev/null || return 1
-  line="$("$1" "$scripts_folder/tinyllama_tools/find_torch.py" 2>/dev/null)" || status=$?
+  line="$("$1" "$scripts_folder/lib/find_torch.py" 2>/dev/null)" || status=$?
   if [[ $status -eq 3 ]]; then
     say "   Not used: torch ${line%% *} of $(command -v "$1"): only 2.9 or newer, complete with its CMake files, will do."
   fi

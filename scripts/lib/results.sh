@@ -45,7 +45,7 @@ device_slug() { # <program> <argument>...
   shift
   if device="$(given_value --device "$@")"; then options=(--device "$device"); fi
   description="$("$program" --describe-device "${options[@]}")" || return
-  python3 "$scripts_folder/tinyllama_tools/device_slug.py" <<<"$description"
+  python3 "$scripts_folder/lib/device_slug.py" <<<"$description"
 }
 
 # The newest run that did not come to its end, for --resume. It keeps its marker through Ctrl-C, kill -9 and a lost machine.

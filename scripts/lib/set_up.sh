@@ -8,8 +8,8 @@ source "$library_folder/common.sh"
 source "$library_folder/packages.sh"
 # shellcheck source=scripts/lib/python_environment.sh
 source "$library_folder/python_environment.sh"
-# shellcheck source=scripts/lib/google_benchmark.sh
-source "$library_folder/google_benchmark.sh"
+# shellcheck source=scripts/lib/library_sources.sh
+source "$library_folder/library_sources.sh"
 # shellcheck source=scripts/lib/build.sh
 source "$library_folder/build.sh"
 
@@ -43,7 +43,7 @@ set_up_torch_trial() { # <folder>; sets trial_folder
   lock_set_up
   trial_folder="$project_root/build-torch-$(sed -n 's/^set(PACKAGE_VERSION "\(.*\)")/\1/p' "$torch_cmake_folder/TorchConfigVersion.cmake")"
   set_up_packages python3-venv libamdhip64-dev libtcmalloc-minimal4 python3-dev chromium openmpi-bin
-  set_up_google_benchmark
+  set_up_library_sources "${libraries_not_installed[@]}"
   set_up_configured release "$trial_folder" TINY_LLAMA_WITH_HIP=OFF TINY_LLAMA_WITH_CUDA=OFF
   require_step "build $(basename "$trial_folder")" "build_$(basename "$trial_folder")" build "$trial_folder" model/all tests/fuzzing/all tiny_llama_bench
   unlock_set_up
@@ -78,7 +78,9 @@ set_up() {
   fi
   if [[ -n "$needs_oracle" ]]; then set_up_tools requirements-oracle.txt "the oracle of the proofs" oracle; fi
   if [[ "$purpose" != golden ]]; then
-    set_up_google_benchmark
+    # a test builds with every library as source
+    if [[ "$purpose" == test ]]; then mapfile -t libraries_not_installed < <(packages_as_sources); fi
+    set_up_library_sources "${libraries_not_installed[@]}"
     # whoever measures need not wait for the tests to be compiled
     if [[ "$purpose" != test && "$purpose" != prove ]]; then targets=(programs); fi
     set_up_build "$(choose_preset)" "$project_root/build" "${targets[@]}"

@@ -172,7 +172,7 @@ def test_the_sum_is_missing_where_a_part_is(
 
 def compare(base: Path, new: Path) -> str:
     """What Google Benchmark's own tool says of two files."""
-    tool = PROJECT_ROOT / ".deps" / "benchmark" / "tools" / "compare.py"
+    tool = PROJECT_ROOT / ".deps" / "sources" / "benchmark" / "tools" / "compare.py"
     if not tool.is_file():
         pytest.skip("Google Benchmark came without its sources, so compare.py is not here")
     completed = subprocess.run(
