@@ -42,6 +42,7 @@ from tinyllama_tools.report.sources import source_of
 from tinyllama_tools.report.summary import cost_sentence
 
 ORDER = [
+    "cases",
     "environment",
     "roofline",
     "speed_of_light",
@@ -127,8 +128,8 @@ def test_a_training_run_alone_names_what_is_missing(tmp_path: Path) -> None:
     made = document(tmp_path, [write_training(tmp_path / "run")])
     missing = {one["id"]: one["missing"] for one in made["sections"] if one["missing"]}
     assert set(missing) == {
-        *("environment", "roofline", "speed_of_light", "time", "scaling", "frontier"),
-        *("predictions", "data_parallel", "ablation", "comparison"),
+        *("cases", "environment", "roofline", "speed_of_light", "time", "scaling"),
+        *("frontier", "predictions", "data_parallel", "ablation", "comparison"),
     }
     assert all("scripts/" in reason for reason in missing.values())
     assert len(made["summary"]) == 5
@@ -393,3 +394,19 @@ def test_logarithmic_axes_have_steps_that_leave_room(values: list[float], steps:
     assert found["yaxis"].get("dtick") == steps
     assert found["xaxis"] == given["xaxis"] and found["xaxis"]["tickvals"] == [8, 16]
     assert "dtick" not in given["yaxis"]
+
+
+def test_every_case_is_in_the_first_table(inputs: ReportInputs, built: Document) -> None:
+    (table,) = section(built, "cases").tables
+    main = inputs.main
+    assert main is not None
+    rows = {row[0]: row for row in table.rows}
+    assert set(rows) == set(main.cases)
+    for name, case in main.cases.items():
+        _, time, low, high, _, mfu, roof, bound = rows[name]
+        assert time == pytest.approx(1e3 * case.median_seconds)
+        assert (low, high) == (1e3 * min(case.seconds), 1e3 * max(case.seconds))
+        assert mfu == case.counters.get("MFU_percent")
+        if roof is not None and case.counters["hardware_flops"]:
+            peak = case.counters["peak_percent"]
+            assert bound == ("compute" if peak == pytest.approx(roof) else "bandwidth"), name

@@ -197,9 +197,16 @@ def _suite_case(name: str, entries: Sequence[Json], path: Path) -> StoredCase:
         iterations = repetitions[0].get("iterations")
         count = iterations if type(iterations) is int else 0
     counters, varying = _counters(repetitions, path)
-    seconds = statistics.median(_seconds(entry, path) for entry in repetitions)
-    above_peak = str(repetitions[0].get("above_peak", ""))
-    return StoredCase(seconds, count, counters, varying, label=label, above_peak=above_peak)
+    times = [_seconds(entry, path) for entry in repetitions]
+    return StoredCase(
+        statistics.median(times),
+        count,
+        counters,
+        varying,
+        label=label,
+        above_peak=str(repetitions[0].get("above_peak", "")),
+        extremes=(min(times), max(times)) if len(times) > 1 else None,
+    )
 
 
 def _peak_rate(entry: Json) -> float:
@@ -374,7 +381,8 @@ class MeasuredCase:
     """`seconds` of an iteration: one a file, the median over its repetitions. `counters`: medians
     over the files. `label`: what `optimized` stands for, and remarks. `rounds`: which file each of
     the `seconds` is from, the first of the set is 1. `above_peak`: why some file has it without
-    shares of peaks."""
+    shares of peaks. `extremes`: the shortest and the longest repetition of all files; None of a
+    single one."""
 
     name: CaseName
     seconds: tuple[float, ...]
@@ -382,6 +390,7 @@ class MeasuredCase:
     label: str = ""
     rounds: tuple[int, ...] = ()
     above_peak: str = ""
+    extremes: tuple[float, float] | None = None
 
     @cached_property
     def median_seconds(self) -> float:
@@ -453,6 +462,7 @@ def _measured_case(name: CaseName, rows: Mapping[int, StoredCase]) -> MeasuredCa
     if not seconds:
         return LeftOut(str(name), next(iter(rows.values())).skipped, is_failure=False)
     measured = [rows[number] for number in seconds]
+    ends = [end for row in measured for end in row.extremes or (row.seconds or 0.0,)]
     return MeasuredCase(
         name,
         tuple(seconds.values()),
@@ -460,6 +470,7 @@ def _measured_case(name: CaseName, rows: Mapping[int, StoredCase]) -> MeasuredCa
         measured[-1].label,
         tuple(seconds),
         next((row.above_peak for row in measured if row.above_peak), ""),
+        (min(ends), max(ends)) if len(ends) > 1 else None,
     )
 
 

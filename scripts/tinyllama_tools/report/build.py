@@ -14,6 +14,7 @@ from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.data.nameless import without_places
 from tinyllama_tools.report.sections import (
     ablation,
+    cases,
     comparison,
     data_parallel,
     environment,
@@ -35,6 +36,7 @@ Builder = Callable[[ReportInputs], Section]
 BUILDERS: Sequence[tuple[str, str, Builder]] = tuple(
     (module.ID, module.TITLE, module.build)
     for module in (
+        cases,
         environment,
         roofline,
         speed_of_light,

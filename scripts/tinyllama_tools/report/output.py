@@ -601,9 +601,8 @@ def markdown_of(document: Document) -> str:
         lines += _section(section)
     missing = [section for section in document.sections if section.missing]
     if missing:
-        lines += ["## Missing", ""]
-        lines += [f"- {section.title}: {plain(section.missing)}" for section in missing]
-        lines.append("")
+        titles = ", ".join(section.title for section in missing)
+        lines += [f"Not measured: {titles}. The page says what each would take.", ""]
     lines += _left_out(document)
     return "\n".join([*lines, f"Made by `scripts/report`, {document.generated}.", ""])
 
