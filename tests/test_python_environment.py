@@ -1,5 +1,6 @@
 """Which libtorch is taken, and a .venv that an interruption left half-made. No network."""
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -217,16 +218,30 @@ def test_comparing_does_not_wait_for_a_build(checkout: "ScriptCheckout") -> None
     assert checkout.run(f"{waits}; set_up tools").stdout == ""
 
 
+PINNED = re.compile(r"^([\w.-]+)==([\w.+!]+)(?: *; *([^\\\n]*?))?(?: \\)?$", re.MULTILINE)
+
+
 def test_a_package_has_one_version(project_root: Path) -> None:
-    """In whatever order the requirements are installed, none undoes another's."""
-    versions: dict[str, set[str]] = {}
+    """Of each Python; in whatever order the requirements are installed, none undoes another's."""
+    versions: dict[tuple[str, str], set[str]] = {}
     for path in project_root.glob("requirements*.txt"):
-        for line in path.read_text().splitlines():
-            name, _, version = line.partition("#")[0].strip().partition("==")
-            if name:
-                versions.setdefault(name.lower(), set()).add(version)
-    assert versions["numpy"]
-    assert {name for name, found in versions.items() if len(found) != 1 or "" in found} == set()
+        for name, version, python in PINNED.findall(path.read_text()):
+            older = "older" if "< '3.11'" in python or '< "3.11"' in python else ""
+            versions.setdefault((name.lower(), older), set()).add(version)
+    assert len(versions["numpy", ""]) == len(versions["numpy", "older"]) == 1
+    assert {name: found for name, found in versions.items() if len(found) != 1} == {}
+
+
+def test_requirements_are_complete_and_pinned_by_their_content(project_root: Path) -> None:
+    """All but those of libtorch, whose build the index in use decides."""
+    for source in project_root.glob("requirements-*.in"):
+        text = source.with_suffix(".txt").read_text()
+        pinned = {name.lower() for name, _, _ in PINNED.findall(text)}
+        wanted = re.findall(r"^([\w.-]+)==", source.read_text(), re.MULTILINE)
+        assert wanted
+        assert {name.lower() for name in wanted} <= pinned
+        blocks = re.split(r"^(?=[\w.-]+==)", text, flags=re.MULTILINE)[1:]
+        assert all("--hash=sha256:" in block for block in blocks)
 
 
 def test_oracle_runs_in_the_python_that_has_it(checkout: "ScriptCheckout") -> None:

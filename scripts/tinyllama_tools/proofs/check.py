@@ -60,7 +60,7 @@ def worst_difference_of_files(expected: Path, found: Path) -> Difference:
     return worst_difference(load_file(expected), load_file(found))
 
 
-REQUIREMENTS = PROJECT / "requirements-oracle.txt"
+REQUIREMENTS = PROJECT / "requirements-oracle.in"
 
 
 def pinned_version(package: str, requirements: Path = REQUIREMENTS) -> str:
@@ -79,5 +79,5 @@ def other_transformers() -> str | None:
         return None
     return (
         f"transformers {transformers.__version__} is not the pinned {pinned}: "
-        f"python3 -m pip install -r {REQUIREMENTS.name}"
+        "python3 -m pip install -r requirements-oracle.txt"
     )

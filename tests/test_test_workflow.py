@@ -1,0 +1,61 @@
+""".github/workflows/test.yml: well formed, cautious, and its commands do what .ci/run does."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+
+@pytest.fixture
+def job(project_root: Path) -> dict:
+    path = project_root / ".github/workflows/test.yml"
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert workflow["permissions"] == {"contents": "read"}
+    # YAML 1.1 reads the key `on` as true
+    assert set(workflow[True]) == {"push", "pull_request", "schedule"}
+    (found,) = workflow["jobs"].values()
+    return found
+
+
+def test_its_steps_are_shell_and_actions_of_stated_versions(job: dict) -> None:
+    for step in job["steps"]:
+        if "uses" in step:
+            assert re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"])
+        else:
+            subprocess.run(["bash", "-n", "-c", step["run"]], check=True)
+            # what an event says must not become a part of a command
+            assert "${{" not in step["run"]
+
+
+def test_systems_that_nobody_tried_fail_nothing(job: dict) -> None:
+    matrix = job["strategy"]["matrix"]
+    assert (matrix["system"], matrix["must_pass"]) == (["debian:12"], [True])
+    assert {one["must_pass"] for one in matrix["include"]} == {False}
+    assert job["continue-on-error"] == "${{ !matrix.must_pass }}"
+
+
+@pytest.mark.parametrize("options", ["", "--long"])
+def test_the_tests_are_those_of_ci_run(
+    job: dict, project_root: Path, tmp_path: Path, options: str
+) -> None:
+    (step,) = [one for one in job["steps"] if one.get("name") == "Test"]
+    assert options in step["env"]["TEST_OPTIONS"]
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / "scripts").mkdir()
+    run = tmp_path / ".ci/run"
+    run.write_bytes((project_root / ".ci/run").read_bytes())
+    run.chmod(0o755)
+    (tmp_path / "scripts/test").write_text('echo "$CI:$*"\n')
+    done = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", step["run"]],
+        cwd=tmp_path,
+        env=os.environ | {"TEST_OPTIONS": options},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == f"true:{options}"
+    assert not options or options in (project_root / "scripts/test").read_text()
