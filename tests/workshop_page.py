@@ -17,6 +17,8 @@ FOLDER_TABLE = ("folder in the text", "here", "written with")
 LINE_TABLE = ("in the text", "here", "with")
 FIGURE_TABLE = ("what", "in the text", "exact", "where")
 SIZE_TABLE = ("size", "in the text", "parameters")
+# commands of the documents that the page has nothing to say of
+AS_THEY_ARE = PROJECT_ROOT / "tests/workshop_typed.txt"
 # What a cell under `here` may say instead of a command.
 AS_IT_IS = ("as it is", "as they are")
 WITHOUT_COMMAND = ("none", "as on any machine")
@@ -76,8 +78,10 @@ def _of_row(row: tuple[str, ...]) -> list[str]:
 
 
 def commands() -> list[str]:
-    """Everything that a reader is told to type, once each, in the page's order."""
-    typed = [f"{PROGRAM} {' '.join(code(row[1]))}" for row in rows(OPTION_TABLE)]
+    """Everything that a reader of the workshop types: what the page leaves as it is, and what is
+    on the page, once each."""
+    typed = AS_THEY_ARE.read_text(encoding="utf-8").splitlines()
+    typed += [f"{PROGRAM} {' '.join(code(row[1]))}" for row in rows(OPTION_TABLE)]
     typed += [command for row in rows(COMMAND_TABLE) for command in _of_row(row)]
     return list(dict.fromkeys(command.removesuffix(" &") for command in typed))
 
