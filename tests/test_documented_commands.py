@@ -1,7 +1,7 @@
 """Every command of the README, CONTRIBUTING and docs/ is known to its program, options and all.
 
-tests/test_workshop_commands.py runs those of docs/workshop.md; tests/compare/test_compare_docs.py reads
-those of scripts/compare.
+tests/test_workshop_commands.py runs those of docs/workshop.md, and
+tests/compare/test_compare_docs.py reads those of scripts/compare.
 """
 
 import re
