@@ -23,7 +23,7 @@ from tinyllama_tools.core.app import Json
 from workshop_page import (
     FILE_TABLE,
     FOLDER_TABLE,
-    LINE_TABLE,
+    LINES,
     PROGRAM,
     code,
     commands,
@@ -84,9 +84,9 @@ def check_training(command: str, folder: Path, output: str) -> None:
         for key in keys:
             value = value_at(json.loads(found[0].read_text(encoding="utf-8")), key)
             assert value is not None, f"{found[0]}: {key}"
-    for text, here, flags in rows(LINE_TABLE):
-        if not flags or any(flag in words for flag in code(flags)):
-            for line in code(text if here == "the same" else here):
+    for lines, flags in LINES:
+        if not flags or any(flag in words for flag in flags):
+            for line in lines:
                 wanted = re.escape(line.replace("5-10", f"5-{last}")).replace("1/20", r"1/\d+")
                 assert re.search(wanted, output), line
 
