@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from device_slug import device_slug
+from earlier_bandwidth import warnings
 
 if TYPE_CHECKING:
-    import subprocess
-
     from conftest import ScriptCheckout
 
 PROGRAM = """
@@ -21,7 +20,7 @@ if [[ " $* " == *" --describe-device "* ]]; then
 fi
 echo "arguments: $*"
 for argument in "$@"; do
-  case "$argument" in --benchmark_out=*) echo '{}' > "${argument#*=}";; esac
+  case "$argument" in --benchmark_out=*) out="${argument#*=}"; echo '{}' > "$out";; esac
   if [[ "${previous:-}" == --journal ]]; then echo line >> "$argument"; fi
   previous="$argument"
 done
@@ -145,3 +144,39 @@ def test_quick_is_the_step_and_its_parts(project_root: Path) -> None:
     assert {name[0] for name in names} == {*parts, "full_step"}
     assert {name[4] for name in names} == {"f32", "bf16"}
     assert len(names) == 2 * (2 * 8 - 1)
+
+
+def write_bandwidth(path: Path, memory: float, cache: float) -> Path:
+    measured = {
+        "memory_bandwidth": {"bytes_per_second": memory},
+        "cache_bandwidth": {"bytes_per_second": cache},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"context": {"peaks": {"measured": measured}}}))
+    return path
+
+
+def test_a_bandwidth_unlike_earlier_ones_is_a_warning(tmp_path: Path) -> None:
+    earlier = [
+        write_bandwidth(tmp_path / str(i) / "results.json", memory, 200e9)
+        for i, memory in enumerate((57e9, 65e9, 61e9))
+    ]
+    (tmp_path / "broken.json").write_text("{}")
+    earlier += [tmp_path / "broken.json", tmp_path / "absent.json"]
+    alike = write_bandwidth(tmp_path / "alike.json", 70e9, 205e9)
+    assert list(warnings(alike, earlier)) == []
+    other = write_bandwidth(tmp_path / "other.json", 128e9, 160e9)
+    memory, cache = warnings(other, earlier)
+    assert "memory bandwidth 128.0 GB/s differs by +110 % from the median of 3 earlier" in memory
+    assert "cache bandwidth 160.0 GB/s differs by -20 %" in cache
+    assert list(warnings(other, [])) == []
+
+
+def test_the_script_warns_of_it(checkout: "ScriptCheckout") -> None:
+    old = checkout.root / "results/20260101T000000Z_some_cpu_9/results.json"
+    write_bandwidth(old, 50e9, 200e9)
+    now = checkout.root / "now.json"
+    write_bandwidth(now, 100e9, 200e9)
+    result = run_bench(checkout, "", f'cp "{now}" "$out"')
+    assert result.returncode == 0, result.stderr
+    assert "warning: memory bandwidth 100.0 GB/s differs by +100 %" in result.stderr

@@ -103,6 +103,9 @@ run_and_keep_results() {
   for file in "$folder"/*; do
     if [[ ! -s "$file" ]]; then rm -f "$file"; fi
   done
+  if [[ -f "$folder/results.json" && "${folder##*Z_}" != "$folder" ]]; then
+    python3 "$scripts_folder/lib/earlier_bandwidth.py" "$folder/results.json" "$results_folder"/*Z_"${folder##*Z_}"/results.json >&2 || true
+  fi
   # a bad option leaves nothing behind
   if rmdir "$folder" 2>/dev/null; then exit "$status"; fi
   say "Results are in $folder:"
