@@ -546,7 +546,7 @@ def test_a_component_has_one_look_in_every_figure(open_page: PageOpener, built: 
     drawn = opened.page.evaluate(
         """() => ["roofline_plot", "launch_bound"].map((id) => Object.fromEntries(
           document.querySelector(`.plot[data-plot="${id}"]`)._fullData
-            .filter((trace) => trace.mode === "markers" && trace.name !== "matrix products")
+            .filter((trace) => trace.mode === "markers" && trace.name !== "GEMMs")
             .map(({name, marker}) => [name, `${marker.color} ${marker.symbol[0] >= 100}`])))"""
     )
     roofline, launches = drawn

@@ -127,11 +127,11 @@ def test_products_against_everything_else_are_at_their_best(inputs: ReportInputs
     assert light.total.measured_seconds is not None
     shares = products_plot(inputs)["small, baseline, f32, 8 x 256"]
     assert list(shares) == [
-        "matrix products at their best",
+        "GEMMs at their best",
         "other work at the speed of light",
         "lost against it",
     ]
-    assert shares["matrix products at their best"] == pytest.approx(
+    assert shares["GEMMs at their best"] == pytest.approx(
         100 * light.products_seconds / light.total.measured_seconds
     )
     assert light.share_percent == pytest.approx(100 - shares["lost against it"])
@@ -151,7 +151,7 @@ def test_a_profile_of_the_step_shows_what_products_took(
     shares = products_plot(replace(inputs, trainings=(same,)))[label]
     measured = run.summary["operators"]["matrix_product_percent"]
     assert shares == {
-        "matrix products, profiled": pytest.approx(measured),
+        "GEMMs, profiled": pytest.approx(measured),
         "everything else, profiled": pytest.approx(100 - measured),
     }
 

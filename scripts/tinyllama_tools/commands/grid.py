@@ -448,7 +448,7 @@ def run_rounds(study: GridStudy, names: Sequence[str], progress: GridProgress) -
 
 
 def write_products(study: GridStudy, progress: GridProgress) -> None:
-    """products.json: what each matrix product of a step reaches; a row that is asked for twice is
+    """products.json: what each GEMM of a step reaches; a row that is asked for twice is
     there once. Raises what run_journaled does."""
     path = study.folder / PRODUCTS
     if path.is_file():
@@ -459,7 +459,7 @@ def write_products(study: GridStudy, progress: GridProgress) -> None:
     for which, options in study.plan.products().items():
         part = study.folder / f"{path.stem}_{which}.json"
         names = planned_names(study.program, options)
-        title = "matrix products"
+        title = "GEMMs"
         document, is_interrupted = run_journaled(study, options, part, names, title, progress)
         if is_interrupted:
             # its journal has what was measured

@@ -159,7 +159,7 @@ class GridPlan:
             f"{' x '.join([', '.join(self.sizes), *axes])} "
             f"({self.dtype}, {', '.join(self.variants)}),\n"
             f"in {self.rounds} rounds, the later ones as far as {self.minutes:g} minutes go, "
-            f"beside some minutes for matrix products{check}."
+            f"beside some minutes for GEMMs{check}."
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 
 HIGHEST = "highest"
-# float32 products by way of oneDNN; true float32 only where the processor has nothing less exact
+# float32 GEMMs by way of oneDNN; true float32 only where the processor has nothing less exact
 MEDIUM = "medium"
 FOR_LOOP = "for-loop"
 FUSED = "fused"

@@ -52,7 +52,7 @@ SETTLED = 0.97
 
 
 def float32_product_error(inner: int = 1024) -> float:
-    """Largest difference of float32 products from float64, over the largest element.
+    """Largest difference of float32 GEMMs from float64, over the largest element.
 
     Of a plain product and of a linear layer with its weight transposed, which may go different
     ways.

@@ -408,7 +408,7 @@ def circumstances(document: Json) -> dict[str, str]:
 
 def form_lines(forms: dict[str, Json]) -> list[str]:
     """The settings of each peer."""
-    header = ("peer", "attention", "torch.compile", "float32 products", "AdamW", "malloc")
+    header = ("peer", "attention", "torch.compile", "float32 GEMMs", "AdamW", "malloc")
     cells = []
     for name, form in forms.items():
         measured = form["measured"]

@@ -139,7 +139,7 @@ def operator_lines(merged: Json, top: int) -> list[str]:
         return ["Not measured: needs --enable-pytorch-profiler."]
     clock = "the kernels' time" if operators["device_time"] == "gpu" else "the operators' self time"
     rows = [
-        ("matrix products", percent(operators["matrix_product_percent"])),
+        ("GEMMs", percent(operators["matrix_product_percent"])),
         ("softmax", percent(operators["softmax_percent"])),
         ("linear projections a step", number(operators["linear_projections_per_step"], 0)),
         ("launch overhead", percent(operators["launch_overhead_percent"])),

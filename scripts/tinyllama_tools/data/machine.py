@@ -95,13 +95,13 @@ def is_rate(value: object) -> bool:
 
 
 def product_type(dtype: str) -> str:
-    """The type that matrix products of this dtype run in: `amp_bf16` -> `bf16`."""
+    """The type that GEMMs of this dtype run in: `amp_bf16` -> `bf16`."""
     return dtype.removeprefix(AUTOCAST)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """`peak_flops`: FLOP/s of matrix products by type; bandwidths in bytes/s, memory's None where
+    """`peak_flops`: FLOP/s of GEMMs by type; bandwidths in bytes/s, memory's None where
     all cases of the run fit into the cache; `cache_bytes`: of the last-level cache, 0 where the
     device does not tell."""
 
@@ -244,7 +244,7 @@ def _raised(
         if rate > limit:
             warnings.append(
                 f"{product.name}: {rate / TERA:.4g} TFLOP/s is above the datasheet's "
-                f"{limit / TERA:.4g}: it is no peak of {product.type_name} products"
+                f"{limit / TERA:.4g}: it is no peak of {product.type_name} GEMMs"
             )
         else:
             peaks[product.type_name] = {FLOPS: rate, "source": product.source or product.name}
@@ -280,7 +280,7 @@ def merged_peaks(
 
 @dataclass(frozen=True)
 class ProductPeaks:
-    """FLOP/s of matrix products of one type. `measured`: what peak_percent and the roofline are
+    """FLOP/s of GEMMs of one type. `measured`: what peak_percent and the roofline are
     of; `of_mfu`: what MFU is of, the datasheet's where it is known."""
 
     measured: float

@@ -109,7 +109,7 @@ ROADMAP = (
         "20-30 % slower, activations / 2-4",
     ),
     Roadmap("onednn", "float32 GEMMs through oneDNN (CPU)", "Library (not in the workshop)"),
-    Roadmap("wide_gemm", "narrow products in float32 (CPU)", "Library (not in the workshop)"),
+    Roadmap("wide_gemm", "narrow GEMMs in float32 (CPU)", "Library (not in the workshop)"),
     Roadmap(
         "graph",
         "the whole step captured and replayed (GPU)",

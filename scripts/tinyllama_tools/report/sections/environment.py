@@ -98,7 +98,7 @@ def _peak_rows(results: ResultSet) -> Iterator[list[Cell]]:
             known = (datasheet.get("flops_per_second") or {}).get(name)
         yield [
             results.title,
-            BANDWIDTHS.get(name, f"peak of {name} products"),
+            BANDWIDTHS.get(name, f"peak of {name} GEMMs"),
             value / GIGA if value else None,
             known / GIGA if known else None,
             unit,
@@ -163,7 +163,7 @@ def build(inputs: ReportInputs) -> Section:
         "Peaks",
         PEAKS,
         [row for results_set in inputs.sets for row in _peak_rows(results_set)],
-        "Measured in the same run: the best of large square products and the model's own shapes; "
+        "Measured in the same run: the best of large square GEMMs and the model's own shapes; "
         "a triad.",
         is_key=True,
     )

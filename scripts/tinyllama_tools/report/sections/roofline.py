@@ -49,8 +49,8 @@ BOUND_SYMBOLS = {"compute": 0, "bandwidth": 1, "latency": 5}
 # added to the number of a symbol
 OPEN = 100
 MEANINGS = (
-    "Circles are bound by products, squares by bandwidth, triangles by latency: there the start of"
-    " operators takes longer than products and traffic at their peaks."
+    "Circles are bound by GEMMs, squares by bandwidth, triangles by latency: there the start of"
+    " operators takes longer than GEMMs and traffic at their peaks."
 )
 
 
@@ -71,7 +71,7 @@ def _roofs(machine: Machine, first: float, last: float) -> list[Json]:
         xs = sorted({*spaced(first, last, ROOF_POINTS), *([ridge] if first < ridge < last else [])})
         ys = [min(peak, x * bandwidth) / GIGA for x in xs]
         dash = DASHES[number % len(DASHES)]
-        traces.append(line(f"{name} products, {level}", xs, ys, role=ROOF, dash=dash))
+        traces.append(line(f"{name} GEMMs, {level}", xs, ys, role=ROOF, dash=dash))
     highest = max(machine.peak_flops.values(), default=0.0)
     ridge = highest / machine.cache_bandwidth
     if machine.cache_bandwidth > bandwidth and first < ridge:
@@ -129,7 +129,7 @@ def roofline_figure(
     traces = _roofs(machine, first, last)
     traces += [_of_component(name, own, texts) for name, own in _by_component(points).items()]
     if products:
-        traces.append(_scatter("matrix products", products, texts, role=OTHER))
+        traces.append(_scatter("GEMMs", products, texts, role=OTHER))
     axes = layout(axis("intensity", "FLOP/byte", log=True), axis("rate", "GFLOP/s", log=True))
     return Figure("roofline_plot", "Roofline", traces, axes, MEANINGS)
 
@@ -178,7 +178,7 @@ def launch_figure(
     )
     note = (
         "In the shaded region, left of the ridge, starting an operator "
-        f"({seconds_text(launch.seconds)}) takes longer than its products at the peak."
+        f"({seconds_text(launch.seconds)}) takes longer than its GEMMs at the peak."
     )
     return Figure("launch_bound", title, traces, axes, note)
 
@@ -241,7 +241,7 @@ def _table(points: Sequence[RooflinePoint], results: ResultSet) -> Table:
 def _products_table(products: Sequence[RooflinePoint]) -> Table:
     columns = (text_column("product"), *POINT_COLUMNS[1:])
     note = "Each at its own shape: m x n x k, or so many at once x m x n x k."
-    return Table("product_points", "Matrix products", columns, _rows(products)[:ALL_ROWS], note)
+    return Table("product_points", "GEMMs", columns, _rows(products)[:ALL_ROWS], note)
 
 
 def bounds_text(points: Sequence[RooflinePoint]) -> str:
@@ -296,8 +296,5 @@ def build(inputs: ReportInputs) -> Section:
     if products:
         tables.append(_products_table(products))
     else:
-        text.append(
-            f"No matrix product was measured at its own shape; `{Kind.STUDY.command}` measures "
-            f"them."
-        )
+        text.append(f"No GEMM was measured at its own shape; `{Kind.STUDY.command}` measures them.")
     return Section(ID, TITLE, text, figures=figures, tables=tables, omissions=omissions)

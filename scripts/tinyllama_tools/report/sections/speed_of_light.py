@@ -27,9 +27,9 @@ from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.sources import Kind
 
 ID, TITLE = "speed_of_light", "Speed of light"
-MAKE = f"measure a step with its parts and its products: {Kind.STUDY.command}"
+MAKE = f"measure a step with its parts and its GEMMs: {Kind.STUDY.command}"
 MEANING = (
-    "The speed of light of a part is the longer of its matrix products, each at the best rate "
+    "The speed of light of a part is the longer of its GEMMs, each at the best rate "
     "measured at its own shape in any form (one by one, fused, in chunks), and its bytes at the "
     "bandwidth that they can see. Attention's scores and values count at the peak, without what the"
     " mask hides. It is the same for every variant. Lost is what was measured above it."

@@ -89,12 +89,12 @@ def _phases(found: Sequence[Waterfall]) -> Figure:
 
 
 def _products(lights: Sequence[SpeedOfLight], profiled: Mapping[CaseName, float]) -> Figure | None:
-    """`profiled`: measured percents of matrix products, by step."""
+    """`profiled`: measured percents of GEMMs, by step."""
     names = (
-        "matrix products at their best",
+        "GEMMs at their best",
         "other work at the speed of light",
         "lost against it",
-        "matrix products, profiled",
+        "GEMMs, profiled",
         "everything else, profiled",
     )
     bars: list[tuple[str, tuple[float | None, ...]]] = []
@@ -118,17 +118,17 @@ def _products(lights: Sequence[SpeedOfLight], profiled: Mapping[CaseName, float]
     if not traces:
         return None
     note = (
-        "Matrix products at the best rate measured at their own shapes, what the rest of the step "
-        "would take at its speed of light, and what is lost against both. The time that products "
+        "GEMMs at the best rate measured at their own shapes, what the rest of the step "
+        "would take at its speed of light, and what is lost against both. The time that GEMMs "
         "themselves took is known only where an operator profile of the same step was given: its "
         "bar shows their measured share."
     )
-    title = "Matrix products against everything else"
+    title = "GEMMs against everything else"
     return Figure("products_plot", title, traces, _share_layout(), note)
 
 
 def _profiled(inputs: ReportInputs) -> dict[CaseName, float]:
-    """Percents of a step's operators that matrix products take, of training runs on the first
+    """Percents of a step's operators that GEMMs take, of training runs on the first
     result's device that were profiled."""
     found: dict[CaseName, float] = {}
     for run in inputs.trainings:
