@@ -19,7 +19,7 @@ from tinyllama_tools.compare.comparison import (
     CounterChange,
     Interval,
 )
-from tinyllama_tools.stats.attribution import PartChange
+from tinyllama_tools.stats.looks import PartChange
 from tinyllama_tools.stats.verdicts import Outcome
 
 Json = dict[str, Any]

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tinyllama_tools.core.app import PROBLEM_SIZES, Json
-from tinyllama_tools.data.parts import Parts, wholes_among
-from tinyllama_tools.stats.attribution import PartChange, attribute
-from tinyllama_tools.stats.looks import BlockSummary
+from tinyllama_tools.data.parts import wholes_among
+from tinyllama_tools.stats.looks import Attribution, BlockSummary, attribute
 from tinyllama_tools.stats.verdicts import (
     NO_REGRESSION,
     REGRESSION,
@@ -60,18 +59,6 @@ class CounterChange:
     def ratio(self) -> float | None:
         """new / base, None where the base is 0 or a side does not have it."""
         return self.new / self.base if self.base and self.new is not None else None
-
-
-@dataclass(frozen=True)
-class Attribution:
-    """Which parts explain a case's change. `parts`: largest share first. `unexplained`: what is
-    left of 1. `culprit`: the part that the change is attributed to, None where none stands out.
-    `missing`: parts that were not measured."""
-
-    parts: tuple[PartChange, ...]
-    unexplained: float
-    culprit: str | None
-    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -363,11 +350,6 @@ def layers_by_size(path: Path = PROBLEM_SIZES) -> dict[str, int]:
     return {name: size["n_layers"] for name, size in sizes.items()}
 
 
-def _attribution(whole: Summaries, parts: Parts, cases: Mapping[str, Summaries]) -> Attribution:
-    found = attribute(whole, {part.case: (part.count, cases[part.case]) for part in parts.measured})
-    return Attribution(found.parts, found.unexplained, found.culprit, parts.missing)
-
-
 def attributions(
     cases: Mapping[str, Summaries], layers: Mapping[str, int]
 ) -> dict[str, Attribution]:
@@ -381,5 +363,6 @@ def attributions(
     for whole, parts in wholes_among(known, layers):
         # a whole whose blocks say exactly 0 has no change to divide
         with contextlib.suppress(ValueError):
-            found[whole] = _attribution(known[whole], parts, known)
+            measured = {part.case: (part.count, known[part.case]) for part in parts.measured}
+            found[whole] = attribute(known[whole], measured, parts.missing)
     return found

@@ -1,30 +1,14 @@
-"""Verdicts on cases measured in blocks, at looks that are planned before anything is measured.
-
-What was measured in turns: pairs of slices, grouped by the pair of processes they came from.
+"""Verdicts on cases measured in blocks, at looks that are planned before anything is measured, and
+which part of a whole explains its change.
 
 A block is one fresh pair of processes. What differs between two processes of one program (address
 layout, where memory came from) does not average out within a process, so blocks are the sample and
-pairs only make each block precise.
-
-One block as one observation: how much slower its pairs were, and how sure that is.
-
-The machine drifts from pair to pair, so only neighbours are divided by each other.
-
-What the blocks of one look say about several cases at once.
+pairs of slices only make each block precise. The machine drifts from pair to pair, so only
+neighbours are divided by each other.
 
 Variance: what the blocks' scatter says, or what the pairs within them say, whichever is larger. In
 the second case the interval is stretched by the ratio of the two standard errors, and the p-value
 is no smaller than Student's with the larger one (blocks - 1 degrees of freedom).
-
-What a number of observations can show: the shift that a rank test finds in 95 % of tries.
-
-For observations that scatter normally. A sample moved by d is found at a level when all but k of
-its Walsh averages (paired) or of its differences between sides (unpaired) are positive, k being the
-critical value; so each sample has a shift that it needs, and the 95 % point of these over simulated
-samples is the answer. This holds where the usual normal approximation does not: at the few
-observations and small levels used here.
-
-The verdicts on a family of cases that were measured in blocks, at planned looks.
 
 Only planned looks judge: blocks beyond the last look that a case has reached wait for the next one.
 At each look the exact p-value is multiplied by the number of looks; the least of these so far is a
@@ -35,9 +19,8 @@ count, which can only raise it. Holm then corrects for the cases.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -45,25 +28,26 @@ from scipy import special
 
 from tinyllama_tools.stats.rank_tests import (
     Array,
-    critical_count,
-    critical_sum,
-    differences,
     holm_adjusted,
     interval_ends,
     middle,
     p_values,
+    signed_rank_tail,
     standard_errors,
     walsh_averages,
 )
 from tinyllama_tools.stats.verdicts import (
+    CONFIDENCE,
+    ESTIMATE_VARIANCE,
+    SEED,
     Design,
     DesignError,
     Evidence,
     Judgement,
-    Limits,
     Outcome,
-    fewest_at,
-    fewest_files,
+    answered_after,
+    detection,
+    smallest_difference,
     verdict,
 )
 
@@ -108,7 +92,7 @@ def summarise_pairs(base: Array, new: Array) -> tuple[Array, Array]:
     log_ratios = np.log(new) - np.log(base)
     averages = walsh_averages(log_ratios)
     pairs = log_ratios.shape[1]
-    errors = standard_errors(averages, pairs)
+    errors = standard_errors(averages, signed_rank_tail(pairs), pairs - 1)
     if errors is None:
         spread = log_ratios.std(axis=1, ddof=1) if pairs > 1 else np.zeros(len(log_ratios))
         errors = spread / np.sqrt(pairs)
@@ -117,22 +101,17 @@ def summarise_pairs(base: Array, new: Array) -> tuple[Array, Array]:
 
 def summarise(block: Block) -> BlockSummary:
     """Raises ValueError for a slice that is no positive, finite time."""
-    base, new = np.array([block.base]), np.array([block.new])
     for seconds in (*block.base, *block.new):
         if not (np.isfinite(seconds) and seconds > 0):
             raise ValueError(f"{seconds} seconds in a slice: must be positive and finite")
-    log_ratios, errors = summarise_pairs(base, new)
-    return BlockSummary(
-        log_ratio=float(log_ratios[0]),
-        standard_error=float(errors[0]),
-        base_seconds=float(np.median(base)),
-        new_seconds=float(np.median(new)),
-    )
+    base, new = np.array([block.base]), np.array([block.new])
+    (log_ratio,), (error,) = summarise_pairs(base, new)
+    return BlockSummary(*map(float, (log_ratio, error, np.median(base), np.median(new))))
 
 
-@dataclass
-class Look:
-    """Of several cases, one value each: what the blocks of one look say."""
+class Look(NamedTuple):
+    """Of several cases, a value each: what the blocks of one look say. `uncertainty`: standard
+    deviation of a block as the verdict sees it, the larger of the two."""
 
     estimate: Array
     low: Array
@@ -140,18 +119,17 @@ class Look:
     p_value: Array
     scatter: Array
     uncertainty: Array
-    """Standard deviation of a block as the verdict sees it: the larger of the two."""
 
 
 def look_at(log_ratios: Array, errors: Array, confidence: float) -> Look:
     """Judges rows (cases x blocks) of log-ratios and of their standard errors."""
     blocks = log_ratios.shape[1]
-    averages = walsh_averages(log_ratios)
+    averages, tail = walsh_averages(log_ratios), signed_rank_tail(blocks)
     estimate = middle(averages)
     unbounded = np.full(len(log_ratios), np.inf)
-    low, high = interval_ends(averages, blocks, confidence) or (-unbounded, unbounded)
+    low, high = interval_ends(averages, tail, confidence) or (-unbounded, unbounded)
     of_estimate = math.sqrt(ESTIMATE_VARIANCE / blocks)
-    between = standard_errors(averages, blocks)
+    between = standard_errors(averages, tail, blocks - 1)
     scatter = unbounded if between is None else between / of_estimate
     # the estimate is not moved by a single wild block, so neither is its error
     within = np.median(errors, axis=1)
@@ -172,186 +150,32 @@ def look_at(log_ratios: Array, errors: Array, confidence: float) -> Look:
     return Look(estimate, low, high, p_value, scatter, np.maximum(within, scatter))
 
 
-POWER = 0.95
-# standard normal quantile of POWER
-POWER_QUANTILE = 1.6448536269514722
-# variance of the Hodges-Lehmann estimate over that of the mean, for normal values
-ESTIMATE_VARIANCE = math.pi / 3
-SAMPLES = 800
-GRID_POINTS = 9
-SEED = 20240607
-
-
-def _paired_shift(count: int, level: float) -> float:
-    left_out = critical_sum(count, level / 2)
-    samples = np.random.default_rng(SEED).standard_normal((SAMPLES, count))
-    return float(np.quantile(-walsh_averages(samples)[:, left_out], POWER))
-
-
-def _unpaired_shift(count: int, level: float) -> float:
-    left_out = critical_count(count, count, level / 2)
-    base, new = np.random.default_rng(SEED).standard_normal((2, SAMPLES, count))
-    return float(np.quantile(-differences(base, new)[:, left_out], POWER))
-
-
-class Detection:
-    """Shifts in standard deviations of an observation, by the number of observations (a side).
-
-    `needed(count)` tells the shift; it is asked between `first`, the fewest observations that can
-    be significant, and `last`, beyond which the shift falls with the root of their number.
-    """
-
-    def __init__(self, needed: Callable[[int], float], first: int, last: int) -> None:
-        # times the root it changes little, but for the first numbers, so that few points suffice
-        wide = np.geomspace(first, last, GRID_POINTS).round().astype(int)
-        grid = np.union1d(wide, np.arange(first, min(first + GRID_POINTS, last)))
-        scaled = [needed(int(count)) * math.sqrt(count) for count in grid]
-        counts = np.arange(first, last + 1)
-        shifts = np.interp(np.log(counts), np.log(grid), scaled) / np.sqrt(counts)
-        self._first = first
-        self._shifts: Array = np.minimum.accumulate(shifts)
-        self._limit = scaled[-1]
-
-    def shift(self, count: int) -> float:
-        """Found in 95 % of tries; infinite where nothing can be significant."""
-        if count < self._first:
-            return math.inf
-        if count - self._first < self._shifts.size:
-            return float(self._shifts[count - self._first])
-        return self._limit / math.sqrt(count)
-
-    def observations(self, shift: float) -> int:
-        """Fewest (a side) that show this shift in 95 % of tries."""
-        position = int(np.searchsorted(-self._shifts, -shift, side="left"))
-        if position < self._shifts.size:
-            return self._first + position
-        return math.ceil((self._limit / shift) ** 2)
-
-
-@lru_cache(maxsize=64)
-def paired_detection(level: float) -> Detection:
-    """Of the two-sided signed-rank test, by blocks."""
-    first = fewest_at(level)
-    return Detection(lambda count: _paired_shift(count, level), first, max(90, 2 * first))
-
-
-@lru_cache(maxsize=64)
-def unpaired_detection(level: float) -> Detection:
-    """Of the two-sided rank-sum test, by files a side."""
-    first = fewest_files(1, level)
-    return Detection(lambda count: _unpaired_shift(count, level), first, max(40, 2 * first))
-
-
-def answered_after(
-    estimate: float, reach: float, error: float, count: int, log_margin: float, significant: float
-) -> float:
-    """Observations after which a case of this estimate has an answer in 95 % of tries; infinite:
-    never.
-
-    `reach`: half-width of the interval; `error`: standard error of the estimate; both shrink with
-    the root of the `count` of observations that there are. Within the margin, the interval has to
-    fit in beside the estimate, which moves. Beyond it, the estimate has to stay there and to be
-    significant, which it is after `significant` observations.
-    """
-    room = abs(estimate) - log_margin
-    if room == 0:
-        return math.inf
-    moves = POWER_QUANTILE * error
-    if room < 0:
-        return count * ((reach + moves) / room) ** 2
-    return max(significant, count * (moves / room) ** 2)
-
-
-__all__ = ["Evidence", "Judgement", "judge_family", "judge_rows"]
-
-
-class _Reached(NamedTuple):
-    """The last look that a case has reached, the case's row in it, and its p-value over those
-    looks that point the same way."""
-
-    blocks: int
-    look: Look
-    row: int
-    p_value: float
-
-
-def _last_looks(
-    log_ratios: Sequence[Array], errors: Sequence[Array], design: Design
-) -> dict[int, _Reached]:
-    """By position of a case; cases that have reached no look are left out."""
-    blocks = np.array([len(case) for case in log_ratios])
-    # a difference is shown one way only, so each direction has p-values of its own
-    slower, faster = np.ones((2, len(log_ratios)))
-    found: dict[int, _Reached] = {}
-    for count in design.looks:
-        reached = np.flatnonzero(blocks >= count)
-        if reached.size == 0:
-            break
-        rows = np.stack([log_ratios[case][:count] for case in reached])
-        spread = np.stack([errors[case][:count] for case in reached])
-        look = look_at(rows, spread, design.look_confidence)
-        corrected = np.minimum(1.0, design.correction * look.p_value)
-        for one_sided, sign in ((slower, 1), (faster, -1)):
-            points_there = sign * look.estimate > 0
-            least = np.minimum(one_sided[reached], corrected)
-            one_sided[reached] = np.where(points_there, least, one_sided[reached])
-        p_value = np.where(look.estimate > 0, slower[reached], faster[reached])
-        # an estimate of exactly 0 points nowhere
-        p_value[look.estimate == 0] = 1.0
-        for row, case in enumerate(reached.tolist()):
-            found[case] = _Reached(count, look, row, float(p_value[row]))
-    return found
-
-
-def _smallest_difference(blocks: int, uncertainty: float, design: Design) -> float:
-    shown = paired_detection(design.strictest_level).shift(blocks) * uncertainty
-    estimated = math.sqrt(ESTIMATE_VARIANCE / blocks) * uncertainty
-    limits = Limits(design.alpha, design.margin)
-    return limits.smallest_difference(shown, POWER_QUANTILE * estimated)
-
-
-def _distance(last: _Reached, uncertainty: float, design: Design) -> float:
-    """Of an unclear case, in blocks."""
-    look, row = last.look, last.row
-    estimate = float(look.estimate[row])
-    shown = abs(estimate) / uncertainty if uncertainty else math.inf
-    return answered_after(
-        estimate,
-        float(look.high[row] - look.low[row]) / 2,
-        math.sqrt(ESTIMATE_VARIANCE / last.blocks) * uncertainty,
-        last.blocks,
-        Limits(design.alpha, design.margin).log_margin,
-        paired_detection(design.strictest_level).observations(shown) if shown else math.inf,
-    )
-
-
-def _look_after(blocks: int, distance: float, design: Design) -> int | None:
-    """The planned look, after so many blocks, that comes late enough."""
-    later = [count for count in design.looks if count > blocks]
-    return next((count for count in later if count >= distance), None)
-
-
-def _judgement(last: _Reached, adjusted_p_value: float, design: Design) -> Judgement:
-    look, row = last.look, last.row
-    estimate, low, high = float(look.estimate[row]), float(look.low[row]), float(look.high[row])
-    uncertainty = float(look.uncertainty[row])
-    limits = Limits(design.alpha, design.margin)
-    outcome = verdict(adjusted_p_value, estimate, low, high, limits)
-    is_open = outcome is Outcome.UNCLEAR
-    distance = _distance(last, uncertainty, design) if is_open else last.blocks
+def _judgement(look: Look, row: int, blocks: int, adjusted_p: float, design: Design) -> Judgement:
+    estimate, low, high, p_value, scatter, uncertainty = (float(values[row]) for values in look)
+    outcome = verdict(adjusted_p, estimate, low, high, design.alpha, design.margin)
+    error = math.sqrt(ESTIMATE_VARIANCE / blocks) * uncertainty
+    shifts = detection(design.strictest_level, is_paired=True)
+    distance: float = blocks
+    needed: int | None = blocks
+    if outcome is Outcome.UNCLEAR:
+        shown = shifts.observations(abs(estimate) / uncertainty if uncertainty else math.inf)
+        reach = (high - low) / 2
+        distance = answered_after(estimate, reach, error, blocks, design.margin, shown)
+        needed = next((n for n in design.looks if n > blocks and n >= distance), None)
+    smallest = smallest_difference(shifts.shift(blocks) * uncertainty, error, design.margin)
     evidence = Evidence(
-        estimate=estimate,
-        low=low,
-        high=high,
-        confidence=design.look_confidence,
-        p_value=last.p_value,
-        blocks=last.blocks,
-        scatter=float(look.scatter[row]),
-        smallest_difference=_smallest_difference(last.blocks, uncertainty, design),
-        distance=distance,
-        blocks_needed=_look_after(last.blocks, distance, design) if is_open else last.blocks,
+        estimate,
+        low,
+        high,
+        design.look_confidence,
+        p_value,
+        blocks,
+        scatter,
+        smallest,
+        distance,
+        needed,
     )
-    return Judgement(outcome, evidence, adjusted_p_value)
+    return Judgement(outcome, evidence, adjusted_p)
 
 
 def judge_rows(
@@ -361,12 +185,32 @@ def judge_rows(
     errors."""
     if len(log_ratios) > design.cases:
         raise DesignError(f"{len(log_ratios)} cases, but the design is for {design.cases}")
-    found = _last_looks(log_ratios, errors, design)
+    blocks = np.array([len(case) for case in log_ratios])
+    # a difference is shown one way only, so each direction has p-values of its own
+    least = {1: np.ones(len(log_ratios)), -1: np.ones(len(log_ratios))}
+    last: dict[int, tuple[Look, int, int]] = {}
+    for count in design.looks:
+        reached = np.flatnonzero(blocks >= count)
+        if reached.size == 0:
+            break
+        rows = np.stack([log_ratios[case][:count] for case in reached])
+        spread = np.stack([errors[case][:count] for case in reached])
+        look = look_at(rows, spread, design.look_confidence)
+        corrected = np.minimum(1.0, design.correction * look.p_value)
+        # an estimate of exactly 0 points nowhere
+        so_far = np.ones(reached.size)
+        for sign, found in least.items():
+            there = np.sign(look.estimate) == sign
+            found[reached[there]] = np.minimum(found[reached[there]], corrected[there])
+            so_far[there] = found[reached[there]]
+        look = look._replace(p_value=so_far)
+        last |= {case: (look, row, count) for row, case in enumerate(reached.tolist())}
     judgements: list[Judgement | None] = [None] * len(log_ratios)
-    if found:
-        adjusted = holm_adjusted(np.array([last.p_value for last in found.values()]), design.cases)
-        for (case, last), adjusted_p_value in zip(found.items(), adjusted, strict=True):
-            judgements[case] = _judgement(last, float(adjusted_p_value), design)
+    if last:
+        p_values_so_far = np.array([look.p_value[row] for look, row, _ in last.values()])
+        adjusted = holm_adjusted(p_values_so_far, design.cases).tolist()
+        for (case, reached_last), p_value in zip(last.items(), adjusted, strict=True):
+            judgements[case] = _judgement(*reached_last, p_value, design)
     return judgements
 
 
@@ -381,3 +225,89 @@ def judge_family(
     log_ratios = [np.array([block.log_ratio for block in blocks]) for blocks in cases.values()]
     errors = [np.array([block.standard_error for block in blocks]) for blocks in cases.values()]
     return dict(zip(cases, judge_rows(log_ratios, errors, design), strict=True))
+
+
+BOOTSTRAPS = 1000
+# of the change, which a part must explain to be blamed for it
+LEAST_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class PartChange:
+    """What one part contributes to the change of a whole. `count`: how often the whole contains it.
+
+    `seconds`: count x (new - base) of the part. `share`: seconds / the whole's change, with `low`
+    to `high` at 95 %.
+    """
+
+    case: str
+    count: int
+    seconds: float
+    share: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Which parts explain a case's change. `parts`: largest share first. `unexplained`: what is
+    left of 1. `culprit`: the part that the change is attributed to, None where none stands out.
+    `missing`: parts that were not measured."""
+
+    parts: tuple[PartChange, ...]
+    unexplained: float
+    culprit: str | None
+    missing: tuple[str, ...] = ()
+
+
+def attribute(
+    whole: Sequence[BlockSummary],
+    parts: Mapping[str, tuple[int, Sequence[BlockSummary]]],
+    missing: tuple[str, ...] = (),
+) -> Attribution:
+    """Shares of the whole's change by part; `parts`: by case, how often the whole contains it, and
+    its blocks.
+
+    Changes are Hodges-Lehmann estimates over blocks; intervals are the percentile bootstrap over
+    blocks (Efron, Annals of Statistics 7, 1979), seeded, whole and parts drawn independently. The
+    culprit is the part with the largest share if that is at least one half, and the low end of its
+    interval, corrected for the number of parts (Bonferroni), is above 0 and above every other
+    part's share. Raises ValueError for a case without blocks, or a whole that did not change.
+    """
+    generator = np.random.default_rng(SEED)
+
+    def change(name: str, blocks: Sequence[BlockSummary]) -> tuple[float, Array]:
+        """New - base in seconds, and of samples drawn with replacement.
+
+        From the paired log-ratio, which drift within the block does not touch as it does the
+        medians. The hyperbolic sine only changes its sign when the sides are swapped.
+        """
+        if not blocks:
+            raise ValueError(f"{name} has no blocks: a change needs at least one")
+        ratio = np.array([block.log_ratio for block in blocks])
+        level = np.sqrt([block.base_seconds * block.new_seconds for block in blocks])
+        values = 2 * level * np.sinh(ratio / 2)
+        drawn = values[generator.integers(0, values.size, (BOOTSTRAPS, values.size))]
+        estimate = float(middle(walsh_averages(values[np.newaxis, :]))[0])
+        return estimate, middle(walsh_averages(drawn))
+
+    total, of_whole = change("the whole", whole)
+    if total == 0:
+        raise ValueError("the whole changed by 0 seconds: there is nothing to attribute")
+    # a drawn whole of exactly 0 explains nothing, either way
+    of_whole[of_whole == 0] = np.inf
+    found, shares = [], {}
+    for name, (count, blocks) in parts.items():
+        seconds, drawn = change(name, blocks)
+        shares[name] = count * drawn / of_whole
+        ends = np.quantile(shares[name], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist()
+        found.append(PartChange(name, count, count * seconds, count * seconds / total, *ends))
+    found.sort(key=lambda part: -part.share)
+    culprit = None
+    if found and found[0].share >= LEAST_SHARE:
+        # the largest of several shares was picked, so it must stand out from as many
+        low = np.quantile(shares[found[0].case], (1 - CONFIDENCE) / 2 / len(found))
+        if low > max([0.0, *(other.share for other in found[1:])]):
+            culprit = found[0].case
+    unexplained = 1 - sum(part.share for part in found)
+    return Attribution(tuple(found), unexplained, culprit, missing)

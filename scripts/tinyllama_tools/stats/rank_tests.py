@@ -1,42 +1,18 @@
-"""Rank tests, Holm's correction, and ratios of two sides that are interleaved.
+"""Exact rank tests with estimates and intervals, Holm's correction, and ratios of two sides that
+are interleaved.
 
-When to look, and what a look may spend: fixed before anything is measured.
+Paired: if base and new are interchangeable, each difference could as well have had the other sign,
+so all 2^n sign patterns are equally likely, whatever the distribution (Wilcoxon, Biometrics
+Bulletin 1, 1945). The p-value is exact, with ties (mid-ranks) and zeros (Pratt, JASA 54, 1959) too.
+The number of positive Walsh averages (means of two values, each with itself included) is the
+signed-rank sum, so the ordered Walsh averages at its critical value bound the location.
 
-Looks are numbers of blocks. Of `looks` planned ones each may spend alpha / looks, so whoever stops
-at any of them for any reason has made a false alarm with a chance of at most alpha (Bonferroni; the
-simplest spending function of Lan and DeMets, Biometrika 70, 1983, and the only one that asks for
-nothing about how looks depend on each other). Holm's strictest step then divides by the cases.
+Unpaired: every choice of which values are the new ones is equally likely, so the p-value of their
+rank sum is exact, with ties too (Mann, Whitney, Annals of Mathematical Statistics 18, 1947). The
+number of positive differences new - base is the Mann-Whitney count, so the ordered differences at
+its critical value bound the shift.
 
-Only a quarter of alpha is spent. A procedure that errs in exactly 1 of 1,000 families cannot be
-shown to err in at most 1 of 1,000: of 10,000 tries no more than 4 may err, and it would in 10. The
-price is two blocks.
-
-Location of paired differences by signed ranks: exact test, Hodges-Lehmann estimate, interval.
-
-The test flips signs: if base and new are interchangeable, each difference could as well have had
-the other sign, so all 2^n sign patterns are equally likely, whatever the distribution (Wilcoxon,
-Biometrics Bulletin 1, 1945). Its p-value is exact, with ties (mid-ranks) and zeros (Pratt, JASA 54,
-1959) too. Estimate and interval come from the same ranks: the number of positive Walsh averages
-(means of two values, each with itself included) is the signed-rank sum, so the ordered Walsh
-averages at its critical value bound the location (Hollander, Wolfe, Chicken, Nonparametric
-Statistical Methods, 3rd edition, sections 3.1 to 3.3).
-
-Functions on `rows` judge many samples of equal size at once; they are the only implementation.
-
-Shift between two independent samples by ranks: exact test, estimate and interval.
-
-If the sides are interchangeable, every choice of which values are the new ones is equally likely,
-so the p-value of the sum of their ranks is exact, with ties (mid-ranks) too (Wilcoxon 1945; Mann,
-Whitney, Annals of Mathematical Statistics 18, 1947). The number of positive differences new - base
-is the Mann-Whitney count, so the ordered differences at its critical value bound the shift
-(Hollander, Wolfe, Chicken, Nonparametric Statistical Methods, 3rd edition, sections 4.1 to 4.3).
-
-Ratio of two sides that took turns: its median over turns, and how sure that is.
-
-A machine drifts by tens of percent within minutes, so only neighbours in time are divided by each
-other, and a turn is one observation. The interval is the exact one of a median: between two of the
-ordered ratios, whatever their distribution. Its true confidence stands beside it, since few turns
-cannot reach 95 %: five give 93.75 % at most.
+Intervals: Hollander, Wolfe, Chicken, Nonparametric Statistical Methods, 3rd edition, chapters 3, 4.
 """
 
 from __future__ import annotations
@@ -68,17 +44,15 @@ def _sign_flips(ranks: Sequence[int], largest: int) -> Array:
     mass[0] = 0.5 ** len(ranks)
     used = 1
     for rank in ranks:
-        fits = min(used, mass.size - rank)
-        if fits <= 0:
-            continue  # too large for any of these sums
+        fits = max(0, min(used, mass.size - rank))
         # numpy reads all of the right side before it writes, although they overlap
         mass[rank : rank + fits] += mass[:fits]
-        used = max(used, rank + fits)
+        used = max(used, rank + fits) if fits else used
     return mass
 
 
 @lru_cache(maxsize=512)
-def lower_tail(count: int) -> Array:
+def signed_rank_tail(count: int) -> Array:
     """At w: P(sum of the ranks of positive values <= w) for `count` values without ties."""
     return np.cumsum(_sign_flips(range(1, count + 1), count * (count + 1) // 2))
 
@@ -105,24 +79,21 @@ def _p_values_of_ties(rows: Array) -> Array:
 
 
 def p_values(rows: Array) -> Array:
-    """Exact two-sided p-value of each row (cases x values) for a location of zero."""
+    """Exact two-sided signed-rank p-value of each row (cases x values) for a location of zero."""
     count = rows.shape[1]
     magnitudes = np.abs(rows)
     order = np.argsort(magnitudes, axis=1)
     ordered = np.take_along_axis(magnitudes, order, axis=1)
-    positive = np.take_along_axis(rows, order, axis=1) > 0
-    of_positive = positive @ np.arange(1, count + 1)
+    of_positive = (np.take_along_axis(rows, order, axis=1) > 0) @ np.arange(1, count + 1)
     smaller = np.minimum(of_positive, count * (count + 1) // 2 - of_positive)
-    found = np.minimum(1.0, 2.0 * lower_tail(count)[smaller])
+    found = np.minimum(1.0, 2.0 * signed_rank_tail(count)[smaller])
     tied = (ordered[:, 0] == 0) | np.any(ordered[:, 1:] == ordered[:, :-1], axis=1)
     if tied.any():
         found[tied] = _p_values_of_ties(rows[tied])
     return found
 
 
-@lru_cache(maxsize=512)
-def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    return np.triu_indices(count)
+_pairs = lru_cache(maxsize=512)(np.triu_indices)
 
 
 def walsh_averages(rows: Array) -> Array:
@@ -141,36 +112,6 @@ def middle(ordered: Array) -> Array:
     return 0.5 * (ordered[:, (size - 1) // 2] + ordered[:, size // 2])
 
 
-@lru_cache(maxsize=4096)
-def critical_sum(count: int, level: float) -> int:
-    """Largest k with P(signed-rank sum <= k) <= `level` (one-sided), -1 where there is none."""
-    return int(np.searchsorted(lower_tail(count), level, side="right")) - 1
-
-
-def interval_ends(ordered: Array, count: int, confidence: float) -> tuple[Array, Array] | None:
-    """Of each row of ordered Walsh averages; None: too few values for this confidence."""
-    left_out = critical_sum(count, (1 - confidence) / 2)
-    if left_out < 0:
-        return None
-    return ordered[:, left_out], ordered[:, -1 - left_out]
-
-
-def standard_errors(ordered: Array, count: int) -> Array | None:
-    """Standard error of the Hodges-Lehmann estimate, from the width of its 95 % interval.
-
-    Lehmann, Annals of Mathematical Statistics 34 (1963): the width estimates the estimate's own
-    variance without a density, and bears wild values as the estimate does. The width is divided by
-    Student's quantile at the interval's true confidence. None below 6 values, where no interval
-    has 95 %.
-    """
-    left_out = critical_sum(count, 0.025)
-    if left_out < 0:
-        return None
-    outside = float(lower_tail(count)[left_out])
-    quantile = -special.stdtrit(count - 1, outside)
-    return (ordered[:, -1 - left_out] - ordered[:, left_out]) / (2 * quantile)
-
-
 def hodges_lehmann(values: Sequence[float]) -> float:
     """Median of the Walsh averages (Hodges, Lehmann, Annals of Mathematical Statistics 34, 1963).
 
@@ -183,7 +124,7 @@ def hodges_lehmann(values: Sequence[float]) -> float:
 
 
 @lru_cache(maxsize=256)
-def _mass(doubled_ranks: tuple[int, ...], chosen: int) -> Array:
+def _rank_sums(doubled_ranks: tuple[int, ...], chosen: int) -> Array:
     """At s: P(sum of `chosen` ranks drawn without replacement = s / 2)."""
     ways = np.zeros((chosen + 1, sum(sorted(doubled_ranks)[-chosen:]) + 1))
     ways[0, 0] = 1.0
@@ -192,29 +133,19 @@ def _mass(doubled_ranks: tuple[int, ...], chosen: int) -> Array:
     return ways[chosen] / ways[chosen].sum()
 
 
-def p_value(base: Array, new: Array) -> float:
+def rank_sum_p_value(base: Array, new: Array) -> float:
     """Exact and two-sided (the smaller tail doubled) for no shift between the two samples."""
     ranks = np.rint(2 * stats.rankdata(np.concatenate([base, new]))).astype(np.int64)
-    mass = _mass(tuple(np.sort(ranks).tolist()), new.size)
+    mass = _rank_sums(tuple(np.sort(ranks).tolist()), new.size)
     found = int(ranks[base.size :].sum())
     return float(min(1.0, 2 * min(mass[: found + 1].sum(), mass[found:].sum())))
 
 
 @lru_cache(maxsize=256)
-def _lower_tail(base: int, new: int) -> Array:
+def rank_sum_tail(base: int, new: int) -> Array:
     """At k: P(Mann-Whitney count <= k) without ties."""
-    mass = _mass(tuple(range(2, 2 * (base + new) + 1, 2)), new)
+    mass = _rank_sums(tuple(range(2, 2 * (base + new) + 1, 2)), new)
     return np.cumsum(mass[new * (new + 1) :: 2])
-
-
-def critical_count(base: int, new: int, level: float) -> int:
-    """Largest k with P(count <= k) <= `level` (one-sided), -1 where there is none."""
-    return int(np.searchsorted(_lower_tail(base, new), level, side="right")) - 1
-
-
-def confidence_without(base: int, new: int, left_out: int) -> float:
-    """Of the interval that leaves out this many differences at each end."""
-    return 1 - 2 * float(_lower_tail(base, new)[left_out])
 
 
 def differences(base: Array, new: Array) -> Array:
@@ -224,14 +155,30 @@ def differences(base: Array, new: Array) -> Array:
     return found
 
 
-def shift_interval_ends(
-    ordered: NDArray[np.float64], base: int, new: int, confidence: float
-) -> tuple[float, float] | None:
-    """Of one sample's ordered differences; None: too few values for this confidence."""
-    left_out = critical_count(base, new, (1 - confidence) / 2)
+def critical_value(tail: Array, level: float) -> int:
+    """Largest k with P(statistic <= k) <= `level` (one-sided), -1 where there is none."""
+    return int(np.searchsorted(tail, level, side="right")) - 1
+
+
+def interval_ends(ordered: Array, tail: Array, confidence: float) -> tuple[Array, Array] | None:
+    """Of each row of ordered Walsh averages or differences, whose statistic has this `tail`; None:
+    too few values for this confidence."""
+    left_out = critical_value(tail, (1 - confidence) / 2)
+    return None if left_out < 0 else (ordered[:, left_out], ordered[:, -1 - left_out])
+
+
+def standard_errors(ordered: Array, tail: Array, degrees: int) -> Array | None:
+    """Standard error of each row's estimate, from the width of its 95 % interval.
+
+    Lehmann, Annals of Mathematical Statistics 34 (1963): the width estimates the estimate's own
+    variance without a density, and bears wild values as the estimate does. It is divided by
+    Student's quantile at the interval's true confidence. None: too few values for 95 %.
+    """
+    left_out = critical_value(tail, 0.025)
     if left_out < 0:
         return None
-    return float(ordered[left_out]), float(ordered[-1 - left_out])
+    quantile = -special.stdtrit(degrees, tail[left_out])
+    return (ordered[:, -1 - left_out] - ordered[:, left_out]) / (2 * quantile)
 
 
 def holm_adjusted(p_values: Array, family: int | None = None) -> Array:
@@ -255,7 +202,7 @@ WANTED_CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """From `low` to `high`, both included; holds the true median with probability `confidence`."""
+    """From `low` to `high`, both included; holds the true value with probability `confidence`."""
 
     low: float
     high: float
@@ -292,33 +239,28 @@ class Ratio:
         return f"{self.median:.2f} ({low:.2f} to {high:.2f}{sure})"
 
 
-def _confidence(count: int, left_out: int) -> float:
-    """That the median lies within all but the `left_out` smallest and largest of `count` values.
-
-    It lies below a value with probability 1/2, so how many are below it is binomial.
-    """
-    outside = sum(math.comb(count, below) for below in range(left_out + 1))
-    return 1 - 2 * outside / 2**count
-
-
 def median_interval(values: Sequence[float]) -> Interval | None:
-    """The narrowest interval of 95 % or more, else the whole range; None for a single value."""
+    """The narrowest interval of 95 % or more between two of the ordered values, whatever their
+    distribution; else the whole range with its true confidence; None for a single value.
+
+    How many values lie below the median is binomial with probability 1/2.
+    """
     count = len(values)
     if count < 2:
         return None
-    left_out = 0
-    while _confidence(count, left_out + 1) >= WANTED_CONFIDENCE:
-        left_out += 1
     ordered = sorted(values)
-    low, high = ordered[left_out], ordered[count - 1 - left_out]
-    return Interval(low, high, _confidence(count, left_out))
+    below = [math.comb(count, k) for k in range(count // 2)]
+    confidences = [1 - 2 * sum(below[: k + 1]) / 2**count for k in range(count // 2)]
+    left_out = max(0, sum(c >= WANTED_CONFIDENCE for c in confidences) - 1)
+    return Interval(ordered[left_out], ordered[-1 - left_out], confidences[left_out])
 
 
 def ratio_of_turns(a: Sequence[float], b: Sequence[float]) -> Ratio:
     """Median of a_i / b_i with its interval; a_i and b_i are medians of neighbouring processes.
 
-    Raises ValueError where there are no turns, different numbers of them, or a value that is no
-    positive time.
+    A machine drifts by tens of percent within minutes, so only neighbours in time are divided by
+    each other. Raises ValueError where there are no turns, different numbers of them, or a value
+    that is no positive time.
     """
     if len(a) != len(b) or not a:
         raise ValueError(f"{len(a)} turns against {len(b)}: as many on both sides, at least 1")

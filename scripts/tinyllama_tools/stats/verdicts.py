@@ -1,7 +1,14 @@
-"""What can be said of a case, the rule that every comparison judges by, and the design of a run.
+"""What can be said of a case, the rule that every comparison judges by, the design of a run, and
+what a number of observations can show.
 
 A case is `slower` or `faster` where its corrected p-value passes alpha and its estimate lies beyond
 the margin; else `same` where the interval lies within the margin on both sides; else `unclear`.
+
+Of `looks` planned numbers of blocks each may spend alpha / looks, so whoever stops at any of them
+for any reason has made a false alarm with a chance of at most alpha (Bonferroni, the simplest
+spending function of Lan and DeMets, Biometrika 70, 1983, which asks for nothing about how looks
+depend on each other). Only a quarter of alpha is spent: a procedure that errs in exactly 1 of 1,000
+families cannot be shown to err in at most 1 of 1,000. The price is two blocks.
 """
 
 from __future__ import annotations
@@ -10,18 +17,28 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
+from itertools import count as counted
 from itertools import pairwise
 
-from tinyllama_tools.stats.rank_tests import MOST_BLOCKS
+import numpy as np
+
+from tinyllama_tools.stats.rank_tests import (
+    MOST_BLOCKS,
+    Array,
+    critical_value,
+    differences,
+    rank_sum_tail,
+    signed_rank_tail,
+    walsh_averages,
+)
 
 
 class Outcome(str, Enum):
     """The values are the words that people and JSON read."""
 
     SLOWER = "slower"
-    """The corrected p-value and an estimate beyond the margin say so."""
     FASTER = "faster"
-    """As `slower`, the other way."""
     SAME = "same"
     """Equivalence shown: the interval lies within the margin on both sides."""
     UNCLEAR = "unclear"
@@ -44,30 +61,14 @@ class Outcome(str, Enum):
 
     @property
     def colour(self) -> str:
-        """The one colour that every output gives it: red, green, yellow or grey."""
+        """The one colour that every output gives it."""
         if self.is_regression:
             return "red"
-        if self in {Outcome.FASTER, Outcome.SAME}:
-            return "green"
-        return "yellow" if self is Outcome.UNCLEAR else "grey"
+        green = self in {Outcome.FASTER, Outcome.SAME}
+        return "green" if green else "yellow" if self is Outcome.UNCLEAR else "grey"
 
 
-NO_REGRESSION = 0
-REGRESSION = 1
-BAD_INPUT = 2
-STILL_UNCLEAR = 3
-
-
-def exit_status(outcomes: Iterable[Outcome], *, strict: bool = False) -> int:
-    """Of the whole comparison. `strict`: cases without an answer end it with 3."""
-    found = set(outcomes)
-    if any(outcome.is_regression for outcome in found):
-        return REGRESSION
-    if strict and found & {Outcome.UNCLEAR, Outcome.NO_VERDICT}:
-        return STILL_UNCLEAR
-    return NO_REGRESSION
-
-
+NO_REGRESSION, REGRESSION, BAD_INPUT, STILL_UNCLEAR = 0, 1, 2, 3
 ALPHA = 1e-3
 MARGIN = 0.03
 LOOKS = 6
@@ -78,39 +79,35 @@ GROWTH = 1.27
 SPENT = 0.25
 
 
+def exit_status(outcomes: Iterable[Outcome], *, strict: bool = False) -> int:
+    """Of the whole comparison. `strict`: cases without an answer end it with 3."""
+    found = set(outcomes)
+    if any(outcome.is_regression for outcome in found):
+        return REGRESSION
+    is_open = found & {Outcome.UNCLEAR, Outcome.NO_VERDICT}
+    return STILL_UNCLEAR if strict and is_open else NO_REGRESSION
+
+
 class DesignError(ValueError):
     """A design that cannot reach a verdict; the message says what it takes."""
 
 
-def _check_fraction(name: str, value: float) -> None:
-    if not 0 < value < 1:
-        raise DesignError(f"{name} {value}: must lie between 0 and 1, both excluded")
-
-
-def _check_count(name: str, value: int) -> None:
-    if value < 1:
-        raise DesignError(f"{value} {name}: at least 1")
+def fewest_at(level: float) -> int:
+    """Blocks whose smallest p-value, 2^(1 - n) where all point the same way, passes `level`."""
+    return next(blocks for blocks in counted(1) if 2.0 ** (1 - blocks) <= level)
 
 
 def fewest_blocks(cases: int, alpha: float, looks: int) -> int:
     """At which `slower` and `same` are possible at all.
 
-    n blocks that all point the same way have the smallest p-value there is, 2 / 2^n; it has to pass
-    the strictest step: 2^(1 - n) <= alpha / 4 / (cases x looks), as a quarter of alpha is spent.
-    An interval over n blocks reaches at most a confidence of 1 - 2^(1 - n).
+    The smallest p-value has to pass the strictest step, alpha / 4 / (cases x looks), as a quarter
+    of alpha is spent. An interval over n blocks reaches a confidence of 1 - 2^(1 - n) at most.
     """
-    _check_count("cases", cases)
-    _check_count("looks", looks)
-    _check_fraction("alpha", alpha)
+    if min(cases, looks) < 1:
+        raise DesignError(f"{cases} cases, {looks} looks: at least 1 of each")
+    if not 0 < alpha < 1:
+        raise DesignError(f"alpha {alpha}: must lie between 0 and 1, both excluded")
     return fewest_at(min(SPENT * alpha / cases, 1 - CONFIDENCE) / looks)
-
-
-def fewest_at(level: float) -> int:
-    """Blocks whose smallest p-value, 2^(1 - n), passes `level`."""
-    blocks = 1
-    while 2.0 ** (1 - blocks) > level:
-        blocks += 1
-    return blocks
 
 
 def fewest_files(cases: int, alpha: float) -> int:
@@ -119,13 +116,8 @@ def fewest_files(cases: int, alpha: float) -> int:
     Of C(2 n, n) ways to divide 2 n files, the two that separate the sides have the smallest p-value
     there is: 2 / C(2 n, n) <= alpha / cases.
     """
-    _check_count("cases", cases)
-    _check_fraction("alpha", alpha)
     level = min(alpha / cases, 1 - CONFIDENCE)
-    files = 1
-    while 2 / math.comb(2 * files, files) > level:
-        files += 1
-    return files
+    return next(files for files in counted(1) if 2 / math.comb(2 * files, files) <= level)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,14 +135,17 @@ class Design:
     confidence: float = CONFIDENCE
 
     def __post_init__(self) -> None:
-        _check_fraction("alpha", self.alpha)
-        _check_fraction("margin", self.margin)
-        _check_fraction("confidence", self.confidence)
+        if not 0 < self.margin < 1:
+            raise DesignError(f"margin {self.margin}: must lie between 0 and 1, both excluded")
         if not self.looks or any(later <= earlier for earlier, later in pairwise((0, *self.looks))):
             raise DesignError(f"looks {self.looks}: growing numbers of blocks, at least one")
         needed = fewest_blocks(self.cases, self.alpha, len(self.looks))
         if self.looks[0] < needed:
-            raise DesignError(_too_few(self.looks[0], needed, self.cases, self.alpha))
+            raise DesignError(
+                f"{self.looks[0]} blocks cannot reach a verdict: {needed} are needed for "
+                f"{self.cases} cases at alpha {self.alpha:g}; allow more blocks (a larger budget), "
+                "compare fewer cases or raise alpha"
+            )
 
     @property
     def look_confidence(self) -> float:
@@ -158,21 +153,14 @@ class Design:
         return 1 - (1 - self.confidence) / len(self.looks)
 
     @property
-    def strictest_level(self) -> float:
-        """What the p-value of one case at one look must not exceed to be sure of passing Holm."""
-        return self.alpha / (self.cases * self.correction)
-
-    @property
     def correction(self) -> float:
         """What the p-value of a look is multiplied by before it is held against alpha."""
         return len(self.looks) / SPENT
 
-
-def _too_few(blocks: int, needed: int, cases: int, alpha: float) -> str:
-    return (
-        f"{blocks} blocks cannot reach a verdict: {needed} are needed for {cases} cases at alpha "
-        f"{alpha:g}; allow more blocks (a larger budget), compare fewer cases or raise alpha"
-    )
+    @property
+    def strictest_level(self) -> float:
+        """What the p-value of one case at one look must not exceed to be sure of passing Holm."""
+        return self.alpha / (self.cases * self.correction)
 
 
 def plan_design(
@@ -231,28 +219,106 @@ class Judgement:
     adjusted_p_value: float
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a verdict is held against."""
-
-    alpha: float
-    margin: float
-
-    @property
-    def log_margin(self) -> float:
-        """The same both ways: a case 3 % slower is as far off as its mirror image."""
-        return math.log1p(self.margin)
-
-    def smallest_difference(self, significant: float, above_margin: float) -> float:
-        """As a fraction: a log-ratio that is both significant and estimated beyond the margin, the
-        second being so where it lies above it by `above_margin`."""
-        return math.expm1(max(significant, self.log_margin + above_margin))
-
-
-def verdict(adjusted_p: float, estimate: float, low: float, high: float, limits: Limits) -> Outcome:
-    """The rule, for every way of comparing."""
-    if adjusted_p <= limits.alpha and abs(estimate) > limits.log_margin:
+def verdict(
+    adjusted_p: float, estimate: float, low: float, high: float, alpha: float, margin: float
+) -> Outcome:
+    """The rule, for every way of comparing; estimate and interval are log-ratios, so that a case
+    3 % slower is as far off as its mirror image."""
+    log_margin = math.log1p(margin)
+    if adjusted_p <= alpha and abs(estimate) > log_margin:
         return Outcome.SLOWER if estimate > 0 else Outcome.FASTER
-    if -limits.log_margin <= low and high <= limits.log_margin:
-        return Outcome.SAME
-    return Outcome.UNCLEAR
+    return Outcome.SAME if max(-low, high) <= log_margin else Outcome.UNCLEAR
+
+
+POWER = 0.95
+# standard normal quantile of POWER
+POWER_QUANTILE = 1.6448536269514722
+# variance of the Hodges-Lehmann estimate over that of the mean, for normal values
+ESTIMATE_VARIANCE = math.pi / 3
+SAMPLES = 800
+GRID_POINTS = 9
+SEED = 20240607
+
+
+class Detection:
+    """Shifts, in standard deviations of an observation, that are found at a two-sided `level` in
+    95 % of tries, by the number of blocks, or of files a side (`is_paired` is false).
+
+    A normal sample moved by d is found when all but k of its Walsh averages (or differences) are
+    positive, k being the critical value; so each has a shift that it needs, and the 95 % point over
+    simulated samples is the answer. The usual normal approximation does not hold at the few
+    observations and small levels used here.
+    """
+
+    def __init__(self, level: float, *, is_paired: bool) -> None:
+        self.first = first = fewest_at(level) if is_paired else fewest_files(1, level)
+        last = max(90 if is_paired else 40, 2 * first)
+        # times the root it changes little, but for the first numbers, so that few points suffice
+        wide = np.geomspace(first, last, GRID_POINTS).round().astype(int)
+        grid = np.union1d(wide, np.arange(first, min(first + GRID_POINTS, last)))
+        scaled = [_shift(count, level, is_paired) * math.sqrt(count) for count in grid.tolist()]
+        counts = np.arange(first, last + 1)
+        shifts = np.interp(np.log(counts), np.log(grid), scaled) / np.sqrt(counts)
+        self.shifts: Array = np.minimum.accumulate(shifts)
+        # beyond the last, the shift falls with the root of the number
+        self.limit = scaled[-1]
+
+    def shift(self, count: int) -> float:
+        """Found with so many observations; infinite where nothing can be significant."""
+        if count < self.first:
+            return math.inf
+        position = count - self.first
+        is_known = position < self.shifts.size
+        return float(self.shifts[position]) if is_known else self.limit / math.sqrt(count)
+
+    def observations(self, shift: float) -> float:
+        """Fewest (a side) that show this shift; infinite for none."""
+        if shift == 0:
+            return math.inf
+        position = int(np.searchsorted(-self.shifts, -shift, side="left"))
+        is_known = position < self.shifts.size
+        return self.first + position if is_known else math.ceil((self.limit / shift) ** 2)
+
+
+def _shift(count: int, level: float, is_paired: bool) -> float:
+    generator = np.random.default_rng(SEED)
+    if is_paired:
+        ordered = walsh_averages(generator.standard_normal((SAMPLES, count)))
+        left_out = critical_value(signed_rank_tail(count), level / 2)
+    else:
+        ordered = differences(*generator.standard_normal((2, SAMPLES, count)))
+        left_out = critical_value(rank_sum_tail(count, count), level / 2)
+    return float(np.quantile(-ordered[:, left_out], POWER))
+
+
+@lru_cache(maxsize=64)
+def detection(level: float, *, is_paired: bool) -> Detection:
+    """Made once for each level."""
+    return Detection(level, is_paired=is_paired)
+
+
+def smallest_difference(significant: float, error: float, margin: float) -> float:
+    """As a fraction: a log-ratio that is both `significant` and estimated, with this standard
+    error, beyond the margin."""
+    with np.errstate(over="ignore"):
+        return float(np.expm1(max(significant, math.log1p(margin) + POWER_QUANTILE * error)))
+
+
+def answered_after(
+    estimate: float, reach: float, error: float, count: int, margin: float, significant: float
+) -> float:
+    """Observations after which a case of this estimate has an answer in 95 % of tries; infinite:
+    never.
+
+    `reach`: half-width of the interval; `error`: standard error of the estimate; both shrink with
+    the root of the `count` of observations that there are. Within the margin, the interval has to
+    fit in beside the estimate, which moves. Beyond it, the estimate has to stay there and to be
+    significant, which it is after `significant` observations.
+    """
+    room = abs(estimate) - math.log1p(margin)
+    if room == 0:
+        return math.inf
+    moves = POWER_QUANTILE * error
+    if room < 0:
+        return count * ((reach + moves) / room) ** 2
+    return max(significant, count * (moves / room) ** 2)
