@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.core.app import PROBLEM_SIZES, Json
+from tinyllama_tools.core.app import PROBLEM_SIZES
 from tinyllama_tools.data.parts import wholes_among
 from tinyllama_tools.stats.looks import Attribution, BlockSummary, attribute
+from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import (
     NO_REGRESSION,
     REGRESSION,
@@ -22,17 +24,6 @@ from tinyllama_tools.stats.verdicts import (
     Outcome,
     exit_status,
 )
-
-SCHEMA_VERSION = 1
-
-
-@dataclass(frozen=True)
-class Interval:
-    """From `low` to `high` of the true ratio, with this confidence."""
-
-    low: float
-    high: float
-    confidence: float
 
 
 @dataclass(frozen=True)
@@ -54,11 +45,6 @@ class CounterChange:
     def is_one_sided(self) -> bool:
         """Whether only one side has it."""
         return self.base is None or self.new is None
-
-    @property
-    def ratio(self) -> float | None:
-        """new / base, None where the base is 0 or a side does not have it."""
-        return self.new / self.base if self.base and self.new is not None else None
 
 
 @dataclass(frozen=True)
@@ -88,9 +74,14 @@ class ComparedCase:
     allowed: bool = False
 
     @property
-    def grown(self) -> tuple[CounterChange, ...]:
-        """Deterministic counters that got worse: a warning without noise."""
-        return tuple(c for c in self.counters if c.exact and c.worse)
+    def grown(self) -> bool:
+        """Whether a deterministic counter got worse: a warning without noise."""
+        return any(c.exact and c.worse for c in self.counters)
+
+    @property
+    def fails(self) -> bool:
+        """A regression that was not allowed by name."""
+        return self.outcome.is_regression and not self.allowed
 
 
 @dataclass(frozen=True)
@@ -112,21 +103,18 @@ class Comparison:
     new_context: Mapping[str, Any] = field(default_factory=dict)
     seconds: float | None = None
 
-    def exit_status(self, *, strict: bool = False) -> int:
-        """0, 1 or 3; see outcome.py. Cases allowed by name do not fail it."""
-        return exit_status((c.outcome for c in self.cases if not c.allowed), strict=strict)
-
-    def as_json(self) -> Json:
-        """For comparison.json."""
-        return {"schema_version": SCHEMA_VERSION, "kind": "tiny_llama comparison", **asdict(self)}
-
 
 MEANINGS = {
     NO_REGRESSION: "no regression shown",
     REGRESSION: "regression",
     STILL_UNCLEAR: "not every case has an answer (--strict)",
 }
-ABSENCE_SHOWN = frozenset({Outcome.SAME, Outcome.FASTER})
+
+
+def is_absence_shown(cases: Iterable[ComparedCase]) -> bool:
+    """Whether every case is `same` or `faster`: no regression, and not only none that was seen."""
+    found = {case.outcome for case in cases}
+    return bool(found) and found <= {Outcome.SAME, Outcome.FASTER}
 
 
 @dataclass(frozen=True)
@@ -138,37 +126,26 @@ class Gate:
     fail_on_growth: bool = False
 
     def status(self, comparison: Comparison) -> int:
-        """0, 1 or 3."""
-        if self.fail_on_growth and growing(comparison.cases):
+        """0, 1 or 3. Cases allowed by name do not fail it."""
+        if self.fail_on_growth and any(case.grown for case in comparison.cases):
             return REGRESSION
-        return comparison.exit_status(strict=self.strict)
+        outcomes = [case.outcome for case in comparison.cases if not case.allowed]
+        return exit_status(outcomes, strict=self.strict)
 
     def colour(self, comparison: Comparison) -> str:
-        """The one that every output gives the whole: red, yellow, green, or grey where nothing
-        failed and nothing was shown either."""
-        status = self.status(comparison)
-        if status != NO_REGRESSION:
-            return "red" if status == REGRESSION else "yellow"
-        return "green" if is_absence_shown(comparison.cases) else "grey"
+        """The one that every output gives the whole: grey where nothing failed and nothing was
+        shown either."""
+        shown = "green" if is_absence_shown(comparison.cases) else "grey"
+        colours = {NO_REGRESSION: shown, REGRESSION: "red", STILL_UNCLEAR: "yellow"}
+        return colours[self.status(comparison)]
 
 
 REGRESSIONS_ONLY = Gate()
 
 
-def is_absence_shown(cases: Iterable[ComparedCase]) -> bool:
-    """Whether every case is `same` or `faster`: no regression, and not only none that was seen."""
-    found = {case.outcome for case in cases}
-    return bool(found) and found <= ABSENCE_SHOWN
-
-
-def failing(cases: Iterable[ComparedCase]) -> list[ComparedCase]:
-    """Regressions that were not allowed by name."""
-    return [case for case in cases if case.outcome.is_regression and not case.allowed]
-
-
-def growing(cases: Iterable[ComparedCase]) -> list[ComparedCase]:
-    """Those with a deterministic counter that got worse."""
-    return [case for case in cases if case.grown]
+def gate_of(options: argparse.Namespace) -> Gate:
+    """From the options that every comparison has."""
+    return Gate(strict=options.strict, fail_on_growth=options.fail_on_growth)
 
 
 def interval_of(judgement: Judgement) -> Interval | None:
@@ -186,99 +163,59 @@ def unsettled_text(judgement: Judgement, samples: str = "blocks") -> str:
     return f"near the margin for such scatter: more {samples} may not settle it"
 
 
-@dataclass(frozen=True)
-class Kind:
-    """`is_better_when`: +1 larger, -1 smaller, 0 neither. `exact`: the same of every run."""
-
-    is_better_when: int
-    exact: bool
-
-
-SMALLER, LARGER, NEITHER = -1, 1, 0
-RATE = Kind(LARGER, exact=False)
-COST = Kind(SMALLER, exact=True)
-FACT = Kind(NEITHER, exact=True)
-LOSS = Kind(SMALLER, exact=False)
-KINDS: Mapping[str, Kind] = {
-    "samples_per_second": RATE,
-    "tokens_per_second": RATE,
-    "speedup": RATE,
-    "TFLOPS": RATE,
-    "MFU_percent": RATE,
-    "MFU_causal_percent": RATE,
-    "peak_percent": RATE,
-    "roof_percent": RATE,
-    "GB_per_second": RATE,
-    "peak_memory_MiB": COST,
-    "allocations": COST,
-    "operators": COST,
-    "kernels": COST,
-    "hardware_flops": COST,
-    "counted_flops": COST,
-    "parameters": FACT,
-    "model_flops": COST,
-    "causal_flops": COST,
-    "elementwise_flops": COST,
-    "lookup_flops": COST,
-    "opaque_flops": COST,
-    "bytes": COST,
-    "predicted_memory_MiB": COST,
-    # a library's own decision, which may differ from run to run
-    "library_scratch_MiB": Kind(SMALLER, exact=False),
-    "flop_per_byte": FACT,
-    # threads may add up in another order, so that the last digits differ from run to run
-    "max_rel_error": Kind(SMALLER, exact=False),
-    # of data-parallel steps and of collectives; what is lost or waited for is the less the better
-    "ranks": FACT,
-    "message_bytes": FACT,
-    "weak_efficiency_percent": RATE,
-    "strong_efficiency_percent": RATE,
-    "overlap_percent": RATE,
-    "algorithm_GB_per_second": RATE,
-    "bus_GB_per_second": RATE,
-    "communication_percent": LOSS,
-    "loss_small_batch_percent": LOSS,
-    "loss_slower_local_percent": LOSS,
-    "loss_imbalance_percent": LOSS,
-    "loss_communication_percent": LOSS,
-    # of the training program
-    "final_loss": Kind(NEITHER, exact=False),
-}
+# Which way a counter is better (+1 larger, -1 smaller, 0 neither), and whether every run of one
+# program has the same: a rate, a cost, a fact, a loss that varies.
+RATE, COST, FACT, LOSS = (1, False), (-1, True), (0, True), (-1, False)
 # an unknown counter is shown, but nobody can say that it got worse
-UNKNOWN = Kind(NEITHER, exact=False)
-# What is shown of a case whose time changed, beside time itself.
+UNKNOWN = (0, False)
+# what is shown of a case whose time changed, beside time itself
 HEADLINE = ("samples_per_second", "TFLOPS", "MFU_percent", "peak_memory_MiB")
+# in the order in which people read them
+KINDS: Mapping[str, tuple[int, bool]] = {
+    name: kind
+    for kind, names in (
+        (RATE, "samples_per_second tokens_per_second speedup TFLOPS MFU_percent"),
+        (RATE, "MFU_causal_percent peak_percent roof_percent GB_per_second"),
+        (COST, "peak_memory_MiB allocations operators kernels hardware_flops counted_flops"),
+        (FACT, "parameters"),
+        (COST, "model_flops causal_flops elementwise_flops lookup_flops opaque_flops bytes"),
+        (COST, "predicted_memory_MiB"),
+        # a library's own decision, which may differ from run to run
+        (LOSS, "library_scratch_MiB"),
+        (FACT, "flop_per_byte"),
+        # threads may add up in another order, so that the last digits differ from run to run
+        (LOSS, "max_rel_error"),
+        # of data-parallel steps and of collectives
+        (FACT, "ranks message_bytes"),
+        (RATE, "weak_efficiency_percent strong_efficiency_percent overlap_percent"),
+        (RATE, "algorithm_GB_per_second bus_GB_per_second"),
+        (LOSS, "communication_percent loss_small_batch_percent loss_slower_local_percent"),
+        (LOSS, "loss_imbalance_percent loss_communication_percent"),
+        # of the training program
+        (UNKNOWN, "final_loss"),
+    )
+    for name in names.split()
+}
 ORDER = {name: i for i, name in enumerate(dict.fromkeys((*HEADLINE, *KINDS)))}
-
-
-def counter_change(
-    name: str, base: float | None, new: float | None, *, varies: bool = False
-) -> CounterChange:
-    """Exact counters to the last digit; `worse` of the others is only which way they moved.
-
-    None: a side does not have it, which is neither worse nor better. `varies`: runs of one side
-    disagree about it, so it is not exact after all.
-    """
-    kind = KINDS.get(name, UNKNOWN)
-    moved = 0.0 if base is None or new is None else (new - base) * kind.is_better_when
-    is_exact = kind.exact and not varies
-    return CounterChange(name, base, new, is_exact, worse=moved < 0, better=moved > 0)
 
 
 def compare_counters(
     base: Mapping[str, float], new: Mapping[str, float], varying: Collection[str] = ()
 ) -> tuple[CounterChange, ...]:
-    """Every counter of either side, in the order in which people read them.
-
-    None at all where a side has no counter: it was not measured there, which its case says itself.
+    """Every counter of either side; None at all where a side has none: it was not measured there,
+    which its case says itself. `varying`: runs of one side disagree, so it is not exact after all.
     """
     if not base or not new:
         return ()
-    names = sorted(base.keys() | new.keys(), key=lambda name: (ORDER.get(name, len(ORDER)), name))
-    return tuple(
-        counter_change(name, base.get(name), new.get(name), varies=name in varying)
-        for name in names
-    )
+    changes = []
+    names = base.keys() | new.keys()
+    for name in sorted(names, key=lambda name: (ORDER.get(name, len(ORDER)), name)):
+        better_when, exact = KINDS.get(name, UNKNOWN)
+        before, after = base.get(name), new.get(name)
+        moved = 0.0 if before is None or after is None else (after - before) * better_when
+        exact = exact and name not in varying
+        changes.append(CounterChange(name, before, after, exact, moved < 0, moved > 0))
+    return tuple(changes)
 
 
 @dataclass(frozen=True)
@@ -291,6 +228,13 @@ class SideState:
     failed: str = ""
     is_pending: bool = False
 
+    def words(self, side: str) -> str:
+        """Why it was not measured; empty where it was."""
+        if self.failed or self.skipped:
+            became = "failed" if self.failed else "skipped"
+            return f"{became} in the {side}: {self.failed or self.skipped}"
+        return "" if self.is_measured else f"not in the {side}"
+
 
 def outcome_without_times(base: SideState, new: SideState) -> tuple[Outcome, str] | None:
     """The outcome and its reason; None where both sides measured it and the new never failed.
@@ -299,31 +243,19 @@ def outcome_without_times(base: SideState, new: SideState) -> tuple[Outcome, str
     """
     if base.is_pending or new.is_pending:
         return Outcome.NO_VERDICT, "interrupted before it was opened"
-    if base.is_measured and new.failed:
-        return Outcome.FAILED, new.failed
-    if base.is_measured and not new.is_measured:
-        # a case that is skipped now would hide a slowdown as well as one that is gone
-        reason = f"skipped in the new: {new.skipped}" if new.skipped else "not in the new"
-        return Outcome.MISSING, reason
     if base.is_measured:
-        return None
-    before = base.failed or base.skipped
-    words = f"{'failed' if base.failed else 'skipped'} in the base: {before}" if before else ""
+        if new.failed:
+            return Outcome.FAILED, new.failed
+        # a case that is skipped now would hide a slowdown as well as one that is gone
+        return None if new.is_measured else (Outcome.MISSING, new.words("new"))
     if new.is_measured and not new.failed:
-        return Outcome.NO_VERDICT if base.failed else Outcome.ADDED, words or "not in the base"
-    now = f"failed in the new: {new.failed}" if new.failed else f"skipped in the new: {new.skipped}"
-    known = now if new.failed or new.skipped else "not in the new"
-    return Outcome.SKIPPED, "; ".join(filter(None, [words or "not in the base", known]))
+        return Outcome.NO_VERDICT if base.failed else Outcome.ADDED, base.words("base")
+    return Outcome.SKIPPED, f"{base.words('base')}; {new.words('new')}"
 
 
 def is_allowed(name: str, patterns: Iterable[str]) -> bool:
     """Whether a name or pattern (`loss/*`) covers the case."""
     return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def unknown_patterns(cases: Sequence[ComparedCase], patterns: Iterable[str]) -> list[str]:
-    """Patterns that no case has: perhaps misspelt, perhaps of a case that is gone for good."""
-    return [p for p in patterns if not any(is_allowed(case.name, [p]) for case in cases)]
 
 
 def allow_missing(
@@ -332,14 +264,11 @@ def allow_missing(
     """Marks missing and failed cases of these names as allowed; others stay what they are."""
     excusable = {Outcome.MISSING, Outcome.FAILED}
     return tuple(
-        replace(case, allowed=True)
-        if case.outcome in excusable and is_allowed(case.name, patterns)
-        else case
+        replace(case, allowed=case.outcome in excusable and is_allowed(case.name, patterns))
         for case in cases
     )
 
 
-Summaries = Sequence[BlockSummary]
 # fewer blocks have no scatter to take an interval from
 FEWEST_BLOCKS = 2
 
@@ -351,7 +280,7 @@ def layers_by_size(path: Path = PROBLEM_SIZES) -> dict[str, int]:
 
 
 def attributions(
-    cases: Mapping[str, Summaries], layers: Mapping[str, int]
+    cases: Mapping[str, Sequence[BlockSummary]], layers: Mapping[str, int]
 ) -> dict[str, Attribution]:
     """Of every case that changed at all and has parts among the others, by its name.
 

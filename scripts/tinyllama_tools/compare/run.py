@@ -37,13 +37,14 @@ from tinyllama_tools.compare.comparison import (
     allow_missing,
     attributions,
     compare_counters,
+    gate_of,
     interval_of,
     layers_by_size,
     outcome_without_times,
     unsettled_text,
 )
 from tinyllama_tools.compare.context_differences import context_differences
-from tinyllama_tools.compare.options import add_options, gate_of, settings_of
+from tinyllama_tools.compare.options import add_options, settings_of
 from tinyllama_tools.compare.output import print_comparison, write_comparison
 from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter, refuse_existing
 from tinyllama_tools.compare.sequential_run import (

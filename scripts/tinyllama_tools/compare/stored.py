@@ -14,9 +14,8 @@ import math
 import re
 import statistics
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tinyllama_tools.compare.comparison import (
@@ -27,10 +26,11 @@ from tinyllama_tools.compare.comparison import (
     allow_missing,
     attributions,
     compare_counters,
+    gate_of,
     interval_of,
+    is_allowed,
     layers_by_size,
     outcome_without_times,
-    unknown_patterns,
     unsettled_text,
 )
 from tinyllama_tools.compare.context_differences import (
@@ -40,7 +40,7 @@ from tinyllama_tools.compare.context_differences import (
     work_differences,
 )
 from tinyllama_tools.compare.noise import DEFAULT_PATH, NoiseProfile, read_noise_profile
-from tinyllama_tools.compare.options import add_common_options, gate_of, regular_expression
+from tinyllama_tools.compare.options import add_common_options, regular_expression
 from tinyllama_tools.compare.output import print_comparison, write_comparison
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.json_files import bad_file, read_json
@@ -56,117 +56,7 @@ from tinyllama_tools.stats.looks import BlockSummary
 from tinyllama_tools.stats.unpaired import judge_unpaired, judge_with_profile
 from tinyllama_tools.stats.verdicts import Judgement, Outcome, fewest_files
 
-WHAT_TO_NAME = "name results of tiny_llama_bench or performance summaries of tiny_llama_train"
-
-
-def read_stored(path: Path) -> StoredRun:
-    """A run of the suite or of the training program, told by its content."""
-    document, data = read_json(path)
-    if is_training_summary(document):
-        run = read_training(document, path)
-    elif is_result(document):
-        run = read_result(document, path)
-    else:
-        known = f"its keys are {', '.join(list(document)[:5]) or 'none'}"
-        raise bad_file(path, f"is no result that can be compared: {known}", WHAT_TO_NAME)
-    return replace(run, digest=hashlib.sha256(data).hexdigest())
-
-
-def _refuse_twice(runs: Sequence[StoredRun], side: str) -> None:
-    """Runs that are one and the same would pass for agreement between runs."""
-    counts = Counter(run.digest for run in runs)
-    for run in runs:
-        if counts[run.digest] > 1:
-            raise bad_file(
-                run.path,
-                f"is there {counts[run.digest]} times among the files of the {side}, or copies are",
-                "each file must be a run of its own",
-            )
-
-
-def read_sides(
-    base: Sequence[Path], new: Sequence[Path]
-) -> tuple[list[StoredRun], list[StoredRun]]:
-    """BadInputError for a file that cannot be read, one that is twice on a side, and files of
-    different programs."""
-    sides = [read_stored(path) for path in base], [read_stored(path) for path in new]
-    for runs, side in zip(sides, ("base", "new"), strict=True):
-        _refuse_twice(runs, side)
-    training = [run.path for runs in sides for run in runs if run.configuration]
-    if training and len(training) < len(base) + len(new):
-        others = [run.path for runs in sides for run in runs if not run.configuration]
-        raise BadInputError(
-            f"{training[0]} is of tiny_llama_train and {others[0]} of tiny_llama_bench, which have "
-            "no case in common; name files of one program"
-        )
-    return sides
-
-
-@dataclass(frozen=True)
-class SideCase:
-    """`runs`: of the files that know the case; `files`: how many files there are."""
-
-    runs: tuple[StoredCase, ...]
-    files: int
-
-    @property
-    def seconds(self) -> tuple[float, ...]:
-        """A median for each file that measured it."""
-        return tuple(run.seconds for run in self.runs if run.seconds is not None)
-
-    @property
-    def median(self) -> float | None:
-        """Over files; None where none measured it."""
-        return statistics.median(self.seconds) if self.seconds else None
-
-    @property
-    def state(self) -> SideState:
-        """What became of it, with the first reason."""
-        skipped = next((run.skipped for run in self.runs if run.skipped), "")
-        failures = [run.failed for run in self.runs if run.failed]
-        failed = failures[0] if failures else ""
-        if failures and self.files > 1:
-            failed = f"in {len(failures)} of {self.files} files: {failed}"
-        return SideState(bool(self.seconds), skipped, failed)
-
-    @property
-    def note(self) -> str:
-        """In how many files it was measured, if not in all; why one has no shares of peaks."""
-        measured = len(self.seconds)
-        some = "" if measured == self.files else f"measured in {measured} of {self.files} files"
-        above = next((run.above_peak for run in self.runs if run.above_peak), "")
-        return ", ".join(filter(None, (some, above)))
-
-
-def side_cases(runs: Sequence[StoredRun]) -> dict[str, SideCase]:
-    """By name, in the order of the first file that has each."""
-    found: dict[str, list[StoredCase]] = {}
-    for run in runs:
-        for name, case in run.cases.items():
-            found.setdefault(name, []).append(case)
-    return {name: SideCase(tuple(cases), len(runs)) for name, cases in found.items()}
-
-
-def _counters(case: SideCase) -> tuple[Mapping[str, float], frozenset[str]]:
-    """Medians over files, and the names of those that are not the same in all of them."""
-    runs = [run for run in case.runs if run.seconds is not None]
-    varying = frozenset().union(*(run.varying for run in runs))
-    if len(runs) == 1:
-        return runs[0].counters, varying
-    shared = set.intersection(*(set(run.counters) for run in runs))
-    values = {name: [run.counters[name] for run in runs] for name in sorted(shared)}
-    found = {name: statistics.median(values[name]) for name in values}
-    return found, varying | {name for name in values if len(set(values[name])) > 1}
-
-
-def counter_changes(base: SideCase, new: SideCase) -> tuple[CounterChange, ...]:
-    """A counter that is not the same in all runs of a side is not compared exactly."""
-    (before, varying_before), (after, varying_after) = _counters(base), _counters(new)
-    return compare_counters(before, after, varying_before | varying_after)
-
-
-Pairs = Mapping[str, tuple[SideCase, SideCase]]
-METHOD = "stored"
+Runs = Sequence[StoredRun]
 # fewer files of a side have no scatter between them
 FEWEST_FILES = 2
 # nobody has more, so the exact number would only look like a plan
@@ -185,6 +75,110 @@ SAID_FIRST = {
 WORK_COUNTERS = {"model_flops", "parameters"}
 
 
+def read_stored(path: Path) -> StoredRun:
+    """A run of the suite or of the training program, told by its content."""
+    document, data = read_json(path)
+    if is_training_summary(document):
+        run = read_training(document, path)
+    elif is_result(document):
+        run = read_result(document, path)
+    else:
+        keys = ", ".join(list(document)[:5]) or "none"
+        remedy = "name results of tiny_llama_bench or performance summaries of tiny_llama_train"
+        raise bad_file(path, f"is no result that can be compared: its keys are {keys}", remedy)
+    return replace(run, digest=hashlib.sha256(data).hexdigest())
+
+
+def read_sides(
+    base: Sequence[Path], new: Sequence[Path]
+) -> tuple[list[StoredRun], list[StoredRun]]:
+    """BadInputError for a file that cannot be read, one that is twice on a side, and files of
+    different programs."""
+    sides = [read_stored(path) for path in base], [read_stored(path) for path in new]
+    for runs, side in zip(sides, ("base", "new"), strict=True):
+        digests = [run.digest for run in runs]
+        for run in runs:
+            # one and the same would pass for agreement between runs
+            if digests.count(run.digest) > 1:
+                what = f"is there {digests.count(run.digest)} times among the files of the {side}"
+                remedy = "each file must be a run of its own"
+                raise bad_file(run.path, f"{what}, or copies are", remedy)
+    runs = [run for side in sides for run in side]
+    training = [run.path for run in runs if run.configuration]
+    others = [run.path for run in runs if not run.configuration]
+    if training and others:
+        raise BadInputError(
+            f"{training[0]} is of tiny_llama_train and {others[0]} of tiny_llama_bench, which have "
+            "no case in common; name files of one program"
+        )
+    return sides
+
+
+@dataclass(frozen=True)
+class SideCase:
+    """`runs`: of the files that know the case; `files`: how many files there are."""
+
+    runs: Sequence[StoredCase]
+    files: int
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """A median for each file that measured it."""
+        return tuple(run.seconds for run in self.runs if run.seconds is not None)
+
+    @property
+    def median(self) -> float | None:
+        """Over files; None where none measured it."""
+        return statistics.median(self.seconds) if self.seconds else None
+
+    @property
+    def state(self) -> SideState:
+        """What became of it, with the first reason."""
+        skipped = next((run.skipped for run in self.runs if run.skipped), "")
+        failures = [run.failed for run in self.runs if run.failed]
+        many = f"in {len(failures)} of {self.files} files: " if self.files > 1 else ""
+        return SideState(bool(self.seconds), skipped, many + failures[0] if failures else "")
+
+    @property
+    def notes(self) -> str:
+        """In how many files it was measured, if not in all; why one has no shares of peaks."""
+        measured = len(self.seconds)
+        some = "" if measured == self.files else f"measured in {measured} of {self.files} files"
+        above = next((run.above_peak for run in self.runs if run.above_peak), "")
+        return ", ".join(filter(None, (some, above)))
+
+    @property
+    def counters(self) -> tuple[Mapping[str, float], frozenset[str]]:
+        """Medians over files, and the names of those that are not the same in all of them."""
+        runs = [run for run in self.runs if run.seconds is not None]
+        varying = frozenset().union(*(run.varying for run in runs))
+        if len(runs) == 1:
+            return runs[0].counters, varying
+        shared = set.intersection(*(set(run.counters) for run in runs))
+        values = {name: [run.counters[name] for run in runs] for name in sorted(shared)}
+        found = {name: statistics.median(values[name]) for name in values}
+        return found, varying | {name for name in values if len(set(values[name])) > 1}
+
+
+Pairs = Mapping[str, tuple[SideCase, SideCase]]
+
+
+def side_cases(runs: Runs, wanted: re.Pattern[str] | None) -> dict[str, SideCase]:
+    """By name, in the order of the first file that has each."""
+    found: dict[str, list[StoredCase]] = {}
+    for run in runs:
+        for name, case in run.cases.items():
+            if wanted is None or wanted.search(name):
+                found.setdefault(name, []).append(case)
+    return {name: SideCase(cases, len(runs)) for name, cases in found.items()}
+
+
+def counter_changes(base: SideCase, new: SideCase) -> tuple[CounterChange, ...]:
+    """A counter that is not the same in all runs of a side is not compared exactly."""
+    (before, varying_before), (after, varying_after) = base.counters, new.counters
+    return compare_counters(before, after, varying_before | varying_after)
+
+
 @dataclass(frozen=True)
 class Rules:
     """`allowed`: names and patterns of cases that may be missing. `wanted`: of names to compare."""
@@ -196,91 +190,68 @@ class Rules:
     profile: NoiseProfile | None = None
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """`judgements` by case; `notes` too. `test`: one of SEVERAL, PROFILE, NONE. `warning`: what to
-    know of them all."""
+def judge_stored(
+    shared: Pairs, rules: Rules
+) -> tuple[str, dict[str, Judgement], dict[str, str], str]:
+    """The test, judgements and notes by case, and what to know of them all.
 
-    judgements: Mapping[str, Judgement]
-    test: str
-    notes: Mapping[str, str] = field(default_factory=dict)
-    warning: str = ""
+    Judges the cases that both sides measured: over files where there are several a side, else by
+    the noise profile if there is one.
+    """
 
+    def needed(cases: int) -> str:
+        family = "1 case" if cases == 1 else f"{cases} cases"
+        files = fewest_files(cases, rules.alpha)
+        return f"{files} files a side are needed for {family} at alpha {rules.alpha:g}"
 
-def _several_needed(cases: int, alpha: float) -> str:
-    files = fewest_files(cases, alpha)
-    family = "1 case" if cases == 1 else f"{cases} cases"
-    return f"{files} files a side are needed for {family} at alpha {alpha:g}"
-
-
-def _over_files(shared: Pairs, rules: Rules) -> Verdicts:
-    enough = {
-        name: (base.seconds, new.seconds)
-        for name, (base, new) in shared.items()
-        if min(len(base.seconds), len(new.seconds)) >= FEWEST_FILES
-    }
-    judgements = {}
-    if enough:
-        judgements = judge_unpaired(enough, alpha=rules.alpha, margin=rules.margin)
-    notes = {name: "one file of a side only" for name in shared if name not in enough}
+    levels = {"alpha": rules.alpha, "margin": rules.margin}
     warning = ""
-    if enough and all(math.isinf(j.evidence.smallest_difference) for j in judgements.values()):
-        needed = _several_needed(len(enough), rules.alpha)
-        warning = f"so few files cannot show any difference: {needed}"
-    return Verdicts(judgements, SEVERAL, notes, warning)
-
-
-def _by_profile(shared: Pairs, profile: NoiseProfile, rules: Rules) -> Verdicts:
-    judgements, notes = {}, {}
-    for name, (base, new) in shared.items():
-        noise = profile.of(name)
-        judgements[name] = judge_with_profile(
-            base.median or 0.0,
-            new.median or 0.0,
-            noise.scatter,
-            noise.degrees,
-            cases=len(shared),
-            alpha=rules.alpha,
-            margin=rules.margin,
+    if (
+        min((min(base.files, new.files) for base, new in shared.values()), default=0)
+        >= FEWEST_FILES
+    ):
+        seconds = {name: (base.seconds, new.seconds) for name, (base, new) in shared.items()}
+        enough = {n: s for n, s in seconds.items() if min(map(len, s)) >= FEWEST_FILES}
+        judgements = judge_unpaired(enough, **levels) if enough else {}
+        notes = {name: "one file of a side only" for name in shared if name not in enough}
+        smallest = [found.evidence.smallest_difference for found in judgements.values()]
+        if smallest and min(smallest) == math.inf:
+            warning = f"so few files cannot show any difference: {needed(len(enough))}"
+        return SEVERAL, judgements, notes, warning
+    profile = rules.profile
+    if profile is not None and shared:
+        judgements = {
+            name: judge_with_profile(
+                *(side.median or 0.0 for side in sides),
+                *profile.of(name),
+                cases=len(shared),
+                **levels,
+            )
+            for name, sides in shared.items()
+        }
+        unknown = "not in the noise profile, whose default stands in"
+        warning = (
+            f"one file a side: the recorded noise profile {profile.path} stands in for more; alpha "
+            "holds only as far as log seconds are normal with the recorded scatter, which has no "
+            "drift over days in it"
         )
-        if name not in profile.cases:
-            notes[name] = "not in the noise profile, whose default stands in"
-    warning = (
-        f"one file a side: the recorded noise profile {profile.path} stands in for more; alpha "
-        "holds only as far as log seconds are normal with the recorded scatter, which has no drift "
-        "over days in it"
-    )
-    return Verdicts(judgements, PROFILE, notes, warning)
-
-
-def judge_stored(shared: Pairs, rules: Rules) -> Verdicts:
-    """Judges the cases that both sides measured: over files where there are several a side, else by
-    the noise profile if there is one."""
-    files = min((min(base.files, new.files) for base, new in shared.values()), default=0)
-    if files >= FEWEST_FILES:
-        return _over_files(shared, rules)
-    if rules.profile is not None and shared:
-        return _by_profile(shared, rules.profile, rules)
+        return PROFILE, judgements, dict.fromkeys(shared.keys() - profile.cases, unknown), warning
     warning = (
         "one file of a side shows no scatter between runs: differences, but no verdict; "
-        f"{_several_needed(len(shared), rules.alpha)} (--base A.json B.json ... --new C.json "
-        "D.json ...), or record the machine's noise: scripts/compare calibrate"
+        f"{needed(max(1, len(shared)))} (--base A.json B.json ... --new C.json D.json ...), or "
+        "record the machine's noise: scripts/compare calibrate"
     )
-    return Verdicts({}, NONE, warning=warning)
+    return NONE, {}, {}, warning
 
 
 def names_text(names: Sequence[str]) -> str:
     """`a, b, c and 3 more`."""
-    shown = ", ".join(names[:MOST_NAMES])
     more = len(names) - MOST_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def stored_warnings(
-    base: Sequence[StoredRun],
-    new: Sequence[StoredRun],
-    cases: Sequence[ComparedCase],
-    allowed: Sequence[str] = (),
+    base: Runs, new: Runs, cases: Sequence[ComparedCase], allowed: Sequence[str] = ()
 ) -> Iterator[str]:
     """What to know before any number, the most important first: of the contexts, of cases that are
     not on both sides, and of the files."""
@@ -296,15 +267,14 @@ def stored_warnings(
     other_work = [
         case.name
         for case in cases
-        if any(
-            c.name in WORK_COUNTERS and c.exact and c.base != c.new and not c.is_one_sided
-            for c in case.counters
-        )
+        for c in case.counters
+        if c.name in WORK_COUNTERS and c.exact and c.base != c.new and not c.is_one_sided
     ]
     if other_work:
+        names = list(dict.fromkeys(other_work))
         yield (
-            f"{len(other_work)} did not do the same work, model_flops or parameters differ: "
-            f"{names_text(other_work)}"
+            f"{len(names)} did not do the same work, model_flops or parameters differ: "
+            f"{names_text(names)}"
         )
     for outcome, words in SAID_FIRST.items():
         found = [case for case in cases if case.outcome is outcome]
@@ -315,8 +285,9 @@ def stored_warnings(
     for run in new:
         if run.digest in digests:
             yield f"{run.path} is the same file as {digests[run.digest]} of the base"
-    for pattern in unknown_patterns(cases, allowed):
-        yield f"--allow-missing '{pattern}': no case is called so"
+    for pattern in allowed:
+        if not any(is_allowed(case.name, [pattern]) for case in cases):
+            yield f"--allow-missing '{pattern}': no case is called so"
     for run in (*base, *new):
         yield from run.warnings
     for run in (*base, *new):
@@ -338,28 +309,25 @@ def _files_needed(judgement: Judgement) -> str:
 
 
 def _compared_case(
-    name: str, base: SideCase | None, new: SideCase | None, verdicts: Verdicts
+    name: str, sides: Sequence[SideCase], judgement: Judgement | None, test: str, note: str
 ) -> ComparedCase:
-    """`verdicts`: of the cases that are measured on both sides."""
-    states = [side.state if side else SideState() for side in (base, new)]
-    before, after = (side.median if side else None for side in (base, new))
-    case = ComparedCase(name, Outcome.NO_VERDICT, base_seconds=before, new_seconds=after)
-    without_times = outcome_without_times(*states)
-    if without_times or not base or not new:
-        outcome, note = without_times or (Outcome.NO_VERDICT, "")
-        return replace(case, outcome=outcome, note=note)
-    notes = [f"{side} {c.note}" for side, c in (("base", base), ("new", new)) if c.note]
-    notes.append(verdicts.notes.get(name, ""))
+    """`sides`: base and new, either perhaps without runs. `note`: of the judgement."""
+    base, new = sides
+    case = ComparedCase(name, Outcome.NO_VERDICT, base_seconds=base.median, new_seconds=new.median)
+    without_times = outcome_without_times(base.state, new.state)
+    if without_times:
+        return replace(case, outcome=without_times[0], note=without_times[1])
+    notes = [f"{side} {c.notes}" for side, c in (("base", base), ("new", new)) if c.notes]
+    notes += [note] if note else []
     case = replace(
         case,
-        ratio=after / before if before and after else None,
+        ratio=(new.median or 0.0) / (base.median or 1.0),
         blocks=min(len(base.seconds), len(new.seconds)),
         counters=counter_changes(base, new),
     )
-    judgement = verdicts.judgements.get(name)
     if judgement:
         evidence = judgement.evidence
-        if judgement.outcome is Outcome.UNCLEAR and verdicts.test == SEVERAL:
+        if judgement.outcome is Outcome.UNCLEAR and test == SEVERAL:
             notes.append(_files_needed(judgement))
         smallest = evidence.smallest_difference
         case = replace(
@@ -371,7 +339,7 @@ def _compared_case(
             blocks=evidence.blocks,
             smallest_difference=smallest if math.isfinite(smallest) else None,
         )
-    return replace(case, note="; ".join(filter(None, notes)))
+    return replace(case, note="; ".join(notes))
 
 
 def _attributed(cases: Sequence[ComparedCase], shared: Pairs) -> list[ComparedCase]:
@@ -392,18 +360,14 @@ def _attributed(cases: Sequence[ComparedCase], shared: Pairs) -> list[ComparedCa
     ]
 
 
-def _side_name(runs: Sequence[StoredRun]) -> str:
-    commits = dict.fromkeys(str(run.context.get("git_commit") or "unknown") for run in runs)
-    of = ", ".join(commit[:12] for commit in commits)
-    return f"{', '.join(str(run.path) for run in runs)} (commit {of})"
+def _side_name(runs: Runs) -> str:
+    commits = dict.fromkeys(str(run.context.get("git_commit") or "unknown")[:12] for run in runs)
+    return f"{', '.join(str(run.path) for run in runs)} (commit {', '.join(commits)})"
 
 
-def compare_stored(base: Sequence[StoredRun], new: Sequence[StoredRun], rules: Rules) -> Comparison:
+def compare_stored(base: Runs, new: Runs, rules: Rules) -> Comparison:
     """BadInputError where no case is in both sides."""
-    before, after = (
-        {n: c for n, c in side_cases(runs).items() if not rules.wanted or rules.wanted.search(n)}
-        for runs in (base, new)
-    )
+    before, after = (side_cases(runs, rules.wanted) for runs in (base, new))
     if not before.keys() & after.keys():
         first = [next(iter(cases), "none") for cases in (before, after)]
         which = f" that matches '{rules.wanted.pattern}'" if rules.wanted else ""
@@ -411,20 +375,27 @@ def compare_stored(base: Sequence[StoredRun], new: Sequence[StoredRun], rules: R
             f"nothing to compare: no case{which} is in both sides (base: {first[0]}, ...; new: "
             f"{first[1]}, ...); name results of the same cases"
         )
-    names = dict.fromkeys([*before, *after])
-    shared = {
-        name: (before[name], after[name])
-        for name in names
-        if name in before
-        and name in after
-        and outcome_without_times(before[name].state, after[name].state) is None
+    sides = {
+        name: (
+            before.get(name, SideCase((), len(base))),
+            after.get(name, SideCase((), len(new))),
+        )
+        for name in {**before, **after}
     }
-    verdicts = judge_stored(shared, rules)
-    compared = [_compared_case(n, before.get(n), after.get(n), verdicts) for n in names]
+    shared = {
+        name: pair
+        for name, pair in sides.items()
+        if outcome_without_times(*(side.state for side in pair)) is None
+    }
+    test, judgements, notes, warning = judge_stored(shared, rules)
+    compared = [
+        _compared_case(name, pair, judgements.get(name), test, notes.get(name, ""))
+        for name, pair in sides.items()
+    ]
     cases = allow_missing(_attributed(compared, shared), rules.allowed)
-    warnings = [*stored_warnings(base, new, cases, rules.allowed), verdicts.warning]
+    warnings = [*stored_warnings(base, new, cases, rules.allowed), warning]
     return Comparison(
-        METHOD,
+        "stored",
         _side_name(base),
         _side_name(new),
         cases,
@@ -432,9 +403,9 @@ def compare_stored(base: Sequence[StoredRun], new: Sequence[StoredRun], rules: R
         rules.margin,
         warnings=tuple(filter(None, warnings)),
         design={
-            "test": verdicts.test,
-            "correction": CORRECTIONS[verdicts.test],
-            "family": len(verdicts.judgements),
+            "test": test,
+            "correction": CORRECTIONS[test],
+            "family": len(judgements),
             "files": {"base": len(base), "new": len(new)},
         },
         base_context=base[0].context,
@@ -444,89 +415,55 @@ def compare_stored(base: Sequence[StoredRun], new: Sequence[StoredRun], rules: R
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The files, --filter, --noise-profile, and what every comparison takes."""
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="BASE.json NEW.json")
+    add = parser.add_argument
+    add("files", nargs="*", type=Path, metavar="FILE", help="BASE.json NEW.json")
     for side in ("base", "new"):
-        parser.add_argument(
-            f"--{side}", nargs="+", type=Path, metavar="FILE", help=f"files of the {side}"
-        )
-    parser.add_argument(
-        "--filter",
-        type=regular_expression,
-        metavar="REGEX",
-        help="compare only cases whose name has a match",
+        add(f"--{side}", nargs="+", type=Path, metavar="FILE", help=f"files of the {side}")
+    wanted = "compare only cases whose name has a match"
+    add("--filter", type=regular_expression, metavar="REGEX", help=wanted)
+    profile = (
+        "what `scripts/compare calibrate` recorded of this machine, for one file a side "
+        f"(default: results/{DEFAULT_PATH.name}, if it is there and of the same machine)"
     )
-    parser.add_argument(
-        "--noise-profile",
-        type=Path,
-        metavar="FILE",
-        help="what `scripts/compare calibrate` recorded of this machine, for one file a side "
-        f"(default: results/{DEFAULT_PATH.name}, if it is there and of the same machine)",
-    )
+    add("--noise-profile", type=Path, metavar="FILE", help=profile)
     add_common_options(parser)
 
 
 def files_of_sides(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:
     """BadInputError unless both sides are named, in one way."""
-    by_name = options.base is not None or options.new is not None
-    if by_name and options.files:
-        raise BadInputError(
-            f"{options.files[0]}: either BASE.json NEW.json, or --base FILE... --new FILE..., "
-            "not both"
-        )
-    if by_name:
-        if not (options.base and options.new):
-            missing = "--new" if options.base else "--base"
-            raise BadInputError(f"{missing} is missing: both sides need at least one file")
-        return options.base, options.new
-    if len(options.files) != 2:
-        raise BadInputError(
-            f"{len(options.files)} files: must be 2, BASE.json NEW.json; for more a side: "
-            "--base FILE... --new FILE..."
-        )
-    return [options.files[0]], [options.files[1]]
+    files, base, new = options.files, options.base, options.new
+    if base and new and not files:
+        return base, new
+    if len(files) == 2 and not (base or new):
+        return files[:1], files[1:]
+    raise BadInputError(
+        f"{len(files)} files, {len(base or [])} of --base, {len(new or [])} of --new: either "
+        "BASE.json NEW.json, or --base FILE... --new FILE..., at least one each"
+    )
 
 
 def usable_profile(
-    named: Path | None,
-    base: Sequence[StoredRun],
-    new: Sequence[StoredRun],
-    default: Path = DEFAULT_PATH,
+    named: Path | None, base: Runs, new: Runs, default: Path = DEFAULT_PATH
 ) -> tuple[NoiseProfile | None, list[str]]:
     """The profile to judge one file of a side by, or why there is none.
 
     BadInputError for a file that is no profile, and for one of another machine that was named.
     """
     runs = [*base, *new]
+    reason = ""
     if min(len(base), len(new)) >= FEWEST_FILES:
-        return None, ["--noise-profile is not used: several files a side show it"] if named else []
-    if any(run.configuration for run in runs):
-        return None, ["--noise-profile is not used: it is not of training runs"] if named else []
+        reason = "several files a side show it"
+    elif any(run.configuration for run in runs):
+        reason = "it is not of training runs"
+    if reason:
+        return None, [f"--noise-profile is not used: {reason}"] if named else []
     if not named and not default.is_file():
         return None, []
     profile = read_noise_profile(named or default)
     mismatch = profile.mismatch([run.context for run in runs])
-    if not mismatch:
-        return profile, []
-    if named:
+    if mismatch and named:
         raise BadInputError(f"{mismatch}; record one there: scripts/compare calibrate")
-    return None, [mismatch]
-
-
-def _compare(options: argparse.Namespace) -> int:
-    base, new = read_sides(*files_of_sides(options))
-    profile, why_not = usable_profile(options.noise_profile, base, new)
-    rules = Rules(
-        options.alpha, options.margin, tuple(options.allow_missing), options.filter, profile
-    )
-    comparison = compare_stored(base, new, rules)
-    comparison = replace(comparison, warnings=(*comparison.warnings, *why_not))
-    gate = gate_of(options)
-    print_comparison(comparison, options.format, gate)
-    if options.output:
-        paths = write_comparison(comparison, options.output, gate)
-        # standard output may be read by a program
-        print(f"wrote {', '.join(map(str, paths))}", file=sys.stderr)
-    return gate.status(comparison)
+    return (None, [mismatch]) if mismatch else (profile, [])
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -539,4 +476,16 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_options(parser)
     options = parser.parse_args(arguments)
-    return _compare(options)
+    base, new = read_sides(*files_of_sides(options))
+    profile, why_not = usable_profile(options.noise_profile, base, new)
+    allowed = tuple(options.allow_missing)
+    rules = Rules(options.alpha, options.margin, allowed, options.filter, profile)
+    comparison = compare_stored(base, new, rules)
+    comparison = replace(comparison, warnings=(*comparison.warnings, *why_not))
+    gate = gate_of(options)
+    print_comparison(comparison, options.format, gate)
+    if options.output:
+        paths = write_comparison(comparison, options.output, gate)
+        # standard output may be read by a program
+        print(f"wrote {', '.join(map(str, paths))}", file=sys.stderr)
+    return gate.status(comparison)
