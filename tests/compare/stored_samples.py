@@ -137,8 +137,7 @@ def write_runs(
         write(
             folder / f"{side}_{i}.json",
             document(
-                {n: s * math.exp(generator.normal(0, scatter)) for n, s in times.items()},
-                **options,
+                {n: s * math.exp(generator.normal(0, scatter)) for n, s in times.items()}, **options
             ),
         )
         for i in range(files)

@@ -13,6 +13,7 @@ from tinyllama_tools.commands import history as history_command
 from tinyllama_tools.commands.history_changes import FEWEST_FILES
 from tinyllama_tools.compare import run as run_command
 from tinyllama_tools.compare import stored as stored_command
+from tinyllama_tools.compare.blocks import MOST_OVERRUN
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.stats.verdicts import (
     ALPHA,
@@ -91,6 +92,10 @@ def test_defaults_are_those_of_the_code() -> None:
     assert f"**`--alpha`** ({ALPHA:g})" in TEXT
     assert f"**`--margin`** ({MARGIN:g})" in TEXT
     assert f"from {FEWEST_FILES} files on" in TEXT
+    parser = argparse.ArgumentParser()
+    run_command.add_options(parser)
+    overrun = f"up to {100 * (MOST_OVERRUN - 1):.0f} % and"
+    assert overrun in " ".join(parser.format_help().split())
 
 
 def test_links_and_paths_exist() -> None:

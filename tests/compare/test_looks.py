@@ -536,8 +536,7 @@ def parts(*, scatter: float = 0.01, seed: int = 0, **slowdowns: float) -> Parts:
         name: (
             count,
             summaries(
-                rng.normal(math.log1p(slowdowns.get(name, 0.0)), scatter, BLOCKS),
-                base_seconds=base,
+                rng.normal(math.log1p(slowdowns.get(name, 0.0)), scatter, BLOCKS), base_seconds=base
             ),
         )
         for name, (base, count) in PARTS.items()

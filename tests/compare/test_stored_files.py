@@ -108,10 +108,7 @@ FAULTS: list[tuple[Change, str]] = [
     (repetition("real_time", "fast"), "real_time 'fast', must be a number"),
     (repetition("real_time", True), "real_time True, must be a number"),
     (repetition("real_time", 10**400), "real_time of 401 digits ms, must be"),
-    (
-        lambda found: found["benchmarks"][0].pop("real_time"),
-        "has no 'real_time', must be a number",
-    ),
+    (lambda found: found["benchmarks"][0].pop("real_time"), "has no 'real_time', must be a number"),
     (repetition("time_unit", "fortnight"), "time_unit 'fortnight', must be one of ns, us"),
     (repetition("TFLOPS", float("nan")), "counter TFLOPS is nan, must be finite"),
     (repetition("operators", 10**400), "operators is of 401 digits, must"),

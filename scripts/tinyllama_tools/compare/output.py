@@ -24,17 +24,21 @@ from tinyllama_tools.compare.comparison import (
     is_absence_shown,
 )
 from tinyllama_tools.core.app import BadInputError, write_whole
-from tinyllama_tools.core.text import cell, duration, markdown_table, template
+from tinyllama_tools.core.text import (
+    NOT_MEASURED,
+    cell,
+    change_text,
+    duration,
+    markdown_table,
+    seconds_text,
+    template,
+)
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.stats.looks import Attribution
 from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import NO_REGRESSION, REGRESSION, Outcome
 
 SCHEMA_VERSION = 1
-UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
-NOTHING = "-"
-# above it, a ratio reads better than percents
-LARGEST_PERCENT = 1000.0
 HEADER = ("case", "base", "new", "change", "interval", "verdict", "blocks", "note")
 # columns of text; those of numbers are aligned at their right
 LEFT = {"case", "verdict", "note"}
@@ -55,24 +59,6 @@ CONTEXT_ROWS = ("git_commit", "git_dirty", "device", "torch_version", "threads",
 # the picture ends here on either side, as a log-ratio: one that is further out touches the edge
 WIDEST = math.log(2.0)
 NARROWEST_IN_MARGINS = 2.0
-
-
-def seconds_text(seconds: float | None) -> str:
-    """`12.35 ms`."""
-    if seconds is None:
-        return NOTHING
-    size, unit = next((u for u in UNITS if seconds >= u[0]), UNITS[-1])
-    return f"{seconds / size:.4g} {unit}"
-
-
-def change_text(ratio: float | None) -> str:
-    """`+5.1 %` of new / base."""
-    if ratio is None:
-        return NOTHING
-    percent = 100.0 * (ratio - 1.0)
-    # no "-0.0 %"
-    is_small = percent < LARGEST_PERCENT
-    return f"{round(percent, 1) + 0.0:+.1f} %" if is_small else f"{ratio:.3g}x"
 
 
 def colour_of(case: ComparedCase) -> str:
@@ -204,9 +190,9 @@ def table_rows(cases: Iterable[ComparedCase]) -> list[tuple[ComparedCase, tuple[
             seconds_text(case.base_seconds),
             seconds_text(case.new_seconds),
             change_text(case.ratio),
-            f"[{change_text(ends.low)}, {change_text(ends.high)}]" if ends else NOTHING,
+            f"[{change_text(ends.low)}, {change_text(ends.high)}]" if ends else NOT_MEASURED,
             _verdict(case),
-            str(case.blocks or NOTHING),
+            str(case.blocks or NOT_MEASURED),
             _note(case),
         )
 
@@ -334,7 +320,7 @@ def markdown_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY) -> str:
 def _context(value: Any) -> str:  # noqa: ANN401
     if isinstance(value, dict):
         return ", ".join(f"{key}: {inner}" for key, inner in value.items() if inner != "")
-    return NOTHING if value is None else str(value)
+    return NOT_MEASURED if value is None else str(value)
 
 
 def page_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY) -> str:

@@ -376,10 +376,7 @@ def compare_stored(base: Runs, new: Runs, rules: Rules) -> Comparison:
             f"{first[1]}, ...); name results of the same cases"
         )
     sides = {
-        name: (
-            before.get(name, SideCase((), len(base))),
-            after.get(name, SideCase((), len(new))),
-        )
+        name: (before.get(name, SideCase((), len(base))), after.get(name, SideCase((), len(new))))
         for name in {**before, **after}
     }
     shared = {

@@ -99,6 +99,29 @@ def rate(value: float | None, unit: str) -> str:
     return NOT_MEASURED if value is None else f"{value:.3g} {unit}"
 
 
+SECONDS_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+# above it, a ratio reads better than percents
+LARGEST_PERCENT = 1000.0
+
+
+def seconds_text(seconds: float | None) -> str:
+    """`12.35 ms`."""
+    if seconds is None:
+        return NOT_MEASURED
+    size, unit = next((u for u in SECONDS_UNITS if seconds >= u[0]), SECONDS_UNITS[-1])
+    return f"{seconds / size:.4g} {unit}"
+
+
+def change_text(ratio: float | None) -> str:
+    """`+5.1 %` of new / base."""
+    if ratio is None:
+        return NOT_MEASURED
+    percent = 100.0 * (ratio - 1.0)
+    # no "-0.0 %"
+    is_small = percent < LARGEST_PERCENT
+    return f"{round(percent, 1) + 0.0:+.1f} %" if is_small else f"{ratio:.3g}x"
+
+
 def section(title: str, lines: Sequence[str]) -> list[str]:
     """A heading of the second level and what is below it."""
     return [f"## {title}", "", *lines, ""]

@@ -84,17 +84,10 @@ def _judged(
     # no scatter shows nothing where nothing can be significant
     shift = shifts.shift(files)
     significant = shift * scatter if math.isfinite(shift) else math.inf
+    smallest = smallest_difference(significant, error, margin)
+    needed = math.ceil(distance) if math.isfinite(distance) else None
     evidence = Evidence(
-        estimate,
-        low,
-        high,
-        CONFIDENCE,
-        p_value,
-        files,
-        scatter,
-        smallest_difference(significant, error, margin),
-        distance,
-        math.ceil(distance) if math.isfinite(distance) else None,
+        estimate, low, high, CONFIDENCE, p_value, files, scatter, smallest, distance, needed
     )
     return Judgement(outcome, evidence, adjusted_p)
 
@@ -155,16 +148,9 @@ def judge_with_profile(
     if outcome is Outcome.UNCLEAR:
         shown = (significant / estimate) ** 2 if estimate else math.inf
         distance = answered_after(estimate, reach, error, 1, margin, shown)
+    smallest = smallest_difference(significant, error, margin)
+    needed = math.ceil(distance) if math.isfinite(distance) else None
     evidence = Evidence(
-        estimate,
-        low,
-        high,
-        CONFIDENCE,
-        p_value,
-        1,
-        scatter,
-        smallest_difference(significant, error, margin),
-        distance,
-        math.ceil(distance) if math.isfinite(distance) else None,
+        estimate, low, high, CONFIDENCE, p_value, 1, scatter, smallest, distance, needed
     )
     return Judgement(outcome, evidence, adjusted)
