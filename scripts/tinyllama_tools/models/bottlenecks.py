@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.app import shown_path as shown
@@ -27,6 +29,47 @@ DISPATCH = re.compile(
     r"|cross_entropy_loss|nll_loss|nll_loss_nd|slice_backward)$"
     r"|^autograd::|^torch::autograd::|^\w+Backward\d*$"
 )
+# Operators and runtime calls that get or return memory, and do nothing else.
+ALLOCATION = re.compile(
+    r"aten::(empty|empty_like|empty_strided|new_empty|new_empty_strided|resize_)"
+    r"|(cuda|hip)(Malloc|Free)\w*|(cuda|hip)MemPool\w*"
+)
+LAUNCHES = "launch_overhead_percent"
+# Products of a layer's forward: Q, K, V, output, gate, up, down; fused: QKV, output, gate-up, down.
+PROJECTIONS_OF_A_LAYER, FUSED_PROJECTIONS_OF_A_LAYER = 7, 4
+# silu reads gate and writes; the product reads both and writes. In one pass: two reads, one write.
+SWIGLU_PASSES, FUSED_SWIGLU_PASSES = 5, 3
+# The smallest speedup that the worksheet's table expects of any category.
+HIGH_IMPACT = 1.1
+# What anything has to bring to be worth doing: below it, a step is as fast as before.
+WORTHWHILE_SPEEDUP = 1.02
+LOW_EFFORT = ("Low", "Low-Medium")
+QUADRANTS = {
+    1: "High impact, low effort (priority 1)",
+    2: "High impact, high effort (priority 2)",
+    3: "Low impact, low effort (priority 3)",
+    4: "Low impact, high effort (priority 4: skip)",
+}
+
+
+class Share(NamedTuple):
+    """Percent of the step, None where it is not known; the definition says of what, `keys` of
+    performance_summary.json from which figures."""
+
+    percent: float | None
+    definition: str
+    keys: tuple[str, ...] = ()
+
+
+class Assumption(NamedTuple):
+    """How many times as fast the share becomes; None where there is no ground to assume any."""
+
+    factor: float | None
+    reason: str
+    keys: tuple[str, ...] = ()
+
+
+NO_OPERATORS = Share(None, "needs --enable-pytorch-profiler")
 
 
 def working_rows(table: Sequence[Json]) -> list[Json]:
@@ -34,36 +77,6 @@ def working_rows(table: Sequence[Json]) -> list[Json]:
     if any(row.get("device_self_seconds") is not None for row in table):
         return [row for row in table if (row.get("device_self_seconds") or 0) > 0]
     return [row for row in table if not DISPATCH.search(row["name"])]
-
-
-# Operators and runtime calls that get or return memory, and do nothing else.
-ALLOCATION = re.compile(
-    r"aten::(empty|empty_like|empty_strided|new_empty|new_empty_strided|resize_)"
-    r"|(cuda|hip)(Malloc|Free)\w*|(cuda|hip)MemPool\w*"
-)
-MEASURED_BY_OPERATORS = "needs --enable-pytorch-profiler"
-MEASURED_BY_MEMORY = "needs --profile-memory"
-PROJECTIONS_OF_A_LAYER, FUSED_PROJECTIONS_OF_A_LAYER = 7, 4
-# silu reads gate and writes; the product reads both and writes. In one pass: two reads, one write.
-SWIGLU_PASSES, FUSED_SWIGLU_PASSES = 5, 3
-
-
-@dataclass(frozen=True)
-class Share:
-    """Percent of the step, None where it is not known; the definition says of what."""
-
-    percent: float | None
-    definition: str
-    keys: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Assumption:
-    """How many times as fast the share becomes; None where there is no ground to assume any."""
-
-    factor: float | None
-    reason: str
-    keys: tuple[str, ...] = ()
 
 
 def component_percent(summary: Json, *names: str) -> float | None:
@@ -75,35 +88,14 @@ def component_percent(summary: Json, *names: str) -> float | None:
     return sum(
         found["percent"]
         for found in operators["components"]
-        if found["name"] in names or (prefixes and found["name"].startswith(prefixes))
+        if found["name"] in names or found["name"].startswith(prefixes)
     )
-
-
-def _components(summary: Json, definition: str, *names: str) -> Share:
-    percent = component_percent(summary, *names)
-    if percent is None:
-        return Share(None, MEASURED_BY_OPERATORS)
-    keys = tuple(f"operators.components[{n}].percent" for n in names)
-    return _of_the_step(summary, Share(percent, definition, keys))
 
 
 def _launch_part(summary: Json) -> float | None:
     """Launch overhead as a part of one; None where it was not measured."""
-    percent = (summary.get("operators") or {}).get("launch_overhead_percent")
+    percent = (summary.get("operators") or {}).get(LAUNCHES)
     return None if percent is None else min(percent, 100.0) / 100
-
-
-def _fewer_launches(summary: Json, before: int, after: int, what: str) -> Assumption:
-    """FLOPs stay, so only the launch part of the time shrinks."""
-    part = _launch_part(summary)
-    if part is None:
-        return Assumption(None, f"{what}: the launch overhead was not measured")
-    factor = 1 / (1 - part + part * after / before)
-    reason = (
-        f"{what}: {before} launches become {after}, with the same FLOPs, so of its time only the "
-        f"launch part ({100 * part:.1f} % as in the whole step) shrinks"
-    )
-    return Assumption(factor, reason, ("operators.launch_overhead_percent",))
 
 
 def recorded_part(summary: Json) -> float | None:
@@ -118,27 +110,91 @@ def recorded_part(summary: Json) -> float | None:
 
 
 def _of_the_step(summary: Json, share: Share) -> Share:
+    """A share of what was recorded, as one of the step."""
     part = recorded_part(summary)
     if part == 1 or share.percent is None:
         return share
-    keys = (*share.keys, "operators.launch_overhead_percent")
+    keys = (*share.keys, f"operators.{LAUNCHES}")
     if part is None:
         return Share(None, "needs the launch overhead, to be a share of the step", keys)
     definition = f"{share.definition}: share of the kernels' time x (1 - launch overhead)"
     return Share(share.percent * part, definition, keys)
 
 
-def qkv_share(summary: Json) -> Share:
-    """Three products of one input."""
-    return _components(summary, "products of Q, K and V", "attention/qkv_proj")
+def _components(definition: str, names: Sequence[str], summary: Json) -> Share:
+    percent = component_percent(summary, *names)
+    if percent is None:
+        return NO_OPERATORS
+    keys = tuple(f"operators.components[{name}].percent" for name in names)
+    return _of_the_step(summary, Share(percent, definition, keys))
 
 
-def qkv_factor(summary: Json) -> Assumption:
-    """One product instead of three."""
-    return _fewer_launches(summary, 3, 1, "Q, K and V in one product")
+def _softmax_share(summary: Json) -> Share:
+    operators = summary.get("operators")
+    if not operators:
+        return NO_OPERATORS
+    definition, key = "softmax operators, forward and backward", "softmax_percent"
+    return _of_the_step(summary, Share(operators.get(key), definition, (f"operators.{key}",)))
 
 
-def _causal_factor(summary: Json, what: str) -> Assumption:
+def _launch_share(summary: Json) -> Share:
+    operators = summary.get("operators")
+    if not operators:
+        return NO_OPERATORS
+    definition = operators.get("launch_overhead_definition")
+    definition = definition or "time of launches against computation"
+    return Share(operators.get(LAUNCHES), definition, (f"operators.{LAUNCHES}",))
+
+
+def fragmentation_share(summary: Json) -> Share:
+    """Host time that goes into getting memory: all that fragmentation can cost in time."""
+    table = (summary.get("operators") or {}).get("table")
+    if table is None:
+        return NO_OPERATORS
+    total = sum(row["cpu_self_seconds"] for row in table)
+    if total <= 0:
+        return Share(None, "the profile has no host time")
+    spent = sum(row["cpu_self_seconds"] for row in table if ALLOCATION.fullmatch(row["name"]))
+    definition = "operators that get or return memory, of all operators' host time"
+    keys: tuple[str, ...] = ("operators.table[].cpu_self_seconds",)
+    held = ((summary.get("memory") or {}).get("fragmentation") or {}).get("percent")
+    if held is not None:
+        definition += f"; {held:.1f} % of the memory held was fragmented"
+        keys += ("memory.fragmentation.percent",)
+    return Share(100 * spent / total, definition, keys)
+
+
+def _fewer_launches(before: int, what: str, summary: Json) -> Assumption:
+    """Products become one: FLOPs stay, so only the launch part of the time shrinks."""
+    part = _launch_part(summary)
+    if part is None:
+        return Assumption(None, f"{what}: the launch overhead was not measured")
+    reason = (
+        f"{what}: {before} launches become 1, with the same FLOPs, so of its time only the "
+        f"launch part ({100 * part:.1f} % as in the whole step) shrinks"
+    )
+    return Assumption(1 / (1 - part + part / before), reason, (f"operators.{LAUNCHES}",))
+
+
+def _swiglu_factor(summary: Json) -> Assumption:
+    """One product instead of two; one pass over memory instead of two."""
+    products = _fewer_launches(2, "gate and up in one product", summary)
+    first = component_percent(summary, "ffn/gate_up_proj")
+    second = component_percent(summary, "ffn/swiglu")
+    if products.factor is None or first is None or second is None:
+        return products
+    if first + second == 0:
+        return Assumption(1.0, "neither takes any time in this profile", products.keys)
+    after = first / products.factor + second * FUSED_SWIGLU_PASSES / SWIGLU_PASSES
+    reason = (
+        f"{products.reason}; silu(gate) * up in one pass moves {FUSED_SWIGLU_PASSES} tensors "
+        f"instead of {SWIGLU_PASSES}"
+    )
+    return Assumption((first + second) / after, reason, products.keys)
+
+
+def _causal_factor(what: str, summary: Json) -> Assumption:
+    """Only what the causal mask leaves."""
     seq = summary["configuration"]["seq_len"]
     reason = (
         f"{what}: a causal kernel in tiles computes S(S+1)/2 of the S x S scores (S = {seq}) and "
@@ -147,67 +203,7 @@ def _causal_factor(summary: Json, what: str) -> Assumption:
     return Assumption(2 * seq / (seq + 1), reason, ("configuration.seq_len",))
 
 
-def attention_share(summary: Json) -> Share:
-    """Scores, softmax, values."""
-    return _components(summary, "scores, softmax and values", "attention/core")
-
-
-def attention_factor(summary: Json) -> Assumption:
-    """Only what the causal mask leaves."""
-    return _causal_factor(summary, "attention without a score matrix")
-
-
-def softmax_share(summary: Json) -> Share:
-    """Of the softmax operators alone."""
-    operators = summary.get("operators")
-    if not operators:
-        return Share(None, MEASURED_BY_OPERATORS)
-    definition, key = "softmax operators, forward and backward", "softmax_percent"
-    return _of_the_step(summary, Share(operators.get(key), definition, (f"operators.{key}",)))
-
-
-def softmax_factor(summary: Json) -> Assumption:
-    """Softmax within the tile."""
-    return _causal_factor(summary, "softmax within the tile")
-
-
-def swiglu_share(summary: Json) -> Share:
-    """Gate, up, and the activation that joins them."""
-    names = ("ffn/gate_up_proj", "ffn/swiglu")
-    return _components(summary, "products of gate and up, and silu(gate) * up", *names)
-
-
-def swiglu_factor(summary: Json) -> Assumption:
-    """One product instead of two; one pass over memory instead of two."""
-    products = _fewer_launches(summary, 2, 1, "gate and up in one product")
-    first = component_percent(summary, "ffn/gate_up_proj")
-    second = component_percent(summary, "ffn/swiglu")
-    if products.factor is None or first is None or second is None:
-        return products
-    if first + second == 0:
-        return Assumption(1.0, "neither takes any time in this profile", products.keys)
-    passes = SWIGLU_PASSES / FUSED_SWIGLU_PASSES
-    factor = (first + second) / (first / products.factor + second / passes)
-    reason = (
-        f"{products.reason}; silu(gate) * up in one pass moves {FUSED_SWIGLU_PASSES} tensors "
-        f"instead of {SWIGLU_PASSES}"
-    )
-    return Assumption(factor, reason, products.keys)
-
-
-def launch_share(summary: Json) -> Share:
-    """As the profile defines it for its device."""
-    operators = summary.get("operators")
-    if not operators:
-        return Share(None, MEASURED_BY_OPERATORS)
-    definition = operators.get("launch_overhead_definition") or (
-        "time of launches against computation"
-    )
-    key = "launch_overhead_percent"
-    return Share(operators.get(key), definition, (f"operators.{key}",))
-
-
-def launch_factor(summary: Json) -> Assumption:
+def _launch_factor(summary: Json) -> Assumption:
     """On a GPU a captured step is one launch; elsewhere fusion makes fewer operators."""
     operators = summary.get("operators") or {}
     kernels = operators.get("kernels_per_step")
@@ -215,8 +211,10 @@ def launch_factor(summary: Json) -> Assumption:
         reason = f"a captured graph replays the step's {kernels:.0f} kernels by one launch"
         return Assumption(float(kernels), reason, ("operators.kernels_per_step",))
     layers = summary["configuration"]["n_layers"]
-    before = PROJECTIONS_OF_A_LAYER * layers + 1
-    after = FUSED_PROJECTIONS_OF_A_LAYER * layers + 1
+    # and the LM head
+    before, after = (
+        count * layers + 1 for count in (PROJECTIONS_OF_A_LAYER, FUSED_PROJECTIONS_OF_A_LAYER)
+    )
     reason = (
         f"operators become fewer as the projections do: {before} products of a forward become "
         f"{after} where Q, K, V and gate, up are fused"
@@ -224,61 +222,23 @@ def launch_factor(summary: Json) -> Assumption:
     return Assumption(before / after, reason, ("configuration.n_layers",))
 
 
-def fragmentation_share(summary: Json) -> Share:
-    """Host time that goes into getting memory: all that fragmentation can cost in time."""
-    operators = summary.get("operators")
-    if not operators:
-        return Share(None, MEASURED_BY_OPERATORS)
-    table = operators["table"]
-    total = sum(row["cpu_self_seconds"] for row in table)
-    if total <= 0:
-        return Share(None, "the profile has no host time")
-    spent = sum(row["cpu_self_seconds"] for row in table if ALLOCATION.fullmatch(row["name"]))
-    held = ((summary.get("memory") or {}).get("fragmentation") or {}).get("percent")
-    unused = "" if held is None else f"; {held:.1f} % of the memory held was fragmented"
-    definition = f"operators that get or return memory, of all operators' host time{unused}"
-    keys = ("operators.table[].cpu_self_seconds",)
-    return Share(
-        100 * spent / total,
-        definition,
-        keys if held is None else (*keys, "memory.fragmentation.percent"),
-    )
-
-
-def fragmentation_factor(summary: Json) -> Assumption:
+def _fragmentation_factor(summary: Json) -> Assumption:
     """A pool makes the small allocations free of cost."""
-    memory = summary.get("memory")
-    if not memory or memory.get("small_allocations_per_step") is None:
-        return Assumption(None, MEASURED_BY_MEMORY)
+    memory = summary.get("memory") or {}
+    if memory.get("small_allocations_per_step") is None:
+        return Assumption(None, "needs --profile-memory")
     every, small = memory["allocations_per_step"], memory["small_allocations_per_step"]
-    # one allocation is left where all were small
-    factor = every / max(every - small, 1) if every else 1.0
     reason = (
         f"a pool serves the {small:.0f} of {every:.0f} allocations a step that are below 64 KiB"
     )
     keys = ("memory.allocations_per_step", "memory.small_allocations_per_step")
-    return Assumption(max(factor, 1.0), reason, keys)
+    # one allocation is left where all were small
+    return Assumption(max(every / max(every - small, 1), 1.0), reason, keys)
 
 
-# The smallest speedup that the worksheet's table expects of any category.
-HIGH_IMPACT = 1.1
-# What anything has to bring to be worth doing: below it, a step is as fast as before.
-WORTHWHILE_SPEEDUP = 1.02
-LOW_EFFORT = ("Low", "Low-Medium")
-QUADRANTS = {
-    1: "High impact, low effort (priority 1)",
-    2: "High impact, high effort (priority 2)",
-    3: "Low impact, low effort (priority 3)",
-    4: "Low impact, high effort (priority 4: skip)",
-}
-
-
-@dataclass(frozen=True)
-class Category:
-    """A row of the worksheet: its difficulty and range are the worksheet's own.
-
-    `switches`: any one of them is the optimisation.
-    """
+class Category(NamedTuple):
+    """A row of the worksheet, with its difficulty and range; any of `switches` is its
+    optimisation."""
 
     name: str
     difficulty: str
@@ -289,41 +249,57 @@ class Category:
 
 
 CATEGORIES = (
-    Category("QKV projections", "Low-Medium", "1.2-1.5x", ("qkv",), qkv_share, qkv_factor),
+    Category(
+        "QKV projections",
+        "Low-Medium",
+        "1.2-1.5x",
+        ("qkv",),
+        partial(_components, "products of Q, K and V", ("attention/qkv_proj",)),
+        partial(_fewer_launches, 3, "Q, K and V in one product"),
+    ),
     Category(
         "Attention computation",
         "Medium",
         "1.3-2.0x",
         ("sdpa", "fused_attention"),
-        attention_share,
-        attention_factor,
+        partial(_components, "scores, softmax and values", ("attention/core",)),
+        partial(_causal_factor, "attention without a score matrix"),
     ),
     Category(
         "SwiGLU gate/up",
         "Low",
         "1.1-1.3x",
         ("gate_up", "fused_swiglu"),
-        swiglu_share,
-        swiglu_factor,
+        partial(
+            _components,
+            "products of gate and up, and silu(gate) * up",
+            ("ffn/gate_up_proj", "ffn/swiglu"),
+        ),
+        _swiglu_factor,
     ),
     Category(
         "Kernel launch overhead",
         "Medium-High",
         "1.5-3.0x",
         ("graph",),
-        launch_share,
-        launch_factor,
+        _launch_share,
+        _launch_factor,
     ),
     Category(
-        "Memory fragmentation", "Medium", "1.1-1.4x", (), fragmentation_share, fragmentation_factor
+        "Memory fragmentation",
+        "Medium",
+        "1.1-1.4x",
+        (),
+        fragmentation_share,
+        _fragmentation_factor,
     ),
     Category(
         "Softmax operations",
         "Medium-High",
         "1.2-1.8x",
         ("sdpa", "fused_attention"),
-        softmax_share,
-        softmax_factor,
+        _softmax_share,
+        partial(_causal_factor, "softmax within the tile"),
     ),
 )
 
@@ -333,11 +309,10 @@ class Bottleneck:
     """One category, judged.
 
     `share_percent`: of the recorded work, None where the profile does not say. `factor`: how much
-    faster that share is assumed to become, with `factor_reason`. `expected_speedup` and
-    `upper_bound`: of the whole step, by Amdahl's law. `measured`: of the whole step, where an
-    ablation measured one of the switches. `priority`: 1 is to be done first. `quadrant`: of the
-    impact/effort matrix (QUADRANTS), None where nothing is known of its impact. `keys`: of
-    performance_summary.json, that the numbers came from.
+    faster that share is assumed to become. `expected_speedup` and `upper_bound`: of the whole step,
+    by Amdahl's law. `measured`: of the whole step, where an ablation measured one of the switches.
+    `priority`: 1 is to be done first. `keys`: of performance_summary.json, that the numbers came
+    from.
     """
 
     category: str
@@ -352,7 +327,6 @@ class Bottleneck:
     measured: MeasuredSpeedup | None
     keys: tuple[str, ...]
     priority: int = 0
-    quadrant: int | None = None
 
     @property
     def measured_speedup(self) -> float | None:
@@ -365,11 +339,17 @@ class Bottleneck:
 
         A switch can do more than one category: what is beyond the bound is not this one's doing.
         """
-        if self.measured_speedup is None:
-            return self.expected_speedup
-        if self.upper_bound is None:
-            return self.measured_speedup
+        if self.measured_speedup is None or self.upper_bound is None:
+            return self.measured_speedup or self.expected_speedup
         return min(self.measured_speedup, self.upper_bound)
+
+    @property
+    def quadrant(self) -> int | None:
+        """Of the impact/effort matrix (QUADRANTS), None where nothing is known of its impact."""
+        if self.best_known_speedup is None:
+            return None
+        impact = 1 if self.best_known_speedup >= HIGH_IMPACT else 3
+        return impact if self.difficulty in LOW_EFFORT else impact + 1
 
     @property
     def is_shown(self) -> bool:
@@ -383,63 +363,34 @@ class Bottleneck:
 
 
 def amdahl(share: float, factor: float) -> float:
-    """Speedup of the whole where `share` (0 to 1) of it becomes `factor` times as fast.
-
-    ValueError where the share is outside 0 to 1 or the factor is not positive.
-    """
+    """Speedup of the whole where `share` (0 to 1) of it becomes `factor` (> 0) times as fast."""
     if not 0 <= share <= 1 or not factor > 0:
         raise ValueError(f"share {share}, factor {factor}: must be 0 to 1, and positive")
     return 1 / (1 - share + share / factor)
 
 
-def _upper_bound(share: float) -> float | None:
-    return 1 / (1 - share) if share < 1 else None
-
-
-def _switches_on(summary: Json) -> set[str]:
-    found = summary["configuration"].get("switches") or summary["configuration"]["variant"]
-    return set(found.split("+") if isinstance(found, str) else found)
-
-
 def _judge(category: Category, summary: Json, ablation: Evidence | None) -> Bottleneck:
-    share = category.share(summary)
-    assumption = category.factor(summary)
-    done = sorted(_switches_on(summary) & set(category.switches))
+    share, assumption = category.share(summary), category.factor(summary)
+    configuration = summary["configuration"]
+    on = configuration.get("switches") or configuration["variant"]
+    done = sorted(set(on.split("+") if isinstance(on, str) else on) & set(category.switches))
     if done:
         assumption = Assumption(1.0, f"{' and '.join(done)} is on in this profile already")
     part = None if share.percent is None else min(share.percent, 100.0) / 100
     known = part is not None and assumption.factor is not None
     return Bottleneck(
-        category=category.name,
-        share_percent=share.percent,
-        share_definition=share.definition,
-        difficulty=category.difficulty,
-        worksheet_speedup=category.worksheet_speedup,
-        factor=assumption.factor,
-        factor_reason=assumption.reason,
-        expected_speedup=amdahl(part, assumption.factor) if known else None,
-        upper_bound=None if part is None else _upper_bound(part),
-        measured=ablation.best(category.switches) if ablation else None,
-        keys=(*share.keys, *assumption.keys),
+        category.name,
+        share.percent,
+        share.definition,
+        category.difficulty,
+        category.worksheet_speedup,
+        assumption.factor,
+        assumption.reason,
+        amdahl(part, assumption.factor) if known else None,
+        None if part is None or part == 1 else 1 / (1 - part),
+        ablation.best(category.switches) if ablation else None,
+        (*share.keys, *assumption.keys),
     )
-
-
-def quadrant_of(bottleneck: Bottleneck) -> int | None:
-    """Of the impact/effort matrix: high impact from HIGH_IMPACT on, low effort as LOW_EFFORT."""
-    speedup = bottleneck.best_known_speedup
-    if speedup is None:
-        return None
-    low_effort = bottleneck.difficulty in LOW_EFFORT
-    if speedup >= HIGH_IMPACT:
-        return 1 if low_effort else 2
-    return 3 if low_effort else 4
-
-
-def _urgency(bottleneck: Bottleneck) -> tuple[bool, int, float, float]:
-    quadrant = bottleneck.quadrant or len(QUADRANTS) + 1
-    speedup = bottleneck.best_known_speedup or 0.0
-    share = bottleneck.share_percent or 0.0
-    return not bottleneck.is_worthwhile, quadrant, -speedup, -share
 
 
 def rank_bottlenecks(summary: Json, ablation: Evidence | None = None) -> list[Bottleneck]:
@@ -449,9 +400,13 @@ def rank_bottlenecks(summary: Json, ablation: Evidence | None = None) -> list[Bo
     `summary`: a checked performance_summary.json; what its profilers did not record is None in the
     result. `ablation`: ablation_evidence.find_evidence(summary), or nothing.
     """
-    judged = [_judge(category, summary, ablation) for category in CATEGORIES]
-    placed = [replace(found, quadrant=quadrant_of(found)) for found in judged]
-    ordered = sorted(placed, key=_urgency)
+
+    def urgency(found: Bottleneck) -> tuple[bool, int, float, float]:
+        quadrant = found.quadrant or len(QUADRANTS) + 1
+        best, share = found.best_known_speedup or 0.0, found.share_percent or 0.0
+        return not found.is_worthwhile, quadrant, -best, -share
+
+    ordered = sorted((_judge(one, summary, ablation) for one in CATEGORIES), key=urgency)
     return [replace(found, priority=rank) for rank, found in enumerate(ordered, start=1)]
 
 
@@ -461,59 +416,30 @@ def recommended(bottlenecks: Sequence[Bottleneck]) -> Bottleneck | None:
     return max(worth, key=lambda found: found.best_known_speedup or 0.0, default=None)
 
 
-def largest_share(bottlenecks: Sequence[Bottleneck]) -> Bottleneck | None:
-    """The one with the largest measured share; None where no share is known."""
-    known = [found for found in bottlenecks if found.share_percent is not None]
-    return max(known, key=lambda found: found.share_percent or 0.0, default=None)
-
-
-HEADER = (
-    "priority",
-    "category",
-    "share",
-    "difficulty",
-    "assumed factor",
-    "expected",
-    "upper bound",
-    "measured",
-    "worksheet",
-)
-
-
-def bottleneck_table(bottlenecks: Sequence[Bottleneck]) -> list[str]:
-    """A row a category, most urgent first."""
-    rows = [
-        (
-            str(found.priority),
-            found.category,
-            percent(found.share_percent),
-            found.difficulty,
-            number(found.factor, 2),
-            speedup(found.expected_speedup),
-            speedup(found.upper_bound),
-            found.measured.text() if found.measured else NOT_MEASURED,
-            found.worksheet_speedup,
-        )
-        for found in bottlenecks
-    ]
-    return markdown_table(HEADER, rows)
+COLUMNS: dict[str, Callable[[Bottleneck], str]] = {
+    "priority": lambda found: str(found.priority),
+    "category": lambda found: found.category,
+    "share": lambda found: percent(found.share_percent),
+    "difficulty": lambda found: found.difficulty,
+    "assumed factor": lambda found: number(found.factor, 2),
+    "expected": lambda found: speedup(found.expected_speedup),
+    "upper bound": lambda found: speedup(found.upper_bound),
+    "measured": lambda found: found.measured.text() if found.measured else NOT_MEASURED,
+    "worksheet": lambda found: found.worksheet_speedup,
+}
 
 
 def bottleneck_lines(bottlenecks: Sequence[Bottleneck], ablation: Evidence | None) -> list[str]:
-    """The table and the ground of each number."""
-    grounds = [
-        f"- {found.category}: share of {found.share_definition}; factor: {found.factor_reason}"
-        + (f" (`{'`, `'.join(found.keys)}`)." if found.keys else ".")
-        for found in bottlenecks
-    ]
+    """A row a category, most urgent first, and the ground of each number."""
     source = (
         f"Measured speedups are of the whole step, from `{shown(ablation.file)}` at "
         f"{ablation.point.title}; `~`: no difference was shown."
         if ablation
         else "Measured speedups: scripts/ablation has not run on this device at this shape."
     )
+    rows = [[text(found) for text in COLUMNS.values()] for found in bottlenecks]
     return [
-        *bottleneck_table(bottlenecks),
+        *markdown_table(tuple(COLUMNS), rows),
         "",
         "Expected: Amdahl's law, 1 / (1 - p + p / f) with the share p and the assumed factor f; "
         "upper bound: 1 / (1 - p). Categories overlap (softmax is a part of attention, launches of "
@@ -522,7 +448,11 @@ def bottleneck_lines(bottlenecks: Sequence[Bottleneck], ablation: Evidence | Non
         "",
         source,
         "",
-        *grounds,
+        *(
+            f"- {found.category}: share of {found.share_definition}; factor: {found.factor_reason}"
+            + (f" (`{'`, `'.join(found.keys)}`)." if found.keys else ".")
+            for found in bottlenecks
+        ),
     ]
 
 
@@ -541,6 +471,4 @@ def matrix_lines(bottlenecks: Sequence[Bottleneck]) -> list[str]:
         ]
         lines.append(f"- {title}: {', '.join(names) or 'none'}")
     unknown = [found.category for found in bottlenecks if found.quadrant is None]
-    if unknown:
-        lines.append(f"- Not measured: {', '.join(unknown)}")
-    return lines
+    return [*lines, f"- Not measured: {', '.join(unknown)}"] if unknown else lines
