@@ -1,19 +1,15 @@
 """The speed of light of a training step, and where its time goes beyond that.
 
-The speed of light of each part of a step: what its products and its bytes take at least.
-
-It belongs to the size, type and shape of the step and to no variant. Bytes are the least that any
-implementation moves (model/cost.hpp), so any variant's case tells them; and a layer that was
-measured as a block has the light of attention, network, norms and residual additions wherever the
-bytes of those are known, so that it is the same as that of a step measured by its layers' parts.
-
-The speed of light of a training step: what each of its parts could reach at best here.
-
 A part takes at least as long as its matrix products at the best rate measured at their own shapes,
 and at least as long as its bytes at the roofline's bandwidth. Both may overlap, so the larger of
 the two is its light; their sum would be no bound. Every occurrence of a part is taken to find in
 the last-level cache what fits there, as the roofline does. Parts follow one another, so the step's
-light is the sum of theirs. It is the same for every variant of a size, type and shape.
+light is the sum of theirs.
+
+It is the same for every variant of a size, type and shape. Bytes are the least that any
+implementation moves (model/cost.hpp), so any variant's case tells them; and a layer that was
+measured as a block has the light of attention, network, norms and residual additions wherever the
+bytes of those are known, so that it is the same as that of a step measured by its layers' parts.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from tinyllama_tools.core.app import BadInputError, problem_sizes
 from tinyllama_tools.data.machine import Machine, product_type
-from tinyllama_tools.data.names import STEP, TRAIN, CaseName, parse_case_name
+from tinyllama_tools.data.names import STEP, CaseName, parse_case_name
 from tinyllama_tools.data.parts import BASELINE, parts_of
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
 from tinyllama_tools.models.roofline import (
@@ -36,8 +32,14 @@ from tinyllama_tools.models.roofline import (
     time_text,
 )
 
+Sizes = Mapping[str, Mapping[str, int]]
 # What is left of the step when its parts are taken away.
 REST = "rest"
+ATTENTION, FFN, NORM, BLOCK = LAYERS = ("attention", "ffn", "rms_norm", "block")
+OPTIMIZER = "optimizer"
+# Per layer.
+NORMS, RESIDUALS = 2, 2
+MOST_LOST = 5
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,6 @@ class StepPart:
     case: MeasuredCase | None
 
     @property
-    def component(self) -> str:
-        """The part's name in a picture."""
-        return self.name.component
-
-    @property
     def seconds(self) -> float | None:
         """Of all `count` together."""
         return None if self.case is None else self.count * self.case.median_seconds
@@ -61,34 +58,16 @@ class StepPart:
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """`size`: as in fixtures/problem_sizes.json."""
+    """`size`: as in fixtures/problem_sizes.json. `parts`: in the step's order."""
 
     case: MeasuredCase
     size: Mapping[str, int]
     parts: tuple[StepPart, ...]
 
     @property
-    def missing(self) -> tuple[str, ...]:
-        """Names of the parts that were not measured."""
-        return tuple(str(part.name) for part in self.parts if part.case is None)
-
-    @property
     def rest_seconds(self) -> float:
         """The step less its measured parts; below 0 where they do work that the step shares."""
         return self.case.median_seconds - sum(part.seconds or 0.0 for part in self.parts)
-
-
-def _parts(result_set: ResultSet, step: CaseName, layers: int) -> tuple[StepPart, ...]:
-    """In the step's order, those that were not measured among them."""
-    missing = parts_of(step, layers, result_set.cases).missing
-    # asked again as if they were there, which says how often the step has them and where
-    every = parts_of(step, layers, {*result_set.cases, *missing}).measured
-    named = ((parse_case_name(part.case), part.count) for part in every)
-    return tuple(
-        StepPart(name, count, result_set.cases.get(str(name)))
-        for name, count in named
-        if name is not None
-    )
 
 
 def measured_steps(result_set: ResultSet) -> list[CaseName]:
@@ -97,15 +76,11 @@ def measured_steps(result_set: ResultSet) -> list[CaseName]:
     return [name for name in names if name.is_training_step]
 
 
-def read_step(
-    result_set: ResultSet, step: CaseName, sizes: Mapping[str, Mapping[str, int]]
-) -> MeasuredStep:
-    """BadInputError for a case that is no training step or was not measured, and for a size that
-    is not among `sizes`."""
+def _read_step(result_set: ResultSet, step: CaseName, sizes: Sizes | None) -> MeasuredStep:
+    cases, sizes = result_set.cases, problem_sizes() if sizes is None else sizes
     if not step.is_training_step:
-        raise BadInputError(f"{step}: is no training step; name a case of {STEP}/{TRAIN}")
-    case = result_set.cases.get(str(step))
-    if case is None:
+        raise BadInputError(f"{step}: is no training step; name a case of {STEP}/train")
+    if str(step) not in cases:
         known = ", ".join(map(str, measured_steps(result_set))) or "none"
         raise BadInputError(f"{step}: was not measured; the measured steps are: {known}")
     size = sizes.get(step.size)
@@ -114,12 +89,12 @@ def read_step(
             f"{step}: the dimensions of size '{step.size}' are not known; known are "
             f"{', '.join(sizes)}: measure a size of fixtures/problem_sizes.json"
         )
-    return MeasuredStep(case, size, _parts(result_set, step, size["n_layers"]))
-
-
-ATTENTION, FFN, NORM, BLOCK = "attention", "ffn", "rms_norm", "block"
-# Per layer.
-NORMS, RESIDUALS = 2, 2
+    missing = parts_of(step, size["n_layers"], cases).missing
+    # asked again as if they were there, which says how often the step has them and where
+    every = parts_of(step, size["n_layers"], {*cases, *missing}).measured
+    named = ((parse_case_name(part.case), part.count) for part in every)
+    parts = tuple(StepPart(n, count, cases.get(str(n))) for n, count in named if n is not None)
+    return MeasuredStep(cases[str(step)], size, parts)
 
 
 @dataclass(frozen=True)
@@ -139,131 +114,6 @@ class LightPart:
     traffic_seconds: float
     case: str = ""
     error: str = ""
-
-
-def _faster_than_light(name: str, measured: float, light: float) -> str:
-    return (
-        f"{name}: {time_text(measured)} is faster than its speed of light, {time_text(light)}: a "
-        "rate was measured too low, or the time is wrong; measure both again"
-    )
-
-
-def light_part(
-    name: str, count: int, measured: float | None, least: Sequence[LeastTime], case: str = ""
-) -> LightPart:
-    """Of the least times of everything in it, one after another."""
-    light = sum(one.seconds for one in least)
-    error = ""
-    if measured is not None and light > measured:
-        error = _faster_than_light(name, measured, light)
-    lost = None if error or measured is None else measured - light
-    products, traffic = sum(one.products for one in least), sum(one.traffic for one in least)
-    return LightPart(name, count, measured, light, lost, products, traffic, case, error)
-
-
-def _alike(name: CaseName) -> tuple[object, ...]:
-    """What cases of all variants have in common."""
-    return (name.component, name.pass_name, name.size, name.dtype, name.batch, name.seq)
-
-
-@dataclass(frozen=True)
-class StepWork:
-    """What the parts of a step have to do. `bytes`: of one of a component; those that no variant's
-    case tells are not in it."""
-
-    step: MeasuredStep
-    times: ProductTimes
-    machine: Machine
-    bytes: Mapping[str, float]
-
-    @classmethod
-    def of(
-        cls, step: MeasuredStep, times: ProductTimes, machine: Machine, result_set: ResultSet
-    ) -> StepWork:
-        """Looks the bytes up among all variants of the step's size, type and shape."""
-        wanted = {_alike(part.name): part.component for part in step.parts}
-        layers = (ATTENTION, FFN, NORM, BLOCK)
-        names = (replace(step.parts[0].name, component=component) for component in layers)
-        wanted |= {_alike(name): name.component for name in names}
-        found: dict[str, float] = {}
-        for case in result_set.cases.values():
-            component, moved = wanted.get(_alike(case.name)), case.counters.get("bytes", 0.0)
-            if component is not None and moved > 0:
-                found[component] = min(moved, found.get(component, moved))
-        return cls(step, times, machine, found)
-
-    @property
-    def _layers(self) -> int:
-        return self.step.size["n_layers"]
-
-    @property
-    def _is_fine(self) -> bool:
-        """Whether the layers' own parts are known."""
-        return {ATTENTION, FFN} <= self.bytes.keys()
-
-    def _component(self, name: str, count: int) -> LeastTime:
-        traffic = count * self.machine.traffic_seconds(self.bytes.get(name, 0.0))
-        return LeastTime(self.times.seconds.get(name, 0.0), traffic)
-
-    def _residuals(self) -> LeastTime:
-        """The additions of the residual stream: the step's bytes without those of its parts."""
-        layers = self._layers
-        counts = {ATTENTION: layers, FFN: layers, NORM: NORMS * layers + 1}
-        inside = {BLOCK, *counts}
-        counts |= {p.component: p.count for p in self.step.parts if p.component not in inside}
-        if not self._is_fine or not counts.keys() <= self.bytes.keys():
-            return LeastTime(0.0, 0.0)
-        known = sum(count * self.bytes[name] for name, count in counts.items())
-        left = max(0.0, self.step.case.counters.get("bytes", 0.0) - known)
-        additions = RESIDUALS * layers
-        return LeastTime(0.0, additions * self.machine.traffic_seconds(left / additions))
-
-    def _block(self) -> list[LeastTime]:
-        layers = self._layers
-        if self._is_fine:
-            counts = {ATTENTION: layers, FFN: layers, NORM: NORMS * layers}
-            parts = [self._component(name, count) for name, count in counts.items()]
-            return [*parts, self._residuals()]
-        products = sum(self.times.seconds.get(name, 0.0) for name in (ATTENTION, FFN))
-        return [LeastTime(products, self._component(BLOCK, layers).traffic)]
-
-    def part(self, part: StepPart) -> LightPart:
-        """Of a part of the step, measured or not."""
-        name = part.component
-        least = self._block() if name == BLOCK else [self._component(name, part.count)]
-        return light_part(name, part.count, part.seconds, least, str(part.name))
-
-    def whole(self) -> list[LeastTime]:
-        """Of everything in the step, whichever parts of it this variant was measured by."""
-        others = (p for p in self.step.parts if p.component not in (ATTENTION, FFN, NORM, BLOCK))
-        outside = [self._component(part.component, part.count) for part in others]
-        return [*outside, *self._block(), self._component(NORM, 1)]
-
-    def rest(self) -> LightPart:
-        """The step without its parts: residual additions where layers are taken apart, autograd's
-        own work, and less than nothing where parts alone do what the step shares."""
-        has_blocks = any(part.component == BLOCK for part in self.step.parts)
-        least = LeastTime(0.0, 0.0) if has_blocks else self._residuals()
-        seconds = self.step.rest_seconds
-        # no error: being faster than light only says that parts alone do more than in the step
-        lost = seconds - least.seconds
-        return LightPart(REST, 1, seconds, least.seconds, lost, 0.0, least.traffic)
-
-    def missing(self) -> list[str]:
-        """What the parts' light lacks."""
-        found = []
-        for part in self.step.parts:
-            is_known = part.component in self.bytes or (part.component == BLOCK and self._is_fine)
-            words = ["not measured"] if part.case is None else []
-            if not is_known:
-                lacks = "" if part.case is None else "its counters lack bytes, "
-                words.append(f"{lacks}its light is that of its products")
-            if words:
-                found.append(f"{part.name}: {', '.join(words)}")
-        return found
-
-
-MOST_LOST = 5
 
 
 @dataclass(frozen=True)
@@ -298,13 +148,45 @@ class SpeedOfLight:
     @property
     def most_lost(self) -> tuple[LightPart, ...]:
         """The five parts that lose most time, of those that lose any."""
-        losing = [part for part in self.parts if part.lost_seconds and part.lost_seconds > 0]
+        losing = [part for part in self.parts if (part.lost_seconds or 0.0) > 0]
         losing.sort(key=lambda part: part.lost_seconds or 0.0, reverse=True)
         return tuple(losing[:MOST_LOST])
 
 
-def _refuse_other_size(step: MeasuredStep) -> None:
-    """BadInputError where the file's model_flops are not those of the size."""
+def _light_part(
+    name: str, count: int, measured: float | None, least: Sequence[LeastTime], case: str
+) -> LightPart:
+    """Of the least times of everything in it, one after another."""
+    light = sum(one.seconds for one in least)
+    error = ""
+    if measured is not None and light > measured:
+        error = (
+            f"{name}: {time_text(measured)} is faster than its speed of light, {time_text(light)}: "
+            "a rate was measured too low, or the time is wrong; measure both again"
+        )
+    lost = None if error or measured is None else measured - light
+    products, traffic = sum(one.products for one in least), sum(one.traffic for one in least)
+    return LightPart(name, count, measured, light, lost, products, traffic, case, error)
+
+
+def _known_bytes(step: MeasuredStep, result_set: ResultSet) -> dict[str, float]:
+    """Of one of a component, from any variant of the step's size, type and shape."""
+
+    def alike(name: CaseName) -> CaseName:
+        return replace(name, variant=BASELINE)
+
+    first = step.parts[0].name
+    wanted = {alike(part.name) for part in step.parts}
+    wanted |= {alike(replace(first, component=component)) for component in LAYERS}
+    found: dict[str, float] = {}
+    for case in result_set.cases.values():
+        component, moved = case.name.component, case.counters.get("bytes", 0.0)
+        if moved > 0 and alike(case.name) in wanted:
+            found[component] = min(moved, found.get(component, moved))
+    return found
+
+
+def _product_times(step: MeasuredStep, result_set: ResultSet, machine: Machine) -> ProductTimes:
     name = step.case.name
     expected = sum(p.flops for p in step_products(step.size, name.batch, name.seq))
     counted = step.case.counters.get("model_flops")
@@ -313,10 +195,6 @@ def _refuse_other_size(step: MeasuredStep) -> None:
             f"{name}: model_flops is {counted}, by the dimensions of "
             f"size '{name.size}' they are {expected}; name the problem sizes that were measured"
         )
-
-
-def _product_times(step: MeasuredStep, result_set: ResultSet, machine: Machine) -> ProductTimes:
-    name = step.case.name
     type_name = product_type(name.dtype)
     peak = machine.peak_flops.get(type_name)
     if peak is None:
@@ -332,45 +210,97 @@ def _product_times(step: MeasuredStep, result_set: ResultSet, machine: Machine) 
     return times
 
 
-def _total(work: StepWork, parts: Sequence[LightPart]) -> LightPart:
-    case = work.step.case
-    total = light_part("step", 1, case.median_seconds, work.whole(), str(case.name))
+def _lights(
+    step: MeasuredStep, times: ProductTimes, machine: Machine, moved: Mapping[str, float]
+) -> tuple[tuple[LightPart, ...], LightPart]:
+    """The parts with the rest of the step, and the step. `moved`: bytes of one of a component."""
+    case, layers = step.case, step.size["n_layers"]
+    outside = {p.name.component: p.count for p in step.parts if p.name.component not in LAYERS}
+    is_fine = {ATTENTION, FFN} <= moved.keys()
+
+    def least(name: str, count: int) -> LeastTime:
+        traffic = count * machine.traffic_seconds(moved.get(name, 0.0))
+        return LeastTime(times.seconds.get(name, 0.0), traffic)
+
+    # the additions of the residual stream: the step's bytes without those of its parts
+    residuals = LeastTime(0.0, 0.0)
+    every = {ATTENTION: layers, FFN: layers, NORM: NORMS * layers + 1, **outside}
+    if every.keys() <= moved.keys():
+        known = sum(count * moved[name] for name, count in every.items())
+        left, additions = max(0.0, case.counters.get("bytes", 0.0) - known), RESIDUALS * layers
+        residuals = LeastTime(0.0, additions * machine.traffic_seconds(left / additions))
+    if is_fine:
+        in_layers = {ATTENTION: layers, FFN: layers, NORM: NORMS * layers}
+        block = [*(least(name, count) for name, count in in_layers.items()), residuals]
+    else:
+        products = sum(times.seconds.get(name, 0.0) for name in (ATTENTION, FFN))
+        block = [LeastTime(products, least(BLOCK, layers).traffic)]
+
+    parts = []
+    for part in step.parts:
+        name = part.name.component
+        of_part = block if name == BLOCK else [least(name, part.count)]
+        parts.append(_light_part(name, part.count, part.seconds, of_part, str(part.name)))
+    # What parts do not have: autograd's own work, and residual additions where layers are taken
+    # apart. No error where it is faster than light: then parts alone do more than in the step.
+    light = 0.0 if any(part.name == BLOCK for part in parts) else residuals.seconds
+    rest = step.rest_seconds
+    parts.append(LightPart(REST, 1, rest, light, rest - light, 0.0, light))
+
+    # whichever parts of it this variant was measured by
+    whole = [*(least(name, count) for name, count in outside.items()), *block, least(NORM, 1)]
+    total = _light_part("step", 1, case.median_seconds, whole, str(case.name))
     # a part's light that is no bound leaves the step's without meaning, too
-    return replace(total, lost_seconds=None) if any(part.error for part in parts) else total
+    if any(part.error for part in parts):
+        total = replace(total, lost_seconds=None)
+    return tuple(parts), total
+
+
+def _what_is_missing(
+    step: MeasuredStep, times: ProductTimes, moved: Mapping[str, float]
+) -> list[str]:
+    found = []
+    for part in step.parts:
+        name = part.name.component
+        words = ["not measured"] if part.case is None else []
+        if name not in moved and not (name == BLOCK and {ATTENTION, FFN} <= moved.keys()):
+            words += ["its counters lack bytes"] if part.case else []
+            words.append("its light is that of its products")
+        if words:
+            found.append(f"{part.name}: {', '.join(words)}")
+    if times.at_peak:
+        found.append(
+            f"no rate at their own shape, the measured {product_type(step.case.name.dtype)} peak "
+            f"stands in: {', '.join(times.at_peak)}"
+        )
+    return found
 
 
 def speed_of_light(
-    result_set: ResultSet, step: CaseName, sizes: Mapping[str, Mapping[str, int]] | None = None
+    result_set: ResultSet, step: CaseName, sizes: Sizes | None = None
 ) -> SpeedOfLight:
     """Of a measured case full_step/train. `sizes`: fixtures/problem_sizes.json unless given.
 
     BadInputError for a step that is none or was not measured, for a size that is not known or not
     the file's, and for a file without the peaks that its step needs.
     """
-    measured = read_step(result_set, step, problem_sizes() if sizes is None else sizes)
+    measured = _read_step(result_set, step, sizes)
     machine = Machine.from_context(result_set.context)
-    _refuse_other_size(measured)
-    times = _product_times(measured, result_set, machine)
-    work = StepWork.of(measured, times, machine, result_set)
-    parts = (*(work.part(part) for part in measured.parts), work.rest())
-    total = _total(work, parts)
+    times, moved = (
+        _product_times(measured, result_set, machine),
+        _known_bytes(measured, result_set),
+    )
+    parts, total = _lights(measured, times, machine, moved)
     share = None
     if total.lost_seconds is not None:
         share = 100.0 * total.light_seconds / measured.case.median_seconds
     errors = tuple(part.error for part in (*parts, total) if part.error)
-    missing = work.missing()
-    if times.at_peak:
-        type_name = product_type(step.dtype)
-        instead = f"no rate at their own shape, the measured {type_name} peak stands in: "
-        missing.append(instead + ", ".join(times.at_peak))
-    return SpeedOfLight(step, parts, total, share, errors, tuple(missing))
+    missing = tuple(_what_is_missing(measured, times, moved))
+    return SpeedOfLight(step, parts, total, share, errors, missing)
 
 
 # Switches of the update alone: the model runs as the baseline's.
 UPDATE_SWITCHES = frozenset({"foreach_adamw", "fused_adamw"})
-OPTIMIZER, MODEL = "optimizer", "model"
-FINAL_NORM = "final norm"
-OTHER = "other"
 
 
 @dataclass(frozen=True)
@@ -399,99 +329,67 @@ class Waterfall:
 
 
 def _label(part: StepPart) -> str:
-    if part.component == "rms_norm" and part.count == 1:
-        return FINAL_NORM
-    return part.component if part.count == 1 else f"{part.count} x {part.component}"
+    component = part.name.component
+    if component == NORM and part.count == 1:
+        return "final norm"
+    return component if part.count == 1 else f"{part.count} x {component}"
 
 
-def _bars(step: MeasuredStep) -> tuple[Bar, ...]:
-    bars = [
-        Bar(_label(part), part.seconds, part.count, str(part.name))
-        for part in step.parts
-        if part.seconds is not None
-    ]
-    absent = [_label(part) for part in step.parts if part.case is None]
-    bars.append(Bar(", ".join([*absent, REST]), step.rest_seconds))
-    return tuple(bars)
+def _phases(step: MeasuredStep, cases: Mapping[str, MeasuredCase]) -> tuple[list[Bar], list[str]]:
+    def model_bar(phase: str, pass_name: str) -> tuple[Bar | None, str]:
+        """The model's case of the same kind as the step's model, and its name."""
+        name = replace(step.case.name, component="model", pass_name=pass_name)
+        if str(name) not in cases and switches_of(step.case) <= UPDATE_SWITCHES:
+            name = replace(name, variant=BASELINE)
+        case = cases.get(str(name))
+        return (Bar(phase, case.median_seconds, case=str(name)) if case else None), str(name)
 
-
-def _model_case(step: MeasuredStep, pass_name: str, measured: Mapping[str, object]) -> str:
-    """The name of the model's case of the same kind as the step's model."""
-    name = replace(step.case.name, component=MODEL, pass_name=pass_name)
-    baseline = replace(name, variant=BASELINE)
-    if str(name) not in measured and switches_of(step.case) <= UPDATE_SWITCHES:
-        return str(baseline)
-    return str(name)
-
-
-def _model_bars(forward: Bar | None, backward: Bar | None, both: Bar | None) -> list[Bar]:
-    """Of the model's passes as far as those that were measured tell them apart; a difference that
-    is not above 0 tells nothing."""
+    (forward, forward_name), (backward, _) = (
+        model_bar("forward", "forward_loss"),
+        model_bar("backward", "backward"),
+    )
+    both, both_name = model_bar("forward and backward", "forward_backward")
+    missing = [name for bar, name in ((forward, forward_name), (both, both_name)) if bar is None]
+    # a difference that is not above 0 tells nothing
     if forward and both and both.seconds > forward.seconds:
         backward = Bar("backward", both.seconds - forward.seconds, case=both.case)
     elif backward and both and not forward and both.seconds > backward.seconds:
         forward = Bar("forward", both.seconds - backward.seconds, case=both.case)
     if forward and backward:
-        return [forward, backward]
-    if both:
-        return [replace(both, name="forward and backward")]
-    return [bar for bar in (forward, backward) if bar]
-
-
-def _phases(step: MeasuredStep, result_set: ResultSet) -> tuple[tuple[Bar, ...], tuple[str, ...]]:
-    cases = result_set.cases
-
-    def measured(name: str, case: str) -> Bar | None:
-        return Bar(name, cases[case].median_seconds, case=case) if case in cases else None
-
-    names = {
-        "forward": _model_case(step, "forward_loss", cases),
-        "both": _model_case(step, "forward_backward", cases),
-        "backward": _model_case(step, "backward", cases),
-    }
-    found = {phase: measured(phase, case) for phase, case in names.items()}
-    bars = _model_bars(found["forward"], found["backward"], found["both"])
-    update = next(part for part in step.parts if part.component == OPTIMIZER)
-    missing = _missing_phases(bars, names, found)
+        bars, missing = [forward, backward], []
+    else:
+        bars = [both] if both else [bar for bar in (forward, backward) if bar]
+    update = next(part for part in step.parts if part.name.component == OPTIMIZER)
     if update.seconds is None:
         missing.append(str(update.name))
     else:
         bars.append(Bar(OPTIMIZER, update.seconds, case=str(update.name)))
-    rest = step.case.median_seconds - sum(bar.seconds for bar in bars)
-    bars.append(Bar(", ".join([*_absent(bars), OTHER]), rest))
-    return tuple(bars), tuple(missing)
-
-
-def _absent(bars: Sequence[Bar]) -> list[str]:
-    """The phases that only the remainder has."""
     shown = " ".join(bar.name for bar in bars)
-    return [phase for phase in ("forward", "backward", OPTIMIZER) if phase not in shown]
+    absent = [phase for phase in ("forward", "backward", OPTIMIZER) if phase not in shown]
+    rest = step.case.median_seconds - sum(bar.seconds for bar in bars)
+    return [*bars, Bar(", ".join([*absent, "other"]), rest)], missing
 
 
-def _missing_phases(
-    bars: Sequence[Bar], names: Mapping[str, str], found: Mapping[str, Bar | None]
-) -> list[str]:
-    """Of the model's cases, those that would tell the phases apart; nothing where they do."""
-    if {"forward", "backward"} <= {bar.name for bar in bars}:
-        return []
-    return [names[phase] for phase in ("forward", "both") if found[phase] is None]
-
-
-def waterfall(
-    result_set: ResultSet, step: CaseName, sizes: Mapping[str, Mapping[str, int]] | None = None
-) -> Waterfall:
+def waterfall(result_set: ResultSet, step: CaseName, sizes: Sizes | None = None) -> Waterfall:
     """Of a measured case full_step/train. `sizes`: fixtures/problem_sizes.json unless given.
 
     With fused_loss, the LM head's gradients are computed in the forward, which is then the longer.
     BadInputError as speed_of_light, less what concerns peaks.
     """
-    measured = read_step(result_set, step, problem_sizes() if sizes is None else sizes)
-    phases, phases_missing = _phases(measured, result_set)
+    measured = _read_step(result_set, step, sizes)
+    phases, phases_missing = _phases(measured, result_set.cases)
+    absent = [part for part in measured.parts if part.case is None]
+    bars = [
+        Bar(_label(part), part.seconds, part.count, str(part.name))
+        for part in measured.parts
+        if part.seconds is not None
+    ]
+    bars.append(Bar(", ".join([*map(_label, absent), REST]), measured.rest_seconds))
     return Waterfall(
         step,
         measured.case.median_seconds,
-        _bars(measured),
-        measured.missing,
-        phases,
-        phases_missing,
+        tuple(bars),
+        tuple(str(part.name) for part in absent),
+        tuple(phases),
+        tuple(phases_missing),
     )
