@@ -97,7 +97,7 @@ def test_colour_is_for_terminals_and_follows_the_outcome(monkeypatch: pytest.Mon
         (Outcome.UNCLEAR, USUAL, 0, "grey", "No regression shown in 2 cases: 2 unclear."),
         (Outcome.ADDED, USUAL, 0, "grey", "No regression shown in 2 cases: 2 added."),
         (Outcome.UNCLEAR, STRICT, 3, "yellow", "No regression shown, but not every case has"),
-        (Outcome.NO_VERDICT, USUAL, 0, "grey", "No verdict on times: 2 no verdict."),
+        (Outcome.NO_VERDICT, USUAL, 0, "grey", "No verdict on times: 2 no verdict (--strict"),
         (Outcome.NO_VERDICT, STRICT, 3, "yellow", "No verdict on times"),
     ],
 )

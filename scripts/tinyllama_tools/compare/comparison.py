@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import math
+import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -109,6 +110,12 @@ MEANINGS = {
     REGRESSION: "regression",
     STILL_UNCLEAR: "not every case has an answer (--strict)",
 }
+
+
+def geometric_mean_ratio(cases: Iterable[ComparedCase]) -> float | None:
+    """Of new over base, of the cases that both sides measured; None where there is none."""
+    logarithms = [math.log(case.ratio) for case in cases if case.ratio]
+    return math.exp(statistics.fmean(logarithms)) if logarithms else None
 
 
 def is_absence_shown(cases: Iterable[ComparedCase]) -> bool:

@@ -12,7 +12,7 @@ from tinyllama_tools.core.options import positive
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.stats.verdicts import ALPHA, LOOKS, MARGIN
 
-FORMATS = ("text", "md", "json")
+FORMATS = ("text", "md", "json", "csv")
 
 
 def fraction(text: str) -> float:

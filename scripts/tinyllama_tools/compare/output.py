@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import itertools
 import json
 import math
@@ -21,6 +23,7 @@ from tinyllama_tools.compare.comparison import (
     Comparison,
     CounterChange,
     Gate,
+    geometric_mean_ratio,
     is_absence_shown,
 )
 from tinyllama_tools.core.app import BadInputError, write_whole
@@ -163,11 +166,21 @@ def verdict_sentence(comparison: Comparison, gate: Gate) -> str:
         return f"Regression: {parts} of {every}{said}."
     outcomes = {case.outcome for case in cases}
     if Outcome.NO_VERDICT in outcomes and not outcomes & JUDGED:
-        return f"No verdict on times: {counts}."
+        strict = " (--strict makes that exit status 3)" if status == NO_REGRESSION else ""
+        return f"No verdict on times: {counts}{strict}."
     if status == NO_REGRESSION:
         shown = "No regression" if is_absence_shown(cases) else "No regression shown"
         return f"{shown} in {every}: {counts}."
     return f"No regression shown, but not every case has an answer: {counts}."
+
+
+def mean_text(comparison: Comparison) -> str:
+    """Of the whole comparison in one figure; empty where fewer than two cases have one."""
+    count = sum(case.ratio is not None for case in comparison.cases)
+    mean = geometric_mean_ratio(comparison.cases)
+    if mean is None or count < 2:
+        return ""
+    return f"geometric mean of new / base over {count} cases: {mean:.4f} ({change_text(mean)})"
 
 
 def in_order(cases: Iterable[ComparedCase]) -> list[ComparedCase]:
@@ -248,6 +261,7 @@ def _rendered(
             for case in changed[:most]
         ],
         "more": 0 if most is None else max(0, len(changed) - most),
+        "mean": mean_text(comparison),
         "plain": _plain,
     }
     return template(TEMPLATES / name).render({**values, **more})
@@ -383,11 +397,31 @@ def json_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY) -> str:
     """comparison.json, with the exit status and its meaning; a line for each case."""
     status = gate.status(comparison)
     kind = {"schema_version": SCHEMA_VERSION, "kind": "tiny_llama comparison"}
-    head = {**kind, **vars(comparison), "exit_status": status, "meaning": MEANINGS[status]}
+    ending = {"exit_status": status, "meaning": MEANINGS[status]}
+    mean = {"geometric_mean_ratio": geometric_mean_ratio(comparison.cases)}
+    head = {**kind, **vars(comparison), **mean, **ending}
     text = json.dumps({k: v for k, v in head.items() if k != "cases"}, indent=1, allow_nan=False)
     cases = [json.dumps(case, default=_plain_values, allow_nan=False) for case in comparison.cases]
     lines = ",\n  ".join(cases)
     return f'{text[:-2]},\n "cases": [\n  {lines}\n ]\n}}\n'
+
+
+CSV_COLUMNS = ("name", "outcome", "base_seconds", "new_seconds", "ratio")
+
+
+def csv_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY) -> str:
+    """A line a case, in the order of the table; an interval's ends are ratios as well."""
+    del gate
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*CSV_COLUMNS, "low", "high", "p_value", "note"])
+    for case in in_order(comparison.cases):
+        ends = case.interval
+        outcome = case.outcome.value
+        figures = (case.base_seconds, case.new_seconds, case.ratio)
+        more = (ends.low if ends else None, ends.high if ends else None, case.p_value, _note(case))
+        writer.writerow([case.name, outcome, *figures, *more])
+    return text.getvalue()
 
 
 FORMS = {"json": json_of, "md": markdown_of, "html": page_of}
@@ -418,10 +452,10 @@ def print_comparison(
     gate: Gate = REGRESSIONS_ONLY,
     stream: TextIO | None = None,
 ) -> None:
-    """`form`: text, md or json. Colour on a terminal only (https://no-color.org)."""
+    """`form`: text, md, json or csv. Colour on a terminal only (https://no-color.org)."""
     out = sys.stdout if stream is None else stream
-    if form in FORMS:
-        out.write(FORMS[form](comparison, gate))
+    if form != "text":
+        out.write({**FORMS, "csv": csv_of}[form](comparison, gate))
         return
     is_dumb = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     out.write(text_of(comparison, gate, colour=out.isatty() and not is_dumb))

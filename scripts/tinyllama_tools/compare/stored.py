@@ -44,7 +44,7 @@ from tinyllama_tools.compare.options import add_common_options, regular_expressi
 from tinyllama_tools.compare.output import print_comparison, write_comparison
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.json_files import bad_file, read_json
-from tinyllama_tools.data.names import StoredCase
+from tinyllama_tools.data.names import TIMED_BY, StoredCase, parse_case_name
 from tinyllama_tools.data.results import (
     StoredRun,
     is_result,
@@ -114,6 +114,28 @@ def read_sides(
     return sides
 
 
+def variants_of(runs: Runs, variants: tuple[str, str]) -> tuple[list[StoredRun], list[StoredRun]]:
+    """Two variants of the same files as sides: cases that both have, `baseline:optimized` in place
+    of the variant. BadInputError for a variant that no case of a file has."""
+
+    def cases_of(run: StoredRun, variant: str) -> dict[str, StoredCase]:
+        named = [(parse_case_name(text), case) for text, case in run.cases.items()]
+        found = {name: case for name, case in named if name and name.variant == variant}
+        if not found:
+            known = ", ".join(sorted({name.variant for name, _ in named if name})) or "none"
+            raise BadInputError(
+                f"--variants: {run.path} has no case of '{variant}', but of: {known}"
+            )
+        return {str(replace(name, variant=":".join(variants))): c for name, c in found.items()}
+
+    sides: tuple[list[StoredRun], list[StoredRun]] = ([], [])
+    for run in runs:
+        base, new = (cases_of(run, variant) for variant in variants)
+        for side, cases, other in ((sides[0], base, new), (sides[1], new, base)):
+            side.append(replace(run, cases={n: case for n, case in cases.items() if n in other}))
+    return sides
+
+
 @dataclass(frozen=True)
 class SideCase:
     """`runs`: of the files that know the case; `files`: how many files there are."""
@@ -168,7 +190,8 @@ def side_cases(runs: Runs, wanted: re.Pattern[str] | None) -> dict[str, SideCase
     found: dict[str, list[StoredCase]] = {}
     for run in runs:
         for name, case in run.cases.items():
-            if wanted is None or wanted.search(name):
+            # names as they are, and as Google Benchmark writes them
+            if wanted is None or wanted.search(name) or wanted.search(name + TIMED_BY):
                 found.setdefault(name, []).append(case)
     return {name: SideCase(cases, len(runs)) for name, cases in found.items()}
 
@@ -410,12 +433,22 @@ def compare_stored(base: Runs, new: Runs, rules: Rules) -> Comparison:
     )
 
 
+def two_variants(text: str) -> tuple[str, str]:
+    """`baseline,optimized`."""
+    base, comma, new = text.partition(",")
+    if not (base and comma and new) or "," in new or base == new:
+        raise argparse.ArgumentTypeError(f"'{text}': must be two variants, as baseline,optimized")
+    return base, new
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The files, --filter, --noise-profile, and what every comparison takes."""
     add = parser.add_argument
     add("files", nargs="*", type=Path, metavar="FILE", help="BASE.json NEW.json")
     for side in ("base", "new"):
         add(f"--{side}", nargs="+", type=Path, metavar="FILE", help=f"files of the {side}")
+    variants = "compare these two variants within the files, as base and new"
+    add("--variants", type=two_variants, metavar="BASE,NEW", help=variants)
     wanted = "compare only cases whose name has a match"
     add("--filter", type=regular_expression, metavar="REGEX", help=wanted)
     profile = (
@@ -468,12 +501,19 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/compare",
         description=__doc__,
+        epilog="Google Benchmark's own compare.py reads the files as well: "
+        "python3 .deps/sources/benchmark/tools/compare.py benchmarks BASE.json NEW.json",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add_options(parser)
     options = parser.parse_args(arguments)
-    base, new = read_sides(*files_of_sides(options))
+    if options.variants:
+        if options.base or options.new or not options.files:
+            raise BadInputError("--variants: takes files that hold both, as --variants A,B FILE...")
+        base, new = variants_of(read_sides(options.files, [])[0], options.variants)
+    else:
+        base, new = read_sides(*files_of_sides(options))
     profile, why_not = usable_profile(options.noise_profile, base, new)
     allowed = tuple(options.allow_missing)
     rules = Rules(options.alpha, options.margin, allowed, options.filter, profile)
