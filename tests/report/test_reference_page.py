@@ -22,7 +22,7 @@ PRIVATE = re.compile(r'"host_name": "(?!host_[0-9a-f]{8}")|"executable": "[^"]*/
 PACKED = re.compile(r'<script type="application/gzip" id="(packed-\w+)">([^<]*)</script>')
 # parts that a grid study alone gives; ablation and training are measured by other commands
 OF_A_STUDY = (
-    *("environment", "roofline", "speed_of_light", "time", "scaling", "memory"),
+    *("cases", "environment", "roofline", "speed_of_light", "time", "scaling", "memory"),
     *("frontier", "predictions", "left_out"),
 )
 WIDTHS = [(PHONE, "dark"), (DESK, "light")]
@@ -104,3 +104,23 @@ def test_the_readme_shows_it(place: Published) -> None:
     for path in (place.page, place.picture):
         assert f"({path.relative_to(place.folder.parents[1])})" in readme
     assert "{{" not in readme
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1300, "light"), (1300, "dark"), (390, "light")])
+@pytest.mark.parametrize("place", MACHINES)
+def test_the_first_screen_says_what_was_measured(
+    place: Published, open_file: PageOpener, width: int, scheme: str
+) -> None:
+    """Title and sentences at once, then the table of cases; nothing is wider than the screen."""
+    opened = open_file(place.page, width=width, scheme=scheme)
+    opened.page.wait_for_function("window.reportReady")
+    top = "(name) => document.querySelector(name).getBoundingClientRect().top"
+    assert 0 <= opened.page.evaluate(top, "h1") < 200
+    assert opened.page.evaluate(top, ".lead p") < 400
+    assert opened.page.evaluate(top, "#cases h2") < (900 if width > 1000 else 1800)
+    assert opened.page.evaluate("document.documentElement.scrollWidth") == width
+    picture = opened.page.screenshot()
+    # an empty screen of one colour takes some thousand bytes
+    assert len(picture) > 30_000
+    ground = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", ground)[:3])) > 3 * 200) == (scheme == "light")
