@@ -106,6 +106,13 @@ def test_too_few_files_say_how_many_are_needed(tmp_path: Path) -> None:
     assert Found(*wild).cases[FFN]["note"].endswith("gives an answer (over 1000 a side)")
 
 
+def test_cases_that_no_file_measured_have_no_verdict(tmp_path: Path) -> None:
+    stop = document({}, more=[stopped(FFN, failed="wrong loss")])
+    sides = [[write(tmp_path / f"{side}.json", stop)] for side in ("base", "new")]
+    found = Found(*sides, "--strict")
+    assert (found.status, found.outcomes) == (0, {FFN: "skipped"})
+
+
 def test_files_of_a_side_that_do_not_agree(tmp_path: Path) -> None:
     """A case that one lacks, one that fails in one, a counter that varies, a row above its peak."""
     base = write_runs(tmp_path, "base", 2, TIMES)
@@ -367,7 +374,7 @@ def test_a_profile_in_its_usual_place_is_used_where_it_is_of_this_machine(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     usual = write(tmp_path / "noise_profile.json", profile())
-    monkeypatch.setattr(stored_command.usable_profile, "__defaults__", (usual,))
+    monkeypatch.setattr(stored_command, "DEFAULT_PATH", usual)
     assert main(sides) == 1
     assert "holds only as far as log seconds are normal" in capsys.readouterr().out
     write(usual, profile(threads=8))

@@ -15,13 +15,12 @@ import re
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tinyllama_tools.compare.comparison import (
     ComparedCase,
     Comparison,
-    CounterChange,
     SideState,
     allow_missing,
     attributions,
@@ -89,11 +88,21 @@ def read_stored(path: Path) -> StoredRun:
     return replace(run, digest=hashlib.sha256(data).hexdigest())
 
 
-def read_sides(
-    base: Sequence[Path], new: Sequence[Path]
-) -> tuple[list[StoredRun], list[StoredRun]]:
-    """BadInputError for a file that cannot be read, one that is twice on a side, and files of
-    different programs."""
+def read_sides(options: argparse.Namespace) -> tuple[list[StoredRun], list[StoredRun]]:
+    """BadInputError unless both sides are named in one way, for a file that cannot be read, one
+    that is twice on a side, a variant that it lacks, and files of different programs."""
+    files, base, new = options.files, options.base or [], options.new or []
+    if options.variants:
+        if base or new or not files:
+            raise BadInputError("--variants: takes files that hold both, as --variants A,B FILE...")
+        base = files
+    elif len(files) == 2 and not (base or new):
+        base, new = files[:1], files[1:]
+    elif files or not (base and new):
+        raise BadInputError(
+            f"{len(files)} files, {len(base)} of --base, {len(new)} of --new: either "
+            "BASE.json NEW.json, or --base FILE... --new FILE..., at least one each"
+        )
     sides = [read_stored(path) for path in base], [read_stored(path) for path in new]
     for runs, side in zip(sides, ("base", "new"), strict=True):
         digests = [run.digest for run in runs]
@@ -103,15 +112,13 @@ def read_sides(
                 what = f"is there {digests.count(run.digest)} times among the files of the {side}"
                 remedy = "each file must be a run of its own"
                 raise bad_file(run.path, f"{what}, or copies are", remedy)
-    runs = [run for side in sides for run in side]
-    training = [run.path for run in runs if run.configuration]
-    others = [run.path for run in runs if not run.configuration]
-    if training and others:
+    programs = {bool(run.configuration): run.path for side in sides for run in side}
+    if len(programs) > 1:
         raise BadInputError(
-            f"{training[0]} is of tiny_llama_train and {others[0]} of tiny_llama_bench, which have "
-            "no case in common; name files of one program"
+            f"{programs[True]} is of tiny_llama_train and {programs[False]} of tiny_llama_bench, "
+            "which have no case in common; name files of one program"
         )
-    return sides
+    return variants_of(sides[0], options.variants) if options.variants else sides
 
 
 def variants_of(runs: Runs, variants: tuple[str, str]) -> tuple[list[StoredRun], list[StoredRun]]:
@@ -138,48 +145,41 @@ def variants_of(runs: Runs, variants: tuple[str, str]) -> tuple[list[StoredRun],
 
 @dataclass(frozen=True)
 class SideCase:
-    """`runs`: of the files that know the case; `files`: how many files there are."""
+    """A case in the files of a side. `seconds`: a median for each file that measured it; `median`:
+    over them. `counters`: medians; `varying`: those that are not the same in all runs. `note`: in
+    how many files it was measured, if not in all; why one has no shares of peaks."""
 
-    runs: Sequence[StoredCase]
-    files: int
+    state: SideState
+    seconds: tuple[float, ...] = ()
+    median: float | None = None
+    counters: Mapping[str, float] = field(default_factory=dict)
+    varying: frozenset[str] = frozenset()
+    note: str = ""
 
-    @property
-    def seconds(self) -> tuple[float, ...]:
-        """A median for each file that measured it."""
-        return tuple(run.seconds for run in self.runs if run.seconds is not None)
 
-    @property
-    def median(self) -> float | None:
-        """Over files; None where none measured it."""
-        return statistics.median(self.seconds) if self.seconds else None
-
-    @property
-    def state(self) -> SideState:
-        """What became of it, with the first reason."""
-        skipped = next((run.skipped for run in self.runs if run.skipped), "")
-        failures = [run.failed for run in self.runs if run.failed]
-        many = f"in {len(failures)} of {self.files} files: " if self.files > 1 else ""
-        return SideState(bool(self.seconds), skipped, many + failures[0] if failures else "")
-
-    @property
-    def notes(self) -> str:
-        """In how many files it was measured, if not in all; why one has no shares of peaks."""
-        measured = len(self.seconds)
-        some = "" if measured == self.files else f"measured in {measured} of {self.files} files"
-        above = next((run.above_peak for run in self.runs if run.above_peak), "")
-        return ", ".join(filter(None, (some, above)))
-
-    @property
-    def counters(self) -> tuple[Mapping[str, float], frozenset[str]]:
-        """Medians over files, and the names of those that are not the same in all of them."""
-        runs = [run for run in self.runs if run.seconds is not None]
-        varying = frozenset().union(*(run.varying for run in runs))
-        if len(runs) == 1:
-            return runs[0].counters, varying
-        shared = set.intersection(*(set(run.counters) for run in runs))
-        values = {name: [run.counters[name] for run in runs] for name in sorted(shared)}
-        found = {name: statistics.median(values[name]) for name in values}
-        return found, varying | {name for name in values if len(set(values[name])) > 1}
+def _side_case(runs: Sequence[StoredCase], files: int) -> SideCase:
+    """`runs`: of the files that know the case; `files`: how many there are."""
+    skipped = next((run.skipped for run in runs if run.skipped), "")
+    failures = [run.failed for run in runs if run.failed]
+    many = f"in {len(failures)} of {files} files: " if files > 1 else ""
+    measured = [run for run in runs if run.seconds is not None]
+    state = SideState(bool(measured), skipped, many + failures[0] if failures else "")
+    if not measured:
+        return SideCase(state)
+    seconds = tuple(run.seconds or 0.0 for run in measured)
+    shared = set.intersection(*(set(run.counters) for run in measured))
+    values = {name: [run.counters[name] for run in measured] for name in shared}
+    varying = {name for name, found in values.items() if len(set(found)) > 1}
+    notes = [] if len(measured) == files else [f"measured in {len(measured)} of {files} files"]
+    notes += [run.above_peak for run in runs if run.above_peak][:1]
+    return SideCase(
+        state,
+        seconds,
+        statistics.median(seconds),
+        {name: statistics.median(found) for name, found in values.items()},
+        frozenset(varying).union(*(run.varying for run in measured)),
+        ", ".join(notes),
+    )
 
 
 Pairs = Mapping[str, tuple[SideCase, SideCase]]
@@ -193,46 +193,26 @@ def side_cases(runs: Runs, wanted: re.Pattern[str] | None) -> dict[str, SideCase
             # names as they are, and as Google Benchmark writes them
             if wanted is None or wanted.search(name) or wanted.search(name + TIMED_BY):
                 found.setdefault(name, []).append(case)
-    return {name: SideCase(cases, len(runs)) for name, cases in found.items()}
-
-
-def counter_changes(base: SideCase, new: SideCase) -> tuple[CounterChange, ...]:
-    """A counter that is not the same in all runs of a side is not compared exactly."""
-    (before, varying_before), (after, varying_after) = base.counters, new.counters
-    return compare_counters(before, after, varying_before | varying_after)
-
-
-@dataclass(frozen=True)
-class Rules:
-    """`allowed`: names and patterns of cases that may be missing. `wanted`: of names to compare."""
-
-    alpha: float
-    margin: float
-    allowed: tuple[str, ...] = ()
-    wanted: re.Pattern[str] | None = None
-    profile: NoiseProfile | None = None
+    return {name: _side_case(cases, len(runs)) for name, cases in found.items()}
 
 
 def judge_stored(
-    shared: Pairs, rules: Rules
+    shared: Pairs, files: int, options: argparse.Namespace, profile: NoiseProfile | None
 ) -> tuple[str, dict[str, Judgement], dict[str, str], str]:
     """The test, judgements and notes by case, and what to know of them all.
 
-    Judges the cases that both sides measured: over files where there are several a side, else by
+    Judges the cases that both sides measured: over `files` where there are several a side, else by
     the noise profile if there is one.
     """
 
     def needed(cases: int) -> str:
         family = "1 case" if cases == 1 else f"{cases} cases"
-        files = fewest_files(cases, rules.alpha)
-        return f"{files} files a side are needed for {family} at alpha {rules.alpha:g}"
+        fewest = fewest_files(cases, options.alpha)
+        return f"{fewest} files a side are needed for {family} at alpha {options.alpha:g}"
 
-    levels = {"alpha": rules.alpha, "margin": rules.margin}
+    levels = {"alpha": options.alpha, "margin": options.margin}
     warning = ""
-    if (
-        min((min(base.files, new.files) for base, new in shared.values()), default=0)
-        >= FEWEST_FILES
-    ):
+    if files >= FEWEST_FILES:
         seconds = {name: (base.seconds, new.seconds) for name, (base, new) in shared.items()}
         enough = {n: s for n, s in seconds.items() if min(map(len, s)) >= FEWEST_FILES}
         judgements = judge_unpaired(enough, **levels) if enough else {}
@@ -241,7 +221,6 @@ def judge_stored(
         if smallest and min(smallest) == math.inf:
             warning = f"so few files cannot show any difference: {needed(len(enough))}"
         return SEVERAL, judgements, notes, warning
-    profile = rules.profile
     if profile is not None and shared:
         judgements = {
             name: judge_with_profile(
@@ -340,13 +319,14 @@ def _compared_case(
     without_times = outcome_without_times(base.state, new.state)
     if without_times:
         return replace(case, outcome=without_times[0], note=without_times[1])
-    notes = [f"{side} {c.notes}" for side, c in (("base", base), ("new", new)) if c.notes]
+    notes = [f"{side} {c.note}" for side, c in (("base", base), ("new", new)) if c.note]
     notes += [note] if note else []
     case = replace(
         case,
         ratio=(new.median or 0.0) / (base.median or 1.0),
         blocks=min(len(base.seconds), len(new.seconds)),
-        counters=counter_changes(base, new),
+        # a counter that is not the same in all runs of a side is not compared exactly
+        counters=compare_counters(base.counters, new.counters, base.varying | new.varying),
     )
     if judgement:
         evidence = judgement.evidence
@@ -388,39 +368,62 @@ def _side_name(runs: Runs) -> str:
     return f"{', '.join(str(run.path) for run in runs)} (commit {', '.join(commits)})"
 
 
-def compare_stored(base: Runs, new: Runs, rules: Rules) -> Comparison:
+def usable_profile(
+    named: Path | None, base: Runs, new: Runs
+) -> tuple[NoiseProfile | None, list[str]]:
+    """The profile to judge one file of a side by, or why there is none.
+
+    BadInputError for a file that is no profile, and for one of another machine that was named.
+    """
+    reason = ""
+    if min(len(base), len(new)) >= FEWEST_FILES:
+        reason = "several files a side show it"
+    elif base[0].configuration:
+        reason = "it is not of training runs"
+    if reason:
+        return None, [f"--noise-profile is not used: {reason}"] if named else []
+    if not named and not DEFAULT_PATH.is_file():
+        return None, []
+    profile = read_noise_profile(named or DEFAULT_PATH)
+    mismatch = profile.mismatch([run.context for run in (*base, *new)])
+    if mismatch and named:
+        raise BadInputError(f"{mismatch}; record one there: scripts/compare calibrate")
+    return (None, [mismatch]) if mismatch else (profile, [])
+
+
+def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Comparison:
     """BadInputError where no case is in both sides."""
-    before, after = (side_cases(runs, rules.wanted) for runs in (base, new))
+    before, after = (side_cases(runs, options.filter) for runs in (base, new))
     if not before.keys() & after.keys():
         first = [next(iter(cases), "none") for cases in (before, after)]
-        which = f" that matches '{rules.wanted.pattern}'" if rules.wanted else ""
+        which = f" that matches '{options.filter.pattern}'" if options.filter else ""
         raise BadInputError(
             f"nothing to compare: no case{which} is in both sides (base: {first[0]}, ...; new: "
             f"{first[1]}, ...); name results of the same cases"
         )
-    sides = {
-        name: (before.get(name, SideCase((), len(base))), after.get(name, SideCase((), len(new))))
-        for name in {**before, **after}
-    }
+    absent = SideCase(SideState())
+    sides = {n: (before.get(n, absent), after.get(n, absent)) for n in {**before, **after}}
     shared = {
         name: pair
         for name, pair in sides.items()
         if outcome_without_times(*(side.state for side in pair)) is None
     }
-    test, judgements, notes, warning = judge_stored(shared, rules)
+    profile, why_not = usable_profile(options.noise_profile, base, new)
+    files = min(len(base), len(new))
+    test, judgements, notes, warning = judge_stored(shared, files, options, profile)
     compared = [
         _compared_case(name, pair, judgements.get(name), test, notes.get(name, ""))
         for name, pair in sides.items()
     ]
-    cases = allow_missing(_attributed(compared, shared), rules.allowed)
-    warnings = [*stored_warnings(base, new, cases, rules.allowed), warning]
+    cases = allow_missing(_attributed(compared, shared), options.allow_missing)
+    warnings = [*stored_warnings(base, new, cases, options.allow_missing), warning, *why_not]
     return Comparison(
         "stored",
         _side_name(base),
         _side_name(new),
         cases,
-        rules.alpha,
-        rules.margin,
+        options.alpha,
+        options.margin,
         warnings=tuple(filter(None, warnings)),
         design={
             "test": test,
@@ -459,43 +462,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_common_options(parser)
 
 
-def files_of_sides(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:
-    """BadInputError unless both sides are named, in one way."""
-    files, base, new = options.files, options.base, options.new
-    if base and new and not files:
-        return base, new
-    if len(files) == 2 and not (base or new):
-        return files[:1], files[1:]
-    raise BadInputError(
-        f"{len(files)} files, {len(base or [])} of --base, {len(new or [])} of --new: either "
-        "BASE.json NEW.json, or --base FILE... --new FILE..., at least one each"
-    )
-
-
-def usable_profile(
-    named: Path | None, base: Runs, new: Runs, default: Path = DEFAULT_PATH
-) -> tuple[NoiseProfile | None, list[str]]:
-    """The profile to judge one file of a side by, or why there is none.
-
-    BadInputError for a file that is no profile, and for one of another machine that was named.
-    """
-    runs = [*base, *new]
-    reason = ""
-    if min(len(base), len(new)) >= FEWEST_FILES:
-        reason = "several files a side show it"
-    elif any(run.configuration for run in runs):
-        reason = "it is not of training runs"
-    if reason:
-        return None, [f"--noise-profile is not used: {reason}"] if named else []
-    if not named and not default.is_file():
-        return None, []
-    profile = read_noise_profile(named or default)
-    mismatch = profile.mismatch([run.context for run in runs])
-    if mismatch and named:
-        raise BadInputError(f"{mismatch}; record one there: scripts/compare calibrate")
-    return (None, [mismatch]) if mismatch else (profile, [])
-
-
 def main(arguments: Sequence[str]) -> int:
     """The exit status; BadInputError for bad input and where there is nothing to compare."""
     parser = argparse.ArgumentParser(
@@ -508,17 +474,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_options(parser)
     options = parser.parse_args(arguments)
-    if options.variants:
-        if options.base or options.new or not options.files:
-            raise BadInputError("--variants: takes files that hold both, as --variants A,B FILE...")
-        base, new = variants_of(read_sides(options.files, [])[0], options.variants)
-    else:
-        base, new = read_sides(*files_of_sides(options))
-    profile, why_not = usable_profile(options.noise_profile, base, new)
-    allowed = tuple(options.allow_missing)
-    rules = Rules(options.alpha, options.margin, allowed, options.filter, profile)
-    comparison = compare_stored(base, new, rules)
-    comparison = replace(comparison, warnings=(*comparison.warnings, *why_not))
+    comparison = compare_stored(*read_sides(options), options)
     gate = gate_of(options)
     print_comparison(comparison, options.format, gate)
     if options.output:
