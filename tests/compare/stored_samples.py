@@ -14,13 +14,12 @@ import numpy as np
 import made_up_context
 from fake_training import made_up_summary
 from tinyllama_tools.compare.comparison import (
-    Attribution,
     ComparedCase,
     Comparison,
     CounterChange,
-    Interval,
 )
-from tinyllama_tools.stats.looks import PartChange
+from tinyllama_tools.stats.looks import Attribution, PartChange
+from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import Outcome
 
 Json = dict[str, Any]
@@ -153,66 +152,44 @@ def summary(factor: float = 1.0, **changes: object) -> Json:
     return found
 
 
-def _slow_step() -> ComparedCase:
+def every_outcome() -> Comparison:
+    """A comparison as `compare run` could have made it."""
+
+    def case(name: str, outcome: Outcome, base: float | None, **more: Any) -> ComparedCase:  # noqa: ANN401
+        return ComparedCase(name, outcome, base_seconds=base, **more)
+
     parts = (
         PartChange(FFN, 4, 0.0045, 0.93, 0.85, 1.01),
         PartChange(ATTENTION, 4, 0.0001, 0.02, -0.03, 0.06),
     )
-    return ComparedCase(
-        STEP,
-        Outcome.SLOWER,
-        ratio=1.05,
-        interval=Interval(1.04, 1.06, 0.99),
-        p_value=0.0002,
-        blocks=23,
-        base_seconds=0.09,
-        new_seconds=0.0945,
-        counters=(
+    step = {
+        "ratio": 1.05,
+        "interval": Interval(1.04, 1.06, 0.99),
+        "p_value": 0.0002,
+        "blocks": 23,
+        "new_seconds": 0.0945,
+        "counters": (
             CounterChange("samples_per_second", 88.9, 84.7, exact=False, worse=True),
             CounterChange("peak_memory_MiB", 100.5, 100.5, exact=True, worse=False),
             CounterChange("allocations", 29, 31, exact=True, worse=True),
         ),
-        attribution=Attribution(parts, 0.05, FFN, missing=(LOSS,)),
-    )
-
-
-def every_outcome() -> Comparison:
-    """A comparison as `compare run` could have made it."""
-    same, wide = Interval(0.99, 1.01, 0.99), Interval(0.95, 1.12, 0.99)
+        "attribution": Attribution(parts, 0.05, FFN, missing=(LOSS,)),
+    }
+    norm = {"ratio": 1.001, "interval": Interval(0.99, 1.01, 0.99), "p_value": 1.0, "blocks": 17}
+    faster = {"ratio": 0.8, "interval": Interval(0.78, 0.82, 0.99), "p_value": 0.0002, "blocks": 17}
+    wide = {"ratio": 1.03, "interval": Interval(0.95, 1.12, 0.99), "p_value": 0.4, "blocks": 17}
+    wide |= {"smallest_difference": 0.081, "seconds_needed": 240.0}
+    failed = {"note": "crashed | <b>", "allowed": True}
     cases = (
-        ComparedCase(
-            NORM, Outcome.SAME, 1.001, same, 1.0, 17, base_seconds=0.0005, new_seconds=0.0005
-        ),
-        _slow_step(),
-        ComparedCase(
-            OPTIMIZER,
-            Outcome.FASTER,
-            0.8,
-            Interval(0.78, 0.82, 0.99),
-            0.0002,
-            17,
-            base_seconds=0.0033,
-            new_seconds=0.00264,
-        ),
-        ComparedCase(
-            LOSS,
-            Outcome.UNCLEAR,
-            1.03,
-            wide,
-            0.4,
-            17,
-            base_seconds=0.006,
-            new_seconds=0.00618,
-            smallest_difference=0.081,
-            seconds_needed=240.0,
-        ),
-        ComparedCase(BLOCK, Outcome.MISSING, base_seconds=0.02, note="not in the new"),
-        ComparedCase(
-            EMBEDDING, Outcome.FAILED, base_seconds=0.0002, note="crashed | <b>", allowed=True
-        ),
-        ComparedCase(FFN, Outcome.NO_VERDICT, 1.02, base_seconds=0.008, new_seconds=0.00816),
-        ComparedCase(ATTENTION, Outcome.ADDED, new_seconds=0.009, note="not in the base"),
-        ComparedCase("peer/x", Outcome.SKIPPED, note="skipped in the base: too large"),
+        case(NORM, Outcome.SAME, 0.0005, new_seconds=0.0005, **norm),
+        case(STEP, Outcome.SLOWER, 0.09, **step),
+        case(OPTIMIZER, Outcome.FASTER, 0.0033, new_seconds=0.00264, **faster),
+        case(LOSS, Outcome.UNCLEAR, 0.006, new_seconds=0.00618, **wide),
+        case(BLOCK, Outcome.MISSING, 0.02, note="not in the new"),
+        case(EMBEDDING, Outcome.FAILED, 0.0002, **failed),
+        case(FFN, Outcome.NO_VERDICT, 0.008, ratio=1.02, new_seconds=0.00816),
+        case(ATTENTION, Outcome.ADDED, None, new_seconds=0.009, note="not in the base"),
+        case("peer/x", Outcome.SKIPPED, None, note="skipped in the base: too large"),
     )
     return Comparison(
         "interleaved",

@@ -30,13 +30,9 @@ def steps_of(workflow: Json, job: str) -> list[Json]:
     return workflow["jobs"][job]["steps"]
 
 
-def commands_of(workflow: Json) -> list[str]:
+def test_commands_are_shell_and_exist_and_actions_have_versions(workflow: Json) -> None:
     every = [step for job in workflow["jobs"] for step in steps_of(workflow, job)]
-    return [step["run"] for step in every if "run" in step]
-
-
-def test_commands_are_shell_and_exist(workflow: Json) -> None:
-    commands = commands_of(workflow)
+    commands = [step["run"] for step in every if "run" in step]
     for command in commands:
         subprocess.run(["bash", "-n", "-c", command], check=True)
         # what an event says must not become a part of a command
@@ -44,16 +40,12 @@ def test_commands_are_shell_and_exist(workflow: Json) -> None:
     named = [name for command in commands for name in re.findall(r"\bscripts/[\w.]+", command)]
     assert named == ["scripts/ci_compare.sh"]
     assert os.access(PROJECT / named[0], os.X_OK)
-
-
-def test_every_action_is_of_a_stated_version(workflow: Json) -> None:
-    used = [step["uses"] for job in workflow["jobs"] for step in steps_of(workflow, job)
-            if "uses" in step]  # fmt: skip
+    used = [step["uses"] for step in every if "uses" in step]
     assert used
     assert [name for name in used if not re.fullmatch(r"actions/[\w-]+@v\d+", name)] == []
 
 
-def test_only_the_comment_may_write_and_it_runs_nothing_of_the_checkout(workflow: Json) -> None:
+def test_only_the_comment_may_write_and_runs_nothing_of_the_checkout(workflow: Json) -> None:
     assert workflow["permissions"] == {}
     assert {name: job["permissions"] for name, job in workflow["jobs"].items()} == {
         "gate": {"contents": "read"},
@@ -62,9 +54,7 @@ def test_only_the_comment_may_write_and_it_runs_nothing_of_the_checkout(workflow
     text = yaml.safe_dump(steps_of(workflow, "comment"))
     assert "checkout" not in text
     assert "scripts/" not in text
-
-
-def test_forks_are_not_commented_on(workflow: Json) -> None:
+    # forks are not commented on
     comment = workflow["jobs"]["comment"]
     same = "github.event.pull_request.head.repo.full_name == github.repository"
     assert same in comment["if"].split(" && ")
@@ -75,8 +65,8 @@ def test_forks_are_not_commented_on(workflow: Json) -> None:
 
 
 def test_the_base_is_in_the_clone_and_the_result_is_kept(workflow: Json) -> None:
-    steps = {step.get("uses", step.get("name", "")).split("@")[0]: step
-             for step in steps_of(workflow, "gate")}  # fmt: skip
+    gate = steps_of(workflow, "gate")
+    steps = {step.get("uses", step.get("name", "")).split("@")[0]: step for step in gate}
     assert steps["actions/checkout"]["with"]["fetch-depth"] == 0
     upload = steps["actions/upload-artifact"]
     assert upload["if"] == "always()"

@@ -14,7 +14,6 @@ from simulated_blocks import (
     ALL_SCENARIOS,
     Array,
     Rows,
-    seconds,
     simulated_blocks,
     simulated_families,
     simulated_family,
@@ -65,14 +64,6 @@ def test_log_ratio_is_the_estimate_over_pairs() -> None:
     drifting = summarise(Block(tuple(0.01 * machine), tuple(0.0105 * machine)))
     assert drifting.log_ratio == pytest.approx(math.log(1.05), abs=1e-9)
     assert drifting.standard_error == pytest.approx(0, abs=1e-9)
-
-
-def test_a_spike_hardly_moves_it() -> None:
-    block = simulated_blocks("ties", 1, pairs=30)[0]
-    spiked = Block(block.base, (block.new[0] * 1000, *block.new[1:]))
-    before, after = summarise(block), summarise(spiked)
-    assert abs(after.log_ratio - before.log_ratio) < before.standard_error
-    assert after.standard_error < 1.5 * before.standard_error
 
 
 @pytest.mark.parametrize("pairs", [2, 4, 8, 30])
@@ -450,17 +441,6 @@ def test_these_families_do_tell_a_judge_that_pays_for_one_look_and_one_case() ->
         for rows in simulated_families(FAMILIES, "spikes", SHAPE)
     )
     assert bounds(alarms, FAMILIES)[0] > LOOSE.alpha
-
-
-def test_pairs_as_the_sample_would_raise_false_alarms_far_above_alpha() -> None:
-    """What every tool does that takes repetitions of one process for a sample."""
-    rng = np.random.default_rng(1)
-    alarms, tries = 0, 100
-    for _ in range(tries):
-        base, new = seconds(rng, "two modes", (1, 1, 30))
-        ratios, _errors = summarise_pairs(base.reshape(-1, 1), new.reshape(-1, 1))
-        alarms += bool(p_values(ratios[np.newaxis, :])[0] <= 0.001)
-    assert bounds(alarms, tries)[0] > 0.2
 
 
 def test_detection_grows_with_the_difference() -> None:

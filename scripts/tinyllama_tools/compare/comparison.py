@@ -23,7 +23,6 @@ from tinyllama_tools.stats.verdicts import (
     STILL_UNCLEAR,
     Judgement,
     Outcome,
-    exit_status,
 )
 
 
@@ -136,8 +135,11 @@ class Gate:
         """0, 1 or 3. Cases allowed by name do not fail it."""
         if self.fail_on_growth and any(case.grown for case in comparison.cases):
             return REGRESSION
-        outcomes = [case.outcome for case in comparison.cases if not case.allowed]
-        return exit_status(outcomes, strict=self.strict)
+        outcomes = {case.outcome for case in comparison.cases if not case.allowed}
+        if any(outcome.is_regression for outcome in outcomes):
+            return REGRESSION
+        is_open = not outcomes.isdisjoint({Outcome.UNCLEAR, Outcome.NO_VERDICT})
+        return STILL_UNCLEAR if self.strict and is_open else NO_REGRESSION
 
     def colour(self, comparison: Comparison) -> str:
         """The one that every output gives the whole: grey where nothing failed and nothing was

@@ -60,16 +60,9 @@ UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 # The parts of a step, the step, and the model's forward: each once, so that one change is not
 # tested many times over.
 DEFAULT_FAMILY = (
-    ("embedding", "forward_backward"),
-    ("rms_norm", "forward_backward"),
-    ("rotary", "forward_backward"),
-    ("attention", "forward_backward"),
-    ("ffn", "forward_backward"),
-    ("block", "forward_backward"),
-    ("loss", "forward_backward"),
-    ("model", "forward_loss"),
-    ("optimizer", "update"),
-    ("full_step", "train"),
+    *((name, "forward_backward") for name in ("embedding", "rms_norm", "rotary", "attention")),
+    *((name, "forward_backward") for name in ("ffn", "block", "loss")),
+    *(("model", "forward_loss"), ("optimizer", "update"), ("full_step", "train")),
 )
 AXES = ("components", "passes", "variants", "sizes", "dtypes", "batch", "seq")
 DEFAULT_AXES = {"variants": "baseline", "sizes": "tiny", "dtypes": "f32"}

@@ -14,7 +14,6 @@ families cannot be shown to err in at most 1 of 1,000. The price is two blocks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -77,15 +76,6 @@ CONFIDENCE = 0.95
 GROWTH = 1.27
 # share of alpha that looks may spend
 SPENT = 0.25
-
-
-def exit_status(outcomes: Iterable[Outcome], *, strict: bool = False) -> int:
-    """Of the whole comparison. `strict`: cases without an answer end it with 3."""
-    found = set(outcomes)
-    if any(outcome.is_regression for outcome in found):
-        return REGRESSION
-    is_open = found & {Outcome.UNCLEAR, Outcome.NO_VERDICT}
-    return STILL_UNCLEAR if strict and is_open else NO_REGRESSION
 
 
 class DesignError(ValueError):
