@@ -622,9 +622,5 @@ def test_share_intervals_hold_the_truth_as_often_as_they_say() -> None:
 def test_what_cannot_be_attributed() -> None:
     found = attribute(step(0.006), {})
     assert (found.parts, found.unexplained, found.culprit) == ((), 1, None)
-    with pytest.raises(ValueError, match="the whole has no blocks"):
-        attribute([], parts())
-    with pytest.raises(ValueError, match="ffn has no blocks"):
-        attribute(step(0.01), {"ffn": (4, [])})
     with pytest.raises(ValueError, match="changed by 0 seconds"):
         attribute(summaries(np.zeros(9)), parts())

@@ -131,12 +131,6 @@ def test_standard_error_is_that_of_the_estimate_and_bears_wild_values(count: int
     assert np.all(standard_errors(walsh_averages(wild), tail, count - 1) < 2.5 * errors[:50])
 
 
-@pytest.mark.parametrize("values", [[], [1.0, float("nan")], [float("inf")]])
-def test_values_that_are_none_are_refused(values: list[float]) -> None:
-    with pytest.raises(ValueError, match="at least one value, all of them finite"):
-        hodges_lehmann(values)
-
-
 def test_too_many_values_for_an_exact_test_are_refused() -> None:
     with pytest.raises(ValueError, match="1001 values: at most 1000"):
         signed_rank_tail(1001)
@@ -281,12 +275,6 @@ def test_false_alarms_between_files_stay_below_alpha() -> None:
     assert wrong > 0
 
 
-@pytest.mark.parametrize("base", [[1.0, 0.0], [-1.0], [math.nan], [math.inf], []])
-def test_seconds_that_are_none_are_refused_by_name(base: list[float]) -> None:
-    with pytest.raises(ValueError, match=r"block/forward.*at least one, positive and finite"):
-        judge_unpaired({"block/forward": (base, [1.0, 1.0])}, alpha=0.01, margin=0.03)
-
-
 def test_profile_gives_students_p_value() -> None:
     found = judge_with_profile(1.0, 1.2, 0.03, 20, cases=3, alpha=0.01, margin=0.03)
     statistic = math.log(1.2) / (math.sqrt(2) * 0.03)
@@ -323,12 +311,6 @@ def test_profile_keeps_its_level_with_an_estimated_scatter() -> None:
         judged = judge_with_profile(base, new, scatter, 5, alpha=0.05, margin=1e-9)
         wrong += judged.outcome is not UNCLEAR
     assert stats.binomtest(wrong, 2000, 0.05).pvalue > 1e-3
-
-
-@pytest.mark.parametrize(("scatter", "degrees"), [(0.0, 5), (-1.0, 5), (0.1, 0), (math.nan, 5)])
-def test_profiles_that_say_nothing_are_refused(scatter: float, degrees: int) -> None:
-    with pytest.raises(ValueError, match="must be positive"):
-        judge_with_profile(1.0, 1.1, scatter, degrees)
 
 
 def test_five_thousand_cases_are_judged_quickly() -> None:

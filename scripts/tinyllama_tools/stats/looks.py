@@ -272,18 +272,16 @@ def attribute(
     blocks (Efron, Annals of Statistics 7, 1979), seeded, whole and parts drawn independently. The
     culprit is the part with the largest share if that is at least one half, and the low end of its
     interval, corrected for the number of parts (Bonferroni), is above 0 and above every other
-    part's share. Raises ValueError for a case without blocks, or a whole that did not change.
+    part's share. Raises ValueError for a whole that did not change.
     """
     generator = np.random.default_rng(SEED)
 
-    def change(name: str, blocks: Sequence[BlockSummary]) -> tuple[float, Array]:
+    def change(blocks: Sequence[BlockSummary]) -> tuple[float, Array]:
         """New - base in seconds, and of samples drawn with replacement.
 
         From the paired log-ratio, which drift within the block does not touch as it does the
         medians. The hyperbolic sine only changes its sign when the sides are swapped.
         """
-        if not blocks:
-            raise ValueError(f"{name} has no blocks: a change needs at least one")
         ratio = np.array([block.log_ratio for block in blocks])
         level = np.sqrt([block.base_seconds * block.new_seconds for block in blocks])
         values = 2 * level * np.sinh(ratio / 2)
@@ -291,14 +289,14 @@ def attribute(
         estimate = float(middle(walsh_averages(values[np.newaxis, :]))[0])
         return estimate, middle(walsh_averages(drawn))
 
-    total, of_whole = change("the whole", whole)
+    total, of_whole = change(whole)
     if total == 0:
         raise ValueError("the whole changed by 0 seconds: there is nothing to attribute")
     # a drawn whole of exactly 0 explains nothing, either way
     of_whole[of_whole == 0] = np.inf
     found, shares = [], {}
     for name, (count, blocks) in parts.items():
-        seconds, drawn = change(name, blocks)
+        seconds, drawn = change(blocks)
         shares[name] = count * drawn / of_whole
         ends = np.quantile(shares[name], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist()
         found.append(PartChange(name, count, count * seconds, count * seconds / total, *ends))

@@ -113,14 +113,8 @@ def middle(ordered: Array) -> Array:
 
 
 def hodges_lehmann(values: Sequence[float]) -> float:
-    """Median of the Walsh averages (Hodges, Lehmann, Annals of Mathematical Statistics 34, 1963).
-
-    Raises ValueError for no values or values that are not finite.
-    """
-    row = np.asarray(values, dtype=np.float64)[np.newaxis, :]
-    if row.size == 0 or not np.all(np.isfinite(row)):
-        raise ValueError(f"{list(values)}: at least one value, all of them finite")
-    return float(middle(walsh_averages(row))[0])
+    """Median of the Walsh averages (Hodges, Lehmann, Annals of Math. Statistics 34, 1963)."""
+    return float(middle(walsh_averages(np.array([values])))[0])
 
 
 @lru_cache(maxsize=256)
