@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tinyllama_tools.data.names import STEP
@@ -140,45 +140,9 @@ class MemoryLaw:
 
 
 # What tiny_llama_bench takes at most, as batch or as sequence.
-LARGEST = 2**20
-VALUES_A_QUESTION = 16
-
-
-@dataclass(frozen=True)
-class Bracket:
-    """The answer lies between: `accepted` is (or may be taken as) accepted, `refused` is not.
-
-    At first `accepted` is one less than the smallest value, and `refused` one more than the
-    largest, neither of which was asked about.
-    """
-
-    accepted: int = 0
-    refused: int = LARGEST + 1
-
-    def contains(self, value: int) -> bool:
-        """Whether an answer about it would narrow the bracket."""
-        return self.accepted < value < self.refused
-
-    def narrowed(self, answers: Mapping[int, bool]) -> Bracket:
-        """With answers by value. What lies beyond the smallest refused value does not count."""
-        accepted, refused = self.accepted, self.refused
-        for value in sorted(answers):
-            if not answers[value]:
-                refused = min(refused, value)
-                break
-            accepted = max(accepted, value)
-        return Bracket(accepted, refused)
-
-
-def between(accepted: int, refused: int, most: int = VALUES_A_QUESTION) -> list[int]:
-    """Up to `most` values that divide the open range; empty where it is empty."""
-    width = refused - accepted
-    parts = min(most + 1, width)
-    return sorted({accepted + width * i // parts for i in range(1, parts)} - {accepted, refused})
-
-
-LONGEST = LARGEST
+LONGEST = 2**20
 SHORTEST = 2
+VALUES_A_QUESTION = 16
 # An allocator's rounding, a BLAS's scratch memory and the program itself need room of their own.
 CONFIRMED_SHARE = 0.9
 Ask = Callable[[Sequence[int]], list[Prediction]]
@@ -214,13 +178,18 @@ def longest_accepted(
 
     `accept` must hold up to some length and not beyond it. `first`: where to begin looking.
     """
-    lengths = sorted({SHORTEST, *(min(first * 2**i, LONGEST) for i in range(VALUES_A_QUESTION))})
-    best, bracket = None, Bracket(SHORTEST - 1, LONGEST + 1)
+    lengths = {SHORTEST, *(min(first * 2**i, LONGEST) for i in range(VALUES_A_QUESTION))}
+    best, accepted, refused = None, SHORTEST - 1, LONGEST + 1
     while lengths:
-        found = {prediction.seq: prediction for prediction in ask(lengths)}
-        bracket = bracket.narrowed({seq: accept(prediction) for seq, prediction in found.items()})
-        best = found.get(bracket.accepted, best)
-        lengths = between(bracket.accepted, bracket.refused)
+        for found in sorted(ask(sorted(lengths)), key=lambda one: one.seq):
+            if not accept(found):
+                refused = found.seq
+                break
+            best, accepted = found, found.seq
+        # values that divide the open range between them
+        width = refused - accepted
+        parts = min(VALUES_A_QUESTION + 1, width)
+        lengths = {accepted + width * i // parts for i in range(1, parts)} - {accepted, refused}
     return best
 
 
@@ -246,8 +215,7 @@ def find_target(
     reference, seconds = known
 
     def ask(lengths: Sequence[int]) -> list[Prediction]:
-        fields = {**question.__dict__, "seq": tuple(lengths)}
-        return predictor(type(question)(**fields))
+        return predictor(replace(question, seq=tuple(lengths)))
 
     def predicted_seconds(found: Prediction) -> float:
         return seconds * time_factor(found, reference)
