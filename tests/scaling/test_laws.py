@@ -148,7 +148,7 @@ def test_corrected_aic_by_hand() -> None:
     fit = fit_relative(points, (BASE,), non_negative=True)
     assert fit.coefficients == pytest.approx([1], abs=1e-3)
     assert corrected_aic(fit) == pytest.approx(6 * math.log(1e-4) + 4 + 4, abs=1e-2)
-    assert corrected_aic(fit_relative(points[:3], (BASE,), non_negative=True)) is None
+    assert corrected_aic(fit_relative(points[:3], (BASE,), non_negative=True)) == math.inf
 
 
 def test_no_residual_at_all_still_has_a_corrected_aic() -> None:

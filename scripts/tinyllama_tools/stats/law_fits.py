@@ -1,44 +1,45 @@
 """Fits laws of time and memory: relative errors, support, bootstrap, held-out error.
 
-Least squares without negative coefficients, of few terms and for thousands of targets at once.
-
-The solution is the unconstrained one of the terms that are not 0 in it, and of all sets of terms
-whose unconstrained solution has nothing negative it is the one that fits best (Lawson and Hanson,
-Solving Least Squares Problems, 1974, chapter 23). With three or four terms all sets can be tried,
-each for all targets in one product. scipy.optimize.nnls, with which a test compares it, solves one
-target at a time.
-
-Least squares of relative errors: a small size counts as much as a large one.
-
-With y measured and A the terms at each size, it minimises the sum of (1 - A x / y)^2: the problem
-X x = 1 with rows X = A / y. Columns are divided by their norms, since those of S² and of 1 differ
-by orders of magnitude.
-
-Fits the law of time over batch and sequence at one model size.
+Relative errors, so that a small size counts as much as a large one: with y measured and A the terms
+at each size, a fit minimises the sum of (1 - A x / y)^2.
 
   time = launch + linear B S + quadratic B S²
+  memory = base + batch B + linear B S + quadratic B S² + table S + mask S²
 
-No coefficient is below 0, for each stands for work, and no term is fitted that the work itself does
-not have (work.py). The law describes the grid that it was fitted to and its neighbourhood; it says
-nothing about other model sizes.
+No coefficient is below 0, for each stands for work or for tensors, and no term of time is fitted
+that the work itself does not have. A law describes the grid that it was fitted to and its
+neighbourhood; it says nothing about other model sizes.
+
+Of time, terms are taken away from the full law one at a time, least needed first, until each that
+is left
+- has a 95 % interval above 0, and
+- lowers the corrected AIC, n ln(RSS / n) + 2 k + 2 k (k + 1) / (n - k - 1) with k the coefficients
+  and the variance (Hurvich and Tsai, Biometrika 76, 1989; Burnham and Anderson, Model Selection and
+  Multimodel Inference, 2002, section 2.4). Where n < k + 2 it is not defined and the interval
+  decides alone; with as few cells that interval is wide.
 
 Beyond the measured sizes a law can be wrong in a way that no residual shows: a larger size no
 longer fits into a cache. How wrong is taken from the step before: what a law of the smaller sizes
 is off by at the larger ones, an octave of B S, beyond what its scatter explains.
 
-Fits the law of memory over batch and sequence at one model size.
+Intervals are of a seeded bootstrap over cells and rounds. A draw gives every cell another cell's
+residual, with a sign of its own (residuals over sqrt(1 - leverage), so that all have the variance
+of the errors), and fits again. Residuals of a cell's median hold both its noise and the law's lack
+of fit. All of a draw's errors are scaled by sqrt(f / chi-square of f), f being the degrees of
+freedom: with few cells the scatter itself is badly known, and this gives the draws the tails of the
+t distribution (Davison and Hinkley, Bootstrap Methods and their Application, 1997, sections 2.3 and
+6.2.3 for residuals and leverage). A round that is slow throughout moves all cells together and
+shows in no residual. Such shifts are drawn twice: for the rounds that were measured, which the
+coefficients rest on, and for as many new ones, which a prediction is about. With one round they are
+not known at all.
 
-  memory = base + batch B + linear B S + quadratic B S² + table S + mask S²
-
-No coefficient is below 0, for each stands for tensors. Memory is counted and has no noise: what a
-law is off by is its own misfit, and its ranges are made of misfits: how far off the law of the
-other sizes is at each size, and what each coefficient becomes without any one of them.
-
-A peak is the highest of several moments, each of which has a law of its own: that of a step's
-update, say, does not depend on the batch, and is the highest at small sizes only. The law is of
-the moment that is the highest at the large sizes. So the sizes with the smallest peaks are left out
-where the law of the others then has a smaller misfit: up to half of all, and all that have the same
-smallest peak.
+Memory is counted and has no noise: what a law is off by is its own misfit, and its ranges are made
+of misfits: how far off the law of the other sizes is at each size, and what each coefficient
+becomes without any one of them. A peak is the highest of several moments, each of which has a law
+of its own: that of a step's update, say, does not depend on the batch, and is the highest at small
+sizes only. The law is of the moment that is the highest at the large sizes. So the sizes with the
+smallest peaks are left out where the law of the others then has a smaller misfit: up to half of
+all, and all that have the same smallest peak.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -74,16 +76,14 @@ from tinyllama_tools.stats.laws import (
 )
 
 
-def _unconstrained(triangle: Array, projected: Array) -> Array:
-    """[problems, columns of the triangle]."""
-    basis, small = np.linalg.qr(triangle)
-    return np.linalg.solve(small, basis.T @ projected.T).T
-
-
 def non_negative_solutions(rows: Array, targets: Array) -> Array:
     """[problems, terms]: the least squares of rows [cells, terms] to targets [problems, cells].
 
-    `rows` must be of full rank and well scaled.
+    `rows` must be of full rank and well scaled. The solution is the unconstrained one of the terms
+    that are not 0 in it, and of all sets of terms whose unconstrained solution has nothing negative
+    it is the one that fits best (Lawson and Hanson, Solving Least Squares Problems, 1974, chapter
+    23). With three or four terms all sets can be tried, each for all targets in one product.
+    scipy.optimize.nnls, with which a test compares it, solves one target at a time.
     """
     count = rows.shape[1]
     basis, triangle = np.linalg.qr(rows)
@@ -91,15 +91,14 @@ def non_negative_solutions(rows: Array, targets: Array) -> Array:
     projected = targets @ basis
     best = np.linalg.solve(triangle, projected.T).T
     (bounded,) = np.nonzero((best < 0).any(axis=1))
-    if bounded.size == 0:
-        return best
     projected = projected[bounded]
     found = np.zeros((bounded.size, count))
     least = (projected**2).sum(axis=1)
-    for used in range(1, count):
+    for used in range(1, count) if bounded.size else ():
         for chosen in itertools.combinations(range(count), used):
             part = triangle[:, chosen]
-            solutions = _unconstrained(part, projected)
+            inner, small = np.linalg.qr(part)
+            solutions = np.linalg.solve(small, inner.T @ projected.T).T
             squares = ((projected - solutions @ part.T) ** 2).sum(axis=1)
             better = (solutions >= 0).all(axis=1) & (squares < least)
             least[better] = squares[better]
@@ -115,8 +114,9 @@ RANK_TOLERANCE = 1e-8
 
 @dataclass(frozen=True)
 class RelativeFit:
-    """`scaled` [points, terms] are the rows X over `norms` [terms]; `residuals` [points] are
-    measured minus fitted, of the measured.
+    """`scaled` [points, terms] are the rows A / y over their `norms` [terms], since those of S² and
+    of 1 differ by orders of magnitude; `residuals` [points] are measured minus fitted, of the
+    measured.
     """
 
     terms: tuple[Term, ...]
@@ -139,31 +139,12 @@ class RelativeFit:
     @property
     def leverage(self) -> Array:
         """[points]: 1 where a point alone decides a coefficient."""
-        basis, _ = self._factors
-        return (basis**2).sum(axis=1)
+        return (self._factors[0] ** 2).sum(axis=1)
 
     @property
     def increases(self) -> Array:
         """[terms]: of the sum of squares, without each term, were the others free of sign."""
-        _, inverse = self._factors
-        return (self.coefficients * self.norms) ** 2 / (inverse**2).sum(axis=1)
-
-    def relative_variance(self, row: Array) -> float:
-        """Of measured over predicted at a size whose terms are `row`, as far as scatter goes."""
-        _, inverse = self._factors
-        predicted = float(self.coefficients @ row)
-        reached = (row / predicted / self.norms) @ inverse
-        scatter = self.sum_of_squares / max(self.freedom, 1)
-        return scatter * (1 + float(reached @ reached))
-
-    def without_each(self) -> tuple[Array, Array]:
-        """Of the fits without each of the points: coefficients [points, terms], none below 0, and
-        the residual of the point that is left out [points]. No leverage may be 1.
-        """
-        basis, inverse = self._factors
-        residuals = self.residuals / (1 - self.leverage)
-        moved = (basis * residuals[:, None]) @ inverse.T / self.norms
-        return np.maximum(self.coefficients - moved, 0.0), residuals
+        return (self.coefficients * self.norms) ** 2 / (self._factors[1] ** 2).sum(axis=1)
 
     @property
     def largest_shares(self) -> Array:
@@ -175,15 +156,31 @@ class RelativeFit:
         """Of the relative residuals."""
         return float(self.residuals @ self.residuals)
 
+    def at(self, point: GridPoint) -> float:
+        """Fitted at a size."""
+        return float(self.coefficients @ term_values(self.terms, point.batch, point.seq))
 
-def _refuse_alike(points: Sequence[GridPoint], terms: Sequence[Term]) -> None:
-    batches = ", ".join(str(batch) for batch in sorted({p.batch for p in points}))
-    lengths = ", ".join(str(seq) for seq in sorted({p.seq for p in points}))
-    names = ", ".join(term.name for term in terms)
-    raise LawRefusedError(
-        f"sizes too alike to tell {names} apart (batches {batches}; sequences {lengths}): the "
-        "batch sizes or sequence lengths must differ more"
-    )
+    def relative_variance(self, point: GridPoint) -> float:
+        """Of measured over predicted at a size, as far as scatter goes."""
+        row = term_values(self.terms, point.batch, point.seq)
+        reached = (row / self.at(point) / self.norms) @ self._factors[1]
+        return self.sum_of_squares / max(self.freedom, 1) * (1 + float(reached @ reached))
+
+    def without(
+        self, points: Sequence[GridPoint], position: int, *, non_negative: bool
+    ) -> RelativeFit:
+        """The fit to the same points without the term there."""
+        left = [term for index, term in enumerate(self.terms) if index != position]
+        return fit_relative(points, left, non_negative=non_negative)
+
+    def without_each(self) -> tuple[Array, Array]:
+        """Of the fits without each of the points: coefficients [points, terms], none below 0, and
+        the residual of the point that is left out [points]. No leverage may be 1.
+        """
+        basis, inverse = self._factors
+        residuals = self.residuals / (1 - self.leverage)
+        moved = (basis * residuals[:, None]) @ inverse.T / self.norms
+        return np.maximum(self.coefficients - moved, 0.0), residuals
 
 
 def fit_relative(
@@ -197,91 +194,20 @@ def fit_relative(
     scaled = rows / norms
     singular = np.linalg.svd(scaled, compute_uv=False)
     if singular[-1] < RANK_TOLERANCE * singular[0]:
-        _refuse_alike(points, terms)
+        batches, lengths = (
+            ", ".join(map(str, sorted(set(of))))
+            for of in zip(*((point.batch, point.seq) for point in points), strict=True)
+        )
+        raise LawRefusedError(
+            f"sizes too alike to tell {', '.join(term.name for term in terms)} apart (batches "
+            f"{batches}; sequences {lengths}): the batch sizes or sequence lengths must differ more"
+        )
     wanted = np.ones(len(points))
     if non_negative:
         solution = non_negative_solutions(scaled, wanted[None, :])[0]
     else:
         solution, *_ = np.linalg.lstsq(scaled, wanted, rcond=None)
     return RelativeFit(tuple(terms), scaled, norms, solution / norms, wanted - scaled @ solution)
-
-
-# relative errors below it are rounding: memory is counted exactly
-RESOLUTION = 1e-6
-ABSENT = "the best fit has nothing of it"
-NOT_LOWER = "the corrected AIC is not lower with it"
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The fit of the supported terms with its draws, the draws of all terms, and why the terms
-    that are left out are not supported, by name.
-    """
-
-    fit: RelativeFit
-    draws: Draws
-    all_draws: Draws
-    reasons: dict[str, str]
-
-
-def corrected_aic(fit: RelativeFit) -> float | None:
-    """None where there are too few cells for it to be defined."""
-    cells, parameters = len(fit.residuals), len(fit.terms) + 1
-    spare = cells - parameters - 1
-    if spare < 1:
-        return None
-    mean_square = max(fit.sum_of_squares / cells, RESOLUTION**2)
-    correction = 2 * parameters * (parameters + 1) / spare
-    return cells * math.log(mean_square) + 2 * parameters + correction
-
-
-def _reason_against(
-    position: int, fit: RelativeFit, draws: Draws | None, smaller: RelativeFit | None
-) -> str:
-    """Why the term is not supported; empty if it is."""
-    if fit.largest_shares[position] < RESOLUTION:
-        return ABSENT
-    if draws is None:
-        return "no more sizes than terms, and the others fit better"
-    if interval_of(draws.coefficients[:, position])[0] <= 0:
-        return "its 95 % interval reaches 0"
-    if smaller is not None:
-        with_it, without_it = corrected_aic(fit), corrected_aic(smaller)
-        if with_it is not None and without_it is not None and without_it <= with_it:
-            return NOT_LOWER
-    return ""
-
-
-def _without(points: Sequence[GridPoint], fit: RelativeFit, position: int) -> RelativeFit:
-    left = [term for index, term in enumerate(fit.terms) if index != position]
-    return fit_relative(points, left, non_negative=True)
-
-
-def select_terms(points: Sequence[GridPoint], full: RelativeFit, seed: int) -> Selection:
-    """LawRefusedError where the scatter hides even the last term."""
-    fit, reasons, all_draws = full, {}, None
-    while True:
-        draws = draw(fit, fit, points, seed) if fit.freedom >= 1 else None
-        if fit is full:
-            all_draws = draws
-        positions = range(len(fit.terms))
-        smaller = [_without(points, fit, p) if len(fit.terms) > 1 else None for p in positions]
-        against = {p: _reason_against(p, fit, draws, smaller[p]) for p in positions}
-        weak = [position for position in positions if against[position]]
-        if not weak and draws is not None:
-            # as many terms as sizes leave no residual: then the smaller law's stand for the errors
-            all_draws = all_draws or draw(full, fit, points, seed)
-            return Selection(fit, draws, all_draws, reasons)
-        candidates = [(smaller[p].sum_of_squares, p) for p in weak if smaller[p] is not None]
-        if not candidates:
-            scatter = 100 * math.sqrt(fit.sum_of_squares / max(fit.freedom, 1))
-            raise LawRefusedError(
-                f"the data supports no term of the law: the sizes scatter by {scatter:.0f} % "
-                "around the best that is left; measure more rounds on a quieter machine"
-            )
-        _, position = min(candidates)
-        reasons[fit.terms[position].name] = against[position]
-        fit = smaller[position]
 
 
 DRAWS = 2000
@@ -323,10 +249,7 @@ def drawn_shifts(shifts: Array, generator: np.random.Generator) -> tuple[Array, 
 
 
 def draw(
-    model: RelativeFit,
-    errors_of: RelativeFit,
-    points: Sequence[GridPoint],
-    seed: int,
+    model: RelativeFit, errors_of: RelativeFit, points: Sequence[GridPoint], seed: int
 ) -> Draws:
     """Draws of `model`'s coefficients, none below 0, around its own fit.
 
@@ -334,8 +257,7 @@ def draw(
     wherever that has one.
     """
     generator = np.random.default_rng(seed)
-    leverage = np.minimum(errors_of.leverage, LARGEST_LEVERAGE)
-    errors = errors_of.residuals / np.sqrt(1 - leverage)
+    errors = errors_of.residuals / np.sqrt(1 - np.minimum(errors_of.leverage, LARGEST_LEVERAGE))
     errors = np.concatenate([errors, -errors])
     # one column more than cells: the error of the cell that a law is asked about
     drawn = errors[generator.integers(len(errors), size=(DRAWS, len(points) + 1))]
@@ -348,70 +270,81 @@ def draw(
     return Draws(coefficients, _clipped(drawn[:, -1] + will_be))
 
 
-# of the variance of logarithms: what is left when a value does not vary at all
-_NOTHING = 1e-24
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """With its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Exponents:
-    """`r_squared`: the share of the logarithms' variance that they explain; 1 where none is."""
-
-    batch: Estimate
-    seq: Estimate
-    r_squared: float
-
-
-def fit_exponents(points: Sequence[GridPoint]) -> Exponents:
-    """Of medians, with intervals by the t distribution.
-
-    LawRefusedError with the reason where the sizes do not decide both exponents.
-    """
-    # here, since scripts/exercise has numpy alone and imports this package
-    from scipy import stats
-
-    check_points(points, ("constant", "batch", "sequence"), spare=1)
-    batches = np.log([point.batch for point in points])
-    lengths = np.log([point.seq for point in points])
-    rows = np.column_stack([np.ones(len(points)), batches, lengths])
-    if np.linalg.matrix_rank(rows, tol=1e-8) < rows.shape[1]:
-        raise LawRefusedError(
-            "sizes too alike to tell the exponents of batch and sequence apart: both must vary, "
-            "and not together"
-        )
-    values = np.log([point.value for point in points])
-    solution, *_ = np.linalg.lstsq(rows, values, rcond=None)
-    residuals = values - rows @ solution
-    freedom = len(points) - rows.shape[1]
-    variance = float(residuals @ residuals) / freedom
-    errors = np.sqrt(variance * np.diag(np.linalg.inv(rows.T @ rows)))
-    reach = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * errors
-    total = float(((values - values.mean()) ** 2).sum())
-    r_squared = 1.0 if total < _NOTHING else 1 - freedom * variance / total
-    batch, seq = (
-        Estimate(float(solution[i]), float(solution[i] - reach[i]), float(solution[i] + reach[i]))
-        for i in (1, 2)
-    )
-    return Exponents(batch, seq, r_squared)
-
-
-DEFAULT_SEED = 1
+# relative errors below it are rounding: memory is counted exactly
+RESOLUTION = 1e-6
+ABSENT = "the best fit has nothing of it"
+NOT_LOWER = "the corrected AIC is not lower with it"
 NO_WORK = "neither FLOPs nor bytes have it"
 
 
-def _time_law_of_all_terms(draws: Draws, terms: Sequence[Term]) -> Draws:
-    """With 0 for those that are not among `terms`."""
-    drawn = np.zeros((len(draws.coefficients), len(TIME_TERMS)))
-    drawn[:, [TIME_TERMS.index(term) for term in terms]] = draws.coefficients
-    return Draws(drawn, draws.noise)
+class Selection(NamedTuple):
+    """The fit of the supported terms with its draws, the draws of all terms, and why the terms
+    that are left out are not supported, by name.
+    """
+
+    fit: RelativeFit
+    draws: Draws
+    all_draws: Draws
+    reasons: dict[str, str]
+
+
+def corrected_aic(fit: RelativeFit) -> float:
+    """Infinite where there are too few cells for it to be defined."""
+    cells, parameters = len(fit.residuals), len(fit.terms) + 1
+    spare = cells - parameters - 1
+    if spare < 1:
+        return math.inf
+    mean_square = max(fit.sum_of_squares / cells, RESOLUTION**2)
+    correction = 2 * parameters * (parameters + 1) / spare
+    return cells * math.log(mean_square) + 2 * parameters + correction
+
+
+def _reason_against(
+    position: int, fit: RelativeFit, draws: Draws | None, smaller: RelativeFit | None
+) -> str:
+    """Why the term is not supported; empty if it is."""
+    if fit.largest_shares[position] < RESOLUTION:
+        return ABSENT
+    if draws is None:
+        return "no more sizes than terms, and the others fit better"
+    if interval_of(draws.coefficients[:, position])[0] <= 0:
+        return "its 95 % interval reaches 0"
+    with_it = corrected_aic(fit)
+    if smaller is not None and math.isfinite(with_it) and corrected_aic(smaller) <= with_it:
+        return NOT_LOWER
+    return ""
+
+
+def select_terms(points: Sequence[GridPoint], full: RelativeFit, seed: int) -> Selection:
+    """LawRefusedError where the scatter hides even the last term."""
+    fit, all_draws = full, None
+    reasons: dict[str, str] = {}
+    while True:
+        draws = draw(fit, fit, points, seed) if fit.freedom >= 1 else None
+        if fit is full:
+            all_draws = draws
+        positions = range(len(fit.terms))
+        smaller = [
+            fit.without(points, p, non_negative=True) if len(fit.terms) > 1 else None
+            for p in positions
+        ]
+        against = [_reason_against(p, fit, draws, smaller[p]) for p in positions]
+        if draws is not None and not any(against):
+            # as many terms as sizes leave no residual: then the smaller law's stand for the errors
+            return Selection(fit, draws, all_draws or draw(full, fit, points, seed), reasons)
+        weak = [(of.sum_of_squares, p) for p, of in enumerate(smaller) if of and against[p]]
+        if not weak:
+            scatter = 100 * math.sqrt(fit.sum_of_squares / max(fit.freedom, 1))
+            raise LawRefusedError(
+                f"the data supports no term of the law: the sizes scatter by {scatter:.0f} % "
+                "around the best that is left; measure more rounds on a quieter machine"
+            )
+        _, position = min(weak)
+        reasons[fit.terms[position].name] = against[position]
+        fit = smaller[position]
+
+
+DEFAULT_SEED = 1
 
 
 def _drift(points: Sequence[GridPoint], terms: Sequence[Term], seed: int) -> float:
@@ -427,27 +360,16 @@ def _drift(points: Sequence[GridPoint], terms: Sequence[Term], seed: int) -> flo
     largest = max(point.tokens for point in kept)
     squares = []
     for point in held:
-        row = term_values(fit.terms, point.batch, point.seq)
-        error = math.log(float(fit.coefficients @ row) / point.value)
-        octaves = math.log2(point.tokens / largest)
-        squares.append((error**2 - fit.relative_variance(row)) / octaves**2)
+        error, octaves = math.log(fit.at(point) / point.value), math.log2(point.tokens / largest)
+        squares.append((error**2 - fit.relative_variance(point)) / octaves**2)
     return math.sqrt(max(0.0, sum(squares) / len(squares)))
 
 
-def _coefficients(
-    selection: Selection, full: dict[Term, float], draws: tuple[Draws, Draws]
-) -> tuple[Coefficient, ...]:
-    """Of all terms of time; `full`: of the fit of all terms that were tried."""
-    kept = dict(zip(selection.fit.terms, selection.fit.coefficients, strict=True))
-    found = []
-    for position, term in enumerate(TIME_TERMS):
-        value = float(kept.get(term, full.get(term, 0.0)))
-        ends = [value]
-        for of in draws if term in kept else draws[1:]:
-            ends += interval_of(of.coefficients[:, position])
-        reason = selection.reasons.get(term.name, "" if term in full else NO_WORK)
-        found.append(Coefficient(term.name, value, min(ends), max(ends), term in kept, reason))
-    return tuple(found)
+def _of_all_terms(rows: Array, terms: Sequence[Term], every: Sequence[Term]) -> Array:
+    """[rows, every]: coefficients [rows, terms] with 0 for those that are not among `terms`."""
+    found: Array = np.zeros((len(rows), len(every)))
+    found[:, [every.index(term) for term in terms]] = rows
+    return found
 
 
 def fit_time_law(
@@ -460,18 +382,28 @@ def fit_time_law(
     # fewer terms need no fewer sizes: of one size nothing can be told
     check_points(points, [term.name for term in TIME_TERMS])
     full = fit_relative(points, terms, non_negative=True)
-    selection = select_terms(points, full, seed)
-    draws = (
-        _time_law_of_all_terms(selection.draws, selection.fit.terms),
-        _time_law_of_all_terms(selection.all_draws, full.terms),
+    fit, *sets, reasons = select_terms(points, full, seed)
+    draws = tuple(
+        Draws(_of_all_terms(of.coefficients, by.terms, TIME_TERMS), of.noise)
+        for of, by in zip(sets, (fit, full), strict=True)
     )
-    tried = dict(zip(full.terms, (float(value) for value in full.coefficients), strict=True))
+    kept, tried = (dict(zip(by.terms, by.coefficients, strict=True)) for by in (fit, full))
+    coefficients = []
+    for position, term in enumerate(TIME_TERMS):
+        value = float(kept.get(term, tried.get(term, 0.0)))
+        ends = [value]
+        for of in draws if term in kept else draws[1:]:
+            ends += interval_of(of.coefficients[:, position])
+        reason = reasons.get(term.name, "" if term in tried else NO_WORK)
+        coefficients.append(
+            Coefficient(term.name, value, min(ends), max(ends), term in kept, reason)
+        )
     return Law(
         Quantity.TIME,
         TIME_TERMS,
-        _coefficients(selection, tried, draws),
+        tuple(coefficients),
         tuple(points),
-        tuple(100 * float(residual) for residual in selection.fit.residuals),
+        tuple(100 * float(residual) for residual in fit.residuals),
         draws,
         drift=_drift(points, terms, seed),
     )
@@ -506,43 +438,26 @@ class _Selected:
         """The largest, of the measured, of each size by the law of the others where they have one,
         else by that of all.
         """
-        of_all = np.abs(self.fit.residuals)
-        found = np.abs(self.fit.without_each()[1]) if self.is_sound else of_all
-        return max(SMALLEST_MISFIT, float(found.max()))
-
-    def is_above(self, point: GridPoint) -> bool:
-        """Whether the law says more than was measured, and more than its misfit allows for."""
-        said = self.fit.coefficients @ term_values(self.fit.terms, point.batch, point.seq)
-        return float(said) > (1 + self.misfit) * point.value
-
-
-def _memory_law_of_all_terms(points: Sequence[GridPoint]) -> RelativeFit:
-    """Without those that all samples share, where the sizes do not decide them."""
-    try:
-        return fit_relative(points, MEMORY_TERMS, non_negative=False)
-    except LawRefusedError:
-        fewer = [term for term in MEMORY_TERMS if term not in (TABLE, MASK)]
-        return fit_relative(points, fewer, non_negative=False)
-
-
-def _score(fit: RelativeFit) -> float:
-    """Lower is better; there are too few sizes where the corrected AIC is not defined."""
-    score = corrected_aic(fit)
-    return math.inf if score is None else score
+        found = self.fit.without_each()[1] if self.is_sound else self.fit.residuals
+        return max(SMALLEST_MISFIT, float(np.abs(found).max()))
 
 
 def _select(points: tuple[GridPoint, ...]) -> _Selected:
     """From all terms those that would be below 0 are taken away, the furthest first, and then the
     least needed ones until the corrected AIC would rise.
     """
-    fit = _memory_law_of_all_terms(points)
+    try:
+        fit = fit_relative(points, MEMORY_TERMS, non_negative=False)
+    except LawRefusedError:
+        # without those that all samples share, where the sizes do not decide them
+        fewer = [term for term in MEMORY_TERMS if term not in (TABLE, MASK)]
+        fit = fit_relative(points, fewer, non_negative=False)
     reasons = {term.name: TOO_ALIKE for term in MEMORY_TERMS if term not in fit.terms}
     while len(fit.terms) > 1:
         is_absent = fit.largest_shares.min() < RESOLUTION
         position = int((fit.largest_shares if is_absent else fit.increases).argmin())
-        left = [term for index, term in enumerate(fit.terms) if index != position]
-        smaller = fit_relative(points, left, non_negative=False)
-        if not is_absent and _score(fit) < _score(smaller):
+        smaller = fit.without(points, position, non_negative=False)
+        if not is_absent and corrected_aic(fit) < corrected_aic(smaller):
             break
         reasons[fit.terms[position].name] = ABSENT if is_absent else NOT_LOWER
         fit = smaller
@@ -567,57 +482,53 @@ def _select_moment(points: tuple[GridPoint, ...]) -> _Selected:
             found = _select(tuple(point for point in points if point not in smallest))
         except LawRefusedError:
             break
-        # a moment that is higher than the peak is none
-        is_moment = found.is_sound and not any(map(found.is_above, smallest))
+        # a moment that is higher than the peak, by more than the misfit allows for, is none
+        most = 1 + found.misfit
+        is_moment = found.is_sound and all(found.fit.at(p) <= most * p.value for p in smallest)
         if is_moment and found.misfit < best.misfit:
             best = found
     return best
 
 
-def _refuse_what_describes_nothing(points: tuple[GridPoint, ...], selected: _Selected) -> None:
-    off = float(np.abs(selected.fit.residuals).max())
+def fit_memory_law(points: Sequence[GridPoint]) -> Law:
+    """Bytes; LawRefusedError with the reason where the data supports no law."""
+    selected = _select_moment(tuple(points))
+    fit = selected.fit
+    off = float(np.abs(fit.residuals).max())
     if off > LARGEST_MISFIT:
         raise LawRefusedError(
             f"no law of memory describes these sizes: the best is off by {100 * off:.0f} %; "
             "compare the measured peaks with the predicted ones"
         )
-    flat = _flat(selected.points)
-    if off > FLAT and flat > len(selected.points) / 2:
+    if off > FLAT and _flat(selected.points) > len(selected.points) / 2:
         least = Quantity.MEMORY.text(min(point.value for point in points))
         above = len(points) - _flat(points)
         raise LawRefusedError(
             f"sizes with a peak above {least}: {above} of {len(points)}, too few to tell how it "
             "grows from there; measure larger ones"
         )
-
-
-def _ranges(selected: _Selected) -> Draws:
-    """The law with any one size left out, each with the largest misfit up and down."""
-    fit = selected.fit
-    rows = [fit.coefficients, *(fit.without_each()[0] if selected.is_sound else [])]
-    of_all: Array = np.zeros((len(rows), len(MEMORY_TERMS)))
-    of_all[:, [MEMORY_TERMS.index(term) for term in fit.terms]] = rows
+    # the law, and that with any one size left out, each with the largest misfit up and down
+    rows = np.array([fit.coefficients, *(fit.without_each()[0] if selected.is_sound else [])])
+    rows = _of_all_terms(rows, fit.terms, MEMORY_TERMS)
     misfit = math.log1p(selected.misfit)
-    return Draws(np.repeat(of_all, 2, axis=0), np.tile([-misfit, misfit], len(rows)))
-
-
-def fit_memory_law(points: Sequence[GridPoint]) -> Law:
-    """Bytes; LawRefusedError with the reason where the data supports no law."""
-    selected = _select_moment(tuple(points))
-    _refuse_what_describes_nothing(tuple(points), selected)
-    ranges = _ranges(selected)
-    kept = dict(zip(selected.fit.terms, selected.fit.coefficients, strict=True))
-    coefficients = []
-    for term, of_term in zip(MEMORY_TERMS, ranges.coefficients.T, strict=True):
-        value, low, high = float(kept.get(term, 0.0)), float(of_term.min()), float(of_term.max())
-        reason = selected.reasons.get(term.name, "")
-        coefficients.append(Coefficient(term.name, value, low, high, term in kept, reason))
+    ranges = Draws(np.repeat(rows, 2, axis=0), np.tile([-misfit, misfit], len(rows)))
+    coefficients = tuple(
+        Coefficient(
+            term.name,
+            float(of_term[0]),
+            float(of_term.min()),
+            float(of_term.max()),
+            term in fit.terms,
+            selected.reasons.get(term.name, ""),
+        )
+        for term, of_term in zip(MEMORY_TERMS, rows.T, strict=True)
+    )
     return Law(
         Quantity.MEMORY,
         MEMORY_TERMS,
-        tuple(coefficients),
+        coefficients,
         selected.points,
-        tuple(100 * float(residual) for residual in selected.fit.residuals),
+        tuple(100 * float(residual) for residual in fit.residuals),
         (ranges,),
         below=tuple(point for point in points if point not in selected.points),
     )
@@ -667,7 +578,57 @@ def check_held_out(
         law,
         held,
         tuple(errors),
-        statistics.median(abs(error) for error in errors),
+        statistics.median(map(abs, errors)),
         covered,
         statistics.median(widths),
     )
+
+
+# of the variance of logarithms: what is left when a value does not vary at all
+_NOTHING = 1e-24
+
+
+class Estimate(NamedTuple):
+    """With its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Exponents(NamedTuple):
+    """`r_squared`: the share of the logarithms' variance that they explain; 1 where none is."""
+
+    batch: Estimate
+    seq: Estimate
+    r_squared: float
+
+
+def fit_exponents(points: Sequence[GridPoint]) -> Exponents:
+    """Of medians, with intervals by the t distribution.
+
+    LawRefusedError with the reason where the sizes do not decide both exponents.
+    """
+    # here, since scripts/exercise has numpy alone and imports this package
+    from scipy import stats
+
+    check_points(points, ("constant", "batch", "sequence"), spare=1)
+    rows = np.log([(math.e, point.batch, point.seq) for point in points])
+    if np.linalg.matrix_rank(rows, tol=1e-8) < rows.shape[1]:
+        raise LawRefusedError(
+            "sizes too alike to tell the exponents of batch and sequence apart: both must vary, "
+            "and not together"
+        )
+    values = np.log([point.value for point in points])
+    solution, *_ = np.linalg.lstsq(rows, values, rcond=None)
+    residuals = values - rows @ solution
+    freedom = len(points) - rows.shape[1]
+    squares = float(residuals @ residuals)
+    errors = np.sqrt(squares / freedom * np.diag(np.linalg.inv(rows.T @ rows)))
+    reach = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * errors
+    total = float(((values - values.mean()) ** 2).sum())
+    _, batch, seq = (
+        Estimate(*map(float, of))
+        for of in zip(solution, solution - reach, solution + reach, strict=True)
+    )
+    return Exponents(batch, seq, 1.0 if total < _NOTHING else 1 - squares / total)

@@ -1,38 +1,9 @@
 """Laws of time and memory over batch and sequence: terms, points and coefficients.
 
-The terms of the laws: powers of the batch and of the sequence, and what each stands for.
-
-Time has no term of the batch alone, since whatever is done once a sample touches all of its tokens.
-Memory has one: what is kept a sample, such as sums over its tokens. It also has what all samples
-share: tables with a row a position, and the causal mask with one a pair of positions.
-
-Which terms a law of time can have: those that the counted work of its cases has.
-
-An optimizer's update does the same at every batch and sequence, and only attention's work grows
-with the square of the sequence. Without this, noise of a few cells can feign a term whose share
-grows fastest beyond the grid.
-
-Which terms the data supports: those that a fit is worse without and whose interval excludes 0.
-
-From the full law, terms are taken away one at a time, least needed first, until each that is left
-- has a 95 % interval above 0 (bootstrap.py), and
-- lowers the corrected AIC, n ln(RSS / n) + 2 k + 2 k (k + 1) / (n - k - 1) with k the coefficients
-  and the variance (Hurvich and Tsai, Biometrika 76, 1989; Burnham and Anderson, Model Selection and
-  Multimodel Inference, 2002, section 2.4). Where n < k + 2 it is not defined and the interval
-  decides alone; with as few cells that interval is wide.
-
-What else the coefficients could be: a seeded bootstrap over cells and rounds.
-
-A draw gives every cell another cell's residual, with a sign of its own (residuals over
-sqrt(1 - leverage), so that all have the variance of the errors), and fits again. Residuals of a
-cell's median hold both its noise and the law's lack of fit. All of a draw's errors are scaled by
-sqrt(f / chi-square of f), f being the degrees of freedom: with few cells the scatter itself is
-badly known, and this gives the draws the tails of the t distribution (Davison and Hinkley,
-Bootstrap Methods and their Application, 1997, sections 2.3 and 6.2.3 for residuals and leverage).
-
-A round that is slow throughout moves all cells together and shows in no residual. Such shifts are
-drawn twice: for the rounds that were measured, which the coefficients rest on, and for as many new
-ones, which a prediction is about. With one round they are not known at all.
+Terms are powers of the batch and of the sequence. Time has none of the batch alone, since whatever
+is done once a sample touches all of its tokens. Memory has one: what is kept a sample, such as sums
+over its tokens. It also has what all samples share: tables with a row a position, and the causal
+mask with one a pair of positions.
 """
 
 from __future__ import annotations
@@ -40,7 +11,6 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -100,39 +70,39 @@ def design_matrix(terms: Sequence[Term], points: Sequence[GridPoint]) -> Array:
 _SAME = 1e-3
 
 
-def _varies(counts: Mapping[tuple[int, int], float]) -> bool:
-    return max(counts.values()) - min(counts.values()) > _SAME * max(counts.values())
-
-
-def _grows_faster_than_the_sequence(counts: Mapping[tuple[int, int], float]) -> bool:
-    """Whether, at any batch, longer sequences add more a token; true where that is not known."""
-    known = False
-    for batch in {batch for batch, _ in counts}:
-        lengths = sorted(seq for of, seq in counts if of == batch)
-        slopes = [
-            (counts[batch, after] - counts[batch, before]) / (after - before)
-            for before, after in itertools.pairwise(lengths)
-        ]
-        known |= len(slopes) > 1
-        if any(b > a + _SAME * abs(a) for a, b in itertools.pairwise(slopes)):
-            return True
-    return not known
-
-
 def terms_of_work(counters: Mapping[str, Mapping[tuple[int, int], float]]) -> tuple[Term, ...]:
-    """`counters`: of FLOPs and of bytes, each by batch and sequence; all terms where fewer than two
+    """Which terms a law of time can have: those that the counted work of its cases has.
+
+    An optimizer's update does the same at every batch and sequence, and only attention's work grows
+    with the square of the sequence. Without this, noise of a few cells can feign a term whose share
+    grows fastest beyond the grid.
+    `counters`: of FLOPs and of bytes, each by batch and sequence; all terms where fewer than two
     sizes have any.
     """
+
+    def grows_faster_than_the_sequence(counts: Mapping[tuple[int, int], float]) -> bool:
+        """Whether, at any batch, longer sequences add more a token; true where not known."""
+        known = False
+        for batch in {batch for batch, _ in counts}:
+            lengths = sorted(seq for of, seq in counts if of == batch)
+            slopes = [
+                (counts[batch, after] - counts[batch, before]) / (after - before)
+                for before, after in itertools.pairwise(lengths)
+            ]
+            known |= len(slopes) > 1
+            if any(b > a + _SAME * abs(a) for a, b in itertools.pairwise(slopes)):
+                return True
+        return not known
+
     counts = [of for of in counters.values() if len(of) > 1]
     if not counts:
         return TIME_TERMS
-    varying = [of for of in counts if _varies(of)]
-    found = [LAUNCH]
-    if varying:
-        found.append(LINEAR)
-    if any(map(_grows_faster_than_the_sequence, varying)):
-        found.append(QUADRATIC)
-    return tuple(found)
+    ends = [(min(of.values()), max(of.values()), of) for of in counts]
+    varying = [of for least, most, of in ends if most - least > _SAME * most]
+    if not varying:
+        return (LAUNCH,)
+    is_quadratic = any(map(grows_faster_than_the_sequence, varying))
+    return TIME_TERMS if is_quadratic else (LAUNCH, LINEAR)
 
 
 # of the largest B S of a grid; cells from there on are held out
@@ -165,47 +135,36 @@ class GridPoint:
         return f"batch {self.batch}, sequence {self.seq}"
 
 
-def _check_point(point: GridPoint) -> None:
-    if point.batch < 1 or point.seq < 1:
-        raise LawRefusedError(f"{point}: batch and sequence must be 1 or more")
-    if not point.rounds:
-        raise LawRefusedError(f"{point}: nothing was measured; leave this size out")
-    for number, value in enumerate(point.rounds, start=1):
-        if not math.isfinite(value) or value <= 0:
-            raise LawRefusedError(
-                f"{point}: {value:g} in round {number} is not a positive, finite number; "
-                "measure this size again or leave it out"
-            )
-
-
-def _check_rounds(points: Sequence[GridPoint]) -> None:
-    usual, _ = Counter(len(point.rounds) for point in points).most_common(1)[0]
+def check_points(points: Sequence[GridPoint], terms: Sequence[str], spare: int = 0) -> None:
+    """Raises LawRefusedError unless there are sound values at enough different sizes, each of the
+    same rounds: one for each term and `spare` more, from which the scatter can be told.
+    """
+    for point in points:
+        if point.batch < 1 or point.seq < 1:
+            raise LawRefusedError(f"{point}: batch and sequence must be 1 or more")
+        if not point.rounds:
+            raise LawRefusedError(f"{point}: nothing was measured; leave this size out")
+        for number, value in enumerate(point.rounds, start=1):
+            if not math.isfinite(value) or value <= 0:
+                raise LawRefusedError(
+                    f"{point}: {value:g} in round {number} is not a positive, finite number; "
+                    "measure this size again or leave it out"
+                )
+    sizes = len({(point.batch, point.seq) for point in points})
+    needed = len(terms) + spare
+    if sizes < needed:
+        more = f" and {spare} more to tell the scatter" if spare else ""
+        raise LawRefusedError(
+            f"{sizes} size{'' if sizes == 1 else 's'}: {len(terms)} coefficients "
+            f"({', '.join(terms)}){more} need at least {needed} different ones"
+        )
+    usual = statistics.mode(len(point.rounds) for point in points)
     for point in points:
         if len(point.rounds) != usual:
             raise LawRefusedError(
                 f"{point}: number of rounds {len(point.rounds)}, of the others {usual}; every size "
                 "needs the same rounds, so finish the study or leave this size out"
             )
-
-
-def check_points(points: Sequence[GridPoint], terms: Sequence[str], spare: int = 0) -> None:
-    """Raises LawRefusedError unless there are sound values at enough different sizes.
-
-    That is one for each term and `spare` more, from which the scatter can be told.
-    """
-    for point in points:
-        _check_point(point)
-    sizes = len({(point.batch, point.seq) for point in points})
-    needed = len(terms) + spare
-    if sizes < needed:
-        names = ", ".join(terms)
-        more = f" and {spare} more to tell the scatter" if spare else ""
-        counted = f"{sizes} size" if sizes == 1 else f"{sizes} sizes"
-        raise LawRefusedError(
-            f"{counted}: {len(terms)} coefficients ({names}){more} need at least {needed} "
-            "different ones"
-        )
-    _check_rounds(points)
 
 
 def split_largest(
@@ -234,15 +193,6 @@ class Quantity(Enum):
         scale, unit = next((pair for pair in units if value >= pair[0]), units[-1])
         scaled = value / scale
         return f"{scaled:.0f} {unit}" if scaled >= 100 else f"{scaled:.3g} {unit}"
-
-
-def formula_text(quantity: Quantity, parts: Sequence[tuple[Term, float]]) -> str:
-    """`parts`: the terms that count, each with its coefficient."""
-    texts = [
-        f"{quantity.text(value)} x {term.symbol}" if term.symbol else quantity.text(value)
-        for term, value in parts
-    ]
-    return f"{quantity.value} = {' + '.join(texts)}"
 
 
 CONFIDENCE = 0.95
@@ -324,9 +274,8 @@ class Law:
     and those of the fit of all, since a term that the data does not show may still be there; of
     memory one set of misfits.
     `drift`: of time, what a law of smaller sizes was off by, as a logarithm an octave of B S beyond
-    its sizes (time_fit.py).
-    `below`: of memory, sizes that it does not describe: another moment is their peak
-    (memory_fit.py).
+    its sizes (law_fits.py).
+    `below`: of memory, sizes that it does not describe: another moment is their peak.
     """
 
     quantity: Quantity
@@ -355,8 +304,13 @@ class Law:
     def formula(self) -> str:
         """`time = 1.2 ms + 0.9 us x B S`: the supported terms."""
         pairs = zip(self.terms, self.coefficients, strict=True)
-        text = formula_text(self.quantity, [(t, c.value) for t, c in pairs if c.supported])
-        return f"{text}, at least {self.quantity.text(self.least)}" if self.below else text
+        parts = [
+            self.quantity.text(of.value) + (f" x {term.symbol}" if term.symbol else "")
+            for term, of in pairs
+            if of.supported
+        ]
+        least = f", at least {self.quantity.text(self.least)}" if self.below else ""
+        return f"{self.quantity.value} = {' + '.join(parts)}{least}"
 
     def at(self, batch: int, seq: int) -> float:
         """Seconds or bytes at a size, from the supported terms."""
