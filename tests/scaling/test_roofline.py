@@ -59,37 +59,32 @@ def only(*cases: MeasuredCase) -> RooflinePoint:
     return roofline_points(result_set(cases))[0]
 
 
-def test_products_against_the_peak() -> None:
-    point = only(case(FFN, 4e-6, model_flops=2000.0, bytes=1000.0))
-    assert point.intensity == pytest.approx(2.0)
-    assert point.flops_per_second == pytest.approx(5e8)
-    assert point.attainable == pytest.approx(PEAK)
-    assert (point.percent, point.bound) == (pytest.approx(50.0), "compute")
-    assert point.case == name_of(FFN)
-    assert "of 4 us, products at the peak take 2 us, traffic 1 us" in point.why
-
-
-def test_products_of_little_intensity_against_the_bandwidth() -> None:
-    point = only(case(FFN, 4e-6, model_flops=500.0, bytes=1000.0))
-    assert point.attainable == pytest.approx(0.5 * CACHE)
-    assert (point.percent, point.bound) == (pytest.approx(25.0), "bandwidth")
-
-
-def test_without_products_elementwise_work_against_the_bandwidth() -> None:
-    point = only(case(NORM, 4e-6, elementwise_flops=5000.0, bytes=1000.0))
-    assert point.intensity == pytest.approx(5.0)
-    # no compute roof for it: 5 FLOP/byte at the bandwidth, above what products reach
-    assert point.attainable == pytest.approx(5.0 * CACHE)
-    assert (point.percent, point.bound) == (pytest.approx(25.0), "bandwidth")
-
-
-def test_what_really_ran_counts() -> None:
-    full = only(case(FFN, 4e-6, model_flops=2000.0, bytes=100.0))
-    less = only(case(FFN, 4e-6, model_flops=2000.0, hardware_flops=1500.0, bytes=100.0))
-    assert full.percent == pytest.approx(50.0)
-    assert less.percent == pytest.approx(37.5)
-    assert less.intensity == pytest.approx(15.0)
-    assert less.flops_per_second == pytest.approx(1500.0 / 4e-6)
+@pytest.mark.parametrize(
+    ("name", "counters", "intensity", "attainable", "percent", "bound"),
+    [
+        (FFN, {"model_flops": 2000.0, "bytes": 1000.0}, 2.0, PEAK, 50.0, "compute"),
+        (FFN, {"model_flops": 500.0, "bytes": 1000.0}, 0.5, 0.5 * CACHE, 25.0, "bandwidth"),
+        # no compute roof for elementwise work: above what products reach
+        (NORM, {"elementwise_flops": 5000.0, "bytes": 1000.0}, 5.0, 5 * CACHE, 25.0, "bandwidth"),
+        # what really ran counts
+        (FFN, {"model_flops": 2e3, "hardware_flops": 1.5e3}, 15.0, PEAK, 37.5, "compute"),
+    ],
+)
+def test_points_by_hand(
+    name: str,
+    counters: dict[str, float],
+    intensity: float,
+    attainable: float,
+    percent: float,
+    bound: str,
+) -> None:
+    point = only(case(name, 4e-6, **counters))
+    assert point.intensity == pytest.approx(intensity)
+    assert point.attainable == pytest.approx(attainable)
+    assert (point.percent, point.bound) == (pytest.approx(percent), bound)
+    assert point.flops_per_second == pytest.approx(percent / 100 * attainable)
+    assert point.case == name_of(name)
+    assert point.why.startswith("of 4 us, products at the peak take ")
 
 
 def test_a_case_above_a_peak_has_its_point_and_the_reason() -> None:
@@ -135,35 +130,36 @@ def test_the_case_that_shows_what_a_launch_costs_is_not_bound_by_it() -> None:
     assert "inferred from this very case" in source.why
 
 
-def test_the_cost_of_a_launch_comes_from_the_cell_that_shows_it_best() -> None:
-    machine = Machine.from_context(context())
-    small = case(NORM, 3e-5, bytes=1000.0, operators=10.0)
-    cells = [
-        case(f"loss/forward_backward/{AXES}", 1e-3, bytes=1000.0, operators=20.0),
-        small,
-        # nearly at its roof: what is left above it is scatter
-        case(f"ffn/forward_backward/{AXES}", 1e-3, model_flops=0.99e6, operators=10.0),
-    ]
-    found = launch_cost(result_set(cells), machine)
-    assert found is not None
-    assert found.source == NORM
-    assert found.seconds == pytest.approx((3e-5 - 1e-6) / 10)
-
-
-def test_no_cell_can_start_its_operators_longer_than_it_takes() -> None:
-    near_its_roof = case(FFN, 1e-5, model_flops=9e3, operators=10.0)
-    slower = case(NORM, 5e-5, operators=10.0)
-    found = launch_cost(result_set([near_its_roof, slower]), Machine.from_context(context()))
-    assert found is not None
-    assert found.seconds == pytest.approx(1e-6)
-
-
-def test_large_cells_show_no_cost_of_a_launch() -> None:
-    large = case(NORM, 1e-3, bytes=1e4, operators=10.0)
-    assert launch_cost(result_set([large]), Machine.from_context(context())) is None
-    point = only(large)
-    assert point.bound == "bandwidth"
-    assert "no cell is small enough" in point.why
+@pytest.mark.parametrize(
+    ("cells", "source", "seconds"),
+    [
+        # of the cell that shows it best; one that is nearly at its roof shows scatter
+        (
+            [
+                case(f"loss/forward_backward/{AXES}", 1e-3, bytes=1000.0, operators=20.0),
+                case(NORM, 3e-5, bytes=1000.0, operators=10.0),
+                case(FFN, 1e-3, model_flops=0.99e6, operators=10.0),
+            ],
+            NORM,
+            (3e-5 - 1e-6) / 10,
+        ),
+        # no cell can start its operators longer than it takes
+        (
+            [case(FFN, 1e-5, model_flops=9e3, operators=10.0), case(NORM, 5e-5, operators=10.0)],
+            FFN,
+            1e-6,
+        ),
+        # large ones show nothing
+        ([case(NORM, 1e-3, bytes=1e4, operators=10.0)], None, None),
+    ],
+)
+def test_what_the_start_of_an_operator_costs(
+    cells: list[MeasuredCase], source: str | None, seconds: float | None
+) -> None:
+    found = launch_cost(result_set(cells), Machine.from_context(context()))
+    assert (found.source if found else None) == source
+    assert (found.seconds if found else None) == pytest.approx(seconds)
+    assert ("no cell is small enough" in only(*cells).why) == (source is None)
 
 
 def test_cases_without_costs_are_named() -> None:
@@ -343,11 +339,6 @@ def test_bad_dimensions_are_named(dimension: str, value: object) -> None:
 def test_heads_that_do_not_divide_are_named(changed: dict[str, int], words: str) -> None:
     with pytest.raises(BadInputError, match=words):
         step_products({**TINY, **changed}, 8, 128)
-
-
-def test_an_empty_batch_is_named() -> None:
-    with pytest.raises(BadInputError, match="batch is 0"):
-        step_products(TINY, 0, 128)
 
 
 TOY = SIZES["toy"]

@@ -16,7 +16,6 @@ from roofline_sets import (
     STEP,
     STEP_FLOPS,
     case,
-    context,
     least_seconds,
     name_of,
     part,
@@ -251,27 +250,6 @@ def test_bars_in_the_order_of_the_step() -> None:
     assert found.missing == ()
 
 
-def test_layers_taken_apart() -> None:
-    parts = [case(f"{name}/forward_backward/{AXES}", 1e-4) for name in ("attention", "ffn")]
-    found = of(step_cases(seconds=1e-3) + parts)
-    assert list(shown(found.bars)) == [
-        "embedding",
-        "2 x attention",
-        "2 x ffn",
-        "5 x rms_norm",
-        "loss",
-        "optimizer",
-        "rest",
-    ]
-    assert sum(bar.seconds for bar in found.bars) == pytest.approx(1e-3)
-
-
-def test_parts_that_do_what_the_step_shares_leave_less_than_nothing() -> None:
-    found = of(step_cases(seconds=1e-3, block=6e-4))
-    assert shown(found.bars)["rest"] == pytest.approx(-240)
-    assert sum(bar.seconds for bar in found.bars) == pytest.approx(found.step_seconds)
-
-
 def test_the_rest_names_what_it_holds_besides() -> None:
     absent = ("block", "optimizer")
     found = of([one for one in step_cases(seconds=1e-3) if one.name.component not in absent])
@@ -362,11 +340,6 @@ def test_a_switch_of_the_update_leaves_the_model_as_it_is(
     assert ("forward" in shown(found.phases)) == is_found
 
 
-def test_what_was_not_measured_is_named() -> None:
-    with pytest.raises(BadInputError, match="was not measured"):
-        of([])
-
-
 def test_waterfall_of_a_real_run() -> None:
     step = name_of("full_step/train/optimized/tiny/f32/batch:8/seq:128")
     found = waterfall(read_result_set([MEASURED]), step)
@@ -403,9 +376,3 @@ def test_what_has_no_speed_of_light_is_named(
 ) -> None:
     with pytest.raises(BadInputError, match=words):
         speed_of_light(result_set(cases), step, SIZES)
-
-
-def test_a_context_without_peaks_is_named() -> None:
-    bare = {**context(), "peaks": None}
-    with pytest.raises(BadInputError, match="'peaks' is None"):
-        speed_of_light(result_set(step_cases(), of=bare), STEP, SIZES)
