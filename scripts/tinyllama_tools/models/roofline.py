@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.data.machine import Machine, ProductRate, product_type
@@ -454,15 +454,10 @@ COMPUTE_BOUND = "Below compute ceiling - compute bound (optimize kernels)"
 POSITIONS = (MEMORY_BOUND, ON_ROOFLINE, COMPUTE_BOUND)
 
 
-@dataclass(frozen=True)
-class RooflinePosition:
-    """`position` is one of POSITIONS; `ridge` and `intensity` in FLOP/byte, `percent` of the
-    attainable rate at that intensity."""
+class RooflinePosition(NamedTuple):
+    """`position` is one of POSITIONS."""
 
     position: str
-    intensity: float
-    ridge: float | None
-    percent: float
     reason: str
 
 
@@ -472,17 +467,18 @@ def roofline_position(flops: Json | None) -> RooflinePosition | None:
     step = next((p for p in roofline.get("points", []) if p["name"] == "step"), None)
     if not step or step.get("percent_of_attainable") is None or step.get("bound") is None:
         return None
-    intensity, percent = step["arithmetic_intensity_flops_per_byte"], step["percent_of_attainable"]
+    percent = step["percent_of_attainable"]
+    reason = f"{step['arithmetic_intensity_flops_per_byte']:.1f} FLOP/byte"
     # the ridge of the bandwidth that this working set sees, which may be a cache's
     bandwidth, peak = step.get("attainable_bandwidth"), roofline.get("peak_flops")
-    ridge = peak / bandwidth if bandwidth and peak else None
-    where = f"{intensity:.1f} FLOP/byte" + (f" against a ridge at {ridge:.1f}" if ridge else "")
-    reach = f"{percent:.1f} % of what the roofline allows there"
+    if bandwidth and peak:
+        reason += f" against a ridge at {peak / bandwidth:.1f}"
+    position = MEMORY_BOUND if step["bound"] == "memory" else COMPUTE_BOUND
     if percent >= ON_THE_ROOF_PERCENT:
         position = ON_ROOFLINE
-    else:
-        position = MEMORY_BOUND if step["bound"] == "memory" else COMPUTE_BOUND
-    return RooflinePosition(position, intensity, ridge, percent, f"{where}; {reach}")
+    return RooflinePosition(
+        position, f"{reason}; {percent:.1f} % of what the roofline allows there"
+    )
 
 
 # The point of the whole step is nobody's ancestor.
