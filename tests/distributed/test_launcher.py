@@ -18,8 +18,8 @@ import pytest
 from made_up_scaling import write_run
 from tinyllama_tools.commands import ranks as measuring
 from tinyllama_tools.commands.ranks import (
+    Deadlines,
     Measured,
-    Patience,
     WorldEnd,
     allowed_cores,
     core_order,
@@ -96,8 +96,8 @@ def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a test need not wait for a rank that hangs as people do."""
     monkeypatch.setattr(measuring, "GRACE_SECONDS", 0.1)
-    quick = lambda others: Patience(others, after_term=0.3)  # noqa: E731
-    monkeypatch.setattr(measuring, "Patience", quick)
+    quick = lambda others: Deadlines(others, after_term=0.3)  # noqa: E731
+    monkeypatch.setattr(measuring, "Deadlines", quick)
 
 
 def test_ranks_get_the_environment_of_torchrun(

@@ -197,8 +197,8 @@ def test_the_range_of_a_predicted_local_step_is_shown(folder: Path, tmp_path: Pa
     run = write_run(tmp_path / "run", ranks=(2,))
     found = json.loads((folder / "scaling.json").read_text(encoding="utf-8"))
     step = found["projection"]["local_steps"][0]
-    foretold = {"kind": "predicted", "low": 1.0, "high": 3.0, "range_words": "95 % interval"}
-    found["projection"]["local_steps"].append(step | foretold)
+    predicted = {"kind": "predicted", "low": 1.0, "high": 3.0, "range_words": "95 % interval"}
+    found["projection"]["local_steps"].append(step | predicted)
     (run / "scaling.json").write_text(json.dumps(found), encoding="utf-8")
     shown = rows(section(build_document(read_inputs([source_of(run)]))), "local_steps")
     assert [row[3:6] for row in shown] == [[None, None, ""], [1000.0, 3000.0, "95 % interval"]]

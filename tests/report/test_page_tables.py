@@ -254,7 +254,7 @@ def test_a_browser_that_does_not_start_is_named(
 
 
 def test_the_driver_is_the_one_that_the_tests_use(project_root: Path) -> None:
-    lines = (project_root / "requirements-pictures.txt").read_text(encoding="utf-8").splitlines()
+    lines = (project_root / "requirements-pictures.in").read_text(encoding="utf-8").splitlines()
     assert DRIVER in lines
 
 

@@ -209,7 +209,7 @@ def test_environment_has_the_peaks_with_their_sources(inputs: ReportInputs) -> N
     found = environment.build(inputs)
     rows = {(row[0], row[1]): row[2:] for row in table(found, "peaks").rows}
     device = next(title for title, _ in rows if title.startswith(DEVICE))
-    assert rows[device, "peak of f32 products"] == [
+    assert rows[device, "peak of f32 GEMMs"] == [
         *(PEAK / 1e9, None, "GFLOP/s", "product, 1024x1024x1024"),
     ]
     assert table(found, "sources").rows[0][0] == "a grid study"

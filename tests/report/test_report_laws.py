@@ -19,7 +19,7 @@ from tinyllama_tools.data.machine import SHARES
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.document import Document
-from tinyllama_tools.report.inputs import Foretold, ReportInputs, Series, SeriesFit, read_inputs
+from tinyllama_tools.report.inputs import HeldOutCell, ReportInputs, Series, SeriesFit, read_inputs
 from tinyllama_tools.report.law_parts import held_out_summary
 from tinyllama_tools.report.output import figures_of_merit, figures_text, markdown_of, plain
 from tinyllama_tools.report.output import markdown_number as number_text
@@ -147,8 +147,8 @@ def test_a_goal_that_is_missed_is_said() -> None:
         [GridPoint(b, s, (1e-3 * b * s,)) for b in (1, 2, 4) for s in (64, 128, 256)]
     )
     name = CaseName("ffn", "forward_backward", "baseline", "tiny", "f32", 4, 256)
-    foretold = Foretold(GridPoint(4, 256, (1.0,)), 1.2, 1.1, 1.3, 20.0)
-    fit = SeriesFit(Series(name, ()), law.points, law, held_out=(foretold,))
+    predicted = HeldOutCell(GridPoint(4, 256, (1.0,)), 1.2, 1.1, 1.3, 20.0)
+    fit = SeriesFit(Series(name, ()), law.points, law, held_out=(predicted,))
     for goal, verdict in ((15.0, "above 15 %"), (20.0, "within 20 %")):
         summary = held_out_summary("t", "T", [fit], goal)
         assert cell(summary, "tiny", "which is") == verdict

@@ -19,7 +19,7 @@ from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.data.json_files import read_json
 from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.studies import AXES, Axis, Line, apart_percent
-from tinyllama_tools.report.inputs import CHECKED, Foretold, ReportInputs, SeriesFit, read_inputs
+from tinyllama_tools.report.inputs import CHECKED, HeldOutCell, ReportInputs, SeriesFit, read_inputs
 from tinyllama_tools.report.sources import is_frontier, source_of
 
 SIZES = ("tiny", "small")
@@ -40,11 +40,11 @@ def fits_of(place: Published, what: str, size: str) -> list[SeriesFit]:
     return [fit for fit in every if fit.series.name.size == size]
 
 
-def median_error(held: Sequence[Foretold]) -> float:
+def median_error(held: Sequence[HeldOutCell]) -> float:
     return statistics.median(abs(one.error_percent) for one in held)
 
 
-def stated(name: str, held: Sequence[Foretold], most: float) -> list[str]:
+def stated(name: str, held: Sequence[HeldOutCell], most: float) -> list[str]:
     """A row of the table; a miss is called one."""
     error = median_error(held)
     width = statistics.median(one.width_percent for one in held)

@@ -523,7 +523,7 @@ def run_memory(
     options: argparse.Namespace,
     most_seconds: float,
 ) -> None:
-    """Memory over the sequence, with more patience for the long ones."""
+    """Memory over the sequence, with more time for the long ones."""
     plan_memory(study, measurement, plan, options)
     patient = measurement.program
     if isinstance(patient, SuiteProgram):

@@ -225,7 +225,7 @@ OnLine = Callable[[int, str], None]
 
 
 @dataclass(frozen=True)
-class Patience:
+class Deadlines:
     """Seconds. `others`: how long the ranks have to end by themselves once one has ended: the time
     that the program waits for a lost one, and some more. `after_term`: between SIGTERM and
     SIGKILL."""
@@ -250,11 +250,11 @@ class _Watch:
     def __init__(
         self,
         ranks: Sequence[RankProcess],
-        patience: Patience,
+        deadlines: Deadlines,
         on_line: OnLine,
         on_interrupt: Callable[[], None],
     ) -> None:
-        self._ranks, self._patience = ranks, patience
+        self._ranks, self._patience = ranks, deadlines
         self._on_line, self._on_interrupt = on_line, on_interrupt
         self._ended: dict[int, int] = {}
         # in the order in which they ended
@@ -357,7 +357,7 @@ def end_all(ranks: Sequence[RankProcess]) -> None:
 
 def watch(
     ranks: Sequence[RankProcess],
-    patience: Patience,
+    deadlines: Deadlines,
     on_line: OnLine,
     on_interrupt: Callable[[], None],
 ) -> WorldEnd:
@@ -365,7 +365,7 @@ def watch(
     them. `on_line`: gets every line with its rank. `on_interrupt`: is called at the first
     interrupt. No rank, and nothing that a rank started, is left, whatever happens."""
     try:
-        return _Watch(ranks, patience, on_line, on_interrupt).to_the_end()
+        return _Watch(ranks, deadlines, on_line, on_interrupt).to_the_end()
     finally:
         end_all(ranks)
 
@@ -424,7 +424,7 @@ def _start(
 def run_world(
     command: Sequence[str],
     sets: Sequence[tuple[int, ...]],
-    patience: Patience,
+    deadlines: Deadlines,
     log: Path,
     say: Say,
     show: Say,
@@ -440,7 +440,7 @@ def run_world(
                     show(line)
 
             started = _start(command, sets, free_port(), say)
-            end = watch(started, patience, keep, lambda: say(FINISHING))
+            end = watch(started, deadlines, keep, lambda: say(FINISHING))
         taken = end.status == REFUSED_OPTIONS and PORT_IN_USE.search(end.words)
         if not taken or attempt == PORT_TRIES - 1:
             break
@@ -481,10 +481,10 @@ def _measure_worlds(
     talk: tuple[Say, Say],
 ) -> None:
     say, show = talk
-    patience = Patience(TIMEOUTS * options.timeout + GRACE_SECONDS)
+    deadlines = Deadlines(TIMEOUTS * options.timeout + GRACE_SECONDS)
     for ranks, sets in every.items():
         command = program_arguments(options, result_file(folder, ranks))
-        end = run_world(command, sets, patience, log_file(folder, ranks), say, show)
+        end = run_world(command, sets, deadlines, log_file(folder, ranks), say, show)
         measured.ended.append(ranks)
         if end.status == 0:
             continue

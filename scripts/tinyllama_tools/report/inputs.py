@@ -188,12 +188,12 @@ def main_light(results: ResultSet | None) -> tuple[SpeedOfLight | None, str]:
     return _of_main_step(results, speed_of_light)
 
 
-def main_closure(results: ResultSet | None) -> tuple[Waterfall | None, str]:
+def main_sum_of_parts(results: ResultSet | None) -> tuple[Waterfall | None, str]:
     """The parts of the main step, or why they are not known."""
     return _of_main_step(results, waterfall)
 
 
-def all_closures(results: ResultSet) -> list[Waterfall]:
+def all_sums_of_parts(results: ResultSet) -> list[Waterfall]:
     """Of a set's headline steps, as far as their parts are known."""
     found = []
     for step in headline_steps(results):
@@ -334,7 +334,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Foretold:
+class HeldOutCell:
     """What a law of the other sizes says of one that was held out, with its range, in seconds or
     bytes. `error_percent`: of the measured, above 0 where too much was predicted."""
 
@@ -366,7 +366,7 @@ class SeriesFit:
     points: tuple[GridPoint, ...]
     law: Law | None = None
     refusal: str = ""
-    held_out: tuple[Foretold, ...] = ()
+    held_out: tuple[HeldOutCell, ...] = ()
     held_out_refusal: str = ""
     exponents: Exponents | None = None
     short: tuple[MeasuredCase, ...] = ()
@@ -390,11 +390,11 @@ def _exponents(points: Sequence[GridPoint]) -> Exponents | None:
         return None
 
 
-def _foretold(check: HeldOut) -> tuple[Foretold, ...]:
+def _held_out_cells(check: HeldOut) -> tuple[HeldOutCell, ...]:
     found = []
     for point, error in zip(check.held, check.errors_percent, strict=True):
         value = check.law.at(point.batch, point.seq)
-        found.append(Foretold(point, value, *check.law.interval(point.batch, point.seq), error))
+        found.append(HeldOutCell(point, value, *check.law.interval(point.batch, point.seq), error))
     return tuple(found)
 
 
@@ -406,7 +406,7 @@ def _fitted(series: Series, points: tuple[GridPoint, ...], fit: Fit) -> SeriesFi
         return SeriesFit(series, points, refusal=str(error), exponents=_exponents(points))
     held_out, why_not = (), ""
     try:
-        held_out = _foretold(check_held_out(points, fit))
+        held_out = _held_out_cells(check_held_out(points, fit))
     except LawRefusedError as error:
         why_not = str(error)
     return SeriesFit(series, points, law, "", held_out, why_not, _exponents(points))
@@ -632,14 +632,14 @@ class ReportInputs:
         return all_lights(self.main) if self.main is not None else ([], [])
 
     @cached_property
-    def closures(self) -> list[Waterfall]:
+    def sums_of_parts(self) -> list[Waterfall]:
         """Of one step a size, dtype and variant of the first result."""
-        return all_closures(self.main) if self.main is not None else []
+        return all_sums_of_parts(self.main) if self.main is not None else []
 
     @cached_property
-    def closure(self) -> tuple[Waterfall | None, str]:
+    def sum_of_parts(self) -> tuple[Waterfall | None, str]:
         """Of the main step; or None and why."""
-        return main_closure(self.main)
+        return main_sum_of_parts(self.main)
 
     @property
     def known_steps(self) -> dict[str, MeasuredCase]:
@@ -731,11 +731,11 @@ def _read_costs(path: Path, results: ResultSet | None) -> tuple[CaseCost, ...]:
     for cost in costs:
         case = results.cases.get(str(cost.name)) if results is not None else None
         for name in COUNTED if case is not None else ():
-            counted, foretold = case.counters.get(name), getattr(cost, name)
-            if counted is not None and counted != float(foretold):
+            counted, predicted = case.counters.get(name), getattr(cost, name)
+            if counted is not None and counted != float(predicted):
                 raise bad_file(
                     path,
-                    f"{cost.name}: {name} is {foretold:,}, the rounds have {counted:,.0f}",
+                    f"{cost.name}: {name} is {predicted:,}, the rounds have {counted:,.0f}",
                     "these are costs of another program or size; make the study again",
                 )
     return costs

@@ -44,7 +44,7 @@ from tinyllama_tools.report.inputs import (
     F32,
     MIB,
     PEAK_MEMORY,
-    Foretold,
+    HeldOutCell,
     SeriesFit,
     is_own_shape,
     range_kind,
@@ -234,7 +234,7 @@ def held_out_summary(
 ) -> Table:
     """By problem size: over all held-out sizes of all its series. `goal_percent`: what their
     median error is to be at most."""
-    by_size: dict[str, list[Foretold]] = {}
+    by_size: dict[str, list[HeldOutCell]] = {}
     for fit in fits:
         by_size.setdefault(fit.series.name.size, []).extend(fit.held_out)
     rows = []

@@ -33,7 +33,7 @@ from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
 from tinyllama_tools.models.collectives import ScalingPoint
 from tinyllama_tools.report.document import Cell, Column, Document, Section, Table, count_of, listed
-from tinyllama_tools.report.inputs import Foretold, ReportInputs, SeriesFit, headline_steps
+from tinyllama_tools.report.inputs import HeldOutCell, ReportInputs, SeriesFit, headline_steps
 from tinyllama_tools.report.sections.left_out import grouped
 
 if TYPE_CHECKING:
@@ -436,7 +436,7 @@ def _day_and_time(text: str) -> str:
     return f"{moment.astimezone(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC"
 
 
-# as in requirements-pictures.txt: only pictures and tests of pages need it, and it is large
+# as in requirements-pictures.in: only pictures and tests of pages need it, and it is large
 DRIVER = "playwright==1.65.2"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDTH, HEIGHT = 1600, 900
@@ -664,7 +664,7 @@ def _of_steps(inputs: ReportInputs, results: ResultSet) -> Iterator[FigureOfMeri
 
 def _held_out(what: str, fits: list[SeriesFit]) -> Iterator[FigureOfMerit]:
     """By size, over all held-out cells of all series."""
-    by_size: dict[str, list[Foretold]] = {}
+    by_size: dict[str, list[HeldOutCell]] = {}
     for fit in fits:
         by_size.setdefault(fit.series.name.size, []).extend(fit.held_out)
     for size, found in by_size.items():

@@ -105,8 +105,8 @@ def limit_sentence(inputs: ReportInputs) -> str:
     light, _ = inputs.light
     if light is not None and light.most_lost and _has_parts(light):
         return _lost_sentence(light)
-    closure, reason = inputs.closure
-    parts = [bar for bar in closure.bars if bar.case] if closure is not None else []
+    sum_of_parts, reason = inputs.sum_of_parts
+    parts = [bar for bar in sum_of_parts.bars if bar.case] if sum_of_parts is not None else []
     if not parts:
         why = reason or "no part of the step was measured"
         return f"What limits the step is not known ({why}): {STUDY} measures it with its parts."

@@ -32,7 +32,7 @@ from tinyllama_tools.report.sources import Kind
 
 ID, TITLE = "time", "Where the time goes"
 MAKE = f"measure a step with its parts: {Kind.STUDY.command}"
-CLOSURE = (
+SUM_NOTE = (
     "Each part was measured alone. A rest below 0: parts alone do work that the step shares, such "
     "as gradients of inputs."
 )
@@ -52,7 +52,7 @@ def _waterfall(found: Waterfall) -> Figure:
     }
     axes = layout(axis("", automargin=True), axis("time in a step", "ms"))
     title = f"From the parts to the step: {case_text(found.step)}"
-    return Figure("waterfall_plot", title, [trace], axes, CLOSURE)
+    return Figure("waterfall_plot", title, [trace], axes, SUM_NOTE)
 
 
 def _shares(
@@ -177,7 +177,7 @@ def _lost_table(light: SpeedOfLight) -> Table:
 
 def build(inputs: ReportInputs) -> Section:
     """Of the main step of the first result that has one."""
-    found, reason = inputs.closure
+    found, reason = inputs.sum_of_parts
     light, _ = inputs.light
     if found is None:
         return Section(ID, TITLE, missing=f"{reason}; {MAKE}")
@@ -191,9 +191,9 @@ def build(inputs: ReportInputs) -> Section:
         text.append(f"Not measured, and so in the rest: {listed(found.missing)}.")
     if found.phases_missing:
         text.append(f"The phases would be told apart by {listed(found.phases_missing)}.")
-    figures = [_waterfall(found), _phases(inputs.closures)]
+    figures = [_waterfall(found), _phases(inputs.sums_of_parts)]
     tables = [
-        _bar_table("closure", "Parts of the step", found.bars, found.step_seconds, CLOSURE),
+        _bar_table("sum_of_parts", "Parts of the step", found.bars, found.step_seconds, SUM_NOTE),
         _bar_table("phases", "Phases of the step", found.phases, found.step_seconds, ""),
     ]
     products = _products(inputs.lights[0], _profiled(inputs))
