@@ -102,7 +102,7 @@ set_up_torch() {
       say "   benchmark will only see the CPU. To use the GPU, install torch for ROCm (or set Torch_DIR) and run this again."
     fi
     local wanted
-    wanted="$(grep -v '^#' "$project_root/requirements.txt" | paste -sd ' ')"
+    wanted="$(sed -nE 's/^(torch==[^ ;]+).*/\1/p' "$project_root/requirements.txt")"
     say "   pip chooses the build of torch: 0.2 GB to download for a CPU, several GB with the CUDA libraries where its index has"
     say "   those first. To use another one, install it yourself or set Torch_DIR; it is then taken as it is."
     require_step "libtorch: pip install $wanted into .venv" torch install_torch
