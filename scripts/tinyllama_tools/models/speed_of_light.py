@@ -317,8 +317,8 @@ class Bar:
 @dataclass(frozen=True)
 class Waterfall:
     """`bars`: of the sum of parts, and `phases`: forward, backward, optimizer, other; both in
-    order, the remainder last, and both add up to `step_seconds`. The missing: names of the cases without which
-    a remainder holds more than it should."""
+    order, the remainder last, and both add up to `step_seconds`. The missing: names of the cases
+    without which a remainder holds more than it should."""
 
     step: CaseName
     step_seconds: float
