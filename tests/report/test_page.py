@@ -18,8 +18,8 @@ from page_browser import DESK, PHONE, OpenPage, PageOpener
 from pypdf import PdfReader
 from sample_document import HOSTILE, figures_of, sample_document, tables_of
 
+from tinyllama_tools.report.analysis import COMPONENTS
 from tinyllama_tools.report.document import Document
-from tinyllama_tools.report.inputs import COMPONENTS
 from tinyllama_tools.report.output import (
     TEMPLATES,
     figure_height,

@@ -17,9 +17,10 @@ from report_tables import cell, table
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.machine import SHARES
 from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.report.analysis import HeldOutCell, Series, SeriesFit
 from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.document import Document
-from tinyllama_tools.report.inputs import HeldOutCell, ReportInputs, Series, SeriesFit, read_inputs
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs
 from tinyllama_tools.report.law_parts import held_out_summary
 from tinyllama_tools.report.output import figures_of_merit, figures_text, markdown_of, plain
 from tinyllama_tools.report.output import markdown_number as number_text

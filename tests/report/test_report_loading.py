@@ -21,8 +21,9 @@ from played_study import (
 )
 
 from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.report.analysis import CHECKED
 from tinyllama_tools.report.document import Omission
-from tinyllama_tools.report.inputs import CHECKED, ReportInputs, read_inputs
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs
 from tinyllama_tools.report.sources import Kind, Source, newest_sources, source_of
 
 Json = dict[str, Any]

@@ -15,7 +15,8 @@ from report_tables import table
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.results import MeasuredCase
-from tinyllama_tools.report.inputs import ReportInputs, predictions_of, read_inputs
+from tinyllama_tools.report.analysis import predictions_of
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs
 from tinyllama_tools.report.law_parts import GRADIENTS, REST, WEIGHTS, measured_parts
 from tinyllama_tools.report.sections import frontier, predictions
 from tinyllama_tools.report.sources import source_of

@@ -20,13 +20,8 @@ from report_tables import cell, table
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.machine import Machine
 from tinyllama_tools.models.roofline import launch_cost, step_products
-from tinyllama_tools.report.inputs import (
-    ReportInputs,
-    headline_steps,
-    main_step,
-    missing_parts,
-    read_inputs,
-)
+from tinyllama_tools.report.analysis import headline_steps, main_step, missing_parts
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs
 from tinyllama_tools.report.sections import (
     roofline,
     speed_of_light,

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tinyllama_tools.core.app import PROJECT
+from tinyllama_tools.report import analysis as scaling_fits
 from tinyllama_tools.report import build
 from tinyllama_tools.report import command as options
 from tinyllama_tools.report import command as writing
-from tinyllama_tools.report import inputs as scaling_fits
 from tinyllama_tools.report.sections import roofline
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.data.programs import ask_costs
 from tinyllama_tools.data.results import read_result_set
 from tinyllama_tools.models.prediction import check_against
-from tinyllama_tools.report.inputs import ReportInputs, SeriesFit, read_inputs
+from tinyllama_tools.report.analysis import SeriesFit
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs
 from tinyllama_tools.report.sources import source_of
 from tools import run_tool
 

@@ -19,7 +19,8 @@ from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.data.json_files import read_json
 from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.studies import AXES, Axis, Line, apart_percent
-from tinyllama_tools.report.inputs import CHECKED, HeldOutCell, ReportInputs, SeriesFit, read_inputs
+from tinyllama_tools.report.analysis import CHECKED, HeldOutCell, SeriesFit
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs
 from tinyllama_tools.report.sources import is_frontier, source_of
 
 SIZES = ("tiny", "small")

@@ -32,9 +32,8 @@ from tinyllama_tools.commands.history_store import (
     read_entry,
 )
 from tinyllama_tools.compare.options import fraction, regular_expression
-from tinyllama_tools.compare.output import change_text, seconds_text
 from tinyllama_tools.core.app import BadInputError, Json, write_whole
-from tinyllama_tools.core.text import markdown_table
+from tinyllama_tools.core.text import change_text, markdown_table, seconds_text
 from tinyllama_tools.stats.verdicts import BAD_INPUT
 
 ADVISORY = (

@@ -13,9 +13,8 @@ from typing import Any
 
 import jinja2
 
-from tinyllama_tools.compare.output import seconds_text
 from tinyllama_tools.core.app import PROJECT, Json, head_commit
-from tinyllama_tools.core.text import markdown_table
+from tinyllama_tools.core.text import markdown_table, seconds_text
 from tinyllama_tools.data.names import ALL_REDUCE
 from tinyllama_tools.data.ranks import (
     KIND,

@@ -30,7 +30,6 @@ from pathlib import Path
 
 from tinyllama_tools.compare.blocks import SIDES, CaseRecord, Side
 from tinyllama_tools.compare.comparison import (
-    Attribution,
     ComparedCase,
     Comparison,
     SideState,
@@ -59,6 +58,7 @@ from tinyllama_tools.compare.sides import Sides, prepare
 from tinyllama_tools.core.app import INTERRUPTED, PROBLEM_SIZES, BadInputError, run_folder
 from tinyllama_tools.core.text import duration
 from tinyllama_tools.data.names import parse_case_name
+from tinyllama_tools.stats.looks import Attribution
 from tinyllama_tools.stats.rank_tests import hodges_lehmann
 from tinyllama_tools.stats.verdicts import (
     REGRESSION,

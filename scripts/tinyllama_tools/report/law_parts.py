@@ -21,6 +21,17 @@ from tinyllama_tools.data.names import STEP, CaseName
 from tinyllama_tools.data.parts import BASELINE, OPTIMIZED
 from tinyllama_tools.data.programs import CaseCost
 from tinyllama_tools.data.results import MeasuredCase
+from tinyllama_tools.report.analysis import (
+    F32,
+    MIB,
+    PEAK_MEMORY,
+    HeldOutCell,
+    SeriesFit,
+    is_own_shape,
+    range_kind,
+    rank,
+    sizes_by_name,
+)
 from tinyllama_tools.report.document import (
     DASHES,
     FIT,
@@ -39,17 +50,6 @@ from tinyllama_tools.report.document import (
     shape_text,
     spaced,
     text_column,
-)
-from tinyllama_tools.report.inputs import (
-    F32,
-    MIB,
-    PEAK_MEMORY,
-    HeldOutCell,
-    SeriesFit,
-    is_own_shape,
-    range_kind,
-    rank,
-    sizes_by_name,
 )
 from tinyllama_tools.stats.laws import Law, RangeKind
 

@@ -32,8 +32,9 @@ from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
 from tinyllama_tools.models.collectives import ScalingPoint
+from tinyllama_tools.report.analysis import HeldOutCell, SeriesFit, headline_steps
 from tinyllama_tools.report.document import Cell, Column, Document, Section, Table, count_of, listed
-from tinyllama_tools.report.inputs import HeldOutCell, ReportInputs, SeriesFit, headline_steps
+from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.sections.left_out import grouped
 
 if TYPE_CHECKING:

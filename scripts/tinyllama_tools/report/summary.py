@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from tinyllama_tools.compare.output import seconds_text
+from tinyllama_tools.core.text import seconds_text
 from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.results import MeasuredCase
 from tinyllama_tools.data.studies import BY_SEQ
 from tinyllama_tools.models.speed_of_light import REST, SpeedOfLight
+from tinyllama_tools.report.analysis import NOT_RUN, PredictedStep, SeriesFit, main_step
 from tinyllama_tools.report.document import bytes_text, case_text, listed, percent_text, rate_text
-from tinyllama_tools.report.inputs import NOT_RUN, PredictedStep, ReportInputs, SeriesFit, main_step
 from tinyllama_tools.report.sections.frontier import Shown, chosen
 from tinyllama_tools.report.sources import Kind
 from tinyllama_tools.stats.laws import RangeKind
+
+if TYPE_CHECKING:
+    from tinyllama_tools.report.inputs import ReportInputs
 
 STUDY = f"`{Kind.STUDY.command}`"
 SUITE = f"`{Kind.SUITE.command}`"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.models.ablations import Kind, Point, Row, rows_at
@@ -19,8 +20,10 @@ from tinyllama_tools.report.document import (
     layout,
     text_column,
 )
-from tinyllama_tools.report.inputs import Ablation, ReportInputs
 from tinyllama_tools.report.sources import Kind as ResultKind
+
+if TYPE_CHECKING:
+    from tinyllama_tools.report.inputs import Ablation, ReportInputs
 
 ID, TITLE = "ablation", "What each optimisation buys"
 MISSING = f"no ablation was given; make one: {ResultKind.ABLATION.command}"

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.results import ResultSet
+from tinyllama_tools.report.analysis import COMPONENTS, name_rank, rank
 from tinyllama_tools.report.document import Column, Section, Table, text_column
-from tinyllama_tools.report.inputs import COMPONENTS, ReportInputs, name_rank, rank
+
+if TYPE_CHECKING:
+    from tinyllama_tools.report.inputs import ReportInputs
 
 ID, TITLE = "comparison", "Comparison"
 NO_VERDICT = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.ranks import DOCUMENT, STEPS, STRONG, WEAK
@@ -28,8 +29,10 @@ from tinyllama_tools.report.document import (
     spaced,
     text_column,
 )
-from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.sources import Kind, ScalingRun, StatedLocalStep
+
+if TYPE_CHECKING:
+    from tinyllama_tools.report.inputs import ReportInputs
 
 GIGA = 1e9
 CURVE_POINTS = 40

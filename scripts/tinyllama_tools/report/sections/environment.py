@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.data.results import ResultSet
@@ -16,8 +16,10 @@ from tinyllama_tools.report.document import (
     listed,
     text_column,
 )
-from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.sources import Kind
+
+if TYPE_CHECKING:
+    from tinyllama_tools.report.inputs import ReportInputs
 
 ID, TITLE = "environment", "Environment"
 MIB, GIB = 2**20, 2**30

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tinyllama_tools.data.studies import AXES, BY_SEQ
 from tinyllama_tools.report.document import (
@@ -23,8 +24,10 @@ from tinyllama_tools.report.document import (
     markers,
     text_column,
 )
-from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.sources import FrontierFile, FrontierLine, FrontierPart, Kind
+
+if TYPE_CHECKING:
+    from tinyllama_tools.report.inputs import ReportInputs
 
 ID, TITLE = "frontier", "What fits into memory"
 MISSING = f"no frontier was given; {Kind.FRONTIER.command} writes one with its grid"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from tinyllama_tools.report.document import Omission, Section, Table, text_column
-from tinyllama_tools.report.inputs import ReportInputs
+
+if TYPE_CHECKING:
+    from tinyllama_tools.report.inputs import ReportInputs
 
 ID, TITLE = "left_out", "Left out"
 COLUMNS = (text_column("kind"), text_column("name"), text_column("reason"), text_column("error"))

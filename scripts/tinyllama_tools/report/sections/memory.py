@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
+from tinyllama_tools.report.analysis import MIB, PEAK_MEMORY, main_step, refused, steps
 from tinyllama_tools.report.document import (
     MEASURED,
     PREDICTED,
@@ -24,15 +26,6 @@ from tinyllama_tools.report.document import (
     markers,
     text_column,
 )
-from tinyllama_tools.report.inputs import (
-    MIB,
-    PEAK_MEMORY,
-    ReportInputs,
-    TrainingRun,
-    main_step,
-    refused,
-    steps,
-)
 from tinyllama_tools.report.law_parts import (
     NOTE,
     MemoryParts,
@@ -44,6 +37,9 @@ from tinyllama_tools.report.law_parts import (
 )
 from tinyllama_tools.report.sections.scaling import drawn, shown_fits
 from tinyllama_tools.report.sources import Kind
+
+if TYPE_CHECKING:
+    from tinyllama_tools.report.inputs import ReportInputs, TrainingRun
 
 ID, TITLE = "memory", "Memory"
 MAKE = f"measure some: {Kind.SUITE.command}"

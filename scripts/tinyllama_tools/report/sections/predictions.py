@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from tinyllama_tools.report.analysis import CALIBRATED, CHECKED, PredictedStep
 from tinyllama_tools.report.document import (
     MEASURED,
     PREDICTED,
@@ -19,8 +21,10 @@ from tinyllama_tools.report.document import (
     shape_text,
     text_column,
 )
-from tinyllama_tools.report.inputs import CALIBRATED, CHECKED, PredictedStep, ReportInputs
 from tinyllama_tools.report.sources import Kind
+
+if TYPE_CHECKING:
+    from tinyllama_tools.report.inputs import ReportInputs
 
 ID, TITLE = "predictions", "Predictions"
 MAKE = f"measure a grid: {Kind.STUDY.command}"

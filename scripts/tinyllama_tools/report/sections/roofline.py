@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tinyllama_tools.compare.output import seconds_text
 from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.text import seconds_text
 from tinyllama_tools.data.machine import Machine
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.results import ResultSet
@@ -19,6 +19,7 @@ from tinyllama_tools.models.roofline import (
     product_points,
     roofline_points,
 )
+from tinyllama_tools.report.analysis import COMPONENTS, WHOLE_PASSES, name_rank, rank
 from tinyllama_tools.report.document import (
     DASHES,
     OTHER,
@@ -37,8 +38,10 @@ from tinyllama_tools.report.document import (
     spaced,
     text_column,
 )
-from tinyllama_tools.report.inputs import COMPONENTS, WHOLE_PASSES, ReportInputs, name_rank, rank
 from tinyllama_tools.report.sources import Kind
+
+if TYPE_CHECKING:
+    from tinyllama_tools.report.inputs import ReportInputs
 
 GIGA = 1e9
 ROOF_POINTS = 25

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tinyllama_tools.data.parts import BASELINE, OPTIMIZED
+from tinyllama_tools.report.analysis import F32, WHOLE_PASSES, SeriesFit, rank, refused
 from tinyllama_tools.report.document import Figure, Omission, Section
-from tinyllama_tools.report.inputs import F32, WHOLE_PASSES, ReportInputs, SeriesFit, rank, refused
 from tinyllama_tools.report.law_parts import (
     Quantity,
     coefficient_table,
@@ -16,6 +17,9 @@ from tinyllama_tools.report.law_parts import (
     law_figure,
 )
 from tinyllama_tools.report.sources import Kind
+
+if TYPE_CHECKING:
+    from tinyllama_tools.report.inputs import ReportInputs
 
 ID, TITLE = "scaling", "Scaling"
 TIME = Quantity("time", "time", "ms", 1e3)

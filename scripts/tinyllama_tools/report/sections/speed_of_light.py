@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from tinyllama_tools.compare.output import seconds_text
+from tinyllama_tools.core.text import seconds_text
 from tinyllama_tools.models.speed_of_light import LightPart, SpeedOfLight
 from tinyllama_tools.report.document import (
     LIGHT,
@@ -23,8 +24,10 @@ from tinyllama_tools.report.document import (
     step_text,
     text_column,
 )
-from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.sources import Kind
+
+if TYPE_CHECKING:
+    from tinyllama_tools.report.inputs import ReportInputs
 
 ID, TITLE = "speed_of_light", "Speed of light"
 MAKE = f"measure a step with its parts and its GEMMs: {Kind.STUDY.command}"

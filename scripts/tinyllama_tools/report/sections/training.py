@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tinyllama_tools.report.document import (
     Cell,
@@ -17,8 +18,10 @@ from tinyllama_tools.report.document import (
     markers,
     text_column,
 )
-from tinyllama_tools.report.inputs import ReportInputs, TrainingRun
 from tinyllama_tools.report.sources import Kind
+
+if TYPE_CHECKING:
+    from tinyllama_tools.report.inputs import ReportInputs, TrainingRun
 
 ID, TITLE = "training", "Training runs"
 MISSING = f"no training run was given; make one: {Kind.TRAINING.command}"
