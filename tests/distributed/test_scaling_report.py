@@ -13,14 +13,8 @@ from tinyllama_tools.report.build import build_document
 from tinyllama_tools.report.document import Document, Section
 from tinyllama_tools.report.inputs import ReportInputs, read_inputs
 from tinyllama_tools.report.output import figures_of_merit
-from tinyllama_tools.report.sources import (
-    Kind,
-    ScalingRun,
-    Source,
-    newest_sources,
-    read_scaling_run,
-    source_of,
-)
+from tinyllama_tools.report.scaling_runs import ScalingRun, read_scaling_run
+from tinyllama_tools.report.sources import Kind, Source, newest_sources, source_of
 from tools import scaling as main
 
 LINKS = "--interconnects=nvlink4_ndr,ethernet_10g"

@@ -43,14 +43,9 @@ from tinyllama_tools.compare.options import add_common_options, regular_expressi
 from tinyllama_tools.compare.output import print_comparison, write_comparison
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.json_files import bad_file, read_json
-from tinyllama_tools.data.names import TIMED_BY, StoredCase, parse_case_name
-from tinyllama_tools.data.results import (
-    StoredRun,
-    is_result,
-    is_training_summary,
-    read_result,
-    read_training,
-)
+from tinyllama_tools.data.names import TIMED_BY, StoredCase, StoredRun, parse_case_name
+from tinyllama_tools.data.profiles import is_training_summary, read_training
+from tinyllama_tools.data.results import is_result, read_result
 from tinyllama_tools.stats.looks import BlockSummary
 from tinyllama_tools.stats.unpaired import judge_unpaired, judge_with_profile
 from tinyllama_tools.stats.verdicts import Judgement, Outcome, fewest_files

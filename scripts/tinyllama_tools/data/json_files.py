@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,37 +11,12 @@ from typing import Any
 import jsonschema
 
 from tinyllama_tools.core.app import BadInputError, Json
-
-# of a number in a message
-MOST_DIGITS = 40
-
-
-def is_finite(value: float) -> bool:
-    """Of a number; whole ones of JSON have no largest, those beyond a float's count as infinite."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
-def is_number(value: object) -> bool:
-    """Whether it is a finite number, which true and false are not."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and is_finite(value)
-
-
-def shown_value(value: object) -> str:
-    """In a message, which a number of hundreds of digits does not fill."""
-    text = repr(value)
-    is_long = isinstance(value, int) and len(text) > MOST_DIGITS
-    return f"of {len(text)} digits" if is_long else text
+from tinyllama_tools.core.text import MEASURE_AGAIN, is_number
 
 
 def bad_file(path: Path, what: str, remedy: str) -> BadInputError:
     """The error that names the file, what is wrong with it and what to do."""
     return BadInputError(f"{path}: {what}; {remedy}")
-
-
-MEASURE_AGAIN = "measure again, or name another file"
 
 
 def _read(path: Path) -> tuple[str, bytes]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.data.json_files import MEASURE_AGAIN, is_number, shown_value
+from tinyllama_tools.core.text import MEASURE_AGAIN, is_number, shown_value
 from tinyllama_tools.data.names import CaseName, StoredCase
 
 Context = Mapping[str, Any]

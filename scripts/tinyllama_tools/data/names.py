@@ -1,13 +1,15 @@
-"""Names of cases (component/pass/variant/size/dtype/batch:B/seq:S) and of collectives.
+"""Names of cases (component/pass/variant/size/dtype/batch:B/seq:S) and of collectives, and what
+is stored of them.
 
-A data-parallel step has /ranks:N/mode after that. Collectives are no cases.
-"""
+A data-parallel step has /ranks:N/mode after that. Collectives are no cases."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 CASE_PATTERN = re.compile(
     r"(?P<component>[^/]+)/(?P<pass_name>[^/]+)/(?P<variant>[^/]+)/(?P<size>[^/]+)/"
@@ -139,3 +141,18 @@ OWN_KEYS = frozenset(
     }
 )
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """`cases` by name; `peaks`: rows that measure the machine, likewise. `context`: what the
+    figures belong to. `digest`: the same of the same file. `configuration`: of a training run, what
+    it was asked to do; names of cases say so elsewhere."""
+
+    path: Path
+    context: Mapping[str, Any]
+    cases: Mapping[str, StoredCase]
+    peaks: Mapping[str, StoredCase] = field(default_factory=dict)
+    digest: str = ""
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()

@@ -2,8 +2,7 @@
 
 results/schema.json describes a whole file of the suite; a test holds this reader to it. Thousands
 of cases are read within a second, which a check of the whole schema is too slow for.
-docs/training_files.md says what the keys of a training summary mean.
-"""
+docs/training_files.md says what the keys of a training summary mean."""
 
 from __future__ import annotations
 
@@ -17,13 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tinyllama_tools.core.app import BadInputError, Json
-from tinyllama_tools.data.json_files import (
-    MEASURE_AGAIN,
-    bad_file,
-    is_finite,
-    read_json,
-    shown_value,
-)
+from tinyllama_tools.core.text import MEASURE_AGAIN, is_finite, shown_value
+from tinyllama_tools.data.json_files import bad_file, read_json
 from tinyllama_tools.data.machine import (
     ITERATIONS,
     SAME_RUN,
@@ -40,10 +34,9 @@ from tinyllama_tools.data.names import (
     UNITS,
     CaseName,
     StoredCase,
+    StoredRun,
     parse_case_name,
 )
-from tinyllama_tools.data.parts import TRAINING_PHASES, TRAINING_STEP, training_case
-from tinyllama_tools.data.profiles import BadProfileError, check_summary
 
 SCHEMA_VERSION = 3
 # measurements of the machine, which are the percentages' denominators and nobody's code
@@ -261,114 +254,6 @@ def read_result(document: Json, path: Path) -> StoredRun:
     if not run.cases:
         raise bad_file(path, "holds no case", MEASURE_AGAIN)
     return run
-
-
-PROGRAM = "tiny_llama_train"
-MIB = 2**20
-# counter: where the summary has it, and its size in the counter's unit
-COUNTERS: Mapping[str, tuple[tuple[str, ...], float]] = {
-    "samples_per_second": (("summary", "samples_per_second"), 1.0),
-    "tokens_per_second": (("summary", "tokens_per_second"), 1.0),
-    "peak_memory_MiB": (("summary", "peak_memory_bytes"), 1.0 / MIB),
-    "library_scratch_MiB": (("summary", "library_scratch_bytes"), 1.0 / MIB),
-    "final_loss": (("summary", "final_loss"), 1.0),
-    "parameters": (("model", "total_parameters"), 1.0),
-    "model_flops": (("model", "flops_per_step"), 1.0),
-    "operators": (("operators", "operator_calls_per_step"), 1.0),
-    "kernels": (("operators", "kernels_per_step"), 1.0),
-    "allocations": (("memory", "allocations_per_step"), 1.0),
-    "TFLOPS": (("flops", "flops_profile", "efficiency_metrics", "achieved_flops_per_sec"), 1e-12),
-    "MFU_percent": (("flops", "flops_profile", "efficiency_metrics", "mfu_percent"), 1.0),
-}
-
-
-def is_training_summary(document: Json) -> bool:
-    """Whether the training program wrote it."""
-    return document.get("program") == PROGRAM
-
-
-def _value(document: Any, keys: Sequence[str]) -> float | None:  # noqa: ANN401
-    for key in keys:
-        if not isinstance(document, dict):
-            return None
-        document = document.get(key)
-    return document if isinstance(document, (int, float)) else None
-
-
-def _training_counters(document: Json, path: Path) -> dict[str, float]:
-    found = {}
-    for name, (keys, size) in COUNTERS.items():
-        value = _value(document, keys)
-        if value is None:
-            continue
-        if not is_finite(value):
-            raise bad_file(
-                path, f"{'.'.join(keys)} is {shown_value(value)}, must be finite", MEASURE_AGAIN
-            )
-        found[name] = value * size
-    return found
-
-
-def _compared_steps(steps: Sequence[Json], path: Path) -> tuple[list[Json], list[str]]:
-    """The steps that count, and what to know of the choice."""
-    if not steps:
-        raise bad_file(path, "has no step", MEASURE_AGAIN)
-    later = steps[1:]
-    plain = [step for step in later if not step["profiled"]]
-    if plain:
-        return plain, []
-    if later:
-        return later, [f"{path}: every step was profiled, so times contain what profilers add"]
-    return list(steps), [f"{path}: its only step is the first, which warms up"]
-
-
-def _phase(steps: Sequence[Json], key: str) -> float | None:
-    values = [step[key] for step in steps if step[key] is not None]
-    return statistics.median(values) if values else None
-
-
-def read_training(document: Json, path: Path) -> StoredRun:
-    """`training/step` and its phases, medians over the steps that no profiler touched, without the
-    first. BadInputError naming file and key of a summary that is not like its schema."""
-    try:
-        check_summary(document, path)
-    except BadProfileError as error:
-        raise BadInputError(str(error)) from error
-    steps, warnings = _compared_steps(document["steps"], path)
-    seconds = _phase(steps, "time_seconds")
-    if not seconds:
-        raise bad_file(
-            path, f"time_seconds of a step is {seconds}, must be positive", MEASURE_AGAIN
-        )
-    cases = {TRAINING_STEP: StoredCase(seconds, len(steps), _training_counters(document, path))}
-    for phase in TRAINING_PHASES:
-        value = _phase(steps, f"{phase}_seconds")
-        if value:
-            cases[training_case(phase)] = StoredCase(value, len(steps))
-    if document["summary"]["interrupted"]:
-        warnings.append(f"{path}: the run was interrupted")
-    return StoredRun(
-        path,
-        document["context"],
-        cases,
-        configuration=document["configuration"],
-        warnings=tuple(warnings),
-    )
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """`cases` by name; `peaks`: rows that measure the machine, likewise. `context`: what the
-    figures belong to. `digest`: the same of the same file. `configuration`: of a training run, what
-    it was asked to do; names of cases say so elsewhere."""
-
-    path: Path
-    context: Mapping[str, Any]
-    cases: Mapping[str, StoredCase]
-    peaks: Mapping[str, StoredCase] = field(default_factory=dict)
-    digest: str = ""
-    configuration: Mapping[str, Any] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
 
 
 COMMIT_DIGITS = 8

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json
-from tinyllama_tools.data.json_files import MEASURE_AGAIN, bad_file, read_json
+from tinyllama_tools.core.text import MEASURE_AGAIN
+from tinyllama_tools.data.json_files import bad_file, read_json
 from tinyllama_tools.data.names import STEP, TRAIN, CaseName
 from tinyllama_tools.data.profiles import BadProfileError, check_summary
 from tinyllama_tools.data.programs import CaseCost, read_case_costs
@@ -49,15 +50,14 @@ from tinyllama_tools.report.analysis import (
     time_fits,
 )
 from tinyllama_tools.report.document import Omission, case_text, not_foreseen
+from tinyllama_tools.report.scaling_runs import ScalingRun, read_scaling_run
 from tinyllama_tools.report.sources import (
     STUDY_FILE,
     FrontierFile,
     Kind,
-    ScalingRun,
     Source,
     is_grid_study,
     read_frontier,
-    read_scaling_run,
 )
 
 Found = TypeVar("Found")

@@ -15,18 +15,15 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tinyllama_tools.core.app import Json
-from tinyllama_tools.data.names import STEP, CaseName
+from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.parts import BASELINE, OPTIMIZED
-from tinyllama_tools.data.programs import CaseCost
-from tinyllama_tools.data.results import MeasuredCase
 from tinyllama_tools.report.analysis import (
     F32,
     MIB,
     PEAK_MEMORY,
-    HeldOutCell,
-    SeriesFit,
+    WHOLE_PASSES,
     is_own_shape,
     range_kind,
     rank,
@@ -38,9 +35,9 @@ from tinyllama_tools.report.document import (
     HELD_OUT,
     MEASURED,
     SYMBOLS,
-    Cell,
     Column,
     Figure,
+    Omission,
     Table,
     axis,
     error_bars,
@@ -51,7 +48,16 @@ from tinyllama_tools.report.document import (
     spaced,
     text_column,
 )
-from tinyllama_tools.stats.laws import Law, RangeKind
+from tinyllama_tools.stats.laws import RangeKind
+
+if TYPE_CHECKING:
+    from tinyllama_tools.core.app import Json
+    from tinyllama_tools.data.names import CaseName
+    from tinyllama_tools.data.programs import CaseCost
+    from tinyllama_tools.data.results import MeasuredCase
+    from tinyllama_tools.report.analysis import HeldOutCell, SeriesFit
+    from tinyllama_tools.report.document import Cell
+    from tinyllama_tools.stats.laws import Law
 
 # of a curve between two measured lengths or more; straight pieces on logarithmic axes
 CURVE_POINTS = 13
@@ -345,3 +351,35 @@ def predicted_parts(costs: Sequence[CaseCost]) -> list[MemoryParts]:
         MemoryParts(parts.label, {name: parts.bytes_by_part.get(name, 0.0) for name in names})
         for parts in known
     ]
+
+
+def shown_fits(fits: Sequence[SeriesFit]) -> list[SeriesFit]:
+    """One a component and size: the passes that a step consists of, `optimized`, f32."""
+    found: dict[tuple[str, str], SeriesFit] = {}
+
+    def preference(fit: SeriesFit) -> tuple[object, ...]:
+        of = fit.series.name
+        return (
+            fit.law is None,
+            rank(of.variant, (OPTIMIZED, BASELINE)),
+            rank(of.dtype, (F32,)),
+        )
+
+    for fit in fits:
+        of = fit.series.name
+        if of.pass_name not in WHOLE_PASSES or len(fit.points) < 2:
+            continue
+        key = (of.component, of.size)
+        if key not in found or preference(fit) < preference(found[key]):
+            found[key] = fit
+    return list(found.values())
+
+
+def drawn(
+    fits: Sequence[SeriesFit], by: Quantity, most: int
+) -> tuple[list[Figure], list[Omission]]:
+    """The first of them; and the others by name."""
+    figures = [law_figure(fit, by) for fit in fits[:most]]
+    reason = f"the page draws {most} laws at most; the tables have them all"
+    omissions = [Omission(f"figure of {by.title}", str(fit.series), reason) for fit in fits[most:]]
+    return figures, omissions

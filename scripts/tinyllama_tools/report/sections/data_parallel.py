@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.ranks import DOCUMENT, STEPS, STRONG, WEAK
-from tinyllama_tools.models.collectives import AlphaBeta, Estimate, ScalingPoint, interval_words
-from tinyllama_tools.models.scaling_projection import Analysis, ProjectedStep, collective_notes
+from tinyllama_tools.models.collectives import interval_words
+from tinyllama_tools.models.scaling_projection import collective_notes
 from tinyllama_tools.report.document import (
     DASHES,
     LIGHT,
     ROOF,
-    Cell,
     Column,
     Figure,
     Omission,
@@ -29,10 +27,15 @@ from tinyllama_tools.report.document import (
     spaced,
     text_column,
 )
-from tinyllama_tools.report.sources import Kind, ScalingRun, StatedLocalStep
+from tinyllama_tools.report.sources import Kind
 
 if TYPE_CHECKING:
+    from tinyllama_tools.core.app import Json
+    from tinyllama_tools.models.collectives import AlphaBeta, Estimate, ScalingPoint
+    from tinyllama_tools.models.scaling_projection import Analysis, ProjectedStep
+    from tinyllama_tools.report.document import Cell
     from tinyllama_tools.report.inputs import ReportInputs
+    from tinyllama_tools.report.scaling_runs import ScalingRun, StatedLocalStep
 
 GIGA = 1e9
 CURVE_POINTS = 40

@@ -31,11 +31,12 @@ from tinyllama_tools.report.law_parts import (
     MemoryParts,
     Quantity,
     coefficient_table,
+    drawn,
     held_out_summary,
     measured_parts,
     predicted_parts,
+    shown_fits,
 )
-from tinyllama_tools.report.sections.scaling import drawn, shown_fits
 from tinyllama_tools.report.sources import Kind
 
 if TYPE_CHECKING:

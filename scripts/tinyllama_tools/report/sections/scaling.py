@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tinyllama_tools.data.parts import BASELINE, OPTIMIZED
-from tinyllama_tools.report.analysis import F32, WHOLE_PASSES, SeriesFit, rank, refused
-from tinyllama_tools.report.document import Figure, Omission, Section
+from tinyllama_tools.report.analysis import refused
+from tinyllama_tools.report.document import Section
 from tinyllama_tools.report.law_parts import (
     Quantity,
     coefficient_table,
+    drawn,
     exponent_table,
     held_out_summary,
     held_out_table,
-    law_figure,
+    shown_fits,
 )
 from tinyllama_tools.report.sources import Kind
 
@@ -33,38 +32,6 @@ LAW = (
     "describe the grid that they were fitted to; other model sizes are under Predictions. A term "
     "that a series' FLOPs and bytes do not have is not fitted."
 )
-
-
-def shown_fits(fits: Sequence[SeriesFit]) -> list[SeriesFit]:
-    """One a component and size: the passes that a step consists of, `optimized`, f32."""
-    found: dict[tuple[str, str], SeriesFit] = {}
-
-    def preference(fit: SeriesFit) -> tuple[object, ...]:
-        of = fit.series.name
-        return (
-            fit.law is None,
-            rank(of.variant, (OPTIMIZED, BASELINE)),
-            rank(of.dtype, (F32,)),
-        )
-
-    for fit in fits:
-        of = fit.series.name
-        if of.pass_name not in WHOLE_PASSES or len(fit.points) < 2:
-            continue
-        key = (of.component, of.size)
-        if key not in found or preference(fit) < preference(found[key]):
-            found[key] = fit
-    return list(found.values())
-
-
-def drawn(
-    fits: Sequence[SeriesFit], by: Quantity, most: int
-) -> tuple[list[Figure], list[Omission]]:
-    """The first of them; and the others by name."""
-    figures = [law_figure(fit, by) for fit in fits[:most]]
-    reason = f"the page draws {most} laws at most; the tables have them all"
-    omissions = [Omission(f"figure of {by.title}", str(fit.series), reason) for fit in fits[most:]]
-    return figures, omissions
 
 
 def build(inputs: ReportInputs) -> Section:
