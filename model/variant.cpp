@@ -344,7 +344,7 @@ Variant optimized_variant(Dtype dtype, const DeviceTraits& traits) {
   // and always in less than sdpa; in bf16 in 0.84 to 0.87, 0.73 to 0.74, 0.42.
   best = best.with(traits.is_gpu ? Switch::sdpa : Switch::fused_attention);
   // oneDNN where the default BLAS leaves half of the processor unused, and float32 where bf16 and
-  // f16 have no units: docs/measured.md.
+  // f16 have no units: results/MEASURED.md.
   if (dtype == Dtype::f32 && traits.fast_onednn_f32) best = best.with(Switch::onednn);
   if (!traits.has_fast_gemm(dtype)) {
     best = best.with(Switch::wide_gemm);

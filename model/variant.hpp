@@ -60,7 +60,7 @@ struct DeviceTraits {
 
   bool is_gpu = false;
   /// Gemm of bfloat16, of float16, have units of their own; without them libraries compute them
-  /// far more slowly than float32's (a step of `tiny`: docs/measured.md).
+  /// far more slowly than float32's (a step of `tiny`: results/MEASURED.md).
   bool fast_bf16_gemm = false;
   bool fast_f16_gemm = false;
   /// oneDNN's float32 GEMMs are faster than those of the default BLAS: on AMD processors with
