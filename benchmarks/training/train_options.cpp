@@ -22,9 +22,8 @@ constexpr const char* kDescription =
     "Files and their keys: docs/training_files.md.";
 constexpr const char* kFooter =
     "Ctrl-C ends after the current step, with the summary and the files written.\n\n"
-    "Exit status: 0 done; 1 the loss was not finite, or --validate-setup found a fault; 2 bad "
-    "options or files;\n"
-    "130 interrupted.";
+    "Exit status: 0 done; 1 the loss was not finite, or --validate-setup found a fault; 2 bad\n"
+    "options or files; 130 interrupted.";
 
 constexpr int64_t kProfileFirstStep = 5;
 constexpr int64_t kMemorySteps = 3;

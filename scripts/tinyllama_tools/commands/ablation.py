@@ -122,7 +122,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = script_parser(
         "ablation",
         "Measures every optimisation added to the baseline and removed from "
-        "`optimized`, in turn, and writes the workshop's tables filled in.",
+        "`optimized`, interleaved,\nand writes the workshop's tables filled in.",
         EPILOG,
     )
     switches = list_of(SWITCHES, "switch")

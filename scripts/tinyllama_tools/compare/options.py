@@ -117,7 +117,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
     add = parser.add_argument_group(
         "cases",
-        "Without --components and --passes: each part of a step once (forward_backward, or "
+        "Without --components and --passes: each part of a step once (forward_backward,\n  or "
         "update), the model's forward_loss and the full step; baseline, tiny, f32.",
     ).add_argument
     for axis in AXES:
