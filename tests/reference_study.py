@@ -16,7 +16,7 @@ STUDY = "study_"
 STUDIES = sorted(path for path in FOLDER.glob(f"{STUDY}*") if path.is_dir())
 NONE_YET = (
     "no results/reference/study_* is committed: scripts/study tiny small measures one, "
-    "docs/report.md says how it is published"
+    "results/README.md says how it is published"
 )
 
 

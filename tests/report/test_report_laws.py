@@ -302,7 +302,7 @@ def test_errors_end_in_failed(inputs: ReportInputs) -> None:
 
 
 def test_every_kind_of_figure_is_documented(inputs: ReportInputs) -> None:
-    page = (PROJECT / "docs/report.md").read_text(encoding="utf-8")
+    page = (PROJECT / "integrations/README.md").read_text(encoding="utf-8")
     for figure in figures_of_merit(inputs):
         last = figure.name.rpartition("/")[2]
         assert f"`{last}`" in page or f"/{last}`" in page, figure.name

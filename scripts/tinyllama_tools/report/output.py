@@ -1,7 +1,8 @@
 """A report as HTML, Markdown, pictures and figures of merit.
 
-A figure of merit is a line for the test frameworks of computing centres; docs/report.md lists the
-names. They and their order only depend on what was measured, so that a series can be followed.
+A figure of merit is a line for the test frameworks of computing centres; integrations/README.md
+lists the names. They and their order only depend on what was measured, so that a series can be
+followed.
 """
 
 from __future__ import annotations
