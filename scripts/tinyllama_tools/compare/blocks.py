@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from types import TracebackType
 from typing import Protocol
 
 from tinyllama_tools.compare.comparison import SideState
@@ -309,12 +308,7 @@ class ProcessPair:
         self._start(self.sides)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         for side in self.sides:
             self._processes[side].close(wait=kind is None)
 

@@ -19,7 +19,6 @@ import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from tinyllama_tools.compare.blocks import (
     METHOD,
@@ -146,12 +145,7 @@ class RecordingWriter:
     def __enter__(self) -> RecordingWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -17,7 +17,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.core.process import placed_threads
@@ -136,12 +135,7 @@ class ServedProcess:
     def __enter__(self) -> ServedProcess:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.close(wait=kind is None)
 
     def greet(self) -> Greeting:
