@@ -14,9 +14,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tinyllama_tools.compare.sequential_run import DECIDED
 from tinyllama_tools.stats.looks import Block, BlockSummary, judge_family, summarise
-from tinyllama_tools.stats.verdicts import Design, Judgement, Outcome
+from tinyllama_tools.stats.verdicts import DECIDED, Design, Judgement, Outcome
 
 Summaries = Mapping[str, Sequence[BlockSummary]]
 Judgements = Mapping[str, Judgement | None]

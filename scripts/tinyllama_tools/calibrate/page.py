@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.calibrate.rates import BROKEN, HELD, IN_ALL, NOT_SHOWN, SIMULATED, TEN_MINUTES
-from tinyllama_tools.calibrate.runs import ENOUGH_RUNS
+from tinyllama_tools.calibrate.rates import (
+    BROKEN,
+    ENOUGH_RUNS,
+    HELD,
+    IN_ALL,
+    NOT_SHOWN,
+    SIMULATED,
+    TEN_MINUTES,
+)
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.text import duration, template
 from tinyllama_tools.data.names import parse_case_name

@@ -39,6 +39,8 @@ from tinyllama_tools.stats.rank_tests import hodges_lehmann
 from tinyllama_tools.stats.verdicts import Design, Outcome, plan_design
 
 HELD, BROKEN, NOT_SHOWN = "held", "broken", "not shown"
+# whole runs without an alarm that a claim of theirs takes
+ENOUGH_RUNS = 50
 # of a row whose families count with those of others
 IN_ALL = "in all"
 # what the names of rows of simulated data begin with

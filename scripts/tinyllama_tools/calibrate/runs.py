@@ -13,7 +13,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from tinyllama_tools.calibrate.rates import BROKEN, HELD, NOBODY, NOT_SHOWN, share, standing
+from tinyllama_tools.calibrate.rates import (
+    BROKEN,
+    ENOUGH_RUNS,
+    HELD,
+    NOBODY,
+    NOT_SHOWN,
+    share,
+    standing,
+)
 from tinyllama_tools.calibrate.record import run_settings
 from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json
 from tinyllama_tools.core.text import last_words
@@ -100,7 +108,6 @@ def kept_runs(folder: Path) -> list[Json]:
 
 
 # A/A runs without `slower` that the suite has to show
-ENOUGH_RUNS = 50
 
 
 def quiet_standing(slower: Json, either: Json, judged: int, alpha: float) -> str:

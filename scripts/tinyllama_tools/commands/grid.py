@@ -32,6 +32,7 @@ from tinyllama_tools.commands.grid_plan import (
 from tinyllama_tools.core.app import (
     INTERRUPTED,
     PROJECT,
+    REFUSED_OPTIONS,
     RESULTS,
     BadInputError,
     Json,
@@ -46,7 +47,6 @@ from tinyllama_tools.data.json_files import read_json
 from tinyllama_tools.data.nameless import make_nameless, names_alone
 from tinyllama_tools.data.names import STEP, UNITS, parse_case_name
 from tinyllama_tools.data.programs import (
-    REFUSED_OPTIONS,
     CaseCost,
     SuiteError,
     SuiteProgram,

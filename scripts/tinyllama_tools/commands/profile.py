@@ -27,15 +27,17 @@ from tinyllama_tools.commands.profile_tables import (
     draw_timelines,
     read_profile_set,
 )
-from tinyllama_tools.core.app import PROJECT, RESULTS, Json, problem_sizes, run_folder, write_whole
-from tinyllama_tools.core.options import DTYPES, positive
-from tinyllama_tools.data.programs import (
+from tinyllama_tools.core.app import (
+    PROJECT,
     REFUSED_OPTIONS,
-    TrainingError,
-    TrainingProgram,
-    TrainingRun,
-    command_line,
+    RESULTS,
+    Json,
+    problem_sizes,
+    run_folder,
+    write_whole,
 )
+from tinyllama_tools.core.options import DTYPES, positive
+from tinyllama_tools.data.programs import TrainingError, TrainingProgram, TrainingRun, command_line
 from tinyllama_tools.models.ablation_evidence import Evidence, find_evidence, read_evidence
 from tinyllama_tools.models.ablations import read_study
 

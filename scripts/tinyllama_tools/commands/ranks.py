@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from tinyllama_tools.core.app import INTERRUPTED, BadInputError
-from tinyllama_tools.data.programs import REFUSED_OPTIONS
+from tinyllama_tools.core.app import INTERRUPTED, REFUSED_OPTIONS, BadInputError
 from tinyllama_tools.data.ranks import Failure, log_file, result_file
 
 SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"

@@ -19,15 +19,10 @@ from typing import Any
 import jinja2
 
 from tinyllama_tools.commands.profile_tables import PAGE, draw_timelines
-from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.app import REFUSED_OPTIONS, Json
 from tinyllama_tools.core.text import cell, markdown_table
 from tinyllama_tools.data.profiles import SUMMARY
-from tinyllama_tools.data.programs import (
-    REFUSED_OPTIONS,
-    TrainingError,
-    TrainingProgram,
-    command_line,
-)
+from tinyllama_tools.data.programs import TrainingError, TrainingProgram, command_line
 
 NOT_MEASURED, INTERRUPTED = "not measured", "interrupted"
 MEGABYTE = 2**20

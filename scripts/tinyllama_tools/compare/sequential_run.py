@@ -25,7 +25,7 @@ from tinyllama_tools.compare.blocks import (
 )
 from tinyllama_tools.core.text import duration
 from tinyllama_tools.stats.looks import judge_family
-from tinyllama_tools.stats.verdicts import Design, Judgement, Outcome
+from tinyllama_tools.stats.verdicts import DECIDED, Design, Judgement
 
 # between two plain lines where the output is no terminal
 QUIET_SECONDS = 30.0
@@ -75,7 +75,6 @@ class RunProgress:
             print(text, file=self._stream, flush=True)
 
 
-DECIDED = frozenset({Outcome.SLOWER, Outcome.FASTER, Outcome.SAME})
 BUDGET_USED, ALL_LOOKS, ALL_DECIDED = "budget used", "all looks taken", "every case decided"
 TOO_SHORT = "budget too short for any verdict"
 

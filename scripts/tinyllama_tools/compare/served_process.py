@@ -18,10 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.core.app import REFUSED_OPTIONS, BadInputError, Json
 from tinyllama_tools.core.process import placed_threads
 from tinyllama_tools.core.text import last_words
-from tinyllama_tools.data.programs import REFUSED_OPTIONS
 
 MOST_PADDING_BYTES = 4096
 # How long OpenMP's workers spin before they sleep: about a millisecond, since a processor's pause

@@ -29,7 +29,8 @@ class BadInputError(ToolError):
     """Bad input, or nothing to work on; the message names the value, the rule and what to do."""
 
 
-INTERRUPTED = 130
+# of our programs
+REFUSED_OPTIONS, INTERRUPTED = 2, 130
 ASKING_TO_END = (signal.SIGTERM, signal.SIGHUP)
 
 

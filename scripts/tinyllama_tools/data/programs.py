@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tinyllama_tools.core.app import (
+    INTERRUPTED,
     PROJECT,
+    REFUSED_OPTIONS,
     BadInputError,
     Json,
     ToolError,
@@ -26,7 +28,6 @@ from tinyllama_tools.data.names import OWN_KEYS, UNITS, CaseName, parse_case_nam
 from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile
 
 PROGRAM = PROJECT / "build/benchmarks/tiny_llama_bench"
-REFUSED_OPTIONS = 2
 
 
 class SuiteError(ToolError):
@@ -224,7 +225,6 @@ PROFILER_FLAGS = frozenset(
     }
 )
 LOSS_NOT_FINITE = 1
-INTERRUPTED = 130
 
 
 class TrainingError(ToolError):

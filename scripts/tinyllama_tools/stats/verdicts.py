@@ -67,6 +67,10 @@ class Outcome(str, Enum):
         return "green" if green else "yellow" if self is Outcome.UNCLEAR else "grey"
 
 
+# a case with one of these needs no more data
+DECIDED = frozenset({Outcome.SLOWER, Outcome.FASTER, Outcome.SAME})
+
+
 NO_REGRESSION, REGRESSION, BAD_INPUT, STILL_UNCLEAR = 0, 1, 2, 3
 ALPHA = 1e-3
 MARGIN = 0.03
