@@ -10,14 +10,12 @@ from built_programs import PROJECT_ROOT
 from tinyllama_tools.core.app import Json
 
 PROGRAM = "build/benchmarks/tiny_llama_train"
-OPTION_TABLE = ("where", "options of `tiny_llama_train`", "to know")
-COMMAND_TABLE = ("where", "in the text", "here", "to know")
+COMMAND_TABLE = ("in the text", "here")
 FILE_TABLE = ("file in the text", "here", "written with", "keys")
 FOLDER_TABLE = ("folder in the text", "here", "written with")
 FIGURE_TABLE = ("what", "in the text", "exact", "where")
 SIZE_TABLE = ("size", "in the text", "parameters")
-# commands of the documents that the page has nothing to say of
-AS_THEY_ARE = PROJECT_ROOT / "tests/workshop_typed.txt"
+TYPED = PROJECT_ROOT / "tests/workshop_typed.txt"
 # lines of the output, and the options that they take
 LINES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (
@@ -80,9 +78,6 @@ LINES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
         ("--enable-deepspeed-flops",),
     ),
 )
-# What a cell under `here` may say instead of a command.
-AS_IT_IS = ("as it is", "as they are")
-WITHOUT_COMMAND = ("none", "as on any machine")
 
 
 @dataclass(frozen=True)
@@ -133,18 +128,9 @@ def rows(header: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [row for table in tables() if table.header == header for row in table.rows]
 
 
-def _of_row(row: tuple[str, ...]) -> list[str]:
-    _, text, here, _ = row
-    return code(text) if here == AS_IT_IS[0] else code(here)
-
-
 def commands() -> list[str]:
-    """Everything that a reader of the workshop types: what the page leaves as it is, and what is
-    on the page, once each."""
-    typed = AS_THEY_ARE.read_text(encoding="utf-8").splitlines()
-    typed += [f"{PROGRAM} {' '.join(code(row[1]))}" for row in rows(OPTION_TABLE)]
-    typed += [command for row in rows(COMMAND_TABLE) for command in _of_row(row)]
-    return list(dict.fromkeys(command.removesuffix(" &") for command in typed))
+    """Everything that a reader of the workshop types, as it is typed here, once each."""
+    return TYPED.read_text(encoding="utf-8").splitlines()
 
 
 def snippets() -> list[str]:
