@@ -47,8 +47,7 @@ from tinyllama_tools.compare.output import (
     write_comparison,
 )
 from tinyllama_tools.core.app import PROJECT
-from tinyllama_tools.data.names import OWN_KEYS, parse_case_name
-from tinyllama_tools.data.parts import parts_of
+from tinyllama_tools.data.names import OWN_KEYS, parse_case_name, parts_of
 from tinyllama_tools.stats.looks import BlockSummary
 from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import Outcome, fewest_blocks

@@ -12,7 +12,7 @@ import pytest
 from page_browser import DESK, PHONE, PageOpener
 
 from reference_study import MACHINES, MOST_BYTES, MOST_PICTURE_BYTES, Published, data_files
-from tinyllama_tools.data.json_files import read_json
+from tinyllama_tools.core.app import read_json
 from tinyllama_tools.report.build import BUILDERS
 
 # of a person's or a machine's own; a study writes none of them, so nothing else looks like one

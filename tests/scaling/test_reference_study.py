@@ -14,9 +14,8 @@ from functools import cache
 import pytest
 
 from reference_study import MACHINES, Published, data_files
-from tinyllama_tools.core.app import Json
+from tinyllama_tools.core.app import Json, read_json
 from tinyllama_tools.core.text import markdown_table
-from tinyllama_tools.data.json_files import read_json
 from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.studies import AXES, Axis, Line, apart_percent
 from tinyllama_tools.report.analysis import CHECKED, HeldOutCell, SeriesFit

@@ -38,12 +38,12 @@ from tinyllama_tools.core.app import (
     Json,
     ToolError,
     problem_sizes,
+    read_json,
     run_folder,
     write_whole,
 )
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.text import LAST_WORDS, duration
-from tinyllama_tools.data.json_files import read_json
 from tinyllama_tools.data.nameless import make_nameless, names_alone
 from tinyllama_tools.data.names import STEP, UNITS, parse_case_name
 from tinyllama_tools.data.programs import (

@@ -12,14 +12,15 @@ from pathlib import Path
 from tinyllama_tools.core.app import (
     BadInputError,
     Json,
+    bad_file,
     problem_sizes,
+    read_json,
+    schema_problem,
     write_whole,
 )
 from tinyllama_tools.core.options import list_of, minutes, positive, variants
 from tinyllama_tools.core.text import compact_json
-from tinyllama_tools.data.json_files import bad_file, read_json, schema_problem
-from tinyllama_tools.data.names import STEP
-from tinyllama_tools.data.parts import OPTIMIZED
+from tinyllama_tools.data.names import OPTIMIZED, STEP
 from tinyllama_tools.data.programs import CaseCost
 from tinyllama_tools.data.studies import (
     KIND,

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyllama_tools.compare.stored import read_stored
-from tinyllama_tools.core.app import PROJECT, RESULTS, BadInputError
-from tinyllama_tools.core.text import MEASURE_AGAIN
-from tinyllama_tools.data.json_files import bad_file
+from tinyllama_tools.core.app import MEASURE_AGAIN, PROJECT, RESULTS, BadInputError, bad_file
 from tinyllama_tools.data.names import StoredCase
 
 # "tlhi": tells the file from other programs' databases.

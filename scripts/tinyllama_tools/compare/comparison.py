@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyllama_tools.core.app import PROBLEM_SIZES
-from tinyllama_tools.data.parts import wholes_among
+from tinyllama_tools.data.names import wholes_among
 from tinyllama_tools.stats.looks import Attribution, BlockSummary, attribute
 from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import (

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinyllama_tools.core.app import RESULTS, Json
-from tinyllama_tools.data.json_files import bad_file, read_json, schema_problem
+from tinyllama_tools.core.app import RESULTS, Json, bad_file, read_json, schema_problem
 from tinyllama_tools.data.nameless import nameless_context
 from tinyllama_tools.stats.looks import BlockSummary
 

@@ -41,8 +41,7 @@ from tinyllama_tools.compare.context_differences import (
 from tinyllama_tools.compare.noise import DEFAULT_PATH, NoiseProfile, read_noise_profile
 from tinyllama_tools.compare.options import add_common_options, regular_expression
 from tinyllama_tools.compare.output import print_comparison, write_comparison
-from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.data.json_files import bad_file, read_json
+from tinyllama_tools.core.app import BadInputError, bad_file, read_json
 from tinyllama_tools.data.names import TIMED_BY, StoredCase, StoredRun, parse_case_name
 from tinyllama_tools.data.profiles import is_training_summary, read_training
 from tinyllama_tools.data.results import is_result, read_result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -147,30 +146,3 @@ LAST_WORDS = 5
 def last_words(text: str) -> str:
     """The end of what a program said, on one line where it is one."""
     return "\n".join(line for line in text.splitlines()[-LAST_WORDS:] if line.strip())
-
-
-# of a number in a message
-MOST_DIGITS = 40
-
-
-def is_finite(value: float) -> bool:
-    """Of a number; whole ones of JSON have no largest, those beyond a float's count as infinite."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
-def is_number(value: object) -> bool:
-    """Whether it is a finite number, which true and false are not."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and is_finite(value)
-
-
-def shown_value(value: object) -> str:
-    """In a message, which a number of hundreds of digits does not fill."""
-    text = repr(value)
-    is_long = isinstance(value, int) and len(text) > MOST_DIGITS
-    return f"of {len(text)} digits" if is_long else text
-
-
-MEASURE_AGAIN = "measure again, or name another file"

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.core.text import MEASURE_AGAIN, is_number, shown_value
+from tinyllama_tools.core.app import MEASURE_AGAIN, BadInputError, is_number, shown_value
 from tinyllama_tools.data.names import CaseName, StoredCase
 
 Context = Mapping[str, Any]

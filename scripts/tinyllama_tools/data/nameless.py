@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tinyllama_tools.core.app import PROJECT, BadInputError, write_whole
+from tinyllama_tools.core.app import PROJECT, BadInputError, read_json, write_whole
 from tinyllama_tools.core.text import compact_json
-from tinyllama_tools.data.json_files import read_json
 
 # of anybody: settings and reasons may name folders of whoever measured
 START, END = r"(?<![\w.~-])", r"(?=[/\s:;,'\"]|$)"

@@ -12,11 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tinyllama_tools.core.app import PROJECT, BadInputError, Json, ToolError
-from tinyllama_tools.core.text import MEASURE_AGAIN, is_finite, shown_value
-from tinyllama_tools.data.json_files import bad_file, schema_problem
-from tinyllama_tools.data.names import StoredCase, StoredRun
-from tinyllama_tools.data.parts import TRAINING_PHASES, TRAINING_STEP, training_case
+from tinyllama_tools.core.app import (
+    MEASURE_AGAIN,
+    PROJECT,
+    BadInputError,
+    Json,
+    ToolError,
+    bad_file,
+    is_finite,
+    schema_problem,
+    shown_value,
+)
+from tinyllama_tools.data.names import (
+    TRAINING_PHASES,
+    TRAINING_STEP,
+    StoredCase,
+    StoredRun,
+    training_case,
+)
 
 SUMMARY = "performance_summary.json"
 SCHEMA = PROJECT / "results/training_schema.json"

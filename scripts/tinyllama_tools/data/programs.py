@@ -21,8 +21,10 @@ from tinyllama_tools.core.app import (
     BadInputError,
     Json,
     ToolError,
+    is_number,
+    shown_value,
 )
-from tinyllama_tools.core.text import is_number, last_words, shown_value
+from tinyllama_tools.core.text import last_words
 from tinyllama_tools.data.nameless import nameless_context
 from tinyllama_tools.data.names import OWN_KEYS, UNITS, CaseName, parse_case_name
 from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile

@@ -8,10 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.core.app import BadInputError, Json
-from tinyllama_tools.core.text import MEASURE_AGAIN, is_number
-from tinyllama_tools.core.text import shown_value as shown
-from tinyllama_tools.data.json_files import bad_file, read_json, schema_problem
+from tinyllama_tools.core.app import (
+    MEASURE_AGAIN,
+    BadInputError,
+    Json,
+    bad_file,
+    is_number,
+    read_json,
+    schema_problem,
+)
+from tinyllama_tools.core.app import shown_value as shown
 from tinyllama_tools.data.names import (
     OWN_KEYS,
     TIMED_BY,

@@ -15,9 +15,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.core.app import BadInputError, Json
-from tinyllama_tools.core.text import MEASURE_AGAIN, is_finite, shown_value
-from tinyllama_tools.data.json_files import bad_file, read_json
+from tinyllama_tools.core.app import (
+    MEASURE_AGAIN,
+    BadInputError,
+    Json,
+    bad_file,
+    is_finite,
+    read_json,
+    shown_value,
+)
 from tinyllama_tools.data.machine import (
     ITERATIONS,
     SAME_RUN,

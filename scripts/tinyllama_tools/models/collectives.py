@@ -56,8 +56,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from tinyllama_tools.core.app import PROJECT, BadInputError, Json
-from tinyllama_tools.data.json_files import bad_file, read_json, schema_problem
+from tinyllama_tools.core.app import (
+    PROJECT,
+    BadInputError,
+    Json,
+    bad_file,
+    read_json,
+    schema_problem,
+)
 from tinyllama_tools.data.names import OPERATIONS
 from tinyllama_tools.data.ranks import (
     ALONE,

@@ -57,8 +57,7 @@ from scipy.stats import t as student
 
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.machine import Machine, product_type
-from tinyllama_tools.data.names import STEP, TRAIN, CaseName, parse_case_name
-from tinyllama_tools.data.parts import parts_of
+from tinyllama_tools.data.names import STEP, TRAIN, CaseName, parse_case_name, parts_of
 from tinyllama_tools.data.programs import CaseCost
 from tinyllama_tools.data.results import LeftOut, MeasuredCase, ResultSet
 

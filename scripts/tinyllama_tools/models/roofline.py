@@ -15,8 +15,7 @@ from typing import Literal, NamedTuple
 
 from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.data.machine import Machine, ProductRate, product_type
-from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.data.parts import OPTIMIZED, switches_named
+from tinyllama_tools.data.names import OPTIMIZED, CaseName, switches_named
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
 from tinyllama_tools.models.ablations import resolved_switches
 

@@ -24,8 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from tinyllama_tools.core.app import SUITE_FILE, BadInputError, problem_sizes
-from tinyllama_tools.data.json_files import read_json
+from tinyllama_tools.core.app import SUITE_FILE, BadInputError, problem_sizes, read_json
 from tinyllama_tools.data.names import ALL_REDUCE, REDUCE_SCATTER, CaseName
 from tinyllama_tools.data.programs import CaseCost, SuiteError, ask_costs, read_case_costs
 from tinyllama_tools.data.ranks import (

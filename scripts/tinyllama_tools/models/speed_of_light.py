@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 
 from tinyllama_tools.core.app import BadInputError, problem_sizes
 from tinyllama_tools.data.machine import Machine, product_type
-from tinyllama_tools.data.names import STEP, CaseName, parse_case_name
-from tinyllama_tools.data.parts import BASELINE, parts_of
+from tinyllama_tools.data.names import BASELINE, STEP, CaseName, parse_case_name, parts_of
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
 from tinyllama_tools.models.roofline import (
     LeastTime,

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 from tinyllama_tools.core.app import BadInputError, problem_sizes
 from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
-from tinyllama_tools.data.names import STEP, CaseName
-from tinyllama_tools.data.parts import BASELINE, OPTIMIZED, parts_of
+from tinyllama_tools.data.names import BASELINE, OPTIMIZED, STEP, CaseName, parts_of
 from tinyllama_tools.data.programs import CaseCost
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
 from tinyllama_tools.models.prediction import (

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinyllama_tools.core.app import Json
-from tinyllama_tools.core.text import is_number
+from tinyllama_tools.core.app import Json, is_number
 from tinyllama_tools.data.names import CaseName
 
 # a measurement has no more of them, and the page stays small

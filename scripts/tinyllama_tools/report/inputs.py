@@ -10,9 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json
-from tinyllama_tools.core.text import MEASURE_AGAIN
-from tinyllama_tools.data.json_files import bad_file, read_json
+from tinyllama_tools.core.app import (
+    MEASURE_AGAIN,
+    SUITE_FILE,
+    BadInputError,
+    Json,
+    bad_file,
+    read_json,
+)
 from tinyllama_tools.data.names import STEP, TRAIN, CaseName
 from tinyllama_tools.data.profiles import BadProfileError, check_summary
 from tinyllama_tools.data.programs import CaseCost, read_case_costs

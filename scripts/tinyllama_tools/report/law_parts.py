@@ -17,8 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tinyllama_tools.data.names import STEP
-from tinyllama_tools.data.parts import BASELINE, OPTIMIZED
+from tinyllama_tools.data.names import BASELINE, OPTIMIZED, STEP
 from tinyllama_tools.report.analysis import (
     F32,
     MIB,

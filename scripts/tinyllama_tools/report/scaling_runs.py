@@ -7,10 +7,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.core.app import BadInputError, Json
-from tinyllama_tools.core.text import is_number
-from tinyllama_tools.core.text import shown_value as shown
-from tinyllama_tools.data.json_files import bad_file, read_json
+from tinyllama_tools.core.app import BadInputError, Json, bad_file, is_number, read_json
+from tinyllama_tools.core.app import shown_value as shown
 from tinyllama_tools.data.ranks import DOCUMENT, Failure, read_again
 from tinyllama_tools.data.ranks import SCHEMA_VERSION as SCALING_SCHEMA_VERSION
 from tinyllama_tools.models.scaling_projection import Analysis, ProjectedStep, analyse

@@ -10,9 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json
-from tinyllama_tools.core.text import is_number
-from tinyllama_tools.data.json_files import bad_file, read_json
+from tinyllama_tools.core.app import SUITE_FILE, BadInputError, Json, bad_file, is_number, read_json
 from tinyllama_tools.data.profiles import SUMMARY as TRAINING_FILE
 from tinyllama_tools.data.profiles import is_training_summary
 from tinyllama_tools.data.ranks import DOCUMENT as SCALING_FILE
