@@ -32,20 +32,14 @@ endif()
 if(NOT TINY_LLAMA_WITH_CUDA MATCHES "^(AUTO|OFF)$")
   message(FATAL_ERROR "TINY_LLAMA_WITH_CUDA=${TINY_LLAMA_WITH_CUDA}: allowed are AUTO and OFF.")
 endif()
-if(TINY_LLAMA_WITH_CUDA STREQUAL "OFF")
-  # Where this target exists, libtorch's own package does not insist on a CUDA toolkit.
-  add_library(torch::cudart INTERFACE IMPORTED)
+if(NOT EXISTS "${Torch_DIR}/TorchConfigVersion.cmake")
+  message(FATAL_ERROR "libtorch ${TINY_LLAMA_TORCH_MINIMUM} or newer was not found (Torch_DIR: ${Torch_DIR}). Run scripts/bench --setup-only, "
+    "activate a Python environment that has torch, or pass -DTorch_DIR=<libtorch>/share/cmake/Torch.")
 endif()
-
-# libtorch's own package announces itself loudly and asks for a static kineto that wheels do not carry; both are noise here.
-set(CMAKE_MESSAGE_LOG_LEVEL_SAVED "${CMAKE_MESSAGE_LOG_LEVEL}")
-set(CMAKE_MESSAGE_LOG_LEVEL ERROR)
-find_package(Torch QUIET)
-set(CMAKE_MESSAGE_LOG_LEVEL "${CMAKE_MESSAGE_LOG_LEVEL_SAVED}")
-if(NOT Torch_FOUND)
-  message(FATAL_ERROR "libtorch ${TINY_LLAMA_TORCH_MINIMUM} or newer was not found. Run scripts/bench --setup-only, activate a Python "
-    "environment that has torch, or pass -DTorch_DIR=<libtorch>/share/cmake/Torch.")
-endif()
+# Its version only: libtorch's own targets want the complete CUDA or ROCm toolkit that it was built with, and link libraries of that
+# toolkit, not those that libtorch loads. Headers and libraries by path need neither.
+include("${Torch_DIR}/TorchConfigVersion.cmake")
+set(Torch_VERSION "${PACKAGE_VERSION}")
 if(Torch_VERSION VERSION_LESS TINY_LLAMA_TORCH_MINIMUM)
   message(FATAL_ERROR "libtorch ${Torch_VERSION} at ${Torch_DIR} is too old: ${TINY_LLAMA_TORCH_MINIMUM} or newer is needed.")
 endif()
@@ -54,23 +48,47 @@ if(torch_release VERSION_GREATER TINY_LLAMA_TORCH_NEWEST_TRIED)
   message(WARNING "libtorch ${Torch_VERSION} is newer than those tried, ${TINY_LLAMA_TORCH_MINIMUM} to "
     "${TINY_LLAMA_TORCH_NEWEST_TRIED}. This tries it: scripts/test --torch-dir ${Torch_DIR}")
 endif()
-get_filename_component(TINY_LLAMA_TORCH_LIBRARY_DIR "${Torch_DIR}/../../../lib" ABSOLUTE)
+get_filename_component(TINY_LLAMA_TORCH_ROOT "${Torch_DIR}/../../.." ABSOLUTE)
+set(TINY_LLAMA_TORCH_LIBRARY_DIR "${TINY_LLAMA_TORCH_ROOT}/lib")
 set(TINY_LLAMA_TORCH_IS_ROCM OFF)
 set(TINY_LLAMA_TORCH_IS_CUDA OFF)
+set(torch_libraries c10 torch torch_cpu)
 if(EXISTS "${TINY_LLAMA_TORCH_LIBRARY_DIR}/libtorch_hip.so")
   set(TINY_LLAMA_TORCH_IS_ROCM ON)
-elseif(EXISTS "${TINY_LLAMA_TORCH_LIBRARY_DIR}/libtorch_cuda.so")
-  if(TINY_LLAMA_WITH_CUDA STREQUAL "OFF")
-    set(TORCH_LIBRARIES torch_cpu_library c10)
-  else()
-    set(TINY_LLAMA_TORCH_IS_CUDA ON)
-  endif()
+  list(APPEND torch_libraries c10_hip torch_hip)
+elseif(EXISTS "${TINY_LLAMA_TORCH_LIBRARY_DIR}/libtorch_cuda.so" AND NOT TINY_LLAMA_WITH_CUDA STREQUAL "OFF")
+  set(TINY_LLAMA_TORCH_IS_CUDA ON)
+  list(APPEND torch_libraries c10_cuda torch_cuda)
 endif()
 message(STATUS "libtorch ${Torch_VERSION} at ${Torch_DIR}")
 
-# torch's headers are not ours to warn about, and its flags (ABI, C++ library) must reach every target.
 add_library(tiny_llama_torch INTERFACE)
-target_include_directories(tiny_llama_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
-separate_arguments(torch_flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
-target_compile_options(tiny_llama_torch INTERFACE ${torch_flags})
-target_link_libraries(tiny_llama_torch INTERFACE ${TORCH_LIBRARIES})
+# torch's headers are not ours to warn about.
+target_include_directories(tiny_llama_torch SYSTEM INTERFACE
+  "${TINY_LLAMA_TORCH_ROOT}/include" "${TINY_LLAMA_TORCH_ROOT}/include/torch/csrc/api/include")
+foreach(name ${torch_libraries})
+  set(torch_library "${TINY_LLAMA_TORCH_LIBRARY_DIR}/lib${name}.so")
+  if(NOT EXISTS "${torch_library}")
+    message(FATAL_ERROR "libtorch ${Torch_VERSION} is incomplete: ${torch_library} is missing. Install it again, or set Torch_DIR to another.")
+  endif()
+  target_link_libraries(tiny_llama_torch INTERFACE "${torch_library}")
+endforeach()
+# Back-ends register themselves when they are loaded, and some linkers leave out a library of which nothing is called. What libtorch's
+# libraries need in their turn they find by their own run paths.
+target_link_options(tiny_llama_torch INTERFACE LINKER:--no-as-needed LINKER:--allow-shlib-undefined)
+# Of the C++ library's two string types, the one that it was built with.
+file(STRINGS "${Torch_DIR}/TorchConfig.cmake" torch_abi REGEX "_GLIBCXX_USE_CXX11_ABI=[01]")
+if(torch_abi MATCHES "_GLIBCXX_USE_CXX11_ABI=([01])")
+  target_compile_definitions(tiny_llama_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=${CMAKE_MATCH_1})
+endif()
+
+# tiny_llama_torch_needs(<library of libtorch> <name> <result>): the major version of what it was built with, from the name that the
+# loader looks for (libcudart.so.13) or, where that has none, from torch/version.py; empty where neither tells.
+function(tiny_llama_torch_needs library name version_key result)
+  execute_process(COMMAND "${CMAKE_READELF}" -d "${TINY_LLAMA_TORCH_LIBRARY_DIR}/lib${library}.so" OUTPUT_VARIABLE found ERROR_QUIET)
+  if(NOT found MATCHES "${name}[-0-9a-f]*\\.so\\.([0-9]+)" AND EXISTS "${TINY_LLAMA_TORCH_ROOT}/version.py")
+    file(STRINGS "${TINY_LLAMA_TORCH_ROOT}/version.py" found REGEX "^${version_key}[:= ]")
+    string(REGEX MATCH "'([0-9]+)\\." found "${found}")
+  endif()
+  set(${result} "${CMAKE_MATCH_1}" PARENT_SCOPE)
+endfunction()

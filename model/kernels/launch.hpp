@@ -12,6 +12,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "model/kernels/cpu/range_kernels.hpp"
@@ -32,9 +33,10 @@ namespace tinyllama::kernels {
 // Of GPUs there is everything in every build; one for CPUs has no kernels to launch, and its
 // tensors are never on a GPU.
 
-/// Fused kernels of our own were built for GPUs, and for an architecture like that of the current
-/// device. Asks the GPU's runtime, which starts it: not for a process that computes on the CPU.
-bool has_gpu_kernels();
+/// Why no fused kernels of our own run on this GPU: none were built, or for other architectures;
+/// empty where they run. Asks the GPU's runtime, which starts it: not for a process that computes
+/// on the CPU.
+std::string why_no_gpu_kernels(c10::Device device);
 
 /// Null in a build without them.
 const GpuKernels* gpu_kernels();

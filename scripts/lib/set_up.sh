@@ -49,6 +49,27 @@ set_up_torch_trial() { # <folder>; sets trial_folder
   unlock_set_up
 }
 
+# The whole project for CUDA, on any machine: a GPU is not needed, and compiler and libtorch come as packages of a Python environment.
+set_up_cuda_build() { # sets cuda_folder
+  cuda_folder="$project_root/build-cuda"
+  lock_set_up
+  set_up_packages libamdhip64-dev libtcmalloc-minimal4 python3-dev chromium openmpi-bin
+  set_up_library_sources "${libraries_not_installed[@]}"
+  virtual_environment="$cuda_folder/environment" virtual_python="$cuda_folder/environment/bin/python"
+  if ! environment_has "$project_root/requirements-cuda.txt"; then
+    mkdir -p "$cuda_folder"
+    require_step "libtorch for CUDA and nvcc, 5 GB" cuda_torch install_requirements "$project_root/requirements-cuda.txt"
+  fi
+  find_given_torch "$virtual_environment"
+  [[ "$torch_kind" == cuda ]] || {
+    say "error: the package index gave a torch for $torch_kind instead of CUDA; see requirements-cuda.txt."
+    exit 2
+  }
+  set_up_configured release "$cuda_folder" TINY_LLAMA_WARNINGS_AS_ERRORS=ON TINY_LLAMA_CUDA_ARCHITECTURES=9.0
+  require_step "build $(basename "$cuda_folder")" build_cuda build "$cuda_folder"
+  unlock_set_up
+}
+
 # set_up <tools|bench|test|peers|golden|prove>: what that command needs. The oracle's packages go beside torch: where the user's own
 # Python has that, they are the user's to install. The tools need no torch, and so go into .venv in any case.
 set_up() {

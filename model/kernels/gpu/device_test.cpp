@@ -1,5 +1,6 @@
 // The kernels on a GPU against those on the CPU, through the functions on tensors that both are
 // behind: forward, backward and update. Skipped where there is no GPU, or none for this build.
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "model/kernels/kernel_testing.hpp"
@@ -14,8 +15,12 @@ using namespace testing;
 class GpuDevice : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!gpu_kernels()) GTEST_SKIP() << "this build has no kernels of ours for GPUs";
-    if (!has_gpu_kernels()) GTEST_SKIP() << "no GPU here runs the kernels of this build";
+    if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA) ||
+        c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount() == 0) {
+      GTEST_SKIP() << "no GPU is here";
+    }
+    const std::string reason = why_no_gpu_kernels(c10::Device(c10::DeviceType::CUDA, 0));
+    if (!reason.empty()) GTEST_SKIP() << reason;
   }
 };
 

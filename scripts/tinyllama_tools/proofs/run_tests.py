@@ -150,6 +150,37 @@ def suite_program(program: Path) -> TestProgram:
     return TestProgram(program.name, command, "", program.parent)
 
 
+# One CUDA runtime, libtorch's, and nothing that is missing.
+LINKED = """libraries=$(ldd "$0") && echo "$libraries" && ! grep "not found" <<<"$libraries" &&
+grep -q libtorch_cuda <<<"$libraries" && [[ $(grep -c libcudart <<<"$libraries") == 1 ]]"""
+HAS_KERNELS = """"$1" --list-elf "$0" | tee /dev/stderr | grep -q sm_90"""
+
+
+def cuda_programs(build_folder: Path) -> list[TestProgram]:
+    """What a build for CUDA is looked at with where there may be no GPU: that programs find their
+    libraries, start, and hold the kernels."""
+    (cuobjdump,) = build_folder.glob(
+        "environment/lib/python3*/site-packages/nvidia/*/bin/cuobjdump"
+    )
+    programs = []
+    for name in ("tiny_llama_bench", "tiny_llama_train", "tiny_llama_scaling"):
+        program = str(build_folder / "benchmarks" / name)
+        commands = {
+            "finds its libraries": ("bash", "-c", LINKED, program),
+            "holds the kernels": ("bash", "-c", HAS_KERNELS, program, str(cuobjdump)),
+            "tells its options": (program, "--help"),
+        }
+        programs += [
+            TestProgram(f"{name} {what}", command, "", build_folder)
+            for what, command in commands.items()
+        ]
+    kernels = build_folder / "model/kernels/gpu/kernels_gpu_device_test"
+    return [
+        *programs,
+        TestProgram(kernels.name, (str(kernels),), "--gtest_output=xml:", build_folder),
+    ]
+
+
 def gtest_environment(build_folder: Path) -> dict[str, str]:
     """One thread a program, since two run at once; libtorch's memory at exit is no leak of ours."""
     environment = {"OMP_NUM_THREADS": "1"}
@@ -304,6 +335,8 @@ def find_programs(options: argparse.Namespace) -> list[TestProgram]:
         if not found:
             raise RuntimeError(f"{build_folder} has no test program")
         programs += found
+    if options.cuda_build:
+        programs += cuda_programs(options.cuda_build)
     if options.suite:
         programs.append(suite_program(options.suite))
     return programs
@@ -314,6 +347,9 @@ def parse_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--build-folder", type=Path, action="append", default=[], metavar="FOLDER")
     parser.add_argument(
         "--suite", type=Path, metavar="PROGRAM", help="a tiny_llama_bench to run shortly"
+    )
+    parser.add_argument(
+        "--cuda-build", type=Path, metavar="FOLDER", help="a build for CUDA to look at"
     )
     parser.add_argument("--no-pytest", action="store_true", help="only the GoogleTest programs")
     parser.add_argument("--long", action="store_true", help="also the tests that take minutes")
