@@ -1,5 +1,7 @@
 // tiny_llama_bench: options -> plan -> run.
 #include <ATen/Parallel.h>
+#include <c10/core/DeviceGuard.h>
+#include <fmt/format.h>
 
 #include <iostream>
 #include <optional>
@@ -14,6 +16,7 @@
 #include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
+#include "benchmarks/instruments/library_choices.hpp"
 #include "model/config.hpp"
 
 namespace tinyllama {
@@ -35,8 +38,13 @@ ExitCode run(int argc, const char* const* argv) {
                                      "/fixtures/problem_sizes.json"
                                                                      : options->problem_sizes_file;
   const auto device = instruments::Device::select(options->device);
-  const harness::Plan plan = harness::make_plan(
-      *options, components, load_problem_sizes(sizes_file), device_traits(device.torch().type()));
+  const c10::DeviceGuard current(device.torch());
+  instruments::choose_libraries(device, options->libraries);
+  const DeviceTraits traits = device_traits(device.torch());
+  if (!traits.no_own_kernels.empty())
+    fmt::print(stderr, "tiny_llama_bench: note: {}\n", traits.no_own_kernels);
+  const harness::Plan plan =
+      harness::make_plan(*options, components, load_problem_sizes(sizes_file), traits);
   if (options->list) {
     for (const auto& peak : plan.peak_cases) std::cout << peak.name << "\n";
     for (const auto& test_case : plan.cases) std::cout << test_case.name() << "\n";

@@ -10,6 +10,7 @@
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_sqrt.h>
 #include <ATen/ops/_foreach_sub.h>
+#include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
@@ -39,10 +40,13 @@ AdamW::AdamW(NamedTensors parameters, const Variant& variant, const AdamWOptions
       second_moments_(zeros_like_each(parameters_)),
       options_(options),
       foreach_(variant.has(Switch::foreach_adamw)),
-      fused_(variant.has(Switch::fused_adamw)) {
-  if (!variant.has(Switch::graph)) return;
-  device_steps_ = at::zeros(
-      {}, parameters_.front().second.options().dtype(c10::ScalarType::Double).requires_grad(false));
+      fused_(variant.has(Switch::fused_adamw)),
+      library_(variant.has(Switch::library_adamw)) {
+  if (!variant.has(Switch::graph) && !library_) return;
+  // libtorch's own update reads a float32.
+  const auto type = library_ ? c10::ScalarType::Float : c10::ScalarType::Double;
+  device_steps_ =
+      at::zeros({}, parameters_.front().second.options().dtype(type).requires_grad(false));
 }
 
 void AdamW::set_steps_done(int64_t steps) {
@@ -62,7 +66,9 @@ void AdamW::step() {
   ++steps_done_;
   const Lists lists = with_gradients();
   if (lists.parameters.empty()) return set_steps_done(steps_done_);
-  if (fused_) {
+  if (library_) {
+    step_by_library(lists);
+  } else if (fused_) {
     step_fused(lists);
   } else if (foreach_) {
     step_by_lists(lists);
@@ -145,6 +151,15 @@ void AdamW::step_fused(const Lists& lists) {
                    .weight_decay = options_.weight_decay,
                    .step = steps_done_},
                   device_steps_.defined() ? count_on_device() : at::Tensor());
+}
+
+void AdamW::step_by_library(const Lists& lists) {
+  device_steps_.add_(1);
+  const std::vector<at::Tensor> steps(lists.parameters.size(), device_steps_);
+  at::_fused_adamw_(lists.parameters, lists.gradients, lists.first_moments, lists.second_moments,
+                    /*max_exp_avg_sqs=*/{}, steps, options_.learning_rate, options_.beta1,
+                    options_.beta2, options_.weight_decay, options_.eps, /*amsgrad=*/false,
+                    /*maximize=*/false);
 }
 
 void AdamW::clear_gradients() {

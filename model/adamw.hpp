@@ -35,7 +35,7 @@ class AdamW {
   int64_t steps_done() const { return steps_done_; }
   /// As if so many steps had been done, for whoever puts an earlier state back.
   void set_steps_done(int64_t steps);
-  /// Whether a captured step() counts on when it is replayed: of variants with Switch::graph.
+  /// Whether a captured step() counts on when it is replayed.
   bool counts_on_device() const { return device_steps_.defined(); }
   /// A captured step() was replayed: what it changes on the device has changed.
   void note_replayed_step() { ++steps_done_; }
@@ -52,6 +52,7 @@ class AdamW {
   void step_one_by_one(const Lists& lists);
   void step_by_lists(const Lists& lists);
   void step_fused(const Lists& lists);
+  void step_by_library(const Lists& lists);
   /// 1 - beta^t.
   double bias_correction(double beta) const;
   /// Counts the step on the device. Returns 1 / sqrt(1 - beta2^t) and learning_rate / (1 -
@@ -64,9 +65,11 @@ class AdamW {
   AdamWOptions options_;
   bool foreach_;
   bool fused_;
+  bool library_;
   int64_t steps_done_ = 0;
-  // With Switch::graph: a number of the host would be the same in every replay.
-  at::Tensor device_steps_;  // float64 []
+  // With Switch::graph, since a number of the host would be the same in every replay, and of
+  // libtorch's own update.
+  at::Tensor device_steps_;  // float64 [], of libtorch's update float32
 };
 
 /// AdamW over every parameter.

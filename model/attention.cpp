@@ -105,14 +105,32 @@ at::Tensor materialized_attention(at::Tensor q, at::Tensor k, at::Tensor v,
       .reshape({batch, seq, heads * head_dim});
 }
 
+namespace {
+
+// x [B, KV heads, S, hd] once for each query head: [B, heads, S, hd].
+at::Tensor for_each_query_head(const at::Tensor& x, int64_t heads) {
+  const int64_t groups = heads / x.size(1);
+  return x.unsqueeze(2)
+      .expand({x.size(0), x.size(1), groups, x.size(2), x.size(3)})
+      .reshape({x.size(0), heads, x.size(2), x.size(3)});
+}
+
+}  // namespace
+
 at::Tensor library_attention(at::Tensor q, at::Tensor k, at::Tensor v, const at::Tensor& /*mask*/) {
   const int64_t batch = q.size(0);
   const int64_t seq = q.size(1);
   const double scale = score_scale(q);
-  const bool grouped = q.size(2) != k.size(2);
   q = q.transpose(1, 2);
   k = k.transpose(1, 2);
   v = v.transpose(1, 2);
+  // The one kernel without a score matrix that libtorch has for float32 on a GPU takes no grouped
+  // heads: left to itself, libtorch multiplies out all scores there.
+  if (is_on_gpu(q) && q.scalar_type() == c10::ScalarType::Float && q.size(1) != k.size(1)) {
+    k = for_each_query_head(k, q.size(1));
+    v = for_each_query_head(v, q.size(1));
+  }
+  const bool grouped = q.size(1) != k.size(1);
   const at::Tensor context =
       q.is_meta() ? meta_causal_attention(q, k, v, scale)
                   : at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0,

@@ -206,6 +206,11 @@ std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(
   return gradients;
 }
 
+// Of an operator that works in place, allocates nothing and returns nothing.
+void update_nothing(const c10::OperatorHandle& update, c10::Stack* stack) {
+  torch::jit::drop(stack, update.schema().arguments().size());
+}
+
 void register_missing() {
   static torch::Library m(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
   m.impl("index_select", index_select);
@@ -213,6 +218,8 @@ void register_missing() {
   m.impl("_scaled_dot_product_flash_attention_for_cpu", flash_attention);
   m.impl("_scaled_dot_product_flash_attention_for_cpu_backward", flash_attention_backward);
   m.impl("_amp_foreach_non_finite_check_and_unscale_", unscale);
+  // Updates in place and allocates nothing.
+  m.impl("_fused_adamw_", torch::CppFunction::makeFromBoxedFunction<&update_nothing>());
 }
 
 // --- what kernels for CPUs allocate beside their results, and those for meta do not ---

@@ -189,7 +189,8 @@ TEST(LossScaler, GivesTheOptimizerUnscaledGradients) {
 using testing::script;
 
 const std::vector<Variant> kUpdates = {Variant(), Variant({Switch::foreach_adamw}),
-                                       Variant({Switch::fused_adamw})};
+                                       Variant({Switch::fused_adamw}),
+                                       Variant({Switch::library_adamw})};
 
 // Begins a script anew.
 struct CapturedTraining : Training {

@@ -57,11 +57,14 @@ std::string refuse_graph(const Variant& variant, Dtype dtype, const DeviceTraits
   if (!traits.has_graphs) return "this libtorch cannot capture work of this device";
   if (dtype == Dtype::amp_f16)
     return "the loss scaling of amp_f16 looks at the gradients from the host in every step";
-  if (storage_bytes(dtype) >= 4 || variant.has(Switch::fused_adamw)) return {};
+  const bool corrects_wide = variant.has(Switch::fused_adamw) || variant.has(Switch::library_adamw);
+  if (storage_bytes(dtype) >= 4 || corrects_wide) return {};
   return fmt::format(
-      "with parameters in {} it needs fused_adamw, whose corrections stay in float64",
+      "with parameters in {} it needs fused_adamw or library_adamw, whose corrections are wider",
       to_string(dtype));
 }
+
+constexpr std::string_view kOneUpdate = "both replace the update";
 
 constexpr std::string_view kNotContiguous =
     "the parts of a merged weight stored [in, out] are not contiguous, so that each gradient would "
@@ -109,16 +112,22 @@ constexpr std::array kSwitches = {
                .description = "LM head and loss by chunks of tokens",
                .changes = Part::loss,
                .needs_own_kernel = true},
-    Descriptor{.option = Switch::foreach_adamw,
-               .name = "foreach_adamw",
-               .description = "AdamW by operators over lists",
-               .changes = Part::update,
-               .excludes = {{{Switch::fused_adamw, "both replace the update"}}}},
+    Descriptor{
+        .option = Switch::foreach_adamw,
+        .name = "foreach_adamw",
+        .description = "AdamW by operators over lists",
+        .changes = Part::update,
+        .excludes = {{{Switch::fused_adamw, kOneUpdate}, {Switch::library_adamw, kOneUpdate}}}},
     Descriptor{.option = Switch::fused_adamw,
                .name = "fused_adamw",
                .description = "AdamW in one pass",
                .changes = Part::update,
-               .needs_own_kernel = true},
+               .needs_own_kernel = true,
+               .excludes = {{{Switch::library_adamw, kOneUpdate}}}},
+    Descriptor{.option = Switch::library_adamw,
+               .name = "library_adamw",
+               .description = "AdamW in one pass of the library's",
+               .changes = Part::update},
     Descriptor{.option = Switch::checkpoint,
                .name = "checkpoint",
                .description = "blocks computed again in the backward",
@@ -293,8 +302,7 @@ std::string refuse_variant(const Variant& variant, Dtype dtype, const DeviceTrai
     const Descriptor& found = descriptor(option);
     std::string reason;
     if (found.refuse) reason = found.refuse(variant, dtype, traits);
-    if (reason.empty() && found.needs_own_kernel && !traits.has_own_kernels)
-      reason = "this build has no kernel of ours for GPUs";
+    if (reason.empty() && found.needs_own_kernel) reason = traits.no_own_kernels;
     if (!reason.empty()) return fmt::format("{}: {}", found.name, reason);
   }
   return {};
@@ -311,13 +319,13 @@ bool DeviceTraits::has_fast_gemm(Dtype dtype) const {
   }
 }
 
-DeviceTraits device_traits(c10::DeviceType device) {
+DeviceTraits device_traits(c10::Device device) {
   DeviceTraits traits;
-  traits.is_gpu = device != c10::DeviceType::CPU;
+  traits.is_gpu = !device.is_cpu();
   if (traits.is_gpu) {
     traits.fast_bf16_gemm = traits.fast_f16_gemm = true;
-    traits.has_own_kernels = kernels::has_gpu_kernels();
-    traits.has_graphs = can_capture(device);
+    traits.no_own_kernels = kernels::why_no_gpu_kernels(device);
+    traits.has_graphs = can_capture(device.type());
     return traits;
   }
   traits.has_onednn = has_onednn_gemm();
@@ -332,7 +340,7 @@ DeviceTraits device_traits(c10::DeviceType device) {
 
 Variant optimized_variant(Dtype dtype, const DeviceTraits& traits) {
   // What a library has. No GPU has measured any rule for GPUs yet.
-  if (!traits.has_own_kernels) {
+  if (!traits.no_own_kernels.empty()) {
     return Variant({Switch::qkv, Switch::gate_up, Switch::sdpa, Switch::foreach_adamw})
         .named_optimized();
   }

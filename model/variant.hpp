@@ -26,6 +26,7 @@ enum class Switch : uint8_t {
   fused_loss,       ///< LM head and cross-entropy by chunks of tokens, no logits kept
   foreach_adamw,    ///< AdamW by operators over lists of tensors
   fused_adamw,      ///< AdamW in one pass over all parameters
+  library_adamw,    ///< the same by libtorch, torch.optim.AdamW(fused=True)
   checkpoint,       ///< a block's activations are computed again in the backward
   onednn,           ///< CPU: float32 GEMMs through oneDNN
   wide_gemm,        ///< CPU: bfloat16 and float16 GEMMs computed in float32, rounded once
@@ -70,8 +71,8 @@ struct DeviceTraits {
   bool has_onednn = false;
   /// libtorch can capture work of this device and replay it.
   bool has_graphs = false;
-  /// Fused kernels of our own were built for this device.
-  bool has_own_kernels = true;
+  /// Why no fused kernels of our own run on this device; empty where they do.
+  std::string no_own_kernels;
 
   auto operator<=>(const DeviceTraits&) const = default;
 };
@@ -132,10 +133,10 @@ class Variant {
 std::string refuse_variant(const Variant& variant, Dtype dtype, const DeviceTraits& traits);
 
 /// Of the device that this process computes on.
-DeviceTraits device_traits(c10::DeviceType device);
+DeviceTraits device_traits(c10::Device device);
 
 inline DeviceTraits cpu_traits() {
-  return device_traits(c10::DeviceType::CPU);
+  return device_traits(c10::Device(c10::DeviceType::CPU));
 }
 
 /// The set of switches that is fastest on this device in this dtype, named "optimized". The rules,

@@ -33,13 +33,13 @@ TEST(RefuseVariant, NamesWhatTheDeviceLacks) {
   EXPECT_TRUE(refusal(Switch::wide_gemm, Dtype::bf16, gpu()).starts_with("wide_gemm: "));
   EXPECT_TRUE(refusal(Switch::fused_attention, Dtype::bf16, gpu()).starts_with("fused_attention"));
   DeviceTraits without = gpu();
-  without.has_own_kernels = without.has_graphs = false;
-  EXPECT_EQ(refusal(Switch::fused_norm, Dtype::f32, without),
-            "fused_norm: this build has no kernel of ours for GPUs");
+  without.no_own_kernels = "none were built";
+  without.has_graphs = false;
+  EXPECT_EQ(refusal(Switch::fused_norm, Dtype::f32, without), "fused_norm: none were built");
   EXPECT_EQ(refusal(Switch::graph, Dtype::f32, without),
             "graph: this libtorch cannot capture work of this device");
   without.is_gpu = false;
-  without.has_own_kernels = true;
+  without.no_own_kernels.clear();
   EXPECT_TRUE(refusal(Switch::onednn, Dtype::f32, without).starts_with("onednn: this libtorch"));
 }
 
@@ -59,7 +59,7 @@ TEST(RefuseVariant, NamesWhatTheTypeExcludes) {
 
 TEST(OptimizedVariant, RunsWhereverItIsChosen) {
   DeviceTraits no_kernels = gpu(), amd = plain_cpu(), fast = plain_cpu();
-  no_kernels.has_own_kernels = false;
+  no_kernels.no_own_kernels = "none were built";
   amd.fast_onednn_f32 = true;
   fast.fast_bf16_gemm = fast.fast_f16_gemm = true;
   for (const DeviceTraits& traits : {plain_cpu(), amd, fast, gpu(), no_kernels}) {

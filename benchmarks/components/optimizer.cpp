@@ -35,6 +35,7 @@ class OptimizerWork final : public harness::WorkItem {
 
   void prepare() override {}
   void run() override { optimizer_.step(); }
+  bool runs_in_a_row() const override { return true; }
   NamedTensors results() const override { return optimizer_results(optimizer_); }
   NamedTensors parameters() const override { return optimizer_.parameters(); }
   NamedTensors optimizer_state() const override { return moments(optimizer_); }

@@ -201,8 +201,9 @@ instruments::Device select_device(const std::string& text, const LaunchEnvironme
   const auto device = instruments::Device::select(text);
   if (!device.is_gpu() || where.world_size == 1 || text.find(':') != std::string::npos)
     return device;
-  return instruments::Device::select(
-      fmt::format("{}:{}", to_string(device.backend()), where.local_rank));
+  // Launchers that bind ranks show each of them its own device only, which is the first then.
+  const int index = instruments::gpu_count() == 1 ? 0 : where.local_rank;
+  return instruments::Device::select(fmt::format("{}:{}", to_string(device.backend()), index));
 }
 
 }  // namespace tinyllama::distributed

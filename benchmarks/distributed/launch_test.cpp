@@ -1,4 +1,5 @@
 #include "benchmarks/distributed/launch.hpp"
+#include "benchmarks/distributed/process_group.hpp"
 
 #include <gtest/gtest.h>
 
@@ -108,6 +109,16 @@ TEST(LaunchEnvironmentTest, WhatCannotBeIsNamed) {
       {with(kOpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "1"), "set MASTER_ADDR"},
       {with(kSlurm, "SLURM_JOB_NODELIST", "gpu["), "gpu["}};
   for (const auto& [variables, part] : cases) EXPECT_CONTAINS(refusal(variables), part);
+}
+
+TEST(SharedDevicesTest, TwoRanksOnOneDeviceAreNamed) {
+  EXPECT_NO_THROW(refuse_shared_devices({"GPU-a", "GPU-b", "", ""}));
+  try {
+    refuse_shared_devices({"GPU-a", "GPU-b", "GPU-c", "GPU-b"});
+    FAIL() << "taken";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_CONTAINS(std::string(error.what()), "ranks 1 and 3 have the same device, GPU-b");
+  }
 }
 
 TEST(SlurmNodeListTest, TheFirstHostKeepsItsZeros) {

@@ -112,6 +112,10 @@ class ProcessGroup {
   c10::intrusive_ptr<c10d::Backend> backend_;
 };
 
+/// By device, rank by rank, empty where it is not known. Throws std::invalid_argument that names
+/// two ranks with the same one, with which NCCL would hang or fail in its own words.
+void refuse_shared_devices(const std::vector<std::string>& uuids);
+
 /// The elements of a dense tensor, whatever its order of dimensions, as a view [numel] of its
 /// memory. Throws std::logic_error where it has gaps or overlaps.
 at::Tensor dense_values(const at::Tensor& tensor);

@@ -1,5 +1,6 @@
 // tiny_llama_scaling: one rank of a data-parallel run.
 #include <ATen/Parallel.h>
+#include <c10/core/DeviceGuard.h>
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include "benchmarks/distributed/scaling_steps.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
+#include "benchmarks/instruments/library_choices.hpp"
 #include "model/memory_prediction.hpp"
 #include "model/tiny_llama.hpp"
 #include "model/variant.hpp"
@@ -108,7 +110,11 @@ ExitCode run(int argc, const char* const* argv, const LaunchEnvironment& where) 
                                        TINY_LLAMA_SOURCE_DIR "/fixtures/problem_sizes.json");
   if (!options) return ExitCode::ok;
   const auto device = select_device(options->device, where);
-  const DeviceTraits traits = device_traits(device.torch().type());
+  const c10::DeviceGuard current(device.torch());
+  instruments::choose_libraries(device, {});
+  const DeviceTraits traits = device_traits(device.torch());
+  if (!traits.no_own_kernels.empty() && where.rank == 0)
+    fmt::print(stderr, "tiny_llama_scaling: note: {}\n", traits.no_own_kernels);
   const std::string refusal = refuse_variant(options->variant, options->dtype, traits);
   if (!refusal.empty()) {
     throw std::invalid_argument(

@@ -50,6 +50,11 @@ void LayerWork::run() {
   if (has_backward(pass_)) backward();
 }
 
+// A backward adds to the gradients that prepare() takes away.
+bool LayerWork::runs_in_a_row() const {
+  return !has_backward(pass_);
+}
+
 NamedTensors LayerWork::results() const {
   NamedTensors all;
   for (const auto& [name, output] : outputs_) all.emplace_back(name, output.detach());

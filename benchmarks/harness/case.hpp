@@ -25,6 +25,8 @@ class WorkItem {
   virtual void prepare() = 0;
   /// Timed: only the work.
   virtual void run() = 0;
+  /// Whether several calls of run() in a row, without prepare() between, do the same work each.
+  virtual bool runs_in_a_row() const { return false; }
   /// What the last run computed, by name: outputs or the loss, and after a backward every gradient
   /// as "gradient of <name>".
   virtual NamedTensors results() const = 0;
@@ -102,6 +104,7 @@ class LayerWork final : public WorkItem {
 
   void prepare() override;
   void run() override;
+  bool runs_in_a_row() const override;
   NamedTensors results() const override;
   NamedTensors parameters() const override { return layer_.parameters; }
 

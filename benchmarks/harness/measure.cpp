@@ -1,5 +1,6 @@
 #include "benchmarks/harness/measure.hpp"
 
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -66,6 +67,12 @@ int64_t next_batch(const instruments::Device& device, const TimingGoal& goal,
 // Iterations after which memory that has not settled will not.
 constexpr int kMostUnsettled = 10;
 
+// Of all backends only that one is left: --sdpa-backend math.
+bool is_attention_by_math_wanted() {
+  const auto& context = at::globalContext();
+  return context.userEnabledMathSDP() && !context.userEnabledFlashSDP();
+}
+
 constexpr double kEachTail = 0.025;
 
 // Values below the interval (and above it), of n sorted ones: the largest k for which
@@ -126,7 +133,7 @@ CaseWork build_work(const instruments::Device& device, const Case& test_case, ui
   return work;
 }
 
-CacheFlusher::CacheFlusher(const instruments::Device& device) {
+CacheFlusher::CacheFlusher(const instruments::Device& device) : device_(device) {
   constexpr int64_t unknown_cache_bytes = int64_t{64} << 20;
   const int64_t cache = device.description().last_level_cache_bytes;
   buffer_ = at::empty({2 * (cache > 0 ? cache : unknown_cache_bytes)},
@@ -135,29 +142,52 @@ CacheFlusher::CacheFlusher(const instruments::Device& device) {
 
 void CacheFlusher::flush() {
   buffer_.add_(1);
+  device_.synchronize();
 }
 
 Timing time_until(const instruments::Device& device, const std::function<void()>& prepare,
-                  const std::function<void()>& run, const TimingGoal& goal) {
+                  const std::function<void()>& run, const TimingGoal& goal, bool runs_in_a_row) {
   Timing timing;
+  if (device.is_gpu() && runs_in_a_row && goal.most_iterations > 1) {
+    const double once =
+        instruments::time_iterations(device, 1, prepare, run, goal.deadline).front();
+    timing.runs = runs_of_a_sample(true, runs_in_a_row, once);
+  }
   double total = 0;
   double preparing_cpu = 0;
+  double preparing_wall = 0;
   const auto prepare_untimed = [&] {
     const double begin = thread_cpu_seconds();
+    const auto wall_begin = Clock::now();
     prepare();
+    preparing_wall += seconds_between(wall_begin, Clock::now());
     preparing_cpu += thread_cpu_seconds() - begin;
   };
   const auto start = Clock::now();
   const double cpu_start = thread_cpu_seconds();
   while (const int64_t count = next_batch(device, goal, timing.seconds, total, start)) {
-    const auto batch =
-        instruments::time_iterations(device, count, prepare_untimed, run, goal.deadline);
+    const auto batch = instruments::time_iterations(device, count, prepare_untimed, run,
+                                                    goal.deadline, timing.runs);
     timing.seconds.insert(timing.seconds.end(), batch.begin(), batch.end());
-    total = std::accumulate(batch.begin(), batch.end(), total);
+    total += std::accumulate(batch.begin(), batch.end(), 0.0) * static_cast<double>(timing.runs);
   }
-  timing.cpu_seconds = (thread_cpu_seconds() - cpu_start - preparing_cpu) /
-                       static_cast<double>(timing.seconds.size());
+  const double iterations =
+      static_cast<double>(timing.runs) * static_cast<double>(timing.seconds.size());
+  timing.cpu_seconds = (thread_cpu_seconds() - cpu_start - preparing_cpu) / iterations;
+  timing.wall_seconds = (seconds_between(start, Clock::now()) - preparing_wall) / iterations;
   return timing;
+}
+
+int64_t runs_of_a_sample(bool is_gpu, bool runs_in_a_row, double seconds) {
+  constexpr double shortest_sample = 50e-6;
+  constexpr double most_runs = 100;
+  if (!is_gpu || !runs_in_a_row) return 1;
+  return static_cast<int64_t>(
+      std::clamp(std::ceil(shortest_sample / std::max(seconds, 1e-9)), 1.0, most_runs));
+}
+
+bool is_host_bound(double seconds, double device_seconds) {
+  return device_seconds < 0.9 * seconds;
 }
 
 Timing time_until(const instruments::Device& device, WorkItem& item, CacheFlusher* flusher,
@@ -167,7 +197,7 @@ Timing time_until(const instruments::Device& device, WorkItem& item, CacheFlushe
     if (flusher) flusher->flush();
   };
   return time_until(
-      device, prepare, [&] { item.run(); }, goal);
+      device, prepare, [&] { item.run(); }, goal, flusher == nullptr && item.runs_in_a_row());
 }
 
 double warm_up(const instruments::Device& device, WorkItem& item, double min_seconds,
@@ -218,6 +248,16 @@ Metering meter_work(const instruments::Device& device, const Case& test_case,
 std::string wrong_flops(const Case& test_case, const Metering& metering) {
   const Cost cost = test_case.cost();
   const auto& profile = metering.profile;
+  for (const std::string& name : profile.unknown_operators) {
+    if (instruments::is_gemm_like(name))
+      return fmt::format("wrong FLOPs: {} may multiply matrices, and nobody counts its FLOPs",
+                         name);
+  }
+  if (profile.attention_backend.starts_with("math")) {
+    if (is_attention_by_math_wanted()) return {};
+    return "sdpa was computed as a score matrix (libtorch's math backend), because no other "
+           "backend takes this case; --sdpa-backend math asks for that";
+  }
   const bool known = profile.unknown_operators.empty();
   if (!known || profile.gemm_flops == cost.hardware_flops - cost.opaque_flops) return {};
   return fmt::format("wrong FLOPs: hardware_flops by formula {}, counted by the profiler {}",

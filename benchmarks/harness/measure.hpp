@@ -52,9 +52,11 @@ CaseWork build_work(const instruments::Device& device, const Case& test_case, ui
 class CacheFlusher {
  public:
   explicit CacheFlusher(const instruments::Device& device);
+  /// Returns when it is done: a GPU that is still busy would hide the launches of what follows.
   void flush();
 
  private:
+  instruments::Device device_;
   at::Tensor buffer_;
 };
 
@@ -71,13 +73,24 @@ struct TimingGoal {
 };
 
 struct Timing {
-  std::vector<double> seconds;  ///< of each iteration, in their order
+  std::vector<double> seconds;  ///< of each sample an iteration, in their order
+  int64_t runs = 1;             ///< iterations of a sample
   double cpu_seconds = 0;       ///< of this thread, an iteration, without its preparation
+  double wall_seconds = 0;      ///< on the host's clock, an iteration, without its preparation
 };
 
-/// `prepare` runs before each `run`, untimed.
+/// Iterations of a sample: on a GPU as many as take 50 us, since an event is exact to about half a
+/// microsecond, where the work allows it.
+int64_t runs_of_a_sample(bool is_gpu, bool runs_in_a_row, double seconds);
+
+/// `prepare` runs before each sample, untimed.
 Timing time_until(const instruments::Device& device, const std::function<void()>& prepare,
-                  const std::function<void()>& run, const TimingGoal& goal);
+                  const std::function<void()>& run, const TimingGoal& goal,
+                  bool runs_in_a_row = false);
+
+/// Whether the GPU waits for the host: its work takes less than nine tenths of the time. On a
+/// faster host such a case is faster.
+bool is_host_bound(double seconds, double device_seconds);
 
 /// The same of a work item; `flusher`, where there is one, works after each preparation.
 Timing time_until(const instruments::Device& device, WorkItem& item, CacheFlusher* flusher,

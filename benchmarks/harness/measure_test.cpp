@@ -215,6 +215,20 @@ TEST_F(MeasureTest, AColdCacheIsMadeBetweenPrepareAndRun) {
   EXPECT_EQ(work.calls, "prpr");
 }
 
+TEST(GpuTimingTest, ShortWorkIsTimedSeveralRunsAtOnceWhereItAllowsThat) {
+  EXPECT_EQ(runs_of_a_sample(true, true, 20e-6), 3);
+  EXPECT_EQ(runs_of_a_sample(true, true, 1e-3), 1);
+  EXPECT_EQ(runs_of_a_sample(true, true, 0), 100) << "faster than events tell";
+  EXPECT_EQ(runs_of_a_sample(true, false, 20e-6), 1) << "a backward adds to its gradients";
+  EXPECT_EQ(runs_of_a_sample(false, true, 1e-6), 1) << "a CPU's clock is exact enough";
+}
+
+TEST(GpuTimingTest, ADeviceThatIsIdleForATenthWaitsForItsHost) {
+  EXPECT_TRUE(is_host_bound(10e-6, 8.9e-6));
+  EXPECT_FALSE(is_host_bound(10e-6, 9.1e-6));
+  EXPECT_FALSE(is_host_bound(10e-6, 11e-6)) << "streams side by side";
+}
+
 TEST(SamplesTest, TheMedianOfAnEvenNumberIsTheMeanOfTheMiddleTwo) {
   EXPECT_DOUBLE_EQ(median({4, 1, 2, 3}), 2.5);
   EXPECT_DOUBLE_EQ(median({5, 1, 2}), 2);

@@ -105,6 +105,13 @@ void add_custom_size_options(CLI::App& app, RawOptions& raw, Options& options) {
 void add_run_options(CLI::App& app, RawOptions& raw, Options& options) {
   app.add_option("--device", options.device, "auto, cpu, cuda[:N] or hip[:N]")
       ->capture_default_str();
+  app.add_option("--blas", options.libraries.blas,
+                 "library of a GPU's matrix multiplications: default, cublas or cublaslt; on AMD "
+                 "rocblas, hipblaslt or ck")
+      ->capture_default_str();
+  app.add_option("--sdpa-backend", options.libraries.attention,
+                 "what computes sdpa: default, flash, efficient, cudnn or math")
+      ->capture_default_str();
   app.add_option("--problem-sizes", options.problem_sizes_file, "JSON file of named sizes");
   app.add_option("--threads", options.threads, "CPU threads (default: libtorch's own choice)")
       ->check(console::integer<int>());

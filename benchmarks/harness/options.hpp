@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "benchmarks/console/size_options.hpp"
+#include "benchmarks/instruments/library_choices.hpp"
 #include "model/config.hpp"
 #include "model/cost.hpp"
 #include "model/weights.hpp"
@@ -54,6 +55,7 @@ struct KnownSlowdown {
 struct Options {
   AxisOptions axes;
   std::string device = "auto";
+  instruments::LibraryChoices libraries;       ///< --blas, --sdpa-backend
   std::string problem_sizes_file;              ///< empty: the project's own
   std::optional<ModelDimensions> custom_size;  ///< size `custom`, when one of its options was given
   std::vector<console::SizeOption> given_sizes;  ///< those options

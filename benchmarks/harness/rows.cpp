@@ -285,6 +285,29 @@ Counters shares(const Case& test_case, const MeasuredPeaks& peaks) {
   return counters;
 }
 
+Counters device_counters(const Metering& metering, const Timing& timing) {
+  if (!metering.profile.device_seconds) return {};
+  const double device = *metering.profile.device_seconds;
+  Counters counters{{"device_ms", device * 1e3},
+                    {"wall_ms", timing.wall_seconds * 1e3},
+                    {"host_bound", is_host_bound(median(timing.seconds), device) ? 1.0 : 0.0}};
+  if (timing.runs > 1) counters["runs_per_sample"] = to_double(timing.runs);
+  return counters;
+}
+
+Counters sensor_counters(const Case& test_case, const instruments::SystemSamples& samples,
+                         double seconds) {
+  Counters counters;
+  for (const auto& [name, reading] : samples.readings) {
+    if (name == "clock_MHz" || name == "temperature_celsius") counters[name] = reading.mean;
+    if (name.starts_with("limited_by_") && reading.maximum > 0) counters[name] = reading.mean;
+    if (name != "power_watts") continue;
+    counters["power_W"] = reading.mean;
+    counters["joules_per_token"] = reading.mean * seconds / to_double(test_case.workload.tokens());
+  }
+  return counters;
+}
+
 void add_shares(const Case& test_case, const MeasuredPeaks& peaks, CaseResult& result) {
   const double highest = highest_rate(test_case, result);
   if (!(highest > 0)) return;

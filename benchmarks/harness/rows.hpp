@@ -11,6 +11,7 @@
 #include "benchmarks/harness/case.hpp"
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/measured_peaks.hpp"
+#include "benchmarks/instruments/system_sampler.hpp"
 #include "model/weights.hpp"
 
 namespace tinyllama::harness {
@@ -84,6 +85,15 @@ Counters rate_counters(const Case& test_case, double seconds);
 
 /// Counters that do not depend on time: costs, and what the metered iteration said.
 Counters fixed_counters(const Case& test_case, const Metering& metering);
+
+/// Of a case on a GPU: device_ms, the time of its kernels, wall_ms, that on the host, host_bound
+/// and, where it is not 1, runs_per_sample. None on a CPU.
+Counters device_counters(const Metering& metering, const Timing& timing);
+
+/// clock_MHz, temperature_celsius, power_W, joules_per_token, and limited_by_... where something
+/// held the clock down, of an iteration of `seconds`; what was not read is absent.
+Counters sensor_counters(const Case& test_case, const instruments::SystemSamples& samples,
+                         double seconds);
 
 /// MFU_percent, MFU_causal_percent, peak_percent and roof_percent of one iteration a second; those
 /// of more are in proportion. Throws std::out_of_range where a peak that it takes is not known.

@@ -371,6 +371,33 @@ TEST_F(SpeedupTest, EveryCounterCanBeAColumn) {
   }
 }
 
+TEST_F(CountersTest, AGpuTellsItsOwnTimeBesideTheHosts) {
+  Metering metering;
+  EXPECT_TRUE(device_counters(metering, {{2e-3}}).empty()) << "of a CPU";
+  metering.profile.device_seconds = 1e-3;
+  EXPECT_EQ(
+      device_counters(metering, {{2e-3, 2e-3, 9e-3}, 5, 0, 3e-3}),
+      (Counters{{"device_ms", 1}, {"wall_ms", 3}, {"host_bound", 1}, {"runs_per_sample", 5}}));
+  metering.profile.device_seconds = 1.95e-3;
+  EXPECT_EQ(device_counters(metering, {{2e-3, 2e-3, 9e-3}, 1, 0, 3e-3}),
+            (Counters{{"device_ms", 1.95}, {"wall_ms", 3}, {"host_bound", 0}}));
+}
+
+TEST_F(CountersTest, SensorsGiveClockPowerAndEnergyOfAToken) {
+  instruments::SystemSamples samples;
+  samples.readings = {{"clock_MHz", {1900, 1950, 1980, 3}},
+                      {"power_watts", {500, 600, 700, 3}},
+                      {"utilization_percent", {1, 2, 3, 3}},
+                      {"limited_by_power", {0, 0.25, 1, 3}},
+                      {"limited_by_hardware", {0, 0, 0, 3}}};
+  const Counters counters = sensor_counters(test_case, samples, 2);
+  const auto tokens = static_cast<double>(test_case.workload.tokens());
+  EXPECT_EQ(counters, (Counters{{"clock_MHz", 1950},
+                                {"power_W", 600},
+                                {"joules_per_token", 1200 / tokens},
+                                {"limited_by_power", 0.25}}));
+}
+
 TEST_F(CountersTest, IntensityWithoutGemmsIsElementwise) {
   set_cost({.elementwise_flops = 80, .bytes = 200});
   const Counters counters = fixed_counters(test_case, {0, 0, 0, {0, {}, 33}});

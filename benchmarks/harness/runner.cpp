@@ -4,11 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/trace.hpp"
+#include "benchmarks/instruments/library_choices.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -18,6 +20,9 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
+
+// Short beside a repetition, long beside what a look costs.
+constexpr std::chrono::milliseconds kSensorInterval(20);
 
 // Of cases that should reach one rate. A variant's may be far from another's: bfloat16 GEMMs
 // computed in float32 are thirty times as fast on some processors.
@@ -40,6 +45,9 @@ struct Runner::Session {
   double last_seconds = 0;  // of one iteration, preparation included
   int64_t repetitions = 0;  // that were timed
   bool measured_peaks_again = false;
+  double highest_clock_MHz = 0;  // of a repetition
+  bool has_slowed = false;
+  std::set<std::string> limits;  // of the clock, that were told
 
   bool is_over() const { return !outcome.skip.empty() || !outcome.failure.empty(); }
 };
@@ -182,6 +190,10 @@ void Runner::prepare_timing(Session& session) {
   if (!unknown.empty())
     session.outcome.add_to_label(
         fmt::format("counted_flops leaves out: {}", fmt::join(unknown, ", ")));
+  const std::string& attention = session.metering.profile.attention_backend;
+  if (!attention.empty()) session.outcome.add_to_label("attention: " + attention);
+  const std::string blas = instruments::preferred_blas(device_);
+  if (!blas.empty()) session.outcome.add_to_label("BLAS: " + blas);
   session.outcome.failure = wrong_flops(*session.test_case, session.metering);
   if (!settings_.trace_folder.empty()) {
     const auto begin = Clock::now();
@@ -239,15 +251,39 @@ void Runner::time_repetition(Session& session, Outcome& outcome) {
     ++outcome.without_time;
     return;
   }
+  std::optional<instruments::SystemSampler> sampler;
+  if (settings_.sensors) sampler.emplace(*settings_.sensors, kSensorInterval);
   Timing timing = time_until(device_, *session.work.item, flusher_.get(), timing_goal(session));
-  const auto iterations = static_cast<int64_t>(timing.seconds.size());
+  const auto iterations = static_cast<int64_t>(timing.seconds.size()) * timing.runs;
   session.last_seconds = seconds_since(begin) / static_cast<double>(iterations);
   ++session.repetitions;
   const double seconds = mean(timing.seconds);
   note_rate(*session.test_case, seconds);
   raise_peaks(session, seconds);
-  outcome.repetitions.push_back({seconds, timing.cpu_seconds, iterations,
-                                 counters(session, seconds), std::move(timing.seconds)});
+  Counters all = counters(session, seconds);
+  all.merge(device_counters(session.metering, timing));
+  if (sampler) all.merge(sensor_counters(*session.test_case, sampler->stop(), seconds));
+  warn_of_clock(session, all);
+  outcome.repetitions.push_back(
+      {seconds, timing.cpu_seconds, iterations, std::move(all), std::move(timing.seconds)});
+}
+
+// A clock that falls between repetitions makes their times those of two machines.
+void Runner::warn_of_clock(Session& session, const Counters& counters) {
+  for (const auto& [name, value] : counters) {
+    if (!name.starts_with("limited_by_") || session.limits.contains(name)) continue;
+    session.limits.insert(name);
+    session.outcome.add_to_label(
+        fmt::format("clock held down by {}", name.substr(std::string("limited_by_").size())));
+  }
+  const auto clock = counters.find("clock_MHz");
+  if (clock == counters.end()) return;
+  session.highest_clock_MHz = std::max(session.highest_clock_MHz, clock->second);
+  constexpr double kept = 0.97;
+  if (session.has_slowed || clock->second >= kept * session.highest_clock_MHz) return;
+  session.has_slowed = true;
+  session.outcome.add_to_label(fmt::format("clock fell from {:.0f} to {:.0f} MHz",
+                                           session.highest_clock_MHz, clock->second));
 }
 
 Counters Runner::counters(const Session& session, double seconds) const {

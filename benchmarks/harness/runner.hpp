@@ -15,6 +15,7 @@
 #include "benchmarks/harness/options.hpp"
 #include "benchmarks/harness/parity_gate.hpp"
 #include "benchmarks/harness/rows.hpp"
+#include "benchmarks/instruments/system_sampler.hpp"
 
 namespace tinyllama::harness {
 
@@ -28,6 +29,9 @@ struct RunSettings {
   const Weights* weights = nullptr;  ///< null: drawn from the seed; must outlive the runner
   TimingOptions timing{};
   std::string trace_folder{};  ///< empty: no traces
+  /// What a GPU says of its clock and power while a case is timed; nothing is asked on a CPU, whose
+  /// time the asking would take.
+  std::optional<instruments::SystemReader> sensors{};
 };
 
 class Runner {
@@ -66,6 +70,7 @@ class Runner {
   void prepare_timing(Session& session);
   TimingGoal timing_goal(const Session& session) const;
   void time_repetition(Session& session, Outcome& outcome);
+  void warn_of_clock(Session& session, const Counters& counters);
   Counters counters(const Session& session, double seconds) const;
   void raise_peaks(Session& session, double seconds);
   void release_memory();

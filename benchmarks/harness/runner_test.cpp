@@ -1,12 +1,16 @@
 // The pipeline of one case.
 #include "benchmarks/harness/runner.hpp"
 
+#include <ATen/Context.h>
+#include <ATen/ops/conv1d.h>
 #include <ATen/ops/cumsum.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <ctime>
 #include <new>
@@ -15,6 +19,7 @@
 #include "benchmarks/harness/measure.hpp"
 #include "benchmarks/harness/rows.hpp"
 #include "benchmarks/harness/testing.hpp"
+#include "benchmarks/instruments/library_choices.hpp"
 
 namespace tinyllama::harness {
 namespace {
@@ -322,6 +327,55 @@ TEST_F(RunnerTest, OperatorsThatTheProfilerDoesNotKnowAreNamed) {
   run({testing::small_case(fused, Pass::forward)});
   EXPECT_EQ(failure(0), "none");
   EXPECT_CONTAINS(entry(0).value("label", "none"), "counted_flops leaves out: aten::cumsum");
+}
+
+TEST_F(RunnerTest, AnUnknownOperatorThatLooksLikeAGemmIsAnError) {
+  const Component fused = with_forward([](const at::Tensor& x) {
+    return at::conv1d(x.squeeze(0), at::ones({4, 4, 1}));
+  });
+  settings.verify = Verify::off;
+  run({testing::small_case(fused, Pass::forward)});
+  EXPECT_CONTAINS(failure(0), "wrong FLOPs: aten::");
+  EXPECT_CONTAINS(failure(0), "convolution may multiply matrices");
+}
+
+TEST_F(RunnerTest, AttentionByAScoreMatrixThatNobodyAskedForIsAnError) {
+  // What drops out has no kernel.
+  const auto attention = [](double dropout) {
+    Component component = with_forward([dropout](const at::Tensor& x) {
+      return at::scaled_dot_product_attention(x, x, x, {}, dropout);
+    });
+    component.cost = [](const Workload&, Pass) { return Cost{.bytes = 8}; };
+    return component;
+  };
+  settings.verify = Verify::off;
+  const Component by_kernel = attention(0), by_math = attention(0.5);
+  run({testing::small_case(by_kernel, Pass::forward), testing::small_case(by_math, Pass::forward)});
+  EXPECT_EQ(failure(0), "none");
+  EXPECT_EQ(entry(0).value("label", ""), "attention: flash");
+  EXPECT_CONTAINS(failure(1), "libtorch's math backend");
+  instruments::choose_libraries(cpu, {.attention = "math"});
+  run({testing::small_case(by_kernel, Pass::forward)});
+  at::globalContext().setSDPUseFlash(true);
+  EXPECT_EQ(failure(2), "none");
+  EXPECT_EQ(entry(2).value("label", ""), "attention: math");
+}
+
+TEST_F(RunnerTest, AClockThatFallsAndWhatHoldsItDownAreTold) {
+  auto looks = std::make_shared<std::atomic<int>>(0);
+  settings.sensors = instruments::SystemReader{"a fake", [looks] {
+                                                 const int look = ++*looks;
+                                                 return instruments::SystemReading{
+                                                     {"clock_MHz", look == 1 ? 2000.0 : 1900.0},
+                                                     {"power_watts", 100},
+                                                     {"limited_by_power", look == 1 ? 0.0 : 1.0}};
+                                               }};
+  run({testing::small_case(honest, Pass::forward)}, 3);
+  EXPECT_EQ(entry(0).at("clock_MHz"), 2000);
+  EXPECT_EQ(entry(0).at("power_W"), 100);
+  EXPECT_TRUE(entry(0).contains("joules_per_token"));
+  EXPECT_EQ(entry(0).value("label", ""),
+            "clock held down by power; clock fell from 2000 to 1900 MHz");
 }
 
 TEST_F(RunnerTest, VerifyProvesWithoutTiming) {

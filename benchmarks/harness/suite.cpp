@@ -178,6 +178,11 @@ class SuiteRun {
     return std::filesystem::path(TINY_LLAMA_SOURCE_DIR) / "fixtures/device_peaks.json";
   }
 
+  std::optional<instruments::SystemReader> sensors() const {
+    if (!device_.is_gpu()) return std::nullopt;
+    return instruments::system_reader(device_);
+  }
+
   RunSettings settings() const {
     return {options_.verify,
             options_.seed,
@@ -187,7 +192,8 @@ class SuiteRun {
             options_.cold_cache,
             weights_,
             options_.timing,
-            options_.trace_folder};
+            options_.trace_folder,
+            sensors()};
   }
 
   void take_over_journal() {

@@ -190,7 +190,8 @@ MeasuredPeak measure_cache(const Device& device) {
   do {
     Arrays arrays(device, bytes);
     // Many passes a measurement, so that neither the clock nor the threads' start shows.
-    const int64_t passes = std::max<int64_t>(1, 64 * mebibyte / arrays.bytes());
+    const int64_t fewest = device.is_gpu() ? 50 : 1;
+    const int64_t passes = std::max(fewest, 64 * mebibyte / arrays.bytes());
     MeasuredPeak peak = measure(device, arrays, passes, {triad_with_ordinary_stores()});
     if (peak.per_second > best.per_second) best = std::move(peak);
     bytes /= 2;

@@ -4,14 +4,19 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
 #include <torch/version.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <filesystem>
 #include <string_view>
 
 #include "benchmarks/instruments/host_machine.hpp"
+#include "benchmarks/instruments/library_choices.hpp"
 #include "benchmarks/instruments/memory_meter.hpp"
 
 namespace tinyllama::instruments {
@@ -45,21 +50,12 @@ void add_huge_pages(Settings& settings) {
   settings["transparent_huge_pages"] = line->substr(open + 1, close - open - 1);
 }
 
-/// Every variable that steers threads, math libraries, GPU choice or libtorch's allocators, or
-/// slows parts of the model on purpose.
+/// Every variable that steers threads, math libraries, GPUs, their communication or libtorch.
 void add_environment(Settings& settings) {
   constexpr std::array prefixes = std::to_array<std::string_view>({
-      "OMP_",
-      "KMP_",
-      "GOMP_",
-      "MKL_",
-      "ONEDNN_",
-      "DNNL_",
-      "HIP_",
-      "ROCR_",
-      "HSA_",
-      "CUDA_VISIBLE",
-      "PYTORCH_",
+      "OMP_",       "KMP_",        "GOMP_", "MKL_",  "ONEDNN_", "DNNL_",    "HIP_",
+      "HIPBLASLT_", "ROCBLAS_",    "ROCR_", "HSA_",  "AMD_",    "GPU_",     "CUDA_",
+      "CUBLAS_",    "NVIDIA_TF32", "NCCL_", "RCCL_", "TORCH_",  "PYTORCH_",
   });
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
@@ -86,6 +82,29 @@ std::string_view name_of(at::Float32MatmulPrecision precision) {
 
 }  // namespace
 
+std::map<std::string, std::string> gpu_settings(Backend backend, const GpuIdentity& gpu,
+                                                const SystemSources& sources) {
+  Settings settings;
+  const bool is_amd = backend == Backend::hip;
+  add_reading(settings, "gpu.driver",
+              sources.sys / "module" / (is_amd ? "amdgpu" : "nvidia") / "version");
+  std::string bus_id = gpu.pci_bus_id;
+  std::ranges::transform(bus_id, bus_id.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::filesystem::path card = sources.sys / "bus/pci/devices" / bus_id;
+  add_reading(settings, "gpu.compute_partition", card / "current_compute_partition");
+  add_reading(settings, "gpu.memory_partition", card / "current_memory_partition");
+  for (const auto& [name, value] : gpu_reader(backend, sources, gpu).facts)
+    settings["gpu." + name] = value;
+  // In the libraries that libtorch has loaded, as RCCL's too.
+  if (void* const found = ::dlsym(RTLD_DEFAULT, "ncclGetVersion")) {
+    int version = 0;
+    if (reinterpret_cast<int (*)(int*)>(found)(&version) == 0)
+      settings["gpu.nccl"] =
+          fmt::format("{}.{}.{}", version / 10'000, version / 100 % 100, version % 100);
+  }
+  return settings;
+}
+
 SourceVersion source_version() {
   return {TINY_LLAMA_COMMIT, TINY_LLAMA_DIRTY};
 }
@@ -104,8 +123,15 @@ std::map<std::string, std::string> system_settings(const Device& device) {
   settings["deterministic_algorithms"] =
       at::globalContext().deterministicAlgorithms() ? "true" : "false";
   settings["float32_matmul_precision"] = name_of(at::globalContext().float32MatmulPrecision());
+  settings.merge(library_settings(device));
   if (device.is_gpu()) {
     settings["deterministic_cudnn"] = at::globalContext().deterministicCuDNN() ? "true" : "false";
+    const GpuIdentity gpu{gpu_runtime::pci_bus_id(device.torch().index()), device.torch().index()};
+    settings["gpu.uuid"] = device.description().uuid;
+    settings.merge(gpu_settings(device.backend(), gpu));
+    // Two dies of one module, each a device, whose power is measured together.
+    if (device.description().name.find("MI250") != std::string::npos)
+      settings["gpu.power_of"] = "the module, both of its dies";
   }
   return settings;
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "benchmarks/instruments/device.hpp"
+#include "benchmarks/instruments/system_sampler.hpp"
 
 namespace tinyllama::instruments {
 
@@ -20,6 +21,11 @@ std::string torch_version();
 /// Clock governor, turbo, transparent huge pages, OMP and MKL environment, determinism; key ->
 /// value, absent readings absent.
 std::map<std::string, std::string> system_settings(const Device& device);
+
+/// What results say of a GPU beside the device: driver, partition, limit of power, ECC, version of
+/// NCCL or RCCL; what cannot be read is absent.
+std::map<std::string, std::string> gpu_settings(Backend backend, const GpuIdentity& gpu,
+                                                const SystemSources& sources = {});
 
 /// {name, architecture, backend, memory_bytes, ...}.
 nlohmann::ordered_json describe_device(const Device& device);

@@ -19,19 +19,13 @@
 namespace tinyllama::instruments {
 namespace {
 
-/// Devices that libtorch can compute on; a ROCm build shows them as "cuda" as well.
-int torch_gpu_count() {
-  if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return 0;
-  return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
-}
-
 Backend gpu_backend() {
   return at::Context::hasROCM() ? Backend::hip : Backend::cuda;
 }
 
 /// Why there is no GPU of this kind, or which there are.
 std::string what_is_present() {
-  const int count = torch_gpu_count();
+  const int count = gpu_count();
   std::string text = count == 0 ? "libtorch offers the cpu only"
                                 : fmt::format("libtorch offers the cpu and {} {} device{}", count,
                                               to_string(gpu_backend()), count == 1 ? "" : "s");
@@ -96,6 +90,12 @@ int64_t cached_gpu_bytes(c10::Device device) {
 
 }  // namespace
 
+// A ROCm build shows its devices as "cuda" as well.
+int gpu_count() {
+  if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return 0;
+  return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
+}
+
 std::string_view to_string(Backend backend) {
   constexpr std::string_view kNames[] = {"cpu", "cuda", "hip"};
   return kNames[static_cast<size_t>(backend)];
@@ -112,10 +112,10 @@ Device Device::select(std::string_view text) {
   if (request.has_index && (request.kind == "auto" || request.kind == "cpu")) {
     reject(text, "only a GPU has a number");
   }
-  if (request.kind == "cpu" || (request.kind == "auto" && torch_gpu_count() == 0)) {
+  if (request.kind == "cpu" || (request.kind == "auto" && gpu_count() == 0)) {
     return Device(c10::Device(c10::DeviceType::CPU), Backend::cpu, describe_cpu());
   }
-  const int count = torch_gpu_count();
+  const int count = gpu_count();
   if (count == 0) reject(text, "no such device");
   if (request.kind != "auto" && request.kind != to_string(gpu_backend()))
     reject(text, "libtorch was built for the other kind of GPU");

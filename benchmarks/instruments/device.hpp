@@ -20,6 +20,7 @@ struct DeviceDescription {
   int64_t memory_bytes = 0;     ///< all of it; on a CPU the RAM or, where lower, the cgroup's limit
   std::string runtime_version;  ///< HIP or CUDA runtime; empty on a CPU
   std::string driver_version;
+  std::string uuid;         ///< of a GPU, or of the part of one that MIG makes; empty on a CPU
   int multiprocessors = 0;  ///< compute units; on a CPU the logical processors we may use
   int64_t last_level_cache_bytes = 0;
 };
@@ -51,6 +52,9 @@ class Device {
   Backend backend_;
   DeviceDescription description_;
 };
+
+/// GPUs that this process sees and libtorch can compute on.
+int gpu_count();
 
 /// The few things about a GPU that libtorch does not tell and its runtime does.
 namespace gpu_runtime {

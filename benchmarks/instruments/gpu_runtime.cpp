@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 
@@ -42,6 +43,13 @@ std::string architecture_of(const Properties& properties) {
   const std::string text = properties.gcnArchName;
   return text.substr(0, text.find(':'));
 }
+
+/// 16 characters, which HIP makes of what the card says.
+std::string uuid_of(const Properties&, int index) {
+  hipUUID uuid{};
+  if (hipDeviceGetUuid(&uuid, index) != hipSuccess) return {};
+  return "GPU-" + std::string(uuid.bytes, ::strnlen(uuid.bytes, sizeof uuid.bytes));
+}
 #else
 using Properties = cudaDeviceProp;
 
@@ -52,6 +60,16 @@ std::string version_text(int version) {
 
 std::string architecture_of(const Properties& properties) {
   return fmt::format("sm_{}{}", properties.major, properties.minor);
+}
+
+/// As nvidia-smi writes it.
+std::string uuid_of(const Properties& properties, int) {
+  std::string text = "GPU-";
+  for (size_t i = 0; i < sizeof properties.uuid.bytes; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(properties.uuid.bytes[i]));
+  }
+  return text;
 }
 #endif
 
@@ -77,6 +95,7 @@ DeviceDescription describe(int index) {
   DeviceDescription description;
   description.name = properties.name;
   description.architecture = architecture_of(properties);
+  description.uuid = uuid_of(properties, index);
   description.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
   description.multiprocessors = properties.multiProcessorCount;
   // HIP tells the size of the second-level cache only. Behind it, CDNA 3 and CDNA 4 have a cache of

@@ -1,12 +1,14 @@
 // Readings of GPUs, through their vendors' libraries. The few declarations are written out, so that
 // no header of the vendors' is needed to build: NVML's are part of its stable interface (NVML API
-// Reference Guide), ROCm SMI's are the same from ROCm 5 to 7 (rocm_smi/rocm_smi.h).
+// Reference Guide), AMD SMI's and ROCm SMI's are those that stayed the same from release to release
+// (amd_smi/amdsmi.h of ROCm 6 and 7, rocm_smi/rocm_smi.h of 5 to 7).
 #include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <stdexcept>
 #include <type_traits>
@@ -49,6 +51,10 @@ class SharedLibrary {
     }
   };
   Function find(const char* function) const { return {::dlsym(handle_.get(), function)}; }
+  Function first_of(const char* function, const char* older) const {
+    const Function found = find(function);
+    return found.address != nullptr ? found : find(older);
+  }
   /// The same, but throws std::runtime_error naming library and function where there is none.
   template <typename Pointer>
   Pointer require(const char* function) const {
@@ -98,6 +104,13 @@ using nvmlDevice = void*;
 constexpr int kClockSm = 1;         // NVML_CLOCK_SM
 constexpr int kTemperatureGpu = 0;  // NVML_TEMPERATURE_GPU
 
+// nvmlClocksEventReason...: why a clock is lower than it might be.
+constexpr unsigned long long kSoftwarePowerCap = 0x4;
+constexpr unsigned long long kHardwareSlowdown = 0x8;
+constexpr unsigned long long kSoftwareThermal = 0x20;
+constexpr unsigned long long kHardwareThermal = 0x40;
+constexpr unsigned long long kPowerBrake = 0x80;
+
 struct nvmlUtilization {
   unsigned int gpu;
   unsigned int memory;
@@ -126,7 +139,25 @@ class Nvml {
     if (succeeds(temperature_, device_, kTemperatureGpu, &value))
       reading["temperature_celsius"] = value;
     if (succeeds(power_, device_, &value)) reading["power_watts"] = value / 1e3;
+    unsigned long long bits = 0;
+    if (succeeds(energy_, device_, &bits))
+      reading["energy_joules"] = static_cast<double>(bits) / 1e3;
+    if (succeeds(reasons_, device_, &bits)) {
+      const auto any = [&](unsigned long long mask) { return (bits & mask) != 0 ? 1.0 : 0.0; };
+      reading["limited_by_power"] = any(kSoftwarePowerCap | kPowerBrake);
+      reading["limited_by_temperature"] = any(kSoftwareThermal | kHardwareThermal);
+      reading["limited_by_hardware"] = any(kHardwareSlowdown);
+    }
     return reading;
+  }
+  std::map<std::string, std::string> facts() const {
+    std::map<std::string, std::string> known;
+    unsigned int value = 0;
+    unsigned int pending = 0;
+    if (succeeds(power_limit_, device_, &value))
+      known["power_limit_W"] = fmt::format("{:g}", value / 1e3);
+    if (succeeds(ecc_, device_, &value, &pending)) known["ecc"] = value != 0 ? "on" : "off";
+    return known;
   }
   std::string source() const { return fmt::format("NVML ({})", library_.name()); }
 
@@ -146,6 +177,71 @@ class Nvml {
   int (*clock_)(nvmlDevice, int, unsigned int*) = library_.find("nvmlDeviceGetClockInfo");
   int (*temperature_)(nvmlDevice, int, unsigned int*) = library_.find("nvmlDeviceGetTemperature");
   int (*power_)(nvmlDevice, unsigned int*) = library_.find("nvmlDeviceGetPowerUsage");
+  int (*power_limit_)(nvmlDevice, unsigned int*) = library_.find("nvmlDeviceGetEnforcedPowerLimit");
+  int (*ecc_)(nvmlDevice, unsigned int*, unsigned int*) = library_.find("nvmlDeviceGetEccMode");
+  int (*energy_)(nvmlDevice,
+                 unsigned long long*) = library_.find("nvmlDeviceGetTotalEnergyConsumption");
+  /// The name since NVML 12, and the one before.
+  int (*reasons_)(nvmlDevice, unsigned long long*) = library_.first_of(
+      "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons");
+};
+
+class AmdSmi {
+ public:
+  AmdSmi(const std::vector<std::string>& names, const GpuIdentity& gpu) : library_(names) {
+    unsigned int domain = 0, bus = 0, device = 0, function = 0;
+    const bool is_address =
+        std::sscanf(gpu.pci_bus_id.c_str(), "%x:%x:%x.%x", &domain, &bus, &device, &function) == 4;
+    const uint64_t packed = uint64_t{domain} << 16 | bus << 8 | device << 3 | function;
+    const auto find =
+        library_.require<int (*)(uint64_t, amdsmiDevice*)>("amdsmi_get_processor_handle_from_bdf");
+    if (is_address && find(packed, &device_) == kSuccess) return;
+    throw std::runtime_error(fmt::format("{}: knows no GPU {}", library_.name(), name_of(gpu)));
+  }
+
+  SystemReading read() const {
+    SystemReading reading;
+    amdsmiUsage use{};
+    if (succeeds(activity_, device_, &use)) reading["utilization_percent"] = use.percent[0];
+    amdsmiClock clock{};
+    if (succeeds(clock_, device_, kGraphicsClock, &clock) && clock.MHz > 0)
+      reading["clock_MHz"] = clock.MHz;
+    int64_t degrees = 0;
+    if (succeeds(temperature_, device_, kHotspot, kCurrent, &degrees))
+      reading["temperature_celsius"] = static_cast<double>(degrees);
+    uint64_t count = 0, timestamp = 0;
+    float microjoules = 0;
+    // The second die of a two-die card counts nothing: its energy is in the first one's.
+    if (succeeds(energy_, device_, &count, &microjoules, &timestamp) && count > 0)
+      reading["energy_joules"] = static_cast<double>(count) * double{microjoules} / 1e6;
+    return reading;
+  }
+  std::string source() const { return fmt::format("AMD SMI ({})", library_.name()); }
+
+ private:
+  // amdsmi_engine_usage_t, amdsmi_clk_info_t; what follows the first values is not read.
+  struct amdsmiUsage {
+    uint32_t percent[16];
+  };
+  struct amdsmiClock {
+    uint32_t MHz;
+    uint32_t others[15];
+  };
+  using amdsmiDevice = void*;
+  static constexpr uint64_t kGpus = 2;      // AMDSMI_INIT_AMD_GPUS
+  static constexpr int kGraphicsClock = 0;  // AMDSMI_CLK_TYPE_GFX
+  static constexpr int kHotspot = 1;        // AMDSMI_TEMPERATURE_TYPE_HOTSPOT
+  static constexpr int kCurrent = 0;        // AMDSMI_TEMP_CURRENT
+
+  SharedLibrary library_;
+  Session session_{library_, "amdsmi_init",
+                   library_.require<int (*)(uint64_t)>("amdsmi_init")(kGpus), "amdsmi_shut_down"};
+  amdsmiDevice device_ = nullptr;
+  int (*activity_)(amdsmiDevice, amdsmiUsage*) = library_.find("amdsmi_get_gpu_activity");
+  int (*clock_)(amdsmiDevice, int, amdsmiClock*) = library_.find("amdsmi_get_clock_info");
+  int (*temperature_)(amdsmiDevice, int, int, int64_t*) = library_.find("amdsmi_get_temp_metric");
+  int (*energy_)(amdsmiDevice, uint64_t*, float*,
+                 uint64_t*) = library_.find("amdsmi_get_energy_count");
 };
 
 constexpr int kCurrent = 0;              // RSMI_TEMP_CURRENT
@@ -238,7 +334,12 @@ class RocmSmi {
 
 SystemReader nvml_reader(const SystemSources& sources, const GpuIdentity& gpu) {
   const auto nvml = std::make_shared<Nvml>(sources.nvml, gpu);
-  return {nvml->source(), [nvml] { return nvml->read(); }};
+  return {nvml->source(), [nvml] { return nvml->read(); }, nvml->facts()};
+}
+
+SystemReader amd_smi_reader(const SystemSources& sources, const GpuIdentity& gpu) {
+  const auto amd_smi = std::make_shared<AmdSmi>(sources.amd_smi, gpu);
+  return {amd_smi->source(), [amd_smi] { return amd_smi->read(); }};
 }
 
 SystemReader rocm_smi_reader(const SystemSources& sources, const GpuIdentity& gpu) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
 #include "benchmarks/instruments/testing.hpp"
 
@@ -35,7 +36,8 @@ class GpuSensorsTest : public ::testing::Test {
   SystemReader rocm(const GpuIdentity& gpu) const { return rocm_smi_reader(sources_, gpu); }
 
   const FakeFiles files_;
-  SystemSources sources_{.sys = files_ / "", .proc = {}, .nvml = {}, .rocm_smi = {ROCM_SMI_FAKE}};
+  SystemSources sources_{
+      .sys = files_ / "", .proc = {}, .nvml = {}, .amd_smi = {}, .rocm_smi = {ROCM_SMI_FAKE}};
 };
 
 TEST_F(GpuSensorsTest, NvmlReadsTheCardAtTheAddressOrOfTheNumberAndWhatItReports) {
@@ -43,10 +45,19 @@ TEST_F(GpuSensorsTest, NvmlReadsTheCardAtTheAddressOrOfTheNumberAndWhatItReports
   EXPECT_EQ(reader.read(), (SystemReading{{"utilization_percent", 90},
                                           {"clock_MHz", 1980},
                                           {"temperature_celsius", 64},
-                                          {"power_watts", 655.25}}));
+                                          {"power_watts", 655.25},
+                                          {"energy_joules", 1310.5},
+                                          {"limited_by_power", 1},
+                                          {"limited_by_temperature", 1},
+                                          {"limited_by_hardware", 0}}));
+  EXPECT_EQ(reader.facts,
+            (std::map<std::string, std::string>{{"power_limit_W", "700"}, {"ecc", "on"}}));
+  EXPECT_EQ(nvml({"", 1}, NVML_FAKE_OF_VERSION_11).read().at("limited_by_power"), 1)
+      << "by the function's older name";
   EXPECT_EQ(reader.source, "NVML (" NVML_FAKE ")");
   const SystemReading by_number = nvml({"", 0}).read();
   EXPECT_EQ(by_number.at("utilization_percent"), 10);
+  EXPECT_EQ(by_number.at("limited_by_power"), 0);
   EXPECT_FALSE(by_number.contains("temperature_celsius"));
   const SystemReading old_driver = nvml({"", 1}, NVML_FAKE_WITHOUT_POWER).read();
   EXPECT_FALSE(old_driver.contains("power_watts")) << "the library has no such function";
@@ -78,6 +89,44 @@ TEST_F(GpuSensorsTest, RocmSmiReadsTheCardAtTheAddressOrOfTheNumberAndWhatItRepo
                 {"utilization_percent", 88}, {"temperature_celsius", 52}, {"power_watts", 480}}));
   sources_.rocm_smi = {"libno-such-library.so.1", ROCM_SMI_FAKE_WITHOUT_SOCKET_POWER};
   EXPECT_FALSE(rocm({"0001:c6:1f.7", 0}).read().contains("power_watts"));
+}
+
+TEST_F(GpuSensorsTest, AmdSmiReadsTheCardAtTheAddressAndRocmSmiWhereThereIsNone) {
+  sources_.amd_smi = {AMD_SMI_FAKE};
+  const SystemReader reader = gpu_reader(Backend::hip, sources_, {"0000:C1:00.0", 0});
+  EXPECT_EQ(reader.source, "AMD SMI (" AMD_SMI_FAKE ")");
+  EXPECT_EQ(reader.read(), (SystemReading{{"utilization_percent", 83},
+                                          {"clock_MHz", 1700},
+                                          {"temperature_celsius", 71},
+                                          {"energy_joules", 61}}));
+  const SystemReading second_die = amd_smi_reader(sources_, {"0000:c9:00.0", 0}).read();
+  EXPECT_FALSE(second_die.contains("energy_joules"));
+  EXPECT_FALSE(second_die.contains("clock_MHz")) << "a card that sleeps";
+  // Cards that it does not know, or of unknown address, are ROCm SMI's.
+  for (const GpuIdentity& gpu : {GpuIdentity{"0001:c6:1f.7", 0}, GpuIdentity{"", 1}})
+    EXPECT_TRUE(gpu_reader(Backend::hip, sources_, gpu).source.starts_with("ROCm SMI"));
+  sources_.amd_smi = {AMD_SMI_FAKE_WITHOUT_INIT};
+  EXPECT_TRUE(gpu_reader(Backend::hip, sources_, {"", 1}).source.starts_with("ROCm SMI"));
+  sources_.rocm_smi = {ROCM_SMI_FAKE_WITHOUT_INIT};
+  const SystemReader none = gpu_reader(Backend::hip, sources_, {"", 1});
+  expect_mentions(none.source, {"none (" AMD_SMI_FAKE_WITHOUT_INIT, ROCM_SMI_FAKE_WITHOUT_INIT});
+  EXPECT_TRUE(none.read().empty());
+}
+
+TEST_F(GpuSensorsTest, TheContextTellsDriverPartitionAndWhatTheLibraryKnows) {
+  files_.write("module/amdgpu/version", "6.12.12");
+  files_.write("bus/pci/devices/0000:c1:00.0/current_compute_partition", "CPX");
+  files_.write("bus/pci/devices/0000:c1:00.0/current_memory_partition", "NPS4");
+  files_.write("module/nvidia/version", "580.82.07");
+  using Settings = std::map<std::string, std::string>;
+  EXPECT_EQ(gpu_settings(Backend::hip, {"0000:C1:00.0", 0}, sources_),
+            (Settings{{"gpu.driver", "6.12.12"},
+                      {"gpu.compute_partition", "CPX"},
+                      {"gpu.memory_partition", "NPS4"}}));
+  sources_.nvml = {NVML_FAKE};
+  EXPECT_EQ(
+      gpu_settings(Backend::cuda, {"0000:5E:00.0", 0}, sources_),
+      (Settings{{"gpu.driver", "580.82.07"}, {"gpu.power_limit_W", "700"}, {"gpu.ecc", "on"}}));
 }
 
 TEST_F(GpuSensorsTest, ErrorsNameTheLibraryAndTheCause) {

@@ -34,6 +34,9 @@ constexpr std::string_view kOnednnGemm = "mkldnn::_linear_pointwise";
 // Their FLOPs are the caller's to know (Cost::opaque_flops), because no event tells how many of the
 // masked scores a kernel leaves out.
 const Names kAttentionKernels = names(R"(
+  aten::_cudnn_attention_backward aten::_cudnn_attention_forward
+  aten::_efficient_attention_backward aten::_efficient_attention_forward
+  aten::_flash_attention_backward aten::_flash_attention_forward
   aten::_scaled_dot_product_cudnn_attention aten::_scaled_dot_product_cudnn_attention_backward
   aten::_scaled_dot_product_efficient_attention
   aten::_scaled_dot_product_efficient_attention_backward
@@ -45,12 +48,15 @@ const Names kAttentionKernels = names(R"(
 // Operators that touch no element: views, allocations, and those that only call others, which have
 // events of their own.
 const Names kDispatchOnly = names(R"(
-  aten::_reshape_alias aten::_unsafe_view aten::as_strided aten::contiguous
+  aten::_fused_sdp_choice aten::_reshape_alias aten::_scaled_dot_product_attention_math
+  aten::_unsafe_view aten::as_strided aten::contiguous
   aten::cross_entropy_loss aten::detach aten::embedding_backward aten::empty aten::empty_like
   aten::empty_strided aten::expand aten::linear aten::log_softmax aten::matmul aten::narrow
   aten::new_empty_strided aten::nll_loss aten::nll_loss_nd aten::permute aten::reshape
+  aten::resize_
   aten::resolve_conj aten::result_type aten::scaled_dot_product_attention aten::select
-  aten::slice aten::softmax aten::split_with_sizes aten::t aten::to aten::transpose aten::view)");
+  aten::slice aten::softmax aten::split_with_sizes aten::t aten::to aten::transpose
+  aten::unsqueeze aten::view)");
 
 // Operators that compute, but multiply no matrices: copies, element by element, reductions,
 // look-ups.
@@ -58,12 +64,12 @@ const Names kWithoutGemms = names(R"(
   aten::_amp_foreach_non_finite_check_and_unscale_ aten::_amp_update_scale_ aten::_foreach_add_
   aten::_foreach_addcdiv_ aten::_foreach_addcmul_ aten::_foreach_div_ aten::_foreach_lerp_
   aten::_foreach_mul_ aten::_foreach_sqrt aten::_local_scalar_dense aten::_log_softmax
-  aten::_log_softmax_backward_data aten::_softmax aten::_softmax_backward_data aten::_to_copy
-  aten::add aten::add_ aten::addcdiv_ aten::addcmul_ aten::cat aten::clone aten::copy_ aten::div
+  aten::_log_softmax_backward_data aten::_safe_softmax aten::_softmax aten::_softmax_backward_data aten::_to_copy
+  aten::_fused_adamw_ aten::add aten::add_ aten::addcdiv_ aten::addcmul_ aten::all aten::arange aten::cat aten::clone aten::copy_ aten::div
   aten::div_ aten::embedding aten::embedding_dense_backward aten::exp aten::fill_
-  aten::index_select aten::item aten::lerp_ aten::mean aten::mul aten::mul_ aten::ne aten::neg
+  aten::index_select aten::isneginf aten::item aten::lerp_ aten::mean aten::mul aten::mul_ aten::ne aten::neg
   aten::nll_loss_backward aten::nll_loss_forward aten::ones_like aten::pow aten::reciprocal
-  aten::rsqrt aten::silu aten::silu_backward aten::slice_backward aten::sqrt aten::sub aten::sum
+  aten::rsqrt aten::scalar_tensor aten::silu aten::silu_backward aten::slice_backward aten::sqrt aten::sub aten::sum aten::where
   aten::zero_ aten::zeros aten::zeros_like tinyllama::adamw_ tinyllama::add_rms_norm
   tinyllama::add_rms_norm_backward tinyllama::cross_entropy_losses
   tinyllama::cross_entropy_rows_ tinyllama::rms_norm tinyllama::rms_norm_backward
@@ -88,6 +94,12 @@ constexpr uint8_t kDeviceCopy = 3;
 constexpr uint8_t kDeviceFill = 4;
 
 using torch::autograd::profiler::KinetoEvent;
+
+// On AMD GPUs two libraries compute the same backend; their kernels' names tell which.
+std::string attention_library(const std::string& kernel) {
+  if (kernel.find("ck_tile") != std::string::npos) return " (CK)";
+  return kernel.find("attn_fwd") != std::string::npos ? " (AOTriton)" : "";
+}
 
 /// Operators whose FLOPs Kineto need not count: there are none, or the formulas have them.
 bool is_known_otherwise(const std::string& name) {
@@ -131,6 +143,20 @@ int64_t sum_outermost(std::vector<const KinetoEvent*> gemms) {
 
 bool is_counted_gemm(std::string_view name) {
   return kCountedGemms.contains(name);
+}
+
+bool is_gemm_like(std::string_view name) {
+  constexpr std::string_view parts[] = {"mm",   "matmul", "linear", "convolution",
+                                        "gemm", "einsum", "dot",    "attention"};
+  const auto is_in = [&](std::string_view part) { return name.find(part) != name.npos; };
+  return std::ranges::any_of(parts, is_in);
+}
+
+std::string attention_backend_of(std::string_view name) {
+  for (const char* const backend : {"flash", "efficient", "cudnn"}) {
+    if (name.starts_with(std::string("aten::_scaled_dot_product_") + backend)) return backend;
+  }
+  return name == "aten::_scaled_dot_product_attention_math" ? "math" : "";
 }
 
 bool is_onednn_gemm(std::string_view name) {
@@ -209,13 +235,23 @@ OperatorProfile profile_operators(const Device& device, const std::function<void
   work();
   const auto result = session.stop();
   OperatorProfile profile;
-  if (device.is_gpu()) profile.kernels = 0;
+  std::string library;
+  if (device.is_gpu()) {
+    profile.kernels = 0;
+    profile.device_seconds = 0;
+  }
   std::set<std::string> unknown;
   std::vector<const KinetoEvent*> gemms;
   for (const KinetoEvent& event : result->events()) {
     if (is_kernel(event, device)) ++*profile.kernels;
+    if (is_device_work(event, device)) {
+      *profile.device_seconds += static_cast<double>(event.durationNs()) * 1e-9;
+      if (library.empty()) library = attention_library(event.name());
+    }
     if (event.deviceType() != c10::DeviceType::CPU) continue;
     const std::string name = event.name();
+    const std::string backend = attention_backend_of(name);
+    if (!backend.empty()) profile.attention_backend = backend;
     if (is_counted_gemm(name)) {
       gemms.push_back(&event);
     } else if (is_onednn_gemm(name)) {
@@ -226,6 +262,7 @@ OperatorProfile profile_operators(const Device& device, const std::function<void
   }
   profile.gemm_flops += sum_outermost(std::move(gemms));
   profile.unknown_operators.assign(unknown.begin(), unknown.end());
+  if (!profile.attention_backend.empty()) profile.attention_backend += library;
   return profile;
 }
 

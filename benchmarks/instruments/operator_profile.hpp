@@ -33,6 +33,11 @@ struct OperatorProfile {
   std::vector<std::string> unknown_operators;
   /// Kernels launched on the GPU; nothing on a CPU.
   std::optional<int64_t> kernels;
+  /// That kernels, copies and fills took on the GPU together; nothing on a CPU.
+  std::optional<double> device_seconds{};
+  /// How scaled_dot_product_attention was computed: "flash", "efficient", "cudnn" or "math", on AMD
+  /// GPUs with the library; empty where nobody asked for it.
+  std::string attention_backend{};
 };
 
 /// Runs `work` once under the profiler; not to be timed. Throws what `work` throws.
@@ -40,6 +45,10 @@ OperatorProfile profile_operators(const Device& device, const std::function<void
 
 /// Operators that are GEMMs whose FLOPs Kineto computes from their shapes.
 bool is_counted_gemm(std::string_view name);
+/// Whether an operator that is not known multiplies matrices, by its name.
+bool is_gemm_like(std::string_view name);
+/// The backend of attention whose operator this is; empty for other operators.
+std::string attention_backend_of(std::string_view name);
 /// oneDNN's GEMM of [m, k] and [n, k], for which Kineto has no formula.
 bool is_onednn_gemm(std::string_view name);
 /// Operators that touch no element: views, allocations, and those that only call others. Their own

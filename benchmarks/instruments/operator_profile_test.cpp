@@ -1,7 +1,9 @@
 #include "benchmarks/instruments/operator_profile.hpp"
 
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/conv1d.h>
+#include <ATen/ops/embedding.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <gtest/gtest.h>
@@ -39,7 +41,8 @@ class OperatorProfileTest : public ::testing::Test {
 
 TEST_F(OperatorProfileTest, CountsTheGemmsOfBothPassesAndNothingElse) {
   const at::Tensor a = ones({3, 5}), b = ones({5, 7}), batch = ones({2, 3, 5});
-  const at::Tensor q = ones({1, 2, 8, 16});
+  const at::Tensor q = ones({1, 2, 8, 16}), table = ones({16, 8}),
+                   tokens = at::arange(4096).remainder(16);
   const auto autocast_bmm = [&] {
     at::autocast::set_autocast_enabled(c10::DeviceType::CPU, true);
     batch.bmm(batch.transpose(1, 2));
@@ -55,7 +58,12 @@ TEST_F(OperatorProfileTest, CountsTheGemmsOfBothPassesAndNothingElse) {
       {[&] { a.detach().mm(b).sum().backward(); }, 2 * 2 * 3 * 5 * 7},
       {[&] { (a * a + a).exp().sum().backward(); }, 0},
       // Attention's kernels are left to the formulas.
-      {[&] { at::scaled_dot_product_attention(q, q, q).sum().backward(); }, 0}};
+      {[&] { at::scaled_dot_product_attention(q, q, q).sum().backward(); }, 0},
+      // Of more tokens than a GPU adds up one by one.
+      {[&] {
+         at::embedding(table, tokens).sum().backward();
+       },
+       0}};
   for (const auto& [work, flops] : cases) {
     const OperatorProfile counted = profile(work);
     EXPECT_EQ(counted.gemm_flops, flops);
@@ -69,6 +77,22 @@ TEST_F(OperatorProfileTest, NamesOperatorsThatItDoesNotKnow) {
   const auto unknown = profile([&] { at::conv1d(signal, kernel); }).unknown_operators;
   EXPECT_NE(std::ranges::find(unknown, "aten::convolution"), unknown.end())
       << ::testing::PrintToString(unknown);
+}
+
+TEST(OperatorNamesTest, AttentionBackendsAndGemmsAreKnownByName) {
+  for (const auto& [name, backend] :
+       {std::pair{"aten::_scaled_dot_product_flash_attention_backward", "flash"},
+        {"aten::_scaled_dot_product_flash_attention_for_cpu", "flash"},
+        {"aten::_scaled_dot_product_efficient_attention", "efficient"},
+        {"aten::_scaled_dot_product_cudnn_attention", "cudnn"},
+        {"aten::_scaled_dot_product_attention_math", "math"},
+        {"aten::scaled_dot_product_attention", ""}})
+    EXPECT_EQ(attention_backend_of(name), backend) << name;
+  for (const char* name :
+       {"aten::_scaled_mm", "aten::_grouped_mm", "aten::einsum", "aten::convolution"})
+    EXPECT_TRUE(is_gemm_like(name)) << name;
+  for (const char* name : {"aten::cumsum", "aten::sort", "aten::arange"})
+    EXPECT_FALSE(is_gemm_like(name)) << name;
 }
 
 TEST_F(OperatorProfileTest, EndsTheProfilerWhenTheWorkThrows) {

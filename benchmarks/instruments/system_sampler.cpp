@@ -34,14 +34,24 @@ void add(ReadingStatistics& statistics, double value) {
 
 SystemReader system_reader(const Device& device, const SystemSources& sources) {
   if (!device.is_gpu()) return cpu_reader(sources, host_machine::usable_processors());
-  try {
-    const int index = device.torch().index();
-    const GpuIdentity gpu{gpu_runtime::pci_bus_id(index), index};
-    return device.backend() == Backend::hip ? rocm_smi_reader(sources, gpu)
-                                            : nvml_reader(sources, gpu);
-  } catch (const std::runtime_error& error) {
-    return {fmt::format("none ({})", error.what()), [] { return SystemReading(); }};
+  const int index = device.torch().index();
+  return gpu_reader(device.backend(), sources, {gpu_runtime::pci_bus_id(index), index});
+}
+
+SystemReader gpu_reader(Backend backend, const SystemSources& sources, const GpuIdentity& gpu) {
+  using Make = SystemReader (*)(const SystemSources&, const GpuIdentity&);
+  const std::vector<Make> makers = backend == Backend::hip
+                                       ? std::vector<Make>{amd_smi_reader, rocm_smi_reader}
+                                       : std::vector<Make>{nvml_reader};
+  std::string reasons;
+  for (const Make make : makers) {
+    try {
+      return make(sources, gpu);
+    } catch (const std::runtime_error& error) {
+      reasons += (reasons.empty() ? "" : "; ") + std::string(error.what());
+    }
   }
+  return {fmt::format("none ({})", reasons), [] { return SystemReading(); }};
 }
 
 SystemSampler::SystemSampler(SystemReader reader, std::chrono::milliseconds interval)
@@ -94,8 +104,17 @@ void SystemSampler::watch() {
 
 void SystemSampler::look() {
   const SystemReading reading = reader_.read();
-  ++looks_;
-  for (const auto& [name, value] : reading) add(samples_.readings[name], value);
+  const auto now = std::chrono::steady_clock::now();
+  const auto energy = reading.find("energy_joules");
+  if (++looks_ == 1) first_look_ = now;
+  for (const auto& [name, value] : reading) {
+    if (name != "energy_joules") add(samples_.readings[name], value);
+  }
+  if (energy == reading.end()) return;
+  const double seconds = std::chrono::duration<double>(now - first_look_).count();
+  if (looks_ == 1) first_joules_ = energy->second;
+  if (seconds > 0)
+    samples_.readings["power_watts"].mean = (energy->second - first_joules_) / seconds;
 }
 
 }  // namespace tinyllama::instruments

@@ -17,13 +17,15 @@
 
 namespace tinyllama::instruments {
 
-/// One look at a device: its utilization_percent, clock_MHz, temperature_celsius and power_watts.
-/// What it does not report is absent.
+/// One look at a device: its utilization_percent, clock_MHz, temperature_celsius and power_watts;
+/// of a GPU also energy_joules since some time past, and limited_by_power, _by_temperature and
+/// _by_hardware, 1 where that keeps its clock down. What it does not report is absent.
 using SystemReading = std::map<std::string, double>;
 
 struct SystemReader {
   std::string source;  ///< for people to read: "NVML (libnvidia-ml.so.1)"
   std::function<SystemReading()> read;
+  std::map<std::string, std::string> facts{};  ///< that do not change: power_limit_W, ecc, power_of
 };
 
 /// Where readings are looked for; tests name folders and libraries of their own.
@@ -31,6 +33,8 @@ struct SystemSources {
   std::filesystem::path sys = "/sys";
   std::filesystem::path proc = "/proc";
   std::vector<std::string> nvml = {"libnvidia-ml.so.1"};
+  std::vector<std::string> amd_smi = {"libamd_smi.so", "libamd_smi.so.26", "libamd_smi.so.25",
+                                      "libamd_smi.so.24", "/opt/rocm/lib/libamd_smi.so"};
   /// The name without a version comes with ROCm itself; the others with its run-time packages.
   std::vector<std::string> rocm_smi = {"librocm_smi64.so",   "librocm_smi64.so.7",
                                        "librocm_smi64.so.6", "librocm_smi64.so.5",
@@ -50,9 +54,15 @@ SystemReader cpu_reader(const SystemSources& sources, const std::vector<int>& pr
 /// NVIDIA's management library. Throws std::runtime_error with the cause where it cannot be loaded
 /// or does not know the card.
 SystemReader nvml_reader(const SystemSources& sources, const GpuIdentity& gpu);
+/// AMD SMI, which succeeds ROCm SMI. Throws as nvml_reader does, also where the bus id is empty.
+SystemReader amd_smi_reader(const SystemSources& sources, const GpuIdentity& gpu);
 /// ROCm SMI, and the clock from the driver's files, because the library's structure of clocks
 /// differs between its versions. Throws as nvml_reader does.
 SystemReader rocm_smi_reader(const SystemSources& sources, const GpuIdentity& gpu);
+
+/// NVML, or AMD SMI and else ROCm SMI. Where none of them answers, one that reads nothing and says
+/// so in its source.
+SystemReader gpu_reader(Backend backend, const SystemSources& sources, const GpuIdentity& gpu);
 
 /// The reader for this device. Where a GPU's library does not answer, one that reads nothing and
 /// says so in its source.
@@ -68,7 +78,8 @@ struct ReadingStatistics {
 struct SystemSamples {
   std::string source;
   double interval_seconds = 0;  ///< as asked for
-  /// Of each reading that the device reported.
+  /// Of each reading that the device reported. power_watts is, from two looks on, what a counter
+  /// of energy says between the first and the last, where there is one.
   std::map<std::string, ReadingStatistics> readings;
 };
 
@@ -100,6 +111,8 @@ class SystemSampler {
   std::chrono::milliseconds interval_;
   SystemSamples samples_;  // the thread's alone until it has ended
   int64_t looks_ = 0;
+  std::chrono::steady_clock::time_point first_look_;
+  double first_joules_ = 0;
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;

@@ -63,9 +63,16 @@ std::vector<double> time_on_gpu(c10::Device device, int64_t iterations,
 
 std::vector<double> time_iterations(const Device& device, int64_t iterations,
                                     const std::function<void()>& prepare,
-                                    const std::function<void()>& run, TimePoint deadline) {
-  return device.is_gpu() ? time_on_gpu(device.torch(), iterations, prepare, run, deadline)
-                         : time_on_cpu(iterations, prepare, run, deadline);
+                                    const std::function<void()>& run, TimePoint deadline,
+                                    int64_t runs) {
+  const auto run_all = [&] {
+    for (int64_t i = 0; i < runs; ++i) run();
+  };
+  std::vector<double> seconds =
+      device.is_gpu() ? time_on_gpu(device.torch(), iterations, prepare, run_all, deadline)
+                      : time_on_cpu(iterations, prepare, run_all, deadline);
+  for (double& sample : seconds) sample /= static_cast<double>(runs);
+  return seconds;
 }
 
 }  // namespace tinyllama::instruments

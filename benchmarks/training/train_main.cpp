@@ -1,6 +1,7 @@
 // tiny_llama_train: options -> one run of training -> its files.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <c10/core/DeviceGuard.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
+#include "benchmarks/instruments/library_choices.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
 #include "benchmarks/training/flops_analysis.hpp"
 #include "benchmarks/training/memory_analysis.hpp"
@@ -417,7 +419,7 @@ ExitCode report_setup(const TrainOptions& options) {
   }
   if (const auto* found = std::get_if<instruments::Device>(&device)) {
     const std::string refusal =
-        refuse_variant(options.variant, options.dtype, device_traits(found->torch().type()));
+        refuse_variant(options.variant, options.dtype, device_traits(found->torch()));
     lines.push_back({refusal.empty() ? SetupStatus::ok : SetupStatus::failed, "variant",
                      refusal.empty() ? options.variant.name() : refusal});
   }
@@ -486,7 +488,11 @@ ExitCode run(int argc, const char* const* argv, const distributed::LaunchEnviron
   if (!options) return ExitCode::ok;
   if (options->validate_setup) return report_setup(*options);
   const auto device = distributed::select_device(options->device, where);
-  const DeviceTraits traits = device_traits(device.torch().type());
+  const c10::DeviceGuard current(device.torch());
+  instruments::choose_libraries(device, {});
+  const DeviceTraits traits = device_traits(device.torch());
+  if (!traits.no_own_kernels.empty() && where.rank == 0)
+    fmt::print(stderr, "tiny_llama_train: note: {}\n", traits.no_own_kernels);
   const std::string refusal = refuse_variant(options->variant, options->dtype, traits);
   if (!refusal.empty()) {
     throw std::invalid_argument(

@@ -79,6 +79,32 @@ int nvmlDeviceGetTemperature(void* device, int sensor, unsigned int* celsius) {
   return sensor == 0 && *celsius > 0 ? 0 : kNotSupported;
 }
 
+int nvmlDeviceGetTotalEnergyConsumption(void* device, unsigned long long* millijoules) {
+  *millijoules = 2ULL * static_cast<Card*>(device)->milliwatts;
+  return 0;
+}
+
+// The second card is at its limit of power and too hot.
+#ifdef FAKE_OF_VERSION_11
+int nvmlDeviceGetCurrentClocksThrottleReasons(void* device, unsigned long long* reasons) {
+#else
+int nvmlDeviceGetCurrentClocksEventReasons(void* device, unsigned long long* reasons) {
+#endif
+  *reasons = device == &cards[1] ? 0x4 | 0x20 : 0x1;
+  return 0;
+}
+
+int nvmlDeviceGetEnforcedPowerLimit(void* device, unsigned int* milliwatts) {
+  *milliwatts = device == &cards[1] ? 700'000 : 450'500;
+  return 0;
+}
+
+int nvmlDeviceGetEccMode(void* device, unsigned int* current, unsigned int* pending) {
+  *current = device == &cards[1] ? 1 : 0;
+  *pending = 0;
+  return 0;
+}
+
 #ifndef FAKE_WITHOUT_POWER
 int nvmlDeviceGetPowerUsage(void* device, unsigned int* milliwatts) {
   *milliwatts = static_cast<Card*>(device)->milliwatts;
