@@ -361,10 +361,18 @@ TEST_F(SpeedupTest, EveryCounterCanBeAColumn) {
   Metering metering;
   metering.profile.kernels = 1;
   metering.library_scratch_bytes = 1;
+  metering.profile.device_seconds = 1;
+  const Timing timing{{1.0}, 2};
+  instruments::SystemSamples samples;
+  for (const char* name : {"clock_MHz", "temperature_celsius", "power_watts", "limited_by_power",
+                           "limited_by_temperature", "limited_by_hardware"})
+    samples.readings[name] = {1, 1, 1, 1};
   const std::vector<std::string> names = column_names();
   for (const Counters& counters : {fixed_counters(test_case, metering),
                                    shares(test_case, peaks),
                                    rate_counters(test_case, 1),
+                                   device_counters(metering, timing),
+                                   sensor_counters(test_case, samples, 1),
                                    {{"speedup", 1}}}) {
     for (const auto& [name, value] : counters)
       EXPECT_EQ(std::ranges::count(names, name), 1) << name;

@@ -134,16 +134,28 @@ TEST(DatasheetPeaksTest, NamesAsTheRuntimesReportThem) {
                            {"AMD Instinct MI355X", 256, "AMD Instinct MI355X"},
                            {"NVIDIA H100 80GB HBM3", 132, "NVIDIA H100 SXM"},
                            {"NVIDIA H100 PCIe", 114, "NVIDIA H100 PCIe"},
-                           {"NVIDIA H200", 132, "NVIDIA H200 SXM"}};
+                           {"NVIDIA H200", 132, "NVIDIA H200 SXM"},
+                           {"AMD Instinct MI210", 104, "AMD Instinct MI210"},
+                           {"MI250X/MI250", 104, "AMD Instinct MI250 (one GCD)"},
+                           {"AMD Instinct MI300A", 228, "AMD Instinct MI300A"},
+                           {"AMD Instinct MI350X", 256, "AMD Instinct MI350X"},
+                           {"NVIDIA A100-SXM4-40GB", 108, "NVIDIA A100 SXM4 40GB"},
+                           {"NVIDIA A100-SXM4-80GB", 108, "NVIDIA A100 SXM4 80GB"},
+                           {"NVIDIA A100-PCIE-40GB", 108, "NVIDIA A100 PCIe 40GB"},
+                           {"NVIDIA A100 80GB PCIe", 108, "NVIDIA A100 PCIe 80GB"},
+                           {"NVIDIA GH200 480GB", 132, "NVIDIA GH200 96GB"},
+                           {"NVIDIA GH200 144G HBM3e", 132, "NVIDIA GH200 144GB"},
+                           {"NVIDIA B200", 148, "NVIDIA B200"},
+                           {"NVIDIA GB200", 152, "NVIDIA GB200 (one GPU)"}};
   for (const auto& [name, multiprocessors, device] : devices)
     EXPECT_EQ(find(name, multiprocessors).value_or(DatasheetPeaks{}).device, device) << name;
-  for (const char* name : {"", "AMD EPYC", "AMD Instinct MI250", "AMD Instinct MI210",
-                           "NVIDIA GH200 480GB", "NVIDIA H100 NVL", "NVIDIA H200 NVL",
-                           "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA A100-SXM4-80GB"}) {
+  for (const char* name :
+       {"", "AMD EPYC", "AMD Instinct MI100", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA GB300",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA A100-SXM4-80GB MIG 3g.40gb"}) {
     EXPECT_FALSE(find(name)) << name;
   }
   EXPECT_FALSE(find("AMD Instinct MI300X", 38)) << "one die of a partitioned card";
-  EXPECT_FALSE(find("MI250X/MI250", 104)) << "an MI250 under the name that the two share";
+  EXPECT_FALSE(find("NVIDIA A100-SXM4-80GB", 42)) << "another number of multiprocessors";
 }
 
 TEST(DatasheetPeaksTest, FiguresAreDenseAndOfOneLogicalDevice) {

@@ -174,7 +174,7 @@ SWITCHES: Mapping[str, frozenset[str]] = {
     "attention": frozenset({"qkv", "sdpa", "fused_attention", "fused_rotary"}) | PRODUCTS,
     "ffn": frozenset({"gate_up", "fused_swiglu"}) | PRODUCTS,
     "loss": frozenset({"fused_loss"}) | PRODUCTS,
-    "optimizer": frozenset({"foreach_adamw", "fused_adamw", "layout"}),
+    "optimizer": frozenset({"foreach_adamw", "fused_adamw", "library_adamw", "layout"}),
 }
 # What a step of the training program adds up to.
 TRAINING_STEP = "training/step"

@@ -299,7 +299,7 @@ def speed_of_light(
 
 
 # Switches of the update alone: the model runs as the baseline's.
-UPDATE_SWITCHES = frozenset({"foreach_adamw", "fused_adamw"})
+UPDATE_SWITCHES = frozenset({"foreach_adamw", "fused_adamw", "library_adamw"})
 
 
 @dataclass(frozen=True)
