@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -254,3 +255,45 @@ def test_report_that_ran_no_test_finds_nothing(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     report.write_text(json.dumps({"testsuites": []}))
     assert failed_tests(report) == ()
+
+
+LINKED = "libtorch_cuda.so => /a (0x1)\nlibcudart.so.13 => /b (0x2)\n"
+
+
+@pytest.mark.parametrize(
+    ("libraries", "kernels", "failed"),
+    [
+        (LINKED, "tiny_llama_bench.1.sm_90.cubin", set()),
+        (LINKED + "libnccl.so.2 => not found\n", "1.sm_90.cubin", {"finds its libraries"}),
+        (LINKED + "libcudart.so.12 => /c (0x3)\n", "1.sm_90.cubin", {"finds its libraries"}),
+        ("libtorch_cpu.so => /a (0x1)\n", "1.sm_90.cubin", {"finds its libraries"}),
+        (LINKED, "1.sm_80.cubin", {"holds the kernels"}),
+        (LINKED, "", {"holds the kernels"}),
+    ],
+)
+def test_a_build_for_cuda_is_looked_at(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    libraries: str,
+    kernels: str,
+    failed: set[str],
+) -> None:
+    def script(path: str, text: str) -> None:
+        program = tmp_path / path
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f"#!/bin/sh\nprintf '{text}'\n")
+        program.chmod(0o755)
+
+    script("environment/lib/python3.11/site-packages/nvidia/cu13/bin/cuobjdump", kernels)
+    script("path/ldd", libraries)
+    for name in ("bench", "train", "scaling"):
+        script(f"benchmarks/tiny_llama_{name}", "help")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:{os.environ['PATH']}")
+    *programs, _device_test = run_tests.cuda_programs(tmp_path)
+    assert len(programs) == 9
+    found = {
+        program.name.partition(" ")[2]
+        for program in programs
+        if run_tests.run_program(program, tmp_path / "report.xml", 60).counts.failures
+    }
+    assert found == failed

@@ -10,18 +10,22 @@ import yaml
 
 
 @pytest.fixture
-def job(project_root: Path) -> dict:
+def jobs(project_root: Path) -> dict[str, dict]:
     path = project_root / ".github/workflows/test.yml"
     workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert workflow["permissions"] == {"contents": "read"}
     # YAML 1.1 reads the key `on` as true
     assert set(workflow[True]) == {"push", "pull_request", "schedule"}
-    (found,) = workflow["jobs"].values()
-    return found
+    return workflow["jobs"]
 
 
-def test_its_steps_are_shell_and_actions_of_stated_versions(job: dict) -> None:
-    for step in job["steps"]:
+@pytest.fixture
+def job(jobs: dict[str, dict]) -> dict:
+    return jobs["test"]
+
+
+def test_their_steps_are_shell_and_actions_of_stated_versions(jobs: dict[str, dict]) -> None:
+    for step in [step for job in jobs.values() for step in job["steps"]]:
         if "uses" in step:
             assert re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"])
         else:
@@ -35,6 +39,14 @@ def test_systems_that_nobody_tried_fail_nothing(job: dict) -> None:
     assert (matrix["system"], matrix["must_pass"]) == (["debian:12"], [True])
     assert {one["must_pass"] for one in matrix["include"]} == {False}
     assert job["continue-on-error"] == "${{ !matrix.must_pass }}"
+
+
+def test_the_build_for_cuda_is_the_option_of_scripts_test(
+    jobs: dict[str, dict], project_root: Path
+) -> None:
+    assert set(jobs) == {"test", "cuda-build"}
+    command = jobs["cuda-build"]["steps"][-1]["run"]
+    assert f"\n{command}\n" in (project_root / "scripts/test").read_text()
 
 
 @pytest.mark.parametrize("options", ["", "--long"])

@@ -187,6 +187,10 @@ KinetoSession::KinetoSession(const Device& device, const KinetoDetail& detail) :
   // Kineto writes two lines to standard error for each recording, of a level above its errors. Read
   // when Kineto starts; a level that the user chose stays.
   ::setenv("KINETO_LOG_LEVEL", "6", /*overwrite=*/0);
+  // CUPTI that ends after a recording and starts anew for the next one crashes where work was
+  // captured in between; torch.profiler leaves it running then as well.
+  ::setenv("TEARDOWN_CUPTI", "0", /*overwrite=*/0);
+  ::setenv("DISABLE_CUPTI_LAZY_REINIT", "1", /*overwrite=*/0);
   device.synchronize();
   profiler::prepareProfiler(config, activities);
   profiler::enableProfiler(config, activities);

@@ -2,7 +2,8 @@
 # libtorch and the Python tools. A torch that the user already has is taken as it is, whatever device it was built for; only
 # where there is none does pip install one, into the project's own .venv.
 
-virtual_environment="$project_root/.venv"
+# Steps run in shells of their own, which another environment than .venv is told by the variable.
+virtual_environment="${TINY_LLAMA_ENVIRONMENT:-$project_root/.venv}"
 virtual_python="$virtual_environment/bin/python"
 
 # What find_own_torch and set_up_torch leave behind.

@@ -55,7 +55,8 @@ set_up_cuda_build() { # sets cuda_folder
   lock_set_up
   set_up_packages libamdhip64-dev libtcmalloc-minimal4 python3-dev chromium openmpi-bin
   set_up_library_sources "${libraries_not_installed[@]}"
-  virtual_environment="$cuda_folder/environment" virtual_python="$cuda_folder/environment/bin/python"
+  export TINY_LLAMA_ENVIRONMENT="$cuda_folder/environment"
+  virtual_environment="$TINY_LLAMA_ENVIRONMENT" virtual_python="$TINY_LLAMA_ENVIRONMENT/bin/python"
   if ! environment_has "$project_root/requirements-cuda.txt"; then
     mkdir -p "$cuda_folder"
     require_step "libtorch for CUDA and nvcc, 5 GB" cuda_torch install_requirements "$project_root/requirements-cuda.txt"
