@@ -10,7 +10,6 @@ import pytest
 
 from fake_ablation import CONTEXT, POINT
 from fake_training import made_up_summary
-from tinyllama_tools.commands.exercise_1 import small_calls_percent
 from tinyllama_tools.commands.exercise_3 import bounds, memory_bound_percent
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.models.ablation_evidence import Evidence, find_evidence, read_evidence
@@ -24,6 +23,7 @@ from tinyllama_tools.models.bottlenecks import (
     recommended,
     working_rows,
 )
+from tinyllama_tools.models.optimization_effects import small_calls_percent
 from tinyllama_tools.models.roofline import roofline_point
 from tinyllama_tools.stats.rank_tests import ratio_of_turns
 from worksheet_reading import components, operator_table, roofline

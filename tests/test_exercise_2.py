@@ -9,18 +9,6 @@ from pathlib import Path
 import pytest
 
 from fake_exercise import Changes, measured, options
-from tinyllama_tools.commands.exercise_1 import (
-    CHECKPOINTING,
-    FLASH,
-    FUSION,
-    MIXED,
-    OPTIMIZATIONS,
-    Effect,
-    effects_by_ablation,
-    effects_by_shares,
-    known_effects,
-    ranked,
-)
 from tinyllama_tools.commands.exercise_2 import (
     BANDWIDTH,
     HOTSPOTS,
@@ -40,6 +28,18 @@ from tinyllama_tools.models.ablations import (
     RowName,
     Study,
     result_text,
+)
+from tinyllama_tools.models.optimization_effects import (
+    CHECKPOINTING,
+    FLASH,
+    FUSION,
+    MIXED,
+    OPTIMIZATIONS,
+    Effect,
+    effects_by_ablation,
+    effects_by_shares,
+    known_effects,
+    ranked,
 )
 from tinyllama_tools.models.size_predictions import Prediction, Target
 from worksheet_reading import answer, box, operator_table
@@ -462,7 +462,7 @@ def origin(folder: Path, context: dict[str, object]) -> str:
     """Where the savings of a run on this device are from."""
     configuration = {"size": "tiny", "dtype": "f32", "batch_size": 8, "seq_len": 128}
     summary = {"context": context, "configuration": configuration, "memory": memory()}
-    return known_effects(MeasuredRun("run", "", summary), folder)[1]
+    return known_effects("run", MeasuredRun("run", "", summary), folder)[1]
 
 
 def test_the_reference_of_this_device_is_found(tmp_path: Path) -> None:

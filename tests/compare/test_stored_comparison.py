@@ -27,13 +27,14 @@ from stored_samples import (
 )
 
 from tinyllama_tools.compare import stored as stored_command
-from tinyllama_tools.compare.comparison import SideState, outcome_without_times
+from tinyllama_tools.compare.comparison import outcome_without_times
 from tinyllama_tools.compare.context_differences import (
     axis_differences,
     context_differences,
     one_after_the_other,
     work_differences,
 )
+from tinyllama_tools.data.names import SideState
 from tinyllama_tools.stats.verdicts import Outcome
 from tools import compare as main
 

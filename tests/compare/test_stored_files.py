@@ -22,10 +22,9 @@ from stored_samples import (
     write,
 )
 
-from tinyllama_tools.compare.stored import read_stored
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.names import OWN_KEYS, UNITS
-from tinyllama_tools.data.results import SCHEMA_VERSION
+from tinyllama_tools.data.results import SCHEMA_VERSION, read_stored
 from tools import compare as main
 
 Json = dict[str, Any]

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from result_documents import MEASURED, document, gemm_row, write
 
-from tinyllama_tools.compare.stored import read_stored
 from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.data.machine import SAME_DEVICE, Machine, ProductRate, first_difference
-from tinyllama_tools.data.results import add_products, read_result_set, read_rows
+from tinyllama_tools.data.results import add_products, read_result_set, read_rows, read_stored
 from tinyllama_tools.models.roofline import left_out_of_roofline, roofline_points
 
 NAME = "embedding/forward_backward/baseline/tiny/f32/batch:8/seq:128"

@@ -29,10 +29,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tinyllama_tools.calibrate.draws import PairedBlocks
 from tinyllama_tools.calibrate.page import calibration_page, target_rows
 from tinyllama_tools.calibrate.rates import (
     BROKEN,
@@ -51,7 +51,6 @@ from tinyllama_tools.calibrate.rates import (
     whole_of,
 )
 from tinyllama_tools.calibrate.record import (
-    Recorded,
     WhatToRecord,
     blocks_recorded,
     read_recordings,
@@ -69,7 +68,6 @@ from tinyllama_tools.core.app import (
     PROJECT,
     RESULTS,
     BadInputError,
-    Json,
     changed_files,
     head_commit,
     write_whole,
@@ -87,6 +85,11 @@ from tinyllama_tools.stats.verdicts import (
     REGRESSION,
     STILL_UNCLEAR,
 )
+
+if TYPE_CHECKING:
+    from tinyllama_tools.calibrate.draws import PairedBlocks
+    from tinyllama_tools.calibrate.record import Recorded
+    from tinyllama_tools.core.app import Json
 
 MOST_FRACTION = 10.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tinyllama_tools.calibrate.rates import (
     BROKEN,
@@ -14,9 +15,11 @@ from tinyllama_tools.calibrate.rates import (
     SIMULATED,
     TEN_MINUTES,
 )
-from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.text import duration, template
 from tinyllama_tools.data.names import parse_case_name
+
+if TYPE_CHECKING:
+    from tinyllama_tools.core.app import Json
 
 
 def small_percent(value: float) -> str:

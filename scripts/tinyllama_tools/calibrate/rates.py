@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.stats import binomtest
@@ -20,9 +21,6 @@ from tinyllama_tools.calibrate.draws import (
     IN_ORDER,
     SCENARIOS,
     TOSSED,
-    Judge,
-    PairedBlocks,
-    Verdict,
     draw_blocks,
     drawing_words,
     false_alarms,
@@ -32,11 +30,15 @@ from tinyllama_tools.calibrate.draws import (
     simulated_false_alarms,
 )
 from tinyllama_tools.compare.comparison import attributions, layers_by_size
-from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.stats.looks import judge_family
 from tinyllama_tools.stats.rank_tests import hodges_lehmann
-from tinyllama_tools.stats.verdicts import Design, Outcome, plan_design
+from tinyllama_tools.stats.verdicts import Outcome, plan_design
+
+if TYPE_CHECKING:
+    from tinyllama_tools.calibrate.draws import Judge, PairedBlocks, Verdict
+    from tinyllama_tools.core.app import Json
+    from tinyllama_tools.stats.verdicts import Design
 
 HELD, BROKEN, NOT_SHOWN = "held", "broken", "not shown"
 # whole runs without an alarm that a claim of theirs takes

@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tinyllama_tools.commands.exercise_1 import run_exercise_1
 from tinyllama_tools.commands.exercise_2 import run_exercise_2
 from tinyllama_tools.commands.exercise_3 import run_exercise_3
-from tinyllama_tools.commands.worksheet import Sheet, say, unanswered
+from tinyllama_tools.commands.worksheet import say, unanswered
 from tinyllama_tools.core.app import PROJECT, RESULTS, problem_sizes, write_whole
 from tinyllama_tools.core.options import list_of, minutes, positive, script_parser
 from tinyllama_tools.data.profiles import BadProfileError
 from tinyllama_tools.data.programs import TrainingProgram
+
+if TYPE_CHECKING:
+    from tinyllama_tools.commands.worksheet import Sheet
 
 FAILED = 1
 DIMENSIONS = (

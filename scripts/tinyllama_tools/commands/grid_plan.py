@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.app import (
     BadInputError,
-    Json,
     bad_file,
     problem_sizes,
     read_json,
@@ -21,12 +21,15 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.options import list_of, minutes, positive, variants
 from tinyllama_tools.core.text import compact_json
 from tinyllama_tools.data.names import OPTIMIZED, STEP
-from tinyllama_tools.data.programs import CaseCost
 from tinyllama_tools.data.studies import (
     KIND,
     SCHEMA_VERSION,
     STUDY,
 )
+
+if TYPE_CHECKING:
+    from tinyllama_tools.core.app import Json
+    from tinyllama_tools.data.programs import CaseCost
 
 COMPONENTS = (
     *("embedding", "rms_norm", "rotary", "attention", "ffn", "block", "loss", "model"),

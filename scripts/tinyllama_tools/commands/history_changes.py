@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import ruptures
 from scipy.ndimage import median_filter
 from scipy.stats import mannwhitneyu
 
-from tinyllama_tools.commands.history_store import Machine, Series, StoredResult
+if TYPE_CHECKING:
+    from tinyllama_tools.commands.history_store import Machine, Series, StoredResult
+
 
 # with fewer, no rank-sum test reaches 0.05 / files
 FEWEST_FILES = 11

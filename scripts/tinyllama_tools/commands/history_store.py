@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tinyllama_tools.compare.stored import read_stored
 from tinyllama_tools.core.app import MEASURE_AGAIN, PROJECT, RESULTS, BadInputError, bad_file
-from tinyllama_tools.data.names import StoredCase
+from tinyllama_tools.data.results import read_stored
+
+if TYPE_CHECKING:
+    from tinyllama_tools.data.names import StoredCase
 
 # "tlhi": tells the file from other programs' databases.
 APPLICATION_ID = 0x746C6869

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tinyllama_tools.commands.profile_tables import (
     BASELINE,
     TITLES,
-    ProfileSet,
     component_table,
     operator_shares,
     operator_table,
@@ -18,7 +18,6 @@ from tinyllama_tools.commands.profile_tables import (
     shape_table,
     total_time_table,
 )
-from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.text import (
     facts,
@@ -32,9 +31,13 @@ from tinyllama_tools.core.text import (
     speedup,
 )
 from tinyllama_tools.data.profiles import SAME_WORK
-from tinyllama_tools.models.ablation_evidence import Evidence
 from tinyllama_tools.models.bottlenecks import bottleneck_lines, matrix_lines, rank_bottlenecks
 from tinyllama_tools.models.roofline import POSITIONS, roofline_position
+
+if TYPE_CHECKING:
+    from tinyllama_tools.commands.profile_tables import ProfileSet
+    from tinyllama_tools.core.app import Json
+    from tinyllama_tools.models.ablation_evidence import Evidence
 
 REPORT = "performance_summary_report.md"
 SUMMARY_ROWS = 20

@@ -9,34 +9,27 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from tinyllama_tools.core.app import PROJECT, Json, head_commit
+from tinyllama_tools.core.app import PROJECT, head_commit
 from tinyllama_tools.core.text import markdown_table, seconds_text
-from tinyllama_tools.data.names import ALL_REDUCE
-from tinyllama_tools.data.ranks import (
-    KIND,
-    LOCAL,
-    SCHEMA_VERSION,
-    STRONG,
-    WEAK,
-    CollectiveRow,
-    Failure,
-    ScalingResult,
-)
-from tinyllama_tools.models.collectives import AlphaBeta, Estimate, LossPart, ScalingPoint
-from tinyllama_tools.models.scaling_projection import (
-    PREDICTED,
-    PROJECTION,
-    Analysis,
-    LocalStep,
-    ProjectedStep,
-    ProjectionCheck,
-    Projections,
-    collective_notes,
-)
+from tinyllama_tools.data.names import ALL_REDUCE, LOCAL, STRONG, WEAK
+from tinyllama_tools.data.ranks import KIND, SCHEMA_VERSION
+from tinyllama_tools.models.scaling_projection import PREDICTED, PROJECTION, collective_notes
+
+if TYPE_CHECKING:
+    from tinyllama_tools.core.app import Json
+    from tinyllama_tools.data.ranks import CollectiveRow, Failure, ScalingResult
+    from tinyllama_tools.models.collectives import AlphaBeta, Estimate, LossPart, ScalingPoint
+    from tinyllama_tools.models.scaling_projection import (
+        Analysis,
+        LocalStep,
+        ProjectedStep,
+        ProjectionCheck,
+        Projections,
+    )
 
 COMMIT_DIGITS = 8
 NOTHING = "-"

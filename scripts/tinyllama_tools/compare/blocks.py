@@ -14,20 +14,22 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from tinyllama_tools.compare.comparison import SideState
 from tinyllama_tools.compare.served_process import (
     MOST_PADDING_BYTES,
     CaseFailedError,
     CaseSkippedError,
-    Greeting,
     ProcessLostError,
     ServedProcess,
-    ServedProgram,
     start_all,
 )
-from tinyllama_tools.stats.looks import Block, BlockSummary, summarise
+from tinyllama_tools.data.names import SideState
+from tinyllama_tools.stats.looks import Block, summarise
+
+if TYPE_CHECKING:
+    from tinyllama_tools.compare.served_process import Greeting, ServedProgram
+    from tinyllama_tools.stats.looks import BlockSummary
 
 
 class Side(str, Enum):

@@ -11,19 +11,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.core.app import PROBLEM_SIZES
 from tinyllama_tools.data.names import wholes_among
-from tinyllama_tools.stats.looks import Attribution, BlockSummary, attribute
+from tinyllama_tools.stats.looks import attribute
 from tinyllama_tools.stats.rank_tests import Interval
-from tinyllama_tools.stats.verdicts import (
-    NO_REGRESSION,
-    REGRESSION,
-    STILL_UNCLEAR,
-    Judgement,
-    Outcome,
-)
+from tinyllama_tools.stats.verdicts import NO_REGRESSION, REGRESSION, STILL_UNCLEAR, Outcome
+
+if TYPE_CHECKING:
+    from tinyllama_tools.data.names import SideState
+    from tinyllama_tools.stats.looks import Attribution, BlockSummary
+    from tinyllama_tools.stats.verdicts import Judgement
 
 
 @dataclass(frozen=True)
@@ -225,24 +224,6 @@ def compare_counters(
         exact = exact and name not in varying
         changes.append(CounterChange(name, before, after, exact, moved < 0, moved > 0))
     return tuple(changes)
-
-
-@dataclass(frozen=True)
-class SideState:
-    """What became of a case on one side; nothing set: the side knows no such case. `is_pending`: it
-    lists the case, and was interrupted before it came to it."""
-
-    is_measured: bool = False
-    skipped: str = ""
-    failed: str = ""
-    is_pending: bool = False
-
-    def words(self, side: str) -> str:
-        """Why it was not measured; empty where it was."""
-        if self.failed or self.skipped:
-            became = "failed" if self.failed else "skipped"
-            return f"{became} in the {side}: {self.failed or self.skipped}"
-        return "" if self.is_measured else f"not in the {side}"
 
 
 def outcome_without_times(base: SideState, new: SideState) -> tuple[Outcome, str] | None:

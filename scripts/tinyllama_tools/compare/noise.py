@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tinyllama_tools.core.app import RESULTS, Json, bad_file, read_json, schema_problem
+from tinyllama_tools.core.app import RESULTS, bad_file, read_json, schema_problem
 from tinyllama_tools.data.nameless import nameless_context
-from tinyllama_tools.stats.looks import BlockSummary
+
+if TYPE_CHECKING:
+    from tinyllama_tools.core.app import Json
+    from tinyllama_tools.stats.looks import BlockSummary
 
 KIND = "tiny_llama noise profile"
 SCHEMA_VERSION = 1

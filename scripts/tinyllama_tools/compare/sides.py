@@ -17,12 +17,16 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tinyllama_tools.compare.blocks import SIDES, Interleaved, Side, SliceEffort
 from tinyllama_tools.compare.options import is_chosen, program_arguments
-from tinyllama_tools.compare.sequential_run import RunProgress
 from tinyllama_tools.compare.served_process import ProcessLostError, ServedProgram
-from tinyllama_tools.core.app import PROJECT, BadInputError, Json
+from tinyllama_tools.core.app import PROJECT, BadInputError
+
+if TYPE_CHECKING:
+    from tinyllama_tools.compare.sequential_run import RunProgress
+    from tinyllama_tools.core.app import Json
 
 PROGRAM_IN_BUILD = Path("benchmarks/tiny_llama_bench")
 KEPT_WORKTREES = 3

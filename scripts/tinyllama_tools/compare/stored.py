@@ -9,7 +9,6 @@ a case has no answer.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import math
 import re
 import statistics
@@ -21,7 +20,6 @@ from pathlib import Path
 from tinyllama_tools.compare.comparison import (
     ComparedCase,
     Comparison,
-    SideState,
     allow_missing,
     attributions,
     compare_counters,
@@ -41,10 +39,9 @@ from tinyllama_tools.compare.context_differences import (
 from tinyllama_tools.compare.noise import DEFAULT_PATH, NoiseProfile, read_noise_profile
 from tinyllama_tools.compare.options import add_common_options, regular_expression
 from tinyllama_tools.compare.output import print_comparison, write_comparison
-from tinyllama_tools.core.app import BadInputError, bad_file, read_json
-from tinyllama_tools.data.names import TIMED_BY, StoredCase, StoredRun, parse_case_name
-from tinyllama_tools.data.profiles import is_training_summary, read_training
-from tinyllama_tools.data.results import is_result, read_result
+from tinyllama_tools.core.app import BadInputError, bad_file
+from tinyllama_tools.data.names import TIMED_BY, SideState, StoredCase, StoredRun, parse_case_name
+from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.stats.looks import BlockSummary
 from tinyllama_tools.stats.unpaired import judge_unpaired, judge_with_profile
 from tinyllama_tools.stats.verdicts import Judgement, Outcome, fewest_files
@@ -66,20 +63,6 @@ SAID_FIRST = {
 }
 # counters that say what was asked for, and not how it was done
 WORK_COUNTERS = {"model_flops", "parameters"}
-
-
-def read_stored(path: Path) -> StoredRun:
-    """A run of the suite or of the training program, told by its content."""
-    document, data = read_json(path)
-    if is_training_summary(document):
-        run = read_training(document, path)
-    elif is_result(document):
-        run = read_result(document, path)
-    else:
-        keys = ", ".join(list(document)[:5]) or "none"
-        remedy = "name results of tiny_llama_bench or performance summaries of tiny_llama_train"
-        raise bad_file(path, f"is no result that can be compared: its keys are {keys}", remedy)
-    return replace(run, digest=hashlib.sha256(data).hexdigest())
 
 
 def read_sides(options: argparse.Namespace) -> tuple[list[StoredRun], list[StoredRun]]:

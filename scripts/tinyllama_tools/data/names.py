@@ -80,6 +80,13 @@ def parse_case_name(text: str) -> CaseName | None:
 
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = "all_reduce", "reduce_scatter", "all_gather"
 OPERATIONS = (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER)
+# of steps over several ranks
+WEAK, STRONG = "weak", "strong"
+ALONE, LOCAL, NO_OVERLAP, OVERLAP = "alone", "local", "no_overlap", "overlap"
+SHARDED, COMMUNICATION = "sharded", "communication"
+# ways of a data-parallel step, the one that counts first
+STEPS = (OVERLAP, NO_OVERLAP, SHARDED)
+GLOO = "gloo"  # a back-end on processors
 COLLECTIVE_PATTERN = re.compile(
     rf"(?P<operation>{'|'.join(OPERATIONS)})/(?P<dtype>[^/]+)/bytes:(?P<bytes>\d+)/ranks:(?P<ranks>\d+)"
 )
@@ -160,6 +167,33 @@ class StoredRun:
     digest: str = ""
     configuration: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A case without a figure."""
+
+    name: str
+    reason: str
+    is_failure: bool
+
+
+@dataclass(frozen=True)
+class SideState:
+    """What became of a case on one side; nothing set: the side knows no such case. `is_pending`: it
+    lists the case, and was interrupted before it came to it."""
+
+    is_measured: bool = False
+    skipped: str = ""
+    failed: str = ""
+    is_pending: bool = False
+
+    def words(self, side: str) -> str:
+        """Why it was not measured; empty where it was."""
+        if self.failed or self.skipped:
+            became = "failed" if self.failed else "skipped"
+            return f"{became} in the {side}: {self.failed or self.skipped}"
+        return "" if self.is_measured else f"not in the {side}"
 
 
 BASELINE, OPTIMIZED = "baseline", "optimized"

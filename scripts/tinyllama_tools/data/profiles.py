@@ -211,3 +211,16 @@ def read_training(document: Json, path: Path) -> StoredRun:
         configuration=document["configuration"],
         warnings=tuple(warnings),
     )
+
+
+def component_percent(summary: Json, *names: str) -> float | None:
+    """Sum over components, all below a name that ends in `/`; None without operator profile."""
+    operators = summary.get("operators")
+    if not operators:
+        return None
+    prefixes = tuple(name for name in names if name.endswith("/"))
+    return sum(
+        found["percent"]
+        for found in operators["components"]
+        if found["name"] in names or found["name"].startswith(prefixes)
+    )

@@ -6,12 +6,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
     BadInputError,
-    Json,
     bad_file,
     is_number,
     read_json,
@@ -19,17 +18,21 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.app import shown_value as shown
 from tinyllama_tools.data.names import (
+    ALONE,
     OWN_KEYS,
+    STEPS,
+    STRONG,
     TIMED_BY,
     UNITS,
-    CaseName,
-    CollectiveName,
+    WEAK,
     parse_case_name,
     parse_collective_name,
 )
 from tinyllama_tools.data.results import ITERATION, checked_result, is_result, read_rows
 
-WEAK, STRONG = "weak", "strong"
+if TYPE_CHECKING:
+    from tinyllama_tools.core.app import Json
+    from tinyllama_tools.data.names import CaseName, CollectiveName
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,7 @@ def result_files(path: Path) -> list[Path]:
     return found
 
 
-ALONE, LOCAL, NO_OVERLAP, OVERLAP = "alone", "local", "no_overlap", "overlap"
-SHARDED, COMMUNICATION = "sharded", "communication"
-# ways of a data-parallel step, the one that counts first
-STEPS = (OVERLAP, NO_OVERLAP, SHARDED)
 CONTEXT_KEY = "distributed"
-GLOO = "gloo"  # a back-end on processors
 COUNT, NUMBER = {"type": "integer", "minimum": 1}, {"type": "number", "exclusiveMinimum": 0}
 TEXT = {"type": "string"}
 DISTRIBUTED: Mapping[str, Json] = {

@@ -6,6 +6,7 @@ docs/training_files.md says what the keys of a training summary mean."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import statistics
 from collections import Counter
@@ -43,6 +44,7 @@ from tinyllama_tools.data.names import (
     StoredRun,
     parse_case_name,
 )
+from tinyllama_tools.data.profiles import is_training_summary, read_training
 
 SCHEMA_VERSION = 3
 # measurements of the machine, which are the percentages' denominators and nobody's code
@@ -290,15 +292,6 @@ class MeasuredCase:
 
 
 @dataclass(frozen=True)
-class LeftOut:
-    """A case without a figure."""
-
-    name: str
-    reason: str
-    is_failure: bool
-
-
-@dataclass(frozen=True)
 class ResultSet:
     """`cases` by their full name. `context`: of the first file, with the best peaks of all files;
     the others' is alike where it matters (SAME_RUN). `warnings`: what is odd, and cases that some
@@ -478,3 +471,17 @@ def read_result_set(paths: Sequence[Path]) -> ResultSet:
         names = ", ".join(map(str, paths)) or "no file"
         raise BadInputError(f"{names}: no case was measured; {MEASURE_AGAIN}")
     return combine(runs)
+
+
+def read_stored(path: Path) -> StoredRun:
+    """A run of the suite or of the training program, told by its content."""
+    document, data = read_json(path)
+    if is_training_summary(document):
+        run = read_training(document, path)
+    elif is_result(document):
+        run = read_result(document, path)
+    else:
+        keys = ", ".join(list(document)[:5]) or "none"
+        remedy = "name results of tiny_llama_bench or performance summaries of tiny_llama_train"
+        raise bad_file(path, f"is no result that can be compared: its keys are {keys}", remedy)
+    return replace(run, digest=hashlib.sha256(data).hexdigest())

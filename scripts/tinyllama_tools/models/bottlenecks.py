@@ -12,13 +12,16 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.text import NOT_MEASURED, markdown_table, number, percent, speedup
-from tinyllama_tools.models.ablation_evidence import Evidence, MeasuredSpeedup
+from tinyllama_tools.data.profiles import component_percent
 from tinyllama_tools.models.ablations import shows_difference
+
+if TYPE_CHECKING:
+    from tinyllama_tools.core.app import Json
+    from tinyllama_tools.models.ablation_evidence import Evidence, MeasuredSpeedup
 
 # Views, allocations, operators that only call others, and nodes of the autograd graph.
 DISPATCH = re.compile(
@@ -77,19 +80,6 @@ def working_rows(table: Sequence[Json]) -> list[Json]:
     if any(row.get("device_self_seconds") is not None for row in table):
         return [row for row in table if (row.get("device_self_seconds") or 0) > 0]
     return [row for row in table if not DISPATCH.search(row["name"])]
-
-
-def component_percent(summary: Json, *names: str) -> float | None:
-    """Sum over components, all below a name that ends in `/`; None without operator profile."""
-    operators = summary.get("operators")
-    if not operators:
-        return None
-    prefixes = tuple(name for name in names if name.endswith("/"))
-    return sum(
-        found["percent"]
-        for found in operators["components"]
-        if found["name"] in names or found["name"].startswith(prefixes)
-    )
 
 
 def _launch_part(summary: Json) -> float | None:

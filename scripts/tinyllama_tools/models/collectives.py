@@ -51,35 +51,31 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from tinyllama_tools.core.app import (
-    PROJECT,
-    BadInputError,
-    Json,
-    bad_file,
-    read_json,
-    schema_problem,
-)
-from tinyllama_tools.data.names import OPERATIONS
-from tinyllama_tools.data.ranks import (
+from tinyllama_tools.core.app import PROJECT, BadInputError, bad_file, read_json, schema_problem
+from tinyllama_tools.data.names import (
     ALONE,
     COMMUNICATION,
     GLOO,
     LOCAL,
     NO_OVERLAP,
+    OPERATIONS,
     OVERLAP,
     SHARDED,
     STEPS,
     STRONG,
-    CollectiveRow,
-    ScalingResult,
-    StepRow,
 )
-from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE, Interval, median_interval
+from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE, median_interval
+
+if TYPE_CHECKING:
+    from tinyllama_tools.core.app import Json
+    from tinyllama_tools.data.ranks import CollectiveRow, ScalingResult, StepRow
+    from tinyllama_tools.stats.rank_tests import Interval
 
 RING, TREE, NONE = "ring", "tree", "none"
 

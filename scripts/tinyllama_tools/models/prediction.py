@@ -49,7 +49,7 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.optimize import nnls
@@ -57,9 +57,11 @@ from scipy.stats import t as student
 
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.machine import Machine, product_type
-from tinyllama_tools.data.names import STEP, TRAIN, CaseName, parse_case_name, parts_of
-from tinyllama_tools.data.programs import CaseCost
-from tinyllama_tools.data.results import LeftOut, MeasuredCase, ResultSet
+from tinyllama_tools.data.names import STEP, TRAIN, CaseName, LeftOut, parse_case_name, parts_of
+
+if TYPE_CHECKING:
+    from tinyllama_tools.data.programs import CaseCost
+    from tinyllama_tools.data.results import MeasuredCase, ResultSet
 
 Array = np.ndarray
 MIB = 2**20

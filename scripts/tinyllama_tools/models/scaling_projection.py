@@ -20,39 +20,32 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tinyllama_tools.core.app import SUITE_FILE, BadInputError, problem_sizes, read_json
-from tinyllama_tools.data.names import ALL_REDUCE, REDUCE_SCATTER, CaseName
-from tinyllama_tools.data.programs import CaseCost, SuiteError, ask_costs, read_case_costs
-from tinyllama_tools.data.ranks import (
+from tinyllama_tools.data.names import (
+    ALL_REDUCE,
     ALONE,
     COMMUNICATION,
     GLOO,
     LOCAL,
     NO_OVERLAP,
     OVERLAP,
-    RESULTS,
+    REDUCE_SCATTER,
     STRONG,
     WEAK,
-    CollectiveRow,
-    ScalingResult,
-    is_scaling_result,
-    read_scaling_result,
-    result_files,
 )
-from tinyllama_tools.data.results import ResultSet, read_result_set
+from tinyllama_tools.data.programs import SuiteError, ask_costs, read_case_costs
+from tinyllama_tools.data.ranks import RESULTS, is_scaling_result, read_scaling_result, result_files
+from tinyllama_tools.data.results import read_result_set
 from tinyllama_tools.data.studies import COSTS, rounds_of
 from tinyllama_tools.models.collectives import (
     MIB,
     NONE,
-    AlphaBeta,
     Hierarchy,
     Interconnect,
-    LossWaterfall,
-    ScalingPoint,
     SourcedLink,
     all_reduce,
     buckets_of,
@@ -66,6 +59,13 @@ from tinyllama_tools.models.prediction import (
     calibrate_rates,
     predict_steps,
 )
+
+if TYPE_CHECKING:
+    from tinyllama_tools.data.names import CaseName
+    from tinyllama_tools.data.programs import CaseCost
+    from tinyllama_tools.data.ranks import CollectiveRow, ScalingResult
+    from tinyllama_tools.data.results import ResultSet
+    from tinyllama_tools.models.collectives import AlphaBeta, LossWaterfall, ScalingPoint
 
 MEASURED, PREDICTED = "measured", "predicted"
 

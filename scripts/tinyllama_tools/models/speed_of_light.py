@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.app import BadInputError, problem_sizes
 from tinyllama_tools.data.machine import Machine, product_type
-from tinyllama_tools.data.names import BASELINE, STEP, CaseName, parse_case_name, parts_of
-from tinyllama_tools.data.results import MeasuredCase, ResultSet
+from tinyllama_tools.data.names import BASELINE, STEP, parse_case_name, parts_of
 from tinyllama_tools.models.roofline import (
     LeastTime,
     ProductRates,
@@ -30,6 +30,10 @@ from tinyllama_tools.models.roofline import (
     switches_of,
     time_text,
 )
+
+if TYPE_CHECKING:
+    from tinyllama_tools.data.names import CaseName
+    from tinyllama_tools.data.results import MeasuredCase, ResultSet
 
 Sizes = Mapping[str, Mapping[str, int]]
 # What is left of the step when its parts are taken away.

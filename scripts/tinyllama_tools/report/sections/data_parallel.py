@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tinyllama_tools.data.ranks import DOCUMENT, STEPS, STRONG, WEAK
+from tinyllama_tools.data.names import STEPS, STRONG, WEAK
+from tinyllama_tools.data.ranks import DOCUMENT
 from tinyllama_tools.models.collectives import interval_words
 from tinyllama_tools.models.scaling_projection import collective_notes
 from tinyllama_tools.report.document import (
