@@ -9,11 +9,10 @@ import pytest
 
 from made_up_scaling import World, document, write_run, write_world
 from tinyllama_tools.report import inputs as loading
-from tinyllama_tools.report.build import build_document
+from tinyllama_tools.report.command import build_document
 from tinyllama_tools.report.document import Document, Section
-from tinyllama_tools.report.inputs import ReportInputs, read_inputs
+from tinyllama_tools.report.inputs import ReportInputs, ScalingRun, read_inputs, read_scaling_run
 from tinyllama_tools.report.output import figures_of_merit
-from tinyllama_tools.report.scaling_runs import ScalingRun, read_scaling_run
 from tinyllama_tools.report.sources import Kind, Source, newest_sources, source_of
 from tools import scaling as main
 
@@ -133,7 +132,7 @@ def test_a_damaged_scaling_file_is_named(folder: Path, tmp_path: Path) -> None:
     found["projection"]["steps"][3]["ranks"] = "many"
     (damaged / "scaling.json").write_text(json.dumps(found), encoding="utf-8")
     run = read_scaling_run(damaged)
-    assert "projection.steps[3]: ranks is 'many'" in run.refusal
+    assert "projection.steps[3].ranks: 'many'" in run.refusal
     of = section(build_document(read_inputs([source_of(damaged)])))
     (omission,) = (one for one in of.omissions if one.is_error)
     assert (omission.kind, omission.reason) == ("projection", run.refusal)

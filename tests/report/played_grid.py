@@ -1,7 +1,8 @@
 """What scripts/study and scripts/bench would have written of a made-up machine with known laws.
 
-Time is launch + FLOPs / rate + bytes / bandwidth, which is launch + a B S + b B S²; rounds scatter
-by a percent. Nothing is measured, and every number follows from the seed.
+Costs are the formulas of a LLaMA, with bytes and memory made up. Time is launch + FLOPs / rate +
+bytes / bandwidth, which is launch + a B S + b B S²; rounds scatter by a percent. Nothing is
+measured, and every number follows from the seed.
 """
 
 from __future__ import annotations
@@ -9,10 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from played_costs import PASSES, Costs, PlayedSize
 
 from made_up_context import CONTEXT
 from made_up_context import DEVICE as CPU
@@ -29,6 +29,84 @@ PRODUCT_RATE = 0.9 * PEAK
 OPTIMIZED = 0.7
 LIMIT = 24 * 2**30
 DEVICE = "Played CPU"
+DATE = "2026-03-04T05:06:07+00:00"
+ELEMENT = 4
+PASSES = {
+    **dict.fromkeys(("embedding", "rms_norm", "rotary", "attention"), ("forward_backward",)),
+    **dict.fromkeys(("ffn", "block", "loss"), ("forward_backward",)),
+    "model": ("forward_loss", "forward_backward"),
+    "optimizer": ("update",),
+    "full_step": ("train",),
+}
+
+
+class Costs(NamedTuple):
+    """Of one iteration; `memory`: bytes of the peak."""
+
+    parameters: int
+    model_flops: int
+    elementwise_flops: int
+    bytes: int
+    memory: int
+    operators: int
+
+
+def costs_of(component: str, size: str, batch: int, seq: int, pass_name: str = "") -> Costs:
+    """Of a case; of what has products, forward and backward unless `pass_name` is forward_loss."""
+    of = problem_sizes()[size]
+    tokens, hidden, layers, heads = batch * seq, of["hidden_dim"], of["n_layers"], of["n_heads"]
+    inner, vocab, here = of["intermediate_dim"], of["vocab_size"], tokens * of["hidden_dim"]
+    weights = 2 * hidden * (hidden + hidden // heads * of["n_kv_heads"])
+    scores = batch * heads * seq * seq
+    # parameters, FLOPs of the forward products, elementwise FLOPs, elements moved
+    parts = {
+        "embedding": (vocab * hidden, 0, here, 3 * here),
+        "rms_norm": (hidden, 0, 8 * here, 6 * here),
+        "rotary": (0, 0, 12 * here, 4 * here),
+        "attention": (
+            *(weights, 2 * tokens * weights + 4 * scores * (hidden // heads)),
+            *(16 * scores + here, 12 * here + 6 * scores),
+        ),
+        "ffn": (3 * hidden * inner, 6 * here * inner, 20 * tokens * inner, 8 * tokens * inner),
+        "loss": (hidden * vocab, 2 * here * vocab, 10 * tokens * vocab, 4 * tokens * vocab),
+    }
+
+    def sum_of(*counts: tuple[str, int]) -> Costs:
+        found = [(count, costs_of(part, size, batch, seq)) for part, count in counts]
+        return Costs(*(sum(n * one[i] for n, one in found) for i in range(len(Costs._fields))))
+
+    if component in parts:
+        parameters, flops, elementwise, moved = parts[component]
+        moved = ELEMENT * (moved + 3 * parameters)
+        memory = ELEMENT * 4 * parameters + moved // 2 + 2048 * batch
+        return Costs(parameters, 3 * flops, elementwise, moved, memory, 20)
+    if component == "block":
+        return sum_of(("attention", 1), ("ffn", 1), ("rms_norm", 2))
+    if component == "model":
+        norms = ("rms_norm", 2 * layers + 1)
+        of_parts = (("embedding", 1), ("attention", layers), ("ffn", layers), norms, ("loss", 1))
+        whole = sum_of(*of_parts)
+        flops = whole.model_flops // (3 if pass_name == "forward_loss" else 1)
+        return whole._replace(model_flops=flops, operators=whole.operators + 2 * layers)
+    if component == "optimizer":
+        count = costs_of("model", size, batch, seq).parameters
+        return Costs(count, 0, 12 * count, 28 * count, 16 * count, 40)
+    assert component == "full_step", component
+    parameters = costs_of("model", size, batch, seq).parameters
+    return sum_of(("model", 1), ("optimizer", 1))._replace(parameters=parameters)
+
+
+def step_costs(size: str, batch: int, seq: int) -> Costs:
+    """Of a training step."""
+    return costs_of("full_step", size, batch, seq)
+
+
+def true_seconds(component: str, costs: Costs, variant: str = "baseline") -> float:
+    """Without scatter; a step shares some of what its parts do alone."""
+    share = 0.97 if component == "full_step" else 1.0
+    factor = OPTIMIZED if variant == "optimized" else 1.0
+    whole = costs.operators * LAUNCH + costs.model_flops / RATE + costs.bytes / BANDWIDTH
+    return share * factor * whole
 
 
 @dataclass(frozen=True)
@@ -47,20 +125,16 @@ class Grid:
     commit: str = "c" * 40
 
 
-def true_seconds(component: str, costs: Costs, variant: str = "baseline") -> float:
-    """Without scatter."""
-    # a step shares some of what its parts do alone
-    share = 0.97 if component == "full_step" else 1.0
-    factor = OPTIMIZED if variant == "optimized" else 1.0
-    whole = costs.operators * LAUNCH + costs.model_flops / RATE + costs.bytes / BANDWIDTH
-    return share * factor * whole
+# of tiny alone at its own shape; a step of a size that the grids do not have
+SMALL = Grid(sizes=("tiny",), batches=(8,), seqs=(128,), rounds=2)
+MEDIUM = Grid(sizes=("medium",), batches=(16,), seqs=(512,), components=("full_step",))
 
 
 def context(grid: Grid) -> Json:
     """As at the head of a result file."""
     return {
         **CONTEXT,
-        "date": "2026-03-04T05:06:07+00:00",
+        "date": DATE,
         "git_commit": grid.commit,
         "device": {
             **CPU,
@@ -82,70 +156,62 @@ def context(grid: Grid) -> Json:
     }
 
 
+def cells_of(grid: Grid, size: str, batch: int, seq: int) -> Iterator[tuple[str, str, Costs, str]]:
+    """Name, component, costs and variant of every case of one size at one shape."""
+    for component in grid.components:
+        for pass_name in PASSES[component]:
+            costs = costs_of(component, size, batch, seq, pass_name)
+            for variant in grid.variants:
+                axes = f"{component}/{pass_name}/{variant}/{size}/f32"
+                yield f"{axes}/batch:{batch}/seq:{seq}", component, costs, variant
+
+
 def cells(grid: Grid) -> Iterator[tuple[str, str, Costs, str]]:
-    """Name, component, costs and variant of every case."""
+    """The same, of all."""
     for size in grid.sizes:
         for batch in grid.batches:
             for seq in grid.seqs:
                 yield from cells_of(grid, size, batch, seq)
 
 
-def cells_of(grid: Grid, size: str, batch: int, seq: int) -> Iterator[tuple[str, str, Costs, str]]:
-    """The same, of one size at one shape."""
-    played = PlayedSize(size, batch, seq)
-    for component in grid.components:
-        for pass_name in PASSES[component]:
-            costs = played.case(component, pass_name)
-            for variant in grid.variants:
-                axes = f"{component}/{pass_name}/{variant}/{size}/f32"
-                yield f"{axes}/batch:{batch}/seq:{seq}", component, costs, variant
+def _work(costs: Costs) -> Json:
+    """What a result and a dry run say of the same case."""
+    products = dict.fromkeys(("model_flops", "causal_flops", "hardware_flops"), costs.model_flops)
+    counted = {"elementwise_flops": costs.elementwise_flops, "bytes": costs.bytes}
+    return {"parameters": costs.parameters, **products, **counted}
 
 
 def counters(name: str, costs: Costs, seconds: float) -> Json:
     """Of a case; rates only where there are products."""
     batch, seq = (int(part.partition(":")[2]) for part in name.split("/")[-2:])
-    found: Json = {
+    shares = ("MFU_percent", "MFU_causal_percent", "peak_percent")
+    rate = costs.model_flops / seconds
+    return {
+        **_work(costs),
         "samples_per_second": batch / seconds,
         "tokens_per_second": batch * seq / seconds,
-        "parameters": costs.parameters,
-        "model_flops": costs.model_flops,
-        "causal_flops": costs.model_flops,
-        "hardware_flops": costs.model_flops,
-        "elementwise_flops": costs.elementwise_flops,
-        "bytes": costs.bytes,
         "GB_per_second": costs.bytes / seconds / 1e9,
         "operators": costs.operators,
         "allocations": 10.0,
         "peak_memory_MiB": costs.memory / MIB,
         "predicted_memory_MiB": costs.memory / MIB,
         "max_rel_error": 1e-6,
+        **({"TFLOPS": rate / 1e12, **dict.fromkeys(shares, 100 * rate / PEAK)} if rate else {}),
     }
-    if costs.model_flops:
-        rate = costs.model_flops / seconds
-        found["TFLOPS"] = rate / 1e12
-        shares = ("MFU_percent", "MFU_causal_percent", "peak_percent")
-        found |= dict.fromkeys(shares, 100 * rate / PEAK)
-    return found
 
 
 def row(name: str, seconds: float, **more: object) -> Json:
     """One repetition as Google Benchmark writes it."""
     return {
-        "name": f"{name}/manual_time",
-        "run_name": f"{name}/manual_time",
-        "run_type": "iteration",
-        "repetitions": 1,
-        "repetition_index": 0,
-        "threads": 1,
-        "iterations": 10,
-        "real_time": 1e3 * seconds,
-        "cpu_time": 1e3 * seconds,
-        "time_unit": "ms",
+        **dict.fromkeys(("name", "run_name"), f"{name}/manual_time"),
+        **{"run_type": "iteration", "repetitions": 1, "repetition_index": 0, "threads": 1},
+        **{"iterations": 10, "time_unit": "ms"},
+        **dict.fromkeys(("real_time", "cpu_time"), 1e3 * seconds),
         **more,
     }
 
 
-def round_document(grid: Grid, number: int) -> Json:
+def round_document(grid: Grid, number: int = 1) -> Json:
     """One round_<i>.json."""
     generator = np.random.default_rng([number, len(grid.device)])
     rows = []
@@ -159,8 +225,7 @@ def round_document(grid: Grid, number: int) -> Json:
 def products_document(grid: Grid) -> Json:
     """products.json: every product of each size's step at its own shape."""
     names: dict[str, int] = {}
-    for size in grid.sizes:
-        of = problem_sizes()[size]
+    for of in (problem_sizes()[size] for size in grid.sizes):
         for product in step_products(of, of["batch"], of["seq"]):
             names[f"peak/gemm/f32/{product.shape}"] = product.flops // product.count
     rows = [
@@ -172,19 +237,9 @@ def products_document(grid: Grid) -> Json:
 
 def cost_entry(name: str, costs: Costs) -> Json:
     """A case of --dry-run."""
-    fits = costs.memory <= LIMIT
-    return {
-        "name": name,
-        "parameters": costs.parameters,
-        "model_flops": costs.model_flops,
-        "causal_flops": costs.model_flops,
-        "hardware_flops": costs.model_flops,
-        "elementwise_flops": costs.elementwise_flops,
-        "bytes": costs.bytes,
-        "predicted_memory_bytes": costs.memory,
-        "fits": fits,
-        "reason": "" if fits else "needs more than the memory that is free",
-    }
+    reason = "" if costs.memory <= LIMIT else "needs more than the memory that is free"
+    answer = {"predicted_memory_bytes": costs.memory, "fits": not reason, "reason": reason}
+    return {"name": name, **_work(costs), **answer}
 
 
 def costs_document(grid: Grid) -> Json:
@@ -199,61 +254,46 @@ def costs_document(grid: Grid) -> Json:
 
 def largest_batch(size: str, seq: int) -> int:
     """The memory of a step is linear in the batch."""
-    one, two = (PlayedSize(size, b, seq).case("full_step", "train").memory for b in (1, 2))
+    one, two = (step_costs(size, batch, seq).memory for batch in (1, 2))
     return max(0, 1 + (LIMIT - one) // (two - one)) if one <= LIMIT else 0
+
+
+def frontier_head(limit: int = LIMIT, source: str = "MemAvailable", device: str = DEVICE) -> Json:
+    """What a frontier.json says of its points."""
+    return {
+        **{"kind": "frontier", "schema_version": SCHEMA_VERSION, "device": device},
+        **{"git_commit": "c" * 40, "date": "2026-03-04T05:30:00+00:00"},
+        **{"limit_bytes": limit, "limit_source": source, "overhead": {"source": "none: made up"}},
+    }
+
+
+def frontier_point(**values: object) -> Json:
+    """Of tiny, but for what is given."""
+    names = {"size": "tiny", "variant": "baseline", "dtype": "f32"}
+    return {**names, "predicted_bytes": 1 << 30, "limit_bytes": LIMIT, "confirmed": "", **values}
 
 
 def frontier_document(grid: Grid) -> Json:
     """frontier.json of all five sizes."""
     points = []
     for size in problem_sizes():
-        for variant in grid.variants:
-            for seq in grid.seqs:
-                batch = largest_batch(size, seq)
-                costs = PlayedSize(size, max(1, batch), seq).case("full_step", "train")
-                points.append(
-                    {
-                        "size": size,
-                        "variant": variant,
-                        "dtype": "f32",
-                        "seq": seq,
-                        "largest_batch": batch,
-                        "predicted_bytes": costs.memory,
-                        "limit_bytes": LIMIT,
-                        "confirmed": "",
-                    }
-                )
-    return frontier_head(LIMIT, "MemAvailable", grid.device) | {"points": points}
-
-
-def frontier_head(limit: int, source: str, device: str) -> Json:
-    """What a frontier.json says of its points."""
-    return {
-        "kind": "frontier",
-        "schema_version": SCHEMA_VERSION,
-        "device": device,
-        "git_commit": "c" * 40,
-        "date": "2026-03-04T05:30:00+00:00",
-        "limit_bytes": limit,
-        "limit_source": source,
-        "overhead": {"source": "none: made up"},
-    }
+        for seq in grid.seqs:
+            batch = largest_batch(size, seq)
+            found = {"size": size, "seq": seq, "largest_batch": batch}
+            memory = step_costs(size, max(1, batch), seq).memory
+            points += [
+                frontier_point(**found, variant=variant, predicted_bytes=memory)
+                for variant in grid.variants
+            ]
+    return frontier_head(device=grid.device) | {"points": points}
 
 
 def study_document(grid: Grid) -> Json:
     """study.json."""
     return {
-        "kind": "grid",
-        "schema_version": 1,
-        "command": "scripts/study tiny small",
-        "sizes": list(grid.sizes),
-        "batch": list(grid.batches),
-        "seq": list(grid.seqs),
-        "components": list(grid.components),
+        **{"kind": "grid", "schema_version": 1, "command": "scripts/study tiny small"},
+        **{"sizes": list(grid.sizes), "batch": list(grid.batches), "seq": list(grid.seqs)},
+        **{"components": list(grid.components), "variants": list(grid.variants)},
         "passes": ["forward_backward", "update", "train", "forward_loss"],
-        "variants": list(grid.variants),
-        "dtypes": ["f32"],
-        "rounds": grid.rounds,
-        "rounds_done": grid.rounds,
-        "left_out": "",
+        **{"dtypes": ["f32"], "rounds": grid.rounds, "rounds_done": grid.rounds, "left_out": ""},
     }

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from played_grid import (
     Grid,
+    Json,
     costs_document,
     frontier_document,
     products_document,
@@ -23,10 +24,15 @@ from fake_training import made_up_summary
 from made_up_scaling import write_run
 from tinyllama_tools.commands.ablation import Effort, parse_options, run_study
 from tinyllama_tools.models.ablations import result_text
-from tinyllama_tools.report.build import build_document
-from tinyllama_tools.report.inputs import read_inputs
+from tinyllama_tools.report.document import Section, Table
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs
 from tinyllama_tools.report.sources import source_of
 from tools import scaling
+
+
+def read(*paths: Path) -> ReportInputs:
+    """What a report is made from."""
+    return read_inputs([source_of(path) for path in paths])
 
 
 def write(path: Path, content: object) -> Path:
@@ -36,21 +42,27 @@ def write(path: Path, content: object) -> Path:
     return path
 
 
+def change(path: Path, what: Callable[[Json], object]) -> Path:
+    """The file with its content changed."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    what(content)
+    return write(path, content)
+
+
 def write_study(folder: Path, grid: Grid | None = None) -> Path:
     """The folder, filled."""
     played = grid or Grid()
-    write(folder / "study.json", study_document(played))
+    documents = (study_document, products_document, costs_document, frontier_document)
+    for name, of in zip(("study", "products", "costs", "frontier"), documents, strict=True):
+        write(folder / f"{name}.json", of(played))
     for number in range(1, played.rounds + 1):
         write(folder / f"round_{number}.json", round_document(played, number))
-    write(folder / "products.json", products_document(played))
-    write(folder / "costs.json", costs_document(played))
-    write(folder / "frontier.json", frontier_document(played))
     return folder
 
 
 def write_result(path: Path, grid: Grid | None = None) -> Path:
     """A run of the suite: one file."""
-    return write(path, round_document(grid or Grid(), 1))
+    return write(path, round_document(grid or Grid()))
 
 
 def write_ablation(folder: Path) -> Path:
@@ -92,8 +104,12 @@ def write_everything(folder: Path) -> list[Path]:
     ]
 
 
-def document(folder: Path, paths: Sequence[Path] | None = None) -> Mapping[str, Any]:
-    """The report's document as the page takes it, of a result of every kind unless told."""
-    named = write_everything(folder) if paths is None else paths
-    inputs = read_inputs([source_of(path) for path in named])
-    return build_document(inputs).as_json()
+def table(section: Section, identity: str) -> Table:
+    """Of a section, by its id."""
+    return next(one for one in section.tables if one.id == identity)
+
+
+def cell(of: Table, row: str, column: str) -> Any:  # noqa: ANN401
+    """By the first column's text and the heading."""
+    headings = [one.title for one in of.columns]
+    return next(one for one in of.rows if one[0] == row)[headings.index(column)]

@@ -13,7 +13,7 @@ from page_browser import DESK, PHONE, PageOpener
 
 from reference_study import MACHINES, MOST_BYTES, MOST_PICTURE_BYTES, Published, data_files
 from tinyllama_tools.core.app import read_json
-from tinyllama_tools.report.build import BUILDERS
+from tinyllama_tools.report.command import BUILDERS
 
 # of a person's or a machine's own; a study writes none of them, so nothing else looks like one
 OWN_PATH = re.compile(r"/(?:home|Users|root|work|tmp|mnt|media|scratch|var|opt|usr)/")

@@ -1,31 +1,29 @@
-"""scripts/report: what it writes where, what it says, and its exit status."""
+"""scripts/report: what it writes where, what it says, its exit status, and its shell script."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from played_grid import Grid
-from played_study import write_everything, write_result, write_study
+from played_grid import SMALL, Grid
+from played_study import read, write_everything, write_result, write_study
 
 import tools
 from tinyllama_tools.core.app import INTERRUPTED, PROJECT
 from tinyllama_tools.data.nameless import without_places
-from tinyllama_tools.report import build
-from tinyllama_tools.report import command as main
-from tinyllama_tools.report.command import NOTHING_USABLE, WITH_ERRORS, WRITTEN
-from tinyllama_tools.report.inputs import read_inputs
-from tinyllama_tools.report.sources import source_of
+from tinyllama_tools.report import analysis, command
+from tinyllama_tools.report.sections import roofline
 
 if TYPE_CHECKING:
-    pass
+    from conftest import ScriptCheckout
 
-SMALL = Grid(sizes=("tiny",), batches=(8,), seqs=(128,), rounds=1)
+WRITTEN, WITH_ERRORS, NOTHING_USABLE = 0, 1, 2
 PAGE = PROJECT / "docs/report.md"
 Capture = pytest.CaptureFixture[str]
 
@@ -34,20 +32,25 @@ def run(*arguments: object) -> int:
     return tools.report([str(argument) for argument in arguments])
 
 
-def test_a_page_goes_where_o_says(tmp_path: Path, capsys: Capture) -> None:
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_result(tmp_path_factory.mktemp("result") / "a.json", SMALL)
+
+
+def test_a_page_goes_where_o_says(result: Path, tmp_path: Path, capsys: Capture) -> None:
     page = tmp_path / "new" / "page.html"
-    assert run(write_result(tmp_path / "a.json", SMALL), "-o", page) == WRITTEN
+    assert run(result, "-o", page) == WRITTEN
     assert page.read_text(encoding="utf-8").lstrip().startswith("<!doctype html>")
     said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.splitlines()[-1] == f"wrote {page}"
+    assert (said.out, said.err.splitlines()[-1]) == ("", f"wrote {page}")
 
 
-def test_without_o_it_goes_to_the_results(tmp_path: Path) -> None:
-    write_study(tmp_path / "20260304T050607Z_grid", SMALL)
+def test_the_newest_results_make_a_page_beside_them(tmp_path: Path, capsys: Capture) -> None:
+    write_everything(tmp_path)
     assert run("--results-folder", tmp_path) == WRITTEN
     (page,) = tmp_path.glob("report_*.html")
     assert re.fullmatch(r"report_\d{8}T\d{6}Z\.html", page.name)
+    assert "error" not in capsys.readouterr().err
 
 
 def test_it_says_what_it_takes_and_what_is_missing(tmp_path: Path, capsys: Capture) -> None:
@@ -61,64 +64,56 @@ def test_it_says_what_it_takes_and_what_is_missing(tmp_path: Path, capsys: Captu
 
 
 @pytest.mark.parametrize("kind", ["md", "fom"])
-def test_texts_go_to_standard_output_or_a_file(tmp_path: Path, capsys: Capture, kind: str) -> None:
-    result = write_result(tmp_path / "a.json", SMALL)
-    assert run(result, "--format", kind) == WRITTEN
-    shown = capsys.readouterr().out
-    assert run(result, "--format", kind, "-o", tmp_path / "out") == WRITTEN
+def test_texts_go_to_standard_output_or_a_file(
+    result: Path, tmp_path: Path, capsys: Capture, kind: str
+) -> None:
+    assert run(result, "--format", kind, "--title=Mine") == WRITTEN
+    shown = capsys.readouterr().out.splitlines()
+    assert run(result, "--format", kind, "--title=Mine", "-o", tmp_path / "out") == WRITTEN
     assert capsys.readouterr().out == ""
-    written = (tmp_path / "out").read_text(encoding="utf-8")
     # the time of writing apart
-    assert written.splitlines()[:-1] == shown.splitlines()[:-1]
-
-
-def test_figures_of_merit_end_in_success(tmp_path: Path, capsys: Capture) -> None:
-    assert run(write_result(tmp_path / "a.json", SMALL), "--format=fom") == WRITTEN
-    *lines, last = capsys.readouterr().out.splitlines()
-    assert last == f"SUCCESS: {len(lines)} figures"
+    assert (tmp_path / "out").read_text(encoding="utf-8").splitlines()[:-1] == shown[:-1]
+    if kind == "fom":
+        assert shown[-1] == f"SUCCESS: {len(shown) - 1} figures"
+    else:
+        assert shown[0] == "# Mine"
 
 
 def test_pictures_go_to_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    from tinyllama_tools.report import output as png
-
+    drawn = ["roofline.png", "waterfall.png"]
     asked: list[Path] = []
 
     def write_pngs(document: dict[str, object], folder: Path) -> list[Path]:
         assert document["sections"]
         asked.append(folder)
-        return [folder / "roofline.png", folder / "waterfall.png"]
+        return [folder / name for name in drawn]
 
-    monkeypatch.setattr(png, "write_pngs", write_pngs)
-    result = write_result(tmp_path / "a.json", SMALL)
+    monkeypatch.setattr(command, "write_pngs", write_pngs)
     assert run(result, "--format=png", "-o", tmp_path / "slides") == WRITTEN
     assert run(result, "--format=png", "--results-folder", tmp_path) == WRITTEN
     assert asked[0] == tmp_path / "slides"
     assert re.fullmatch(r"report_\d{8}T\d{6}Z_png", asked[1].name)
     assert f"wrote 2 files to {tmp_path / 'slides'}" in capsys.readouterr().err
+    drawn.clear()
+    assert run(result, "--format=png", "-o", tmp_path / "slides") == NOTHING_USABLE
+    assert "no figure to draw" in capsys.readouterr().err
 
 
 def test_a_bad_result_beside_a_good_one_is_an_error_that_is_named(
-    tmp_path: Path, capsys: Capture
+    result: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text('{"context": {', encoding="utf-8")
-    good = write_result(tmp_path / "a.json", SMALL)
-    assert run(bad, tmp_path / "none.json", good, "--format=md") == WITH_ERRORS
+    assert run(bad, tmp_path / "none.json", result, "--format=md") == WITH_ERRORS
     said = capsys.readouterr()
     assert f"error: file {bad}: is cut short" in said.err
     assert f"error: file {tmp_path / 'none.json'}: cannot be read" in said.err
     assert "**error** file" in said.out
-
-
-def test_refused_fits_are_said_once_a_reason_and_are_no_error(
-    tmp_path: Path, capsys: Capture
-) -> None:
-    assert run(write_result(tmp_path / "a.json", SMALL), "--format=md") == WRITTEN
-    lines = [line for line in capsys.readouterr().err.splitlines() if "time law" in line]
-    assert len(lines) == 1
-    assert "and 6 more: 1 size: 3 coefficients" in lines[0]
+    # refused fits are said once a reason, and are no error
+    (line,) = (line for line in said.err.splitlines() if "time law" in line)
+    assert line.startswith("left out: ") and "and 6 more: 1 size: 3 coefficients" in line
 
 
 def test_nothing_usable_ends_with_2(tmp_path: Path, capsys: Capture) -> None:
@@ -131,19 +126,17 @@ def test_nothing_usable_ends_with_2(tmp_path: Path, capsys: Capture) -> None:
     assert run("--results-folder", tmp_path / "empty") == NOTHING_USABLE
 
 
-@pytest.mark.parametrize(
-    ("arguments", "what"),
-    [(["--format", "pdf"], "invalid choice: 'pdf'"), (["--bogus"], "unrecognized arguments")],
-)
-def test_a_bad_option_ends_with_2(arguments: list[str], what: str, capsys: Capture) -> None:
+@pytest.mark.parametrize("bad", [["--format", "pdf"], ["--bogus"]])
+def test_a_bad_option_ends_with_2(bad: list[str], capsys: Capture) -> None:
     with pytest.raises(SystemExit) as ended:
-        run(*arguments)
+        run(*bad)
     assert ended.value.code == NOTHING_USABLE
-    assert what in capsys.readouterr().err
+    assert bad[-1] in capsys.readouterr().err
 
 
-def test_a_file_that_cannot_be_written_ends_with_2(tmp_path: Path, capsys: Capture) -> None:
-    result = write_result(tmp_path / "a.json", SMALL)
+def test_a_file_that_cannot_be_written_ends_with_2(
+    result: Path, tmp_path: Path, capsys: Capture
+) -> None:
     assert run(result, "--format=md", "-o", tmp_path) == NOTHING_USABLE
     assert "is a folder" in capsys.readouterr().err
     (tmp_path / "file").write_text("", encoding="utf-8")
@@ -151,40 +144,27 @@ def test_a_file_that_cannot_be_written_ends_with_2(tmp_path: Path, capsys: Captu
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_what_nobody_foresaw_is_no_success(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+@pytest.mark.parametrize(
+    ("raised", "status", "said"),
+    [
+        (RuntimeError("disk on fire"), NOTHING_USABLE, "not foreseen: RuntimeError: disk on fire"),
+        (KeyboardInterrupt(), INTERRUPTED, "scripts/report: interrupted"),
+    ],
+)
+def test_what_ends_it_early_is_no_success(
+    result: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    raised: BaseException,
+    status: int,
+    said: str,
 ) -> None:
-    def broken(*_: object) -> list[Path]:
-        raise RuntimeError("disk on fire")
+    def broken(*_: object) -> None:
+        raise raised
 
-    monkeypatch.setattr(main, "write_report", broken)
-    assert run(write_result(tmp_path / "a.json", SMALL)) == NOTHING_USABLE
-    assert "not foreseen: RuntimeError: disk on fire" in capsys.readouterr().err
-
-
-def test_the_title_can_be_chosen(tmp_path: Path, capsys: Capture) -> None:
-    run(write_result(tmp_path / "a.json", SMALL), "--format=md", "--title", "Mine")
-    assert capsys.readouterr().out.startswith("# Mine\n")
-
-
-def test_ctrl_c_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(main, "build_document", interrupted)
-    assert run(write_result(tmp_path / "a.json", SMALL)) == INTERRUPTED
-    assert "scripts/report: interrupted" in capsys.readouterr().err
-
-
-def test_pictures_of_nothing_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    from tinyllama_tools.report import output as png
-
-    monkeypatch.setattr(png, "write_pngs", lambda *_: [])
-    result = write_result(tmp_path / "a.json", SMALL)
-    assert run(result, "--format=png", "-o", tmp_path / "slides") == NOTHING_USABLE
-    assert "no figure to draw" in capsys.readouterr().err
+    monkeypatch.setattr(command, "write_report", broken)
+    assert run(result) == status
+    assert said in capsys.readouterr().err
 
 
 def test_folders_of_whoever_measured_stay_out_of_the_page(
@@ -200,15 +180,12 @@ def test_folders_of_whoever_measured_stay_out_of_the_page(
         text = path.read_text(encoding="utf-8")
         value = f"{home}/cache:/home/john/lib:/root/lib:{PROJECT}/fixtures"
         path.write_text(text.replace('"0-1"', f'"0-1", "env.X": "{value}"'), encoding="utf-8")
-    for kind in ("html", "md"):
-        out = tmp_path / f"page.{kind}"
-        assert run(folder, bad, f"--format={kind}", "-o", out) == WITH_ERRORS
+    assert run(folder, bad, "--format=md", "-o", tmp_path / "page.md") == WITH_ERRORS
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "file ~/measured/20260304T050607Z_grid/bad.json: is cut short" in text
     document = without_places(["~", f"{home}/a", f"{home}s/a", f"in {PROJECT}/x", "a/root/b"])
     assert document == ["~", "~/a", f"{home}s/a", "in x", "a/root/b"]
-    inputs = read_inputs([source_of(folder), source_of(folder / "study.json")])
-    whole = json.dumps(build.build_document(inputs).as_json())
+    whole = json.dumps(command.build_document(read(folder)).as_json())
     assert "~/cache:~/lib:~/lib:fixtures" in whole
     for own in (str(home), "/home/john", "/root/", str(PROJECT)):
         assert own not in text and own not in whole, own
@@ -220,23 +197,60 @@ def test_five_thousand_cases_stay_small(tmp_path: Path) -> None:
     variants = ("baseline", "optimized", *(f"v{number}" for number in range(18)))
     folder = write_study(tmp_path / "study", Grid(variants=variants))
     page = tmp_path / "page.html"
-    command = (
+    code = (
         "import resource, sys; from tinyllama_tools.report import command; "
         "status = command.main(sys.argv[1:]); "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(status)"
     )
+    words = [sys.executable, "-c", code, str(folder), "-o", str(page)]
     done = subprocess.run(
-        [sys.executable, "-c", command, str(folder), "-o", str(page)],
-        cwd=PROJECT / "scripts",
-        capture_output=True,
-        text=True,
-        check=True,
+        words, cwd=PROJECT / "scripts", capture_output=True, text=True, check=True
     )
     assert int(done.stdout.split()[-1]) < 2**20  # KiB
     assert page.stat().st_size < 6e6
 
 
-def test_every_kind_of_result_makes_a_page(tmp_path: Path, capsys: Capture) -> None:
-    write_everything(tmp_path)
-    assert run("--results-folder", tmp_path) == WRITTEN
-    assert "error" not in capsys.readouterr().err
+def script(checkout: ScriptCheckout, *arguments: str) -> subprocess.CompletedProcess[str]:
+    checkout.stub("say_python", 'shift 3\necho "main $*"')
+    with (checkout.root / "scripts/lib/set_up.sh").open("a") as stream:
+        stream.write('set_up() { echo "set up $1"; }\nvirtual_python=say_python\n')
+        stream.write("set_up_pictures() { echo pictures; }\n")
+    return checkout.run(f"bash scripts/report {shlex.join(arguments)}")
+
+
+DRAWS = ["set up tools", "pictures", "set up tools"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["a b.json", "-o", "x.html"], ["set up tools", "main a b.json -o x.html"]),
+        (["--setup-only"], ["set up tools"]),
+        (["--format=png"], [*DRAWS, "main --format=png"]),
+        (["--format", "png"], [*DRAWS, "main --format png"]),
+        (["--format=md"], ["set up tools", "main --format=md"]),
+    ],
+)
+def test_the_script_sets_up_what_it_needs_and_no_build(
+    checkout: ScriptCheckout, arguments: list[str], said: list[str]
+) -> None:
+    done = script(checkout, *arguments)
+    assert (done.returncode, done.stdout.splitlines()) == (0, said), done.stderr
+
+
+def test_help_and_page_name_options_commands_and_sections(checkout: ScriptCheckout) -> None:
+    done, text = script(checkout, "--help"), PAGE.read_text(encoding="utf-8")
+    assert done.returncode == 0 and "set up" not in done.stdout
+    parser = command.options_parser()
+    names = {name for action in parser._actions for name in action.option_strings}
+    for name in names - {"-h", "--help"}:
+        assert name in done.stdout and f"`{name}" in text, name
+    blocks = re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    commands = [line for line in lines if line.startswith("scripts/report")]
+    assert len(commands) >= 4
+    for words in commands:
+        parser.parse_args(shlex.split(words)[1:])
+    assert [title for _, title, _ in command.BUILDERS if f"| {title} |" not in text] == []
+    for number in (analysis.MOST_LAWS, roofline.ALL_ROWS, roofline.MOST_ROWS):
+        assert f" {number} " in text, number

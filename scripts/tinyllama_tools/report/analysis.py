@@ -1,35 +1,20 @@
-"""What a report computes of results: the order of cases, the main step with its parts and speed of
-light, laws of time and memory, and predictions."""
+"""What a report computes of the cases of a result: their order, the main step, and laws of time and
+memory with their held-out checks."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tinyllama_tools.core.app import BadInputError, problem_sizes
+from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
 from tinyllama_tools.data.names import BASELINE, OPTIMIZED, STEP, CaseName, parts_of
-from tinyllama_tools.data.programs import CaseCost
-from tinyllama_tools.data.results import MeasuredCase, ResultSet
-from tinyllama_tools.models.prediction import (
-    PredictionCheck,
-    Rates,
-    RatesRefusedError,
-    StepPrediction,
-    calibrate_rates,
-    check_against,
-    predict_steps,
-)
-from tinyllama_tools.models.speed_of_light import SpeedOfLight, Waterfall, speed_of_light, waterfall
 from tinyllama_tools.report.document import Omission
 from tinyllama_tools.stats.law_fits import (
     Exponents,
-    HeldOut,
     check_held_out,
     fit_exponents,
     fit_memory_law,
@@ -37,23 +22,19 @@ from tinyllama_tools.stats.law_fits import (
 )
 from tinyllama_tools.stats.laws import GridPoint, Law, LawRefusedError, RangeKind, terms_of_work
 
+if TYPE_CHECKING:
+    from tinyllama_tools.data.programs import CaseCost
+    from tinyllama_tools.data.results import MeasuredCase, ResultSet
+    from tinyllama_tools.models.prediction import PredictionCheck, StepPrediction
+
 Fit = Callable[[Sequence[GridPoint]], Law]
-Value = Callable[[MeasuredCase], tuple[float, ...]]
-Found = TypeVar("Found")
+Item = TypeVar("Item")
 F32 = "f32"
 # of components that have several passes, the one that a step consists of
 WHOLE_PASSES = ("train", "update", "forward_backward")
 COMPONENTS = (
-    "full_step",
-    "model",
-    "block",
-    "attention",
-    "ffn",
-    "rms_norm",
-    "rotary",
-    "embedding",
-    "loss",
-    "optimizer",
+    *("full_step", "model", "block", "attention", "ffn", "rms_norm", "rotary", "embedding"),
+    *("loss", "optimizer"),
 )
 
 
@@ -68,12 +49,16 @@ def rank(value: str, order: Sequence[str]) -> tuple[int, str]:
     return (order.index(value) if value in order else len(order), value)
 
 
+def variant_rank(name: CaseName) -> tuple[object, ...]:
+    """For sorting: `optimized` before other variants, f32 before other types."""
+    return (rank(name.variant, (OPTIMIZED, BASELINE)), rank(name.dtype, (F32,)))
+
+
 def name_rank(name: CaseName) -> tuple[object, ...]:
     """The order of tables: by component, size, dtype, variant, pass and shape."""
-    sizes = tuple(sizes_by_name())
     return (
         rank(name.component, COMPONENTS),
-        rank(name.size, sizes),
+        rank(name.size, tuple(sizes_by_name())),
         rank(name.dtype, (F32,)),
         rank(name.variant, (BASELINE, OPTIMIZED)),
         rank(name.pass_name, WHOLE_PASSES),
@@ -82,15 +67,27 @@ def name_rank(name: CaseName) -> tuple[object, ...]:
     )
 
 
-def own_shape(size: str) -> tuple[int, int] | None:
-    """Batch and sequence that a named problem size belongs to; None of a size without a name."""
-    of = sizes_by_name().get(size)
-    return (of["batch"], of["seq"]) if of else None
+def best_of_each(
+    items: Iterable[Item], key: Callable[[Item], Hashable], preference: Callable[[Item], Any]
+) -> list[Item]:
+    """Of those with the same key the one with the least preference; keys in their order."""
+    found: dict[Hashable, Item] = {}
+    for item in items:
+        known = found.setdefault(key(item), item)
+        if preference(item) < preference(known):
+            found[key(item)] = item
+    return list(found.values())
 
 
 def is_own_shape(name: CaseName) -> bool:
     """Whether a case has the batch and sequence of its problem size."""
-    return own_shape(name.size) == (name.batch, name.seq)
+    of = sizes_by_name().get(name.size)
+    return of is not None and (of["batch"], of["seq"]) == (name.batch, name.seq)
+
+
+def is_same_device(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two contexts are of one device with as many threads."""
+    return first_difference(one, other, SAME_DEVICE) is None
 
 
 def steps(results: ResultSet) -> list[MeasuredCase]:
@@ -113,79 +110,25 @@ def main_step(results: ResultSet) -> MeasuredCase | None:
     def preference(case: MeasuredCase) -> tuple[object, ...]:
         name = case.name
         return (
-            not missing_parts(results, name),
-            is_own_shape(name),
-            -rank(name.variant, (OPTIMIZED, BASELINE))[0],
-            -rank(name.dtype, (F32,))[0],
-            case.counters.get("model_flops", 0.0),
+            bool(missing_parts(results, name)),
+            not is_own_shape(name),
+            rank(name.variant, (OPTIMIZED, BASELINE))[0],
+            rank(name.dtype, (F32,))[0],
+            -case.counters.get("model_flops", 0.0),
         )
 
-    return max(steps(results), key=preference, default=None)
+    return min(steps(results), key=preference, default=None)
 
 
 def headline_steps(results: ResultSet) -> list[MeasuredCase]:
     """One a size, dtype and variant: at the size's own shape, else at the largest one measured."""
-    found: dict[tuple[str, str, str], MeasuredCase] = {}
-
-    def preference(case: MeasuredCase) -> tuple[bool, int]:
-        return (is_own_shape(case.name), case.name.batch * case.name.seq)
-
-    for case in steps(results):
-        name = case.name
-        key = (name.size, name.dtype, name.variant)
-        if key not in found or preference(found[key]) < preference(case):
-            found[key] = case
-    return list(found.values())
+    return best_of_each(
+        steps(results),
+        lambda case: (case.name.size, case.name.dtype, case.name.variant),
+        lambda case: (not is_own_shape(case.name), -case.name.batch * case.name.seq),
+    )
 
 
-def _of_main_step(
-    results: ResultSet | None, analyse: Callable[[ResultSet, CaseName], Found]
-) -> tuple[Found | None, str]:
-    if results is None:
-        return None, "no result of the suite was given"
-    step = main_step(results)
-    if step is None:
-        return None, f"{results.title} has no training step (full_step/train)"
-    try:
-        return analyse(results, step.name), ""
-    except BadInputError as error:
-        return None, str(error)
-
-
-def main_light(results: ResultSet | None) -> tuple[SpeedOfLight | None, str]:
-    """The speed of light of the main step, or why there is none."""
-    return _of_main_step(results, speed_of_light)
-
-
-def main_sum_of_parts(results: ResultSet | None) -> tuple[Waterfall | None, str]:
-    """The parts of the main step, or why they are not known."""
-    return _of_main_step(results, waterfall)
-
-
-def all_sums_of_parts(results: ResultSet) -> list[Waterfall]:
-    """Of a set's headline steps, as far as their parts are known."""
-    found = []
-    for step in headline_steps(results):
-        # the main step's refusal is told where its parts are shown
-        with contextlib.suppress(BadInputError):
-            found.append(waterfall(results, step.name))
-    return found
-
-
-def all_lights(results: ResultSet) -> tuple[list[SpeedOfLight], list[Omission]]:
-    """Of a set's headline steps, and those of which it is refused."""
-    found, refused = [], []
-    for step in headline_steps(results):
-        try:
-            found.append(speed_of_light(results, step.name))
-        except BadInputError as error:
-            reason = str(error).removeprefix(f"{step.name}: ")
-            refused.append(Omission("speed of light", str(step.name), reason))
-    return found, refused
-
-
-NO_STEP = "no training step (full_step/train) was measured to calibrate on"
-NO_COSTS = "no costs of sizes that were not run were given: a grid study writes costs.json"
 NOT_RUN, CHECKED, CALIBRATED = "prediction", "prediction, checked", "calibrated on this size"
 
 
@@ -209,70 +152,7 @@ class Predictions:
 
     steps: Sequence[PredictedStep] = ()
     refusal: str = ""
-    omissions: Sequence[Omission] = field(default=())
-
-
-def _asked_steps(
-    costs: Sequence[CaseCost], of: CaseName, measured: Mapping[str, MeasuredCase]
-) -> dict[str, CaseCost]:
-    """Steps of the same dtype and variant, by name: at their problem size's own shape, and those
-    that were run."""
-    return {
-        str(cost.name): cost
-        for cost in costs
-        if cost.name.component == STEP
-        and (cost.name.dtype, cost.name.variant) == (of.dtype, of.variant)
-        and (is_own_shape(cost.name) or str(cost.name) in measured)
-    }
-
-
-def _predicted(
-    cost: CaseCost, one: StepPrediction, rates: Rates, case: MeasuredCase | None
-) -> PredictedStep:
-    check = check_against(one, case) if case is not None else None
-    seconds = case.median_seconds if case is not None else None
-    kind = CALIBRATED if one.name.size in rates.sizes else NOT_RUN if case is None else CHECKED
-    return PredictedStep(cost, one, kind, seconds, check)
-
-
-def predictions_of(
-    results: ResultSet | None,
-    costs: Sequence[CaseCost],
-    known: Mapping[str, MeasuredCase],
-) -> Predictions:
-    """In the dtype and variant of the main step of `results`, which the rates come from.
-
-    `known`: steps of the same machine by name, from wherever they were run.
-    """
-    step = main_step(results) if results is not None else None
-    if results is None or step is None:
-        return Predictions(refusal=NO_STEP)
-    if not costs:
-        return Predictions(refusal=NO_COSTS)
-    of = step.name
-    asked = _asked_steps(costs, of, known)
-    if not asked:
-        what = f"{of.variant} step in {of.dtype} at a size's own batch and sequence"
-        return Predictions(refusal=f"costs.json has no {what}")
-    try:
-        rates = calibrate_rates(results, of.dtype, of.variant, costs)
-        found, refused = predict_steps(rates, costs)
-        steps = [
-            _predicted(asked[name], one, rates, known.get(name))
-            for one in found
-            if (name := str(one.name)) in asked
-            and (is_own_shape(one.name) or one.name.size not in rates.sizes)
-        ]
-    except RatesRefusedError as error:
-        return Predictions(refusal=str(error))
-    steps.sort(key=_order)
-    omissions = [Omission("prediction", r.name, r.reason) for r in refused if r.name in asked]
-    return Predictions(steps, "" if steps else "no step could be predicted", omissions)
-
-
-def _order(one: PredictedStep) -> tuple[object, ...]:
-    name = one.cost.name
-    return (rank(name.size, tuple(sizes_by_name())), not is_own_shape(name), name.batch, name.seq)
+    omissions: Sequence[Omission] = ()
 
 
 MIB = 2**20
@@ -293,11 +173,6 @@ class Series:
     def __str__(self) -> str:
         of = self.name
         return "/".join((of.component, of.pass_name, of.variant, of.size, of.dtype))
-
-    @property
-    def batches(self) -> list[int]:
-        """Smallest first."""
-        return sorted({case.name.batch for case in self.cases})
 
 
 @dataclass(frozen=True)
@@ -341,86 +216,64 @@ class SeriesFit:
 
 def series_of(results: ResultSet) -> list[Series]:
     """Of all cases, in the order of tables."""
-    found: dict[tuple[str, ...], list[MeasuredCase]] = {}
+    found: dict[CaseName, list[MeasuredCase]] = {}
     for case in sorted(results.cases.values(), key=lambda case: name_rank(case.name)):
-        of = case.name
-        key = (of.component, of.pass_name, of.variant, of.size, of.dtype)
-        found.setdefault(key, []).append(case)
+        found.setdefault(replace(case.name, batch=0, seq=0), []).append(case)
     return [Series(cases[0].name, tuple(cases)) for cases in found.values()]
 
 
-def _exponents(points: Sequence[GridPoint]) -> Exponents | None:
+def _unless_refused(fit: Callable[..., Item], *arguments: object) -> tuple[Item | None, str]:
     try:
-        return fit_exponents(points)
-    except LawRefusedError:
-        # the law beside it says why
-        return None
-
-
-def _held_out_cells(check: HeldOut) -> tuple[HeldOutCell, ...]:
-    found = []
-    for point, error in zip(check.held, check.errors_percent, strict=True):
-        value = check.law.at(point.batch, point.seq)
-        found.append(HeldOutCell(point, value, *check.law.interval(point.batch, point.seq), error))
-    return tuple(found)
+        return fit(*arguments), ""
+    except LawRefusedError as error:
+        return None, str(error)
 
 
 def _fitted(series: Series, points: tuple[GridPoint, ...], fit: Fit) -> SeriesFit:
-    try:
-        # thousands of draws a law, which only its intervals need
-        law = replace(fit(points), draws=())
-    except LawRefusedError as error:
-        return SeriesFit(series, points, refusal=str(error), exponents=_exponents(points))
-    held_out, why_not = (), ""
-    try:
-        held_out = _held_out_cells(check_held_out(points, fit))
-    except LawRefusedError as error:
-        why_not = str(error)
-    return SeriesFit(series, points, law, "", held_out, why_not, _exponents(points))
-
-
-def _importance(series: Series) -> tuple[object, ...]:
-    """For sorting: which laws to do without last."""
-    of = series.name
-    return (
-        rank(of.variant, (OPTIMIZED, BASELINE)),
-        rank(of.pass_name, WHOLE_PASSES),
-        rank(of.dtype, (F32,)),
+    exponents, _ = _unless_refused(fit_exponents, points)
+    law, refusal = _unless_refused(fit, points)
+    if law is None:
+        return SeriesFit(series, points, refusal=refusal, exponents=exponents)
+    check, why_not = _unless_refused(check_held_out, points, fit)
+    held = zip(check.held, check.errors_percent, strict=True) if check is not None else ()
+    cells = tuple(
+        HeldOutCell(p, check.law.at(p.batch, p.seq), *check.law.interval(p.batch, p.seq), error)
+        for p, error in held
     )
-
-
-def _rounds_of(case: MeasuredCase, values: tuple[float, ...]) -> tuple[int, ...]:
-    """Which rounds, as far as it matters: one value each tells nothing of rounds."""
-    if len(values) < 2:
-        return ()
-    return case.rounds or tuple(range(len(values)))
+    # thousands of draws a law, which only its intervals need
+    return SeriesFit(series, points, replace(law, draws=()), "", cells, why_not, exponents)
 
 
 def _points_and_short(
-    series: Series, value: Value
+    series: Series, value: Callable[[MeasuredCase], tuple[float, ...]]
 ) -> tuple[tuple[GridPoint, ...], tuple[MeasuredCase, ...]]:
     """What has values of the rounds that most of the cases have, and the cases that lack some."""
-    found = [(case, of) for case in series.cases if (of := value(case))]
-    if not found:
-        return (), ()
-    counts = Counter(_rounds_of(case, of) for case, of in found)
-    usual = max(counts, key=lambda rounds: (counts[rounds], len(rounds)))
-    points, short = [], []
-    for case, of in found:
-        if _rounds_of(case, of) == usual:
-            points.append(GridPoint(case.name.batch, case.name.seq, of))
-        else:
-            short.append(case)
-    return tuple(points), tuple(short)
+    found = [
+        # one value each tells nothing of rounds
+        (case, of, (case.rounds or tuple(range(len(of)))) if len(of) > 1 else ())
+        for case in series.cases
+        if (of := value(case))
+    ]
+    counts = Counter(rounds for *_, rounds in found)
+    usual = max(counts, key=lambda rounds: (counts[rounds], len(rounds)), default=())
+    points = (GridPoint(c.name.batch, c.name.seq, of) for c, of, rounds in found if rounds == usual)
+    return tuple(points), tuple(case for case, _, rounds in found if rounds != usual)
 
 
 def _fits(
-    every: Sequence[Series], value: Value, fit_of: Callable[[Series], Fit]
+    every: Sequence[Series],
+    value: Callable[[MeasuredCase], tuple[float, ...]],
+    fit_of: Callable[[Series], Fit],
 ) -> list[SeriesFit]:
     """In the order of `every`; of more than MOST_LAWS those that matter most."""
+
+    def importance(series: Series) -> tuple[object, ...]:
+        variant, dtype = variant_rank(series.name)
+        return (variant, rank(series.name.pass_name, WHOLE_PASSES), dtype)
+
     found: dict[str, SeriesFit] = {}
     fitted = 0
-    for series in sorted(every, key=_importance):
+    for series in sorted(every, key=importance):
         points, short = _points_and_short(series, value)
         if not points:
             continue
@@ -434,35 +287,31 @@ def _fits(
     return [found[str(series)] for series in every if str(series) in found]
 
 
-def _seconds(case: MeasuredCase) -> tuple[float, ...]:
-    return case.seconds
-
-
-def _peak_bytes(case: MeasuredCase) -> tuple[float, ...]:
-    """Counted, not measured: the same in every round."""
-    peak = case.counters.get(PEAK_MEMORY)
-    return (peak * MIB,) if peak else ()
-
-
-def _time_fit_of(series: Series) -> Fit:
-    """With the terms that the counted work has, where every case counts it."""
-    counters = {
-        name: {(c.name.batch, c.name.seq): c.counters[name] for c in series.cases}
-        for name in WORK
-        if all(name in case.counters for case in series.cases)
-    }
-    return partial(fit_time_law, terms=terms_of_work(counters))
-
-
 def time_fits(results: ResultSet) -> list[SeriesFit]:
-    """Laws of the time of every series."""
-    return _fits(series_of(results), _seconds, _time_fit_of)
+    """Laws of the time of every series, with the terms that the counted work has, where every case
+    counts it."""
+
+    def fit_of(series: Series) -> Fit:
+        counters = {
+            name: {(c.name.batch, c.name.seq): c.counters[name] for c in series.cases}
+            for name in WORK
+            if all(name in case.counters for case in series.cases)
+        }
+        return functools.partial(fit_time_law, terms=terms_of_work(counters))
+
+    return _fits(series_of(results), lambda case: case.seconds, fit_of)
 
 
 def memory_fits(results: ResultSet) -> list[SeriesFit]:
     """Laws of peak memory, of the passes that a step consists of."""
+
+    def peak_bytes(case: MeasuredCase) -> tuple[float, ...]:
+        """Counted, not measured: the same in every round."""
+        peak = case.counters.get(PEAK_MEMORY)
+        return (peak * MIB,) if peak else ()
+
     whole = [series for series in series_of(results) if series.name.pass_name in WHOLE_PASSES]
-    return _fits(whole, _peak_bytes, lambda _: fit_memory_law)
+    return _fits(whole, peak_bytes, lambda _: fit_memory_law)
 
 
 def range_kind(fits: Sequence[SeriesFit]) -> RangeKind:
@@ -473,23 +322,28 @@ def range_kind(fits: Sequence[SeriesFit]) -> RangeKind:
     return kinds.pop() if kinds else RangeKind.NEW_ROUNDS
 
 
-def refused(fits: Sequence[SeriesFit], what: str) -> list[Omission]:
-    """To be named: series without a law or a check of it, and cases that are no part of one.
-    `what`: of time or of memory."""
-    kind = f"{what} law"
-    found = [Omission(kind, str(fit.series), fit.refusal) for fit in fits if fit.refusal]
-    found += [
-        Omission(f"held-out check of a {kind}", str(fit.series), fit.held_out_refusal)
-        for fit in fits
-        if fit.held_out_refusal
-    ]
+def held_out_by_size(fits: Sequence[SeriesFit]) -> dict[str, list[HeldOutCell]]:
+    """Over all series of a size that have some."""
+    found: dict[str, list[HeldOutCell]] = {}
     for fit in fits:
-        rounds = f"the {len(fit.points[0].rounds)} rounds of the other sizes"
-        why = f"not measured in {rounds}, so the law is of those without it"
-        found += [Omission(kind, str(case.name), why) for case in fit.short]
+        if fit.held_out:
+            found.setdefault(fit.series.name.size, []).extend(fit.held_out)
     return found
 
 
-def is_same_device(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two contexts are of one device with as many threads."""
-    return first_difference(one, other, SAME_DEVICE) is None
+def refused(fits: Sequence[SeriesFit], what: str) -> list[Omission]:
+    """To be named: series without a law or a check of it, and cases that are no part of one.
+    `what`: of time or of memory."""
+    law, check = f"{what} law", f"held-out check of a {what} law"
+    found = [Omission(law, str(fit.series), fit.refusal) for fit in fits if fit.refusal]
+    found += [
+        Omission(check, str(fit.series), fit.held_out_refusal)
+        for fit in fits
+        if fit.held_out_refusal
+    ]
+    why = "not measured in the {} rounds of the other sizes, so the law is of those without it"
+    return found + [
+        Omission(law, str(case.name), why.format(len(fit.points[0].rounds)))
+        for fit in fits
+        for case in fit.short
+    ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tinyllama_tools.core.app import Json, is_number
@@ -51,12 +51,8 @@ class Table:
 
     def as_json(self) -> Json:
         """Plain values."""
-        columns = [
-            {"title": c.title, "unit": c.unit, "numeric": c.numeric, "digits": c.digits}
-            for c in self.columns
-        ]
         texts = {"id": self.id, "title": self.title, "note": self.note}
-        return {**texts, "columns": columns, "rows": [list(row) for row in self.rows]}
+        return {**texts, "columns": [asdict(c) for c in self.columns], "rows": self.rows}
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ class Figure:
         """Plain values."""
         texts = {"id": self.id, "title": self.title, "note": self.note}
         layout = with_log_ticks(self.layout, self.traces)
-        return {**texts, "traces": list(self.traces), "layout": layout, "points": self.points}
+        return {**texts, "traces": self.traces, "layout": layout, "points": self.points}
 
 
 def with_log_ticks(layout: Json, traces: Sequence[Json]) -> Json:
@@ -118,7 +114,8 @@ def not_foreseen(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Section:
-    """`missing`: why there is nothing to show and which command makes it; empty where there is."""
+    """`missing`: why there is nothing to show and which command makes it; empty where there is.
+    `omissions` stand in a section of their own."""
 
     id: str
     title: str
@@ -126,14 +123,14 @@ class Section:
     missing: str = ""
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
-    omissions: Sequence[Omission] = field(default=())
+    omissions: Sequence[Omission] = ()
 
     def as_json(self) -> Json:
-        """Plain values; what is left out stands in a section of its own."""
+        """Plain values."""
         return {
             "id": self.id,
             "title": self.title,
-            "text": list(self.text),
+            "text": self.text,
             "missing": self.missing,
             "figures": [figure.as_json() for figure in self.figures],
             "tables": [table.as_json() for table in self.tables],
@@ -160,41 +157,27 @@ class Document:
 
     def as_json(self) -> Json:
         """What the page and the pictures are drawn from, numbers rounded to DIGITS."""
-        return compact(
-            {
-                "title": self.title,
-                "generated": self.generated,
-                "summary": list(self.summary),
-                "sets": list(self.sets),
-                "sections": [section.as_json() for section in self.sections],
-                "comparison": self.comparison,
-            }
-        )
+        keys = ("title", "generated", "summary", "sets", "sections", "comparison")
+        found = {key: getattr(self, key) for key in keys}
+        return compact({**found, "sections": [section.as_json() for section in self.sections]})
 
 
-def _rounded(value: float) -> float | int | None:
+def compact(value: Any, digits: int = DIGITS) -> Any:  # noqa: ANN401
+    """The value with every float rounded to `digits`; what is not finite becomes None, since JSON
+    has no such number. Whole numbers keep all their digits."""
+    if isinstance(value, Mapping):
+        return {str(key): compact(item, digits) for key, item in value.items()}
+    if isinstance(value, (str, int)) or value is None:
+        return value
+    if isinstance(value, Sequence):
+        return [compact(item, digits) for item in value]
     if not math.isfinite(value):
         return None
-    number = float(f"{value:.{DIGITS}g}")
+    number = float(f"{value:.{digits}g}")
     # "12" is shorter than "12.0", and there is no "-0"
     return int(number) if number.is_integer() and abs(number) < 1e15 else number
 
 
-def compact(value: Any) -> Any:  # noqa: ANN401
-    """The value with every float rounded to DIGITS; what is not finite becomes None, since JSON
-    has no such number. Whole numbers keep all their digits."""
-    if isinstance(value, Mapping):
-        return {str(key): compact(item) for key, item in value.items()}
-    if isinstance(value, (str, bool)) or value is None:
-        return value
-    if isinstance(value, Sequence):
-        return [compact(item) for item in value]
-    if isinstance(value, int):
-        return value
-    return _rounded(float(value))
-
-
-MIB = 2**20
 BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 RATE_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 MOST_LISTED = 6
@@ -250,8 +233,6 @@ ROOF, LIGHT, OTHER = "roof", "light", "other"
 # plotly's symbols and dashes that differ in grey print too
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "pentagon", "cross")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-
-
 # more would meet
 MOST_TICKS = 10
 
@@ -276,6 +257,11 @@ def layout(x: Json, y: Json, **more: Any) -> Json:  # noqa: ANN401
     return {"xaxis": x, "yaxis": y, **more}
 
 
+def _trace(first: Json, name: str, x: Sequence[object], y: Sequence[object], role: str) -> Json:
+    own_colour = {"role": role} if role else {}
+    return {**first, "name": name, "x": list(x), "y": list(y), **own_colour}
+
+
 def markers(
     name: str,
     x: Sequence[object],
@@ -286,7 +272,8 @@ def markers(
     **more: Any,  # noqa: ANN401
 ) -> Json:
     """Points without lines between them."""
-    return _scatter("markers", name, x, y, role) | {"marker": {"symbol": symbol}} | more
+    kind = {"type": "scatter", "mode": "markers"}
+    return {**_trace(kind, name, x, y, role), "marker": {"symbol": symbol}, **more}
 
 
 def line(
@@ -299,32 +286,22 @@ def line(
     **more: Any,  # noqa: ANN401
 ) -> Json:
     """A line without points."""
-    return _scatter("lines", name, x, y, role) | {"line": {"dash": dash}} | more
+    kind = {"type": "scatter", "mode": "lines"}
+    return {**_trace(kind, name, x, y, role), "line": {"dash": dash}, **more}
 
 
 def bars(
-    name: str,
-    x: Sequence[object],
-    y: Sequence[float],
-    *,
-    role: str = "",
-    **more: Any,  # noqa: ANN401
+    name: str, x: Sequence[object], y: Sequence[float], *, role: str = "", **more: object
 ) -> Json:
     """Upright bars."""
-    return {"type": "bar", "name": name, "x": list(x), "y": list(y)} | _role(role) | more
+    return {**_trace({"type": "bar"}, name, x, y, role), **more}
 
 
 def lying_bars(
-    name: str,
-    labels: Sequence[str],
-    lengths: Sequence[float],
-    *,
-    role: str = "",
-    **more: Any,  # noqa: ANN401
+    name: str, labels: Sequence[str], lengths: Sequence[float], *, role: str = "", **more: object
 ) -> Json:
     """Bars from left to right, one a label."""
-    bar = {"type": "bar", "orientation": "h", "name": name, "x": list(lengths), "y": list(labels)}
-    return bar | _role(role) | more
+    return {**_trace({"type": "bar", "orientation": "h"}, name, lengths, labels, role), **more}
 
 
 def error_bars(values: Sequence[float], low: Sequence[float], high: Sequence[float]) -> Json:
@@ -343,12 +320,3 @@ def spaced(first: float, last: float, count: int) -> list[float]:
         return [first]
     step = math.log(last / first) / (count - 1)
     return [first * math.exp(step * i) for i in range(count - 1)] + [last]
-
-
-def _scatter(mode: str, name: str, x: Sequence[object], y: Sequence[float], role: str) -> Json:
-    trace = {"type": "scatter", "mode": mode, "name": name, "x": list(x), "y": list(y)}
-    return trace | _role(role)
-
-
-def _role(role: str) -> Json:
-    return {"role": role} if role else {}

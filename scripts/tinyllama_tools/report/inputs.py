@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tinyllama_tools.core.app import (
-    MEASURE_AGAIN,
     SUITE_FILE,
     BadInputError,
     Json,
     bad_file,
     read_json,
+    schema_problem,
 )
 from tinyllama_tools.data.names import STEP, TRAIN, CaseName
 from tinyllama_tools.data.profiles import BadProfileError, check_summary
 from tinyllama_tools.data.programs import CaseCost, read_case_costs
+from tinyllama_tools.data.ranks import DOCUMENT, Failure, read_again
+from tinyllama_tools.data.ranks import SCHEMA_VERSION as SCALING_SCHEMA_VERSION
 from tinyllama_tools.data.results import (
     MeasuredCase,
     ResultSet,
@@ -34,36 +35,42 @@ from tinyllama_tools.data.studies import (
     FRONTIER,
     PRODUCTS,
     SCHEMA_VERSION,
+    STUDY,
     rounds_of,
     why_no_round,
 )
 from tinyllama_tools.models.ablations import Study as AblationStudy
 from tinyllama_tools.models.ablations import read_study as read_ablation
-from tinyllama_tools.models.speed_of_light import SpeedOfLight, Waterfall
+from tinyllama_tools.models.prediction import (
+    RatesRefusedError,
+    calibrate_rates,
+    check_against,
+    predict_steps,
+)
+from tinyllama_tools.models.scaling_projection import Analysis, ProjectedStep, analyse
+from tinyllama_tools.models.speed_of_light import SpeedOfLight, Waterfall, speed_of_light, waterfall
 from tinyllama_tools.report.analysis import (
+    CALIBRATED,
+    CHECKED,
+    NOT_RUN,
+    PredictedStep,
     Predictions,
-    SeriesFit,
-    all_lights,
-    all_sums_of_parts,
+    headline_steps,
+    is_own_shape,
     is_same_device,
-    main_light,
     main_step,
-    main_sum_of_parts,
     memory_fits,
     missing_parts,
-    predictions_of,
+    rank,
+    sizes_by_name,
     time_fits,
 )
 from tinyllama_tools.report.document import Omission, case_text, not_foreseen
-from tinyllama_tools.report.scaling_runs import ScalingRun, read_scaling_run
-from tinyllama_tools.report.sources import (
-    STUDY_FILE,
-    FrontierFile,
-    Kind,
-    Source,
-    is_grid_study,
-    read_frontier,
-)
+from tinyllama_tools.report.sources import Kind, is_grid_study, read_frontier
+
+if TYPE_CHECKING:
+    from tinyllama_tools.report.analysis import SeriesFit
+    from tinyllama_tools.report.sources import FrontierFile, Source
 
 Found = TypeVar("Found")
 
@@ -92,9 +99,8 @@ class TrainingRun:
     @property
     def step_name(self) -> CaseName:
         """The case of the suite that does the same."""
-        of = self.summary["configuration"]
-        axes = (of["variant"], of["size"], of["dtype"], of["batch_size"], of["seq_len"])
-        return CaseName(STEP, TRAIN, *axes)
+        keys = ("variant", "size", "dtype", "batch_size", "seq_len")
+        return CaseName(STEP, TRAIN, *(self.summary["configuration"][key] for key in keys))
 
     @property
     def name(self) -> str:
@@ -111,6 +117,43 @@ class Ablation:
 
 
 @dataclass(frozen=True)
+class StatedLocalStep:
+    """One device's step that projections start from. `low`, `high`: seconds, of a predicted one,
+    which `range_words` names; of a measured one there are none."""
+
+    name: str
+    kind: str
+    seconds: float
+    low: float
+    high: float
+    range_words: str
+    source: str
+
+
+@dataclass(frozen=True)
+class ScalingRun:
+    """`analysis`: made anew of the results. `failures`: numbers of ranks without a usable result.
+    `projections`, `local_steps`, `projection`: the rows and the rest of what scaling.json says of
+    them; empty where there is no such file, or where it is damaged, which `refusal` says."""
+
+    path: Path
+    analysis: Analysis
+    failures: tuple[Failure, ...] = ()
+    projections: tuple[ProjectedStep, ...] = ()
+    local_steps: tuple[StatedLocalStep, ...] = ()
+    projection: Mapping[str, Any] | None = None
+    refusal: str = ""
+
+    @property
+    def title(self) -> str:
+        """`tiny, baseline, f32: 1, 2, 4 ranks (weak)`."""
+        name = next((one.name for one in self.analysis.results if one.name is not None), None)
+        ranks = ", ".join(str(one.ranks) for one in self.analysis.results)
+        what = f"{name.size}, {name.variant}, {name.dtype}" if name else "collectives"
+        return f"{what}: {ranks} ranks ({self.analysis.results[0].scaling})"
+
+
+@dataclass(frozen=True)
 class ReportInputs:
     """`sets`: every result of the suite, grid studies' included; the first one is what the report
     analyses. `frontiers`: those of studies come last.
@@ -124,7 +167,7 @@ class ReportInputs:
     frontiers: tuple[FrontierFile, ...] = ()
     scalings: tuple[ScalingRun, ...] = ()
     absent: tuple[Kind, ...] = ()
-    omissions: tuple[Omission, ...] = field(default=())
+    omissions: tuple[Omission, ...] = ()
 
     @property
     def main(self) -> ResultSet | None:
@@ -132,9 +175,10 @@ class ReportInputs:
         return self.sets[0] if self.sets else None
 
     @property
-    def costs(self) -> Sequence[CaseCost]:
-        """Of the first study of the same machine that has some: what fits is the machine's."""
-        return next((s.costs for s in self.studies if s.costs and self._is_of_main(s.results)), ())
+    def is_empty(self) -> bool:
+        """Whether nothing could be used."""
+        kinds = (self.sets, self.trainings, self.ablations, self.frontiers, self.scalings)
+        return not any(kinds)
 
     def _is_of_main(self, results: ResultSet | None) -> bool:
         if self.main is None:
@@ -142,44 +186,15 @@ class ReportInputs:
         return results is not None and is_same_device(results.context, self.main.context)
 
     @property
+    def costs(self) -> Sequence[CaseCost]:
+        """Of the first study of the same machine that has some: what fits is the machine's."""
+        return next((s.costs for s in self.studies if s.costs and self._is_of_main(s.results)), ())
+
+    @property
     def check_cases(self) -> tuple[MeasuredCase, ...]:
         """Steps of the same machine that were measured to check predictions by."""
-        return tuple(
-            case
-            for study in self.studies
-            if study.check is not None and self._is_of_main(study.check)
-            for case in study.check.cases.values()
-        )
-
-    @cached_property
-    def time_fits(self) -> list[SeriesFit]:
-        """Laws of time of the first result."""
-        return time_fits(self.main) if self.main is not None else []
-
-    @cached_property
-    def memory_fits(self) -> list[SeriesFit]:
-        """Laws of peak memory of the first result."""
-        return memory_fits(self.main) if self.main is not None else []
-
-    @cached_property
-    def light(self) -> tuple[SpeedOfLight | None, str]:
-        """Of the main step; or None and why."""
-        return main_light(self.main)
-
-    @cached_property
-    def lights(self) -> tuple[list[SpeedOfLight], list[Omission]]:
-        """Of one step a size, dtype and variant of the first result; and of which it is refused."""
-        return all_lights(self.main) if self.main is not None else ([], [])
-
-    @cached_property
-    def sums_of_parts(self) -> list[Waterfall]:
-        """Of one step a size, dtype and variant of the first result."""
-        return all_sums_of_parts(self.main) if self.main is not None else []
-
-    @cached_property
-    def sum_of_parts(self) -> tuple[Waterfall | None, str]:
-        """Of the main step; or None and why."""
-        return main_sum_of_parts(self.main)
+        checks = (study.check for study in self.studies if study.check is not None)
+        return tuple(c for one in checks if self._is_of_main(one) for c in one.cases.values())
 
     @property
     def known_steps(self) -> dict[str, MeasuredCase]:
@@ -192,77 +207,161 @@ class ReportInputs:
             seconds = run.summary["summary"]["median_step_seconds"]
             if seconds and is_same_device(run.summary["context"], self.main.context):
                 found[str(run.step_name)] = MeasuredCase(run.step_name, (seconds,), {})
-        for results in reversed(self.sets):
-            if is_same_device(results.context, self.main.context):
-                found |= {n: c for n, c in results.cases.items() if c.name.component == STEP}
+        for results in filter(self._is_of_main, reversed(self.sets)):
+            found |= {n: c for n, c in results.cases.items() if c.name.component == STEP}
         return found | {str(case.name): case for case in self.check_cases}
+
+    @cached_property
+    def time_fits(self) -> list[SeriesFit]:
+        """Laws of time of the first result."""
+        return time_fits(self.main) if self.main is not None else []
+
+    @cached_property
+    def memory_fits(self) -> list[SeriesFit]:
+        """Laws of peak memory of the first result."""
+        return memory_fits(self.main) if self.main is not None else []
+
+    def _of_main_step(
+        self, analyse: Callable[[ResultSet, CaseName], Found]
+    ) -> tuple[Found | None, str]:
+        if self.main is None:
+            return None, "no result of the suite was given"
+        step = main_step(self.main)
+        if step is None:
+            return None, f"{self.main.title} has no training step (full_step/train)"
+        try:
+            return analyse(self.main, step.name), ""
+        except BadInputError as error:
+            return None, str(error)
+
+    @cached_property
+    def light(self) -> tuple[SpeedOfLight | None, str]:
+        """Of the main step; or None and why."""
+        return self._of_main_step(speed_of_light)
+
+    @cached_property
+    def sum_of_parts(self) -> tuple[Waterfall | None, str]:
+        """Of the main step; or None and why."""
+        return self._of_main_step(waterfall)
+
+    def _of_headline_steps(
+        self, analyse: Callable[[ResultSet, CaseName], Found]
+    ) -> tuple[list[Found], list[Omission]]:
+        found, refused = [], []
+        for step in headline_steps(self.main) if self.main is not None else ():
+            try:
+                found.append(analyse(self.main, step.name))
+            except BadInputError as error:
+                reason = str(error).removeprefix(f"{step.name}: ")
+                refused.append(Omission("speed of light", str(step.name), reason))
+        return found, refused
+
+    @cached_property
+    def lights(self) -> tuple[list[SpeedOfLight], list[Omission]]:
+        """Of one step a size, dtype and variant of the first result; and of which it is refused."""
+        return self._of_headline_steps(speed_of_light)
+
+    @cached_property
+    def sums_of_parts(self) -> list[Waterfall]:
+        """Of one step a size, dtype and variant of the first result. The main step's refusal is
+        told where its parts are shown."""
+        return self._of_headline_steps(waterfall)[0]
 
     @cached_property
     def predictions(self) -> Predictions:
         """Of steps that were not run."""
         return predictions_of(self.main, self.costs, self.known_steps)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing could be used."""
-        kinds = (self.sets, self.trainings, self.ablations, self.frontiers, self.scalings)
-        return not any(kinds)
+
+NO_STEP = "no training step (full_step/train) was measured to calibrate on"
+NO_COSTS = "no costs of sizes that were not run were given: a grid study writes costs.json"
 
 
-# counters of a case that its costs must agree with: neither depends on how it was run
-COUNTED = ("parameters", "model_flops", "bytes")
-# of files whose folder says more than their name
-COMMON_NAMES = (SUITE_FILE, "round_1.json", "peers.json")
+def predictions_of(
+    results: ResultSet | None, costs: Sequence[CaseCost], known: Mapping[str, MeasuredCase]
+) -> Predictions:
+    """In the dtype and variant of the main step of `results`, which the rates come from: of steps
+    at their problem size's own shape, and of those that were run.
 
-
-class _Reading:
-    """Collects what could not be read beside what could."""
-
-    def __init__(self) -> None:
-        self.omissions: list[Omission] = []
-
-    def attempt(self, path: Path, read: Callable[[], Found]) -> Found | None:
-        """What `read` returns, None where it refuses, which is then an error of the report."""
-        try:
-            return read()
-        except (BadInputError, BadProfileError, ValueError, OSError) as error:
-            self.error(path, str(error))
-        except Exception as error:
-            # a fault of ours in reading one file must not cost the reader the others
-            self.error(path, not_foreseen(error))
-        return None
-
-    def error(self, path: Path, reason: str) -> None:
-        """The reason without the path, which stands beside it."""
-        self.omissions.append(
-            Omission("file", str(path), reason.removeprefix(f"{path}: "), is_error=True)
+    `known`: steps of the same machine by name, from wherever they were run.
+    """
+    step = main_step(results) if results is not None else None
+    if results is None or step is None:
+        return Predictions(refusal=NO_STEP)
+    if not costs:
+        return Predictions(refusal=NO_COSTS)
+    of = step.name
+    asked = {
+        str(cost.name): cost
+        for cost in costs
+        if (cost.name.component, cost.name.dtype, cost.name.variant) == (STEP, of.dtype, of.variant)
+        and (is_own_shape(cost.name) or str(cost.name) in known)
+    }
+    if not asked:
+        what = f"{of.variant} step in {of.dtype} at a size's own batch and sequence"
+        return Predictions(refusal=f"costs.json has no {what}")
+    try:
+        rates = calibrate_rates(results, of.dtype, of.variant, costs)
+        every, refused = predict_steps(rates, costs)
+    except RatesRefusedError as error:
+        return Predictions(refusal=str(error))
+    found = []
+    for one in every:
+        name, is_calibrated = str(one.name), one.name.size in rates.sizes
+        if name not in asked or (is_calibrated and not is_own_shape(one.name)):
+            continue
+        case = known.get(name)
+        kind = CALIBRATED if is_calibrated else NOT_RUN if case is None else CHECKED
+        measured = (case.median_seconds, check_against(one, case)) if case is not None else ()
+        found.append(PredictedStep(asked[name], one, kind, *measured))
+    order = tuple(sizes_by_name())
+    found.sort(
+        key=lambda one: (
+            *(rank(one.cost.name.size, order), not is_own_shape(one.cost.name)),
+            *(one.cost.name.batch, one.cost.name.seq),
         )
+    )
+    omissions = [Omission("prediction", r.name, r.reason) for r in refused if r.name in asked]
+    return Predictions(found, "" if found else "no step could be predicted", omissions)
 
 
-def read_rounds(paths: Sequence[Path], reading: _Reading) -> ResultSet | None:
+def _attempt(omissions: list[Omission], path: Path, read: Callable[[Path], Found]) -> Found | None:
+    """What `read` returns, None where it refuses, which is then an error of the report."""
+    try:
+        return read(path)
+    except (BadInputError, BadProfileError, ValueError, OSError) as error:
+        reason = str(error).removeprefix(f"{path}: ")
+    except Exception as error:
+        # a fault of ours in reading one file must not cost the reader the others
+        reason = not_foreseen(error)
+    omissions.append(Omission("file", str(path), reason, is_error=True))
+    return None
+
+
+def _read_rounds(paths: Sequence[Path], omissions: list[Omission]) -> ResultSet | None:
     """All rounds as one set. Where one cannot be used, or is of another device, torch or commit
     than the first that can, it is left out by name and the others stay."""
     try:
-        return read_result_set(paths)
+        return read_result_set(paths) if paths else None
     except BadInputError:
         pass
     kept: list[Path] = []
     for path in paths:
         # beside the first alone: each file is read twice, not as often as there are files
         beside = [*kept[:1], path]
-        if reading.attempt(path, lambda beside=beside: read_result_set(beside)) is not None:
+        if _attempt(omissions, path, lambda _, beside=beside: read_result_set(beside)) is not None:
             kept.append(path)
     return read_result_set(kept) if kept else None
-
-
-def _with_products(results: ResultSet, path: Path) -> ResultSet:
-    return add_products(results, read_result_set([path]))
 
 
 def _read_check(path: Path, results: ResultSet) -> ResultSet:
     check = read_result_set([path])
     refuse_other_run(results.context, results.paths[0], check.context, path)
     return check
+
+
+# counters of a case that its costs must agree with: neither depends on how it was run
+COUNTED = ("parameters", "model_flops", "bytes")
 
 
 def _read_costs(path: Path, results: ResultSet | None) -> tuple[CaseCost, ...]:
@@ -292,108 +391,147 @@ def _read_description(path: Path) -> Json:
     return document
 
 
-def read_grid_study(folder: Path, reading: _Reading) -> GridStudy | None:
+def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy | None:
     """What the folder holds; files that are not there are missing parts, not errors."""
-    description_path = folder / STUDY_FILE
-    description = reading.attempt(description_path, lambda: _read_description(description_path))
+    description = _attempt(omissions, folder / STUDY, _read_description)
     if description is None:
         return None
     rounds = rounds_of(folder)
-    results = read_rounds(rounds, reading) if rounds else None
+    results = _read_rounds(rounds, omissions)
     if not rounds:
-        reading.error(folder, why_no_round(folder))
+        omissions.append(Omission("file", str(folder), why_no_round(folder), is_error=True))
 
     def beside(name: str, read: Callable[[Path], Found]) -> Found | None:
         path = folder / name
-        return reading.attempt(path, lambda: read(path)) if path.exists() else None
+        return _attempt(omissions, path, read) if path.exists() else None
 
     check = None
     if results is not None:
         measured = results
-        results = beside(PRODUCTS, lambda path: _with_products(measured, path)) or measured
+        found = beside(PRODUCTS, lambda path: add_products(measured, read_result_set([path])))
+        results = found or measured
         check = beside(CHECK, lambda path: _read_check(path, measured))
     costs = beside(COSTS, lambda path: _read_costs(path, results))
     frontier = beside(FRONTIER, read_frontier)
     return GridStudy(folder, description, results, costs or (), frontier, check)
 
 
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"holds {text}, which is no number of JSON; {MEASURE_AGAIN}")
+# of fields that JSON gives
+TYPES: Mapping[str, Json] = {
+    "str": {"type": "string"},
+    "int": {"type": "number"},
+    "float": {"type": "number"},
+    "float | None": {"type": ["number", "null"]},
+}
 
 
-def _read_training(path: Path) -> TrainingRun:
-    _, data = read_json(path)
-    return TrainingRun(path, check_summary(json.loads(data, parse_constant=_no_number), path))
+def _rows_of(kind: type) -> Json:
+    """The schema of a list of rows with the fields of a data class."""
+    properties = {field.name: TYPES[str(field.type)] for field in fields(kind)}
+    row = {"type": "object", "required": list(properties), "properties": properties}
+    return {"type": "array", "items": row}
 
 
-def _read_ablation(path: Path) -> Ablation:
-    return Ablation(path, read_ablation(path))
+PROJECTION: Mapping[str, Json] = {
+    "steps": _rows_of(ProjectedStep),
+    "local_steps": _rows_of(StatedLocalStep),
+    "interconnects": {"type": "array"},
+    "missing": {"type": "object"},
+}
+SCALING_SCHEMA: Json = {
+    "type": "object",
+    "required": ["schema_version", "projection"],
+    "properties": {
+        "schema_version": {"const": SCALING_SCHEMA_VERSION},
+        "projection": {"type": "object", "required": list(PROJECTION), "properties": PROJECTION},
+    },
+}
 
 
-def analysed_first(sets: Sequence[ResultSet]) -> list[ResultSet]:
+def _rows(kind: type[Found], rows: Sequence[Json]) -> tuple[Found, ...]:
+    return tuple(kind(**{field.name: row[field.name] for field in fields(kind)}) for row in rows)
+
+
+def read_scaling_run(path: Path) -> ScalingRun:
+    """BadInputError where no result can be used."""
+    read = read_again(path)
+    run = ScalingRun(path, analyse(read.results), read.failures)
+    document = path / DOCUMENT
+    if not path.is_dir() or not document.exists():
+        return run
+    try:
+        found, _ = read_json(document)
+        problem = schema_problem(found, SCALING_SCHEMA)
+        if problem:
+            raise bad_file(document, problem, "make it again: scripts/scaling --from FOLDER")
+    except BadInputError as error:
+        return replace(run, refusal=str(error).removeprefix(f"{document}: "))
+    projection = found["projection"]
+    return replace(
+        run,
+        projections=_rows(ProjectedStep, projection["steps"]),
+        local_steps=_rows(StatedLocalStep, projection["local_steps"]),
+        projection=projection,
+    )
+
+
+def _analysed_first(sets: Sequence[ResultSet]) -> list[ResultSet]:
     """The first that has a training step with its parts comes first, else the first that has a
     step; the others keep their order."""
 
     def lacks(results: ResultSet) -> int:
         step = main_step(results)
-        if step is None:
-            return 2
-        return 1 if missing_parts(results, step.name) else 0
+        return 2 if step is None else bool(missing_parts(results, step.name))
 
     best = min(sets, key=lacks, default=None)
-    return [*([best] if best is not None else []), *(one for one in sets if one is not best)]
+    return [one for one in sets if one is best] + [one for one in sets if one is not best]
 
 
-def with_own_titles(sets: Sequence[ResultSet]) -> list[ResultSet]:
-    """Results of one device, commit and day are told apart by their file, too."""
+# of files whose folder says more than their name
+COMMON_NAMES = (SUITE_FILE, "round_1.json", "peers.json")
+
+
+def _with_own_titles(sets: Sequence[ResultSet]) -> Iterator[ResultSet]:
+    """Those that share one get the name of their file or folder behind it."""
     titles = Counter(results.title for results in sets)
-    found: list[ResultSet] = []
     for results in sets:
-        if titles[results.title] > 1:
-            path = results.paths[0]
-            place = path.name if path.name not in COMMON_NAMES else path.parent.name
-            results = replace(results, title=f"{results.title} · {place}")
-        found.append(results)
-    return found
+        path = results.paths[0]
+        place = path.name if path.name not in COMMON_NAMES else path.parent.name
+        is_shared = titles[results.title] > 1
+        yield replace(results, title=f"{results.title} · {place}") if is_shared else results
 
 
 def read_inputs(
     sources: Sequence[Source], absent: Sequence[Kind] = (), unknown: Sequence[Omission] = ()
 ) -> ReportInputs:
     """Reads every source. `unknown`: what was named but is no result."""
-    reading = _Reading()
+    omissions = list(unknown)
+    readers: dict[Kind, Callable[[Path], Any]] = {
+        Kind.STUDY: partial(_read_grid_study, omissions=omissions),
+        Kind.SUITE: lambda path: read_result_set([path]),
+        Kind.TRAINING: lambda path: TrainingRun(path, check_summary(read_json(path)[0], path)),
+        Kind.FRONTIER: read_frontier,
+        Kind.ABLATION: lambda path: Ablation(path, read_ablation(path)),
+        Kind.SCALING: read_scaling_run,
+    }
+    found: dict[Kind, list[Any]] = {kind: [] for kind in Kind}
     sets: list[ResultSet] = []
-    studies, trainings, ablations, frontiers, scalings = [], [], [], [], []
     for source in dict.fromkeys(sources):
-        path = source.path
-        if source.kind == Kind.STUDY:
-            study = read_grid_study(path, reading)
-            if study is not None:
-                studies.append(study)
-                sets += [study.results] if study.results is not None else []
-        elif source.kind == Kind.SUITE:
-            result = reading.attempt(path, lambda path=path: read_result_set([path]))
-            sets += [result] if result is not None else []
-        elif source.kind == Kind.TRAINING:
-            training = reading.attempt(path, lambda path=path: _read_training(path))
-            trainings += [training] if training is not None else []
-        elif source.kind == Kind.FRONTIER:
-            frontier = reading.attempt(path, lambda path=path: read_frontier(path))
-            frontiers += [frontier] if frontier is not None else []
-        elif source.kind == Kind.SCALING:
-            scaling = reading.attempt(path, lambda path=path: read_scaling_run(path))
-            scalings += [scaling] if scaling is not None else []
-        else:
-            ablation = reading.attempt(path, lambda path=path: _read_ablation(path))
-            ablations += [ablation] if ablation is not None else []
+        one = _attempt(omissions, source.path, readers[source.kind])
+        if one is None:
+            continue
+        found[source.kind].append(one)
+        if source.kind is Kind.SUITE:
+            sets.append(one)
+        elif source.kind is Kind.STUDY and one.results is not None:
+            sets.append(one.results)
+    of_studies = [study.frontier for study in found[Kind.STUDY] if study.frontier]
     return ReportInputs(
         tuple(sources),
-        tuple(with_own_titles(analysed_first(sets))),
-        tuple(studies),
-        tuple(trainings),
-        tuple(ablations),
-        (*frontiers, *(study.frontier for study in studies if study.frontier)),
-        tuple(scalings),
+        tuple(_with_own_titles(_analysed_first(sets))),
+        *(tuple(found[kind]) for kind in (Kind.STUDY, Kind.TRAINING, Kind.ABLATION)),
+        (*found[Kind.FRONTIER], *of_studies),
+        tuple(found[Kind.SCALING]),
         tuple(absent),
-        (*unknown, *reading.omissions),
+        tuple(omissions),
     )

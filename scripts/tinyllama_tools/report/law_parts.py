@@ -17,16 +17,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tinyllama_tools.data.names import BASELINE, OPTIMIZED, STEP
+from tinyllama_tools.data.names import BASELINE, STEP
 from tinyllama_tools.report.analysis import (
     F32,
     MIB,
     PEAK_MEMORY,
     WHOLE_PASSES,
+    best_of_each,
+    held_out_by_size,
     is_own_shape,
     range_kind,
     rank,
     sizes_by_name,
+    variant_rank,
 )
 from tinyllama_tools.report.document import (
     DASHES,
@@ -56,7 +59,6 @@ if TYPE_CHECKING:
     from tinyllama_tools.data.results import MeasuredCase
     from tinyllama_tools.report.analysis import HeldOutCell, SeriesFit
     from tinyllama_tools.report.document import Cell
-    from tinyllama_tools.stats.laws import Law
 
 # of a curve between two measured lengths or more; straight pieces on logarithmic axes
 CURVE_POINTS = 13
@@ -72,64 +74,51 @@ class Quantity:
     scale: float
 
 
-def _of_batch(fit: SeriesFit, number: int, batch: int, law: Law | None, by: Quantity) -> list[Json]:
+def _of_batch(fit: SeriesFit, number: int, batch: int, by: Quantity) -> list[Json]:
     points = sorted((p for p in fit.points if p.batch == batch), key=lambda point: point.seq)
-    lengths = [point.seq for point in points]
+    lengths, values = [p.seq for p in points], [by.scale * p.value for p in points]
     symbol, dash = SYMBOLS[number % len(SYMBOLS)], DASHES[number % len(DASHES)]
-    values = [by.scale * point.value for point in points]
     name = f"batch {batch}"
     traces = [markers(name, lengths, values, role=MEASURED, symbol=symbol, legendgroup=name)]
-    if law is not None and len(lengths) > 1:
+    if fit.law is not None and len(lengths) > 1:
         curve = [round(seq) for seq in spaced(lengths[0], lengths[-1], CURVE_POINTS)]
-        fitted = [by.scale * law.at(batch, seq) for seq in curve]
-        traces.append(
-            line(f"law, batch {batch}", curve, fitted, role=FIT, dash=dash, legendgroup=name)
-        )
+        fitted = [by.scale * fit.law.at(batch, seq) for seq in curve]
+        of_law = line(f"law, batch {batch}", curve, fitted, role=FIT, dash=dash, legendgroup=name)
+        traces.append(of_law)
     return traces
 
 
-def _held_out(fit: SeriesFit, by: Quantity) -> list[Json]:
-    if not fit.held_out:
-        return []
-    predicted = [by.scale * held.value for held in fit.held_out]
-    lows = [by.scale * held.low for held in fit.held_out]
-    highs = [by.scale * held.high for held in fit.held_out]
-    texts = [
-        f"batch {held.point.batch}: {held.error_percent:+.1f} % of the measured"
-        for held in fit.held_out
-    ]
-    return [
-        markers(
-            "predicted without them",
-            [held.point.seq for held in fit.held_out],
-            predicted,
-            role=HELD_OUT,
-            symbol="x",
-            text=texts,
-            error_y=error_bars(predicted, lows, highs),
-        )
-    ]
+def _held_out(held: Sequence[HeldOutCell], by: Quantity) -> Json:
+    values, lows, highs = (
+        [by.scale * getattr(one, key) for one in held] for key in ("value", "low", "high")
+    )
+    return markers(
+        "predicted without them",
+        [one.point.seq for one in held],
+        values,
+        role=HELD_OUT,
+        symbol="x",
+        text=[
+            f"batch {one.point.batch}: {one.error_percent:+.1f} % of the measured" for one in held
+        ],
+        error_y=error_bars(values, lows, highs),
+    )
 
 
-def law_figure(fit: SeriesFit, by: Quantity, batches: Sequence[int] | None = None) -> Figure:
+def law_figure(fit: SeriesFit, by: Quantity) -> Figure:
     """The series over the sequence, a curve a batch; without a law the points alone."""
     of = fit.series.name
-    shown = fit.series.batches if batches is None else batches
-    traces = [
-        trace
-        for number, batch in enumerate(shown)
-        for trace in _of_batch(fit, number, batch, fit.law, by)
-    ]
-    traces += _held_out(fit, by)
+    batches = sorted({case.name.batch for case in fit.series.cases})
+    traces = [t for number, batch in enumerate(batches) for t in _of_batch(fit, number, batch, by)]
+    traces += [_held_out(fit.held_out, by)] if fit.held_out else []
     note = fit.law.formula if fit.law is not None else f"No law: {fit.refusal}."
     if fit.law is not None and fit.held_out:
         note += f". Bars: {fit.law.range_kind.short}."
-    title = f"{of.component}, {of.pass_name}: {of.size}, {of.variant}, {of.dtype}"
     lengths = [x for trace in traces if trace.get("mode") == "markers" for x in trace["x"]]
     sequence = axis("sequence", "tokens", log=True, ticks=lengths)
+    identity = re.sub(r"\W", "_", f"{by.id}_{fit.series}".replace("+", "_plus_"))
+    title = f"{of.component}, {of.pass_name}: {of.size}, {of.variant}, {of.dtype}"
     axes = layout(sequence, axis(by.title, by.unit, log=True))
-    axes_of = (by.id, of.component, of.pass_name, of.variant, of.size, of.dtype)
-    identity = re.sub(r"\W", "_", "_".join(axes_of).replace("+", "_plus_"))
     return Figure(identity, title, traces, axes, note)
 
 
@@ -143,14 +132,22 @@ POWER_LAW = (
 )
 # of a percentage; what is less is rounding of the computation
 DECIMALS = 6
-# what laws/held_out.py says of its own figures
 SAME_ROUNDS = (
     " The cells left out are of the same rounds as the others, so more of them lie in it than of "
     "new ones would."
 )
 
 
-def _held_note(kind: RangeKind) -> str:
+def _count(title: str) -> Column:
+    return Column(title, digits=6)
+
+
+def _percent(title: str) -> Column:
+    return Column(title, "%", digits=3)
+
+
+def _held_note(fits: Sequence[SeriesFit]) -> str:
+    kind = range_kind(fits)
     return (
         "Cells of half the largest batch x sequence and more were left out of the fit and "
         "predicted from the others. Covered: how many lie in the law's range "
@@ -159,50 +156,46 @@ def _held_note(kind: RangeKind) -> str:
     )
 
 
-def _remarks(fit: SeriesFit) -> str:
-    """What the law leaves out: terms with their reasons, and sizes."""
-    if fit.law is None:
-        return ""
-    found = [f"{c.name}: {c.reason}" for c in fit.law.coefficients if not c.supported]
-    if fit.law.below:
-        found.append(f"{len(fit.law.below)} smaller sizes have their peak at another moment")
-    return "; ".join(found)
-
-
 def coefficient_table(
     identity: str, title: str, fits: Sequence[SeriesFit], units: Sequence[tuple[str, str, float]]
 ) -> Table:
-    """`units`: of each term of the law its title, its unit, and how many a second or byte is."""
+    """`units`: of each term of the law its title, its unit, and how many a second or byte is. The
+    remarks are what the law leaves out: terms with their reasons, and sizes."""
     rows: list[list[Cell]] = []
     for fit in fits:
         if fit.law is None:
             continue
         row: list[Cell] = [str(fit.series), len(fit.law.points)]
         for term, (_, _, scale) in zip(fit.law.coefficients, units, strict=True):
-            values = (term.value, term.low, term.high) if term.supported else (None, None, None)
-            row += [value if value is None else scale * value for value in values]
+            values = (term.value, term.low, term.high)
+            row += [scale * value for value in values] if term.supported else [None] * 3
         worst = round(max(map(abs, fit.law.residuals_percent), default=0.0), DECIMALS)
-        rows.append([*row, worst, _remarks(fit)])
-    columns = [text_column("series"), Column("sizes", digits=6)]
+        remarks = [f"{c.name}: {c.reason}" for c in fit.law.coefficients if not c.supported]
+        if fit.law.below:
+            remarks.append(f"{len(fit.law.below)} smaller sizes have their peak at another moment")
+        rows.append([*row, worst, "; ".join(remarks)])
+    columns = [text_column("series"), _count("sizes")]
     for name, unit, _ in units:
         columns += [Column(name, unit), Column("from", unit), Column("to", unit)]
-    columns += [Column("largest residual", "%", digits=3), text_column("remarks")]
+    columns += [_percent("largest residual"), text_column("remarks")]
     note = f"{range_kind(fits).of_coefficients} {UNSUPPORTED}"
     return Table(identity, title, columns, rows, note)
 
 
 def exponent_table(identity: str, fits: Sequence[SeriesFit], title: str) -> Table:
     """value ~ B^b S^s, of every series whose sizes decide both."""
-    rows: list[list[Cell]] = []
-    for fit in fits:
-        found = fit.exponents
-        if found is None:
-            continue
-        cells = [value for e in (found.batch, found.seq) for value in (e.value, e.low, e.high)]
-        rows.append([str(fit.series), len(fit.points), *cells, found.r_squared])
-    columns = [text_column("series"), Column("sizes", digits=6)]
-    for name in ("batch", "sequence"):
-        columns += [Column(f"{name} ^", digits=3), Column("from", digits=3), Column("to", digits=3)]
+    rows = [
+        [
+            *(str(fit.series), len(fit.points)),
+            *(value for e in (of.batch, of.seq) for value in (e.value, e.low, e.high)),
+            of.r_squared,
+        ]
+        for fit in fits
+        if (of := fit.exponents) is not None
+    ]
+    columns = [text_column("series"), _count("sizes")]
+    for name in ("batch ^", "from", "to", "sequence ^", "from", "to"):
+        columns.append(Column(name, digits=3))
     return Table(identity, title, [*columns, Column("R²", digits=4)], rows, POWER_LAW)
 
 
@@ -213,25 +206,15 @@ def held_out_table(identity: str, title: str, fits: Sequence[SeriesFit]) -> Tabl
         if not fit.held_out:
             continue
         errors = [round(held.error_percent, DECIMALS) for held in fit.held_out]
-        rows.append(
-            [
-                str(fit.series),
-                len(errors),
-                sum(held.is_covered for held in fit.held_out),
-                statistics.median(map(abs, errors)),
-                max(errors, key=abs),
-                statistics.median(held.width_percent for held in fit.held_out),
-            ]
-        )
+        covered = sum(held.is_covered for held in fit.held_out)
+        middle, largest = statistics.median(map(abs, errors)), max(errors, key=abs)
+        width = statistics.median(held.width_percent for held in fit.held_out)
+        rows.append([str(fit.series), len(errors), covered, middle, largest, width])
     columns = (
-        text_column("series"),
-        Column("held out", digits=6),
-        Column("covered", digits=6),
-        Column("median error", "%", digits=3),
-        Column("largest error", "%", digits=3),
-        Column("median width", "%", digits=3),
+        *(text_column("series"), _count("held out"), _count("covered")),
+        *map(_percent, ("median error", "largest error", "median width")),
     )
-    return Table(identity, title, columns, rows, _held_note(range_kind(fits)))
+    return Table(identity, title, columns, rows, _held_note(fits))
 
 
 def held_out_summary(
@@ -239,31 +222,21 @@ def held_out_summary(
 ) -> Table:
     """By problem size: over all held-out sizes of all its series. `goal_percent`: what their
     median error is to be at most."""
-    by_size: dict[str, list[HeldOutCell]] = {}
-    for fit in fits:
-        by_size.setdefault(fit.series.name.size, []).extend(fit.held_out)
-    rows = []
-    for size, found in by_size.items():
-        if not found:
-            continue
+    rows: list[list[Cell]] = []
+    for size, found in held_out_by_size(fits).items():
         errors = [round(abs(held.error_percent), DECIMALS) for held in found]
-        covered = sum(held.is_covered for held in found)
-        widths = [held.width_percent for held in found]
-        percent = 100.0 * covered / len(found)
-        middle, widest = statistics.median(errors), max(errors)
+        covered = 100.0 * sum(held.is_covered for held in found) / len(found)
+        middle, width = (
+            statistics.median(values) for values in (errors, [held.width_percent for held in found])
+        )
         verdict = f"{'within' if middle <= goal_percent else 'above'} {goal_percent:g} %"
-        width = statistics.median(widths)
-        rows.append([size, len(found), middle, verdict, widest, percent, width])
+        rows.append([size, len(found), middle, verdict, max(errors), covered, width])
     columns = (
-        text_column("size"),
-        Column("held-out cells", digits=6),
-        Column("median error", "%", digits=3),
+        *(text_column("size"), _count("held-out cells"), _percent("median error")),
         text_column("which is"),
-        Column("largest error", "%", digits=3),
-        Column("covered", "%", digits=3),
-        Column("median width", "%", digits=3),
+        *map(_percent, ("largest error", "covered", "median width")),
     )
-    return Table(identity, title, columns, rows, _held_note(range_kind(fits)), is_key=True)
+    return Table(identity, title, columns, rows, _held_note(fits), is_key=True)
 
 
 # amp_* keeps parameters and moments in float32
@@ -329,22 +302,13 @@ def predicted_parts(costs: Sequence[CaseCost]) -> list[MemoryParts]:
     """Of every problem size's step at its own shape, smallest size first; one variant and type.
     All have the same parts, 0 bytes where a size has none of one."""
     of_steps = [c for c in costs if c.name.component == STEP and is_own_shape(c.name)]
-    found: dict[str, CaseCost] = {}
-
-    def preference(cost: CaseCost) -> tuple[object, ...]:
-        return (rank(cost.name.variant, (OPTIMIZED, BASELINE)), rank(cost.name.dtype, (F32,)))
-
-    for cost in of_steps:
-        size = cost.name.size
-        if size not in found or preference(cost) < preference(found[size]):
-            found[size] = cost
-    ordered = sorted(found, key=lambda size: rank(size, tuple(sizes_by_name())))
-    every = [
-        _parts(size, of.name, of.parameters, of.predicted_memory_bytes)
-        for size in ordered
-        if (of := found[size])
+    found = best_of_each(of_steps, lambda c: c.name.size, lambda c: variant_rank(c.name))
+    found.sort(key=lambda cost: rank(cost.name.size, tuple(sizes_by_name())))
+    known = [
+        parts
+        for of in found
+        if (parts := _parts(of.name.size, of.name, of.parameters, of.predicted_memory_bytes))
     ]
-    known = [parts for parts in every if parts is not None]
     names = dict.fromkeys(name for parts in known for name in parts.bytes_by_part)
     return [
         MemoryParts(parts.label, {name: parts.bytes_by_part.get(name, 0.0) for name in names})
@@ -354,24 +318,11 @@ def predicted_parts(costs: Sequence[CaseCost]) -> list[MemoryParts]:
 
 def shown_fits(fits: Sequence[SeriesFit]) -> list[SeriesFit]:
     """One a component and size: the passes that a step consists of, `optimized`, f32."""
-    found: dict[tuple[str, str], SeriesFit] = {}
-
-    def preference(fit: SeriesFit) -> tuple[object, ...]:
-        of = fit.series.name
-        return (
-            fit.law is None,
-            rank(of.variant, (OPTIMIZED, BASELINE)),
-            rank(of.dtype, (F32,)),
-        )
-
-    for fit in fits:
-        of = fit.series.name
-        if of.pass_name not in WHOLE_PASSES or len(fit.points) < 2:
-            continue
-        key = (of.component, of.size)
-        if key not in found or preference(fit) < preference(found[key]):
-            found[key] = fit
-    return list(found.values())
+    return best_of_each(
+        (f for f in fits if f.series.name.pass_name in WHOLE_PASSES and len(f.points) > 1),
+        lambda fit: (fit.series.name.component, fit.series.name.size),
+        lambda fit: (fit.law is None, variant_rank(fit.series.name)),
+    )
 
 
 def drawn(

@@ -21,7 +21,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,17 +30,24 @@ from markupsafe import Markup, escape
 
 from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.core.text import markdown_table
-from tinyllama_tools.data.results import MeasuredCase, ResultSet
-from tinyllama_tools.models.collectives import ScalingPoint
-from tinyllama_tools.report.analysis import HeldOutCell, SeriesFit, headline_steps
-from tinyllama_tools.report.document import Cell, Column, Document, Section, Table, count_of, listed
-from tinyllama_tools.report.inputs import ReportInputs
+from tinyllama_tools.report.analysis import headline_steps, held_out_by_size
+from tinyllama_tools.report.document import (
+    Cell,
+    Column,
+    Document,
+    Table,
+    compact,
+    count_of,
+    listed,
+)
 from tinyllama_tools.report.sections.left_out import grouped
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-PageCell = str | int | float | None
+    from tinyllama_tools.data.results import ResultSet
+    from tinyllama_tools.report.inputs import ReportInputs
+
 FIRST_ROWS = 50
 FEWEST_TO_FILTER = 9
 # letters from which a text may be broken after a slash
@@ -54,6 +60,8 @@ NOTHING = "\u2013"
 LARGEST_IN_FULL = 1e15
 SMALLEST_EXPONENT = -4
 DEFAULT_DIGITS = 4
+# of any float
+ALL_DIGITS = 17
 
 
 @dataclass(frozen=True)
@@ -90,11 +98,11 @@ class TableView:
     title: str
     note: str
     columns: tuple[ColumnView, ...]
-    rows: tuple[tuple[CellView, ...], ...]
-    total: str
-    count: str
-    has_more: bool
-    has_filter: bool
+    rows: tuple[tuple[CellView, ...], ...] = ()
+    total: str = "0"
+    count: str = ""
+    has_more: bool = False
+    has_filter: bool = False
     is_tool: bool = False
 
 
@@ -102,26 +110,33 @@ def number_text(value: float, column: ColumnView) -> str:
     """So many significant digits, but never fewer than the whole number has: `0.01234`, `12.34`,
     `12,345`; with an exponent below 1e-4 and from 1e15 on. report_text.js writes the same."""
     scientific = f"{value:.{column.digits - 1}e}"
-    if column.whole:
-        return f"{value:,.0f}" if abs(value) < LARGEST_IN_FULL else _as_in_script(scientific)
-    if value == 0:
-        return "0"
     exponent = int(scientific.split("e")[1])
-    if exponent < SMALLEST_EXPONENT or 10.0**exponent >= LARGEST_IN_FULL:
-        return _as_in_script(scientific)
+    if value == 0 or (column.whole and abs(value) < LARGEST_IN_FULL):
+        return f"{value:,.0f}"
+    if column.whole or exponent < SMALLEST_EXPONENT or 10.0**exponent >= LARGEST_IN_FULL:
+        # as JavaScript writes it: `1.2e-5`
+        return re.sub(r"e([+-])0*(?=\d)", r"e\1", scientific)
     return f"{value:,.{max(0, column.digits - 1 - exponent)}f}"
 
 
-def _as_in_script(scientific: str) -> str:
-    """`1.2e-05` as JavaScript writes it: `1.2e-5`."""
-    return re.sub(r"e([+-])0*(?=\d)", r"e\1", scientific)
-
-
-def cell_text(value: PageCell, column: ColumnView) -> str:
+def cell_text(value: Cell, column: ColumnView) -> str:
     """A dash where there is nothing."""
     if value is None or value == "":
         return NOTHING
     return value if isinstance(value, str) else number_text(value, column)
+
+
+def _column_view(column: Json, cells: Sequence[Cell]) -> ColumnView:
+    numbers = [cell for cell in cells if isinstance(cell, (int, float))]
+    letters = max((len(cell) for cell in cells if isinstance(cell, str)), default=0)
+    known = {"unit": "", "numeric": True, "digits": DEFAULT_DIGITS, **column}
+    is_share = known["unit"] == "%" and all(0 <= number <= 100 for number in numbers)
+    return ColumnView(
+        **known,
+        whole=all(math.isfinite(number) and float(number).is_integer() for number in numbers),
+        share=is_share and max(numbers, default=0.0) >= LEAST_SHARE,
+        width=next((name for most, name in WIDTHS if letters >= most), ""),
+    )
 
 
 def column_views(table: Json) -> tuple[ColumnView, ...]:
@@ -132,89 +147,55 @@ def column_views(table: Json) -> tuple[ColumnView, ...]:
     )
 
 
-def _column_view(column: Json, cells: Sequence[PageCell]) -> ColumnView:
-    numbers = [cell for cell in cells if isinstance(cell, (int, float))]
-    letters = max((len(cell) for cell in cells if isinstance(cell, str)), default=0)
-    is_finite = all(math.isfinite(number) for number in numbers)
-    numeric = bool(column.get("numeric", True))
-    unit = str(column.get("unit", ""))
-    return ColumnView(
-        title=str(column["title"]),
-        unit=unit,
-        numeric=numeric,
-        digits=max(1, int(column.get("digits") or DEFAULT_DIGITS)),
-        whole=is_finite and all(float(number).is_integer() for number in numbers),
-        share=unit == "%"
-        and all(0 <= number <= 100 for number in numbers)
-        and max(numbers, default=0.0) >= LEAST_SHARE,
-        width=next((name for most, name in WIDTHS if letters >= most), ""),
-    )
-
-
-def table_view(table: Json) -> TableView:
-    """`table` as the document has it, its numbers finite."""
-    columns, rows = column_views(table), table["rows"]
-    total = len(rows)
-    first = f"first {FIRST_ROWS} of " if total > FIRST_ROWS else ""
-    return TableView(
-        id=table["id"],
-        title=table["title"],
-        note=table.get("note", ""),
-        columns=columns,
-        rows=tuple(
-            tuple(_cell_view(cell, column) for cell, column in zip(row, columns, strict=True))
-            for row in rows[:FIRST_ROWS]
-        ),
-        total=f"{total:,}",
-        count=f"{first}{total:,} row{'' if total == 1 else 's'}",
-        has_more=total > FIRST_ROWS,
-        has_filter=total >= FEWEST_TO_FILTER,
-    )
-
-
-def _cell_view(value: PageCell, column: ColumnView) -> CellView:
-    is_share = column.share and isinstance(value, (int, float))
-    css = " ".join(name for name, on in (("number", column.numeric), ("share", is_share)) if on)
-    share = round(float(value), 2) if is_share else None
+def _cell_view(value: Cell, column: ColumnView) -> CellView:
+    share = round(float(value), 2) if column.share and isinstance(value, (int, float)) else None
+    css = " ".join(["number"] * column.numeric + ["share"] * (share is not None))
     text = cell_text(value, column)
     parts = re.split(r"(?<=/)", text) if len(text) >= LONG_TEXT else [text]
     return CellView(tuple(parts), css, share, len(text) >= WIDTHS[0][0])
 
 
-def comparison_table() -> TableView:
-    """Empty: the page's script fills it with the two results that were chosen."""
-    columns = (
-        ColumnView("case", "", False, 4, False, False),
-        ColumnView("base", "ms", True, 4, False, False),
-        ColumnView("new", "ms", True, 4, False, False),
-        ColumnView("new / base", "", True, 4, False, False),
-        ColumnView("change", "%", True, 3, False, False),
-    )
+def table_view(table: Json) -> TableView:
+    """`table` as the document has it, its numbers finite."""
+    columns, rows = column_views(table), table["rows"]
+    has_more = len(rows) > FIRST_ROWS
+    shown = (zip(row, columns, strict=True) for row in rows[:FIRST_ROWS])
     return TableView(
-        id="comparison-cases",
-        title="Cases of both results",
-        note="Times are medians of one result each; sorted by size of change at first.",
-        columns=columns,
-        rows=(),
-        total="0",
-        count="",
-        has_more=False,
-        has_filter=False,
-        is_tool=True,
+        *(table["id"], table["title"], table.get("note", ""), columns),
+        rows=tuple(tuple(_cell_view(cell, column) for cell, column in row) for row in shown),
+        total=f"{len(rows):,}",
+        count=f"{f'first {FIRST_ROWS} of ' if has_more else ''}{count_of(len(rows), 'row')}",
+        has_more=has_more,
+        has_filter=len(rows) >= FEWEST_TO_FILTER,
     )
 
 
+# empty: the page's script fills it with the two results that were chosen
+COMPARISON_TABLE = TableView(
+    "comparison-cases",
+    "Cases of both results",
+    "Times are medians of one result each; sorted by size of change at first.",
+    tuple(
+        ColumnView(
+            title,
+            unit,
+            numeric=bool(digits),
+            digits=digits or DEFAULT_DIGITS,
+            whole=False,
+            share=False,
+        )
+        for title, unit, digits in (
+            *(("case", "", 0), ("base", "ms", 4), ("new", "ms", 4)),
+            *(("new / base", "", 4), ("change", "%", 3)),
+        )
+    ),
+    is_tool=True,
+)
 TEMPLATES = Path(__file__).with_name("templates")
 # in this order they make one script
 SCRIPTS = (
-    "report_unpack.js",
-    "report_text.js",
-    "report_theme.js",
-    "report_labels.js",
-    "report_navigation.js",
-    "report_plots.js",
-    "report_tables.js",
-    "report_comparison.js",
+    *("report_unpack.js", "report_text.js", "report_theme.js", "report_labels.js"),
+    *("report_navigation.js", "report_plots.js", "report_tables.js", "report_comparison.js"),
     "report_page.js",
 )
 # colours that the style sheet names
@@ -226,122 +207,37 @@ SET_FACTS = ("device", "commit", "date", "torch", "threads")
 MOST_FIGURES = 6
 # side by side where there is room, if all are of one height
 FEWEST_IN_COLUMNS = 3
-PLAIN_HEIGHT = 420
-PRINT_HEIGHT = 300
-ROW_HEIGHT = 26
-HEIGHT_WITHOUT_ROWS = 110
-HEIGHTS = (240, 1000)
+PLAIN_HEIGHT, PRINT_HEIGHT = 420, 300
+ROW_HEIGHT, HEIGHT_WITHOUT_ROWS, HEIGHTS = 26, 110, (240, 1000)
 # a number with its unit: `-12.5 %`, `71.2 ms`, `1,024 MiB`, `374.8 GFLOP/s`
 NUMBER = re.compile(
     r"(?<![\w.])[-+\u2212]?\d+(?:,\d{3})*(?:\.\d+)?"
     r"\s?(?:%|[num\u00b5]?s|min|h|[KMGT]?i?B(?:/s)?|[kMGTP]?FLOP(?:s|/s)?|times)(?![\w])"
 )
+CODE = re.compile(r"`([^`]*)`")
 
 
-def page_of(document: Json) -> str:
-    """The HTML of a report's document (report/document.py, as JSON). Texts are escaped. Numbers
-    that are not finite are shown as missing. ValueError: an id that two figures or two tables
-    share."""
-    document = _finite(document)
-    figures = _by_id(document, "figures")
-    tables = _by_id(document, "tables")
-    views = {identifier: table_view(table) for identifier, table in tables.items()}
-    styles = json.loads((TEMPLATES / "report_theme.json").read_text(encoding="utf-8"))
-    comparison = document.get("comparison") or {"cases": [], "sets": []}
-    tool = comparison_table()
-    data = {
-        "figures": figures,
-        "tables": {
-            identifier: {
-                "id": identifier,
-                "columns": [asdict(column) for column in views[identifier].columns],
-                "rows": table["rows"],
-            }
-            for identifier, table in tables.items()
-        },
-        "comparison": {**comparison, "columns": [asdict(column) for column in tool.columns]},
-        "styles": styles,
-    }
-    return (
-        _environment()
-        .get_template("report_page.html.j2")
-        .render(
-            document=_for_template(document, views),
-            title=str(document["title"]).partition(SEPARATOR)[::2],
-            generated=_day_and_time(str(document.get("generated", ""))),
-            set_facts=_set_facts,
-            compared=[one["title"] for one in comparison["sets"]],
-            comparison_table=tool,
-            most_figures=MOST_FIGURES,
-            tokens=TOKENS,
-            styles=styles,
-            css=_text("report_page.css"),
-            early_script=_text("report_early.js"),
-            script=_script(),
-            plotly_version=plotly.offline.get_plotlyjs_version(),
-            plotly=_packed_plotly(),
-            data=_packed(json.dumps(data, allow_nan=False, separators=(",", ":"))),
-        )
-    )
-
-
-def figure_height(figure: Json) -> int:
-    """In pixels, without the legend: what the layout asks for, a row a bar where they lie, or
-    PLAIN_HEIGHT."""
-    asked = figure["layout"].get("height")
-    if asked:
-        return int(asked)
-    names = {
-        name
-        for trace in figure["traces"]
-        for name in trace.get("y") or ()
-        if isinstance(name, str) and not str(trace.get("yaxis", "y"))[1:]
-    }
-    if not names:
-        return PLAIN_HEIGHT
-    return min(HEIGHTS[1], max(HEIGHTS[0], HEIGHT_WITHOUT_ROWS + ROW_HEIGHT * len(names)))
-
-
-def numbers_bold(text: str) -> Markup:
-    """The text escaped, its quantities in bold: they are what people look for."""
-    parts, end = [], 0
-    for found in NUMBER.finditer(text):
-        parts.append(escape(text[end : found.start()]))
-        parts.append(Markup("<b>{}</b>").format(found[0]))
+def _wrapped(text: str, pattern: re.Pattern[str], element: str) -> Markup:
+    """The text escaped, the last group of each match in an element."""
+    form, parts, end = Markup(f"<{element}>{{}}</{element}>"), [], 0
+    for found in pattern.finditer(text):
+        parts += [escape(text[end : found.start()]), form.format(found[found.re.groups])]
         end = found.end()
     return Markup("").join([*parts, escape(text[end:])])
 
 
+def numbers_bold(text: str) -> Markup:
+    """The text escaped, its quantities in bold: they are what people look for."""
+    return _wrapped(text, NUMBER, "b")
+
+
 def marked(text: str) -> Markup:
     """The text escaped; what stands between backticks is code."""
-    parts = str(text).split("`")
-    if len(parts) % 2 == 0:
-        return escape(text)
-    code = (Markup("<code>{}</code>").format(part) for part in parts[1::2])
-    plain = (escape(part) for part in parts[::2])
-    return Markup("").join(part for pair in zip_longest(plain, code, fillvalue="") for part in pair)
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["numbers_bold"] = numbers_bold
-    environment.filters["marked"] = marked
-    return environment
+    return escape(text) if text.count("`") % 2 else _wrapped(text, CODE, "code")
 
 
 def _text(name: str) -> str:
     return (TEMPLATES / name).read_text(encoding="utf-8")
-
-
-def _script() -> str:
-    """One function, so that plotly and the page's own names do not meet."""
-    return '(() => {\n"use strict";\n' + "\n".join(map(_text, SCRIPTS)) + "})();"
 
 
 def _packed(text: str) -> str:
@@ -354,72 +250,55 @@ def _packed_plotly() -> str:
     return _packed(plotly.offline.get_plotlyjs())
 
 
-def _finite(value: Any) -> Any:  # noqa: ANN401
-    """JSON has no NaN and no infinity; what is not a number is missing."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
-    return value
+def figure_height(figure: Json) -> int:
+    """In pixels, without the legend: what the layout asks for, a row a bar where they lie, or
+    PLAIN_HEIGHT."""
+    asked = figure["layout"].get("height")
+    if asked:
+        return int(asked)
+    own = (t for t in figure["traces"] if not str(t.get("yaxis", "y"))[1:])
+    names = {name for trace in own for name in trace.get("y") or () if isinstance(name, str)}
+    if not names:
+        return PLAIN_HEIGHT
+    return min(HEIGHTS[1], max(HEIGHTS[0], HEIGHT_WITHOUT_ROWS + ROW_HEIGHT * len(names)))
+
+
+def _figure_view(figure: Json) -> Json:
+    height = figure_height(figure)
+    return {
+        **{key: figure[key] for key in ("id", "title", "note")},
+        "height": height,
+        "print_height": PRINT_HEIGHT if height == PLAIN_HEIGHT else height,
+        "is_empty": figure["points"] == 0,
+    }
+
+
+def _section_view(section: Json, views: Mapping[str, TableView]) -> Json:
+    """What the template needs. A note that the section has said already is not said again."""
+    figures = [_figure_view(one) for one in section["figures"]]
+    tables = [views[one["id"]] for one in section["tables"]]
+    said = set(section["text"])
+
+    def new(note: str) -> str:
+        is_new = note not in said
+        said.add(note)
+        return note if is_new else ""
+
+    return {
+        **section,
+        "figures": [one | {"note": new(one["note"])} for one in figures],
+        "in_columns": len(figures) >= FEWEST_IN_COLUMNS
+        and len({one["height"] for one in figures}) == 1,
+        "tables": [replace(one, note=new(one.note)) for one in tables],
+    }
 
 
 def _by_id(document: Json, kind: str) -> dict[str, Json]:
     found: dict[str, Json] = {}
-    for section in document["sections"]:
-        for one in section.get(kind) or ():
-            if one["id"] in found:
-                raise ValueError(f"two of the document's {kind} have the id '{one['id']}'")
-            found[one["id"]] = one
+    for one in (one for section in document["sections"] for one in section[kind]):
+        if found.setdefault(one["id"], one) is not one:
+            raise ValueError(f"two of the document's {kind} have the id '{one['id']}'")
     return found
-
-
-def _for_template(document: Json, views: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections with what the template needs of their figures and tables."""
-    sections = []
-    for section in document["sections"]:
-        said = set(section.get("text") or ())
-        figures = [
-            _figure_view(one) | {"note": _new(one.get("note", ""), said)}
-            for one in section.get("figures") or ()
-        ]
-        shown = (views[one["id"]] for one in section.get("tables") or ())
-        tables = [replace(table, note=_new(table.note, said)) for table in shown]
-        heights = {one["height"] for one in figures}
-        sections.append(
-            {
-                "id": section["id"],
-                "title": section["title"],
-                "text": section.get("text") or [],
-                "missing": section.get("missing") or "",
-                "figures": figures,
-                "in_columns": len(figures) >= FEWEST_IN_COLUMNS and len(heights) == 1,
-                "tables": tables,
-            }
-        )
-    return {
-        "title": document["title"],
-        "generated": document.get("generated", ""),
-        "summary": document.get("summary") or [],
-        "sets": document.get("sets") or [],
-        "sections": sections,
-    }
-
-
-def _new(note: str, said: set[str]) -> str:
-    """The note, unless the section has said it already."""
-    is_new = note not in said
-    said.add(note)
-    return note if is_new else ""
-
-
-def _figure_view(figure: Json) -> dict[str, Any]:
-    texts = {"id": figure["id"], "title": figure["title"], "note": figure.get("note", "")}
-    height = figure_height(figure)
-    printed = PRINT_HEIGHT if height == PLAIN_HEIGHT else height
-    sizes = {"height": height, "print_height": printed, "is_empty": figure["points"] == 0}
-    return {**texts, **sizes}
 
 
 def _set_facts(result: Json) -> Sequence[tuple[str, Any]]:
@@ -430,45 +309,78 @@ def _set_facts(result: Json) -> Sequence[tuple[str, Any]]:
 
 
 def _day_and_time(text: str) -> str:
-    """`2026-11-22 09:12 UTC` of an ISO time; the text itself where it is none."""
-    try:
-        moment = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
-        return text
+    """`2026-11-22 09:12 UTC` of an ISO time."""
+    moment = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
     return f"{moment.astimezone(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC"
+
+
+def page_of(document: Json) -> str:
+    """The HTML of a report's document (report/document.py, as JSON). Texts are escaped. Numbers
+    that are not finite are shown as missing. ValueError: an id that two figures or two tables
+    share."""
+    document = compact(document, ALL_DIGITS)
+    figures, tables = _by_id(document, "figures"), _by_id(document, "tables")
+    views = {identifier: table_view(table) for identifier, table in tables.items()}
+    styles = json.loads(_text("report_theme.json"))
+    comparison = document["comparison"]
+
+    def columns(view: TableView) -> list[Json]:
+        return [asdict(column) for column in view.columns]
+
+    data = {
+        "figures": figures,
+        "tables": {
+            key: {"id": key, "columns": columns(views[key]), "rows": table["rows"]}
+            for key, table in tables.items()
+        },
+        "comparison": {**comparison, "columns": columns(COMPARISON_TABLE)},
+        "styles": styles,
+    }
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"numbers_bold": numbers_bold, "marked": marked}
+    sections = [_section_view(section, views) for section in document["sections"]]
+    return environment.get_template("report_page.html.j2").render(
+        document={**document, "sections": sections},
+        title=document["title"].partition(SEPARATOR)[::2],
+        generated=_day_and_time(document["generated"]),
+        set_facts=_set_facts,
+        compared=[one["title"] for one in comparison["sets"]],
+        comparison_table=COMPARISON_TABLE,
+        most_figures=MOST_FIGURES,
+        tokens=TOKENS,
+        styles=styles,
+        css=_text("report_page.css"),
+        early_script=_text("report_early.js"),
+        # one function, so that plotly and the page's own names do not meet
+        script='(() => {\n"use strict";\n' + "\n".join(map(_text, SCRIPTS)) + "})();",
+        plotly_version=plotly.offline.get_plotlyjs_version(),
+        plotly=_packed_plotly(),
+        data=_packed(json.dumps(data, allow_nan=False, separators=(",", ":"))),
+    )
 
 
 # as in requirements-pictures.in: only pictures and tests of pages need it, and it is large
 DRIVER = "playwright==1.65.2"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-WIDTH, HEIGHT = 1600, 900
 DATA_ADDRESS = "data:image/png;base64,"
 PAGE_TIMEOUT_MS = 60_000
 
 
 def write_pngs(document: Json, folder: Path) -> list[Path]:
     """`<folder>/<figure's id>.png` of every figure that has points, in the document's order:
-    WIDTH x HEIGHT pixels, light. BadInputError where the driver or a browser is not installed, or
+    1600 x 900 pixels, light. BadInputError where the driver or a browser is not installed, or
     the browser does not start."""
-    wanted = [
-        figure["id"]
-        for section in document["sections"]
-        for figure in section.get("figures") or ()
-        if figure["points"] > 0
-    ]
+    figures = (figure for section in document["sections"] for figure in section["figures"])
+    wanted = [figure["id"] for figure in figures if figure["points"]]
+    written: list[Path] = []
     if not wanted:
-        return []
-    written = []
-    for identifier, content in _drawn(document, wanted):
-        # only now: where no browser starts, no empty folder is left
-        folder.mkdir(parents=True, exist_ok=True)
-        written.append(folder / file_name(identifier))
-        written[-1].write_bytes(content)
-    return written
-
-
-def _drawn(document: Json, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Each figure's id with its picture."""
+        return written
     with tempfile.TemporaryDirectory() as place, installed_browser() as browser:
         path = Path(place) / "report.html"
         path.write_text(page_of(document), encoding="utf-8")
@@ -478,7 +390,11 @@ def _drawn(document: Json, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]
         page.evaluate("reportReady")
         for identifier in wanted:
             address = page.evaluate("(id) => reportPng(id)", identifier)
-            yield identifier, base64.b64decode(address.removeprefix(DATA_ADDRESS))
+            # only now: where no browser starts, no empty folder is left
+            folder.mkdir(parents=True, exist_ok=True)
+            written.append(folder / file_name(identifier))
+            written[-1].write_bytes(base64.b64decode(address.removeprefix(DATA_ADDRESS)))
+    return written
 
 
 def file_name(identifier: str) -> str:
@@ -490,10 +406,10 @@ def browser_program() -> str:
     """The installed Chromium; BadInputError where there is none."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
-        names = ", ".join(BROWSERS)
         raise BadInputError(
-            f"no browser to draw the pictures with: none of {names} is installed; install the "
-            "distribution's package chromium (apt-get install chromium), or write --format html"
+            f"no browser to draw the pictures with: none of {', '.join(BROWSERS)} is installed; "
+            "install the distribution's package chromium (apt-get install chromium), or write "
+            "--format html"
         )
     return found
 
@@ -524,7 +440,6 @@ def installed_browser() -> Iterator[Browser]:
             browser.close()
 
 
-MARKDOWN_NOTHING = "-"
 MOST_ROWS = 40
 
 
@@ -533,9 +448,7 @@ def markdown_number(value: float, digits: int) -> str:
     rounded = float(f"{value:.{digits}g}")
     if rounded and abs(rounded) < 1e-4:
         return f"{rounded:.{digits}g}"
-    if rounded.is_integer():
-        return f"{int(rounded):,}"
-    return f"{rounded:,.15g}"
+    return f"{int(rounded):,}" if rounded.is_integer() else f"{rounded:,.15g}"
 
 
 def plain(text: str) -> str:
@@ -549,63 +462,41 @@ def plain(text: str) -> str:
 
 def _cell(value: Cell, column: Column) -> str:
     if value is None:
-        return MARKDOWN_NOTHING
+        return "-"
     return plain(value) if isinstance(value, str) else markdown_number(value, column.digits)
 
 
-def _heading(column: Column) -> str:
-    return f"{column.title} [{column.unit}]" if column.unit else column.title
-
-
-def _table(table: Table) -> Iterator[str]:
+def _table(table: Table) -> list[str]:
+    headings = [f"{of.title} [{of.unit}]" if of.unit else of.title for of in table.columns]
     rows = [
         [_cell(value, column) for value, column in zip(row, table.columns, strict=True)]
         for row in table.rows[:MOST_ROWS]
     ]
-    yield f"### {plain(table.title)}"
-    yield ""
-    yield from markdown_table([_heading(column) for column in table.columns], rows)
-    yield ""
+    lines = [f"### {plain(table.title)}", "", *markdown_table(headings, rows), ""]
     if table.note:
-        yield plain(table.note)
-        yield ""
+        lines += [plain(table.note), ""]
     if len(table.rows) > MOST_ROWS:
-        yield f"The first {MOST_ROWS} of {len(table.rows):,} rows."
-        yield ""
-
-
-def _section(section: Section) -> Iterator[str]:
-    tables = [table for table in section.tables if table.is_key and table.rows]
-    if tables:
-        yield f"## {section.title}"
-        yield ""
-    for table in tables:
-        yield from _table(table)
-
-
-def _left_out(document: Document) -> Iterator[str]:
-    omissions = document.omissions
-    if not omissions:
-        return
-    yield "## Left out"
-    yield ""
-    for first, names in grouped(omissions):
-        mark = "**error** " if first.is_error else ""
-        yield f"- {mark}{plain(f'{first.kind} {listed(names, 3)}: {first.reason}')}"
-    yield ""
+        lines += [f"The first {MOST_ROWS} of {len(table.rows):,} rows.", ""]
+    return lines
 
 
 def markdown_of(document: Document) -> str:
-    """Ends with a line break."""
-    sentences = (f"- {plain(text)}" for text in document.summary)
-    lines = [f"# {plain(document.title)}", "", *sentences, ""]
+    """Summary, key tables, and what is missing or left out; ends with a line break."""
+    lines = [f"# {plain(document.title)}", "", *(f"- {plain(t)}" for t in document.summary), ""]
     for section in document.sections:
-        lines += _section(section)
-    missing = [section for section in document.sections if section.missing]
+        tables = [table for table in section.tables if table.is_key and table.rows]
+        lines += [f"## {section.title}", ""] if tables else []
+        lines += [line for table in tables for line in _table(table)]
+    missing = [section.title for section in document.sections if section.missing]
     if missing:
-        titles = ", ".join(section.title for section in missing)
+        titles = ", ".join(missing)
         lines += [f"Not measured: {titles}. The page says what each would take.", ""]
-    lines += _left_out(document)
+    if document.omissions:
+        lines += ["## Left out", ""]
+        for first, names in grouped(document.omissions):
+            mark = "**error** " if first.is_error else ""
+            lines.append(f"- {mark}{plain(f'{first.kind} {listed(names, 3)}: {first.reason}')}")
+        lines.append("")
     return "\n".join([*lines, f"Made by `scripts/report`, {document.generated}.", ""])
 
 
@@ -635,107 +526,78 @@ class FigureOfMerit:
         return f"FOM {self.name} = {self.value:.6g} {self.unit}"
 
 
-def _peaks(results: ResultSet) -> Iterator[FigureOfMerit]:
+# None: not known
+Row = tuple[str, float | None, str]
+
+
+def _of_results(inputs: ReportInputs, results: ResultSet) -> Iterator[Row]:
+    """Peaks, then the headline steps."""
     measured = (results.context.get("peaks") or {}).get("measured") or {}
     for name in sorted(set(measured) - set(BANDWIDTHS)):
         rate = measured[name].get("flops_per_second")
-        if rate:
-            yield FigureOfMerit(f"peak/gemm/{name}/TFLOPS", rate / TERA, "TFLOP/s")
+        yield f"peak/gemm/{name}/TFLOPS", rate / TERA if rate else None, "TFLOP/s"
     for name in BANDWIDTHS:
         rate = measured.get(name, {}).get("bytes_per_second")
-        if rate:
-            yield FigureOfMerit(f"peak/{name}", rate / GIGA, "GB/s")
-
-
-def _of_step(step: MeasuredCase) -> Iterator[FigureOfMerit]:
-    yield FigureOfMerit(f"{step.name}/time", step.median_seconds, "s")
-    for counter, name, unit in COUNTERS:
-        if counter in step.counters:
-            yield FigureOfMerit(f"{step.name}/{name}", step.counters[counter], unit)
-
-
-def _of_steps(inputs: ReportInputs, results: ResultSet) -> Iterator[FigureOfMerit]:
-    lights = {light.step: light for light in inputs.lights[0]}
+        yield f"peak/{name}", rate / GIGA if rate else None, "GB/s"
+    shares = {light.step: light.share_percent for light in inputs.lights[0]}
     for step in headline_steps(results):
-        yield from _of_step(step)
-        light = lights.get(step.name)
-        if light is not None and light.share_percent is not None:
-            name = f"{step.name}/speed_of_light_percent"
-            yield FigureOfMerit(name, light.share_percent, "%")
+        yield f"{step.name}/time", step.median_seconds, "s"
+        for counter, name, unit in COUNTERS:
+            yield f"{step.name}/{name}", step.counters.get(counter), unit
+        yield f"{step.name}/speed_of_light_percent", shares.get(step.name), "%"
 
 
-def _held_out(what: str, fits: list[SeriesFit]) -> Iterator[FigureOfMerit]:
-    """By size, over all held-out cells of all series."""
-    by_size: dict[str, list[HeldOutCell]] = {}
-    for fit in fits:
-        by_size.setdefault(fit.series.name.size, []).extend(fit.held_out)
-    for size, found in by_size.items():
-        if not found:
-            continue
-        name = f"held_out/{what}/{size}"
-        # counted memory is met to the last bit, which is no figure
-        error = round(statistics.median(abs(held.error_percent) for held in found), 6)
-        covered = 100 * sum(held.is_covered for held in found) / len(found)
-        yield FigureOfMerit(f"{name}/median_error_percent", error, "%")
-        yield FigureOfMerit(f"{name}/covered_percent", covered, "%")
+def _of_models(inputs: ReportInputs) -> Iterator[Row]:
+    """Held-out cells by size, over all series, then predicted steps."""
+    for what, fits in (("time", inputs.time_fits), ("memory", inputs.memory_fits)):
+        for size, found in held_out_by_size(fits).items():
+            # counted memory is met to the last bit, which is no figure
+            error = round(statistics.median(abs(held.error_percent) for held in found), 6)
+            covered = 100 * sum(held.is_covered for held in found) / len(found)
+            yield f"held_out/{what}/{size}/median_error_percent", error, "%"
+            yield f"held_out/{what}/{size}/covered_percent", covered, "%"
+    for of in (step.prediction for step in inputs.predictions.steps):
+        for end, seconds in (("", of.seconds), ("_low", of.low), ("_high", of.high)):
+            yield f"{of.name}/predicted_time{end}", seconds, "s"
+        yield f"{of.name}/predicted_memory", of.memory_bytes / MIB, "MiB"
 
 
-def _predicted(inputs: ReportInputs) -> Iterator[FigureOfMerit]:
-    for step in inputs.predictions.steps:
-        of, name = step.prediction, f"{step.prediction.name}"
-        yield FigureOfMerit(f"{name}/predicted_time", of.seconds, "s")
-        yield FigureOfMerit(f"{name}/predicted_time_low", of.low, "s")
-        yield FigureOfMerit(f"{name}/predicted_time_high", of.high, "s")
-        yield FigureOfMerit(f"{name}/predicted_memory", of.memory_bytes / MIB, "MiB")
-
-
-def _of_point(name: str, scaling: str, point: ScalingPoint) -> Iterator[FigureOfMerit]:
-    yield FigureOfMerit(f"{name}/time", point.seconds.median, "s")
-    if point.efficiency is not None:
-        percent = point.efficiency.median
-        yield FigureOfMerit(f"{name}/{scaling}_efficiency_percent", percent, "%")
-    if point.communication is not None:
-        percent = point.communication.median
-        yield FigureOfMerit(f"{name}/communication_percent", percent, "%")
-
-
-def _data_parallel(inputs: ReportInputs) -> Iterator[FigureOfMerit]:
+def _of_ranks(inputs: ReportInputs) -> Iterator[Row]:
     """A step that several runs have is the first run's: a name stands for one figure."""
     known: set[str] = set()
     for run in inputs.scalings:
         for result in run.analysis.results:
-            for point in (p for p in run.analysis.points if p.ranks == result.ranks):
-                name = str(result.steps[point.mode].name)
-                if name not in known:
-                    known.add(name)
-                    yield from _of_point(name, result.scaling, point)
+            for point in run.analysis.points:
+                name = str(result.steps[point.mode].name) if point.ranks == result.ranks else ""
+                if not name or name in known:
+                    continue
+                known.add(name)
+                yield f"{name}/time", point.seconds.median, "s"
+                shares = {
+                    f"{result.scaling}_efficiency": point.efficiency,
+                    "communication": point.communication,
+                }
+                for what, share in shares.items():
+                    yield f"{name}/{what}_percent", share.median if share else None, "%"
 
 
 def figures_of_merit(inputs: ReportInputs) -> list[FigureOfMerit]:
     """Of the first result, and of every data-parallel run."""
-    results = inputs.main
-    if results is None:
-        return list(_data_parallel(inputs))
-    found = (
-        _peaks(results),
-        _of_steps(inputs, results),
-        _held_out("time", inputs.time_fits),
-        _held_out("memory", inputs.memory_fits),
-        _predicted(inputs),
-        _data_parallel(inputs),
-    )
+    rows = [*_of_ranks(inputs)]
+    if inputs.main is not None:
+        rows = [*_of_results(inputs, inputs.main), *_of_models(inputs), *rows]
     # what is no number is no figure
-    return [one for figures in found for one in figures if math.isfinite(one.value)]
+    return [
+        FigureOfMerit(name, value, unit)
+        for name, value, unit in rows
+        if value is not None and math.isfinite(value)
+    ]
 
 
 def figures_text(figures: list[FigureOfMerit], errors: int) -> str:
     """The lines, and at the end SUCCESS: or FAILED:, which are looked for as those of
     tiny_llama_bench --figures-of-merit are."""
-    lines = [str(figure) for figure in figures]
+    last = f"SUCCESS: {len(figures)} figures" if figures else "FAILED: no figure"
     if errors:
-        lines.append(f"FAILED: {count_of(errors, 'error')}, {len(figures)} figures")
-    elif figures:
-        lines.append(f"SUCCESS: {len(figures)} figures")
-    else:
-        lines.append("FAILED: no figure")
-    return "\n".join(lines) + "\n"
+        last = f"FAILED: {count_of(errors, 'error')}, {len(figures)} figures"
+    return "\n".join([*map(str, figures), last]) + "\n"

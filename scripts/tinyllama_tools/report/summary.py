@@ -8,20 +8,25 @@ from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.text import seconds_text
 from tinyllama_tools.data.names import STEP
-from tinyllama_tools.data.results import MeasuredCase
 from tinyllama_tools.data.studies import BY_SEQ
-from tinyllama_tools.models.speed_of_light import REST, SpeedOfLight
-from tinyllama_tools.report.analysis import NOT_RUN, PredictedStep, SeriesFit, main_step
+from tinyllama_tools.models.speed_of_light import REST
+from tinyllama_tools.report.analysis import NOT_RUN, main_step
 from tinyllama_tools.report.document import bytes_text, case_text, listed, percent_text, rate_text
-from tinyllama_tools.report.sections.frontier import Shown, chosen
 from tinyllama_tools.report.sources import Kind
 from tinyllama_tools.stats.laws import RangeKind
 
 if TYPE_CHECKING:
+    from tinyllama_tools.data.results import MeasuredCase
+    from tinyllama_tools.report.analysis import SeriesFit
     from tinyllama_tools.report.inputs import ReportInputs
+    from tinyllama_tools.report.sections.frontier import Shown
 
 STUDY = f"`{Kind.STUDY.command}`"
 SUITE = f"`{Kind.SUITE.command}`"
+
+
+def _step(inputs: ReportInputs) -> MeasuredCase | None:
+    return main_step(inputs.main) if inputs.main is not None else None
 
 
 def machine_sentence(inputs: ReportInputs) -> str:
@@ -52,63 +57,46 @@ def machine_sentence(inputs: ReportInputs) -> str:
     return f"{device} {' and '.join([*multiplies, *moves])} at best."
 
 
-def _shares(inputs: ReportInputs, step: MeasuredCase) -> list[str]:
-    of_peak, mfu = (step.counters.get(key) for key in ("peak_percent", "MFU_percent"))
-    shares = [f"{percent_text(of_peak)} of the measured peak"] if of_peak else []
-    if mfu and (not of_peak or abs(mfu - of_peak) > 0.05):
-        shares.append(f"{percent_text(mfu)} MFU")
-    light, _ = inputs.light
-    if light is not None and light.share_percent is not None and light.step == step.name:
-        shares.append(f"{percent_text(light.share_percent)} of its speed of light")
-    return shares
-
-
-def _step(inputs: ReportInputs) -> MeasuredCase | None:
-    return main_step(inputs.main) if inputs.main is not None else None
-
-
 def speed_sentence(inputs: ReportInputs) -> str:
     """How fast the step is, and which shares of what it reaches."""
     step = _step(inputs)
     if step is None:
         return f"No training step (full_step/train) was measured: {STUDY} does."
-    seconds = step.median_seconds
-    rate = step.name.batch / seconds
-    shares = _shares(inputs, step)
+    of_peak, mfu = (step.counters.get(key) for key in ("peak_percent", "MFU_percent"))
+    shares = [f"{percent_text(of_peak)} of the measured peak"] if of_peak else []
+    if mfu and (not of_peak or abs(mfu - of_peak) > 0.05):
+        shares.append(f"{percent_text(mfu)} MFU")
+    light, _ = inputs.light
+    if light is not None and light.share_percent is not None:
+        shares.append(f"{percent_text(light.share_percent)} of its speed of light")
     reached = f": {', '.join(shares)}" if shares else "; its share of the peak was not counted"
     above = f"; {step.above_peak}" if step.above_peak else ""
     return (
-        f"A training step ({case_text(step.name)}) takes {seconds_text(seconds)}, "
-        f"{rate:,.4g} samples/s{reached}{above}."
-    )
-
-
-def _has_parts(light: SpeedOfLight) -> bool:
-    """Whether any part of the step was measured by itself."""
-    return any(part.case and part.measured_seconds is not None for part in light.parts)
-
-
-def _part_text(name: str) -> str:
-    return "the rest of the step" if name == REST else name
-
-
-def _lost_sentence(light: SpeedOfLight) -> str:
-    first, *others = light.most_lost
-    step, lost = light.total.measured_seconds or 0.0, first.lost_seconds or 0.0
-    names = [_part_text(part.name) for part in (first, *others[:2])]
-    then = f", then in {' and '.join(names[1:])}" if others else ""
-    share = f" ({percent_text(100 * lost / step)})" if step else ""
-    return (
-        f"Most time against the speed of light is lost in {names[0]}: {seconds_text(lost)} of "
-        f"the step's {seconds_text(step)}{share}{then}."
+        f"A training step ({case_text(step.name)}) takes {seconds_text(step.median_seconds)}, "
+        f"{step.name.batch / step.median_seconds:,.4g} samples/s{reached}{above}."
     )
 
 
 def limit_sentence(inputs: ReportInputs) -> str:
     """What limits the step most."""
     light, _ = inputs.light
-    if light is not None and light.most_lost and _has_parts(light):
-        return _lost_sentence(light)
+    if (
+        light is not None
+        and light.most_lost
+        and any(part.case and part.measured_seconds is not None for part in light.parts)
+    ):
+        first, *others = light.most_lost
+        step, lost = light.total.measured_seconds or 0.0, first.lost_seconds or 0.0
+        names = [
+            "the rest of the step" if part.name == REST else part.name
+            for part in (first, *others[:2])
+        ]
+        then = f", then in {' and '.join(names[1:])}" if others else ""
+        share = f" ({percent_text(100 * lost / step)})" if step else ""
+        return (
+            f"Most time against the speed of light is lost in {names[0]}: {seconds_text(lost)} of "
+            f"the step's {seconds_text(step)}{share}{then}."
+        )
     sum_of_parts, reason = inputs.sum_of_parts
     parts = [bar for bar in sum_of_parts.bars if bar.case] if sum_of_parts is not None else []
     if not parts:
@@ -123,17 +111,15 @@ def limit_sentence(inputs: ReportInputs) -> str:
 
 def _step_fit(inputs: ReportInputs) -> SeriesFit | None:
     """Of the main step's series, else of any step with a law."""
-    with_law = [
-        f for f in inputs.time_fits if f.law is not None and f.series.name.component == STEP
-    ]
     step = _step(inputs)
-    if step is not None:
-        of = step.name
-        for fit in with_law:
-            name = fit.series.name
-            if (name.size, name.variant, name.dtype) == (of.size, of.variant, of.dtype):
-                return fit
-    return with_law[0] if with_law else None
+    of = (step.name.size, step.name.variant, step.name.dtype) if step is not None else None
+    fits = (f for f in inputs.time_fits if f.law is not None and f.series.name.component == STEP)
+
+    def is_another(fit: SeriesFit) -> bool:
+        name = fit.series.name
+        return (name.size, name.variant, name.dtype) != of
+
+    return min(fits, key=is_another, default=None)
 
 
 def scaling_sentence(inputs: ReportInputs) -> str:
@@ -156,25 +142,12 @@ def scaling_sentence(inputs: ReportInputs) -> str:
     error = statistics.median(abs(held.error_percent) for held in fit.held_out)
     covered = sum(held.is_covered for held in fit.held_out)
     kind = fit.law.range_kind
-    inside = f"{covered} of {len(fit.held_out)} inside the {kind.short}"
-    if kind == RangeKind.NEW_ROUNDS:
-        inside += " for new rounds, which theirs were not"
+    new = " for new rounds, which theirs were not" if kind == RangeKind.NEW_ROUNDS else ""
     return (
         f"{text}; the largest cells, held out of the fit, were predicted to within "
-        f"{percent_text(error)} (median), {inside}."
+        f"{percent_text(error)} (median), {covered} of {len(fit.held_out)} inside the "
+        f"{kind.short}{new}."
     )
-
-
-def _predicted(steps: Sequence[PredictedStep]) -> str:
-    """`51.9 s (44.3 s to 60.8 s) at medium, ...`, of sizes that were not run."""
-    found = [
-        f"{seconds_text(one.prediction.seconds)} ({seconds_text(one.prediction.low)} to "
-        f"{seconds_text(one.prediction.high)}) at {one.cost.name.size}"
-        f"{'' if one.cost.fits else ', which does not fit here'}"
-        for one in steps
-        if one.kind == NOT_RUN
-    ]
-    return f"a step is predicted to take {'; '.join(found)}" if found else ""
 
 
 def _fitting_of(shown: Shown, step: MeasuredCase | None) -> str:
@@ -193,24 +166,25 @@ def _fitting_of(shown: Shown, step: MeasuredCase | None) -> str:
     )
 
 
-def _fitting(inputs: ReportInputs) -> str:
-    """The largest batch of the biggest size that fits at all, at its longest sequence, or where no
+def cost_sentence(inputs: ReportInputs, shown: Sequence[Shown]) -> str:
+    """What fits, of the frontiers that are `shown`, and what sizes that were not run would cost.
+
+    The largest batch of the biggest size that fits at all, at its longest sequence, or where no
     batch was looked for the longest sequence at its largest batch; within the largest limit, in the
     main step's variant and dtype where those were asked about."""
-    step = _step(inputs)
-    found = sorted(
-        chosen(inputs), key=lambda of: (of.part.axis is not BY_SEQ, -of.file.limit_bytes)
-    )
-    texts = (_fitting_of(shown, step) for shown in found)
-    return next(filter(None, texts), "")
-
-
-def cost_sentence(inputs: ReportInputs) -> str:
-    """What fits, and what sizes that were not run would cost."""
-    fitting = _fitting(inputs)
-    predicted = _predicted(inputs.predictions.steps)
+    by_limit = sorted(shown, key=lambda of: (of.part.axis is not BY_SEQ, -of.file.limit_bytes))
+    texts = (_fitting_of(one, _step(inputs)) for one in by_limit)
+    fitting = next(filter(None, texts), "")
+    predicted = [
+        f"{seconds_text(one.prediction.seconds)} ({seconds_text(one.prediction.low)} to "
+        f"{seconds_text(one.prediction.high)}) at {one.cost.name.size}"
+        f"{'' if one.cost.fits else ', which does not fit here'}"
+        for one in inputs.predictions.steps
+        if one.kind == NOT_RUN
+    ]
     if predicted:
-        return f"{fitting}, and {predicted}." if fitting else f"{predicted.capitalize()}."
+        start = f"{fitting}, and a" if fitting else "A"
+        return f"{start} step is predicted to take {'; '.join(predicted)}."
     if fitting:
         return f"{fitting}; what sizes that were not run would cost is not known."
     reason = inputs.predictions.refusal or "every size was run"
@@ -220,11 +194,10 @@ def cost_sentence(inputs: ReportInputs) -> str:
     )
 
 
-# what each is on, and what makes it
+# what each is on, and what makes it; that on costs, which takes the frontiers, comes behind them
 SENTENCES: Sequence[tuple[str, Callable[[ReportInputs], str]]] = (
     ("the machine", machine_sentence),
     ("the step's speed", speed_sentence),
     ("what limits the step", limit_sentence),
     ("how the step scales", scaling_sentence),
-    ("what fits and what bigger sizes cost", cost_sentence),
 )

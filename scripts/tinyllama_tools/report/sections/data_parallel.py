@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from tinyllama_tools.models.collectives import AlphaBeta, Estimate, ScalingPoint
     from tinyllama_tools.models.scaling_projection import Analysis, ProjectedStep
     from tinyllama_tools.report.document import Cell
-    from tinyllama_tools.report.inputs import ReportInputs
-    from tinyllama_tools.report.scaling_runs import ScalingRun, StatedLocalStep
+    from tinyllama_tools.report.inputs import ReportInputs, ScalingRun, StatedLocalStep
 
 GIGA = 1e9
 CURVE_POINTS = 40
