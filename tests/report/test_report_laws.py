@@ -154,6 +154,7 @@ def test_a_goal_that_is_missed_is_said() -> None:
         summary = held_out_summary("t", "T", [fit], goal)
         assert cell(summary, "tiny", "which is") == verdict
         assert cell(summary, "tiny", "covered") == 0
+        assert cell(summary, "tiny", "median width") == pytest.approx(100 * 0.2 / 1.2)
 
 
 def test_a_law_without_a_check_is_named(tmp_path: Path) -> None:
@@ -221,6 +222,7 @@ def test_figures_of_merit_have_one_form_and_are_documented(inputs: ReportInputs)
         "peak/cache_bandwidth",
     ]
     assert found["peak/gemm/f32/TFLOPS"] == (0.3, "TFLOP/s")
+    assert found["peak/memory_bandwidth"] == (40.0, "GB/s")
     assert inputs.main is not None
     step = inputs.main.cases[TINY_STEP]
     expected = {
