@@ -25,7 +25,6 @@ OF_A_STUDY = (
     *("cases", "environment", "roofline", "speed_of_light", "time", "scaling", "memory"),
     *("frontier", "predictions", "left_out"),
 )
-WIDTHS = [(PHONE, "dark"), (DESK, "light")]
 
 
 def page_and_data(place: Published) -> tuple[str, dict[str, Any]]:
@@ -36,30 +35,18 @@ def page_and_data(place: Published) -> tuple[str, dict[str, Any]]:
     return PACKED.sub("", text), json.loads(data)
 
 
-def drawable(trace: dict[str, Any]) -> int:
-    return len(trace.get("y") or ())
-
-
 @pytest.mark.parametrize("place", MACHINES)
-@pytest.mark.parametrize(("width", "scheme"), WIDTHS)
-def test_every_plot_has_the_points_of_its_data(
+@pytest.mark.parametrize(("width", "scheme"), [(PHONE, "dark"), (DESK, "light")])
+def test_every_part_and_every_plot_with_its_points_is_there(
     open_file: PageOpener, place: Published, width: int, scheme: str
 ) -> None:
     _, data = page_and_data(place)
-    points = {name: sum(map(drawable, of["traces"])) for name, of in data["figures"].items()}
+    points = {
+        name: sum(len(trace.get("y") or ()) for trace in of["traces"])
+        for name, of in data["figures"].items()
+    }
     assert len(points) > 20 and min(points.values()) > 0
     opened = open_file(place.page, width, scheme)
-    drawn = opened.draw_all()
-    assert {name: drawn[name]["points"] for name in points} == points
-    assert opened.said == []
-    # the file itself, and nothing else
-    assert opened.asked == [place.page.as_uri()]
-    assert opened.page.evaluate("document.documentElement.scrollWidth") == width
-
-
-@pytest.mark.parametrize("place", MACHINES)
-def test_every_part_of_a_study_is_there(open_file: PageOpener, place: Published) -> None:
-    opened = open_file(place.page)
     shown = opened.page.evaluate(
         "() => Object.fromEntries([...document.querySelectorAll('main section')]"
         ".map((one) => [one.id, one.classList.contains('missing')]))"
@@ -67,6 +54,12 @@ def test_every_part_of_a_study_is_there(open_file: PageOpener, place: Published)
     assert list(shown) == [*(identity for identity, _, _ in BUILDERS), "left_out"]
     assert [identity for identity in OF_A_STUDY if shown[identity]] == []
     assert opened.page.evaluate("document.querySelectorAll('#summary .lead p').length") == 5
+    drawn = opened.draw_all()
+    assert {name: drawn[name]["points"] for name in points} == points
+    assert opened.said == []
+    # the file itself, and nothing else
+    assert opened.asked == [place.page.as_uri()]
+    assert opened.page.evaluate("document.documentElement.scrollWidth") == width
 
 
 @pytest.mark.parametrize("place", MACHINES)
@@ -90,19 +83,16 @@ def test_nothing_names_the_machines_owner_or_its_folders(place: Published) -> No
 
 
 @pytest.mark.parametrize("place", MACHINES)
-def test_everything_is_small_enough_to_be_tracked(place: Published) -> None:
+def test_the_readme_shows_files_small_enough_to_be_tracked(place: Published) -> None:
     files = [*data_files(place), place.page, place.picture]
     assert sum(path.stat().st_size for path in files) <= MOST_BYTES
     assert not [path.name for path in files if "journal" in path.name]
     content = place.picture.read_bytes()
     assert content.startswith(b"\x89PNG") and len(content) <= MOST_PICTURE_BYTES
-
-
-@pytest.mark.parametrize("place", MACHINES)
-def test_the_readme_shows_it(place: Published) -> None:
-    readme = (place.folder.parents[1] / "README.md").read_text(encoding="utf-8")
+    root = place.folder.parents[1]
+    readme = (root / "README.md").read_text(encoding="utf-8")
     for path in (place.page, place.picture):
-        assert f"({path.relative_to(place.folder.parents[1])})" in readme
+        assert f"({path.relative_to(root)})" in readme
     assert "{{" not in readme
 
 
