@@ -40,6 +40,7 @@ from tinyllama_tools.data.names import (
     TIMED_BY,
     UNITS,
     CaseName,
+    LeftOut,
     StoredCase,
     StoredRun,
     parse_case_name,

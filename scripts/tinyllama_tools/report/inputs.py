@@ -9,22 +9,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tinyllama_tools.core.app import (
-    SUITE_FILE,
-    BadInputError,
-    Json,
-    bad_file,
-    read_json,
-    schema_problem,
-)
+from tinyllama_tools.core.app import SUITE_FILE, BadInputError, bad_file, read_json, schema_problem
 from tinyllama_tools.data.names import STEP, TRAIN, CaseName
 from tinyllama_tools.data.profiles import BadProfileError, check_summary
-from tinyllama_tools.data.programs import CaseCost, read_case_costs
-from tinyllama_tools.data.ranks import DOCUMENT, Failure, read_again
+from tinyllama_tools.data.programs import read_case_costs
+from tinyllama_tools.data.ranks import DOCUMENT, read_again
 from tinyllama_tools.data.ranks import SCHEMA_VERSION as SCALING_SCHEMA_VERSION
 from tinyllama_tools.data.results import (
     MeasuredCase,
-    ResultSet,
     add_products,
     read_result_set,
     refuse_other_run,
@@ -47,8 +39,8 @@ from tinyllama_tools.models.prediction import (
     check_against,
     predict_steps,
 )
-from tinyllama_tools.models.scaling_projection import Analysis, ProjectedStep, analyse
-from tinyllama_tools.models.speed_of_light import SpeedOfLight, Waterfall, speed_of_light, waterfall
+from tinyllama_tools.models.scaling_projection import ProjectedStep, analyse
+from tinyllama_tools.models.speed_of_light import speed_of_light, waterfall
 from tinyllama_tools.report.analysis import (
     CALIBRATED,
     CHECKED,
@@ -69,6 +61,12 @@ from tinyllama_tools.report.document import Omission, case_text, not_foreseen
 from tinyllama_tools.report.sources import Kind, is_grid_study, read_frontier
 
 if TYPE_CHECKING:
+    from tinyllama_tools.core.app import Json
+    from tinyllama_tools.data.programs import CaseCost
+    from tinyllama_tools.data.ranks import Failure
+    from tinyllama_tools.data.results import ResultSet
+    from tinyllama_tools.models.scaling_projection import Analysis
+    from tinyllama_tools.models.speed_of_light import SpeedOfLight, Waterfall
     from tinyllama_tools.report.analysis import SeriesFit
     from tinyllama_tools.report.sources import FrontierFile, Source
 

@@ -7,15 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tinyllama_tools.core.app import (
-    SUITE_FILE,
-    BadInputError,
-    Json,
-    bad_file,
-    read_json,
-    schema_problem,
-)
+from tinyllama_tools.core.app import SUITE_FILE, BadInputError, bad_file, read_json, schema_problem
 from tinyllama_tools.data.profiles import SUMMARY as TRAINING_FILE
 from tinyllama_tools.data.profiles import is_training_summary
 from tinyllama_tools.data.ranks import DOCUMENT as SCALING_FILE
@@ -29,12 +23,15 @@ from tinyllama_tools.data.studies import (
     KIND,
     SCHEMA_VERSION,
     STUDY,
-    Axis,
     rounds_of,
     why_no_round,
 )
 from tinyllama_tools.models.ablations import RESULT as ABLATION_FILE
 from tinyllama_tools.report.document import Omission
+
+if TYPE_CHECKING:
+    from tinyllama_tools.core.app import Json
+    from tinyllama_tools.data.studies import Axis
 
 # of a folder the first that is there says what it is
 FILES = (STUDY, SUITE_FILE, ABLATION_FILE, TRAINING_FILE, FRONTIER, SCALING_FILE)

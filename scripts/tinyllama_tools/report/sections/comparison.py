@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tinyllama_tools.core.app import Json
-from tinyllama_tools.data.results import ResultSet
 from tinyllama_tools.report.analysis import COMPONENTS, name_rank, rank
 from tinyllama_tools.report.document import Column, Section, Table, text_column
 
 if TYPE_CHECKING:
+    from tinyllama_tools.core.app import Json
+    from tinyllama_tools.data.results import ResultSet
     from tinyllama_tools.report.inputs import ReportInputs
 
 ID, TITLE = "comparison", "Comparison"

@@ -7,12 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tinyllama_tools.data.names import STEP
-from tinyllama_tools.data.results import MeasuredCase, ResultSet
 from tinyllama_tools.report.analysis import MIB, PEAK_MEMORY, main_step, refused, steps
 from tinyllama_tools.report.document import (
     MEASURED,
     PREDICTED,
-    Cell,
     Column,
     Figure,
     Section,
@@ -40,6 +38,8 @@ from tinyllama_tools.report.law_parts import (
 from tinyllama_tools.report.sources import Kind
 
 if TYPE_CHECKING:
+    from tinyllama_tools.data.results import MeasuredCase, ResultSet
+    from tinyllama_tools.report.document import Cell
     from tinyllama_tools.report.inputs import ReportInputs, TrainingRun
 
 ID, TITLE = "memory", "Memory"

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.text import seconds_text
-from tinyllama_tools.models.speed_of_light import LightPart, SpeedOfLight
 from tinyllama_tools.report.document import (
     LIGHT,
     MEASURED,
@@ -27,6 +26,7 @@ from tinyllama_tools.report.document import (
 from tinyllama_tools.report.sources import Kind
 
 if TYPE_CHECKING:
+    from tinyllama_tools.models.speed_of_light import LightPart, SpeedOfLight
     from tinyllama_tools.report.inputs import ReportInputs
 
 ID, TITLE = "speed_of_light", "Speed of light"

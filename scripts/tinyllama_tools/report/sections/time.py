@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.text import seconds_text
-from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.models.speed_of_light import Bar, SpeedOfLight, Waterfall
 from tinyllama_tools.report.analysis import is_same_device
 from tinyllama_tools.report.document import (
     FIT,
@@ -32,6 +29,9 @@ from tinyllama_tools.report.document import (
 from tinyllama_tools.report.sources import Kind
 
 if TYPE_CHECKING:
+    from tinyllama_tools.core.app import Json
+    from tinyllama_tools.data.names import CaseName
+    from tinyllama_tools.models.speed_of_light import Bar, SpeedOfLight, Waterfall
     from tinyllama_tools.report.inputs import ReportInputs
 
 ID, TITLE = "time", "Where the time goes"

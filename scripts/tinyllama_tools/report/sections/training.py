@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tinyllama_tools.report.document import (
-    Cell,
     Column,
     Figure,
     Section,
@@ -21,6 +20,7 @@ from tinyllama_tools.report.document import (
 from tinyllama_tools.report.sources import Kind
 
 if TYPE_CHECKING:
+    from tinyllama_tools.report.document import Cell
     from tinyllama_tools.report.inputs import ReportInputs, TrainingRun
 
 ID, TITLE = "training", "Training runs"
