@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,12 @@ from jsonschema import Draft202012Validator
 import tools
 from oracle_packages import require_oracle_packages
 from tinyllama_tools.commands import peers as peers
-from tinyllama_tools.commands.peer_forms import FORMS, PeerForm
-from tinyllama_tools.commands.peer_results import Notes, milliseconds, peers_page, read_rows
 from tinyllama_tools.commands.peer_sides import (
-    CachingMalloc,
+    FORMS,
     CaseRun,
     Effort,
-    PeerError,
+    Malloc,
+    PeerForm,
     PeerProcess,
     PeerSide,
     SideError,
@@ -37,24 +37,19 @@ from tinyllama_tools.commands.peer_sides import (
     step_flops,
 )
 from tinyllama_tools.commands.peers import parse_options
+from tinyllama_tools.commands.peers_page import peers_page
 from tinyllama_tools.data.names import CaseName, full_step
-from tinyllama_tools.data.programs import (
-    SuiteError,
-    SuiteProgram,
-    SuiteResult,
-    read_case,
-)
+from tinyllama_tools.data.programs import SuiteError, SuiteProgram, SuiteResult, read_case
 from tinyllama_tools.data.results import checked_result
 
-
-def listed_full_steps(program: Path) -> set[str]:
-    listed = subprocess.run([program, "--list"], capture_output=True, text=True, check=True)
-    return {n for n in listed.stdout.split() if n.startswith("full_step/train/baseline/")}
+Json = dict[str, Any]
 
 
 def test_default_cases_are_the_default_grid_and_autocast(bench_program: Path) -> None:
     names = {str(case) for case in parse_options([]).cases}
-    grid = listed_full_steps(bench_program)
+    listed = subprocess.run([bench_program, "--list"], capture_output=True, text=True, check=True)
+    every = listed.stdout.split()
+    grid = {name for name in every if name.startswith("full_step/train/baseline/")}
     assert {name for name in names if "/amp_" not in name} == grid
     test_points = {f"tiny/amp_bf16/batch:{b}/seq:{s}" for b in (8, 16) for s in (128, 256)}
     autocast = {*test_points, "small/amp_bf16/batch:8/seq:256"}
@@ -71,18 +66,10 @@ def test_axes_choose_cases_and_the_smallest_comes_first() -> None:
     ]
 
 
-def test_other_options() -> None:
-    options = parse_options(
-        ["--peers=sdpa", "--variant=qkv+sdpa", "--turns=3", "--steps=2", "--max-seconds-per-case=5"]
-    )
-    assert (options.forms, options.variants) == (("sdpa",), ("qkv+sdpa",))
-    assert options.effort == Effort(3, 2, 5.0)
-    assert parse_options(["--quick"]).cases == (full_step("tiny", "f32", 4, 64),)
-
-
 def test_size_without_a_grid_has_its_own_shape() -> None:
     (case,) = parse_options(["--sizes=medium", "--dtypes=f32"]).cases
     assert (case.batch, case.seq) == (16, 512)
+    assert parse_options(["--quick"]).cases == (full_step("tiny", "f32", 4, 64),)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +121,7 @@ def test_flops_are_those_of_our_program() -> None:
     assert step_flops(full_step("tiny", "f32", 8, 128)) == 17678991360
 
 
-MALLOC = CachingMalloc({"LD_PRELOAD": "libx.so"}, "libx.so preloaded")
+MALLOC = Malloc({"LD_PRELOAD": "libx.so"}, "libx.so preloaded")
 ECHO = """
 import json, sys
 for line in sys.stdin:
@@ -153,21 +140,19 @@ def echo() -> Iterator[PeerProcess]:
     process.close()
 
 
-def test_answers_follow_requests(echo: PeerProcess) -> None:
-    assert echo.ask("time", steps=3) == {"got": {"do": "time", "steps": 3}}
+def ask(process: PeerProcess, do: str, **what: object) -> Json:
+    process.send(do, **what)
+    return process.receive()
+
+
+def test_a_process_answers_refuses_and_ends_with_its_last_words(echo: PeerProcess) -> None:
+    assert ask(echo, "time", steps=3) == {"got": {"do": "time", "steps": 3}}
+    with pytest.raises(SideError, match="peer:echo: no"):
+        ask(echo, "fail")
     assert echo.is_running
-
-
-def test_refusal_names_the_peer_and_leaves_it_running(echo: PeerProcess) -> None:
-    with pytest.raises(PeerError, match="peer:echo: no"):
-        echo.ask("fail")
-    assert echo.ask("x") == {"got": {"do": "x"}}
-
-
-def test_crash_names_the_peer_its_status_and_its_last_words(echo: PeerProcess) -> None:
     for _ in range(2):
-        with pytest.raises(PeerError, match="peer:echo: its process ended with 7: last words"):
-            echo.ask("crash")
+        with pytest.raises(SideError, match="peer:echo: its process ended with 7: last words"):
+            ask(echo, "crash")
     assert not echo.is_running
 
 
@@ -215,15 +200,15 @@ def test_peer_really_trains(name: str, dtype: str, monkeypatch: pytest.MonkeyPat
     malloc = caching_malloc()
     process = start_peer(form, malloc)
     try:
-        about = process.ask("hello", form=form.as_json(), threads=1)
+        about = ask(process, "hello", form=asdict(form), threads=1)
         assert about["threads"] == 1
         wanted = malloc.environment.get("LD_PRELOAD", "").split() if form.malloc else []
         assert about["preloaded"] == wanted
         if about["float32_matmul_precision"] == form.precision:
             assert about["float32_product_error"] <= 1e-5
-        process.ask("build", size=SIZE, dtype=dtype, batch=2, seq=8)
-        assert len(process.ask("warm_up", limit=60.0)["seconds"]) >= 3
-        answer = process.ask("time", steps=20)
+        ask(process, "build", size=SIZE, dtype=dtype, batch=2, seq=8)
+        assert len(ask(process, "warm_up", limit=60.0)["seconds"]) >= 3
+        answer = ask(process, "time", steps=20)
         assert len(answer["seconds"]) == len(answer["cpu_seconds"]) == 20
         # log(50) = 3.91 before it learned anything
         assert answer["loss"] < 3.9
@@ -269,10 +254,13 @@ class PlayedSide:
         self._call("get_ready")
         return self._seconds
 
-    def time(self, case: CaseName, steps: int) -> list[float]:
+    def time(self, case: CaseName, steps: int) -> list[Json]:
         assert case == CASE
         self._call("time", steps)
-        return [self._seconds] * steps
+        return [{"real_time": 1e3 * self._seconds, "time_unit": "ms"}] * steps
+
+    def close(self) -> None:
+        pass
 
 
 def measure(sides: list[PlayedSide], effort: Effort) -> CaseRun:
@@ -290,7 +278,8 @@ def test_all_are_built_before_any_gets_ready_and_turns_rotate() -> None:
         (name, what) for what in preparations for name in "abc"
     ]
     assert "".join(call[0] for call in calls[9:]) == "abcbcacab"
-    assert result.sides["a"].turns == [[0.1, 0.1]] * 3
+    assert [len(turn) for turn in result.sides["a"].turns] == [2] * 3
+    assert result.sides["a"].medians == [0.1] * 3
 
 
 @pytest.mark.parametrize(
@@ -345,7 +334,6 @@ def test_interrupt_leaves_the_turns_that_were_finished() -> None:
     assert (len(results[0].sides["a"].turns), len(results[0].sides["b"].turns)) == (3, 2)
 
 
-Json = dict[str, Any]
 SPEEDS = {"peer:eager": 0.2, "peer:sdpa": 0.1}
 
 
@@ -371,14 +359,10 @@ class PlayedProcess:
         if do == "build":
             self.built = self.request
             if self.request["size"]["hidden_dim"] > 256:
-                raise PeerError("peer:x: the compiler is absent")
+                raise SideError("peer:x: the compiler is absent")
         seconds = 60.0 if self.built["dtype"] == "bf16" else self.seconds
         times = [seconds] * self.request.get("steps", 1)
         return {"seconds": times, "cpu_seconds": times}
-
-    def ask(self, do: str, **what: Any) -> Json:  # noqa: ANN401
-        self.send(do, **what)
-        return self.receive()
 
     def close(self) -> None:
         pass
@@ -415,7 +399,7 @@ def played(project_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     del step["max_rel_error"]
     program = PlayedProgram(document["context"], step)
     monkeypatch.setattr(peers, "our_program", lambda _: program)
-    monkeypatch.setattr(peers, "start_peer", lambda form, _: PlayedProcess(form.variant))
+    monkeypatch.setattr(peers, "start_peer", lambda form, _: PlayedProcess(f"peer:{form.name}"))
     monkeypatch.setattr(peers, "RESULTS", tmp_path)
     return tmp_path
 
@@ -461,13 +445,14 @@ def test_page_has_ratios_times_and_every_reason(
     assert not list(played.glob("*_peers"))
 
 
-def test_page_has_the_time_of_a_case_above_its_peak_and_why() -> None:
-    name = "full_step/train/baseline/tiny/f32/batch:8/seq:128/manual_time"
-    row = {"run_name": name, "real_time": 100.0, "time_unit": "ms", "above_peak": "107 % of it"}
-    notes = Notes()
-    ((cell,),) = (of.values() for of in read_rows({"benchmarks": [row]}).values())
-    assert milliseconds(cell, notes) == "100 [1]"
-    assert notes.lines() == ["1. 107 % of it"]
+def test_page_has_the_time_of_a_case_above_its_peak_and_why(project_root: Path) -> None:
+    reference = project_root / "results/reference/peers_2core_xeon_avx512.json"
+    document = json.loads(reference.read_text(encoding="utf-8"))
+    first, *_ = document["benchmarks"]
+    document["benchmarks"] = [first | {"real_time": 100.0, "above_peak": "107 % of it"}]
+    page = peers_page(document)
+    assert "| 100 [1] " in page
+    assert "\n1. 107 % of it\n" in page
 
 
 def test_interrupt_writes_what_was_measured(played: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -495,7 +480,7 @@ class KilledProcess(PlayedProcess):
     def receive(self) -> Json:
         if self.request["do"] == "hello":
             return super().receive()
-        raise PeerError("peer:eager: its process ended with -9: it said nothing")
+        raise SideError("peer:eager: its process ended with -9: it said nothing")
 
 
 def test_a_peer_that_dies_while_it_builds_is_not_waited_for() -> None:
@@ -503,7 +488,7 @@ def test_a_peer_that_dies_while_it_builds_is_not_waited_for() -> None:
 
     def start(form: PeerForm) -> KilledProcess:
         started.append(form)
-        return KilledProcess(form.variant)
+        return KilledProcess("peer:eager")
 
     side = PeerSide(FORMS["eager"], start, 2, 10.0)
     case = full_step("tiny", "f32", 8, 128)

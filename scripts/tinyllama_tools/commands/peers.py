@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import signal
+import os
+import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from tinyllama_tools.commands.peer_forms import DTYPES, FORMS, PeerForm
-from tinyllama_tools.commands.peer_results import merged, peers_document, peers_page, tune
 from tinyllama_tools.commands.peer_sides import (
+    FORMS,
+    GLIBC,
+    HIGHEST,
     CaseRun,
     Effort,
     OurSide,
-    PeerProcess,
     PeerSide,
     caching_malloc,
     measure_case,
+    of_variant,
     start_peer,
     step_flops,
 )
+from tinyllama_tools.commands.peers_page import peers_page, point_of
 from tinyllama_tools.core.app import (
+    INTERRUPTED,
     RESULTS,
     BadInputError,
     Json,
@@ -34,17 +36,12 @@ from tinyllama_tools.core.app import (
     run_folder,
     write_whole,
 )
-from tinyllama_tools.core.options import (
-    list_of,
-    positive,
-    positive_list,
-    seconds,
-    variants,
-)
+from tinyllama_tools.core.options import list_of, positive, positive_list, seconds, variants
 from tinyllama_tools.data.names import CaseName, full_step
 from tinyllama_tools.data.programs import SuiteProgram
 
 VARIANTS = ("baseline", "optimized")
+DTYPES = ("f32", "bf16", "amp_bf16")
 # full_step in the default grid of tiny_llama_bench (DEFAULT_GRID_OF[size]: batches, sequences), and
 # the points that autocast adds.
 GRIDS = {"tiny": ((4, 8, 16), (64, 128, 256, 512)), "small": ((8,), (256,))}
@@ -63,41 +60,19 @@ written.
 """
 
 
-@dataclass(frozen=True)
-class Options:
-    """What was asked for, checked."""
-
-    cases: tuple[CaseName, ...]
-    forms: tuple[str, ...]
-    variants: tuple[str, ...]
-    effort: Effort
-    threads: int | None
-    tune: bool
-    out: Path | None
-    markdown: Path | None
-    sources: tuple[Path, ...] = ()
-
-
-def default_grid(size: str, dtype: str, own: Mapping[str, int]) -> tuple[list[int], list[int]]:
-    """Batches and sequences of a size where none are given."""
-    grids = AUTOCAST_GRIDS if dtype.startswith("amp_") else GRIDS
-    batches, seqs = grids.get(size, ((own["batch"],), (own["seq"],)))
-    return list(batches), list(seqs)
-
-
-def choose_cases(
-    sizes: Sequence[str],
-    dtypes: Sequence[str],
-    batch: Sequence[int] | None,
-    seq: Sequence[int] | None,
-) -> tuple[CaseName, ...]:
+def choose_cases(given: argparse.Namespace) -> tuple[CaseName, ...]:
     """The cases in the order in which they run: the smallest first, since it says how long the
     others will take."""
+    if given.quick:
+        return (full_step("tiny", "f32", 4, 64),)
     cases: list[CaseName] = []
-    for dtype in sorted(dtypes, key=ORDER_OF_DTYPES.index):
-        for size in sizes:
-            batches, seqs = default_grid(size, dtype, problem_sizes()[size])
-            grid = [full_step(size, dtype, b, s) for b in batch or batches for s in seq or seqs]
+    for dtype in sorted(given.dtypes, key=ORDER_OF_DTYPES.index):
+        grids = AUTOCAST_GRIDS if dtype.startswith("amp_") else GRIDS
+        for size in given.sizes:
+            own = problem_sizes()[size]
+            batches, seqs = grids.get(size, ((own["batch"],), (own["seq"],)))
+            batches, seqs = given.batch or batches, given.seq or seqs
+            grid = [full_step(size, dtype, batch, seq) for batch in batches for seq in seqs]
             cases += sorted(grid, key=step_flops)
     return tuple(dict.fromkeys(cases))
 
@@ -121,9 +96,15 @@ def parser() -> argparse.ArgumentParser:
         type=positive_list,
         help="tokens in a sample, e.g. 64,128 (default: those of the default grid)",
     )
-    add("--peers", type=forms, default=tuple(FORMS), help=f"default: {','.join(FORMS)}")
+    add(
+        "--peers",
+        dest="forms",
+        type=forms,
+        default=tuple(FORMS),
+        help=f"default: {','.join(FORMS)}",
+    )
     ours_help = f"of ours (default: {','.join(VARIANTS)})"
-    add("--variant", type=variants, default=VARIANTS, help=ours_help)
+    add("--variant", dest="variants", type=variants, default=VARIANTS, help=ours_help)
     turns_help = "how often each side runs (default: 6, enough for 95 %%)"
     add("--turns", type=positive, default=6, help=turns_help)
     add("--steps", type=positive, default=3, help="timed steps of a turn (default: 3)")
@@ -156,27 +137,16 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
-def parse_options(arguments: Sequence[str] | None = None) -> Options:
-    """Checked options. A bad one ends the program with status 2."""
+def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Options with `cases` and `effort`. A bad one ends the program with status 2."""
     options = parser()
     given = options.parse_args(arguments)
-    cases = choose_cases(given.sizes, given.dtypes, given.batch, given.seq)
-    if min(case.seq for case in cases) < 2:
+    given.cases = choose_cases(given)
+    if min(case.seq for case in given.cases) < 2:
         options.error("--seq '1': must be at least 2, for there to be a next token")
-    turns, steps = given.turns, given.steps
-    if given.quick:
-        cases, turns, steps = (full_step("tiny", "f32", 4, 64),), 2, 2
-    return Options(
-        cases=cases,
-        forms=given.peers,
-        variants=given.variant,
-        effort=Effort(turns, steps, given.max_seconds_per_case),
-        threads=given.threads,
-        tune=given.tune,
-        out=given.out,
-        markdown=given.markdown,
-        sources=tuple(given.sources),
-    )
+    turns, steps = (2, 2) if given.quick else (given.turns, given.steps)
+    given.effort = Effort(turns, steps, given.max_seconds_per_case)
+    return given
 
 
 # The quickest case there is: it says what our program runs on, and that it runs.
@@ -188,150 +158,242 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def our_program(options: Options) -> SuiteProgram:
+def our_program(options: argparse.Namespace) -> SuiteProgram:
     """The peers run on the CPU, so ours does."""
     threads = (f"--threads={options.threads}",) if options.threads else ()
     return SuiteProgram(("--device=cpu", *threads))
 
 
-class BadOptionError(BadInputError):
-    """What the options ask for cannot be done; the message names value and rule."""
+def tune(options: argparse.Namespace, threads: int) -> Iterator[str]:
+    """The tuned form and it with one thing changed each, interleaved so that a drifting machine
+    does not choose; a line of a table each, the fastest first."""
+    tuned, malloc = FORMS["compile_tuned"], caching_malloc()
+    forms = [
+        (tuned, malloc),
+        (replace(tuned, name="sdpa", attention="sdpa"), malloc),
+        (replace(tuned, name="highest", precision=HIGHEST), malloc),
+        (replace(tuned, name="glibc", malloc=False), malloc),
+        (replace(tuned, name="max_autotune", inductor={"max_autotune": True}), malloc),
+        (replace(tuned, name="cpp_wrapper", inductor={"cpp_wrapper": True}), malloc),
+        (replace(tuned, name="glibc_thresholds"), GLIBC),
+    ]
+    limit = options.effort.max_seconds
+    sides = [
+        PeerSide(form, lambda form, malloc=malloc: start_peer(form, malloc), threads, limit)
+        for form, malloc in forms
+    ]
+    results: list[CaseRun] = []
+    try:
+        measure_case(options.cases[0], sides, options.effort, say, results.append)
+    finally:
+        for side in sides:
+            side.close()
+    (result,), reference = results, sides[0].variant
+    runs = [(variant, run) for variant, run in result.sides.items() if run.turns]
+    for variant, run in sorted(runs, key=lambda pair: statistics.median(pair[1].medians)):
+        ratio = result.ratio(variant, reference)
+        text = f"  {ratio.text()} of {reference}" if ratio else ""
+        yield f"{variant:<24} {1e3 * statistics.median(run.medians):9.1f} ms{text}"
+    for variant, run in result.sides.items():
+        if run.failed or run.skipped:
+            yield f"{variant:<24} {run.failed or run.skipped}"
 
 
-class Measurement:
-    """One run: its sides and what they have done so far."""
-
-    def __init__(self, options: Options, program: SuiteProgram, context: Json) -> None:
-        self.options = options
-        self.context = context
-        self.malloc = caching_malloc()
-        self.results: list[CaseRun] = []
-        limit = options.effort.max_seconds
-        self.ours = [OurSide(variant, program, limit) for variant in options.variants]
-        threads = context["threads"]
-        self.peers = [PeerSide(FORMS[name], self._start, threads, limit) for name in options.forms]
-
-    def _start(self, form: PeerForm) -> PeerProcess:
-        return start_peer(form, self.malloc)
-
-    def run(self, save: Callable[[], None]) -> None:
-        """All cases; `save` after each."""
-        begin = time.monotonic()
-        try:
-            for number, case in enumerate(self.options.cases, start=1):
-                spent = time.monotonic() - begin
-                name = f"{case.size} {case.dtype} {case.batch} x {case.seq}"
-                say(f"[{number}/{len(self.options.cases)}] {name}  ({spent:.0f} s so far)")
-                sides = [*self.ours, *self.peers]
-                measure_case(case, sides, self.options.effort, say, self.results.append)
-                save()
-        finally:
-            for peer in self.peers:
-                peer.close()
-
-    def document(self) -> Json:
-        """The result file."""
-        return peers_document(
-            self.results,
-            self.ours,
-            self.peers,
-            self.context,
-            self.options.effort,
-            self.malloc.description,
-            self.options.cases,
-        )
-
-    def failed(self) -> bool:
-        """Whether some side failed at some case."""
-        return any(run.failed for result in self.results for run in result.sides.values())
+STOPPED: Json = {"iterations": 0, "real_time": 0.0, "cpu_time": 0.0, "time_unit": "ms"}
 
 
-def output_files(options: Options) -> list[tuple[Path, str]]:
-    """Where what goes: (file, "json" or "markdown")."""
-    folder = run_folder("peers", RESULTS)
+def entries(result: CaseRun, family: int) -> Iterator[Json]:
+    """One entry a step of every side at a case, the turns in order; of a side that did not measure
+    it, one with the reason. Keys are Google Benchmark's."""
+    for number, (variant, run) in enumerate(result.sides.items(), start=family):
+        found = [entry for turn in run.turns for entry in turn]
+        if run.failed:
+            found = [STOPPED | {"error_occurred": True, "error_message": run.failed}]
+        elif run.skipped:
+            found = [STOPPED | {"skipped": True, "skip_message": run.skipped}]
+        for index, entry in enumerate(found):
+            name = entry.get("name", str(of_variant(result.case, variant)))
+            yield {
+                **entry,
+                "name": name,
+                "family_index": number,
+                "per_family_instance_index": 0,
+                "run_name": name,
+                "run_type": "iteration",
+                "repetitions": len(found),
+                "repetition_index": index,
+                "threads": 1,
+            }
+
+
+def not_measured(cases: Sequence[CaseName], benchmarks: Sequence[Json]) -> list[str]:
+    """`small bf16 8 x 256`: what an interruption left out, or a choice of cases."""
+    measured = {point_of(entry["run_name"]) for entry in benchmarks}
     return [
-        (options.out or folder / "peers.json", "json"),
-        (options.markdown or folder / "PEERS.md", "markdown"),
+        f"{case.size} {case.dtype} {case.batch} x {case.seq}"
+        for case in cases
+        if point_of(str(case)) not in measured
     ]
 
 
-def write(document: Json, page: str, files: Sequence[tuple[Path, str]]) -> None:
-    """Writes each file whole."""
-    for path, kind in files:
-        write_whole(path, page if kind == "markdown" else json.dumps(document, indent=1) + "\n")
+def peers_document(
+    options: argparse.Namespace,
+    results: Sequence[CaseRun],
+    ours: Sequence[OurSide],
+    peers: Sequence[PeerSide],
+    context: Json,
+    malloc: str,
+) -> Json:
+    """The whole file. `context`: that of any process of ours; `malloc`: the tuned peers' one."""
+    contexts = [context, *(c for side in ours for c in side.contexts)]
+    sides = len(ours) + len(peers)
+    benchmarks = [e for i, result in enumerate(results) for e in entries(result, i * sides)]
+    about = {
+        "forms": {
+            side.variant: asdict(side.form)
+            | {"malloc": malloc if side.form.malloc else "glibc", "measured": side.settings}
+            for side in peers
+        },
+        "turns": options.effort.turns,
+        "steps": options.effort.steps,
+        "max_seconds_per_case": options.effort.max_seconds,
+        "commits": sorted({c["git_commit"] for c in contexts}),
+        "not_measured": not_measured(options.cases, benchmarks),
+        "ratios": [
+            {"case": str(of_variant(result.case, our.variant)), "peer": peer.variant}
+            | ratio.as_json()
+            for result in results
+            for our in ours
+            for peer in peers
+            if (ratio := result.ratio(peer.variant, our.variant))
+        ],
+    }
+    dirty = any(c["git_dirty"] for c in contexts)
+    # The turns were timed without the proof; what it said in a process of its own is in the rows.
+    context = {**context, "verify": "off", "git_dirty": dirty, "peers": about}
+    return {"context": context, "benchmarks": benchmarks}
 
 
-def check_writable(files: Sequence[tuple[Path, str]]) -> None:
-    """Before anything is measured. Raises BadOptionError."""
-    for path, _ in files:
+# What has to be the same in parts of one result.
+SAME = ("schema_version", "device", "threads", "torch_version", "num_cpus")
+SAME_EFFORT = ("turns", "steps", "max_seconds_per_case")
+
+
+def merged(documents: Sequence[Json], planned: Sequence[CaseName]) -> Json:
+    """One result of several runs on one machine, the first one's context on top; a case that two
+    have is the first one's. Raises ValueError where the machine or the effort differs."""
+    first, *others = documents
+    context, about = first["context"], dict(first["context"]["peers"])
+    benchmarks = list(first["benchmarks"])
+    for other in others:
+        also = other["context"]
+        wanted = {key: context[key] for key in SAME} | {key: about[key] for key in SAME_EFFORT}
+        for key, value in wanted.items():
+            found = also[key] if key in SAME else also["peers"][key]
+            if found != value:
+                raise ValueError(f"{key} is {found}, and {value} in the first file")
+        known = {point_of(entry["run_name"]) for entry in benchmarks}
+        benchmarks += [e for e in other["benchmarks"] if point_of(e["run_name"]) not in known]
+        about["ratios"] = about["ratios"] + [
+            ratio for ratio in also["peers"]["ratios"] if point_of(ratio["case"]) not in known
+        ]
+        about["commits"] = sorted({*about["commits"], *also["peers"]["commits"]})
+        about["forms"] = also["peers"]["forms"] | about["forms"]
+    about["not_measured"] = not_measured(planned, benchmarks)
+    dirty = any(document["context"]["git_dirty"] for document in documents)
+    context = {**context, "git_dirty": dirty, "peers": about}
+    return {"context": context, "benchmarks": benchmarks}
+
+
+def output_files(options: argparse.Namespace) -> tuple[Path, Path]:
+    """JSON and tables; BadInputError where they cannot be written, before anything is measured."""
+    folder = run_folder("peers", RESULTS)
+    files = options.out or folder / "peers.json", options.markdown or folder / "PEERS.md"
+    for path in files:
         if path.is_dir():
-            raise BadOptionError(f"'{path}': must be a file, not a folder")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=path.parent):
-                pass
-        except OSError as error:
-            raise BadOptionError(f"'{path}': cannot be written: {error}") from error
+            raise BadInputError(f"'{path}': must be a file, not a folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(path.parent, os.W_OK):
+            raise BadInputError(f"'{path}': its folder cannot be written to")
+    return files
 
 
-@contextlib.contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Ends at Ctrl-C, or when the process is asked to end; the value then says so."""
-    state = {"interrupted": False}
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield lambda: state["interrupted"]
-    except KeyboardInterrupt:
-        state["interrupted"] = True
-        say("interrupted")
+def write(document: Json, files: tuple[Path, Path]) -> str:
+    """Both files; the page."""
+    page = peers_page(document)
+    write_whole(files[0], json.dumps(document, indent=1) + "\n")
+    write_whole(files[1], page)
+    return page
 
 
-def rewrite(options: Options) -> int:
-    """--from: one result of earlier ones. What they lack of the cases asked for is said in it."""
-    files = output_files(options)
-    check_writable(files)
-    try:
-        documents = [json.loads(path.read_text(encoding="utf-8")) for path in options.sources]
-        document = merged(documents, options.cases)
-        page = peers_page(document)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadOptionError(f"--from: no results of scripts/peers that fit: {error}") from error
-    write(document, page, files)
-    for path, _ in files:
+def show(page: str, files: tuple[Path, Path]) -> None:
+    """The page, and where it is."""
+    for path in files:
         say(f"wrote {path}")
     print(page, end="")
+
+
+def rewrite(options: argparse.Namespace) -> int:
+    """--from: one result of earlier ones. What they lack of the cases asked for is said in it."""
+    files = output_files(options)
+    try:
+        documents = [json.loads(path.read_text(encoding="utf-8")) for path in options.sources]
+        page = write(merged(documents, options.cases), files)
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInputError(f"--from: no results of scripts/peers that fit: {error}") from error
+    show(page, files)
     return 0
 
 
-def measure(options: Options) -> int:
+def measure_all(
+    options: argparse.Namespace,
+    sides: Sequence[OurSide | PeerSide],
+    results: list[CaseRun],
+    save: Callable[[], str],
+) -> int:
+    """All cases, saved after each; the exit status."""
+    begin = time.monotonic()
+    try:
+        for number, case in enumerate(options.cases, start=1):
+            spent = time.monotonic() - begin
+            name = f"{case.size} {case.dtype} {case.batch} x {case.seq}"
+            say(f"[{number}/{len(options.cases)}] {name}  ({spent:.0f} s so far)")
+            measure_case(case, sides, options.effort, say, results.append)
+            save()
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
+    finally:
+        for side in sides:
+            side.close()
+    return int(any(run.failed for result in results for run in result.sides.values()))
+
+
+def measure(options: argparse.Namespace) -> int:
     """The whole run; its exit status."""
     files = output_files(options)
-    check_writable(files)
     program = our_program(options)
     context = program.run([QUICKEST], 1).context
     if options.tune:
-        for line in tune(options.cases[0], options.effort, context["threads"], say):
+        for line in tune(options, context["threads"]):
             print(line)
         return 0
-    measurement = Measurement(options, program, context)
+    malloc, limit = caching_malloc(), options.effort.max_seconds
+    ours = [OurSide(variant, program, limit) for variant in options.variants]
+    peers = [
+        PeerSide(FORMS[name], lambda form: start_peer(form, malloc), context["threads"], limit)
+        for name in options.forms
+    ]
+    results: list[CaseRun] = []
 
     def save() -> str:
-        document = measurement.document()
-        page = peers_page(document)
-        write(document, page, files)
-        return page
+        document = peers_document(options, results, ours, peers, context, malloc.description)
+        return write(document, files)
 
-    with interruptible() as interrupted:
-        measurement.run(save)
-    if measurement.results:
-        page = save()
-        for path, _ in files:
-            say(f"wrote {path}")
-        print(page, end="")
-    if interrupted():
-        return 130
-    return 1 if measurement.failed() else 0
+    status = measure_all(options, [*ours, *peers], results, save)
+    if results:
+        show(save(), files)
+    return status
 
 
 def main(arguments: Sequence[str]) -> int:
