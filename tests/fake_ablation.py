@@ -1,9 +1,9 @@
 """A fake for tiny_llama_bench: what it measures of a variant is written here."""
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from tinyllama_tools.commands.ablation import Effort, Measurement, Spelling, SpellingBook
+from tinyllama_tools.commands.ablation import Effort, Measurement, Spelling
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.programs import CaseRun, SuiteError, SuiteResult
@@ -85,11 +85,9 @@ def ask(variant: str) -> Spelling:
     return Spelling(variant)
 
 
-def measurement(
-    program: FakeProgram, effort: Effort, asked: Callable[[str], Spelling] = ask
-) -> Measurement:
+def measurement(program: FakeProgram, effort: Effort) -> Measurement:
     """With the fake, and nothing on the terminal."""
-    return Measurement(program, SpellingBook(asked), effort, Progress(io.StringIO()))
+    return Measurement(program, ask, effort, Progress(io.StringIO()))
 
 
 def study(*switches: str, combinations: tuple[str, ...] = ()) -> Study:

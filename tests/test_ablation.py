@@ -13,11 +13,12 @@ from fake_ablation import OTHER, POINT, FakeProgram, measurement, study
 from tinyllama_tools.commands import ablation as ablation
 from tinyllama_tools.commands.ablation import (
     Effort,
-    Spelling,
-    SpellingBook,
+    compile_rows,
+    newest_peers,
     parse_options,
     plan_main,
     run_study,
+    run_tests,
     write_study,
 )
 from tinyllama_tools.commands.ablation_page import (
@@ -26,31 +27,26 @@ from tinyllama_tools.commands.ablation_page import (
     NOT_HELD,
     PARITY,
     UNKNOWN,
-    PeersError,
     ablation_page,
-    accuracy_gate,
-    compile_lines,
-    compile_rows,
     gates_of,
     impacts,
     in_quadrant,
-    memory_gate,
-    newest_peers,
-    read_gate,
-    run_tests,
     terminal_text,
-    throughput_gate,
 )
+from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.data.programs import PROGRAM
 from tinyllama_tools.models.ablations import (
     SWITCHES,
+    VERSIONS,
+    WITHOUT,
     Cell,
     GateRun,
     Kind,
     Point,
+    Row,
     RowName,
-    Series,
+    Rule,
     Study,
     Table,
     check_rule,
@@ -58,11 +54,10 @@ from tinyllama_tools.models.ablations import (
     planned_rows,
     ratio_text,
     read_study,
-    removed_row,
     resolved_switches,
+    result_text,
     row_at,
     shows_difference,
-    without,
 )
 
 SECTIONS = (
@@ -126,7 +121,7 @@ def test_result_can_be_read_again(whole: Study, tmp_path: Path) -> None:
     write_study(whole, tmp_path)
     again = read_study(tmp_path / "ablation.json")
     assert ablation_page(again) == ablation_page(whole)
-    assert json.dumps(again.as_json()) == json.dumps(whole.as_json())
+    assert result_text(again) == result_text(whole)
     assert list(tmp_path.glob("*.part")) == []
 
 
@@ -191,28 +186,36 @@ def test_script_answers_without_a_set_up(
     assert "--" not in [line[:2] for line in said.stderr.splitlines()]
 
 
-MACHINE = {"device": {"name": "a processor"}, "threads": 2}
-
-
-def peers_file(path: Path, *names: tuple[str, float], **peers: object) -> Path:
-    entries = [
-        {"run_name": f"{name}/manual_time", "run_type": "iteration"}
-        | {"real_time": ms, "time_unit": "ms"}
-        for name, ms in names
-    ]
-    skipped = {"run_name": step("peer:compile_default"), "run_type": "iteration"}
-    entries.append(skipped | {"skipped": True, "skip_message": "too slow"})
-    context = {"date": "today", "peers": peers, **MACHINE}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"context": context, "benchmarks": entries}))
-    return path
-
-
 def step(variant: str, dtype: str = "f32") -> str:
     return f"full_step/train/{variant}/tiny/{dtype}/batch:8/seq:128"
 
 
-def test_compiled_rows(whole: Study, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def peers(project_root: Path) -> dict:
+    """A real result of scripts/peers without its rows."""
+    path = project_root / "results/reference/peers_2core_xeon_avx512.json"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return found | {"benchmarks": [], "row": found["benchmarks"][0]}
+
+
+def peers_file(path: Path, peers: dict, *names: tuple[str, float], ratios: object = ()) -> Path:
+    context = peers["context"] | {"date": "today"}
+    context["peers"] = context["peers"] | {"ratios": list(ratios)}
+    count = {name: 0 for name, _ in names}
+    rows = []
+    for name, ms in names:
+        times = {"real_time": ms, "time_unit": "ms", "repetition_index": count[name]}
+        rows.append(peers["row"] | {"name": name, "run_name": f"{name}/manual_time"} | times)
+        count[name] += 1
+    name = step("peer:compile_default")
+    skipped = {"name": name, "run_name": name, "skipped": True, "skip_message": "too slow"}
+    rows.append(peers["row"] | skipped)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"context": context, "benchmarks": rows}))
+    return path
+
+
+def test_compiled_rows(whole: Study, tmp_path: Path, peers: dict) -> None:
     tuned = "peer:compile_tuned"
     times = [(step(tuned), 50.0), (step(tuned), 60.0), (step(tuned), 70.0)]
     times += [(step("peer:eager"), 99.0), (step(tuned, "bf16"), 40.0)]
@@ -220,7 +223,7 @@ def test_compiled_rows(whole: Study, tmp_path: Path) -> None:
         {"case": step("baseline"), "peer": tuned, "of_each_turn": [0.5, 0.4, 0.625]},
         {"case": step("optimized"), "peer": tuned, "of_each_turn": [1.2, 1.1, 1.3]},
     ]
-    path = peers_file(tmp_path / "run/p.json", *times, ratios=ratios)
+    path = peers_file(tmp_path / "run/p.json", peers, *times, ratios=ratios)
     first, skipped, narrow = compile_rows(path, whole.main)
     assert first["row"] == "torch.compile (compile_tuned)"
     assert (first["point"], narrow["point"]) == (POINT.title, OTHER.title)
@@ -232,24 +235,26 @@ def test_compiled_rows(whole: Study, tmp_path: Path) -> None:
     # no turns beside a baseline of its own: over this run's, which says so
     assert narrow["against"] == "this run's baseline, not in turn"
     assert narrow["speedup"]["interval"] is None
-    lines = compile_lines(Study([], peers=json.loads(json.dumps([first, skipped, narrow]))))
-    assert any("2.00 (1.60 to 2.50 at 75 %)" in line for line in lines)
-    assert any("skipped: too slow" in line for line in lines)
+    page = ablation_page(Study([], peers=json.loads(json.dumps([first, skipped, narrow]))))
+    assert "2.00 (1.60 to 2.50 at 75 %)" in page
+    assert "skipped: too slow" in page
 
 
-def test_newest_peers_is_of_this_machine_and_format(tmp_path: Path) -> None:
-    assert newest_peers(MACHINE, tmp_path) is None
+def test_newest_peers_is_of_this_machine_and_format(tmp_path: Path, peers: dict) -> None:
+    machine = peers["context"]
+    assert newest_peers(machine, tmp_path) is None
     reference = tmp_path / "results/reference/peers_old.json"
     reference.parent.mkdir(parents=True)
     reference.write_text('{"rows": []}')
-    assert newest_peers(MACHINE, tmp_path) is None
-    with pytest.raises(PeersError, match="peers_old"):
+    assert newest_peers(machine, tmp_path) is None
+    with pytest.raises(BadInputError, match="peers_old"):
         compile_rows(reference, study().main)
-    older = peers_file(tmp_path / "results/20260101T000000Z_peers/peers.json")
-    newer = peers_file(tmp_path / "results/20260102T000000Z_peers/peers.json")
-    assert newest_peers(MACHINE, tmp_path) == newer != older
-    assert newest_peers(MACHINE | {"threads": 64}, tmp_path) is None
-    assert newest_peers({"device": {"name": "another"}, "threads": 2}, tmp_path) is None
+    older = peers_file(tmp_path / "results/20260101T000000Z_peers/peers.json", peers)
+    newer = peers_file(tmp_path / "results/20260102T000000Z_peers/peers.json", peers)
+    assert newest_peers(machine, tmp_path) == newer != older
+    assert newest_peers(machine | {"threads": 64}, tmp_path) is None
+    other = {"device": {"name": "another"}, "threads": machine["threads"]}
+    assert newest_peers(other, tmp_path) is None
 
 
 def test_bad_peers_file_is_found_before_measuring(
@@ -265,11 +270,9 @@ def test_interrupted_run_writes_its_tables(
     program = FakeProgram()
     program.interrupt_after = 12
 
-    def stand_in_measurement(_program: object, book: object, effort: Effort, _: object) -> object:
-        del book
-        return measurement(program, effort)
-
-    monkeypatch.setattr(ablation, "Measurement", stand_in_measurement)
+    monkeypatch.setattr(
+        ablation, "Measurement", lambda _program, _ask, effort, _: measurement(program, effort)
+    )
     arguments = ["--switches=qkv", "--dtypes=f32", "--points=8x128", "--only=main"]
     assert tools.ablation([*arguments, "--output", str(tmp_path)]) == 130
     assert "interrupted" in capsys.readouterr().out
@@ -331,18 +334,6 @@ def run(program: FakeProgram, *arguments: str) -> Study:
 )
 def test_label_of_optimized(label: str, switches: list[str] | None) -> None:
     assert resolved_switches(label) == switches
-
-
-def test_set_without_a_switch() -> None:
-    assert without(["a", "b", "c"], "b") == "a+c"
-    assert without(["a"], "a") == "baseline"
-
-
-def test_each_variant_is_asked_for_once() -> None:
-    asked = []
-    book = SpellingBook(lambda variant: asked.append(variant) or Spelling(variant))
-    assert [book.spelling("qkv").name for _ in range(3)] == ["qkv"] * 3
-    assert asked == ["qkv"]
 
 
 def test_every_row_is_measured_in_every_turn() -> None:
@@ -443,12 +434,17 @@ def test_all_parts_have_their_cells() -> None:
     assert [p.seq for p in steps] == [128, 256, 512, 1024, 2048, 4096, 8192]
     attention = [p.seq for p in made.memory.points() if p.component == "attention"]
     assert attention == [1024, 2048, 4096, 8192]
-    assert made.memory.rows_at(steps[0]) == ["baseline", "fused", "optimized", "checkpoint"]
+    assert [cell.row for cell in made.memory.cells_at(steps[0])] == [
+        "baseline",
+        "fused",
+        "optimized",
+        "checkpoint",
+    ]
     assert all(c.counter("peak_memory_MiB") for c in made.memory.cells.values())
 
 
-FUSED = RowName("fused", Kind.named_set)
 QKV = RowName("qkv", Kind.single)
+BASELINE, FUSED, OPTIMIZED = VERSIONS
 OTHER_SHAPE = Point("tiny", "f32", 16, 256)
 
 
@@ -490,19 +486,13 @@ def test_only_turns_that_both_have_count() -> None:
     assert row.ratio.of_each_turn == pytest.approx((2.0, 2.0))
 
 
-def test_mfu_at_the_median_time() -> None:
+def test_mfu_is_at_the_median_time_and_absent_above_the_peak() -> None:
     # 50 % is 0.1 TFLOP/s; 1e10 FLOPs in 0.2 s are 0.05
-    row = row_at(
-        table(cell("baseline", [0.2, 0.2, 0.3])), RowName("baseline", Kind.baseline), POINT
-    )
-    assert row.mfu_percent == pytest.approx(25.0)
-
-
-def test_a_row_above_its_peak_keeps_its_time_and_says_why() -> None:
-    above = cell("baseline", [0.2, 0.2, 0.3])
-    del above.counters["MFU_percent"]
-    above.above_peak = "107 % of the measured f32 peak"
-    row = row_at(table(above), RowName("baseline", Kind.baseline), POINT)
+    found = cell("baseline", [0.2, 0.2, 0.3])
+    assert row_at(table(found), BASELINE, POINT).mfu_percent == pytest.approx(25.0)
+    del found.counters["MFU_percent"]
+    found.above_peak = "107 % of the measured f32 peak"
+    row = row_at(table(found), BASELINE, POINT)
     assert (row.cell.seconds, row.mfu_percent) == (0.2, None)
     assert row.cell.note == "107 % of the measured f32 peak"
 
@@ -518,20 +508,19 @@ def test_no_difference_is_marked() -> None:
 
 def test_removed_row_is_compared_with_optimized() -> None:
     slower = [time * 1.1 for time in DRIFT]
-    name = removed_row("qkv")
+    name = RowName(f"{WITHOUT}qkv", Kind.removed)
     cells = table(
         cell("baseline", [9.0] * 7), cell("optimized", DRIFT, 50), cell(name.name, slower, 60)
     )
     row = row_at(cells, name, POINT)
     assert row.ratio.median == pytest.approx(1.1)
     assert row.memory_ratio == pytest.approx(1.2)
-    assert name.removed_switch == "qkv"
 
 
-ROWS = [RowName("baseline", Kind.baseline), QKV, FUSED, RowName("optimized", Kind.named_set)]
+ROWS = [BASELINE, QKV, FUSED, OPTIMIZED]
 
 
-def rule_of(optimized: list[float], qkv: list[float]) -> object:
+def rule_of(optimized: list[float], qkv: list[float]) -> Rule:
     cells = table(cell("baseline", [2.0] * 7), cell("qkv", qkv), cell("optimized", optimized))
     return check_rule(cells, ROWS)
 
@@ -539,8 +528,9 @@ def rule_of(optimized: list[float], qkv: list[float]) -> object:
 def test_rule_holds_where_optimized_is_fastest_or_ties() -> None:
     rule = rule_of(DRIFT, scaled(1.1, 0.9, 1, 1, 1, 1.1, 0.9))
     assert rule.held
-    assert len(rule.comparisons) == 2
-    assert rule.closest().row == "qkv"
+    assert [c.row for c in rule.comparisons] == ["baseline", "qkv"]
+    # two intervals of 98.4 %
+    assert rule.expected_false == pytest.approx(2 / 2**7)
 
 
 def test_rule_breaks_where_a_switch_is_faster() -> None:
@@ -562,7 +552,18 @@ def test_rule_without_a_number_is_not_held() -> None:
     skipped = Cell("optimized", POINT, reason="too long")
     rule = check_rule(table(cell("baseline", DRIFT), skipped), ROWS)
     assert not rule.held
-    assert rule.unmeasured == (f"{POINT.title}: skipped: too long",)
+    assert rule.unmeasured == [f"{POINT.title}: skipped: too long"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        ({"qkv": 0.04}, "**Not held** (test points) at 1 of 3 comparisons"),
+        ({}, "**Held** (test points): nowhere shown slower, in 3 comparisons"),
+    ],
+)
+def test_page_says_whether_the_rule_holds(seconds: dict[str, float], words: str) -> None:
+    assert words in ablation_page(run(FakeProgram(seconds)))
 
 
 @pytest.mark.parametrize("power", [1.0, 1.5, 2.0])
@@ -579,8 +580,6 @@ def test_exponent_leaves_the_constant_part_out_and_needs_three_lengths() -> None
     assert fit_exponent(memory).verdict == "quadratic"
     assert fit_exponent({128: 1.0, 1024: 2.0}) is None
     assert fit_exponent({128: 1.0, 256: 2.0, 512: 4.0}).exponent == pytest.approx(1.0)
-    series = Series("qkv", {1024: 1.0, 2048: 2.0, 4096: 4.0, 8192: "skipped: too large"})
-    assert series.growth.last == 4096
 
 
 def test_impact_is_the_mean_over_shapes_of_a_dtype() -> None:
@@ -612,74 +611,88 @@ def test_impact_is_the_mean_over_shapes_of_a_dtype() -> None:
     assert found["graph"].note == "skipped: no GPU"
 
 
+def fused_row(times: list[float], peak: float = 100.0) -> Row:
+    baseline = cell("baseline", DRIFT[: len(times)])
+    return row_at(table(baseline, cell("fused", times, peak)), FUSED, POINT)
+
+
+# what a baseline's time becomes; the last has an interval on both sides of the gate
+AROUND = (1.1, 1.5, 1.2, 1.4, 1.3, 1.45, 1.25)
+
+
 @pytest.mark.parametrize(
-    ("factor", "turns", "verdict"),
-    [(1.31, 7, HELD), (1.29, 7, NOT_HELD), (1.5, 3, UNKNOWN), (1.5, 1, UNKNOWN)],
+    ("factors", "verdict"),
+    [
+        ([1.31] * 7, HELD),
+        ([1.29] * 7, NOT_HELD),
+        ([1.5] * 3, UNKNOWN),
+        ([1.5], UNKNOWN),
+        (AROUND, UNKNOWN),
+    ],
 )
-def test_throughput_gate(factor: float, turns: int, verdict: str) -> None:
-    after = [time / factor for time in DRIFT[:turns]]
-    row = row_at(table(cell("baseline", DRIFT[:turns]), cell("fused", after)), FUSED, POINT)
-    assert throughput_gate(row).verdict == verdict
-
-
-def test_throughput_gate_asks_the_interval() -> None:
-    around = scaled(*(1 / f for f in (1.1, 1.5, 1.2, 1.4, 1.3, 1.45, 1.25)))
-    row = row_at(table(cell("baseline", DRIFT), cell("fused", around)), FUSED, POINT)
-    assert throughput_gate(row).verdict == UNKNOWN
+def test_throughput_gate(factors: list[float], verdict: str) -> None:
+    row = fused_row([time / factor for time, factor in zip(DRIFT, factors, strict=False)])
+    assert gates_of(study(), row)[3].verdict == verdict
 
 
 @pytest.mark.parametrize(("peak", "verdict"), [(100.0, HELD), (99.0, HELD), (100.1, NOT_HELD)])
 def test_memory_gate(peak: float, verdict: str) -> None:
-    row = row_at(table(cell("baseline", DRIFT), cell("fused", DRIFT, peak)), FUSED, POINT)
-    assert memory_gate(row).verdict == verdict
+    assert gates_of(study(), fused_row(DRIFT, peak))[2].verdict == verdict
 
 
-def verdicts(*gates: GateRun, failure: str = "") -> list[str]:
-    made = study()
-    made.gates = list(gates)
-    fused = cell("fused", DRIFT)
-    fused.failure = failure
-    row = row_at(table(cell("baseline", DRIFT), fused), FUSED, POINT)
-    return [gate.verdict for gate in gates_of(made, row)[:2]]
+PASSED = [GateRun(name, "golden_test", ran=2) for name in (PARITY, DETERMINISM)]
+FAILED = GateRun(PARITY, "golden_test", ran=2, failed=("Training.Curve",))
+ABSENT = GateRun(DETERMINISM, "golden_test", reason="no such test ran")
 
 
-def test_gates_of_tests() -> None:
-    passed = [GateRun(name, "golden_test", ran=2) for name in (PARITY, DETERMINISM)]
-    assert verdicts(*passed) == [HELD, HELD]
-    assert verdicts(*passed, failure="wrong result")[0] == NOT_HELD
-    failed = GateRun(PARITY, "golden_test", ran=2, failed=("Training.Curve",))
-    assert verdicts(failed, passed[1]) == [NOT_HELD, HELD]
-    absent = GateRun(DETERMINISM, "golden_test", reason="no such test ran")
-    assert verdicts(passed[0], absent) == [HELD, "not measured"]
-    assert verdicts() == ["not measured"] * 2
+@pytest.mark.parametrize(
+    ("gates", "failure", "verdicts"),
+    [
+        (PASSED, "", [HELD, HELD]),
+        (PASSED, "wrong result", [NOT_HELD, HELD]),
+        ([FAILED, PASSED[1]], "", [NOT_HELD, HELD]),
+        ([PASSED[0], ABSENT], "", [HELD, "not measured"]),
+        ([], "", ["not measured"] * 2),
+    ],
+)
+def test_gates_of_tests(gates: list[GateRun], failure: str, verdicts: list[str]) -> None:
+    made, row = study(), fused_row(DRIFT)
+    made.gates, row.cell.failure = gates, failure
+    row.cell.counters["max_rel_error"] = 3e-7
+    found = gates_of(made, row)[:2]
+    assert [gate.verdict for gate in found] == verdicts
+    assert failure or "3.0e-07" in found[0].evidence
 
 
-def test_largest_error_stands_beside_the_accuracy_gate() -> None:
-    made = study()
-    fused = cell("fused", DRIFT)
-    fused.counters["max_rel_error"] = 3e-7
-    row = row_at(table(cell("baseline", DRIFT), fused), FUSED, POINT)
-    assert "3.0e-07" in accuracy_gate(made, [row]).evidence
+GOOD, BAD = {"name": "A"}, {"name": "B", "failures": [{"failure": "no"}]}
+SKIPPED = {"name": "A", "result": "SKIPPED"}
 
 
-def report(path: Path, tests: list[dict[str, object]]) -> Path:
-    suites = [{"name": "Determinism", "testsuite": tests}] if tests else []
-    path.write_text(json.dumps({"tests": len(tests), "testsuites": suites}))
-    return path
-
-
-def test_report_of_a_gate(tmp_path: Path) -> None:
-    path = tmp_path / "report.json"
-    good, bad = {"name": "A"}, {"name": "B", "failures": [{"failure": "no"}]}
-    gate = read_gate(GateRun("g", "c"), report(path, [good, bad]), 1)
-    assert (gate.ran, gate.failed, gate.reason) == (2, ("Determinism.B",), "")
-    gate = read_gate(GateRun("g", "c"), report(path, []), 0)
-    assert gate.reason == "no such test ran"
-    gate = read_gate(GateRun("g", "c"), report(path, [{"name": "A", "result": "SKIPPED"}]), 0)
-    assert gate.reason == "no such test ran"
-    gate = read_gate(GateRun("g", "c"), report(path, [good]), -11)
-    assert gate.reason == "ended with status -11 although no test failed"
-
-
-def test_gate_whose_program_is_absent(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tests", "status", "ran", "failed", "reason"),
+    [
+        ([GOOD, BAD], 1, 2, ("Determinism.B",), ""),
+        ([], 0, 0, (), "no such test ran"),
+        ([SKIPPED], 0, 0, (), "no such test ran"),
+        ([GOOD], 7, 1, (), "ended with status 7 although no test failed"),
+        (None, 3, 0, (), "ended with status 3 before it wrote its report"),
+    ],
+)
+def test_report_of_a_gate(
+    tmp_path: Path,
+    tests: list[dict[str, object]] | None,
+    status: int,
+    ran: int,
+    failed: tuple[str, ...],
+    reason: str,
+) -> None:
     assert run_tests(tmp_path, PARITY, "A*").reason == "model/golden_test is not built"
+    program = tmp_path / "model/golden_test"
+    program.parent.mkdir()
+    suites = [{"name": "Determinism", "testsuite": tests}]
+    report = json.dumps({"tests": len(tests or ()), "testsuites": suites})
+    write = "" if tests is None else f"echo '{report}' > \"${{2#*json:}}\"\n"
+    program.write_text(f"#!/bin/sh\n{write}exit {status}\n")
+    program.chmod(0o755)
+    gate = run_tests(tmp_path, PARITY, "A*")
+    assert (gate.ran, gate.failed, gate.reason) == (ran, failed, reason)

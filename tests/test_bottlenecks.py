@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from fake_training import made_up_summary
 from tinyllama_tools.commands.exercise_3 import bounds, memory_bound_percent
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.models.ablation_evidence import Evidence, find_evidence, read_evidence
-from tinyllama_tools.models.ablations import Cell, Kind, RowName, Study
+from tinyllama_tools.models.ablations import Cell, Kind, RowName, Study, result_text
 from tinyllama_tools.models.bottlenecks import (
     CATEGORIES,
     WORTHWHILE_SPEEDUP,
@@ -204,7 +203,7 @@ def ablation_of(context: dict, seconds: dict[str, float]) -> str:
     for row, time in seconds.items():
         turns = {turn: time * (1 + turn / 100) for turn in range(6)}
         study.main.add(Cell(row, POINT, variant=row, turns=turns))
-    return json.dumps(study.as_json())
+    return result_text(study)
 
 
 def write_ablation(results: Path, context: dict, qkv: float, name: str = "a") -> Path:

@@ -5,51 +5,58 @@ from __future__ import annotations
 import argparse
 import copy
 import datetime
+import functools
+import json
+import os
 import random
 import re
 import shlex
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple
 
 from tinyllama_tools.commands.ablation_page import (
-    TESTS,
-    VERSIONS,
-    PeersError,
+    DETERMINISM,
+    MEMORY_EXERCISE,
+    NARROW_PARITY,
+    PARITY,
     ablation_page,
-    compile_rows,
-    newest_peers,
-    read_times,
-    run_tests,
     terminal_text,
 )
 from tinyllama_tools.core.app import (
+    INTERRUPTED,
     PROJECT,
     RESULTS,
     BadInputError,
     Json,
     problem_sizes,
+    read_json,
     run_folder,
     write_whole,
 )
 from tinyllama_tools.core.options import DTYPES, list_of, positive, script_parser, seconds
-from tinyllama_tools.core.process import Progress
+from tinyllama_tools.core.process import Progress, placed_threads
 from tinyllama_tools.core.text import duration
-from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.data.programs import CaseRun, SuiteError, SuiteProgram, SuiteResult
+from tinyllama_tools.data.names import UNITS, CaseName, parse_case_name
+from tinyllama_tools.data.programs import CaseRun, SuiteError, SuiteProgram
+from tinyllama_tools.data.results import checked_result, is_result
 from tinyllama_tools.models.ablations import (
+    BASELINE,
     FIT_FROM,
     FUSED,
-    MEMORY_EXERCISE,
     OPTIMIZED,
-    PAGE,
     RESULT,
     SWITCHES,
+    VERSIONS,
+    WITHOUT,
     Cell,
+    GateRun,
     Kind,
     Point,
     RowName,
@@ -58,17 +65,11 @@ from tinyllama_tools.models.ablations import (
     planned_rows,
     read_study,
     removed_rows,
-    resolved_switches,
     result_text,
-    without,
+    switches_of_optimized,
 )
-
-
-def write_study(study: Study, folder: Path) -> None:
-    """Both files of a run."""
-    write_whole(folder / RESULT, result_text(study))
-    write_whole(folder / PAGE, ablation_page(study))
-
+from tinyllama_tools.proofs.rows import read_report
+from tinyllama_tools.stats.rank_tests import ratio_of_turns
 
 PARTS = ("main", "batches", "types", "memory", "gates")
 EPILOG = """\
@@ -82,17 +83,6 @@ QUICK_MODEL = (
     "--hidden-dim=32 --n-layers=1 --n-heads=2 --n-kv-heads=1 --intermediate-dim=64 --vocab-size=50"
 )
 QUICK_SWITCHES = ("qkv", "fused_swiglu", "graph")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is measured, whichever switches there are."""
-
-    points: tuple[Point, ...]
-    batch_points: tuple[Point, ...]
-    type_points: tuple[Point, ...]
-    memory_points: tuple[Point, ...]
-    attention_points: tuple[Point, ...]
 
 
 def shapes(text: str) -> tuple[tuple[int, int], ...]:
@@ -181,54 +171,37 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def make_plan(options: argparse.Namespace) -> Plan:
-    """The points of every table."""
+class Points(NamedTuple):
+    """The points of every table, whichever switches there are."""
+
+    main: list[Point]
+    batches: list[Point]
+    types: list[Point]
+    memory: list[Point]
+    attention: list[Point]
+
+
+def plan_points(options: argparse.Namespace) -> Points:
+    """What the options ask for; a smoke test has short lengths and few batches."""
     size, first, quick = options.size[0], options.dtypes[0], options.quick
-    lengths = (16, 32, 64) if quick else tuple(128 * 2**i for i in range(7))
-    long_lengths = lengths if quick else tuple(n for n in lengths if n >= FIT_FROM)
+    lengths = [16, 32, 64] if quick else [128 * 2**i for i in range(7)]
     exercise = ((16, 4), (32, 2)) if quick else MEMORY_EXERCISE
-    batches = (1, 2) if quick else (1, 2, 4, 8, 16, 32)
-    others = () if quick else tuple(dtype for dtype in DTYPES if dtype not in options.dtypes)
+    others = [] if quick else [dtype for dtype in DTYPES if dtype not in options.dtypes]
     seq = options.points[0][1]
     attention = ("attention", "forward_backward")
-    return Plan(
-        points=tuple(Point(size, d, b, s) for d in options.dtypes for b, s in options.points),
-        batch_points=tuple(Point(size, first, batch, seq) for batch in batches),
-        type_points=tuple(Point(size, d, b, s) for d in others for b, s in options.points),
-        memory_points=(
+    return Points(
+        main=[Point(size, d, b, s) for d in options.dtypes for b, s in options.points],
+        batches=[Point(size, first, b, seq) for b in ([1, 2] if quick else [1, 2, 4, 8, 16, 32])],
+        types=[Point(size, d, b, s) for d in others for b, s in options.points],
+        memory=[
             *(Point(size, first, batch, length) for length, batch in exercise),
             *(Point(size, first, 1, length) for length in lengths),
-        ),
-        attention_points=tuple(Point(size, first, 1, n, *attention) for n in long_lengths),
+        ],
+        attention=[Point(size, first, 1, n, *attention) for n in lengths if quick or n >= FIT_FROM],
     )
 
 
-def effort_of(options: argparse.Namespace) -> Effort:
-    """How much is measured."""
-    return Effort(options.turns, options.steps, options.seed, options.slow_seconds)
-
-
-def program_arguments(options: argparse.Namespace, most_seconds: float) -> tuple[str, ...]:
-    """What all processes of tiny_llama_bench are given."""
-    arguments = [f"--max-seconds-per-case={most_seconds:g}", f"--device={options.device}"]
-    if options.threads:
-        arguments.append(f"--threads={options.threads}")
-    return (*arguments, *(QUICK_MODEL.split() if options.quick else ()))
-
-
-def rows_in_memory(switches: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """The baseline and those of the wanted rows that are sets or chosen switches."""
-    return [name for name in wanted if name not in SWITCHES or name in switches]
-
-
-MEMORY_ROWS = ("baseline", FUSED, OPTIMIZED, "checkpoint", "fused_loss", "sdpa", "fused_attention")
-ATTENTION_ROWS = ("baseline", "sdpa", "fused_attention", OPTIMIZED)
-# fewer decide nothing
-FEWEST_TURNS = 5
-
-
-@dataclass(frozen=True)
-class Spelling:
+class Spelling(NamedTuple):
     """`name`: as the program lists it; empty where it refused, for `refusal`."""
 
     name: str
@@ -241,98 +214,50 @@ def ask_program(program: SuiteProgram, variant: str) -> Spelling:
     return Spelling("", refusal) if refusal else Spelling(names[0].split("/")[2])
 
 
-@dataclass
-class SpellingBook:
-    """Asks once for each variant."""
-
-    ask: Callable[[str], Spelling]
-    known: dict[str, Spelling] = field(default_factory=dict)
-
-    def spelling(self, variant: str) -> Spelling:
-        """The program's name of a variant, or why it refuses it."""
-        if variant not in self.known:
-            self.known[variant] = self.ask(variant)
-        return self.known[variant]
+# Of a slow cell: fewer decide nothing.
+FEWEST_TURNS = 5
 
 
-Block = tuple[Table, Point]
-
-
-class Program(Protocol):
-    """What runs cases in a process: SuiteProgram, or a fake of the tests."""
-
-    def run(
-        self,
-        cases: Sequence[CaseName],
-        repetitions: int,
-        *,
-        verify: bool = False,
-        more: Sequence[str] = (),
-    ) -> SuiteResult:
-        """As SuiteProgram.run()."""
-        ...
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much is measured. Cells slower than `slow_seconds` a step get fewer."""
+class Effort(NamedTuple):
+    """How much is measured. Cells slower than `slow_seconds` a step get fewer turns of one step;
+    cases slower than `limit` none."""
 
     turns: int = 7
     steps: int = 5
     seed: int = 42
     slow_seconds: float = 2.0
+    limit: float = 30.0
 
-    def is_slow(self, cell: Cell) -> bool:
-        """Going by its verified step."""
-        return cell.counters.get("verified_seconds", 0.0) > self.slow_seconds
-
-    def turns_of(self, cell: Cell) -> int:
-        """A slow cell is measured in the first turns only."""
-        return min(self.turns, FEWEST_TURNS) if self.is_slow(cell) else self.turns
-
-    def steps_of(self, cell: Cell) -> int:
-        """One step of a slow cell averages over more than enough."""
-        return 1 if self.is_slow(cell) else self.steps
-
-
-def in_a_line(error: SuiteError) -> str:
-    """Without what a program that died of a signal had said before."""
-    died = re.match(r".* ended with -\d+", str(error))
-    return died.group() if died else " ".join(str(error).split())
-
-
-def take_over(cell: Cell, run: CaseRun) -> None:
-    """What a process found, but its time. A case that was measured at all counts as measured."""
-    cell.failure = run.failed
-    cell.reason = "" if run.seconds else run.skipped
-    cell.label = run.label or cell.label
-    cell.above_peak = run.above_peak or cell.above_peak
-    if run.seconds and not cell.counters:
-        cell.counters = dict(run.counters)
+    def of(self, cell: Cell) -> tuple[int, int]:
+        """Turns and steps of a cell, going by its verified step."""
+        is_slow = cell.counters.get("verified_seconds", 0.0) > self.slow_seconds
+        return (min(self.turns, FEWEST_TURNS), 1) if is_slow else (self.turns, self.steps)
 
 
 @dataclass
 class Measurement:
-    """The loops. `context`: of the first process, with the peaks of all types."""
+    """The loops. `ask`: the program's spelling of a variant; `context`: of the first process, with
+    the peaks of all types."""
 
-    program: Program
-    book: SpellingBook
+    program: SuiteProgram
+    ask: Callable[[str], Spelling]
     effort: Effort
     progress: Progress
     context: Json = field(default_factory=dict)
 
     def plan(self, table: Table, rows: Iterable[RowName], points: Iterable[Point]) -> None:
         """Adds the cells of rows at points; a removed row only where `optimized` has its switch."""
+        rows = list(rows)
         for point in points:
             for row in rows:
                 variant = row.name
                 if row.kind == Kind.removed:
-                    optimized = table.get(OPTIMIZED, point)
-                    held = resolved_switches(optimized.label if optimized else "") or []
-                    if row.removed_switch not in held:
+                    held = switches_of_optimized(table, point) or []
+                    switch = row.name.removeprefix(WITHOUT)
+                    if switch not in held:
                         continue
-                    variant = without(held, row.removed_switch)
-                spelling = self.book.spelling(variant)
+                    variant = "+".join(name for name in held if name != switch) or BASELINE
+                spelling = self.ask(variant)
                 table.add(Cell(row.name, point, spelling.name, reason=spelling.refusal))
 
     def verify(self, table: Table) -> None:
@@ -342,8 +267,7 @@ class Measurement:
         end, each gets its own.
         """
         for point in table.points():
-            cells = [c for (_, at), c in table.cells.items() if at == point]
-            cells = [c for c in cells if c.can_run and not c.counters]
+            cells = [c for c in table.cells_at(point) if c.can_run and not c.counters]
             if not cells:
                 continue
             self.progress.line(f"verifying {point.title}: {len(cells)} rows")
@@ -360,17 +284,22 @@ class Measurement:
         each other ran within minutes.
         """
         order = random.Random(self.effort.seed)
-        blocks: list[Block] = [(table, point) for table in tables for point in table.points()]
-        total = sum(len(self._due(b, turn)) for turn in range(self.effort.turns) for b in blocks)
-        self.progress.begin(total)
-        for turn in range(self.effort.turns):
+        blocks = [table.cells_at(point) for table in tables for point in table.points()]
+
+        def due(cells: Iterable[Cell], turn: int) -> list[Cell]:
+            return [c for c in cells if c.can_run and turn < self.effort.of(c)[0]]
+
+        turns = range(self.effort.turns)
+        self.progress.begin(sum(len(due(cells, turn)) for turn in turns for cells in blocks))
+        for turn in turns:
             order.shuffle(blocks)
             for block in blocks:
-                cells = self._due(block, turn)
+                cells = due(block, turn)
                 order.shuffle(cells)
                 for cell in cells:
-                    self.progress.step(f"turn {turn + 1}: {block[1].title}: {cell.row}")
-                    self._time(cell, turn)
+                    self.progress.step(f"turn {turn + 1}: {cell.point.title}: {cell.row}")
+                    if found := self._run_alone(cell, self.effort.of(cell)[1], verify=False):
+                        cell.turns[turn] = statistics.median(found)
             self.progress.line(f"turn {turn + 1} of {self.effort.turns} done")
             after_turn()
 
@@ -383,52 +312,46 @@ class Measurement:
             self._run_alone(cell, 1, verify=False)
         self.progress.end()
 
-    def _due(self, block: Block, turn: int) -> list[Cell]:
-        table, point = block
-        cells = [cell for (_, at), cell in table.cells.items() if at == point]
-        return [c for c in cells if c.can_run and turn < self.effort.turns_of(c)]
-
-    def _time(self, cell: Cell, turn: int) -> None:
-        seconds = self._run_alone(cell, self.effort.steps_of(cell), verify=False)
-        if seconds:
-            cell.turns[turn] = statistics.median(seconds)
-
     def _run_alone(self, cell: Cell, repetitions: int, *, verify: bool) -> tuple[float, ...]:
         try:
             return self._run([cell], repetitions, verify=verify)[0].seconds
         except SuiteError as error:
-            cell.failure = in_a_line(error)
+            # without what a program that died of a signal had said before
+            died = re.match(r".* ended with -\d+", str(error))
+            cell.failure = died.group() if died else " ".join(str(error).split())
             cell.turns.clear()
             return ()
 
     def _run(self, cells: Sequence[Cell], repetitions: int, *, verify: bool) -> list[CaseRun]:
-        cases = list(dict.fromkeys(cell.point.case(cell.variant) for cell in cells))
-        result = self.program.run(cases, repetitions, verify=verify)
-        self._keep_context(result.context)
-        by_name = {run.name: run for run in result.cases}
-        runs = [by_name[str(cell.point.case(cell.variant))] for cell in cells]
-        for cell, run in zip(cells, runs, strict=True):
-            take_over(cell, run)
-            if verify and run.seconds:
-                cell.counters["verified_seconds"] = statistics.median(run.seconds)
-        return runs
-
-    def _keep_context(self, context: Json) -> None:
+        """Keeps what a process found, but its time. A case that was measured at all counts as
+        measured."""
+        cases: list[CaseName] = [cell.point.case(cell.variant) for cell in cells]
+        limit = [f"--max-seconds-per-case={self.effort.limit:g}"]
+        unique = list(dict.fromkeys(cases))
+        result = self.program.run(unique, repetitions, verify=verify, more=limit)
         if not self.context:
             # a copy: the program remembers its own
-            self.context.update(copy.deepcopy(context))
-            return
+            self.context.update(copy.deepcopy(result.context))
         known = self.context.get("peaks", {}).get("measured", {})
-        for name, peak in context.get("peaks", {}).get("measured", {}).items():
+        for name, peak in result.context.get("peaks", {}).get("measured", {}).items():
             known.setdefault(name, peak)
-
-
-Save = Callable[[], None]
+        by_name = {run.name: run for run in result.cases}
+        runs = [by_name[str(case)] for case in cases]
+        for cell, run in zip(cells, runs, strict=True):
+            cell.failure = run.failed
+            cell.reason = "" if run.seconds else run.skipped
+            cell.label = run.label or cell.label
+            cell.above_peak = run.above_peak or cell.above_peak
+            if run.seconds and not cell.counters:
+                cell.counters = dict(run.counters)
+            if run.seconds and verify:
+                cell.counters["verified_seconds"] = statistics.median(run.seconds)
+        return runs
 
 
 def plan_main(study: Study, measurement: Measurement, options: argparse.Namespace) -> None:
     """Adds and verifies the rows of the test points; the removed ones follow from `optimized`."""
-    points = make_plan(options).points
+    points = plan_points(options).main
     measurement.plan(study.main, study.rows, points)
     measurement.verify(study.main)
     removed = removed_rows(study.main, options.switches)
@@ -442,72 +365,57 @@ def grid_points(program: SuiteProgram) -> list[Point]:
     names, refusal = program.list_cases()
     if refusal:
         raise SuiteError(refusal)
-    points: list[Point] = []
-    for name in names:
-        parts = name.split("/")
-        if len(parts) == 7 and parts[0] != "peak":
-            batch, seq = (int(part.partition(":")[2]) for part in parts[5:])
-            points.append(Point(parts[3], parts[4], batch, seq, parts[0], parts[1]))
-    return list(dict.fromkeys(points))
+    cases = [case for name in names if (case := parse_case_name(name)) and case.component != "peak"]
+    found = [Point(c.size, c.dtype, c.batch, c.seq, c.component, c.pass_name) for c in cases]
+    return list(dict.fromkeys(found))
 
 
-def plan_grid(study: Study, measurement: Measurement, options: argparse.Namespace) -> None:
-    """Adds and verifies baseline and `optimized`, and every switch where asked for."""
-    rows = [VERSIONS[0], VERSIONS[2]]
-    if options.grid_switches:
-        rows += study.rows_of(Kind.single)
-    assert isinstance(measurement.program, SuiteProgram)
-    measurement.plan(study.grid, rows, grid_points(measurement.program))
-    measurement.verify(study.grid)
-
-
-def plan_memory(
-    study: Study, measurement: Measurement, plan: Plan, options: argparse.Namespace
-) -> None:
-    """Adds the cells of memory over the sequence."""
-    for names, points in (
-        (MEMORY_ROWS, plan.memory_points),
-        (ATTENTION_ROWS, plan.attention_points),
-    ):
-        chosen = rows_in_memory(options.switches, names)
-        measurement.plan(study.memory, [RowName(name, Kind.single) for name in chosen], points)
+# Of memory over the sequence, where they are sets or chosen switches.
+MEMORY_ROWS = (BASELINE, FUSED, OPTIMIZED, "checkpoint", "fused_loss", "sdpa", "fused_attention")
+ATTENTION_ROWS = (BASELINE, "sdpa", "fused_attention", OPTIMIZED)
 
 
 def run_study(
     study: Study,
     measurement: Measurement,
     options: argparse.Namespace,
-    save: Save,
+    save: Callable[[], None],
     most_memory_seconds: float,
 ) -> None:
     """Everything that was asked for, the costly last."""
-    plan = make_plan(options)
-    timed = []
+    points = plan_points(options)
+    timed: list[Table] = []
     if "main" in options.parts:
         plan_main(study, measurement, options)
         timed.append(study.main)
         save()
-    for part, table, points in (
-        ("batches", study.batches, plan.batch_points),
-        ("types", study.types, plan.type_points),
-    ):
-        if part in options.parts:
-            measurement.plan(table, VERSIONS, points)
-            measurement.verify(table)
-            timed.append(table)
+    plans = [
+        (study.batches, VERSIONS, points.batches if "batches" in options.parts else ()),
+        (study.types, VERSIONS, points.types if "types" in options.parts else ()),
+    ]
     if options.grid:
-        plan_grid(study, measurement, options)
-        timed.append(study.grid)
+        singles = study.rows_of(Kind.single) if options.grid_switches else ()
+        rows = (VERSIONS[0], VERSIONS[2], *singles)
+        plans.append((study.grid, rows, grid_points(measurement.program)))
+    for table, rows, at in plans:
+        measurement.plan(table, rows, at)
+        measurement.verify(table)
+        timed.append(table)
     save()
 
     def after_turn() -> None:
         study.meta["turns_done"] = study.meta.get("turns_done", 0) + 1
         save()
 
-    if timed:
+    if any(table.cells for table in timed):
         measurement.take_turns(timed, after_turn)
     if "memory" in options.parts:
-        run_memory(study, measurement, plan, options, most_memory_seconds)
+        for names, at in ((MEMORY_ROWS, points.memory), (ATTENTION_ROWS, points.attention)):
+            chosen = [n for n in names if n not in SWITCHES or n in options.switches]
+            measurement.plan(study.memory, [RowName(name, Kind.single) for name in chosen], at)
+        # long sequences are worth waiting for: memory needs one iteration only
+        patient = measurement.effort._replace(limit=most_memory_seconds)
+        replace(measurement, effort=patient).once(study.memory)
         save()
     if "gates" in options.parts:
         for name, pattern in TESTS:
@@ -516,69 +424,159 @@ def run_study(
             save()
 
 
-def run_memory(
-    study: Study,
-    measurement: Measurement,
-    plan: Plan,
-    options: argparse.Namespace,
-    most_seconds: float,
-) -> None:
-    """Memory over the sequence, with more time for the long ones."""
-    plan_memory(study, measurement, plan, options)
-    patient = measurement.program
-    if isinstance(patient, SuiteProgram):
-        others = [a for a in patient.arguments if not a.startswith("--max-seconds-per-case")]
-        limit = f"--max-seconds-per-case={most_seconds:g}"
-        patient = replace(patient, arguments=(limit, *others))
-    replace(measurement, program=patient).once(study.memory)
+# Gates, and the tests of golden_test that decide them.
+TESTS = (
+    (PARITY, "TrainingParityTest.Float32*"),
+    (NARROW_PARITY, "TrainingParityTest.NarrowTypes*"),
+    (DETERMINISM, "Determinism*"),
+)
+TEST_PROGRAM = "model/golden_test"
+TIMEOUT_S = 7200
 
 
-# Long sequences are worth waiting for: memory needs one iteration only.
-MOST_MEMORY_SECONDS = 120.0
-FAILED, BAD, INTERRUPTED = 1, 2, 130
+def run_tests(build_folder: Path, name: str, pattern: str) -> GateRun:
+    """Runs the tests of a gate; every way of not running them is a reason, not a success."""
+    program = build_folder / TEST_PROGRAM
+    gate = GateRun(name, f"{TEST_PROGRAM} --gtest_filter={pattern}")
+    if not program.is_file():
+        gate.reason = f"{TEST_PROGRAM} is not built"
+        return gate
+    with tempfile.TemporaryDirectory(prefix="tiny_llama_gate_") as folder:
+        report = Path(folder) / "report.json"
+        command = [str(program), f"--gtest_filter={pattern}", f"--gtest_output=json:{report}"]
+        try:
+            status = subprocess.run(
+                command,
+                env=placed_threads(os.environ) | {"GTEST_COLOR": "no"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            gate.reason = f"did not end within {TIMEOUT_S} s"
+            return gate
+        if not report.exists():
+            gate.reason = f"ended with status {status} before it wrote its report"
+            return gate
+        proof = read_report(report, TEST_PROGRAM)
+        tests = int(json.loads(report.read_text(encoding="utf-8"))["tests"])
+    gate.ran, gate.failed = tests - len(proof.skipped), proof.failed
+    if status != 0 and not gate.failed:
+        gate.reason = f"ended with status {status} although no test failed"
+    elif gate.ran == 0:
+        gate.reason = "no such test ran"
+    return gate
 
 
-def complain(text: object) -> int:
-    """Says what is wrong and returns the exit status for it."""
-    print(f"scripts/ablation: {text}", file=sys.stderr)
-    return BAD
+def read_peers(path: Path) -> Json:
+    """A result in the suite's format; BadInputError where it is none."""
+    document, _ = read_json(path)
+    if not is_result(document):
+        raise BadInputError(f"{path}: no result of scripts/peers: has no benchmarks")
+    return checked_result(document, path)
+
+
+def newest_peers(context: Json, project: Path = PROJECT) -> Path | None:
+    """The newest run's file of the processor and number of threads that `context` is of, else a
+    reference result of it; None where there is none in the suite's format."""
+    # names of runs begin with the time
+    runs = sorted(project.glob("results/*_peers/peers.json"), reverse=True)
+    for path in (*runs, *sorted(project.glob("results/reference/peers_*.json"))):
+        try:
+            theirs = read_peers(path)["context"]
+        except BadInputError:
+            continue
+        if (theirs["device"]["name"], theirs["threads"]) == (
+            context.get("device", {}).get("name"),
+            context.get("threads"),
+        ):
+            return path
+    return None
+
+
+COMPILED = "peer:compile"
+
+
+def compile_rows(path: Path, main: Table) -> list[Json]:
+    """A row for each compiled peer at each point of the table that the file names. Ratios are of
+    turns of the peers' own run; where that has no baseline, the speedup is over this run's, which
+    ran at another time."""
+    document = read_peers(path)
+    context = document["context"]
+    ratios = {
+        (ratio["case"], ratio["peer"]): ratio["of_each_turn"]
+        for ratio in context.get("peers", {}).get("ratios", [])
+    }
+    entries: dict[str, list[Json]] = {}
+    for entry in document["benchmarks"]:
+        entries.setdefault(entry["run_name"].removesuffix("/manual_time"), []).append(entry)
+    variants = dict.fromkeys(name.split("/")[2] for name in entries if f"/{COMPILED}" in name)
+
+    def row(point: Point, variant: str, found: list[Json]) -> Json:
+        words = (("failed", "error_message"), ("skipped", "skip_message"))
+        reasons = [f"{word}: {e[key]}" for e in found for word, key in words if key in e]
+        steps = [e for e in found if not reasons and e["run_type"] == "iteration"]
+        times = [e["real_time"] * UNITS[e["time_unit"]] for e in steps]
+        median = statistics.median(times) if times else None
+        over_baseline = ratios.get((str(point.case(BASELINE)), variant))
+        to_optimized = ratios.get((str(point.case(OPTIMIZED)), variant))
+        speedup, against = None, "the baseline of its own run"
+        ours = main.get(BASELINE, point)
+        if over_baseline:
+            speedup = ratio_of_turns([1.0] * len(over_baseline), over_baseline)
+        elif median and ours and ours.seconds:
+            against = "this run's baseline, not in turn"
+            speedup = ratio_of_turns([ours.seconds], [median])
+        slower = ratio_of_turns(to_optimized, [1.0] * len(to_optimized)) if to_optimized else None
+        return {
+            "row": f"torch.compile ({variant.removeprefix('peer:')})",
+            "point": point.title,
+            "seconds": median,
+            "samples_per_second": point.batch / median if median else None,
+            "speedup": speedup.as_json() if speedup else None,
+            "against": against if speedup else "",
+            "over_optimized": slower.as_json() if slower else None,
+            "note": "; ".join(reasons),
+            "source": f"{path.parent.name}/{path.name}, {context.get('date', '')}",
+        }
+
+    return [
+        row(point, variant, found)
+        for point in main.points()
+        for variant in variants
+        if (found := entries.get(str(point.case(variant))))
+    ]
 
 
 def add_compiled(study: Study, options: argparse.Namespace) -> None:
     """torch.compile's rows from a result of scripts/peers; one that will not do is noted."""
     path = options.peers or newest_peers(study.context)
-    if path is None:
-        return
     try:
-        study.peers = compile_rows(path, study.main)
-    except PeersError as error:
+        study.peers = compile_rows(path, study.main) if path else []
+    except BadInputError as error:
         study.notes.append(f"torch.compile: {error}")
 
 
-def start_study(options: argparse.Namespace, command: Sequence[str]) -> Study:
-    """What is known before anything ran."""
-    study = Study(planned_rows(options.switches, options.combinations))
-    now = datetime.datetime.now(datetime.timezone.utc)
-    study.meta = {
-        "date": now.strftime("%Y-%m-%d %H:%M UTC"),
-        "command": shlex.join(["scripts/ablation", *command]),
-        "turns": options.turns,
-        "turns_done": 0,
-        "steps": options.steps,
-        "seed": options.seed,
-    }
-    if options.quick:
-        study.notes.append("a smoke test with a minute model: its numbers mean nothing")
-    return study
+def write_study(study: Study, folder: Path) -> None:
+    """Both files of a run."""
+    write_whole(folder / RESULT, result_text(study))
+    write_whole(folder / "ABLATION.md", ablation_page(study))
 
 
 def measure(study: Study, options: argparse.Namespace, folder: Path) -> int:
     """Fills the study; 130 after Ctrl-C, 2 where the program cannot be used at all."""
     started = time.monotonic()
-    arguments = program_arguments(options, options.max_seconds_per_case)
-    program = SuiteProgram(arguments, options.build_folder / "benchmarks/tiny_llama_bench")
-    book = SpellingBook(lambda variant: ask_program(program, variant))
-    measurement = Measurement(program, book, effort_of(options), Progress())
+    threads = (f"--threads={options.threads}",) if options.threads else ()
+    model = QUICK_MODEL.split() if options.quick else ()
+    program = SuiteProgram(
+        (f"--device={options.device}", *threads, *model),
+        options.build_folder / "benchmarks/tiny_llama_bench",
+    )
+    ask = functools.cache(lambda variant: ask_program(program, variant))
+    limits = (options.slow_seconds, options.max_seconds_per_case)
+    effort = Effort(options.turns, options.steps, options.seed, *limits)
+    measurement = Measurement(program, ask, effort, Progress())
 
     def save() -> None:
         study.context = measurement.context
@@ -593,55 +591,48 @@ def measure(study: Study, options: argparse.Namespace, folder: Path) -> int:
         status = INTERRUPTED
     except SuiteError as error:
         study.notes.append(f"ended early: {error}")
-        status = complain(error)
+        print(f"scripts/ablation: {error}", file=sys.stderr)
+        status = error.exit_status
     measurement.progress.end()
     add_compiled(study, options)
     save()
     return status
 
 
-def show(study: Study, files: Sequence[Path]) -> None:
-    """The tables on the terminal, and where everything is."""
-    print(terminal_text(study))
-    for path in files:
-        print(path)
-
-
-def rewrite(options: argparse.Namespace) -> int:
-    """--from: tables of an earlier result."""
-    study = read_study(options.source)
-    if options.peers:
-        add_compiled(study, options)
-    # one in results/reference has its page elsewhere
-    is_run = options.source.name == RESULT
-    folder = options.output or (options.source.parent if is_run else run_folder("ablation"))
-    folder.mkdir(parents=True, exist_ok=True)
-    write_study(study, folder)
-    show(study, (folder,))
-    return FAILED if study.has_failed else 0
-
-
-def refusal(options: argparse.Namespace) -> str:
-    """Why these options cannot be followed, before hours are spent on them."""
-    if options.peers:
-        try:
-            read_times(options.peers)
-        except PeersError as error:
-            return f"--peers {error}"
-    return ""
+MOST_MEMORY_SECONDS = 120.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measures, writes and prints."""
+    """Measures, writes and prints; --from: the tables of an earlier result."""
     options = parse_options(arguments)
-    refused = refusal(options)
-    if refused:
-        raise BadInputError(refused)
-    if options.source:
-        return rewrite(options)
-    folder = options.output or run_folder("ablation", RESULTS)
+    if options.peers:
+        # before hours are spent
+        read_peers(options.peers)
+    # a result in results/reference has its page elsewhere
+    is_run = options.source and options.source.name == RESULT
+    study = read_study(options.source) if options.source else None
+    own = options.source.parent if is_run else run_folder("ablation", RESULTS)
+    folder = options.output or own
     folder.mkdir(parents=True, exist_ok=True)
-    study = start_study(options, list(arguments))
-    status = measure(study, options, folder)
-    show(study, (folder,))
-    return status or (FAILED if study.has_failed else 0)
+    if study:
+        status = 0
+        if options.peers:
+            add_compiled(study, options)
+        write_study(study, folder)
+    else:
+        study = Study(planned_rows(options.switches, options.combinations))
+        now = datetime.datetime.now(datetime.timezone.utc)
+        study.meta = {
+            "date": now.strftime("%Y-%m-%d %H:%M UTC"),
+            "command": shlex.join(["scripts/ablation", *arguments]),
+            "turns": options.turns,
+            "turns_done": 0,
+            "steps": options.steps,
+            "seed": options.seed,
+        }
+        if options.quick:
+            study.notes.append("a smoke test with a minute model: its numbers mean nothing")
+        status = measure(study, options, folder)
+    print(terminal_text(study))
+    print(folder)
+    return status or int(study.has_failed)

@@ -89,10 +89,7 @@ def _evidence(study: Study, file: Path, point: Point) -> Evidence | None:
 
 def read_evidence(file: Path, summary: Json) -> Evidence:
     """The speedups in an ablation's result; BadInputError where it has none for this profile."""
-    try:
-        study = read_study(file)
-    except OSError as error:
-        raise BadInputError(f"{file}: cannot be read: {error.strerror}") from error
+    study = read_study(file)
     reason = why_not(study.context, summary)
     if reason:
         raise BadInputError(f"{file}: {reason}; leave --ablation out, or run scripts/ablation here")
