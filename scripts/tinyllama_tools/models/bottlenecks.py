@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from tinyllama_tools.core.app import shown_path as shown
+from tinyllama_tools.core.app import shown_path
 from tinyllama_tools.core.text import NOT_MEASURED, markdown_table, number, percent, speedup
 from tinyllama_tools.data.profiles import component_percent
 from tinyllama_tools.models.ablations import shows_difference
@@ -39,7 +39,7 @@ ALLOCATION = re.compile(
 )
 LAUNCHES = "launch_overhead_percent"
 # Products of a layer's forward: Q, K, V, output, gate, up, down; fused: QKV, output, gate-up, down.
-PROJECTIONS_OF_A_LAYER, FUSED_PROJECTIONS_OF_A_LAYER = 7, 4
+PROJECTIONS, FUSED_PROJECTIONS = 7, 4
 # silu reads gate and writes; the product reads both and writes. In one pass: two reads, one write.
 SWIGLU_PASSES, FUSED_SWIGLU_PASSES = 5, 3
 # The smallest speedup that the worksheet's table expects of any category.
@@ -99,32 +99,31 @@ def recorded_part(summary: Json) -> float | None:
     return None if launches is None else 1 - launches
 
 
-def _of_the_step(summary: Json, share: Share) -> Share:
+def _of_the_step(summary: Json, percent: float | None, definition: str, *keys: str) -> Share:
     """A share of what was recorded, as one of the step."""
-    part = recorded_part(summary)
-    if part == 1 or share.percent is None:
-        return share
-    keys = (*share.keys, f"operators.{LAUNCHES}")
-    if part is None:
-        return Share(None, "needs the launch overhead, to be a share of the step", keys)
-    definition = f"{share.definition}: share of the kernels' time x (1 - launch overhead)"
-    return Share(share.percent * part, definition, keys)
-
-
-def _components(definition: str, names: Sequence[str], summary: Json) -> Share:
-    percent = component_percent(summary, *names)
     if percent is None:
         return NO_OPERATORS
-    keys = tuple(f"operators.components[{name}].percent" for name in names)
-    return _of_the_step(summary, Share(percent, definition, keys))
+    part = recorded_part(summary)
+    if part == 1:
+        return Share(percent, definition, keys)
+    keys = (*keys, f"operators.{LAUNCHES}")
+    if part is None:
+        return Share(None, "needs the launch overhead, to be a share of the step", keys)
+    definition += ": share of the kernels' time x (1 - launch overhead)"
+    return Share(percent * part, definition, keys)
+
+
+def _components(definition: str, *names: str) -> Callable[[Json], Share]:
+    keys = [f"operators.components[{name}].percent" for name in names]
+    return lambda summary: _of_the_step(
+        summary, component_percent(summary, *names), definition, *keys
+    )
 
 
 def _softmax_share(summary: Json) -> Share:
-    operators = summary.get("operators")
-    if not operators:
-        return NO_OPERATORS
-    definition, key = "softmax operators, forward and backward", "softmax_percent"
-    return _of_the_step(summary, Share(operators.get(key), definition, (f"operators.{key}",)))
+    found = (summary.get("operators") or {}).get("softmax_percent")
+    definition = "softmax operators, forward and backward"
+    return _of_the_step(summary, found, definition, "operators.softmax_percent")
 
 
 def _launch_share(summary: Json) -> Share:
@@ -155,7 +154,7 @@ def fragmentation_share(summary: Json) -> Share:
 
 
 def _fewer_launches(before: int, what: str, summary: Json) -> Assumption:
-    """Products become one: FLOPs stay, so only the launch part of the time shrinks."""
+    """GEMMs become one: FLOPs stay, so only the launch part of the time shrinks."""
     part = _launch_part(summary)
     if part is None:
         return Assumption(None, f"{what}: the launch overhead was not measured")
@@ -167,7 +166,7 @@ def _fewer_launches(before: int, what: str, summary: Json) -> Assumption:
 
 
 def _swiglu_factor(summary: Json) -> Assumption:
-    """One product instead of two; one pass over memory instead of two."""
+    """One GEMM instead of two; one pass over memory instead of two."""
     products = _fewer_launches(2, "gate and up in one product", summary)
     first = component_percent(summary, "ffn/gate_up_proj")
     second = component_percent(summary, "ffn/swiglu")
@@ -202,9 +201,7 @@ def _launch_factor(summary: Json) -> Assumption:
         return Assumption(float(kernels), reason, ("operators.kernels_per_step",))
     layers = summary["configuration"]["n_layers"]
     # and the LM head
-    before, after = (
-        count * layers + 1 for count in (PROJECTIONS_OF_A_LAYER, FUSED_PROJECTIONS_OF_A_LAYER)
-    )
+    before, after = PROJECTIONS * layers + 1, FUSED_PROJECTIONS * layers + 1
     reason = (
         f"operators become fewer as the projections do: {before} products of a forward become "
         f"{after} where Q, K, V and gate, up are fused"
@@ -238,60 +235,27 @@ class Category(NamedTuple):
     factor: Callable[[Json], Assumption]
 
 
-CATEGORIES = (
-    Category(
-        "QKV projections",
-        "Low-Medium",
-        "1.2-1.5x",
-        ("qkv",),
-        partial(_components, "products of Q, K and V", ("attention/qkv_proj",)),
-        partial(_fewer_launches, 3, "Q, K and V in one product"),
-    ),
-    Category(
-        "Attention computation",
-        "Medium",
-        "1.3-2.0x",
-        ("sdpa", "fused_attention"),
-        partial(_components, "scores, softmax and values", ("attention/core",)),
-        partial(_causal_factor, "attention without a score matrix"),
-    ),
-    Category(
-        "SwiGLU gate/up",
-        "Low",
-        "1.1-1.3x",
-        ("gate_up", "fused_swiglu"),
-        partial(
-            _components,
-            "products of gate and up, and silu(gate) * up",
-            ("ffn/gate_up_proj", "ffn/swiglu"),
-        ),
-        _swiglu_factor,
-    ),
-    Category(
-        "Kernel launch overhead",
-        "Medium-High",
-        "1.5-3.0x",
-        ("graph",),
-        _launch_share,
-        _launch_factor,
-    ),
-    Category(
-        "Memory fragmentation",
-        "Medium",
-        "1.1-1.4x",
-        (),
-        fragmentation_share,
-        _fragmentation_factor,
-    ),
-    Category(
-        "Softmax operations",
-        "Medium-High",
-        "1.2-1.8x",
-        ("sdpa", "fused_attention"),
-        _softmax_share,
-        partial(_causal_factor, "softmax within the tile"),
-    ),
+ATTENTION = ("sdpa", "fused_attention")
+QKV_SHARE = _components("products of Q, K and V", "attention/qkv_proj")
+CORE_SHARE = _components("scores, softmax and values", "attention/core")
+SWIGLU_SHARE = _components(
+    "products of gate and up, and silu(gate) * up", "ffn/gate_up_proj", "ffn/swiglu"
 )
+QKV_FACTOR = partial(_fewer_launches, 3, "Q, K and V in one product")
+NO_SCORES = partial(_causal_factor, "attention without a score matrix")
+IN_TILES = partial(_causal_factor, "softmax within the tile")
+# fmt: off
+CATEGORIES = tuple(Category(*row) for row in (
+    ("QKV projections", "Low-Medium", "1.2-1.5x", ("qkv",), QKV_SHARE, QKV_FACTOR),
+    ("Attention computation", "Medium", "1.3-2.0x", ATTENTION, CORE_SHARE, NO_SCORES),
+    ("SwiGLU gate/up", "Low", "1.1-1.3x", ("gate_up", "fused_swiglu"), SWIGLU_SHARE,
+     _swiglu_factor),
+    ("Kernel launch overhead", "Medium-High", "1.5-3.0x", ("graph",), _launch_share,
+     _launch_factor),
+    ("Memory fragmentation", "Medium", "1.1-1.4x", (), fragmentation_share, _fragmentation_factor),
+    ("Softmax operations", "Medium-High", "1.2-1.8x", ATTENTION, _softmax_share, IN_TILES),
+))
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -319,19 +283,15 @@ class Bottleneck:
     priority: int = 0
 
     @property
-    def measured_speedup(self) -> float | None:
-        """Median over the ablation's turns."""
-        return self.measured.ratio.median if self.measured else None
-
-    @property
     def best_known_speedup(self) -> float | None:
         """Measured where it was, else expected; never above the bound.
 
         A switch can do more than one category: what is beyond the bound is not this one's doing.
         """
-        if self.measured_speedup is None or self.upper_bound is None:
-            return self.measured_speedup or self.expected_speedup
-        return min(self.measured_speedup, self.upper_bound)
+        if self.measured is None:
+            return self.expected_speedup
+        median = self.measured.ratio.median
+        return median if self.upper_bound is None else min(median, self.upper_bound)
 
     @property
     def quadrant(self) -> int | None:
@@ -406,30 +366,31 @@ def recommended(bottlenecks: Sequence[Bottleneck]) -> Bottleneck | None:
     return max(worth, key=lambda found: found.best_known_speedup or 0.0, default=None)
 
 
-COLUMNS: dict[str, Callable[[Bottleneck], str]] = {
-    "priority": lambda found: str(found.priority),
-    "category": lambda found: found.category,
-    "share": lambda found: percent(found.share_percent),
-    "difficulty": lambda found: found.difficulty,
-    "assumed factor": lambda found: number(found.factor, 2),
-    "expected": lambda found: speedup(found.expected_speedup),
-    "upper bound": lambda found: speedup(found.upper_bound),
-    "measured": lambda found: found.measured.text() if found.measured else NOT_MEASURED,
-    "worksheet": lambda found: found.worksheet_speedup,
-}
-
-
 def bottleneck_lines(bottlenecks: Sequence[Bottleneck], ablation: Evidence | None) -> list[str]:
     """A row a category, most urgent first, and the ground of each number."""
-    source = (
-        f"Measured speedups are of the whole step, from `{shown(ablation.file)}` at "
-        f"{ablation.point.title}; `~`: no difference was shown."
-        if ablation
-        else "Measured speedups: scripts/ablation has not run on this device at this shape."
-    )
-    rows = [[text(found) for text in COLUMNS.values()] for found in bottlenecks]
+    header = ("priority", "category", "share", "difficulty", "assumed factor", "expected")
+    rows = [
+        (
+            str(found.priority),
+            found.category,
+            percent(found.share_percent),
+            found.difficulty,
+            number(found.factor, 2),
+            speedup(found.expected_speedup),
+            speedup(found.upper_bound),
+            found.measured.text() if found.measured else NOT_MEASURED,
+            found.worksheet_speedup,
+        )
+        for found in bottlenecks
+    ]
+    source = "Measured speedups: scripts/ablation has not run on this device at this shape."
+    if ablation:
+        source = (
+            f"Measured speedups are of the whole step, from `{shown_path(ablation.file)}` at "
+            f"{ablation.point.title}; `~`: no difference was shown."
+        )
     return [
-        *markdown_table(tuple(COLUMNS), rows),
+        *markdown_table((*header, "upper bound", "measured", "worksheet"), rows),
         "",
         "Expected: Amdahl's law, 1 / (1 - p + p / f) with the share p and the assumed factor f; "
         "upper bound: 1 / (1 - p). Categories overlap (softmax is a part of attention, launches of "
@@ -448,17 +409,16 @@ def bottleneck_lines(bottlenecks: Sequence[Bottleneck], ablation: Evidence | Non
 
 def matrix_lines(bottlenecks: Sequence[Bottleneck]) -> list[str]:
     """The four quadrants, each with its categories."""
-    lines = [
+
+    def names(quadrant: int) -> str:
+        inside = [found for found in bottlenecks if found.quadrant == quadrant]
+        return ", ".join(f"{b.category} ({speedup(b.best_known_speedup)})" for b in inside)
+
+    unknown = [found.category for found in bottlenecks if found.quadrant is None]
+    return [
         f"High impact: {HIGH_IMPACT:.1f}x or more, measured where it was, else expected, and never "
         "above the upper bound. Low effort: difficulty Low or Low-Medium.",
         "",
+        *(f"- {title}: {names(number) or 'none'}" for number, title in QUADRANTS.items()),
+        *([f"- Not measured: {', '.join(unknown)}"] if unknown else []),
     ]
-    for quadrant, title in QUADRANTS.items():
-        names = [
-            f"{found.category} ({speedup(found.best_known_speedup)})"
-            for found in bottlenecks
-            if found.quadrant == quadrant
-        ]
-        lines.append(f"- {title}: {', '.join(names) or 'none'}")
-    unknown = [found.category for found in bottlenecks if found.quadrant is None]
-    return [*lines, f"- Not measured: {', '.join(unknown)}"] if unknown else lines
