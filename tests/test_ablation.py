@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -580,6 +581,23 @@ def test_exponent_leaves_the_constant_part_out_and_needs_three_lengths() -> None
     assert fit_exponent(memory).verdict == "quadratic"
     assert fit_exponent({128: 1.0, 1024: 2.0}) is None
     assert fit_exponent({128: 1.0, 256: 2.0, 512: 4.0}).exponent == pytest.approx(1.0)
+
+
+def test_types_are_against_float32_and_batches_against_the_smallest() -> None:
+    made = study()
+    half = Point("tiny", "f16", 8, 128)
+    made.main = table(cell("fused", [0.2] * 6))
+    made.types = table(cell("fused", [0.1] * 6, 40.0, half))
+    points = [Point("tiny", "f32", batch, 128) for batch in (1, 4)]
+    times = (0.1, 0.2)
+    made.batches = table(
+        *(cell("fused", [s] * 6, 9.0, at) for s, at in zip(times, points, strict=True))
+    )
+    page = re.sub(" +", " ", ablation_page(made))
+    assert (
+        "| 8 x 128 | fused | f16 | 100.0 | 80.0 | 2.00 (2.00 to 2.00) | - | 40.0 | 0.40 |" in page
+    )
+    assert "| 4 | fused | 200.0 | 20.0 | 2.00 | - | 9.00 |" in page
 
 
 def test_impact_is_the_mean_over_shapes_of_a_dtype() -> None:

@@ -380,8 +380,9 @@ class PlayedProgram:
         if case.variant == "nonsense":
             raise SuiteError("tiny_llama_bench: --variants: variant 'nonsense': must be baseline")
         name = f"{case!s}/manual_time"
+        ms = 50.0 if case.variant == "optimized" else 100.0
         entries = [
-            {**self.entry, "name": name, "run_name": name, "real_time": 100.0, "time_unit": "ms"}
+            {**self.entry, "name": name, "run_name": name, "real_time": ms, "time_unit": "ms"}
             | {"repetition_index": i}
             for i in range(repetitions)
         ]
@@ -511,6 +512,8 @@ def test_results_of_parts_become_one(played: Path, capsys: pytest.CaptureFixture
         json.loads(path.read_text(encoding="utf-8")) for path in (whole, *parts)
     )
     assert document["benchmarks"] == first["benchmarks"] + second["benchmarks"]
+    ratios = [document["context"]["peers"]["ratios"] for document in (document, first, second)]
+    assert ratios[0] == ratios[1] + ratios[2] != []
     assert document["context"]["peers"]["not_measured"] == [
         f"{size} {dtype} 8 x 128"
         for dtype, size in (
@@ -526,13 +529,31 @@ def test_results_of_parts_become_one(played: Path, capsys: pytest.CaptureFixture
     assert json.loads(whole.read_text(encoding="utf-8"))["benchmarks"] == first["benchmarks"]
 
 
-def test_results_of_two_machines_are_not_mixed(
-    played: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"threads": 64}, "threads is 64, and 2 in the first file"),
+        ({"peers": {"turns": 2}}, "turns is 2, and 6 in the first file"),
+    ],
+)
+def test_results_of_two_machines_or_efforts_are_not_mixed(
+    played: Path, capsys: pytest.CaptureFixture[str], changes: Json, words: str
 ) -> None:
     here, there = played / "here.json", played / "there.json"
     tools.peers([*AXES, "--sizes=tiny", f"--out={here}"])
     document = json.loads(here.read_text(encoding="utf-8"))
-    document["context"]["threads"] = 64
+    about = document["context"]["peers"] | changes.pop("peers", {})
+    document["context"] |= {"peers": about} | changes
     there.write_text(json.dumps(document), encoding="utf-8")
     assert tools.peers([f"--from={here}", f"--from={there}"]) == 2
-    assert "threads is 64, and 2 in the first file" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
+
+
+def test_each_of_ours_has_its_own_ratios(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    axes = ["--sizes=tiny", "--dtypes=f32", "--batch=8", "--seq=128", "--peers=eager", "--turns=6"]
+    assert tools.peers([*axes, f"--out={played / 'o.json'}"]) == 0
+    parts = re.sub(" +", " ", capsys.readouterr().out).split("## ")
+    assert "against `optimized`" in parts[1]
+    assert "| tiny | f32 | 8 | 128 | 4.00 (4.00 to 4.00) |" in parts[1]
+    assert "against `baseline`" in parts[2]
+    assert "| tiny | f32 | 8 | 128 | 2.00 (2.00 to 2.00) |" in parts[2]
