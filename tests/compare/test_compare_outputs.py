@@ -34,7 +34,6 @@ from tinyllama_tools.compare.comparison import (
     Comparison,
     CounterChange,
     Gate,
-    attributions,
     compare_counters,
     layers_by_size,
 )
@@ -48,7 +47,7 @@ from tinyllama_tools.compare.output import (
 )
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.names import OWN_KEYS, parse_case_name, parts_of
-from tinyllama_tools.stats.looks import BlockSummary
+from tinyllama_tools.stats.looks import BlockSummary, attributions
 from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import Outcome, fewest_blocks
 

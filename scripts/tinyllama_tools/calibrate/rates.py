@@ -29,9 +29,9 @@ from tinyllama_tools.calibrate.draws import (
     judge_looks,
     simulated_false_alarms,
 )
-from tinyllama_tools.compare.comparison import attributions, layers_by_size
+from tinyllama_tools.compare.comparison import layers_by_size
 from tinyllama_tools.data.names import parse_case_name
-from tinyllama_tools.stats.looks import judge_family
+from tinyllama_tools.stats.looks import attributions, judge_family
 from tinyllama_tools.stats.rank_tests import hodges_lehmann
 from tinyllama_tools.stats.verdicts import Outcome, plan_design
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
 import statistics
@@ -14,15 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.core.app import PROBLEM_SIZES
-from tinyllama_tools.data.names import wholes_among
-from tinyllama_tools.stats.looks import attribute
 from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import NO_REGRESSION, REGRESSION, STILL_UNCLEAR, Outcome
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.names import SideState
-    from tinyllama_tools.stats.looks import Attribution, BlockSummary
+    from tinyllama_tools.stats.looks import Attribution
     from tinyllama_tools.stats.verdicts import Judgement
+
+if TYPE_CHECKING:
+    from tinyllama_tools.stats.looks import Attribution
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,9 @@ class Gate:
         """0, 1 or 3. Cases allowed by name do not fail it."""
         if self.fail_on_growth and any(case.grown for case in comparison.cases):
             return REGRESSION
-        outcomes = {case.outcome for case in comparison.cases if not case.allowed}
-        if any(outcome.is_regression for outcome in outcomes):
+        if any(case.fails for case in comparison.cases):
             return REGRESSION
+        outcomes = {case.outcome for case in comparison.cases if not case.allowed}
         is_open = not outcomes.isdisjoint({Outcome.UNCLEAR, Outcome.NO_VERDICT})
         return STILL_UNCLEAR if self.strict and is_open else NO_REGRESSION
 
@@ -259,29 +259,7 @@ def allow_missing(
     )
 
 
-# fewer blocks have no scatter to take an interval from
-FEWEST_BLOCKS = 2
-
-
 def layers_by_size(path: Path = PROBLEM_SIZES) -> dict[str, int]:
     """Number of layers of each named problem size; OSError or ValueError of a bad file."""
     sizes = json.loads(path.read_text(encoding="utf-8"))
     return {name: size["n_layers"] for name, size in sizes.items()}
-
-
-def attributions(
-    cases: Mapping[str, Sequence[BlockSummary]], layers: Mapping[str, int]
-) -> dict[str, Attribution]:
-    """Of every case that changed at all and has parts among the others, by its name.
-
-    `cases`: blocks by case name. `layers`: of each size. A whole or part with fewer than two blocks
-    counts as not measured.
-    """
-    known = {name: blocks for name, blocks in cases.items() if len(blocks) >= FEWEST_BLOCKS}
-    found = {}
-    for whole, parts in wholes_among(known, layers):
-        # a whole whose blocks say exactly 0 has no change to divide
-        with contextlib.suppress(ValueError):
-            measured = {part.case: (part.count, known[part.case]) for part in parts.measured}
-            found[whole] = attribute(known[whole], measured, parts.missing)
-    return found

@@ -102,10 +102,7 @@ def read_noise_profile(path: Path) -> NoiseProfile:
 
 
 def scatter(summaries: Sequence[BlockSummary]) -> Noise:
-    """Standard deviation of log seconds between processes, and its degrees of freedom.
-
-    Raises ValueError on fewer than two blocks.
-    """
+    """Of the processes of these blocks; ValueError on fewer than two."""
     if len(summaries) < 2:
         raise ValueError(f"{len(summaries)} block: a scatter needs at least 2")
     logs = np.log([[s.base_seconds, s.new_seconds] for s in summaries])

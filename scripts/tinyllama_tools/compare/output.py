@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tinyllama_tools.compare.comparison import (
     HEADLINE,
@@ -37,14 +37,17 @@ from tinyllama_tools.core.text import (
     template,
 )
 from tinyllama_tools.data.names import parse_case_name
-from tinyllama_tools.stats.looks import Attribution
 from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import NO_REGRESSION, REGRESSION, Outcome
+
+if TYPE_CHECKING:
+    from tinyllama_tools.stats.looks import Attribution
 
 SCHEMA_VERSION = 1
 HEADER = ("case", "base", "new", "change", "interval", "verdict", "blocks", "note")
 # columns of text; those of numbers are aligned at their right
 LEFT = {"case", "verdict", "note"}
+CLASSES = {"case": "name", "verdict": "verdict-cell", "note": "note"}
 # what needs somebody's eyes comes first
 ORDER = (
     *(Outcome.SLOWER, Outcome.FAILED, Outcome.MISSING, Outcome.UNCLEAR, Outcome.FASTER),
@@ -276,7 +279,7 @@ def text_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY, *, colour: bo
     rows = table_rows(comparison.cases)
     columns = zip(HEADER, *(cells for _, cells in rows), strict=True)
     widths = [max(map(len, column)) for column in columns]
-    lines = []
+    verdict, lines = HEADER.index("verdict"), []
     for case, cells in [(None, HEADER), *rows] if rows else []:
         padded = [
             text.ljust(width) if title in LEFT else text.rjust(width)
@@ -284,7 +287,6 @@ def text_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY, *, colour: bo
         ]
         # padding first, so that invisible codes do not shift the columns
         if case:
-            verdict = HEADER.index("verdict")
             padded[verdict] = paint(padded[verdict], colour_of(case))
         lines.append("  ".join(padded).rstrip())
     sentence = paint(verdict_sentence(comparison, gate), gate.colour(comparison))
@@ -364,15 +366,7 @@ def page_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY) -> str:
         gate,
         MOST_DETAILS_OF_PAGE,
         colour=gate.colour(comparison),
-        columns=[
-            (
-                title,
-                {"verdict": "verdict-cell", "case": "name"}.get(
-                    title, title if title in LEFT else ""
-                ),
-            )
-            for title in HEADER
-        ],
+        columns=[(title, CLASSES.get(title, "")) for title in HEADER],
         rows=[(*row, bar(row[0]), colour_of(row[0])) for row in table_rows(comparison.cases)],
         outcomes=[o.value for o in Outcome if any(c.outcome is o for c in comparison.cases)],
         band=(place(1 / margin), place(margin)),
@@ -406,7 +400,10 @@ def json_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY) -> str:
     return f'{text[:-2]},\n "cases": [\n  {lines}\n ]\n}}\n'
 
 
-CSV_COLUMNS = ("name", "outcome", "base_seconds", "new_seconds", "ratio")
+CSV_COLUMNS = (
+    *("name", "outcome", "base_seconds", "new_seconds", "ratio"),
+    *("low", "high", "p_value", "note"),
+)
 
 
 def csv_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY) -> str:
@@ -414,13 +411,11 @@ def csv_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY) -> str:
     del gate
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*CSV_COLUMNS, "low", "high", "p_value", "note"])
+    writer.writerow(CSV_COLUMNS)
     for case in in_order(comparison.cases):
-        ends = case.interval
-        outcome = case.outcome.value
-        figures = (case.base_seconds, case.new_seconds, case.ratio)
-        more = (ends.low if ends else None, ends.high if ends else None, case.p_value, _note(case))
-        writer.writerow([case.name, outcome, *figures, *more])
+        times = (case.base_seconds, case.new_seconds, case.ratio)
+        ends = (case.interval.low, case.interval.high) if case.interval else (None, None)
+        writer.writerow([case.name, case.outcome.value, *times, *ends, case.p_value, _note(case)])
     return text.getvalue()
 
 

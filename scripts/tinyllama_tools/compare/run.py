@@ -34,7 +34,6 @@ from tinyllama_tools.compare.comparison import (
     ComparedCase,
     Comparison,
     allow_missing,
-    attributions,
     compare_counters,
     gate_of,
     interval_of,
@@ -57,6 +56,7 @@ from tinyllama_tools.compare.sides import prepare
 from tinyllama_tools.core.app import INTERRUPTED, PROBLEM_SIZES, BadInputError, run_folder
 from tinyllama_tools.core.text import duration
 from tinyllama_tools.data.names import SideState, parse_case_name
+from tinyllama_tools.stats.looks import attributions
 from tinyllama_tools.stats.rank_tests import hodges_lehmann
 from tinyllama_tools.stats.verdicts import REGRESSION, SPENT, DesignError, Outcome, plan_design
 

@@ -21,7 +21,6 @@ from tinyllama_tools.compare.comparison import (
     ComparedCase,
     Comparison,
     allow_missing,
-    attributions,
     compare_counters,
     gate_of,
     interval_of,
@@ -42,7 +41,7 @@ from tinyllama_tools.compare.output import print_comparison, write_comparison
 from tinyllama_tools.core.app import BadInputError, bad_file
 from tinyllama_tools.data.names import TIMED_BY, SideState, StoredCase, StoredRun, parse_case_name
 from tinyllama_tools.data.results import read_stored
-from tinyllama_tools.stats.looks import BlockSummary
+from tinyllama_tools.stats.looks import BlockSummary, attributions
 from tinyllama_tools.stats.unpaired import judge_unpaired, judge_with_profile
 from tinyllama_tools.stats.verdicts import Judgement, Outcome, fewest_files
 
@@ -199,14 +198,10 @@ def judge_stored(
             warning = f"so few files cannot show any difference: {needed(len(enough))}"
         return SEVERAL, judgements, notes, warning
     if profile is not None and shared:
+        family = {"cases": len(shared), **levels}
         judgements = {
-            name: judge_with_profile(
-                *(side.median or 0.0 for side in sides),
-                *profile.of(name),
-                cases=len(shared),
-                **levels,
-            )
-            for name, sides in shared.items()
+            name: judge_with_profile(*(s.median or 0.0 for s in pair), *profile.of(name), **family)
+            for name, pair in shared.items()
         }
         unknown = "not in the noise profile, whose default stands in"
         warning = (
@@ -267,8 +262,7 @@ def stored_warnings(
     for pattern in allowed:
         if not any(is_allowed(case.name, [pattern]) for case in cases):
             yield f"--allow-missing '{pattern}': no case is called so"
-    for run in (*base, *new):
-        yield from run.warnings
+    yield from (text for run in (*base, *new) for text in run.warnings)
     for run in (*base, *new):
         names = [name for name, case in run.cases.items() if case.repetitions == 1]
         if names:

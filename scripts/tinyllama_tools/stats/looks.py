@@ -18,6 +18,7 @@ count, which can only raise it. Holm then corrects for the cases.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
+from tinyllama_tools.data.names import wholes_among
 from tinyllama_tools.stats.rank_tests import (
     Array,
     holm_adjusted,
@@ -163,17 +165,9 @@ def _judgement(look: Look, row: int, blocks: int, adjusted_p: float, design: Des
         distance = answered_after(estimate, reach, error, blocks, design.margin, shown)
         needed = next((n for n in design.looks if n > blocks and n >= distance), None)
     smallest = smallest_difference(shifts.shift(blocks) * uncertainty, error, design.margin)
+    confidence = design.look_confidence
     evidence = Evidence(
-        estimate,
-        low,
-        high,
-        design.look_confidence,
-        p_value,
-        blocks,
-        scatter,
-        smallest,
-        distance,
-        needed,
+        estimate, low, high, confidence, p_value, blocks, scatter, smallest, distance, needed
     )
     return Judgement(outcome, evidence, adjusted_p)
 
@@ -309,3 +303,25 @@ def attribute(
             culprit = found[0].case
     unexplained = 1 - sum(part.share for part in found)
     return Attribution(tuple(found), unexplained, culprit, missing)
+
+
+# fewer blocks have no scatter to take an interval from
+FEWEST_BLOCKS = 2
+
+
+def attributions(
+    cases: Mapping[str, Sequence[BlockSummary]], layers: Mapping[str, int]
+) -> dict[str, Attribution]:
+    """Of every case that changed at all and has parts among the others, by its name.
+
+    `cases`: blocks by case name. `layers`: of each size. A whole or part with fewer than two blocks
+    counts as not measured.
+    """
+    known = {name: blocks for name, blocks in cases.items() if len(blocks) >= FEWEST_BLOCKS}
+    found = {}
+    for whole, parts in wholes_among(known, layers):
+        # a whole whose blocks say exactly 0 has no change to divide
+        with contextlib.suppress(ValueError):
+            measured = {part.case: (part.count, known[part.case]) for part in parts.measured}
+            found[whole] = attribute(known[whole], measured, parts.missing)
+    return found
