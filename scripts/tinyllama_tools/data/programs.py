@@ -21,8 +21,7 @@ from tinyllama_tools.core.app import (
     BadInputError,
     Json,
     ToolError,
-    is_number,
-    shown_value,
+    schema_problem,
 )
 from tinyllama_tools.core.text import last_words
 from tinyllama_tools.data.nameless import nameless_context
@@ -416,56 +415,52 @@ class DryRun:
         return str(self.device.get("name") or "")
 
 
-def _whole(entry: Json, key: str, where: str) -> int:
-    value = entry.get(key)
-    if not is_number(value) or value < 0 or value != int(value):
-        found = shown_value(value) if key in entry else "missing"
-        raise BadInputError(f"{where}: {key} is {found}, must be a whole number; {ASK_AGAIN}")
-    return int(value)
-
-
-def _cost(entry: object, index: int) -> CaseCost:
-    where = f"cases[{index}]"
-    if not isinstance(entry, dict):
-        raise BadInputError(f"{where} is {entry!r}, must be an object; {ASK_AGAIN}")
-    text = entry.get("name")
-    name = parse_case_name(text) if isinstance(text, str) else None
-    if name is None:
-        rule = "must be component/pass/variant/size/dtype/batch:B/seq:S"
-        raise BadInputError(f"{where}: name is {text!r}, {rule}; {ASK_AGAIN}")
-    fits, reason = entry.get("fits"), entry.get("reason", "")
-    if not isinstance(fits, bool) or not isinstance(reason, str):
-        raise BadInputError(
-            f"{name}: fits is {fits!r} and reason {reason!r}, must be true or false, and a text; "
-            f"{ASK_AGAIN}"
-        )
-    return CaseCost(name, *(_whole(entry, key, str(name)) for key in NUMBERS), fits, reason)
-
-
-def _device(document: Json) -> Json:
-    found = document.get("device", {})
-    if not isinstance(found, dict):
-        raise BadInputError(f"--dry-run: device is {found!r}, must be an object; {ASK_AGAIN}")
-    return found
-
-
-def _commit(document: Json) -> str:
-    found = document.get("git_commit", UNKNOWN)
-    if not isinstance(found, str):
-        raise BadInputError(f"--dry-run: git_commit is {found!r}, must be a text; {ASK_AGAIN}")
-    return "" if found == UNKNOWN else found
+# a number is one that a float can hold (core/app.py)
+_WHOLE = {"type": "number", "multipleOf": 1, "minimum": 0}
+_ANSWER = {
+    "type": "object",
+    "required": ["cases", "memory_budget_bytes"],
+    "properties": {
+        "memory_budget_bytes": _WHOLE,
+        "device": {"type": "object"},
+        "git_commit": {"type": "string"},
+        "cases": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["name", "fits", *NUMBERS],
+                "properties": {
+                    "name": {"type": "string"},
+                    "fits": {"type": "boolean"},
+                    "reason": {"type": "string"},
+                    **dict.fromkeys(NUMBERS, _WHOLE),
+                },
+            },
+        },
+    },
+}
 
 
 def read_dry_run(document: object) -> DryRun:
     """Of the program's JSON. BadInputError naming the case, the key and the value that is wrong."""
-    if not isinstance(document, dict) or not isinstance(document.get("cases"), list):
-        raise BadInputError(f"no list of 'cases' in the answer of --dry-run; {ASK_AGAIN}")
+    problem = schema_problem(document, _ANSWER)
+    if problem or not isinstance(document, dict):
+        raise BadInputError(f"no answer of --dry-run: {problem}; {ASK_AGAIN}")
+    cases = []
+    for entry in document["cases"]:
+        name = parse_case_name(entry["name"])
+        if name is None:
+            rule = "must be component/pass/variant/size/dtype/batch:B/seq:S"
+            raise BadInputError(f"--dry-run: name is {entry['name']!r}, {rule}; {ASK_AGAIN}")
+        figures = (int(entry[key]) for key in NUMBERS)
+        cases.append(CaseCost(name, *figures, entry["fits"], entry.get("reason", "")))
+    commit = document.get("git_commit", UNKNOWN)
     return DryRun(
-        _whole(document, "memory_budget_bytes", "--dry-run"),
+        int(document["memory_budget_bytes"]),
         str(document.get("memory_budget_source", "")),
-        tuple(_cost(entry, index) for index, entry in enumerate(document["cases"])),
-        _device(document),
-        _commit(document),
+        tuple(cases),
+        document.get("device", {}),
+        "" if commit == UNKNOWN else commit,
     )
 
 
