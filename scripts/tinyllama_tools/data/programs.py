@@ -409,11 +409,6 @@ class DryRun:
     device: Mapping[str, Any] = field(default_factory=dict)
     git_commit: str = ""
 
-    @property
-    def device_name(self) -> str:
-        """Empty where it is not known."""
-        return str(self.device.get("name") or "")
-
 
 # a number is one that a float can hold (core/app.py)
 _WHOLE = {"type": "number", "multipleOf": 1, "minimum": 0}

@@ -23,6 +23,7 @@ from tinyllama_tools.core.app import (
     bad_file,
     is_finite,
     read_json,
+    schema_problem,
     shown_value,
 )
 from tinyllama_tools.data.machine import (
@@ -54,8 +55,15 @@ PEAKS = "peak/"
 PEAK_RATES = ("TFLOPS", "GB_per_second")
 ITERATION = "iteration"
 NEEDED = {"run_name": str, "run_type": str, "real_time": (int, float), "time_unit": str}
-# of the context, where they are there at all
-OBJECTS = (("device",), ("settings",), ("weights",), ("peaks",), ("peaks", "measured"))
+# where they are there at all
+_OBJECT = {"type": ["object", "null"]}
+_MEASURED = {**_OBJECT, "additionalProperties": {"type": "object"}}
+CONTEXT = {
+    "properties": {
+        **dict.fromkeys(("device", "settings", "weights"), _OBJECT),
+        "peaks": {**_OBJECT, "properties": {"measured": _MEASURED}},
+    }
+}
 
 
 class BadCounterError(BadInputError):
@@ -71,38 +79,19 @@ def is_result(document: Json) -> bool:
     return isinstance(document.get("context"), dict) and "benchmarks" in document
 
 
-def _refuse_no_objects(context: Json, path: Path) -> None:
-    for keys in OBJECTS:
-        found = context
-        for key in keys:
-            found = found.get(key) or {}
-        if not isinstance(found, dict):
-            name = ".".join(("context", *keys))
-            raise bad_file(path, f"{name} is {found!r}, must be an object", MEASURE_AGAIN)
-    for name, peak in ((context.get("peaks") or {}).get("measured") or {}).items():
-        if not isinstance(peak, dict):
-            where = f"context.peaks.measured.{name}"
-            raise bad_file(path, f"{where} is {peak!r}, must be an object", MEASURE_AGAIN)
-
-
 def _check_context(document: Json, path: Path) -> None:
-    context = document["context"]
-    version = context.get("schema_version")
+    version = document["context"].get("schema_version")
     if version is None:
-        raise bad_file(
-            path,
-            "its context has no schema_version, so it is of another benchmark",
-            "name a result file of tiny_llama_bench",
-        )
+        what = "its context has no schema_version, so it is of another benchmark"
+        raise bad_file(path, what, "name a result file of tiny_llama_bench")
     if version != SCHEMA_VERSION:
-        raise bad_file(
-            path,
-            f"schema_version is {version!r}, must be {SCHEMA_VERSION}",
-            "measure again with this version of the suite",
-        )
+        what = f"schema_version is {version!r}, must be {SCHEMA_VERSION}"
+        raise bad_file(path, what, "measure again with this version of the suite")
     if not isinstance(document["benchmarks"], list):
         raise bad_file(path, "'benchmarks' is no list", MEASURE_AGAIN)
-    _refuse_no_objects(context, path)
+    problem = schema_problem(document["context"], CONTEXT)
+    if problem:
+        raise bad_file(path, f"context.{problem}", MEASURE_AGAIN)
 
 
 def _check_entry(entry: object, index: int, path: Path) -> None:
