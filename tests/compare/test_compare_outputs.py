@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
@@ -139,6 +140,17 @@ def test_counters_are_better_or_worse_and_those_of_one_side_are_said_first() -> 
         "kernels": (7.0, None),
         "bytes": (None, 8.0),
     }
+
+
+def test_csv_has_every_figure_of_a_case_in_the_order_of_the_table() -> None:
+    out = io.StringIO()
+    print_comparison(every_outcome(), "csv", stream=out)
+    header, first, *others = csv.reader(out.getvalue().splitlines())
+    assert header[:5] == ["name", "outcome", "base_seconds", "new_seconds", "ratio"]
+    assert header[5:] == ["low", "high", "p_value", "note"]
+    assert first == [STEP, "slower", "0.09", "0.0945", "1.05", "1.04", "1.06", "0.0002", ""]
+    assert len(others) == 8
+    assert ["peer/x", "skipped", *[""] * 6, "skipped in the base: too large"] in others
 
 
 def test_growth_only_fails_where_it_was_asked_for() -> None:

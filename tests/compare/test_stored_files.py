@@ -116,6 +116,7 @@ FAULTS: list[tuple[Change, str]] = [
     (more(*[entry("x", 1.0, index=[])] * 2), "x: repetition [] is there 2 times"),
     (context("settings", "x"), "context.settings: 'x' is not of type 'object'"),
     (context("device", "x"), "context.device: 'x' is not of type 'object'"),
+    (context("weights", 3), "context.weights: 3 is not of type 'object'"),
     (context("peaks", [1]), "context.peaks: [1] is not of type 'object'"),
     (context("peaks", {"measured": [1]}), "context.peaks.measured: [1] is not of type"),
     (context("peaks", {"measured": {"f32": 3}}), "context.peaks.measured.f32: 3 is not of"),

@@ -1,9 +1,7 @@
-"""Two variants of one file, figures of a whole comparison, and CSV."""
+"""Two variants of one file, and figures of a whole comparison."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from pathlib import Path
@@ -50,17 +48,11 @@ def test_variants_of_one_file_are_compared(
     assert f"geometric mean of new / base over 3 cases: {mean:.4f} (-60.3 %)" in text
     assert "No verdict on times: 3 no verdict (--strict makes that exit status 3)." in text
     found = json.loads((tmp_path / "out/comparison.json").read_text(encoding="utf-8"))
+    ratios = {case["name"].split("/")[0]: case["ratio"] for case in found["cases"]}
+    assert ratios == {"ffn": 0.5, "loss": 0.5, "block": 0.25}
     assert found["geometric_mean_ratio"] == pytest.approx(mean)
     assert "geometric mean" in (tmp_path / "out/comparison.md").read_text(encoding="utf-8")
     assert compare([*options, "--strict"]) == 3
-
-
-def test_csv_has_a_line_a_case(result: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert compare(["--variants", "baseline,optimized", str(result), "--format", "csv"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    ratios = {row["name"].split("/")[0]: float(row["ratio"]) for row in rows}
-    assert ratios == {"ffn": 0.5, "loss": 0.5, "block": 0.25}
-    assert {row["outcome"] for row in rows} == {"no verdict"}
 
 
 @pytest.mark.parametrize("ending", ["seq:8$", "seq:8/manual_time$"])
