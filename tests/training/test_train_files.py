@@ -24,6 +24,8 @@ from train_program import (
 
 from tinyllama_tools.data.profiles import SCHEMA, read_profile
 
+FLOPS_FILES = ["flops_profile", "computational_intensity", "roofline_data"]
+
 
 def test_operator_and_memory_profilers_leave_their_files(profiled_run: FinishedRun) -> None:
     there = files_below(profiled_run.folder)
@@ -42,10 +44,9 @@ def test_operator_and_memory_profilers_leave_their_files(profiled_run: FinishedR
 
 
 def test_flops_profiler_leaves_its_files(flops_run: FinishedRun) -> None:
-    names = ["flops_profile", "computational_intensity", "roofline_data"]
-    expected = {f"flops_analysis/{name}.json" for name in names} | {SUMMARY}
+    expected = {f"flops_analysis/{name}.json" for name in FLOPS_FILES} | {SUMMARY}
     assert files_below(flops_run.folder) == expected == set(flops_run.summary["files"])
-    for name in names:
+    for name in FLOPS_FILES:
         in_file = read_json(flops_run.folder / "flops_analysis" / f"{name}.json")
         assert in_file == flops_run.summary["flops"][name]
 
@@ -86,7 +87,7 @@ def test_shapes_and_stacks_are_in_the_table(profiled_run: FinishedRun) -> None:
     assert any("attention/qkv_proj" in row["stack"] for row in rows)
 
 
-def test_both_folders_get_the_summary(program: Program, tmp_path: Path) -> None:
+def test_both_folders_get_the_summary_of_the_last_run(program: Program, tmp_path: Path) -> None:
     profile, output = tmp_path / "deep" / "profile", tmp_path / "output"
     options = ["--profile-memory", f"--profile-dir={profile}", f"--output-dir={output}"]
     completed = program.run(*small(num_steps=3), *options)
@@ -95,17 +96,9 @@ def test_both_folders_get_the_summary(program: Program, tmp_path: Path) -> None:
     assert read_summary(output)["files"] == [SUMMARY]
     assert files_below(profile) == set(read_summary(profile)["files"])
     assert read_summary(profile)["steps"] == read_summary(output)["steps"]
-
-
-def test_a_second_run_replaces_the_summary(program: Program, tmp_path: Path) -> None:
-    first = program.trained(tmp_path, *small(num_steps=2))
-    second = program.trained(tmp_path, *small(num_steps=3))
-    assert len(first["steps"]) == 2
-    assert len(second["steps"]) == 3
-    assert files_below(tmp_path) == {SUMMARY}
-
-
-FLOPS_FILES = ["flops_profile", "computational_intensity", "roofline_data"]
+    # the next run's replaces it
+    assert len(program.trained(output, *small(num_steps=2))["steps"]) == 2
+    assert files_below(output) == {SUMMARY}
 
 
 def part(schema: Json, name: str) -> Draft202012Validator:
@@ -126,11 +119,8 @@ def objects(schema: Json) -> Iterator[Json]:
             yield from objects(inner)
 
 
-def test_schema_is_a_schema(schema: Json) -> None:
+def test_schema_is_a_schema_that_the_scripts_read(schema: Json) -> None:
     Draft202012Validator.check_schema(schema)
-
-
-def test_scripts_read_the_same_schema() -> None:
     assert SCHEMA.samefile(PROJECT_ROOT / "results" / "training_schema.json")
 
 
@@ -152,27 +142,22 @@ def test_the_documentation_and_the_schema_have_the_same_parts(schema: Json) -> N
     assert named - keys - others == set()
 
 
-def test_profiled_run_is_like_the_schema(
-    validator: Draft202012Validator, profiled_run: FinishedRun
+def test_every_file_is_like_the_schema(
+    program: Program,
+    validator: Draft202012Validator,
+    schema: Json,
+    profiled_run: FinishedRun,
+    flops_run: FinishedRun,
+    tmp_path: Path,
 ) -> None:
-    assert problems(validator, profiled_run.summary) == []
-
-
-def test_flops_run_is_like_the_schema(
-    validator: Draft202012Validator, flops_run: FinishedRun
-) -> None:
-    assert problems(validator, flops_run.summary) == []
-
-
-@pytest.mark.parametrize("name", FLOPS_FILES)
-def test_flops_files_are_like_the_schema(schema: Json, flops_run: FinishedRun, name: str) -> None:
-    document = read_json(flops_run.folder / "flops_analysis" / f"{name}.json")
-    assert problems(part(schema, name), document) == []
-
-
-def test_memory_timeline_is_like_the_schema(schema: Json, profiled_run: FinishedRun) -> None:
-    document = read_json(profiled_run.folder / "memory_timeline.json")
-    assert problems(part(schema, "memory_timeline"), document) == []
+    shortest = program.trained(tmp_path, *small(num_steps=1))
+    assert shortest["summary"]["plain_average_step_seconds"] is not None
+    for summary in (profiled_run.summary, flops_run.summary, shortest):
+        assert problems(validator, summary) == []
+    files = {name: flops_run.folder / "flops_analysis" / f"{name}.json" for name in FLOPS_FILES}
+    files["memory_timeline"] = profiled_run.folder / "memory_timeline.json"
+    for name, file in files.items():
+        assert problems(part(schema, name), read_json(file)) == []
 
 
 def test_scripts_can_read_what_is_written(
@@ -180,14 +165,6 @@ def test_scripts_can_read_what_is_written(
 ) -> None:
     assert read_profile(profiled_run.folder).memory == profiled_run.summary["memory"]
     assert read_profile(flops_run.folder).flops == flops_run.summary["flops"]
-
-
-def test_shortest_run_is_like_the_schema(
-    program: Program, validator: Draft202012Validator, tmp_path: Path
-) -> None:
-    summary = program.trained(tmp_path, *small(num_steps=1))
-    assert problems(validator, summary) == []
-    assert summary["summary"]["plain_average_step_seconds"] is not None
 
 
 @pytest.fixture(scope="module")
@@ -222,9 +199,6 @@ def test_schema_refuses_a_missing_and_an_unknown_key(
     assert not validator.is_valid(whole)
 
 
-MEBIBYTE = 1 << 20
-
-
 def test_profiling_many_steps_takes_hardly_more_memory(program: Program, tmp_path: Path) -> None:
     def peak(profiled: int) -> int:
         folder = tmp_path / str(profiled)
@@ -239,5 +213,5 @@ def test_profiling_many_steps_takes_hardly_more_memory(program: Program, tmp_pat
     few, many = peak(5), peak(95)
     trace = (tmp_path / "95" / "trace_step_5_100.json").stat().st_size
     # the events of all steps would not fit into what is allowed
-    assert trace > 60 * MEBIBYTE
-    assert many < 1.15 * few + 60 * MEBIBYTE
+    assert trace > (60 << 20)
+    assert many < 1.15 * few + (60 << 20)

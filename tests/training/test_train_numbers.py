@@ -17,6 +17,7 @@ from train_program import (
     Program,
     losses,
     read_json,
+    read_summary,
     small,
 )
 
@@ -55,41 +56,37 @@ def test_evaluation_takes_time_where_it_happens(evaluated: Json) -> None:
         assert (step["evaluation_loss"] is not None) == (step["step"] % 2 == 0)
 
 
-def test_averages_leave_the_first_step_out(summary: Json) -> None:
-    first, *others = [step["time_seconds"] for step in summary["steps"]]
-    means = summary["summary"]
-    assert means["first_step_seconds"] == first
-    assert means["steps_completed"] == len(others) + 1
-    assert means["steps_averaged"] == len(others)
-    assert means["average_step_seconds"] == close(statistics.mean(others))
-    assert means["median_step_seconds"] == close(statistics.median(others))
-    assert means["stddev_step_seconds"] == close(statistics.stdev(others))
-    for phase in ("forward", "backward", "optimizer"):
-        expected = statistics.mean(step[f"{phase}_seconds"] for step in summary["steps"][1:])
-        assert means[f"average_{phase}_seconds"] == close(expected)
+def test_averages_leave_the_first_step_out_and_add_up(summary: Json) -> None:
+    means, (first, *others) = summary["summary"], summary["steps"]
 
+    def of(key: str) -> list[float]:
+        return [step[f"{key}_seconds"] for step in others]
 
-def test_breakdown_adds_up(summary: Json) -> None:
-    means = summary["summary"]
+    assert means["first_step_seconds"] == first["time_seconds"]
+    assert (means["steps_completed"], means["steps_averaged"]) == (len(others) + 1, len(others))
+    for kind, average in (
+        ("average", statistics.mean),
+        ("median", statistics.median),
+        ("stddev", statistics.stdev),
+    ):
+        assert means[f"{kind}_step_seconds"] == close(average(of("time")))
     assert list(means["breakdown"]) == PHASES
-    assert sum(share["percent"] for share in means["breakdown"].values()) == close(100)
-    seconds = sum(share["seconds"] for share in means["breakdown"].values())
-    assert seconds == close(means["average_step_seconds"])
     for phase, share in means["breakdown"].items():
-        expected = statistics.mean(step[f"{phase}_seconds"] for step in summary["steps"][1:])
-        assert share["seconds"] == close(expected)
+        seconds = statistics.mean(of(phase))
+        percent = 100 * seconds / means["average_step_seconds"]
+        assert share == close({"seconds": seconds, "percent": percent})
+    assert sum(share["percent"] for share in means["breakdown"].values()) == close(100)
+    for phase in ("forward", "backward", "optimizer"):
+        assert means[f"average_{phase}_seconds"] == means["breakdown"][phase]["seconds"]
 
 
-def test_rates_count_all_micro_batches(summary: Json) -> None:
-    means, asked = summary["summary"], summary["configuration"]
+def test_rates_peak_and_loss_are_those_of_the_steps(summary: Json) -> None:
+    means, asked, steps = summary["summary"], summary["configuration"], summary["steps"]
+    # all micro-batches count
     samples = asked["batch_size"] * asked["gradient_accumulation_steps"]
     rate = samples / means["average_step_seconds"]
     assert means["samples_per_second"] == close(rate)
     assert means["tokens_per_second"] == close(rate * asked["seq_len"])
-
-
-def test_peak_and_loss_are_those_of_the_steps(summary: Json) -> None:
-    means, steps = summary["summary"], summary["steps"]
     assert means["peak_memory_bytes"] == max(step["peak_memory_bytes"] for step in steps)
     assert means["final_loss"] == steps[-1]["loss"]
     assert means["peak_memory_bytes"] > 3 * summary["model"]["model_size_bytes"]
@@ -160,7 +157,7 @@ def test_memory_lists_are_in_order(profiled_run: FinishedRun) -> None:
     assert len(memory["live_bytes_after_steps"]) == 3
 
 
-def test_timeline_reaches_the_peak(profiled_run: FinishedRun) -> None:
+def test_timeline_has_the_peak_and_the_allocations(profiled_run: FinishedRun) -> None:
     timeline = read_json(profiled_run.folder / "memory_timeline.json")
     memory = profiled_run.summary["memory"]
     seconds = [row[0] for row in timeline["events"]]
@@ -170,21 +167,9 @@ def test_timeline_reaches_the_peak(profiled_run: FinishedRun) -> None:
     assert sorted({phase["step"] for phase in timeline["phases"]}) == [2, 3, 4]
     for before, after in pairwise(timeline["phases"]):
         assert before["begin_seconds"] <= before["end_seconds"] <= after["begin_seconds"]
-
-
-def test_allocations_are_those_of_the_timeline(profiled_run: FinishedRun) -> None:
-    timeline = read_json(profiled_run.folder / "memory_timeline.json")
-    memory = profiled_run.summary["memory"]
     live = [memory["baseline_bytes"], *[row[1] for row in timeline["events"]]]
     grown = [after > before for before, after in pairwise(live)]
     assert memory["allocations_per_step"] == close(sum(grown) / 3)
-
-
-def test_an_only_step_is_averaged(program: Program, tmp_path: Path) -> None:
-    summary = program.trained(tmp_path, *small(num_steps=1))
-    means = summary["summary"]
-    assert means["steps_averaged"] == 1
-    assert means["average_step_seconds"] == summary["steps"][0]["time_seconds"]
 
 
 @pytest.fixture(scope="module")
@@ -202,36 +187,30 @@ def roofline(flops_run: FinishedRun) -> Json:
     return flops_run.summary["flops"]["roofline_data"]
 
 
-def close_flops(expected: float) -> Json:
-    return pytest.approx(expected, rel=CLOSE)
-
-
 def test_counts_are_those_of_the_model(flops_run: FinishedRun, profile: Json) -> None:
     counts, model = profile["flops_analysis"], flops_run.summary["model"]
     assert counts["avg_flops_per_step"] == counts["model_flops"] == model["flops_per_step"]
     assert counts["causal_flops"] == model["causal_flops_per_step"] < counts["model_flops"]
     expected = model["flops_per_step"] / model["total_parameters"]
-    assert counts["flops_per_parameter"] == close_flops(expected)
+    assert counts["flops_per_parameter"] == close(expected)
 
 
 def test_rates_are_those_of_plain_steps(flops_run: FinishedRun, profile: Json) -> None:
     seconds = flops_run.summary["summary"]["plain_average_step_seconds"]
     model = flops_run.summary["model"]
     rate = model["flops_per_step"] / seconds
-    assert profile["performance_metrics"]["flops_per_sec"] == close_flops(rate)
-    assert profile["performance_metrics"]["throughput_samples_per_sec"] == close_flops(2 / seconds)
-    assert profile["efficiency_metrics"]["achieved_flops_per_sec"] == close_flops(rate)
+    assert profile["performance_metrics"]["flops_per_sec"] == close(rate)
+    assert profile["performance_metrics"]["throughput_samples_per_sec"] == close(2 / seconds)
+    assert profile["efficiency_metrics"]["achieved_flops_per_sec"] == close(rate)
 
 
 def test_utilization_is_a_share_of_the_peaks(profile: Json) -> None:
     found = profile["efficiency_metrics"]
     achieved = found["achieved_flops_per_sec"]
-    assert found["mfu_percent"] == close_flops(100 * achieved / found["device_peak_flops"])
-    assert found["efficiency_ratio"] == close_flops(found["mfu_percent"] / 100)
+    assert found["mfu_percent"] == close(100 * achieved / found["device_peak_flops"])
+    assert found["efficiency_ratio"] == close(found["mfu_percent"] / 100)
     # the baseline runs what the model counts
-    assert found["measured_peak_percent"] == close_flops(
-        100 * achieved / found["measured_peak_flops"]
-    )
+    assert found["measured_peak_percent"] == close(100 * achieved / found["measured_peak_flops"])
     assert 0 < found["mfu_percent"] < 100
     # so small a model never keeps a processor busy
     assert found["classification"] == "severely underutilized (kernel overhead dominant)"
@@ -269,19 +248,17 @@ def test_bandwidth_follows_from_traffic(flops_run: FinishedRun, intensity: Json)
     traffic = intensity["memory_traffic_bytes_per_step"]
     assert traffic == flops_run.summary["model"]["bytes_per_step"]
     used = traffic / seconds
-    assert intensity["memory_bandwidth_used_gb_per_sec"] == close_flops(used * 1e-9)
-    assert intensity["roofline_metrics"]["achieved_bandwidth"] == close_flops(used)
+    assert intensity["memory_bandwidth_used_gb_per_sec"] == close(used * 1e-9)
+    assert intensity["roofline_metrics"]["achieved_bandwidth"] == close(used)
     device = intensity["device_memory_bandwidth_gb_per_sec"]
-    assert intensity["memory_bandwidth_utilization_percent"] == close_flops(
-        100 * used * 1e-9 / device
-    )
+    assert intensity["memory_bandwidth_utilization_percent"] == close(100 * used * 1e-9 / device)
 
 
 def test_intensity_is_classified(flops_run: FinishedRun, intensity: Json) -> None:
     model = flops_run.summary["model"]
     expected = model["flops_per_step"] / model["bytes_per_step"]
     found = intensity["arithmetic_intensity_flops_per_byte"]
-    assert found == close_flops(expected)
+    assert found == close(expected)
     assert found < 10
     assert intensity["memory_bound_vs_compute_bound"] == "memory-bound"
 
@@ -289,16 +266,16 @@ def test_intensity_is_classified(flops_run: FinishedRun, intensity: Json) -> Non
 def test_roofline_points_lie_under_their_roof(intensity: Json, roofline: Json) -> None:
     assert roofline["peak_flops"] == intensity["roofline_metrics"]["peak_flops"]
     bandwidth = roofline["peak_memory_bandwidth"]
-    assert roofline["ridge_point_flops_per_byte"] == close_flops(roofline["peak_flops"] / bandwidth)
+    assert roofline["ridge_point_flops_per_byte"] == close(roofline["peak_flops"] / bandwidth)
     step, *components = roofline["points"]
     assert step["name"] == "step"
     assert {"attention", "ffn", "loss", "optimizer"} <= {c["name"] for c in components}
     for point in roofline["points"]:
         share = 100 * point["achieved_flops_per_sec"] / point["attainable_flops_per_sec"]
-        assert point["percent_of_attainable"] == close_flops(share)
+        assert point["percent_of_attainable"] == close(share)
         by_memory = point["arithmetic_intensity_flops_per_byte"] * point["attainable_bandwidth"]
         roof = min(by_memory, roofline["peak_flops"])
-        assert point["attainable_flops_per_sec"] == close_flops(roof)
+        assert point["attainable_flops_per_sec"] == close(roof)
         assert point["bound"] == ("memory" if by_memory < roofline["peak_flops"] else "compute")
         # all of so small a model fits into a cache
         low, high = sorted((bandwidth, roofline["cache_bandwidth"]))
@@ -321,7 +298,7 @@ def test_text_is_learned_and_evaluated(program: Program, tmp_path: Path, text_fi
     options = small(num_steps=90, data=str(text_file), eval_interval=30, eval_iters=2, **FAST)
     completed = program.run(*options, f"--output-dir={tmp_path}")
     assert completed.returncode == 0, completed.stderr
-    summary = program.trained(tmp_path, *options)
+    summary = read_summary(tmp_path)
     found = losses(summary)
     assert summary["configuration"]["data"] == "fox.txt"
     assert sum(found[-5:]) < 0.6 * sum(found[:5])
@@ -362,10 +339,14 @@ def test_a_seed_decides_every_bit(program: Program, tmp_path: Path) -> None:
     assert [a == b for a, b in zip(run(43), first, strict=True)] == [False] * 8
 
 
-def test_determinism_is_recorded(program: Program, tmp_path: Path) -> None:
+def test_determinism_is_recorded_and_an_only_step_averaged(
+    program: Program, tmp_path: Path
+) -> None:
     summary = program.trained(tmp_path, *small(num_steps=1), "--deterministic")
     assert summary["configuration"]["deterministic"] is True
     assert summary["context"]["settings"]["deterministic_algorithms"] == "true"
+    assert summary["summary"]["steps_averaged"] == 1
+    assert summary["summary"]["average_step_seconds"] == summary["steps"][0]["time_seconds"]
 
 
 def test_a_run_goes_on_from_saved_weights(program: Program, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from train_program import (
     ON_CPU,
-    SMALL_MODEL,
     SUMMARY,
     Completed,
     Program,
@@ -47,6 +46,7 @@ RECORDED: dict[str, object] = {
     "intermediate_dim": 20,
     "vocab_size": 77,
 }
+ALIASES = {"n_layers": "num_layers", "n_heads": "num_heads"}
 
 
 def test_help_explains_every_flag(program: Program) -> None:
@@ -60,7 +60,7 @@ def test_help_explains_every_flag(program: Program) -> None:
 
 
 def test_the_configuration_records_what_was_asked_for(program: Program, tmp_path: Path) -> None:
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in RECORDED.items()]
+    options = [f"--{ALIASES.get(k, k).replace('_', '-')}={v}" for k, v in RECORDED.items()]
     extra = ["--log-interval=2", "--eval-interval=2", "--eval-iters=3", "--deterministic"]
     summary = program.trained(tmp_path, *ON_CPU, *options, *extra)
     found = summary["configuration"]
@@ -72,18 +72,6 @@ def test_the_configuration_records_what_was_asked_for(program: Program, tmp_path
     assert summary["context"]["threads"] == 1
 
 
-def test_every_profiler_flag_in_one_run(program: Program, tmp_path: Path) -> None:
-    profilers = [
-        *("--enable-pytorch-profiler", "--profile-steps=2", "--profile-memory"),
-        *("--profile-operators", "--profile-stacks", f"--profile-dir={tmp_path / 'profile'}"),
-    ]
-    options = small(num_steps=7, output_dir=str(tmp_path / "output"))
-    completed = program.run(*options, *profilers)
-    assert completed.returncode == 0, completed.stderr
-    assert (tmp_path / "profile" / "trace_step_5_7.json").is_file()
-    assert (tmp_path / "output" / "performance_summary.json").is_file()
-
-
 @pytest.mark.parametrize("flag", ["--enable-deepspeed-flops", "--enable-flops-profiler"])
 def test_flops_profiler_under_either_name(program: Program, tmp_path: Path, flag: str) -> None:
     folder = f"--profile-dir={tmp_path}"
@@ -92,33 +80,14 @@ def test_flops_profiler_under_either_name(program: Program, tmp_path: Path, flag
     assert f"output: {tmp_path}: can be written to" in completed.stdout
 
 
-def test_aliases_are_the_same_options(program: Program, tmp_path: Path) -> None:
-    options = ["--hidden-dim=32", "--intermediate-dim=16", "--vocab-size=40", "--batch-size=2"]
-    aliases = ["--num-layers=3", "--num-heads=2", "--n-kv-heads=1", "--seq-len=8"]
-    summary = program.trained(tmp_path, *ON_CPU, *options, *aliases, "--num-steps=1")
-    assert summary["configuration"]["n_layers"] == 3
-    assert summary["configuration"]["n_heads"] == 2
-
-
-@pytest.mark.parametrize(("size", "batch", "seq"), [("tiny", 8, 128), ("small", 8, 256)])
-def test_a_size_brings_its_batch_and_sequence(
-    program: Program, size: str, batch: int, seq: int
+@pytest.mark.parametrize(("option", "left"), [("--seed=1", []), ("--profile-memory", ["profiles"])])
+def test_files_go_nowhere_unless_asked_and_profiles_to_profiles(
+    program: Program, tmp_path: Path, option: str, left: list[str]
 ) -> None:
-    completed = program.run(f"--size={size}", "--validate-setup", "--device=cpu")
-    assert f"batch {batch} x seq {seq} needs about" in completed.stdout
-
-
-def test_files_go_nowhere_unless_asked(program: Program, tmp_path: Path) -> None:
-    completed = program.run(*small(num_steps=2), folder=tmp_path)
+    completed = program.run(*small(num_steps=3), option, folder=tmp_path)
     assert completed.returncode == 0, completed.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_profiles_go_to_profiles_by_default(program: Program, tmp_path: Path) -> None:
-    completed = program.run(*small(num_steps=3), "--profile-memory", folder=tmp_path)
-    assert completed.returncode == 0, completed.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["profiles"]
-    assert (tmp_path / "profiles" / "memory_timeline.json").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == left
+    assert (tmp_path / "profiles" / "memory_timeline.json").is_file() == bool(left)
 
 
 # option -> words of the message
@@ -160,57 +129,43 @@ def test_bad_options_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-# content of the file -> words of the message
-BAD_DATA = {
-    "empty": (b"", "is empty (0 bytes); name a file with text in it"),
-    "too_short": (b"a" * 79, "has 79 bytes; must have at least 10 x seq_len (8)"),
-}
+DATA = {"empty": 0, "short": 79, "shortest": 80}
+# options, with the folder of these files in place of {}, and how the message begins
+BAD_PATHS = [
+    ("--data={}/empty", "--data: {}/empty: is empty (0 bytes); name a file with text in it"),
+    ("--data={}/short", "--data: {}/short: has 79 bytes; must have at least 10 x seq_len (8)"),
+    ("--data={}/absent", "--data: {}/absent: cannot be read: No such file"),
+    ("--data={}", "--data: {}: cannot be read: it is a folder"),
+    (
+        "--data={}/shortest --vocab-size=255",
+        "--vocab-size 255: must be 256 or more with --data, whose tokens are bytes",
+    ),
+    ("--weights={}/w", "--weights: {}/w/config.json: cannot be read: No such file"),
+    ("--weights={} --hidden-dim=32", "--hidden-dim: must be left out with --weights {}"),
+    ("--weights={} --vocab-size=300", "--vocab-size: must be left out with --weights {}"),
+]
 
 
-@pytest.mark.parametrize("name", BAD_DATA)
-def test_bad_data_is_refused(program: Program, tmp_path: Path, name: str) -> None:
-    content, words = BAD_DATA[name]
-    file = tmp_path / name
-    file.write_bytes(content)
-    message = message_of(program.run(*small(num_steps=2), f"--data={file}"))
-    assert message.startswith(f"--data: {file}: {words}")
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    for name, count in DATA.items():
+        (tmp_path / name).write_bytes(b"a" * count)
+    return tmp_path
 
 
-def test_shortest_data_is_taken(program: Program, tmp_path: Path) -> None:
-    file = tmp_path / "shortest"
-    file.write_bytes(b"a" * 80)
-    assert program.run(*small(num_steps=1), f"--data={file}").returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "words"), [("absent", "cannot be read: No such file"), (".", "is a folder")]
-)
-def test_data_that_is_no_file_is_refused(
-    program: Program, tmp_path: Path, name: str, words: str
+@pytest.mark.parametrize(("options", "message"), BAD_PATHS)
+def test_bad_data_and_weights_are_refused(
+    program: Program, texts: Path, options: str, message: str
 ) -> None:
-    path = tmp_path / name
-    message = message_of(program.run(*small(num_steps=1), f"--data={path}"))
-    assert message.startswith(f"--data: {path}")
-    assert words in message
+    given = [option.format(texts) for option in options.split()]
+    named = {option.split("=")[0] for option in given}
+    model = [] if "--weights" in named else small(num_steps=1)
+    kept = [option for option in model if option.split("=")[0] not in named]
+    assert message_of(program.run(*kept, *given)).startswith(message.format(texts))
 
 
-def test_vocabulary_without_all_bytes_is_refused(program: Program, tmp_path: Path) -> None:
-    file = tmp_path / "text"
-    file.write_bytes(b"a" * 200)
-    message = message_of(program.run(*small(vocab_size=255), f"--data={file}"))
-    assert message == "--vocab-size 255: must be 256 or more with --data, whose tokens are bytes"
-
-
-def test_weights_that_are_not_there_are_refused(program: Program, tmp_path: Path) -> None:
-    folder = tmp_path / "absent"
-    message = message_of(program.run(*ON_CPU, f"--weights={folder}"))
-    assert message.startswith(f"--weights: {folder}/config.json: cannot be read: No such file")
-
-
-@pytest.mark.parametrize("name", ["hidden-dim", "vocab-size"])
-def test_weights_bring_their_own_dimensions(program: Program, tmp_path: Path, name: str) -> None:
-    message = message_of(program.run(f"--weights={tmp_path}", f"--{name}={SMALL_MODEL[name]}"))
-    assert message.startswith(f"--{name}: must be left out with --weights {tmp_path}")
+def test_shortest_data_is_taken(program: Program, texts: Path) -> None:
+    assert program.run(*small(num_steps=1), f"--data={texts / 'shortest'}").returncode == 0
 
 
 # A model that is too big by its own size, by its batch, and by more than 64 bits can count.
@@ -264,43 +219,43 @@ def test_a_good_setup(program: Program, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_device_that_is_not_there(program: Program) -> None:
-    completed = program.run("--validate-setup", "--device=cuda:99")
-    assert completed.returncode == 1
-    status, detail = checks(completed)["device"]
-    assert status == "failed"
-    assert 'device "cuda:99": no such device (allowed: auto, cpu' in detail
-    assert checks(completed)["libtorch"][0] == "ok"
-
-
-def test_a_folder_that_cannot_be_written_to(program: Program, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "line", "detail"),
+    [
+        ("--device=cuda:99", "device", 'device "cuda:99": no such device (allowed: auto, cpu'),
+        ("--device=cpu --hidden-dim=65536", "memory", "needs about 791."),
+        ("--device=cpu --variant=graph", "variant", "only a GPU"),
+        ("--device=cpu --output-dir=file/b", "output", "file/b"),
+        (
+            "--device=cpu --output-dir=file/b",
+            "output",
+            "name another folder with --output-dir or --profile-dir",
+        ),
+    ],
+)
+def test_what_cannot_run_fails_its_line_of_the_setup(
+    program: Program, tmp_path: Path, options: str, line: str, detail: str
+) -> None:
     file = tmp_path / "file"
     file.write_text("mine")
-    completed = program.run("--validate-setup", "--device=cpu", f"--output-dir={file / 'below'}")
+    completed = program.run("--validate-setup", *options.split(), folder=tmp_path)
     assert completed.returncode == 1
-    status, detail = checks(completed)["output"]
-    assert status == "failed"
-    assert str(file / "below") in detail
-    assert "name another folder with --output-dir or --profile-dir" in detail
+    found = checks(completed)
+    assert [name for name, (status, _) in found.items() if status == "failed"] == [line]
+    assert detail in found[line][1]
     assert file.read_text() == "mine"
 
 
-def test_a_model_that_does_not_fit(program: Program) -> None:
-    completed = program.run("--validate-setup", "--device=cpu", "--hidden-dim=65536")
-    assert completed.returncode == 1
-    status, detail = checks(completed)["memory"]
-    assert status == "failed"
-    assert "needs about 791." in detail
+@pytest.mark.parametrize(("size", "batch", "seq"), [("tiny", 8, 128), ("small", 8, 256)])
+def test_a_size_brings_its_batch_and_sequence(
+    program: Program, size: str, batch: int, seq: int
+) -> None:
+    completed = program.run(f"--size={size}", "--validate-setup", "--device=cpu")
+    assert f"batch {batch} x seq {seq} needs about" in completed.stdout
 
 
 def test_bad_options_stay_bad(program: Program) -> None:
     assert program.run("--validate-setup", "--num-steps=none").returncode == 2
-
-
-def test_a_variant_that_cannot_run_here_fails_the_setup(program: Program) -> None:
-    completed = program.run("--validate-setup", "--device=cpu", "--variant=graph")
-    assert completed.returncode == 1
-    assert "failed   variant: " in completed.stdout
 
 
 PROFILERS = {
@@ -316,11 +271,11 @@ EARLIER = {"trace_step_5_10.json": '{"traceEvents": []}\n', "notes.txt": "of an 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """Mounts a file system in memory; only root may."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small file system takes root")
     mounted: list[Path] = []
 
     def mount(options: str) -> Path:
+        if os.geteuid() != 0:
+            pytest.skip("mounting a small file system takes root")
         folder = tmp_path / f"disk_{len(mounted)}"
         folder.mkdir()
         command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
@@ -350,44 +305,35 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("option", PROFILERS)
-def test_a_folder_below_a_file_is_refused(program: Program, tmp_path: Path, option: str) -> None:
-    file = tmp_path / "file"
-    file.write_text("mine")
-    folder = file / "below"
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("below a file", "Not a directory"),
+        ("ro,size=64k", "Read-only file system"),
+        ("size=64k", "No space left on device"),
+    ],
+)
+def test_a_folder_that_takes_no_file_is_refused_before_training(
+    program: Program,
+    disk: Callable[[str], Path],
+    tmp_path: Path,
+    option: str,
+    fault: str,
+    reason: str,
+) -> None:
+    kept = tmp_path / "file"
+    kept.write_text("mine")
+    folder = kept / "below" if fault == "below a file" else disk(fault)
+    if reason.startswith("No space"):
+        program.trained(folder, *small(num_steps=2))
+        fill(folder)
+    before = contents(tmp_path)
     completed = program.run(*small(num_steps=2), *PROFILERS[option], f"{option}={folder}")
     message = message_of(completed)
     assert message.startswith(f"{option} '{folder}': must be a folder that can be written to")
-    assert "Not a directory" in message
-    # said before hours of training
+    assert reason in message
     assert "Step 1/" not in completed.stdout
-    assert file.read_text() == "mine"
-
-
-@pytest.mark.parametrize("option", PROFILERS)
-def test_a_folder_that_cannot_be_written_to_is_refused(
-    program: Program, disk: Callable[[str], Path], option: str
-) -> None:
-    folder = disk("ro,size=64k")
-    completed = program.run(*small(num_steps=2), *PROFILERS[option], f"{option}={folder}")
-    message = message_of(completed)
-    assert message.startswith(f"{option} '{folder}': must be a folder that can be written to")
-    assert "Read-only file system" in message
-    assert completed.stdout == ""
-
-
-@pytest.mark.parametrize("option", PROFILERS)
-def test_a_full_disk_is_refused_and_stays_as_it_was(
-    program: Program, disk: Callable[[str], Path], option: str
-) -> None:
-    folder = disk("size=64k")
-    program.trained(folder, *small(num_steps=2))
-    fill(folder)
-    before = contents(folder)
-    completed = program.run(*small(num_steps=2), *PROFILERS[option], f"{option}={folder}")
-    message = message_of(completed)
-    assert message.startswith(f"{option} '{folder}': must be a folder that can be written to")
-    assert "No space left on device" in message
-    assert contents(folder) == before
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("profiler", TOO_SMALL)
