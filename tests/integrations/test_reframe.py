@@ -69,18 +69,17 @@ def short_name(display_name: str) -> str:
     return "components" if kind == "TinyLlamaComponents" else f"{size}/{variant}"
 
 
-def test_every_size_and_variant_is_a_test(outcomes: Mapping[str, Outcome]) -> None:
+def test_every_size_and_variant_is_a_test_and_the_smallest_is_quick(
+    outcomes: Mapping[str, Outcome],
+) -> None:
     sizes = ["tiny", "small", "medium", "large", "very_large"]
     steps = {f"{size}/{variant}" for size in sizes for variant in ("baseline", "optimized")}
     assert set(outcomes) == steps | {"components"}
-
-
-def test_the_smallest_size_in_f32_is_what_is_quick(outcomes: Mapping[str, Outcome]) -> None:
     quick = {name for name, outcome in outcomes.items() if "quick" in outcome.tags}
     assert quick == {"tiny/baseline", "tiny/optimized", "components"}
 
 
-def test_the_figures_of_a_step_reach_the_report(outcomes: Mapping[str, Outcome]) -> None:
+def test_the_figures_and_the_result_of_a_step_are_kept(outcomes: Mapping[str, Outcome]) -> None:
     step = outcomes["tiny/baseline"]
     assert (step.verdict, step.reason) == ("pass", "")
     assert step.figures == {
@@ -93,10 +92,10 @@ def test_the_figures_of_a_step_reach_the_report(outcomes: Mapping[str, Outcome])
         "full_step/train/roof_percent": (64.5247, "%"),
         "full_step/train/peak_memory": (97.5664, "MiB"),
     }
-
-
-def test_the_result_file_is_kept(outcomes: Mapping[str, Outcome]) -> None:
-    assert (outcomes["tiny/baseline"].output / "results.json").is_file()
+    assert (step.output / "results.json").is_file()
+    # a local job takes the best device present
+    assert "--device=auto" in step.script
+    assert "--threads" not in step.script
 
 
 def test_each_component_has_its_figures(outcomes: Mapping[str, Outcome]) -> None:
@@ -106,11 +105,6 @@ def test_each_component_has_its_figures(outcomes: Mapping[str, Outcome]) -> None
     assert components.figures["optimizer/update/time"] == (0.0706086, "s")
     assert "optimizer/update/TFLOPS" not in components.figures
     assert len({name.split("/")[0] for name in components.figures}) == 8
-
-
-def test_a_local_job_takes_the_best_device_present(outcomes: Mapping[str, Outcome]) -> None:
-    assert "--device=auto" in outcomes["tiny/baseline"].script
-    assert "--threads" not in outcomes["tiny/baseline"].script
 
 
 def test_what_cannot_be_measured_here_is_skipped_with_the_reason(
@@ -156,32 +150,39 @@ def slurm_outcomes(
     return {name.split("@")[-1]: outcome for name, outcome in report.outcomes.items()}
 
 
-def test_both_partitions_measure(slurm_outcomes: Mapping[str, Outcome]) -> None:
-    assert {name: outcome.verdict for name, outcome in slurm_outcomes.items()} == {
-        "gpu": "pass",
-        "cpu": "pass",
-    }
-    rate = slurm_outcomes["gpu"].figures["full_step/train/samples_per_second"]
-    assert rate == (113.301, "samples/s")
-
-
-def test_a_gpu_job_asks_for_one_gpu_and_its_share_of_the_cores(
-    slurm_outcomes: Mapping[str, Outcome],
+@pytest.mark.parametrize(
+    ("partition", "asked", "not_asked"),
+    [
+        (
+            "gpu",
+            [
+                "#SBATCH --gpus-per-node=1\n",
+                "#SBATCH --cpus-per-task=12\n",
+                "#SBATCH --partition=gpu\n",
+                "#SBATCH --hint=nomultithread\n",
+                "srun --cpus-per-task=12 ",
+                "--device=hip --components=full_step --sizes=small",
+            ],
+            "--exclusive",
+        ),
+        (
+            "cpu",
+            [
+                "#SBATCH --exclusive\n",
+                "#SBATCH --cpus-per-task=128\n",
+                "--device=cpu",
+                "--threads=128",
+            ],
+            "gpu",
+        ),
+    ],
+)
+def test_a_partition_measures_on_what_its_job_asks_for(
+    slurm_outcomes: Mapping[str, Outcome], partition: str, asked: list[str], not_asked: str
 ) -> None:
-    script = slurm_outcomes["gpu"].script
-    assert "#SBATCH --gpus-per-node=1\n" in script
-    assert "#SBATCH --cpus-per-task=12\n" in script
-    assert "#SBATCH --partition=gpu\n" in script
-    assert "#SBATCH --hint=nomultithread\n" in script
-    assert "--exclusive" not in script
-    assert "srun --cpus-per-task=12 " in script
-    assert "--device=hip --components=full_step --sizes=small" in script
-
-
-def test_a_cpu_job_asks_for_the_cores_of_a_node(slurm_outcomes: Mapping[str, Outcome]) -> None:
-    script = slurm_outcomes["cpu"].script
-    assert "gpu" not in script
-    assert "#SBATCH --exclusive\n" in script
-    assert "#SBATCH --cpus-per-task=128\n" in script
-    assert "--device=cpu" in script
-    assert "--threads=128" in script
+    assert set(slurm_outcomes) == {"gpu", "cpu"}
+    outcome = slurm_outcomes[partition]
+    assert outcome.verdict == "pass", outcome.reason
+    assert outcome.figures["full_step/train/samples_per_second"] == (113.301, "samples/s")
+    assert [text for text in asked if text not in outcome.script] == []
+    assert not_asked not in outcome.script

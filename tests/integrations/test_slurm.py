@@ -67,31 +67,27 @@ def test_every_option_for_sbatch_stands_before_the_first_command(name: str) -> N
     assert all(re.fullmatch(r"#SBATCH --[a-z-]+(=\S+)?", lines[i]) for i in options)
 
 
-def test_a_gpu_job_measures_on_the_gpu(cluster: Cluster) -> None:
-    done = cluster.run("one_gpu.sbatch", "--sizes", "small", SLURM_CPUS_PER_TASK="8")
+@pytest.mark.parametrize(
+    ("example", "arguments", "threads", "options"),
+    [
+        ("one_gpu.sbatch", ["--sizes", "small"], "8", "--device hip --sizes small"),
+        ("one_node_cpu.sbatch", [], "64", "--device cpu"),
+    ],
+)
+def test_a_job_measures_on_its_device_into_a_folder_of_its_own(
+    cluster: Cluster, example: str, arguments: list[str], threads: str, options: str
+) -> None:
+    done = cluster.run(example, *arguments, SLURM_CPUS_PER_TASK=threads)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "SUCCESS: 2 cases measured"
     (call,) = cluster.slurm.calls("srun")
-    assert call.startswith(f"srun --ntasks=1 --cpus-per-task=8 {cluster.program} --threads 8 ")
-    assert "--device hip --sizes small --figures-of-merit" in call
-
-
-def test_a_cpu_job_measures_on_the_processor(cluster: Cluster) -> None:
-    done = cluster.run("one_node_cpu.sbatch", SLURM_CPUS_PER_TASK="64")
-    assert done.returncode == 0, done.stderr
-    (call,) = cluster.slurm.calls("srun")
-    assert "--threads 64 --device cpu --figures-of-merit" in call
-
-
-def test_the_results_of_a_job_are_in_a_folder_of_its_own(cluster: Cluster) -> None:
-    done = cluster.run("one_gpu.sbatch")
+    start = f"srun --ntasks=1 --cpus-per-task={threads} {cluster.program} --threads {threads} "
+    assert call.startswith(start)
+    assert f"{options} --figures-of-merit" in call
     (folder,) = cluster.results()
     assert re.fullmatch(r"\d{8}T\d{6}Z_slurm_42", folder.name)
-    assert {path.name for path in folder.iterdir()} == {
-        "results.json",
-        "journal.jsonl",
-        "summary.txt",
-    }
+    files = {path.name for path in folder.iterdir()}
+    assert files == {"results.json", "journal.jsonl", "summary.txt"}
     summary = (folder / "summary.txt").read_text(encoding="utf-8")
     assert f"Results: {folder}\n{summary}" == done.stdout
 
@@ -148,11 +144,13 @@ def test_one_node_and_all_of_them_are_measured_and_then_trained_on(cluster: Clus
     assert done.stdout == f"Results: {folder}\n"
 
 
-def test_a_job_of_one_node_measures_it_once(cluster: Cluster) -> None:
-    assert cluster.run(DATA_PARALLEL, SLURM_JOB_NUM_NODES="1").returncode == 0
-    assert len(cluster.slurm.calls("srun")) == 2
-
-
-def test_a_lost_rank_ends_the_job(cluster: Cluster) -> None:
-    assert cluster.run(DATA_PARALLEL, FAKE_STATUS="1").returncode == 1
-    assert len(cluster.slurm.calls("srun")) == 1
+@pytest.mark.parametrize(
+    ("changed", "status", "calls"),
+    [({"SLURM_JOB_NUM_NODES": "1"}, 0, 2), ({"FAKE_STATUS": "1"}, 1, 1)],
+    ids=["one node is measured once", "a lost rank ends the job"],
+)
+def test_steps_of_a_data_parallel_job(
+    cluster: Cluster, changed: dict[str, str], status: int, calls: int
+) -> None:
+    assert cluster.run(DATA_PARALLEL, **changed).returncode == status
+    assert len(cluster.slurm.calls("srun")) == calls

@@ -157,22 +157,18 @@ def test_banner_says_what_is_trained(tiny_output: str) -> None:
         assert f"\n  {line}\n" in tiny_output
 
 
-def test_parameters_of_tiny_are_the_workshops(tiny_output: str) -> None:
-    expected = "\nModel Configuration:\n  Total Parameters: 2,873,600\n  Model Size: 11.0 MB\n"
-    assert expected in tiny_output
-
-
-def test_device_comes_before_training(tiny_output: str) -> None:
+def test_model_device_and_an_only_step_are_shown(tiny_output: str) -> None:
+    parameters = "\nModel Configuration:\n  Total Parameters: 2,873,600\n  Model Size: 11.0 MB\n"
+    assert parameters in tiny_output
     device, training = tiny_output.split("\nStarting training...\n")
     assert "\nUsing device: cpu\nCPU: " in device
     assert training.startswith("Step 1/1: Loss = 6.9")
-
-
-def test_an_only_step_is_a_result(tiny_output: str) -> None:
     (step,) = step_lines(tiny_output)
     average = re.search(r"^Average time per step: ([\d.]+) seconds", tiny_output, re.M)
     assert average is not None
     assert average[1] == step["time"]
+    # without a profiler nothing is marked
+    assert "profiling" not in tiny_output.lower()
 
 
 def test_step_lines_are_those_of_the_summary(profiled_run: FinishedRun) -> None:
@@ -190,24 +186,22 @@ def marked(stdout: str) -> list[int]:
     return [int(line["step"]) for line in step_lines(stdout) if line["profiling"]]
 
 
-def test_steps_5_to_10_are_marked(program: Program, tmp_path: Path) -> None:
-    completed = program.run(
-        *small(num_steps=12), "--enable-pytorch-profiler", f"--profile-dir={tmp_path}"
-    )
-    assert "(Profiling Enabled)\n" in completed.stdout
-    expected = f"\nProfiling enabled: Steps 5-10\nProfile data will be saved to: {tmp_path}/\n"
-    assert expected in completed.stdout
-    assert marked(completed.stdout) == [5, 6, 7, 8, 9, 10]
-    assert "\nProfiling complete!\nProfile files generated:\n" in completed.stdout
-    assert f"\n  - {tmp_path}/trace_step_5_10.json\n" in completed.stdout
-
-
-def test_fewer_steps_are_profiled_as_asked(program: Program, tmp_path: Path) -> None:
-    options = ["--enable-pytorch-profiler", "--profile-steps=1", f"--profile-dir={tmp_path}"]
-    completed = program.run(*small(num_steps=8), *options)
-    assert "\nProfiling enabled: Steps 5-6\n" in completed.stdout
-    assert marked(completed.stdout) == [5, 6]
-    assert (tmp_path / "trace_step_5_6.json").is_file()
+@pytest.mark.parametrize(
+    ("steps", "options", "last"), [(12, [], 10), (8, ["--profile-steps=1"], 6)]
+)
+def test_profiled_steps_are_marked(
+    program: Program, tmp_path: Path, steps: int, options: list[str], last: int
+) -> None:
+    profiler = ["--enable-pytorch-profiler", *options, f"--profile-dir={tmp_path}"]
+    stdout = program.run(*small(num_steps=steps), *profiler).stdout
+    assert "(Profiling Enabled)\n" in stdout
+    expected = f"\nProfiling enabled: Steps 5-{last}\nProfile data will be saved to: {tmp_path}/\n"
+    assert expected in stdout
+    assert marked(stdout) == list(range(5, last + 1))
+    assert "\nProfiling complete!\nProfile files generated:\n" in stdout
+    trace = tmp_path / f"trace_step_5_{last}.json"
+    assert f"\n  - {trace}\n" in stdout
+    assert trace.is_file()
 
 
 def test_memory_steps_are_marked_too(profiled_run: FinishedRun) -> None:
@@ -215,11 +209,6 @@ def test_memory_steps_are_marked_too(profiled_run: FinishedRun) -> None:
     assert marked(profiled_run.completed.stdout) == list(range(2, 11))
     steps = [s["step"] for s in profiled_run.summary["steps"] if s["profiled"]]
     assert steps == list(range(2, 11))
-
-
-def test_without_a_profiler_nothing_is_marked(tiny_output: str) -> None:
-    assert "PROFILING" not in tiny_output
-    assert "rofiling" not in tiny_output
 
 
 def test_the_workshops_loops_find_their_words(profiled_run: FinishedRun, tmp_path: Path) -> None:
