@@ -42,28 +42,19 @@ def test_verify_only_compares_and_times_nothing(program: Program) -> None:
 def test_json_on_stdout_is_pure_and_the_same_as_in_the_file(
     bench_program: Path, out: Path, validator: Draft202012Validator
 ) -> None:
-    """With --verify=off, so that the result says so and has no error; with the commit."""
+    """With what its context has to say: --verify=off, cold caches, a seed, and the commit."""
     program = Program(bench_program, with_commit=True)
-    choice = [*SMALL, *RUN, *FFN, "--verify=off"]
+    choice = [*SMALL, *RUN, *FFN, "--verify=off", "--cold-cache", "--seed=7"]
     completed, result = program.measure(out, *choice, "--benchmark_format=json")
     assert completed.stdout == out.read_text(encoding="utf-8")
     assert validator.is_valid(result)
     assert_complete(result, program.names(*choice))
-    assert result["context"]["verify"] == "off"
+    context = result["context"]
+    assert [context[key] for key in ("verify", "cold_cache", "seed")] == ["off", True, 7]
     # of the build, which may be older than the checkout
-    assert re.fullmatch("[0-9a-f]{40}|unknown", result["context"]["git_commit"])
+    assert re.fullmatch("[0-9a-f]{40}|unknown", context["git_commit"])
     assert not any("max_rel_error" in entry for entry in result["benchmarks"])
     assert [path.name for path in out.parent.iterdir()] == ["out.json"]
-
-
-def test_cold_cache_and_seed_are_in_the_context(
-    program: Program, out: Path, validator: Draft202012Validator
-) -> None:
-    choice = [*SMALL, *RUN, *FFN, "--cold-cache", "--seed=7"]
-    _, result = program.measure(out, *choice)
-    assert validator.is_valid(result)
-    assert_complete(result, program.names(*choice))
-    assert (result["context"]["cold_cache"], result["context"]["seed"]) == (True, 7)
 
 
 def test_filter_chooses_what_is_measured(
