@@ -30,7 +30,7 @@ from tinyllama_tools.commands.exercise_3 import (
     forecasts,
     growth_exponent,
     memory_gain,
-    run_exercise_3,
+    run_exercise,
     saturated,
     sheet_of,
 )
@@ -179,7 +179,7 @@ def test_criteria_fall_with_what_they_rest_on(base: Findings) -> None:
 def test_a_run_that_fails_makes_no_answers(tmp_path: Path) -> None:
     options = parse_options(["3", f"--output={tmp_path}/e.md", "--max-minutes=100"])
     program = PlayedProgram(refuses={"--dtype=amp_bf16": "no bf16 here"})
-    sheet = run_exercise_3(options, program, PlayedPredictor(GIB))
+    sheet = run_exercise(options, program, PlayedPredictor(GIB))
     assert sheet.exit_status == 1
     assert "mixed_precision: tiny_llama_train: no bf16 here" in sheet.page
     assert "## Analysis questions" not in sheet.page
@@ -204,7 +204,7 @@ def test_what_ends_it_early_is_on_the_page(
     tmp_path: Path, program: PlayedProgram, words: str
 ) -> None:
     options = parse_options(["3", f"--output={tmp_path}/e.md", "--max-minutes=100"])
-    sheet = run_exercise_3(options, program, PlayedPredictor(2 * GIB))
+    sheet = run_exercise(options, program, PlayedPredictor(2 * GIB))
     assert sheet.exit_status == 1
     assert words in sheet.page
     assert "Overall runtime" in sheet.page
@@ -215,9 +215,9 @@ def test_what_ends_it_early_is_on_the_page(
 def test_nothing_measured_makes_no_page(tmp_path: Path) -> None:
     options = parse_options(["3", f"--output={tmp_path}/e.md"])
     with pytest.raises(KeyboardInterrupt):
-        run_exercise_3(options, PlayedProgram(interrupt_after=0), PlayedPredictor(GIB))
+        run_exercise(options, PlayedProgram(interrupt_after=0), PlayedPredictor(GIB))
     with pytest.raises(TrainingError) as refused:
-        run_exercise_3(options, PlayedProgram(refuses={"--size=tiny": "no"}), PlayedPredictor(GIB))
+        run_exercise(options, PlayedProgram(refuses={"--size=tiny": "no"}), PlayedPredictor(GIB))
     assert refused.value.exit_status == 2
 
 
@@ -226,7 +226,7 @@ def test_nothing_measured_makes_no_page(tmp_path: Path) -> None:
 def test_ctrl_c_says_what_is_missing(tmp_path: Path, after: int) -> None:
     options = parse_options(["3", f"--output={tmp_path}/e.md", "--max-minutes=100"])
     program = PlayedProgram(interrupt_after=after)
-    sheet = run_exercise_3(options, program, PlayedPredictor(2 * GIB))
+    sheet = run_exercise(options, program, PlayedPredictor(2 * GIB))
     assert sheet.exit_status == 130
     assert "interrupted" in sheet.page
     assert (tmp_path / "exercise_3" / ANALYSIS / "performance_summary_report.md").is_file()
@@ -235,7 +235,7 @@ def test_ctrl_c_says_what_is_missing(tmp_path: Path, after: int) -> None:
 
 def test_the_page_names_no_place_outside(tmp_path: Path) -> None:
     options = parse_options(["3", f"--output={tmp_path}/e.md", "--max-minutes=100"])
-    sheet = run_exercise_3(options, PlayedProgram(), PlayedPredictor(2 * GIB))
+    sheet = run_exercise(options, PlayedProgram(), PlayedPredictor(2 * GIB))
     assert str(PROJECT) not in sheet.page
     detailed = tmp_path / "exercise_3" / "detailed_analysis" / "performance_summary_report.md"
     assert "aten::mm" in detailed.read_text()
@@ -245,7 +245,7 @@ def test_the_page_names_no_place_outside(tmp_path: Path) -> None:
 def test_other_options_leave_no_place_either(tmp_path: Path, more: list[str]) -> None:
     options = parse_options(["3", f"--output={tmp_path}/e.md", "--max-minutes=100", *more])
     program = PlayedProgram()
-    sheet = run_exercise_3(options, program, PlayedPredictor(2 * GIB))
+    sheet = run_exercise(options, program, PlayedPredictor(2 * GIB))
     assert unanswered(sheet.page) == []
     assert "samples/s; rule: 5 %" in answer(sheet.page, "1. How does batch size affect")
     sizes = {o for call in program.calls for o in call if o.startswith("--size=")}

@@ -134,7 +134,7 @@ def test_ctrl_c_between_two_runs_is_130(tmp_path: Path, monkeypatch: pytest.Monk
     def interrupt(_options: object, _program: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(exercise, "run_exercise_1", interrupt)
+    monkeypatch.setattr(exercise, "run_exercise", interrupt)
     assert run(1, tmp_path, PlayedProgram()) == (130, "")
 
 
@@ -186,7 +186,7 @@ def test_what_ends_an_exercise_decides_its_exit_status(
     def fail(_options: object, _program: object) -> None:
         raise error
 
-    monkeypatch.setattr(exercise, "run_exercise_1", fail)
+    monkeypatch.setattr(exercise, "run_exercise", fail)
     assert run(1, tmp_path, PlayedProgram()) == (status, "")
     assert f"scripts/exercise: {error}" in capsys.readouterr().err
 
@@ -217,8 +217,8 @@ def test_files_that_cannot_be_written_are_exit_2(
 def test_a_place_left_blank_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    blank = exercise.Sheet("- Peak: _____ MB")
-    monkeypatch.setattr(exercise, "run_exercise_1", lambda _options, _program: blank)
+    blank = Sheet("- Peak: _____ MB")
+    monkeypatch.setattr(exercise, "run_exercise", lambda _options, _program: blank)
     assert run(1, tmp_path, PlayedProgram())[0] == 1
     assert "not filled in: line 1: - Peak: _____ MB" in capsys.readouterr().err
 

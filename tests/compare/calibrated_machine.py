@@ -9,7 +9,7 @@ import numpy as np
 
 from tinyllama_tools.compare.blocks import CaseBlock
 from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter
-from tinyllama_tools.stats.looks import Block
+from tinyllama_tools.stats.rank_tests import Block
 
 CONTEXT = {
     "git_commit": "0123456789abcdef0123456789abcdef01234567",

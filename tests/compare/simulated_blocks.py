@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinyllama_tools.calibrate.draws import BETWEEN, SCENARIOS, WITHIN, Shape
-from tinyllama_tools.stats.looks import Block, BlockSummary, summarise_pairs
+from tinyllama_tools.stats.rank_tests import Block, BlockSummary, summarise_pairs
 
 Array = NDArray[np.float64]
 Rows = tuple[Array, Array]

@@ -37,10 +37,6 @@ from tinyllama_tools.calibrate.draws import (
     simulated_slices,
 )
 from tinyllama_tools.calibrate.rates import (
-    BROKEN,
-    HELD,
-    IN_ALL,
-    NOT_SHOWN,
     Effort,
     Rule,
     attribution_row,
@@ -48,17 +44,17 @@ from tinyllama_tools.calibrate.rates import (
     detections,
     false_alarm_row,
     recorded_rows,
-    share,
     simulated_row,
     simulated_rows,
-    standing,
 )
 from tinyllama_tools.calibrate.rates import rows_together as together
 from tinyllama_tools.calibrate.record import read_recordings
+from tinyllama_tools.calibrate.standing import BROKEN, HELD, IN_ALL, NOT_SHOWN, share, standing
 from tinyllama_tools.compare.blocks import SIDES, CaseBlock, CaseOpening, Measured, Opened
 from tinyllama_tools.compare.sequential_run import RunProgress, SequentialRun
 from tinyllama_tools.core.app import RESULTS, BadInputError
-from tinyllama_tools.stats.looks import Block, BlockSummary, judge_family, summarise
+from tinyllama_tools.stats.looks import judge_family
+from tinyllama_tools.stats.rank_tests import Block, BlockSummary, summarise
 from tinyllama_tools.stats.verdicts import Design, Outcome, plan_design
 
 # loose, so that a few hundred families are enough

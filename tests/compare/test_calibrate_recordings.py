@@ -28,7 +28,7 @@ from tinyllama_tools.compare.blocks import (
 from tinyllama_tools.compare.noise import noise_profile, read_noise_profile, scatter
 from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter
 from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.stats.looks import Block, BlockSummary
+from tinyllama_tools.stats.rank_tests import Block, BlockSummary
 
 OPENING, OWN, EACH = 5.0, 1.0, 0.5
 

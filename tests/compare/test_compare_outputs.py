@@ -48,8 +48,8 @@ from tinyllama_tools.compare.output import (
 )
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.names import OWN_KEYS, parse_case_name, parts_of
-from tinyllama_tools.stats.looks import BlockSummary, attributions
-from tinyllama_tools.stats.rank_tests import Interval
+from tinyllama_tools.stats.looks import attributions
+from tinyllama_tools.stats.rank_tests import BlockSummary, Interval
 from tinyllama_tools.stats.verdicts import Outcome, fewest_blocks
 
 __all__ = ["chromium"]

@@ -20,21 +20,17 @@ from simulated_blocks import (
     summaries,
 )
 
-from tinyllama_tools.stats.looks import (
-    Block,
-    BlockSummary,
-    attribute,
-    judge_family,
-    judge_rows,
-    summarise,
-    summarise_pairs,
-)
+from tinyllama_tools.stats.looks import attribute, judge_family, judge_rows
 from tinyllama_tools.stats.rank_tests import (
     MOST_BLOCKS,
+    Block,
+    BlockSummary,
     hodges_lehmann,
     interval_ends,
     p_values,
     signed_rank_tail,
+    summarise,
+    summarise_pairs,
     walsh_averages,
 )
 from tinyllama_tools.stats.verdicts import (

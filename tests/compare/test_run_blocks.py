@@ -29,7 +29,7 @@ from tinyllama_tools.compare.served_process import (
     OpenedCase,
     ServedProgram,
 )
-from tinyllama_tools.stats.looks import summarise
+from tinyllama_tools.stats.rank_tests import summarise
 
 CASES = [FFN, LOSS, NORM]
 

@@ -20,8 +20,7 @@ from tinyllama_tools.compare.served_process import (
     ServedProgram,
 )
 from tinyllama_tools.compare.sides import KEPT_WORKTREES, Builder, carried_settings
-from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.core.process import PLACING
+from tinyllama_tools.core.app import PLACING, BadInputError
 
 # a guard only, as a busy machine may take seconds to start a program; below the 50 s that a
 # program here sleeps

@@ -34,7 +34,7 @@ from tinyllama_tools.compare.sequential_run import (
     SequentialRun,
 )
 from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.stats.looks import Block
+from tinyllama_tools.stats.rank_tests import Block
 from tinyllama_tools.stats.verdicts import Outcome, plan_design
 
 PAIRS = 4

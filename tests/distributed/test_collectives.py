@@ -39,6 +39,7 @@ from tinyllama_tools.models.collectives import (
     ring_reduce_scatter,
     tree_all_reduce,
 )
+from tinyllama_tools.models.local_steps import LocalStep, local_steps
 from tinyllama_tools.models.scaling_projection import (
     ALL_REDUCES,
     BACKWARD_SHARE,
@@ -48,10 +49,8 @@ from tinyllama_tools.models.scaling_projection import (
     STEP_LOCAL,
     Analysis,
     Communication,
-    LocalStep,
     ProjectedStep,
     Setting,
-    local_steps,
     project,
     projections_of,
     step_bounds,
@@ -432,7 +431,11 @@ def test_a_named_result_counts_more_than_the_rank_alone(weak: Analysis, project_
 
 def test_the_whole_run_as_a_document_and_a_page(weak: Analysis) -> None:
     links = read_interconnects(names=["nvlink4_ndr", "ethernet_10g"])
-    projections = projections_of(weak, [], links, NO_PROGRAM)
+    projections = projections_of(
+        weak,
+        lambda dtype, variant: local_steps(weak.results, [], NO_PROGRAM, dtype, variant),
+        links,
+    )
     assert {row.interconnect for row in projections.steps} == {
         *("measured", "nvlink4_ndr", "ethernet_10g")
     }

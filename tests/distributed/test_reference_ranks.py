@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tinyllama_tools.core.app import RESULTS
-from tinyllama_tools.data.ranks import DOCUMENT, PAGE, read_scaling_result, result_files
+from tinyllama_tools.data.ranks import read_scaling_result, result_files
+from tinyllama_tools.data.studies import SCALING_FILE, SCALING_PAGE
 from tinyllama_tools.models.collectives import Estimate, ScalingPoint
 from tinyllama_tools.models.scaling_projection import Analysis, analyse
 
@@ -54,7 +55,7 @@ def test_results_are_of_a_commit_and_of_nobody(name: str) -> None:
         assert step is not None and (step.size, step.dtype) == ("small", "f32")
         assert result.context["threads"] == 1
     names = {path.name for path in (FOLDER / name).iterdir()}
-    assert {DOCUMENT, PAGE} < names
+    assert {SCALING_FILE, SCALING_PAGE} < names
 
 
 def test_data_parallel_over_one_process_costs_little() -> None:

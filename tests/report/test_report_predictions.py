@@ -15,12 +15,8 @@ from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.results import MeasuredCase
 from tinyllama_tools.models.collectives import read_interconnects
-from tinyllama_tools.models.scaling_projection import (
-    MEASURED,
-    PREDICTED,
-    local_steps,
-    projections_of,
-)
+from tinyllama_tools.models.local_steps import local_steps
+from tinyllama_tools.models.scaling_projection import MEASURED, PREDICTED, projections_of
 from tinyllama_tools.report.inputs import ReportInputs, predictions_of
 from tinyllama_tools.report.law_parts import GRADIENTS, REST, WEIGHTS, measured_parts
 from tinyllama_tools.report.sections import predictions
@@ -144,7 +140,12 @@ def test_projections_say_which_local_steps_are_predictions(tmp_path: Path) -> No
         assert (step.low < step.high, step.knows_small_batches) == (not is_run, is_run)
     write_world(tmp_path / "world", World(ranks=2))
     links = read_interconnects(names=["mi300x_ndr"])
-    projections = projections_of(analysis_of(tmp_path / "world"), [study], links, NO_PROGRAM)
+    analysis = analysis_of(tmp_path / "world")
+    projections = projections_of(
+        analysis,
+        lambda dtype, variant: local_steps(analysis.results, [study], NO_PROGRAM, dtype, variant),
+        links,
+    )
     of_size = {step.size: step.local_kind for step in projections.steps}
     assert (of_size["tiny"], of_size["very_large"]) == (MEASURED, PREDICTED)
     rows = [line for line in overview(projections) if "very_large" in line]

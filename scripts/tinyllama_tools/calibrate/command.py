@@ -35,9 +35,6 @@ import numpy as np
 
 from tinyllama_tools.calibrate.page import calibration_page, target_rows
 from tinyllama_tools.calibrate.rates import (
-    BROKEN,
-    HELD,
-    NOT_SHOWN,
     SLOWDOWNS,
     WHOLE_STEP,
     Effort,
@@ -56,12 +53,12 @@ from tinyllama_tools.calibrate.record import (
     read_recordings,
     record,
     recording_paths,
-    run_settings,
 )
 from tinyllama_tools.calibrate.runs import keep_run, kept_runs, run_once, run_rows
+from tinyllama_tools.calibrate.standing import BROKEN, HELD, NOT_SHOWN
 from tinyllama_tools.compare.comparison import layers_by_size
 from tinyllama_tools.compare.noise import DEFAULT_PATH, noise_profile, scatter
-from tinyllama_tools.compare.options import duration_of, fraction
+from tinyllama_tools.compare.options import duration_of, fraction, run_settings
 from tinyllama_tools.compare.recording import read_recording
 from tinyllama_tools.compare.sides import PROGRAM_IN_BUILD
 from tinyllama_tools.core.app import (

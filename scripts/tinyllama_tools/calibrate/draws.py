@@ -14,7 +14,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tinyllama_tools.stats.looks import Block, BlockSummary, judge_family, summarise
+from tinyllama_tools.stats.looks import judge_family
+from tinyllama_tools.stats.rank_tests import Block, BlockSummary, summarise
 from tinyllama_tools.stats.verdicts import DECIDED, Design, Judgement, Outcome
 
 Summaries = Mapping[str, Sequence[BlockSummary]]

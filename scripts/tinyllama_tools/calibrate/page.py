@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinyllama_tools.calibrate.rates import (
+from tinyllama_tools.calibrate.standing import (
     BROKEN,
     ENOUGH_RUNS,
     HELD,

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.stats import binomtest
 
 from tinyllama_tools.calibrate.draws import (
     AS_MEASURED,
@@ -29,6 +28,16 @@ from tinyllama_tools.calibrate.draws import (
     judge_looks,
     simulated_false_alarms,
 )
+from tinyllama_tools.calibrate.standing import (
+    FIVE_MINUTES,
+    IN_ALL,
+    NOBODY,
+    NOT_SHOWN,
+    SIMULATED,
+    TEN_MINUTES,
+    share,
+    standing,
+)
 from tinyllama_tools.compare.comparison import layers_by_size
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.stats.looks import attributions, judge_family
@@ -39,28 +48,6 @@ if TYPE_CHECKING:
     from tinyllama_tools.calibrate.draws import Judge, PairedBlocks, Verdict
     from tinyllama_tools.core.app import Json
     from tinyllama_tools.stats.verdicts import Design
-
-HELD, BROKEN, NOT_SHOWN = "held", "broken", "not shown"
-# whole runs without an alarm that a claim of theirs takes
-ENOUGH_RUNS = 50
-# of a row whose families count with those of others
-IN_ALL = "in all"
-# what the names of rows of simulated data begin with
-SIMULATED = "simulated: "
-
-
-def share(count: int, trials: int) -> Json:
-    """`count` of at least one trial, with exact binomial intervals (Clopper and Pearson):
-    two-sided, and the one-sided upper bound that a rate has to stay below, both at 95 %."""
-    two_sided = binomtest(count, trials).proportion_ci(0.95)
-    below = binomtest(count, trials, alternative="less").proportion_ci(0.95)
-    return {
-        "count": count,
-        "trials": trials,
-        "share": count / trials,
-        "interval_95": [float(two_sided.low), float(two_sided.high)],
-        "upper_bound_95": float(below.high),
-    }
 
 
 @dataclass(frozen=True)
@@ -85,15 +72,6 @@ class Effort:
     tries: int
     jobs: int
     seed: int
-
-
-def standing(found: Json, alpha: float, *, has_enough: bool = True) -> str:
-    """`held`: the upper bound is at most alpha. `broken`: the true rate is above it, as far as
-    an interval of 95 % can say. `not shown`: too few families for either, or not enough blocks
-    that they were drawn from."""
-    if found["interval_95"][0] > alpha:
-        return BROKEN
-    return HELD if found["upper_bound_95"] <= alpha and has_enough else NOT_SHOWN
 
 
 def _row(name: str, counts: Counter[str], rule: Rule, cases: int, more: Json) -> Json:
@@ -200,7 +178,6 @@ def rows_together(name: str, rows: Sequence[Json]) -> Json:
 
 
 SLOWDOWNS = (0.02, 0.05, 0.10)
-FIVE_MINUTES, TEN_MINUTES = 300.0, 600.0
 # seconds that a try may take: what a slowdown of this size has to be found in
 BUDGETS = {0.10: FIVE_MINUTES}
 ARITHMETICAL, INJECTED = "arithmetical", "injected"
@@ -319,7 +296,6 @@ def detection_rows(
 # made of the same parts; attributing them too would only take time
 OTHER_WHOLES = frozenset({"block", "model", "rotary"})
 WHOLE_STEP = "full_step"
-NOBODY = "nobody"
 
 
 def component_of(case: str) -> str:

@@ -23,12 +23,12 @@ from tinyllama_tools.compare.blocks import (
     Side,
     SliceEffort,
 )
-from tinyllama_tools.compare.options import add_options, is_chosen, program_arguments, settings_of
+from tinyllama_tools.compare.options import is_chosen, program_arguments, settings_of
 from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter, read_recording
 from tinyllama_tools.compare.served_process import ProcessLostError, ServedProgram
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.nameless import nameless_context
-from tinyllama_tools.stats.looks import summarise
+from tinyllama_tools.stats.rank_tests import summarise
 
 if TYPE_CHECKING:
     from tinyllama_tools.compare.blocks import CaseBlock, Measurer
@@ -107,13 +107,6 @@ def record_blocks(
         spent = clock() - started
         say(f"block {index}, {spent / 60:.1f} of {seconds / 60:.1f} minutes")
     return index
-
-
-def run_settings(options: Sequence[str]) -> argparse.Namespace:
-    """Options of `compare run` without its sides. A bad one ends the program with status 2."""
-    parser = argparse.ArgumentParser(prog="scripts/compare run", allow_abbrev=False)
-    add_options(parser)
-    return parser.parse_args(["--base", "", "--new", "", *options])
 
 
 def record(

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinyllama_tools.calibrate.rates import (
+from tinyllama_tools.calibrate.standing import (
     BROKEN,
     ENOUGH_RUNS,
     HELD,
@@ -23,7 +23,7 @@ from tinyllama_tools.calibrate.rates import (
     share,
     standing,
 )
-from tinyllama_tools.calibrate.record import run_settings
+from tinyllama_tools.compare.options import run_settings
 from tinyllama_tools.core.app import INTERRUPTED, BadInputError
 from tinyllama_tools.core.text import last_words
 from tinyllama_tools.data.nameless import names_alone

@@ -35,17 +35,19 @@ from tinyllama_tools.core.app import (
     RESULTS,
     BadInputError,
     Json,
+    placed_threads,
     problem_sizes,
     read_json,
     run_folder,
     write_whole,
 )
 from tinyllama_tools.core.options import DTYPES, list_of, positive, script_parser, seconds
-from tinyllama_tools.core.process import Progress, placed_threads
+from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import duration
 from tinyllama_tools.data.names import UNITS, CaseName, parse_case_name
 from tinyllama_tools.data.programs import CaseRun, SuiteError, SuiteProgram
-from tinyllama_tools.data.results import checked_result, is_result
+from tinyllama_tools.data.results import checked_result
+from tinyllama_tools.data.studies import is_result
 from tinyllama_tools.models.ablations import (
     BASELINE,
     FIT_FROM,

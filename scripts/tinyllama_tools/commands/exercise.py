@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinyllama_tools.commands.exercise_1 import run_exercise_1
-from tinyllama_tools.commands.exercise_2 import run_exercise_2
-from tinyllama_tools.commands.exercise_3 import run_exercise_3
 from tinyllama_tools.commands.worksheet import say, unanswered
 from tinyllama_tools.core.app import PROJECT, RESULTS, problem_sizes, write_whole
 from tinyllama_tools.core.options import list_of, minutes, positive, script_parser
@@ -104,11 +102,8 @@ def program_arguments(options: argparse.Namespace) -> tuple[str, ...]:
 
 def run_exercise(options: argparse.Namespace, program: TrainingProgram) -> Sheet:
     """The exercise that the options name."""
-    if options.number == 1:
-        return run_exercise_1(options, program)
-    if options.number == 2:
-        return run_exercise_2(options, program)
-    return run_exercise_3(options, program)
+    module = importlib.import_module(f"tinyllama_tools.commands.exercise_{options.number}")
+    return module.run_exercise(options, program)
 
 
 def write_sheet(sheet: Sheet, options: argparse.Namespace) -> int:

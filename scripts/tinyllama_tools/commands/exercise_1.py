@@ -150,7 +150,7 @@ def sheet_of(runs: Mapping[str, MeasuredRun], results: Path = RESULTS) -> Sheet:
     return make_sheet("exercise_1.md.j2", runs, missing, title=TITLE, **values)
 
 
-def run_exercise_1(options: Namespace, program: TrainingProgram) -> Sheet:
+def run_exercise(options: Namespace, program: TrainingProgram) -> Sheet:
     """Carries the runs out, their files below `options.profile_dir`, and makes the worksheet."""
     folder, page_folder = options.profile_dir, options.output.parent
     return sheet_of(measure_all(planned_runs(options), program, folder, page_folder))

@@ -239,7 +239,7 @@ def sheet_of(
     return make_sheet("exercise_2.md.j2", every, missing, title=TITLE, **values)
 
 
-def run_exercise_2(options: Namespace, program: TrainingProgram) -> Sheet:
+def run_exercise(options: Namespace, program: TrainingProgram) -> Sheet:
     """Carries the runs out, their files below `options.profile_dir`, and makes the worksheet."""
     folder, page_folder = options.profile_dir, options.output.parent
     runs = measure_all(planned_runs(options), program, folder, page_folder)

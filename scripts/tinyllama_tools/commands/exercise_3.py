@@ -648,7 +648,7 @@ def sheet_of(findings: Findings) -> Sheet:
     )
 
 
-def run_exercise_3(
+def run_exercise(
     options: Namespace, program: TrainingProgram, predictor: Predictor | None = None
 ) -> Sheet:
     """Carries the runs out, their files below `options.profile_dir`, and makes the worksheet.

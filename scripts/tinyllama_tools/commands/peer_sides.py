@@ -18,8 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import NamedTuple, Protocol
 
-from tinyllama_tools.core.app import PROJECT, Json, problem_sizes
-from tinyllama_tools.core.process import placed_threads
+from tinyllama_tools.core.app import PROJECT, Json, placed_threads, problem_sizes
 from tinyllama_tools.core.text import last_words
 from tinyllama_tools.data.names import UNITS, CaseName, full_step
 from tinyllama_tools.data.programs import SuiteError, SuiteProgram

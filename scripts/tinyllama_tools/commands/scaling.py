@@ -26,13 +26,11 @@ from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import positive, positive_list, script_parser, seconds
 from tinyllama_tools.data.nameless import make_nameless, names_alone
 from tinyllama_tools.data.names import STRONG, WEAK
-from tinyllama_tools.data.ranks import DOCUMENT, PAGE, read_again, read_results, result_file
+from tinyllama_tools.data.ranks import read_again, read_results, result_file
+from tinyllama_tools.data.studies import SCALING_FILE, SCALING_PAGE
 from tinyllama_tools.models.collectives import read_interconnects
-from tinyllama_tools.models.scaling_projection import (
-    analyse,
-    check_local_steps,
-    projections_of,
-)
+from tinyllama_tools.models.local_steps import check_local_steps, local_steps
+from tinyllama_tools.models.scaling_projection import analyse, projections_of
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.ranks import ReadRun
@@ -186,18 +184,21 @@ def write_results(
     analysis = analyse(read.results)
     projections = projections_of(
         analysis,
-        options.local_step,
+        lambda dtype, variant: local_steps(
+            read.results, options.local_step, options.build_folder / BENCH, dtype, variant
+        ),
         links,
-        options.build_folder / BENCH,
         options.projected_global_batch,
     )
     written = []
     if folder is not None:
         document = scaling_document(analysis, projections, command, read.failures)
         text = json.dumps(names_alone(document), indent=1)
-        write_whole(folder / DOCUMENT, text + "\n")
-        write_whole(folder / PAGE, names_alone(page(analysis, projections, command, read.failures)))
-        written = [shown(folder / PAGE), shown(folder / DOCUMENT)]
+        write_whole(folder / SCALING_FILE, text + "\n")
+        write_whole(
+            folder / SCALING_PAGE, names_alone(page(analysis, projections, command, read.failures))
+        )
+        written = [shown(folder / SCALING_PAGE), shown(folder / SCALING_FILE)]
     lines = [*overview_lines(analysis, projections, read.failures), "", *written]
     print("\n".join(map(str, lines)), flush=True)
 

@@ -16,16 +16,16 @@ import jinja2
 from tinyllama_tools.core.app import PROJECT, head_commit
 from tinyllama_tools.core.text import markdown_table, seconds_text
 from tinyllama_tools.data.names import ALL_REDUCE, LOCAL, STRONG, WEAK
-from tinyllama_tools.data.ranks import KIND, SCHEMA_VERSION
+from tinyllama_tools.data.studies import SCALING_KIND, SCALING_SCHEMA_VERSION
 from tinyllama_tools.models.scaling_projection import PREDICTED, PROJECTION, collective_notes
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
     from tinyllama_tools.data.ranks import CollectiveRow, Failure, ScalingResult
     from tinyllama_tools.models.collectives import AlphaBeta, Estimate, LossPart, ScalingPoint
+    from tinyllama_tools.models.local_steps import LocalStep
     from tinyllama_tools.models.scaling_projection import (
         Analysis,
-        LocalStep,
         ProjectedStep,
         ProjectionCheck,
         Projections,
@@ -356,8 +356,8 @@ def scaling_document(
     now = datetime.datetime.now(datetime.timezone.utc)
     return _finite(
         {
-            "kind": KIND,
-            "schema_version": SCHEMA_VERSION,
+            "kind": SCALING_KIND,
+            "schema_version": SCALING_SCHEMA_VERSION,
             "command": command,
             "date": now.isoformat(timespec="seconds"),
             "git_commit": head_commit(PROJECT),

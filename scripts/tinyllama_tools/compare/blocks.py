@@ -25,11 +25,11 @@ from tinyllama_tools.compare.served_process import (
     start_all,
 )
 from tinyllama_tools.data.names import SideState
-from tinyllama_tools.stats.looks import Block, summarise
+from tinyllama_tools.stats.rank_tests import Block, summarise
 
 if TYPE_CHECKING:
     from tinyllama_tools.compare.served_process import Greeting, ServedProgram
-    from tinyllama_tools.stats.looks import BlockSummary
+    from tinyllama_tools.stats.rank_tests import BlockSummary
 
 
 class Side(str, Enum):

@@ -17,7 +17,7 @@ from tinyllama_tools.data.nameless import nameless_context
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
-    from tinyllama_tools.stats.looks import BlockSummary
+    from tinyllama_tools.stats.rank_tests import BlockSummary
 
 KIND = "tiny_llama noise profile"
 SCHEMA_VERSION = 1

@@ -30,7 +30,7 @@ from tinyllama_tools.compare.blocks import (
     Side,
 )
 from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.stats.looks import Block
+from tinyllama_tools.stats.rank_tests import Block
 
 if TYPE_CHECKING:
     from tinyllama_tools.compare.blocks import Measured, Opened

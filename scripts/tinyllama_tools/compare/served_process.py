@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinyllama_tools.core.app import REFUSED_OPTIONS, BadInputError, Json
-from tinyllama_tools.core.process import placed_threads
+from tinyllama_tools.core.app import REFUSED_OPTIONS, BadInputError, Json, placed_threads
 from tinyllama_tools.core.text import last_words
 
 MOST_PADDING_BYTES = 4096

@@ -41,7 +41,8 @@ from tinyllama_tools.compare.output import print_comparison, write_comparison
 from tinyllama_tools.core.app import BadInputError, bad_file
 from tinyllama_tools.data.names import TIMED_BY, SideState, StoredCase, StoredRun, parse_case_name
 from tinyllama_tools.data.results import read_stored
-from tinyllama_tools.stats.looks import BlockSummary, attributions
+from tinyllama_tools.stats.looks import attributions
+from tinyllama_tools.stats.rank_tests import BlockSummary
 from tinyllama_tools.stats.unpaired import judge_unpaired, judge_with_profile
 from tinyllama_tools.stats.verdicts import Judgement, Outcome, fewest_files
 

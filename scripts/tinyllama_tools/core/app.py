@@ -256,3 +256,14 @@ def changed_files(project: Path) -> str:
 def problem_sizes() -> dict[str, dict[str, int]]:
     """fixtures/problem_sizes.json."""
     return json.loads(PROBLEM_SIZES.read_text(encoding="utf-8"))
+
+
+# What says how OpenMP places threads; tiny_llama_bench pins them itself where none of these is set.
+PLACING = ("OMP_PROC_BIND", "OMP_PLACES", "OMP_NUM_THREADS", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
+
+def placed_threads(inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment, with OpenMP's threads pinned unless it places them."""
+    if any(name in inherited for name in PLACING):
+        return dict(inherited)
+    return {**inherited, "OMP_PROC_BIND": "true"}

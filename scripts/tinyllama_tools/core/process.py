@@ -4,20 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
 from typing import TextIO
 
 from tinyllama_tools.core.text import duration
-
-# What says how OpenMP places threads; tiny_llama_bench pins them itself where none of these is set.
-PLACING = ("OMP_PROC_BIND", "OMP_PLACES", "OMP_NUM_THREADS", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-
-
-def placed_threads(inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment, with OpenMP's threads pinned unless it places them."""
-    if any(name in inherited for name in PLACING):
-        return dict(inherited)
-    return {**inherited, "OMP_PROC_BIND": "true"}
 
 
 class Progress:

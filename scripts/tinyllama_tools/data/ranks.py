@@ -28,7 +28,13 @@ from tinyllama_tools.data.names import (
     parse_case_name,
     parse_collective_name,
 )
-from tinyllama_tools.data.results import ITERATION, checked_result, is_result, read_rows
+from tinyllama_tools.data.results import ITERATION, checked_result, read_rows
+from tinyllama_tools.data.studies import (
+    CONTEXT_OF_RANKS,
+    RANK_FILES,
+    SCALING_FILE,
+    is_scaling_result,
+)
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
@@ -43,11 +49,6 @@ class Failure:
     ranks: int
     status: int
     words: str
-
-
-KIND, SCHEMA_VERSION = "scaling", 1
-DOCUMENT, PAGE = "scaling.json", "scaling.md"
-RESULTS = "ranks_*.json"
 
 
 def result_file(folder: Path, ranks: int) -> Path:
@@ -73,15 +74,14 @@ def result_files(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    found = sorted(path.glob(RESULTS), key=lambda file: (ranks_of(file), file.name))
+    found = sorted(path.glob(RANK_FILES), key=lambda file: (ranks_of(file), file.name))
     if not found:
         raise BadInputError(
-            f"{path}: holds no {RESULTS}; measure first: scripts/scaling --processes 1,2"
+            f"{path}: holds no {RANK_FILES}; measure first: scripts/scaling --processes 1,2"
         )
     return found
 
 
-CONTEXT_KEY = "distributed"
 COUNT, NUMBER = {"type": "integer", "minimum": 1}, {"type": "number", "exclusiveMinimum": 0}
 TEXT = {"type": "string"}
 DISTRIBUTED: Mapping[str, Json] = {
@@ -144,7 +144,7 @@ class ScalingResult:
     @property
     def distributed(self) -> Mapping[str, Any]:
         """What the context says of the ranks."""
-        return self.context[CONTEXT_KEY]
+        return self.context[CONTEXT_OF_RANKS]
 
     @property
     def ranks(self) -> int:
@@ -168,18 +168,13 @@ class ScalingResult:
         return row.name if row is not None else None
 
 
-def is_scaling_result(document: Json) -> bool:
-    """Whether tiny_llama_scaling wrote it."""
-    return is_result(document) and isinstance(document["context"].get(CONTEXT_KEY), dict)
-
-
 def _check_context(document: Json, path: Path) -> None:
     if not is_scaling_result(document):
-        raise bad_file(path, f"has no context.{CONTEXT_KEY}", REMEDY)
+        raise bad_file(path, f"has no context.{CONTEXT_OF_RANKS}", REMEDY)
     schema = {"required": list(DISTRIBUTED), "properties": DISTRIBUTED}
-    wrong = schema_problem(document["context"][CONTEXT_KEY], schema)
+    wrong = schema_problem(document["context"][CONTEXT_OF_RANKS], schema)
     if wrong:
-        raise bad_file(path, f"context.{CONTEXT_KEY}.{wrong}", MEASURE_AGAIN)
+        raise bad_file(path, f"context.{CONTEXT_OF_RANKS}.{wrong}", MEASURE_AGAIN)
 
 
 def _check_round(entry: Json, number: object, path: Path) -> None:
@@ -237,7 +232,8 @@ def _split_alone(rows: list[StepRow], path: Path) -> tuple[dict[str, StepRow], S
 def _check_ranks(name: CaseName | CollectiveName, world_size: int, path: Path) -> None:
     """A figure for each rank would be wrong by the factor between them."""
     if name.ranks != world_size:
-        what = f"{name}: is of {name.ranks} ranks, context.{CONTEXT_KEY}.world_size is {world_size}"
+        stated = f"context.{CONTEXT_OF_RANKS}.world_size is {world_size}"
+        what = f"{name}: is of {name.ranks} ranks, {stated}"
         raise bad_file(path, what, MEASURE_AGAIN)
 
 
@@ -250,7 +246,7 @@ def read_scaling_result(path: Path) -> ScalingResult:
     failed = {n: c.failed or c.skipped for n, c in checked.cases.items() if c.seconds is None}
     steps: list[StepRow] = []
     collectives: list[CollectiveRow] = []
-    world_size = document["context"][CONTEXT_KEY]["world_size"]
+    world_size = document["context"][CONTEXT_OF_RANKS]["world_size"]
     for text, rounds in _rounds(document, path).items():
         if text in failed:
             continue
@@ -281,7 +277,7 @@ def failures_before(folder: Path) -> list[Failure]:
     """What an earlier scaling.json of the folder says was not measured: reading again does not undo
     it. None where there is no such file or a damaged one, which is about to be made anew."""
     try:
-        found = read_json(folder / DOCUMENT)[0]["failures"]
+        found = read_json(folder / SCALING_FILE)[0]["failures"]
         return [Failure(int(f["ranks"]), int(f["status"]), str(f["words"])) for f in found]
     except (BadInputError, KeyError, TypeError, ValueError):
         return []

@@ -47,6 +47,7 @@ from tinyllama_tools.data.names import (
     parse_case_name,
 )
 from tinyllama_tools.data.profiles import is_training_summary, read_training
+from tinyllama_tools.data.studies import is_result
 
 SCHEMA_VERSION = 3
 # measurements of the machine, which are the percentages' denominators and nobody's code
@@ -72,11 +73,6 @@ class BadCounterError(BadInputError):
     def __init__(self, path: Path, row: str, reason: str) -> None:
         super().__init__(str(bad_file(path, f"{row}: {reason}", MEASURE_AGAIN)))
         self.reason = reason
-
-
-def is_result(document: Json) -> bool:
-    """Whether it looks like Google Benchmark's JSON, ours or another's."""
-    return isinstance(document.get("context"), dict) and "benchmarks" in document
 
 
 def _check_context(document: Json, path: Path) -> None:

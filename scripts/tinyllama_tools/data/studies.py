@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.names import STEP, TRAIN, CaseName
 
 KIND, SCHEMA_VERSION = "grid", 1
@@ -128,3 +129,20 @@ def apart_percent(predicted: int, confirmed: int | None) -> float | None:
     if confirmed is None or (confirmed == 0 and predicted != 0):
         return None
     return 100 * (predicted / confirmed - 1) if confirmed else 0.0
+
+
+# of several ranks: what scripts/scaling writes, and beside it the programs' files
+SCALING_KIND, SCALING_SCHEMA_VERSION = "scaling", 1
+SCALING_FILE, SCALING_PAGE = "scaling.json", "scaling.md"
+RANK_FILES = "ranks_*.json"
+CONTEXT_OF_RANKS = "distributed"
+
+
+def is_result(document: Json) -> bool:
+    """Whether it looks like Google Benchmark's JSON, ours or another's."""
+    return isinstance(document.get("context"), dict) and "benchmarks" in document
+
+
+def is_scaling_result(document: Json) -> bool:
+    """Whether tiny_llama_scaling wrote it."""
+    return is_result(document) and isinstance(document["context"].get(CONTEXT_OF_RANKS), dict)

@@ -13,8 +13,7 @@ from tinyllama_tools.core.app import SUITE_FILE, BadInputError, bad_file, read_j
 from tinyllama_tools.data.names import STEP, TRAIN, CaseName
 from tinyllama_tools.data.profiles import BadProfileError, check_summary
 from tinyllama_tools.data.programs import read_case_costs
-from tinyllama_tools.data.ranks import DOCUMENT, read_again
-from tinyllama_tools.data.ranks import SCHEMA_VERSION as SCALING_SCHEMA_VERSION
+from tinyllama_tools.data.ranks import read_again
 from tinyllama_tools.data.results import (
     MeasuredCase,
     add_products,
@@ -26,6 +25,8 @@ from tinyllama_tools.data.studies import (
     COSTS,
     FRONTIER,
     PRODUCTS,
+    SCALING_FILE,
+    SCALING_SCHEMA_VERSION,
     SCHEMA_VERSION,
     STUDY,
     rounds_of,
@@ -454,7 +455,7 @@ def read_scaling_run(path: Path) -> ScalingRun:
     """BadInputError where no result can be used."""
     read = read_again(path)
     run = ScalingRun(path, analyse(read.results), read.failures)
-    document = path / DOCUMENT
+    document = path / SCALING_FILE
     if not path.is_dir() or not document.exists():
         return run
     try:

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 from tinyllama_tools.core.app import SUITE_FILE, BadInputError, bad_file, read_json, schema_problem
 from tinyllama_tools.data.profiles import SUMMARY as TRAINING_FILE
 from tinyllama_tools.data.profiles import is_training_summary
-from tinyllama_tools.data.ranks import DOCUMENT as SCALING_FILE
-from tinyllama_tools.data.ranks import KIND as SCALING_KIND
-from tinyllama_tools.data.ranks import RESULTS as SCALING_RESULTS
-from tinyllama_tools.data.ranks import is_scaling_result
-from tinyllama_tools.data.results import is_result
 from tinyllama_tools.data.studies import (
     AXES,
     FRONTIER,
     KIND,
+    RANK_FILES,
+    SCALING_FILE,
+    SCALING_KIND,
     SCHEMA_VERSION,
     STUDY,
+    is_result,
+    is_scaling_result,
     rounds_of,
     why_no_round,
 )
@@ -92,11 +92,11 @@ def source_of(path: Path) -> Source:
     """What a path that somebody named is; BadInputError where it is no result, or unreadable."""
     if path.is_dir():
         inside = next((path / name for name in FILES if (path / name).exists()), None)
-        if inside == path / STUDY or (inside is None and any(path.glob(SCALING_RESULTS))):
+        if inside == path / STUDY or (inside is None and any(path.glob(RANK_FILES))):
             # a damaged study.json is named as such when it is read
             return Source(Kind.STUDY if inside else Kind.SCALING, path)
         if inside is None:
-            known = f"{', '.join(FILES)} or {SCALING_RESULTS}"
+            known = f"{', '.join(FILES)} or {RANK_FILES}"
             raise BadInputError(f"{path}: holds none of {known}; {NAME_A_RESULT}")
         path = inside
     document, _ = read_json(path)

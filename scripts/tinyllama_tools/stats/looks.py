@@ -30,6 +30,7 @@ from scipy import special
 from tinyllama_tools.data.names import wholes_among
 from tinyllama_tools.stats.rank_tests import (
     Array,
+    BlockSummary,
     holm_adjusted,
     interval_ends,
     middle,
@@ -52,63 +53,6 @@ from tinyllama_tools.stats.verdicts import (
     smallest_difference,
     verdict,
 )
-
-
-@dataclass(frozen=True)
-class Block:
-    """Seconds of an iteration, slice by slice: base[i] and new[i] were neighbours in time."""
-
-    base: tuple[float, ...]
-    new: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.base) != len(self.new) or not self.base:
-            raise ValueError(
-                f"{len(self.base)} slices against {len(self.new)}: as many on both sides, "
-                "at least 1"
-            )
-
-
-# of a log-ratio: what differs by less is a matter of rounding, and ties must stay ties when both
-# sides are measured in another unit
-DECIMALS = 12
-
-
-@dataclass(frozen=True)
-class BlockSummary:
-    """`log_ratio`: log(new / base), the Hodges-Lehmann estimate over the block's pairs.
-
-    `standard_error`: of it, from the scatter between the pairs; 0 where a single pair says nothing.
-    `base_seconds`, `new_seconds`: of an iteration, medians over the slices.
-    """
-
-    log_ratio: float
-    standard_error: float
-    base_seconds: float
-    new_seconds: float
-
-
-def summarise_pairs(base: Array, new: Array) -> tuple[Array, Array]:
-    """Log-ratio and standard error of each row (blocks x pairs of positive seconds)."""
-    # a difference of logs changes just its sign when the sides are swapped; a ratio's log may not
-    log_ratios = np.log(new) - np.log(base)
-    averages = walsh_averages(log_ratios)
-    pairs = log_ratios.shape[1]
-    errors = standard_errors(averages, signed_rank_tail(pairs), pairs - 1)
-    if errors is None:
-        spread = log_ratios.std(axis=1, ddof=1) if pairs > 1 else np.zeros(len(log_ratios))
-        errors = spread / np.sqrt(pairs)
-    return np.round(middle(averages), DECIMALS), errors
-
-
-def summarise(block: Block) -> BlockSummary:
-    """Raises ValueError for a slice that is no positive, finite time."""
-    for seconds in (*block.base, *block.new):
-        if not (np.isfinite(seconds) and seconds > 0):
-            raise ValueError(f"{seconds} seconds in a slice: must be positive and finite")
-    base, new = np.array([block.base]), np.array([block.new])
-    (log_ratio,), (error,) = summarise_pairs(base, new)
-    return BlockSummary(*map(float, (log_ratio, error, np.median(base), np.median(new))))
 
 
 class Look(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tinyllama_tools.data.names import STEPS, STRONG, WEAK
-from tinyllama_tools.data.ranks import DOCUMENT
+from tinyllama_tools.data.studies import SCALING_FILE
 from tinyllama_tools.models.collectives import interval_words
 from tinyllama_tools.models.scaling_projection import collective_notes
 from tinyllama_tools.report.document import (
@@ -446,7 +446,7 @@ def _omissions(run: ScalingRun) -> Iterator[Omission]:
         if one.refusal:
             yield Omission("loss of a step", f"{run.title}, {one.ranks} ranks", one.refusal)
     if run.refusal:
-        yield Omission("projection", f"{run.title}, {DOCUMENT}", run.refusal, is_error=True)
+        yield Omission("projection", f"{run.title}, {SCALING_FILE}", run.refusal, is_error=True)
     elif run.projection is None:
         yield Omission("projection", run.title, NO_PROJECTION)
 
