@@ -10,7 +10,7 @@ from fake_training import PlayedProgram
 from tinyllama_tools.commands import exercise, exercise_2
 from tinyllama_tools.commands.exercise import parse_options, program_arguments
 from tinyllama_tools.commands.exercise_2 import LONGEST_RUN
-from tinyllama_tools.commands.worksheet import unanswered
+from tinyllama_tools.commands.worksheet import Sheet, unanswered
 from tinyllama_tools.data.profiles import BadProfileError
 from tinyllama_tools.data.programs import SuiteError, TrainingError
 from tinyllama_tools.models.size_predictions import Prediction, Question

@@ -52,6 +52,7 @@ ROADMAP = (
     Roadmap("fused_loss", "Memory Fragmentation", "Medium", "1.1-1.4x"),
     Roadmap("foreach_adamw", "Fused optimizer", "Low", "1.1-1.2x"),
     Roadmap("fused_adamw", "Fused optimizer", "Low", "1.1-1.2x"),
+    Roadmap("library_adamw", "Fused optimizer", "Low", "1.1-1.2x"),
     Roadmap("checkpoint", "Gradient Checkpointing", "", "20-30 % slower, activations / 2-4"),
     Roadmap("onednn", LIBRARY),
     Roadmap("wide_gemm", LIBRARY),
