@@ -19,25 +19,23 @@ project(made_up LANGUAGES NONE)
 set(TINY_LLAMA_WITH_CUDA AUTO CACHE STRING "")
 include("{PROJECT_ROOT}/cmake/find_libtorch.cmake")
 get_target_property(linked tiny_llama_torch INTERFACE_LINK_LIBRARIES)
-message(STATUS "linked ${{linked}}, CUDA ${{TINY_LLAMA_TORCH_IS_CUDA}}")
+list(TRANSFORM linked REPLACE "^.*/lib/" "")
+get_target_property(defined tiny_llama_torch INTERFACE_COMPILE_DEFINITIONS)
+message(STATUS "linked ${{linked}}, CUDA ${{TINY_LLAMA_TORCH_IS_CUDA}}, defined ${{defined}}")
 """
-# as libtorch's own package does: a CUDA one ends here unless it was told that there is a toolkit
-CONFIG = """\
-if(EXISTS "${CMAKE_CURRENT_LIST_DIR}/../../../lib/libtorch_cuda.so" AND NOT TARGET torch::cudart)
-  message(FATAL_ERROR "no toolkit")
-endif()
-set(TORCH_LIBRARIES torch)
-"""
+CPU = ("libc10.so", "libtorch.so", "libtorch_cpu.so")
+CUDA = ("libc10_cuda.so", "libtorch_cuda.so")
 
 
-def configure(folder: Path, version: str, *options: str, library: str = "libtorch_cpu.so") -> str:
+def configure(folder: Path, version: str, *options: str, libraries: tuple[str, ...] = CPU) -> str:
     package = folder / "libtorch/share/cmake/Torch"
-    for path, text in {
-        package / "TorchConfig.cmake": CONFIG,
+    files = {
+        package / "TorchConfig.cmake": 'set(TORCH_CXX_FLAGS "-D_GLIBCXX_USE_CXX11_ABI=0")',
         package / "TorchConfigVersion.cmake": f'set(PACKAGE_VERSION "{version}")',
-        folder / "libtorch/lib" / library: "",
         folder / "CMakeLists.txt": PROJECT,
-    }.items():
+        **{folder / "libtorch/lib" / library: "" for library in libraries},
+    }
+    for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     command = ["cmake", "-S", str(folder), "-B", str(folder / "build"), f"-DTorch_DIR={package}"]
@@ -52,7 +50,7 @@ def configure(folder: Path, version: str, *options: str, library: str = "libtorc
 def test_versions_that_were_tried(tmp_path: Path, version: str) -> None:
     output = configure(tmp_path, version)
     assert f"libtorch {version} at" in output
-    assert "linked torch, CUDA OFF" in output
+    assert "linked libc10.so;libtorch.so;libtorch_cpu.so, CUDA OFF" in output
     assert "Warning" not in output
 
 
@@ -61,7 +59,7 @@ def test_newer_version_is_taken_with_a_warning(tmp_path: Path, version: str) -> 
     output = configure(tmp_path, version)
     assert f"CMake Warning at {PROJECT_ROOT}/cmake/find_libtorch.cmake" in output
     assert f"libtorch {version} is newer than those tried, 2.9 to {NEWEST}." in output
-    assert "linked torch, CUDA OFF" in output
+    assert "linked libc10.so;" in output
 
 
 @pytest.mark.parametrize("version", ["2.8.1", "1.13.0"])
@@ -72,8 +70,19 @@ def test_older_version_is_refused(tmp_path: Path, version: str) -> None:
     assert "linked" not in output
 
 
-def test_cuda_libtorch_serves_the_cpu_without_a_toolkit(tmp_path: Path) -> None:
-    library = "libtorch_cuda.so"
-    assert "linked" not in configure(tmp_path, "2.15.0", library=library)
-    output = configure(tmp_path, "2.15.0", "-DTINY_LLAMA_WITH_CUDA=OFF", library=library)
-    assert "linked torch_cpu_library;c10, CUDA OFF" in output
+def test_the_string_type_is_libtorchs(tmp_path: Path) -> None:
+    assert "defined _GLIBCXX_USE_CXX11_ABI=0" in configure(tmp_path, "2.15.0")
+
+
+def test_libraries_of_a_gpu_are_linked_unless_it_is_to_be_one_for_cpus(tmp_path: Path) -> None:
+    libraries = (*CPU, *CUDA)
+    output = configure(tmp_path, "2.15.0", libraries=libraries)
+    assert f"linked {';'.join(libraries)}, CUDA ON" in output
+    output = configure(tmp_path, "2.15.0", "-DTINY_LLAMA_WITH_CUDA=OFF", libraries=libraries)
+    assert f"linked {';'.join(CPU)}, CUDA OFF" in output
+
+
+def test_a_library_that_is_missing_is_named(tmp_path: Path) -> None:
+    output = configure(tmp_path, "2.15.0", libraries=CPU[:-1])
+    assert "libtorch_cpu.so is missing" in output
+    assert "linked" not in output
