@@ -48,6 +48,7 @@ from tinyllama_tools.calibrate.rates import (
     whole_of,
 )
 from tinyllama_tools.calibrate.record import (
+    Recorded,
     WhatToRecord,
     blocks_recorded,
     read_recordings,
@@ -65,6 +66,7 @@ from tinyllama_tools.core.app import (
     PROJECT,
     RESULTS,
     BadInputError,
+    Json,
     changed_files,
     head_commit,
     write_whole,
@@ -85,8 +87,6 @@ from tinyllama_tools.stats.verdicts import (
 
 if TYPE_CHECKING:
     from tinyllama_tools.calibrate.draws import PairedBlocks
-    from tinyllama_tools.calibrate.record import Recorded
-    from tinyllama_tools.core.app import Json
 
 MOST_FRACTION = 10.0
 

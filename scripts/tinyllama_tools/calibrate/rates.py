@@ -20,6 +20,9 @@ from tinyllama_tools.calibrate.draws import (
     IN_ORDER,
     SCENARIOS,
     TOSSED,
+    Judge,
+    PairedBlocks,
+    Verdict,
     draw_blocks,
     drawing_words,
     false_alarms,
@@ -42,12 +45,10 @@ from tinyllama_tools.compare.comparison import layers_by_size
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.stats.looks import attributions, judge_family
 from tinyllama_tools.stats.rank_tests import hodges_lehmann
-from tinyllama_tools.stats.verdicts import Outcome, plan_design
+from tinyllama_tools.stats.verdicts import Design, Outcome, plan_design
 
 if TYPE_CHECKING:
-    from tinyllama_tools.calibrate.draws import Judge, PairedBlocks, Verdict
     from tinyllama_tools.core.app import Json
-    from tinyllama_tools.stats.verdicts import Design
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,22 +16,25 @@ from tinyllama_tools.calibrate.draws import Costs, PairedBlocks, joined
 from tinyllama_tools.compare.blocks import (
     SIDES,
     BothReady,
+    CaseBlock,
     CaseFailure,
     CaseRecord,
     Interleaved,
+    Measurer,
     Side,
     SliceEffort,
 )
 from tinyllama_tools.compare.options import is_chosen, program_arguments, settings_of
-from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter, read_recording
+from tinyllama_tools.compare.recording import (
+    Recording,
+    RecordingHeader,
+    RecordingWriter,
+    read_recording,
+)
 from tinyllama_tools.compare.served_process import ProcessLostError, ServedProgram
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.data.nameless import nameless_context
 from tinyllama_tools.stats.rank_tests import summarise
-
-if TYPE_CHECKING:
-    from tinyllama_tools.compare.blocks import CaseBlock, Measurer
-    from tinyllama_tools.compare.recording import Recording
 
 Say = Callable[[str], None]
 

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tinyllama_tools.calibrate.standing import (
     BROKEN,
@@ -24,13 +23,10 @@ from tinyllama_tools.calibrate.standing import (
     standing,
 )
 from tinyllama_tools.compare.options import run_settings
-from tinyllama_tools.core.app import INTERRUPTED, BadInputError
+from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json
 from tinyllama_tools.core.text import last_words
 from tinyllama_tools.data.nameless import names_alone
 from tinyllama_tools.stats.verdicts import BAD_INPUT, Outcome
-
-if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
 
 FILE = "runs.jsonl"
 COMMAND = (sys.executable, "-m", "tinyllama_tools", "compare", "run")

@@ -6,16 +6,12 @@ import argparse
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tinyllama_tools.commands.worksheet import say, unanswered
+from tinyllama_tools.commands.worksheet import Sheet, say, unanswered
 from tinyllama_tools.core.app import PROJECT, RESULTS, problem_sizes, write_whole
 from tinyllama_tools.core.options import list_of, minutes, positive, script_parser
 from tinyllama_tools.data.profiles import BadProfileError
 from tinyllama_tools.data.programs import TrainingProgram
-
-if TYPE_CHECKING:
-    from tinyllama_tools.commands.worksheet import Sheet
 
 FAILED = 1
 DIMENSIONS = (

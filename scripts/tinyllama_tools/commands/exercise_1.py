@@ -9,8 +9,15 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinyllama_tools.commands.worksheet import make_sheet, measure_all, missing_of
-from tinyllama_tools.core.app import RESULTS
+from tinyllama_tools.commands.worksheet import (
+    MeasuredRun,
+    Plan,
+    Sheet,
+    make_sheet,
+    measure_all,
+    missing_of,
+)
+from tinyllama_tools.core.app import RESULTS, Json
 from tinyllama_tools.models.ablation_evidence import find_evidence
 from tinyllama_tools.models.bottlenecks import rank_bottlenecks, recommended
 from tinyllama_tools.models.optimization_effects import (
@@ -24,8 +31,6 @@ from tinyllama_tools.models.optimization_effects import (
 from tinyllama_tools.models.roofline import roofline_point
 
 if TYPE_CHECKING:
-    from tinyllama_tools.commands.worksheet import MeasuredRun, Plan, Sheet
-    from tinyllama_tools.core.app import Json
     from tinyllama_tools.data.programs import TrainingProgram
 
 TITLE = "Exercise 1: baseline performance analysis"

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tinyllama_tools.commands.worksheet import (
     MeasuredRun,
+    Plan,
+    Sheet,
     make_sheet,
     measure_all,
     missing_of,
@@ -19,23 +20,19 @@ from tinyllama_tools.commands.worksheet import (
     say,
     was_interrupted,
 )
-from tinyllama_tools.core.app import RESULTS
-from tinyllama_tools.data.programs import SuiteError
+from tinyllama_tools.core.app import RESULTS, Json
+from tinyllama_tools.data.programs import SuiteError, TrainingProgram
 from tinyllama_tools.models.optimization_effects import known_effects, small_calls_percent
 from tinyllama_tools.models.size_predictions import (
     CONFIRMED_SHARE,
     MemoryLaw,
     ModelQuestion,
+    Predictor,
+    Target,
     find_target,
     predict,
 )
 from tinyllama_tools.stats.laws import GridPoint, LawRefusedError
-
-if TYPE_CHECKING:
-    from tinyllama_tools.commands.worksheet import Plan, Sheet
-    from tinyllama_tools.core.app import Json
-    from tinyllama_tools.data.programs import TrainingProgram
-    from tinyllama_tools.models.size_predictions import Predictor, Target
 
 TITLE = "Exercise 2: memory analysis"
 HOTSPOTS, BANDWIDTH, LONGEST_RUN = "memory_hotspots", "bandwidth", "longest_sequence"

@@ -9,7 +9,6 @@ import statistics
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tinyllama_tools.commands.profile import ProfileRuns
 from tinyllama_tools.commands.profile_page import REPORT, report_path, report_text
@@ -17,16 +16,20 @@ from tinyllama_tools.commands.profile_tables import (
     FLOPS,
     MEMORY,
     OPERATORS,
+    ProfileSet,
     operator_shares,
     read_profile_set,
 )
 from tinyllama_tools.commands.study import fixed_plans, run_sizes
-from tinyllama_tools.commands.study_sizes import PROFILES, Settings, plan_sizes
+from tinyllama_tools.commands.study_sizes import PROFILES, Settings, SizeResult, plan_sizes
 from tinyllama_tools.commands.worksheet import (
     INTENSITY,
     INTERRUPTED,
     UTILIZATION,
+    Held,
     MeasuredRun,
+    Plan,
+    Sheet,
     decide,
     largest_of,
     make_sheet,
@@ -39,13 +42,14 @@ from tinyllama_tools.commands.worksheet import (
     times,
     was_interrupted,
 )
-from tinyllama_tools.core.app import problem_sizes, shown_path, write_whole
+from tinyllama_tools.core.app import Json, problem_sizes, shown_path, write_whole
 from tinyllama_tools.core.text import duration
-from tinyllama_tools.data.programs import SuiteError, TrainingError
-from tinyllama_tools.models.ablation_evidence import find_evidence
+from tinyllama_tools.data.programs import SuiteError, TrainingError, TrainingProgram
+from tinyllama_tools.models.ablation_evidence import Evidence, find_evidence
 from tinyllama_tools.models.ablations import ratio_text, read_study, shows_difference
 from tinyllama_tools.models.bottlenecks import (
     WORTHWHILE_SPEEDUP,
+    Bottleneck,
     amdahl,
     fragmentation_share,
     rank_bottlenecks,
@@ -63,17 +67,7 @@ from tinyllama_tools.models.roofline import (
     roofline_point,
     roofline_position,
 )
-from tinyllama_tools.models.size_predictions import Question, predict
-
-if TYPE_CHECKING:
-    from tinyllama_tools.commands.profile_tables import ProfileSet
-    from tinyllama_tools.commands.study_sizes import SizeResult
-    from tinyllama_tools.commands.worksheet import Held, Plan, Sheet
-    from tinyllama_tools.core.app import Json
-    from tinyllama_tools.data.programs import TrainingProgram
-    from tinyllama_tools.models.ablation_evidence import Evidence
-    from tinyllama_tools.models.bottlenecks import Bottleneck
-    from tinyllama_tools.models.size_predictions import Prediction, Predictor
+from tinyllama_tools.models.size_predictions import Prediction, Predictor, Question, predict
 
 TITLE = "Exercise 3: bottleneck identification and optimization planning"
 ANALYSIS, DETAILED = "bottleneck_analysis", "detailed_analysis"

@@ -19,11 +19,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from tinyllama_tools.commands.grid_plan import (
     CHECK_SECONDS,
     CHECK_STEPS,
+    GridPlan,
     Record,
     read_record,
     write_record,
@@ -34,6 +35,7 @@ from tinyllama_tools.core.app import (
     REFUSED_OPTIONS,
     RESULTS,
     BadInputError,
+    Json,
     ToolError,
     problem_sizes,
     read_json,
@@ -45,6 +47,7 @@ from tinyllama_tools.core.text import LAST_WORDS, duration
 from tinyllama_tools.data.nameless import make_nameless, names_alone
 from tinyllama_tools.data.names import STEP, UNITS, parse_case_name
 from tinyllama_tools.data.programs import (
+    CaseCost,
     SuiteError,
     SuiteProgram,
     ask_dry_run,
@@ -61,16 +64,11 @@ from tinyllama_tools.data.studies import (
     KIND,
     PRODUCTS,
     STUDY,
+    Axis,
     journal_of,
     journaled_names,
     round_file,
 )
-
-if TYPE_CHECKING:
-    from tinyllama_tools.commands.grid_plan import GridPlan
-    from tinyllama_tools.core.app import Json
-    from tinyllama_tools.data.programs import CaseCost
-    from tinyllama_tools.data.studies import Axis
 
 FAILED = 1
 # What a later round takes beside the first, which proves every case before it times it. Small

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.app import (
     BadInputError,
+    Json,
     bad_file,
     problem_sizes,
     read_json,
@@ -28,7 +29,6 @@ from tinyllama_tools.data.studies import (
 )
 
 if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
     from tinyllama_tools.data.programs import CaseCost
 
 COMPONENTS = (

@@ -12,27 +12,29 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jinja2
 import plotly.offline
 
-from tinyllama_tools.commands.history_changes import FEWEST_FILES, MARGIN, find_change_points
+from tinyllama_tools.commands.history_changes import (
+    FEWEST_FILES,
+    MARGIN,
+    ChangePoint,
+    find_change_points,
+)
 from tinyllama_tools.commands.history_store import (
     DEFAULT_STORE,
     HistoryStore,
     KnownResultError,
+    Machine,
+    Series,
+    StoredResult,
     read_entry,
 )
 from tinyllama_tools.compare.options import fraction, regular_expression
-from tinyllama_tools.core.app import BadInputError, write_whole
+from tinyllama_tools.core.app import BadInputError, Json, write_whole
 from tinyllama_tools.core.text import change_text, markdown_table, seconds_text
 from tinyllama_tools.stats.verdicts import BAD_INPUT
-
-if TYPE_CHECKING:
-    from tinyllama_tools.commands.history_changes import ChangePoint
-    from tinyllama_tools.commands.history_store import Machine, Series, StoredResult
-    from tinyllama_tools.core.app import Json
 
 ADVISORY = (
     "Advisory: results of different days are not paired, so a change point is a hint where to look "

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tinyllama_tools.commands.profile_page import comparison_text, report_path, report_text
 from tinyllama_tools.commands.profile_tables import (
@@ -24,6 +23,7 @@ from tinyllama_tools.commands.profile_tables import (
     RUNS_FILE,
     RUNS_VERSION,
     TITLES,
+    ProfileSet,
     draw_timelines,
     read_profile_set,
 )
@@ -31,20 +31,15 @@ from tinyllama_tools.core.app import (
     PROJECT,
     REFUSED_OPTIONS,
     RESULTS,
+    Json,
     problem_sizes,
     run_folder,
     write_whole,
 )
 from tinyllama_tools.core.options import DTYPES, positive
-from tinyllama_tools.data.programs import TrainingError, TrainingProgram, command_line
-from tinyllama_tools.models.ablation_evidence import find_evidence, read_evidence
+from tinyllama_tools.data.programs import TrainingError, TrainingProgram, TrainingRun, command_line
+from tinyllama_tools.models.ablation_evidence import Evidence, find_evidence, read_evidence
 from tinyllama_tools.models.ablations import read_study
-
-if TYPE_CHECKING:
-    from tinyllama_tools.commands.profile_tables import ProfileSet
-    from tinyllama_tools.core.app import Json
-    from tinyllama_tools.data.programs import TrainingRun
-    from tinyllama_tools.models.ablation_evidence import Evidence
 
 # What the program is given as it stands.
 PASSED_ON = ("size", "batch_size", "seq_len", "num_steps", "dtype", "variant", "device", "threads")

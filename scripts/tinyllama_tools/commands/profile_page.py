@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tinyllama_tools.commands.profile_tables import (
     BASELINE,
     TITLES,
+    ProfileSet,
     component_table,
     operator_shares,
     operator_table,
@@ -18,6 +19,7 @@ from tinyllama_tools.commands.profile_tables import (
     shape_table,
     total_time_table,
 )
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.text import (
     facts,
@@ -35,8 +37,6 @@ from tinyllama_tools.models.bottlenecks import bottleneck_lines, matrix_lines, r
 from tinyllama_tools.models.roofline import POSITIONS, roofline_position
 
 if TYPE_CHECKING:
-    from tinyllama_tools.commands.profile_tables import ProfileSet
-    from tinyllama_tools.core.app import Json
     from tinyllama_tools.models.ablation_evidence import Evidence
 
 REPORT = "performance_summary_report.md"

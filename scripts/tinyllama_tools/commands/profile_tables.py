@@ -7,17 +7,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
-from tinyllama_tools.core.app import write_whole
+from tinyllama_tools.core.app import Json, write_whole
 from tinyllama_tools.core.text import markdown_table, milliseconds, number, percent
-from tinyllama_tools.data.profiles import BadProfileError, component_percent, read_profile
-
-if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
-    from tinyllama_tools.data.profiles import Profile
+from tinyllama_tools.data.profiles import BadProfileError, Profile, component_percent, read_profile
 
 RUNS_FILE = "profile_runs.json"
 RUNS_VERSION = 1

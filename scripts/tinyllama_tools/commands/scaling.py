@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tinyllama_tools.commands.ranks import BUILD_IT, PROGRAM, measure
 from tinyllama_tools.commands.scaling_page import overview_lines, page, scaling_document
@@ -26,15 +25,11 @@ from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import positive, positive_list, script_parser, seconds
 from tinyllama_tools.data.nameless import make_nameless, names_alone
 from tinyllama_tools.data.names import STRONG, WEAK
-from tinyllama_tools.data.ranks import read_again, read_results, result_file
+from tinyllama_tools.data.ranks import ReadRun, read_again, read_results, result_file
 from tinyllama_tools.data.studies import SCALING_FILE, SCALING_PAGE
-from tinyllama_tools.models.collectives import read_interconnects
+from tinyllama_tools.models.collectives import Interconnect, read_interconnects
 from tinyllama_tools.models.local_steps import check_local_steps, local_steps
 from tinyllama_tools.models.scaling_projection import analyse, projections_of
-
-if TYPE_CHECKING:
-    from tinyllama_tools.data.ranks import ReadRun
-    from tinyllama_tools.models.collectives import Interconnect
 
 DEFAULT_SIZE = "small"
 INTERCONNECTS = PROJECT / "fixtures/interconnects.json"

@@ -13,23 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from tinyllama_tools.core.app import PROJECT, head_commit
+from tinyllama_tools.core.app import PROJECT, Json, head_commit
 from tinyllama_tools.core.text import markdown_table, seconds_text
 from tinyllama_tools.data.names import ALL_REDUCE, LOCAL, STRONG, WEAK
 from tinyllama_tools.data.studies import SCALING_KIND, SCALING_SCHEMA_VERSION
-from tinyllama_tools.models.scaling_projection import PREDICTED, PROJECTION, collective_notes
+from tinyllama_tools.models.scaling_projection import (
+    PREDICTED,
+    PROJECTION,
+    Analysis,
+    ProjectedStep,
+    ProjectionCheck,
+    Projections,
+    collective_notes,
+)
 
 if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
     from tinyllama_tools.data.ranks import CollectiveRow, Failure, ScalingResult
     from tinyllama_tools.models.collectives import AlphaBeta, Estimate, LossPart, ScalingPoint
     from tinyllama_tools.models.local_steps import LocalStep
-    from tinyllama_tools.models.scaling_projection import (
-        Analysis,
-        ProjectedStep,
-        ProjectionCheck,
-        Projections,
-    )
 
 COMMIT_DIGITS = 8
 NOTHING = "-"

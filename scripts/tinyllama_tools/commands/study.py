@@ -9,7 +9,6 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jinja2
 
@@ -41,6 +40,7 @@ from tinyllama_tools.core.app import (
     INTERRUPTED,
     PROJECT,
     RESULTS,
+    Json,
     ToolError,
     problem_sizes,
     write_whole,
@@ -50,11 +50,7 @@ from tinyllama_tools.core.options import DTYPES, list_of, minutes, positive, scr
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import duration, markdown_table
 from tinyllama_tools.data.programs import TrainingProgram
-from tinyllama_tools.models.size_predictions import Question, predict
-
-if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
-    from tinyllama_tools.models.size_predictions import Predictor
+from tinyllama_tools.models.size_predictions import Predictor, Question, predict
 
 EPILOG = """\
 Each size goes to results/performance_results_SIZE_TIME/: config.json, training_output.log,

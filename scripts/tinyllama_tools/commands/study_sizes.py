@@ -13,16 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinyllama_tools.core.app import problem_sizes, write_whole
+from tinyllama_tools.core.app import Json, problem_sizes, write_whole
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.text import duration, markdown_table
 from tinyllama_tools.data.profiles import BadProfileError, read_profile
-from tinyllama_tools.data.programs import TrainingError, command_line
+from tinyllama_tools.data.programs import TrainingError, TrainingProgram, TrainingRun, command_line
 
 if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
     from tinyllama_tools.core.process import Progress
-    from tinyllama_tools.data.programs import TrainingProgram, TrainingRun
     from tinyllama_tools.models.size_predictions import Prediction
 
 # The first is left out of the average.

@@ -14,19 +14,15 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 
 from tinyllama_tools.commands.profile_tables import PAGE, draw_timelines
-from tinyllama_tools.core.app import REFUSED_OPTIONS
+from tinyllama_tools.core.app import REFUSED_OPTIONS, Json
 from tinyllama_tools.core.text import cell, markdown_table
 from tinyllama_tools.data.profiles import SUMMARY
-from tinyllama_tools.data.programs import TrainingError, command_line
-
-if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
-    from tinyllama_tools.data.programs import TrainingProgram
+from tinyllama_tools.data.programs import TrainingError, TrainingProgram, command_line
 
 NOT_MEASURED, INTERRUPTED = "not measured", "interrupted"
 MEGABYTE = 2**20

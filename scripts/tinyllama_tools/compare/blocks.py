@@ -14,22 +14,20 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from tinyllama_tools.compare.served_process import (
     MOST_PADDING_BYTES,
     CaseFailedError,
     CaseSkippedError,
+    Greeting,
     ProcessLostError,
     ServedProcess,
+    ServedProgram,
     start_all,
 )
 from tinyllama_tools.data.names import SideState
-from tinyllama_tools.stats.rank_tests import Block, summarise
-
-if TYPE_CHECKING:
-    from tinyllama_tools.compare.served_process import Greeting, ServedProgram
-    from tinyllama_tools.stats.rank_tests import BlockSummary
+from tinyllama_tools.stats.rank_tests import Block, BlockSummary, summarise
 
 
 class Side(str, Enum):

@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.core.app import PROBLEM_SIZES
 from tinyllama_tools.stats.rank_tests import Interval
-from tinyllama_tools.stats.verdicts import NO_REGRESSION, REGRESSION, STILL_UNCLEAR, Outcome
+from tinyllama_tools.stats.verdicts import (
+    NO_REGRESSION,
+    REGRESSION,
+    STILL_UNCLEAR,
+    Judgement,
+    Outcome,
+)
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.names import SideState
     from tinyllama_tools.stats.looks import Attribution
-    from tinyllama_tools.stats.verdicts import Judgement
 
 if TYPE_CHECKING:
     from tinyllama_tools.stats.looks import Attribution

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tinyllama_tools.core.app import RESULTS, bad_file, read_json, schema_problem
+from tinyllama_tools.core.app import RESULTS, Json, bad_file, read_json, schema_problem
 from tinyllama_tools.data.nameless import nameless_context
 
 if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
     from tinyllama_tools.stats.rank_tests import BlockSummary
 
 KIND = "tiny_llama noise profile"

@@ -19,7 +19,6 @@ import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tinyllama_tools.compare.blocks import (
     METHOD,
@@ -27,14 +26,12 @@ from tinyllama_tools.compare.blocks import (
     CaseFailure,
     CaseOpening,
     CaseSkip,
+    Measured,
+    Opened,
     Side,
 )
-from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.stats.rank_tests import Block
-
-if TYPE_CHECKING:
-    from tinyllama_tools.compare.blocks import Measured, Opened
-    from tinyllama_tools.core.app import Json
 
 KIND = "tiny_llama paired blocks"
 SCHEMA_VERSION = 1

@@ -27,9 +27,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tinyllama_tools.compare.blocks import SIDES, Side
+from tinyllama_tools.compare.blocks import SIDES, CaseRecord, Side
 from tinyllama_tools.compare.comparison import (
     ComparedCase,
     Comparison,
@@ -48,24 +47,25 @@ from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter, 
 from tinyllama_tools.compare.sequential_run import (
     BUDGET_USED,
     RunProgress,
+    RunRecord,
     SequentialRun,
     cases_text,
 )
 from tinyllama_tools.compare.served_process import WAITING
-from tinyllama_tools.compare.sides import prepare
+from tinyllama_tools.compare.sides import Sides, prepare
 from tinyllama_tools.core.app import INTERRUPTED, PROBLEM_SIZES, BadInputError, run_folder
 from tinyllama_tools.core.text import duration
 from tinyllama_tools.data.names import SideState, parse_case_name
-from tinyllama_tools.stats.looks import attributions
+from tinyllama_tools.stats.looks import Attribution, attributions
 from tinyllama_tools.stats.rank_tests import hodges_lehmann
-from tinyllama_tools.stats.verdicts import REGRESSION, SPENT, DesignError, Outcome, plan_design
-
-if TYPE_CHECKING:
-    from tinyllama_tools.compare.blocks import CaseRecord
-    from tinyllama_tools.compare.sequential_run import RunRecord
-    from tinyllama_tools.compare.sides import Sides
-    from tinyllama_tools.stats.looks import Attribution
-    from tinyllama_tools.stats.verdicts import Design
+from tinyllama_tools.stats.verdicts import (
+    REGRESSION,
+    SPENT,
+    Design,
+    DesignError,
+    Outcome,
+    plan_design,
+)
 
 TERA = 1e-12
 SEEDS = 2**32

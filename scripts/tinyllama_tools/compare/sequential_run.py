@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from tinyllama_tools.compare.blocks import (
     MOST_OVERRUN,
@@ -19,14 +19,13 @@ from tinyllama_tools.compare.blocks import (
     BothReady,
     CaseRecord,
     CaseSkip,
+    Measured,
+    Measurer,
+    Opened,
 )
 from tinyllama_tools.core.text import duration
 from tinyllama_tools.stats.looks import judge_family
-from tinyllama_tools.stats.verdicts import DECIDED
-
-if TYPE_CHECKING:
-    from tinyllama_tools.compare.blocks import Measured, Measurer, Opened
-    from tinyllama_tools.stats.verdicts import Design, Judgement
+from tinyllama_tools.stats.verdicts import DECIDED, Design, Judgement
 
 # between two plain lines where the output is no terminal
 QUIET_SECONDS = 30.0

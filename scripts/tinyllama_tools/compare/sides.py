@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING
 from tinyllama_tools.compare.blocks import SIDES, Interleaved, Side, SliceEffort
 from tinyllama_tools.compare.options import is_chosen, program_arguments
 from tinyllama_tools.compare.served_process import ProcessLostError, ServedProgram
-from tinyllama_tools.core.app import PROJECT, BadInputError
+from tinyllama_tools.core.app import PROJECT, BadInputError, Json
 
 if TYPE_CHECKING:
     from tinyllama_tools.compare.sequential_run import RunProgress
-    from tinyllama_tools.core.app import Json
 
 PROGRAM_IN_BUILD = Path("benchmarks/tiny_llama_bench")
 KEPT_WORKTREES = 3

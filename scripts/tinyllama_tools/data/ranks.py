@@ -6,11 +6,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
     BadInputError,
+    Json,
     bad_file,
     is_number,
     read_json,
@@ -25,6 +26,8 @@ from tinyllama_tools.data.names import (
     TIMED_BY,
     UNITS,
     WEAK,
+    CaseName,
+    CollectiveName,
     parse_case_name,
     parse_collective_name,
 )
@@ -35,10 +38,6 @@ from tinyllama_tools.data.studies import (
     SCALING_FILE,
     is_scaling_result,
 )
-
-if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
-    from tinyllama_tools.data.names import CaseName, CollectiveName
 
 
 @dataclass(frozen=True)

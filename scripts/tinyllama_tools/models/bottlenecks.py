@@ -14,13 +14,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from tinyllama_tools.core.app import shown_path
+from tinyllama_tools.core.app import Json, shown_path
 from tinyllama_tools.core.text import NOT_MEASURED, markdown_table, number, percent, speedup
 from tinyllama_tools.data.profiles import component_percent
 from tinyllama_tools.models.ablations import shows_difference
 
 if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
     from tinyllama_tools.models.ablation_evidence import Evidence, MeasuredSpeedup
 
 # Views, allocations, operators that only call others, and nodes of the autograd graph.

@@ -57,7 +57,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from tinyllama_tools.core.app import PROJECT, BadInputError, bad_file, read_json, schema_problem
+from tinyllama_tools.core.app import (
+    PROJECT,
+    BadInputError,
+    Json,
+    bad_file,
+    read_json,
+    schema_problem,
+)
 from tinyllama_tools.data.names import (
     ALONE,
     COMMUNICATION,
@@ -70,12 +77,10 @@ from tinyllama_tools.data.names import (
     STEPS,
     STRONG,
 )
-from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE, median_interval
+from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE, Interval, median_interval
 
 if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
     from tinyllama_tools.data.ranks import CollectiveRow, ScalingResult, StepRow
-    from tinyllama_tools.stats.rank_tests import Interval
 
 RING, TREE, NONE = "ring", "tree", "none"
 

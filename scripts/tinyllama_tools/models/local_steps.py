@@ -7,17 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tinyllama_tools.core.app import SUITE_FILE, problem_sizes, read_json
-from tinyllama_tools.data.names import (
-    ALONE,
-)
-from tinyllama_tools.data.programs import SuiteError, ask_costs, read_case_costs
-from tinyllama_tools.data.ranks import read_scaling_result, result_files
-from tinyllama_tools.data.results import read_result_set
+from tinyllama_tools.data.names import ALONE, CaseName
+from tinyllama_tools.data.programs import CaseCost, SuiteError, ask_costs, read_case_costs
+from tinyllama_tools.data.ranks import ScalingResult, read_scaling_result, result_files
+from tinyllama_tools.data.results import ResultSet, read_result_set
 from tinyllama_tools.data.studies import COSTS, RANK_FILES, is_scaling_result, rounds_of
 from tinyllama_tools.models.prediction import (
     RatesRefusedError,
@@ -25,12 +22,6 @@ from tinyllama_tools.models.prediction import (
     predict_steps,
 )
 from tinyllama_tools.models.scaling_projection import MEASURED, PREDICTED
-
-if TYPE_CHECKING:
-    from tinyllama_tools.data.names import CaseName
-    from tinyllama_tools.data.programs import CaseCost
-    from tinyllama_tools.data.ranks import ScalingResult
-    from tinyllama_tools.data.results import ResultSet
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,11 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.models.ablations import BASELINE, Point, read_study
+from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.models.ablations import BASELINE, Cell, Point, Study, read_study
 from tinyllama_tools.models.bottlenecks import working_rows
-
-if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
-    from tinyllama_tools.models.ablations import Cell, Study
 
 # A kernel or operator that runs shorter than this costs about as much to start as to run.
 SMALL_CALL_SECONDS = 20e-6

@@ -13,15 +13,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.data.machine import Machine, product_type
-from tinyllama_tools.data.names import OPTIMIZED, switches_named
+from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.data.machine import Machine, ProductRate, product_type
+from tinyllama_tools.data.names import OPTIMIZED, CaseName, switches_named
 from tinyllama_tools.models.ablations import resolved_switches
 
 if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
-    from tinyllama_tools.data.machine import ProductRate
-    from tinyllama_tools.data.names import CaseName
     from tinyllama_tools.data.results import MeasuredCase, ResultSet
 
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))

@@ -36,8 +36,11 @@ from tinyllama_tools.data.names import (
 from tinyllama_tools.models.collectives import (
     MIB,
     NONE,
+    AlphaBeta,
     Hierarchy,
     Interconnect,
+    LossWaterfall,
+    ScalingPoint,
     SourcedLink,
     all_reduce,
     buckets_of,
@@ -49,7 +52,6 @@ from tinyllama_tools.models.collectives import (
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.ranks import CollectiveRow, ScalingResult
-    from tinyllama_tools.models.collectives import AlphaBeta, LossWaterfall, ScalingPoint
     from tinyllama_tools.models.local_steps import LocalStep, LocalSteps
 
 PROJECTION = "projection"

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tinyllama_tools.data.names import STEP
-from tinyllama_tools.data.programs import PROGRAM, SuiteError, ask_costs
+from tinyllama_tools.data.programs import PROGRAM, CaseCost, SuiteError, ask_costs
 from tinyllama_tools.stats.law_fits import fit_relative
-from tinyllama_tools.stats.laws import BASE, LINEAR, QUADRATIC
-
-if TYPE_CHECKING:
-    from tinyllama_tools.data.programs import CaseCost
-    from tinyllama_tools.stats.laws import GridPoint
+from tinyllama_tools.stats.laws import BASE, LINEAR, QUADRATIC, GridPoint
 
 
 @dataclass(frozen=True)

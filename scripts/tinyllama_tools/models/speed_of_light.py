@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.app import BadInputError, problem_sizes
 from tinyllama_tools.data.machine import Machine, product_type
-from tinyllama_tools.data.names import BASELINE, STEP, parse_case_name, parts_of
+from tinyllama_tools.data.names import BASELINE, STEP, CaseName, parse_case_name, parts_of
 from tinyllama_tools.models.roofline import (
     LeastTime,
     ProductRates,
@@ -32,7 +32,6 @@ from tinyllama_tools.models.roofline import (
 )
 
 if TYPE_CHECKING:
-    from tinyllama_tools.data.names import CaseName
     from tinyllama_tools.data.results import MeasuredCase, ResultSet
 
 Sizes = Mapping[str, Mapping[str, int]]

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
-from tinyllama_tools.data.names import BASELINE, OPTIMIZED, STEP, parts_of
+from tinyllama_tools.data.names import BASELINE, OPTIMIZED, STEP, CaseName, parts_of
 from tinyllama_tools.report.document import Omission
 from tinyllama_tools.stats.law_fits import (
+    Exponents,
     check_held_out,
     fit_exponents,
     fit_memory_law,
@@ -22,11 +23,9 @@ from tinyllama_tools.stats.law_fits import (
 from tinyllama_tools.stats.laws import GridPoint, Law, LawRefusedError, RangeKind, terms_of_work
 
 if TYPE_CHECKING:
-    from tinyllama_tools.data.names import CaseName
     from tinyllama_tools.data.programs import CaseCost
     from tinyllama_tools.data.results import MeasuredCase, ResultSet
     from tinyllama_tools.models.prediction import PredictionCheck, StepPrediction
-    from tinyllama_tools.stats.law_fits import Exponents
 
 Fit = Callable[[Sequence[GridPoint]], Law]
 Item = TypeVar("Item")

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.app import RESULTS, BadInputError, write_whole
 from tinyllama_tools.core.app import shown_path as shown
@@ -24,7 +23,7 @@ from tinyllama_tools.report.document import (
     listed,
     not_foreseen,
 )
-from tinyllama_tools.report.inputs import read_inputs
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs
 from tinyllama_tools.report.output import (
     figures_of_merit,
     figures_text,
@@ -48,13 +47,9 @@ from tinyllama_tools.report.sections import (
     time,
     training,
 )
-from tinyllama_tools.report.sources import Kind, newest_sources, source_of
+from tinyllama_tools.report.sources import Kind, Source, newest_sources, source_of
 from tinyllama_tools.report.summary import SENTENCES, cost_sentence
 from tinyllama_tools.stats.laws import LawRefusedError
-
-if TYPE_CHECKING:
-    from tinyllama_tools.report.inputs import ReportInputs
-    from tinyllama_tools.report.sources import Source
 
 # in the order in which they are read; what was left out comes last, when all of it is known
 BUILDERS: Sequence[tuple[str, str, Callable[[ReportInputs], Section]]] = tuple(

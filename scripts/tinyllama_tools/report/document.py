@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinyllama_tools.core.app import is_number
+from tinyllama_tools.core.app import Json, is_number
 
 if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
     from tinyllama_tools.data.names import CaseName
 
 # a measurement has no more of them, and the page stays small

@@ -7,15 +7,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from tinyllama_tools.core.app import SUITE_FILE, BadInputError, bad_file, read_json, schema_problem
+from tinyllama_tools.core.app import (
+    SUITE_FILE,
+    BadInputError,
+    Json,
+    bad_file,
+    read_json,
+    schema_problem,
+)
 from tinyllama_tools.data.names import STEP, TRAIN, CaseName
 from tinyllama_tools.data.profiles import BadProfileError, check_summary
-from tinyllama_tools.data.programs import read_case_costs
-from tinyllama_tools.data.ranks import read_again
+from tinyllama_tools.data.programs import CaseCost, read_case_costs
+from tinyllama_tools.data.ranks import Failure, read_again
 from tinyllama_tools.data.results import (
     MeasuredCase,
+    ResultSet,
     add_products,
     read_result_set,
     refuse_other_run,
@@ -40,14 +48,15 @@ from tinyllama_tools.models.prediction import (
     check_against,
     predict_steps,
 )
-from tinyllama_tools.models.scaling_projection import ProjectedStep, analyse
-from tinyllama_tools.models.speed_of_light import speed_of_light, waterfall
+from tinyllama_tools.models.scaling_projection import Analysis, ProjectedStep, analyse
+from tinyllama_tools.models.speed_of_light import SpeedOfLight, Waterfall, speed_of_light, waterfall
 from tinyllama_tools.report.analysis import (
     CALIBRATED,
     CHECKED,
     NOT_RUN,
     PredictedStep,
     Predictions,
+    SeriesFit,
     headline_steps,
     is_own_shape,
     is_same_device,
@@ -59,17 +68,7 @@ from tinyllama_tools.report.analysis import (
     time_fits,
 )
 from tinyllama_tools.report.document import Omission, case_text, not_foreseen
-from tinyllama_tools.report.sources import Kind, is_grid_study, read_frontier
-
-if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
-    from tinyllama_tools.data.programs import CaseCost
-    from tinyllama_tools.data.ranks import Failure
-    from tinyllama_tools.data.results import ResultSet
-    from tinyllama_tools.models.scaling_projection import Analysis
-    from tinyllama_tools.models.speed_of_light import SpeedOfLight, Waterfall
-    from tinyllama_tools.report.analysis import SeriesFit
-    from tinyllama_tools.report.sources import FrontierFile, Source
+from tinyllama_tools.report.sources import FrontierFile, Kind, Source, is_grid_study, read_frontier
 
 Found = TypeVar("Found")
 

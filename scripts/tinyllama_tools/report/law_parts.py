@@ -17,12 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tinyllama_tools.data.names import BASELINE, STEP
+from tinyllama_tools.data.names import BASELINE, STEP, CaseName
 from tinyllama_tools.report.analysis import (
     F32,
     MIB,
     PEAK_MEMORY,
     WHOLE_PASSES,
+    HeldOutCell,
+    SeriesFit,
     best_of_each,
     held_out_by_size,
     is_own_shape,
@@ -37,6 +39,7 @@ from tinyllama_tools.report.document import (
     HELD_OUT,
     MEASURED,
     SYMBOLS,
+    Cell,
     Column,
     Figure,
     Omission,
@@ -54,11 +57,8 @@ from tinyllama_tools.stats.laws import RangeKind
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
-    from tinyllama_tools.data.names import CaseName
     from tinyllama_tools.data.programs import CaseCost
     from tinyllama_tools.data.results import MeasuredCase
-    from tinyllama_tools.report.analysis import HeldOutCell, SeriesFit
-    from tinyllama_tools.report.document import Cell
 
 # of a curve between two measured lengths or more; straight pieces on logarithmic axes
 CURVE_POINTS = 13

@@ -28,18 +28,16 @@ import jinja2
 import plotly.offline
 from markupsafe import Markup, escape
 
-from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.report.analysis import headline_steps, held_out_by_size
-from tinyllama_tools.report.document import compact, count_of, listed
+from tinyllama_tools.report.document import Cell, Column, Document, Table, compact, count_of, listed
 from tinyllama_tools.report.sections.left_out import grouped
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-    from tinyllama_tools.core.app import Json
     from tinyllama_tools.data.results import ResultSet
-    from tinyllama_tools.report.document import Cell, Column, Document, Table
     from tinyllama_tools.report.inputs import ReportInputs
 
 FIRST_ROWS = 50

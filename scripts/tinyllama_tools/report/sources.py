@@ -7,9 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tinyllama_tools.core.app import SUITE_FILE, BadInputError, bad_file, read_json, schema_problem
+from tinyllama_tools.core.app import (
+    SUITE_FILE,
+    BadInputError,
+    Json,
+    bad_file,
+    read_json,
+    schema_problem,
+)
 from tinyllama_tools.data.profiles import SUMMARY as TRAINING_FILE
 from tinyllama_tools.data.profiles import is_training_summary
 from tinyllama_tools.data.studies import (
@@ -21,6 +27,7 @@ from tinyllama_tools.data.studies import (
     SCALING_KIND,
     SCHEMA_VERSION,
     STUDY,
+    Axis,
     is_result,
     is_scaling_result,
     rounds_of,
@@ -28,10 +35,6 @@ from tinyllama_tools.data.studies import (
 )
 from tinyllama_tools.models.ablations import RESULT as ABLATION_FILE
 from tinyllama_tools.report.document import Omission
-
-if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
-    from tinyllama_tools.data.studies import Axis
 
 # of a folder the first that is there says what it is
 FILES = (STUDY, SUITE_FILE, ABLATION_FILE, TRAINING_FILE, FRONTIER, SCALING_FILE)

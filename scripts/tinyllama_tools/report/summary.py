@@ -10,14 +10,13 @@ from tinyllama_tools.core.text import seconds_text
 from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.studies import BY_SEQ
 from tinyllama_tools.models.speed_of_light import REST
-from tinyllama_tools.report.analysis import NOT_RUN, main_step
+from tinyllama_tools.report.analysis import NOT_RUN, SeriesFit, main_step
 from tinyllama_tools.report.document import bytes_text, case_text, listed, percent_text, rate_text
 from tinyllama_tools.report.sources import Kind
 from tinyllama_tools.stats.laws import RangeKind
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.results import MeasuredCase
-    from tinyllama_tools.report.analysis import SeriesFit
     from tinyllama_tools.report.inputs import ReportInputs
     from tinyllama_tools.report.sections.frontier import Shown
 

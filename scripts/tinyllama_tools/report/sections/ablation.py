@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.app import shown_path as shown
-from tinyllama_tools.models.ablations import Kind, rows_at
+from tinyllama_tools.models.ablations import Kind, Point, Row, rows_at
 from tinyllama_tools.report.document import (
     MEASURED,
+    Cell,
     Column,
     Figure,
     Section,
@@ -22,8 +23,6 @@ from tinyllama_tools.report.document import (
 from tinyllama_tools.report.sources import Kind as ResultKind
 
 if TYPE_CHECKING:
-    from tinyllama_tools.models.ablations import Point, Row
-    from tinyllama_tools.report.document import Cell
     from tinyllama_tools.report.inputs import Ablation, ReportInputs
 
 ID, TITLE = "ablation", "What each optimisation buys"

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tinyllama_tools.report.analysis import is_own_shape, name_rank
-from tinyllama_tools.report.document import Column, Section, Table, text_column
+from tinyllama_tools.report.document import Cell, Column, Section, Table, text_column
 from tinyllama_tools.report.sources import Kind
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.results import MeasuredCase
-    from tinyllama_tools.report.document import Cell
     from tinyllama_tools.report.inputs import ReportInputs
 
 ID, TITLE = "cases", "Cases"

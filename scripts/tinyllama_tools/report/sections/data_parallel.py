@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from tinyllama_tools.data.names import STEPS, STRONG, WEAK
 from tinyllama_tools.data.studies import SCALING_FILE
-from tinyllama_tools.models.collectives import interval_words
-from tinyllama_tools.models.scaling_projection import collective_notes
+from tinyllama_tools.models.collectives import AlphaBeta, Estimate, ScalingPoint, interval_words
+from tinyllama_tools.models.scaling_projection import Analysis, ProjectedStep, collective_notes
 from tinyllama_tools.report.document import (
     DASHES,
     LIGHT,
     ROOF,
+    Cell,
     Column,
     Figure,
     Omission,
@@ -32,9 +33,6 @@ from tinyllama_tools.report.sources import Kind
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
-    from tinyllama_tools.models.collectives import AlphaBeta, Estimate, ScalingPoint
-    from tinyllama_tools.models.scaling_projection import Analysis, ProjectedStep
-    from tinyllama_tools.report.document import Cell
     from tinyllama_tools.report.inputs import ReportInputs, ScalingRun, StatedLocalStep
 
 GIGA = 1e9

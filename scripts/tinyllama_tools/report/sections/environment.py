@@ -6,12 +6,19 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.core.app import shown_path as shown
-from tinyllama_tools.report.document import Column, Section, Table, count_of, listed, text_column
+from tinyllama_tools.report.document import (
+    Cell,
+    Column,
+    Section,
+    Table,
+    count_of,
+    listed,
+    text_column,
+)
 from tinyllama_tools.report.sources import Kind
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.results import ResultSet
-    from tinyllama_tools.report.document import Cell
     from tinyllama_tools.report.inputs import ReportInputs
 
 ID, TITLE = "environment", "Environment"

@@ -11,6 +11,7 @@ from tinyllama_tools.report.document import (
     DASHES,
     MEASURED,
     SYMBOLS,
+    Cell,
     Column,
     Figure,
     Section,
@@ -23,12 +24,10 @@ from tinyllama_tools.report.document import (
     markers,
     text_column,
 )
-from tinyllama_tools.report.sources import Kind
+from tinyllama_tools.report.sources import FrontierFile, FrontierLine, FrontierPart, Kind
 
 if TYPE_CHECKING:
-    from tinyllama_tools.report.document import Cell
     from tinyllama_tools.report.inputs import ReportInputs
-    from tinyllama_tools.report.sources import FrontierFile, FrontierLine, FrontierPart
 
 ID, TITLE = "frontier", "What fits into memory"
 MISSING = f"no frontier was given; {Kind.FRONTIER.command} writes one with its grid"

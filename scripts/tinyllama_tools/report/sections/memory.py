@@ -11,6 +11,7 @@ from tinyllama_tools.report.analysis import MIB, PEAK_MEMORY, main_step, refused
 from tinyllama_tools.report.document import (
     MEASURED,
     PREDICTED,
+    Cell,
     Column,
     Figure,
     Section,
@@ -39,7 +40,6 @@ from tinyllama_tools.report.sources import Kind
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.results import MeasuredCase, ResultSet
-    from tinyllama_tools.report.document import Cell
     from tinyllama_tools.report.inputs import ReportInputs, TrainingRun
 
 ID, TITLE = "memory", "Memory"

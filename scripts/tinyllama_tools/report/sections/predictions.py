@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tinyllama_tools.report.analysis import CALIBRATED, CHECKED
+from tinyllama_tools.report.analysis import CALIBRATED, CHECKED, PredictedStep
 from tinyllama_tools.report.document import (
     MEASURED,
     PREDICTED,
+    Cell,
     Column,
     Figure,
     Section,
@@ -23,8 +24,6 @@ from tinyllama_tools.report.document import (
 from tinyllama_tools.report.sources import Kind
 
 if TYPE_CHECKING:
-    from tinyllama_tools.report.analysis import PredictedStep
-    from tinyllama_tools.report.document import Cell
     from tinyllama_tools.report.inputs import ReportInputs
 
 ID, TITLE = "predictions", "Predictions"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tinyllama_tools.core.text import seconds_text
 from tinyllama_tools.data.machine import Machine
 from tinyllama_tools.models.roofline import (
+    LaunchCost,
+    RooflinePoint,
     launch_cost,
     left_out_of_roofline,
     product_points,
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
     from tinyllama_tools.data.names import CaseName
     from tinyllama_tools.data.results import ResultSet
-    from tinyllama_tools.models.roofline import LaunchCost, RooflinePoint
     from tinyllama_tools.report.inputs import ReportInputs
 
 GIGA = 1e9

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tinyllama_tools.report.document import (
+    Cell,
     Column,
     Figure,
     Section,
@@ -20,7 +21,6 @@ from tinyllama_tools.report.document import (
 from tinyllama_tools.report.sources import Kind
 
 if TYPE_CHECKING:
-    from tinyllama_tools.report.document import Cell
     from tinyllama_tools.report.inputs import ReportInputs, TrainingRun
 
 ID, TITLE = "training", "Training runs"
