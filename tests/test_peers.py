@@ -84,6 +84,8 @@ def test_size_without_a_grid_has_its_own_shape() -> None:
         (["--batch=0"], "argument --batch: '0': must be a whole number of 1 or more"),
         (["--seq=1"], "--seq '1': must be at least 2"),
         (["--turns=two"], "argument --turns: 'two': must be a whole number"),
+        (["--device=tpu"], "argument --device: device 'tpu': must be cpu, cuda[:N] or hip[:N]"),
+        (["--device=auto"], "argument --device: device 'auto': must be cpu"),
         (["--threads=-1"], "argument --threads: '-1': must be a whole number"),
         (["--variant=../x"], "argument --variant: '../x': must be a name"),
         (
@@ -198,7 +200,7 @@ def test_peer_really_trains(name: str, dtype: str, monkeypatch: pytest.MonkeyPat
         pytest.skip("torch.compile needs g++ and Python.h: install g++ and python3-dev")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     malloc = caching_malloc()
-    process = start_peer(form, malloc)
+    process = start_peer(form, malloc, "cpu")
     try:
         about = ask(process, "hello", form=asdict(form), threads=1)
         assert about["threads"] == 1
@@ -400,7 +402,7 @@ def played(project_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     del step["max_rel_error"]
     program = PlayedProgram(document["context"], step)
     monkeypatch.setattr(peers, "our_program", lambda _: program)
-    monkeypatch.setattr(peers, "start_peer", lambda form, _: PlayedProcess(f"peer:{form.name}"))
+    monkeypatch.setattr(peers, "start_peer", lambda form, **_: PlayedProcess(f"peer:{form.name}"))
     monkeypatch.setattr(peers, "RESULTS", tmp_path)
     return tmp_path
 

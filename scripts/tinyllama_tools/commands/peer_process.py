@@ -43,12 +43,12 @@ SETTLED = 0.97
 PROCESSORS = os.sched_getaffinity(0)
 
 
-def float32_product_error(inner: int = 1024) -> float:
+def float32_product_error(device: torch.device, inner: int = 1024) -> float:
     """Largest difference of float32 GEMMs from float64, over the largest element: of a plain
     product and of a linear layer with its weight transposed, which may go different ways."""
     generator = torch.Generator().manual_seed(1)
-    a = torch.randn(512, inner, generator=generator)
-    b = torch.randn(256, inner, generator=generator)
+    a = torch.randn(512, inner, generator=generator).to(device)
+    b = torch.randn(256, inner, generator=generator).to(device)
     exact = a.double() @ b.double().T
     products = (a @ b.T.contiguous(), functional.linear(a, b))
     return max(((p.double() - exact).abs().max() / exact.abs().max()).item() for p in products)
@@ -65,12 +65,18 @@ def preloaded() -> list[str]:
 class Peer:
     """Answers the requests by name: one form, and at a time one model with its optimizer."""
 
+    def __init__(self, device: str) -> None:
+        # torch calls AMD's GPUs cuda as well
+        self.device = torch.device(device.replace("hip", "cuda"))
+        # as our programs do: parts of narrow GEMMs are added up in float32
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
     def hello(self, form: Json, threads: int) -> Json:
         """Sets the wanted float32 precision, or `highest` where that is not true float32."""
         self.form = form
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(form["precision"])
-        error = float32_product_error()
+        error = float32_product_error(self.device)
         if error > LARGEST_FLOAT32_ERROR:
             torch.set_float32_matmul_precision("highest")
         return {
@@ -86,10 +92,10 @@ class Peer:
     def build(self, size: Json, dtype: str, batch: int, seq: int) -> Json:
         """The first step compiles where the form says so."""
         # Nothing of another shape may be left: dynamo would make its code work for both.
-        self.forward = self.optimizer = None
+        self.forward = self.optimizer = self.loss = None
         torch._dynamo.reset()
         gc.collect()
-        model = build_model(size, PARAMETERS[dtype])
+        model = build_model(size, PARAMETERS[dtype]).to(self.device)
         model.set_attn_implementation(self.form["attention"])
         model.train()
         self.forward = model
@@ -100,7 +106,7 @@ class Peer:
         adamw = for_loop if self.form["adamw"] == "for-loop" else {"fused": True}
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, **adamw)
         self.autocast = dtype == "amp_bf16"
-        self.tokens = torch.randint(0, size["vocab_size"], (batch, seq))
+        self.tokens = torch.randint(0, size["vocab_size"], (batch, seq)).to(self.device)
         # the compilers that this thread starts may run anywhere, though OpenMP has pinned it
         pinned = os.sched_getaffinity(0)
         os.sched_setaffinity(0, PROCESSORS)
@@ -113,13 +119,31 @@ class Peer:
         """Seconds of one step: by the clock, and of the thread that runs it."""
         self.optimizer.zero_grad(set_to_none=True)
         cpu_start, start = time.thread_time(), time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
-            loss = self.forward(input_ids=self.tokens, labels=self.tokens).loss
-        loss.backward()
+        self.work()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter() - start, time.thread_time() - cpu_start
+
+    def work(self) -> None:
+        """What is timed."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            self.loss = self.forward(input_ids=self.tokens, labels=self.tokens).loss
+        self.loss.backward()
         self.optimizer.step()
-        seconds = time.perf_counter() - start, time.thread_time() - cpu_start
-        self.loss = loss.item()
-        return seconds
+
+    def steps_on_gpu(self, steps: int) -> list[tuple[float, float]]:
+        """As our programs time there: queued between pairs of events, waited for once."""
+        timed = []
+        for _ in range(steps):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            self.optimizer.zero_grad(set_to_none=True)
+            cpu_start = time.thread_time()
+            begin.record()
+            self.work()
+            end.record()
+            timed.append((begin, end, time.thread_time() - cpu_start))
+        torch.cuda.synchronize(self.device)
+        return [(begin.elapsed_time(end) / 1e3, cpu) for begin, end, cpu in timed]
 
     def warm_up(self, limit: float) -> Json:
         """Steps until they settle; one where that takes more than `limit` / 3: what was slow to
@@ -137,15 +161,17 @@ class Peer:
         """After one step more: memory and caches were the others' meanwhile, and a process of ours
         warms up as well."""
         self.step()
-        wall, cpu = zip(*(self.step() for _ in range(steps)), strict=True)
-        return {"seconds": wall, "cpu_seconds": cpu, "loss": self.loss}
+        on_gpu = self.device.type == "cuda"
+        times = self.steps_on_gpu(steps) if on_gpu else [self.step() for _ in range(steps)]
+        wall, cpu = zip(*times, strict=True)
+        return {"seconds": wall, "cpu_seconds": cpu, "loss": self.loss.item()}
 
 
 def main() -> None:
     """Keeps standard output for answers: what libraries print goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    peer = Peer()
+    peer = Peer(sys.argv[1])
     for line in sys.stdin:
         request = json.loads(line)
         try:

@@ -167,9 +167,10 @@ class PeerProcess:
         self._said.close()
 
 
-def start_peer(form: PeerForm, malloc: Malloc) -> PeerProcess:
+def start_peer(form: PeerForm, malloc: Malloc, device: str) -> PeerProcess:
     """The process of one form, with this process's environment beneath its own."""
-    return PeerProcess(PREFIX + form.name, peer_environment(form, malloc, os.environ))
+    environment = peer_environment(form, malloc, os.environ)
+    return PeerProcess(PREFIX + form.name, environment, (*PEER, device))
 
 
 def of_variant(case: CaseName, variant: str) -> CaseName:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from tinyllama_tools.commands.peer_sides import (
@@ -77,6 +79,13 @@ def choose_cases(given: argparse.Namespace) -> tuple[CaseName, ...]:
     return tuple(dict.fromkeys(cases))
 
 
+def device(text: str) -> str:
+    """As the programs take it, but for `auto`, which each side could take otherwise."""
+    if not re.fullmatch(r"cpu|(cuda|hip)(:\d{1,2})?", text):
+        raise argparse.ArgumentTypeError(f"device '{text}': must be cpu, cuda[:N] or hip[:N]")
+    return text
+
+
 def parser() -> argparse.ArgumentParser:
     """Every option, as --help shows it."""
     result = argparse.ArgumentParser(prog="scripts/peers", description=DESCRIPTION, epilog=EPILOG)
@@ -121,6 +130,8 @@ def parser() -> argparse.ArgumentParser:
         type=positive,
         help="CPU threads of every side (default: tiny_llama_bench's own choice)",
     )
+    devices = "cpu, cuda[:N] or hip[:N], of every side (default: cpu)"
+    add("--device", type=device, default="cpu", help=devices)
     add("--quick", action="store_true", help="a smoke test: tiny f32 4 x 64, 2 turns of 2 steps")
     add("--tune", action="store_true", help="compare settings of torch.compile at the first case")
     add("--out", type=Path, metavar="FILE", help="JSON (default: results/<time>_peers/peers.json)")
@@ -159,9 +170,9 @@ def say(text: str) -> None:
 
 
 def our_program(options: argparse.Namespace) -> SuiteProgram:
-    """The peers run on the CPU, so ours does."""
+    """On the peers' device."""
     threads = (f"--threads={options.threads}",) if options.threads else ()
-    return SuiteProgram(("--device=cpu", *threads))
+    return SuiteProgram((f"--device={options.device}", *threads))
 
 
 def tune(options: argparse.Namespace, threads: int) -> Iterator[str]:
@@ -179,7 +190,7 @@ def tune(options: argparse.Namespace, threads: int) -> Iterator[str]:
     ]
     limit = options.effort.max_seconds
     sides = [
-        PeerSide(form, lambda form, malloc=malloc: start_peer(form, malloc), threads, limit)
+        PeerSide(form, partial(start_peer, malloc=malloc, device=options.device), threads, limit)
         for form, malloc in forms
     ]
     results: list[CaseRun] = []
@@ -380,10 +391,8 @@ def measure(options: argparse.Namespace) -> int:
         return 0
     malloc, limit = caching_malloc(), options.effort.max_seconds
     ours = [OurSide(variant, program, limit) for variant in options.variants]
-    peers = [
-        PeerSide(FORMS[name], lambda form: start_peer(form, malloc), context["threads"], limit)
-        for name in options.forms
-    ]
+    start = partial(start_peer, malloc=malloc, device=options.device)
+    peers = [PeerSide(FORMS[name], start, context["threads"], limit) for name in options.forms]
     results: list[CaseRun] = []
 
     def save() -> str:
