@@ -60,10 +60,7 @@ TEST_F(OperatorProfileTest, CountsTheGemmsOfBothPassesAndNothingElse) {
       // Attention's kernels are left to the formulas.
       {[&] { at::scaled_dot_product_attention(q, q, q).sum().backward(); }, 0},
       // Of more tokens than a GPU adds up one by one.
-      {[&] {
-         at::embedding(table, tokens).sum().backward();
-       },
-       0}};
+      {[&] { at::embedding(table, tokens).sum().backward(); }, 0}};
   for (const auto& [work, flops] : cases) {
     const OperatorProfile counted = profile(work);
     EXPECT_EQ(counted.gemm_flops, flops);

@@ -198,6 +198,10 @@ KINDS: Mapping[str, tuple[int, bool]] = {
         (FACT, "flop_per_byte"),
         # threads may add up in another order, so that the last digits differ from run to run
         (LOSS, "max_rel_error"),
+        # of GPUs
+        (LOSS, "device_ms wall_ms power_W joules_per_token"),
+        (UNKNOWN, "host_bound runs_per_sample clock_MHz temperature_celsius"),
+        (UNKNOWN, "limited_by_power limited_by_temperature limited_by_hardware"),
         # of data-parallel steps and of collectives
         (FACT, "ranks message_bytes"),
         (RATE, "weak_efficiency_percent strong_efficiency_percent overlap_percent"),

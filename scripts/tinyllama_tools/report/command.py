@@ -146,7 +146,7 @@ which are named; 2 nothing usable, a bad option, or a file that cannot be writte
 and nothing was written."""
 
 
-def options_parser() -> argparse.ArgumentParser:
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Ends with 2 on a bad option, as argparse does."""
     parser = script_parser(
         "report", "One document about a machine, from what was measured on it.", EPILOG
@@ -158,7 +158,7 @@ def options_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--results-folder", type=Path, default=RESULTS, metavar="FOLDER", help="default: results"
     )
-    return parser
+    return parser.parse_args(arguments)
 
 
 def _default_path(end: str, results: Path) -> Path:
@@ -244,7 +244,7 @@ def _read_newest(results: Path) -> ReportInputs:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit status. BadInputError where nothing can be used or written."""
-    options = options_parser().parse_args(arguments)
+    options = parse_options(arguments)
     named, folder = options.results, options.results_folder
     inputs = _read_named(named) if named else _read_newest(folder)
     if inputs.is_empty:
