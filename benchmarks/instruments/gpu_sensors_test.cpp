@@ -99,7 +99,7 @@ TEST_F(GpuSensorsTest, AmdSmiReadsTheCardAtTheAddressAndRocmSmiWhereThereIsNone)
                                           {"clock_MHz", 1700},
                                           {"temperature_celsius", 71},
                                           {"energy_joules", 61}}));
-  const SystemReading second_die = amd_smi_reader(sources_, {"0000:c9:00.0", 0}).read();
+  const SystemReading second_die = amd_smi_reader(sources_, {"0000:c9:02.1", 0}).read();
   EXPECT_FALSE(second_die.contains("energy_joules"));
   EXPECT_FALSE(second_die.contains("clock_MHz")) << "a card that sleeps";
   // Cards that it does not know, or of unknown address, are ROCm SMI's.

@@ -14,7 +14,7 @@ struct Die {
   int64_t celsius;
   uint64_t energy_count;  // of 15.25 uJ each
 };
-Die dies[] = {{0xc100, 83, 1700, 71, 4'000'000}, {0xc900, 84, 0, 70, 0}};
+Die dies[] = {{0xc100, 83, 1700, 71, 4'000'000}, {0xc911, 84, 0, 70, 0}};
 int open_sessions = 0;
 
 }  // namespace
