@@ -5,15 +5,56 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
+#include <ATen/record_function.h>
 
 #include "model/dtype.hpp"
+
+namespace at::native {
+
+/// result [m, n] = beta result + alpha a [m, k] b [k, n] by oneDNN, transposed operands as they
+/// are. libtorch exports it; its packages leave out the header, ATen/native/mkldnn/Matmul.h.
+[[gnu::weak]] void mkldnn_matmul(const Tensor& a, const Tensor& b, const Tensor& result, float beta,
+                                 float alpha);
+
+}  // namespace at::native
 
 namespace tinyllama {
 namespace {
 
-// oneDNN's inner product, which libtorch keeps for torch.compile and gives no C++ function for.
-std::optional<c10::OperatorHandle> onednn_gemm() {
-  return c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
+// Operators that libtorch keeps for torch.compile and gives no C++ function for: called by name and
+// with boxed arguments, because their C++ signatures differ between versions.
+std::optional<c10::OperatorHandle> find_operator(const char* name) {
+  return c10::Dispatcher::singleton().findSchema({name, ""});
+}
+
+std::optional<c10::OperatorHandle> onednn_linear() {
+  return find_operator("mkldnn::_linear_pointwise");
+}
+
+// It refuses every type on a processor that it has no bfloat16 code for.
+bool has_mkldnn_matmul() {
+  static const bool has = [] {
+    const auto is_supported = find_operator("mkldnn::_is_mkldnn_bf16_supported");
+    if (at::native::mkldnn_matmul == nullptr || !is_supported) return false;
+    torch::jit::Stack stack;
+    is_supported->callBoxed(stack);
+    return torch::jit::pop(stack).toBool();
+  }();
+  return has;
+}
+
+void onednn_matmul(const at::Tensor& a, const at::Tensor& b, const at::Tensor& result, float beta) {
+  RECORD_FUNCTION("tinyllama::onednn_matmul", (std::vector<c10::IValue>{a, b}));
+  at::native::mkldnn_matmul(a, b.t(), result, beta, /*alpha=*/1);
+}
+
+// Adds a [m, k] x b [n, k]^T to `sum`.
+void add_by_onednn(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
+  if (!has_mkldnn_matmul()) {
+    sum.add_(multiply_by_onednn(a, b));
+  } else if (!sum.is_meta()) {
+    onednn_matmul(a, b, sum, /*beta=*/1);
+  }
 }
 
 bool is_narrow(const at::Tensor& tensor) {
@@ -27,18 +68,23 @@ at::Tensor widened(const at::Tensor& tensor) {
 }  // namespace
 
 bool has_onednn_gemm() {
-  return onednn_gemm().has_value();
+  return onednn_linear().has_value();
 }
 
-// Called by name and with boxed arguments, because its C++ signature differs between versions.
 at::Tensor multiply_by_onednn(const at::Tensor& a, const at::Tensor& b) {
-  // libtorch makes the first operand contiguous (mkldnn_linear_pointwise,
-  // native/mkldnn/Linear.cpp).
+  // The linear layer copies a transposed `a`, which takes half as long as the multiplication
+  // itself (mkldnn_linear_pointwise, native/mkldnn/Linear.cpp).
+  const bool copies = !a.is_contiguous() && !has_mkldnn_matmul();
   if (a.is_meta()) {
-    const at::Tensor first = a.contiguous();
+    const at::Tensor first = copies ? a.contiguous() : a;
     return at::empty({a.size(0), b.size(0)}, a.options());
   }
-  static const auto operation = onednn_gemm();
+  if (!a.is_contiguous() && !copies) {
+    at::Tensor result = at::empty({a.size(0), b.size(0)}, a.options());
+    onednn_matmul(a, b, result, /*beta=*/0);
+    return result;
+  }
+  static const auto operation = onednn_linear();
   TORCH_CHECK(operation, "onednn: this libtorch has no mkldnn::_linear_pointwise");
   torch::jit::Stack stack;
   torch::jit::push(stack, a, b, c10::IValue(), "none", c10::List<std::optional<at::Scalar>>(), "");
@@ -74,7 +120,7 @@ void Gemm::add_weight_gradient(at::Tensor& sum, const at::Tensor& output_gradien
                                const at::Tensor& x) const {
   const bool narrow = sum.scalar_type() != x.scalar_type();
   if (onednn_ && (wide_ || !narrow)) {
-    sum.add_(multiply(widened(output_gradient).t(), widened(x).t()));
+    add_by_onednn(sum, widened(output_gradient).t(), widened(x).t());
   } else if (narrow && !wide_) {
     // Narrow results are added up wider than they are stored.
     sum.add_(multiply(output_gradient.t(), x.t()));

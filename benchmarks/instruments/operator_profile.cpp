@@ -28,8 +28,8 @@ Names names(const char* text) {
 const Names kCountedGemms = names(R"(
   aten::addmm aten::baddbmm aten::bmm aten::mm)");
 
-// oneDNN's linear layer, for which Kineto has no formula.
-constexpr std::string_view kOnednnGemm = "mkldnn::_linear_pointwise";
+// a [m, k] and b [n, k] (model/gemm.cpp), for which Kineto has no formula.
+const Names kOnednnGemms = names("mkldnn::_linear_pointwise tinyllama::onednn_matmul");
 
 // Their FLOPs are the caller's to know (Cost::opaque_flops), because no event tells how many of the
 // masked scores a kernel leaves out.
@@ -160,7 +160,7 @@ std::string attention_backend_of(std::string_view name) {
 }
 
 bool is_onednn_gemm(std::string_view name) {
-  return name == kOnednnGemm;
+  return kOnednnGemms.contains(name);
 }
 
 bool is_dispatch_only(std::string_view name) {
