@@ -82,8 +82,8 @@ if(torch_abi MATCHES "_GLIBCXX_USE_CXX11_ABI=([01])")
   target_compile_definitions(tiny_llama_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=${CMAKE_MATCH_1})
 endif()
 
-# tiny_llama_torch_needs(<library of libtorch> <name> <result>): the major version of what it was built with, from the name that the
-# loader looks for (libcudart.so.13) or, where that has none, from torch/version.py; empty where neither tells.
+# tiny_llama_torch_needs(<library of libtorch> <name> <key> <result>): the major version of what it was built with, from the name that the
+# loader looks for (libcudart.so.13) or, where that has none, from the key's line in torch/version.py; empty where neither tells.
 function(tiny_llama_torch_needs library name version_key result)
   execute_process(COMMAND "${CMAKE_READELF}" -d "${TINY_LLAMA_TORCH_LIBRARY_DIR}/lib${library}.so" OUTPUT_VARIABLE found ERROR_QUIET)
   if(NOT found MATCHES "${name}[-0-9a-f]*\\.so\\.([0-9]+)" AND EXISTS "${TINY_LLAMA_TORCH_ROOT}/version.py")
