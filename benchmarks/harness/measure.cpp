@@ -151,7 +151,7 @@ Timing time_until(const instruments::Device& device, const std::function<void()>
   if (device.is_gpu() && runs_in_a_row && goal.most_iterations > 1) {
     const double once =
         instruments::time_iterations(device, 1, prepare, run, goal.deadline).front();
-    timing.runs = runs_of_a_sample(true, runs_in_a_row, once);
+    timing.runs = runs_of_a_gpu_sample(once);
   }
   double total = 0;
   double preparing_cpu = 0;
@@ -178,10 +178,9 @@ Timing time_until(const instruments::Device& device, const std::function<void()>
   return timing;
 }
 
-int64_t runs_of_a_sample(bool is_gpu, bool runs_in_a_row, double seconds) {
+int64_t runs_of_a_gpu_sample(double seconds) {
   constexpr double shortest_sample = 50e-6;
   constexpr double most_runs = 100;
-  if (!is_gpu || !runs_in_a_row) return 1;
   return static_cast<int64_t>(
       std::clamp(std::ceil(shortest_sample / std::max(seconds, 1e-9)), 1.0, most_runs));
 }

@@ -79,11 +79,12 @@ struct Timing {
   double wall_seconds = 0;      ///< on the host's clock, an iteration, without its preparation
 };
 
-/// Iterations of a sample: on a GPU as many as take 50 us, since an event is exact to about half a
-/// microsecond, where the work allows it.
-int64_t runs_of_a_sample(bool is_gpu, bool runs_in_a_row, double seconds);
+/// Iterations of a sample: as many as take 50 us, since an event is exact to about half a
+/// microsecond. `seconds`: of an iteration.
+int64_t runs_of_a_gpu_sample(double seconds);
 
-/// `prepare` runs before each sample, untimed.
+/// `prepare` runs before each sample, untimed. `runs_in_a_row`: the work allows several iterations
+/// a sample, as a backward does not that adds to its gradients.
 Timing time_until(const instruments::Device& device, const std::function<void()>& prepare,
                   const std::function<void()>& run, const TimingGoal& goal,
                   bool runs_in_a_row = false);

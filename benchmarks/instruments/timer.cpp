@@ -26,7 +26,8 @@ std::vector<double> time_on_cpu(int64_t iterations, const std::function<void()>&
 
 std::vector<double> time_on_gpu(c10::Device device, int64_t iterations,
                                 const std::function<void()>& prepare,
-                                const std::function<void()>& run, TimePoint deadline) {
+                                const std::function<void()>& run, TimePoint deadline,
+                                int64_t runs) {
   const c10::impl::VirtualGuardImpl guard(device.type());
   const c10::Stream stream = guard.getStream(device);
   // Events that time (libtorch's default ones do not), recorded once so that their creation falls
@@ -43,7 +44,7 @@ std::vector<double> time_on_gpu(c10::Device device, int64_t iterations,
   for (auto& [begin, end] : events) {
     prepare();
     begin.record(stream);
-    run();
+    for (int64_t i = 0; i < runs; ++i) run();
     end.record(stream);
     ++recorded;
     if (std::chrono::steady_clock::now() >= deadline) break;
@@ -54,7 +55,8 @@ std::vector<double> time_on_gpu(c10::Device device, int64_t iterations,
   seconds.reserve(events.size());
   constexpr double milliseconds_to_seconds = 1e-3;
   for (const auto& [begin, end] : events) {
-    seconds.push_back(begin.elapsedTime(end) * milliseconds_to_seconds);
+    const double elapsed = begin.elapsedTime(end) * milliseconds_to_seconds;
+    seconds.push_back(elapsed / static_cast<double>(runs));
   }
   return seconds;
 }
@@ -65,14 +67,9 @@ std::vector<double> time_iterations(const Device& device, int64_t iterations,
                                     const std::function<void()>& prepare,
                                     const std::function<void()>& run, TimePoint deadline,
                                     int64_t runs) {
-  const auto run_all = [&] {
-    for (int64_t i = 0; i < runs; ++i) run();
-  };
-  std::vector<double> seconds =
-      device.is_gpu() ? time_on_gpu(device.torch(), iterations, prepare, run_all, deadline)
-                      : time_on_cpu(iterations, prepare, run_all, deadline);
-  for (double& sample : seconds) sample /= static_cast<double>(runs);
-  return seconds;
+  if (device.is_gpu()) return time_on_gpu(device.torch(), iterations, prepare, run, deadline, runs);
+  TORCH_INTERNAL_ASSERT(runs == 1, "a CPU's clock needs one run a sample");
+  return time_on_cpu(iterations, prepare, run, deadline);
 }
 
 }  // namespace tinyllama::instruments

@@ -15,8 +15,8 @@ using TimePoint = std::chrono::steady_clock::time_point;
 /// Seconds of each of `iterations` calls of `run`, or of fewer, and at least one, where the host
 /// reaches `deadline` before; `prepare` runs before each call, outside the timed region. On a GPU
 /// the calls are queued between pairs of events and the device is waited for once, at the end.
-/// `runs`: so many calls in a row are timed as one, and their mean is returned, for work as short
-/// as an event is exact.
+/// `runs`: so many calls in a row are timed as one on a GPU, and their mean is returned, for work
+/// as short as an event is exact.
 std::vector<double> time_iterations(const Device& device, int64_t iterations,
                                     const std::function<void()>& prepare,
                                     const std::function<void()>& run,
