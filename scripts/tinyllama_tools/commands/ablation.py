@@ -6,15 +6,11 @@ import argparse
 import copy
 import datetime
 import functools
-import json
-import os
 import random
 import re
 import shlex
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,10 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tinyllama_tools.commands.ablation_page import (
-    DETERMINISM,
     MEMORY_EXERCISE,
-    NARROW_PARITY,
-    PARITY,
     ablation_page,
     terminal_text,
 )
@@ -35,7 +28,6 @@ from tinyllama_tools.core.app import (
     RESULTS,
     BadInputError,
     Json,
-    placed_threads,
     problem_sizes,
     read_json,
     run_folder,
@@ -44,7 +36,7 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.options import DTYPES, list_of, positive, script_parser, seconds
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import duration
-from tinyllama_tools.data.names import UNITS, CaseName, parse_case_name
+from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.programs import CaseRun, SuiteError, SuiteProgram
 from tinyllama_tools.data.results import checked_result
 from tinyllama_tools.data.studies import is_result
@@ -58,7 +50,6 @@ from tinyllama_tools.models.ablations import (
     VERSIONS,
     WITHOUT,
     Cell,
-    GateRun,
     Kind,
     Point,
     RowName,
@@ -70,10 +61,9 @@ from tinyllama_tools.models.ablations import (
     result_text,
     switches_of_optimized,
 )
-from tinyllama_tools.proofs.rows import read_report
 from tinyllama_tools.stats.rank_tests import ratio_of_turns
 
-PARTS = ("main", "batches", "types", "memory", "gates")
+PARTS = ("main", "batches", "types", "memory")
 EPILOG = """\
 Times are ratios of processes that took turns; what cannot run stays in the tables with its reason.
 Ctrl-C keeps what was measured and writes the tables from it.
@@ -140,8 +130,6 @@ def make_parser() -> argparse.ArgumentParser:
     parts = list_of(PARTS, "part")
     add("--only", type=parts, default=PARTS, help=f"only these parts of {', '.join(PARTS)}")
     add("--without", type=parts, default=(), help="leave these parts out")
-    add("--grid", action="store_true", help="also baseline and optimized over the default grid")
-    add("--grid-switches", action="store_true", help="--grid with every switch as well (hours)")
     add("--peers", type=Path, help="result of scripts/peers (default: the newest)")
     add("--build-folder", type=Path, default=PROJECT / "build")
     add("--output", type=Path, help="folder (default: results/<UTC time>_ablation)")
@@ -157,7 +145,6 @@ def make_quick(options: argparse.Namespace) -> None:
     options.size, options.points = ("custom",), ((2, 16), (4, 32))
     options.dtypes = ("f32",)
     options.turns, options.steps = min(options.turns, 2), min(options.steps, 2)
-    options.without = (*options.without, "gates")
 
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -168,39 +155,34 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--size '{','.join(options.size)}': must be one size")
     if options.quick:
         make_quick(options)
-    options.grid = options.grid or options.grid_switches
     options.parts = tuple(p for p in PARTS if p in options.only and p not in options.without)
     return options
 
 
-class Points(NamedTuple):
-    """The points of every table, whichever switches there are."""
-
-    main: list[Point]
-    batches: list[Point]
-    types: list[Point]
-    memory: list[Point]
-    attention: list[Point]
-
-
-def plan_points(options: argparse.Namespace) -> Points:
-    """What the options ask for; a smoke test has short lengths and few batches."""
+def plan_points(options: argparse.Namespace) -> dict[str, list[Point]]:
+    """What the options ask for, by table; a smoke test has short lengths and few batches."""
     size, first, quick = options.size[0], options.dtypes[0], options.quick
     lengths = [16, 32, 64] if quick else [128 * 2**i for i in range(7)]
     exercise = ((16, 4), (32, 2)) if quick else MEMORY_EXERCISE
     others = [] if quick else [dtype for dtype in DTYPES if dtype not in options.dtypes]
-    seq = options.points[0][1]
-    attention = ("attention", "forward_backward")
-    return Points(
-        main=[Point(size, d, b, s) for d in options.dtypes for b, s in options.points],
-        batches=[Point(size, first, b, seq) for b in ([1, 2] if quick else [1, 2, 4, 8, 16, 32])],
-        types=[Point(size, d, b, s) for d in others for b, s in options.points],
-        memory=[
-            *(Point(size, first, batch, length) for length, batch in exercise),
-            *(Point(size, first, 1, length) for length in lengths),
+    shapes, seq = options.points, options.points[0][1]
+    shortest = 0 if quick else FIT_FROM
+    return {
+        "main": [Point(size, d, b, s) for d in options.dtypes for b, s in shapes],
+        "batches": [
+            Point(size, first, b, seq) for b in ([1, 2] if quick else [1, 2, 4, 8, 16, 32])
         ],
-        attention=[Point(size, first, 1, n, *attention) for n in lengths if quick or n >= FIT_FROM],
-    )
+        "types": [Point(size, d, b, s) for d in others for b, s in shapes],
+        "memory": [
+            Point(size, first, batch, length)
+            for length, batch in (*exercise, *((length, 1) for length in lengths))
+        ],
+        "attention": [
+            Point(size, first, 1, length, "attention", "forward_backward")
+            for length in lengths
+            if length >= shortest
+        ],
+    }
 
 
 class Spelling(NamedTuple):
@@ -353,7 +335,7 @@ class Measurement:
 
 def plan_main(study: Study, measurement: Measurement, options: argparse.Namespace) -> None:
     """Adds and verifies the rows of the test points; the removed ones follow from `optimized`."""
-    points = plan_points(options).main
+    points = plan_points(options)["main"]
     measurement.plan(study.main, study.rows, points)
     measurement.verify(study.main)
     removed = removed_rows(study.main, options.switches)
@@ -362,19 +344,10 @@ def plan_main(study: Study, measurement: Measurement, options: argparse.Namespac
     measurement.verify(study.main)
 
 
-def grid_points(program: SuiteProgram) -> list[Point]:
-    """The default grid of the program, as --list names it without any axis."""
-    names, refusal = program.list_cases()
-    if refusal:
-        raise SuiteError(refusal)
-    cases = [case for name in names if (case := parse_case_name(name)) and case.component != "peak"]
-    found = [Point(c.size, c.dtype, c.batch, c.seq, c.component, c.pass_name) for c in cases]
-    return list(dict.fromkeys(found))
-
-
 # Of memory over the sequence, where they are sets or chosen switches.
 MEMORY_ROWS = (BASELINE, FUSED, OPTIMIZED, "checkpoint", "fused_loss", "sdpa", "fused_attention")
 ATTENTION_ROWS = (BASELINE, "sdpa", "fused_attention", OPTIMIZED)
+MOST_MEMORY_SECONDS = 120.0
 
 
 def run_study(
@@ -382,93 +355,34 @@ def run_study(
     measurement: Measurement,
     options: argparse.Namespace,
     save: Callable[[], None],
-    most_memory_seconds: float,
 ) -> None:
     """Everything that was asked for, the costly last."""
     points = plan_points(options)
-    timed: list[Table] = []
     if "main" in options.parts:
         plan_main(study, measurement, options)
-        timed.append(study.main)
         save()
-    plans = [
-        (study.batches, VERSIONS, points.batches if "batches" in options.parts else ()),
-        (study.types, VERSIONS, points.types if "types" in options.parts else ()),
-    ]
-    if options.grid:
-        singles = study.rows_of(Kind.single) if options.grid_switches else ()
-        rows = (VERSIONS[0], VERSIONS[2], *singles)
-        plans.append((study.grid, rows, grid_points(measurement.program)))
-    for table, rows, at in plans:
-        measurement.plan(table, rows, at)
-        measurement.verify(table)
-        timed.append(table)
+    for part, table in (("batches", study.batches), ("types", study.types)):
+        if part in options.parts:
+            measurement.plan(table, VERSIONS, points[part])
+            measurement.verify(table)
     save()
 
     def after_turn() -> None:
         study.meta["turns_done"] = study.meta.get("turns_done", 0) + 1
         save()
 
-    if any(table.cells for table in timed):
+    timed = [table for table in (study.main, study.batches, study.types) if table.cells]
+    if timed:
         measurement.take_turns(timed, after_turn)
     if "memory" in options.parts:
-        for names, at in ((MEMORY_ROWS, points.memory), (ATTENTION_ROWS, points.attention)):
+        for names, at in ((MEMORY_ROWS, "memory"), (ATTENTION_ROWS, "attention")):
             chosen = [n for n in names if n not in SWITCHES or n in options.switches]
-            measurement.plan(study.memory, [RowName(name, Kind.single) for name in chosen], at)
+            rows = [RowName(name, Kind.single) for name in chosen]
+            measurement.plan(study.memory, rows, points[at])
         # long sequences are worth waiting for: memory needs one iteration only
-        patient = measurement.effort._replace(limit=most_memory_seconds)
+        patient = measurement.effort._replace(limit=MOST_MEMORY_SECONDS)
         replace(measurement, effort=patient).once(study.memory)
         save()
-    if "gates" in options.parts:
-        for name, pattern in TESTS:
-            measurement.progress.line(f"gate: {name}: {pattern} (takes minutes)")
-            study.gates.append(run_tests(options.build_folder, name, pattern))
-            save()
-
-
-# Gates, and the tests of golden_test that decide them.
-TESTS = (
-    (PARITY, "TrainingParityTest.Float32*"),
-    (NARROW_PARITY, "TrainingParityTest.NarrowTypes*"),
-    (DETERMINISM, "Determinism*"),
-)
-TEST_PROGRAM = "model/golden_test"
-TIMEOUT_S = 7200
-
-
-def run_tests(build_folder: Path, name: str, pattern: str) -> GateRun:
-    """Runs the tests of a gate; every way of not running them is a reason, not a success."""
-    program = build_folder / TEST_PROGRAM
-    gate = GateRun(name, f"{TEST_PROGRAM} --gtest_filter={pattern}")
-    if not program.is_file():
-        gate.reason = f"{TEST_PROGRAM} is not built"
-        return gate
-    with tempfile.TemporaryDirectory(prefix="tiny_llama_gate_") as folder:
-        report = Path(folder) / "report.json"
-        command = [str(program), f"--gtest_filter={pattern}", f"--gtest_output=json:{report}"]
-        try:
-            status = subprocess.run(
-                command,
-                env=placed_threads(os.environ) | {"GTEST_COLOR": "no"},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            ).returncode
-        except subprocess.TimeoutExpired:
-            gate.reason = f"did not end within {TIMEOUT_S} s"
-            return gate
-        if not report.exists():
-            gate.reason = f"ended with status {status} before it wrote its report"
-            return gate
-        proof = read_report(report, TEST_PROGRAM)
-        tests = int(json.loads(report.read_text(encoding="utf-8"))["tests"])
-    gate.ran, gate.failed = tests - len(proof.skipped), proof.failed
-    if status != 0 and not gate.failed:
-        gate.reason = f"ended with status {status} although no test failed"
-    elif gate.ran == 0:
-        gate.reason = "no such test ran"
-    return gate
 
 
 def read_peers(path: Path) -> Json:
@@ -481,18 +395,16 @@ def read_peers(path: Path) -> Json:
 
 def newest_peers(context: Json, project: Path = PROJECT) -> Path | None:
     """The newest run's file of the processor and number of threads that `context` is of, else a
-    reference result of it; None where there is none in the suite's format."""
+    reference result of it; None where there is none."""
     # names of runs begin with the time
     runs = sorted(project.glob("results/*_peers/peers.json"), reverse=True)
+    wanted = context.get("device", {}).get("name"), context.get("threads")
     for path in (*runs, *sorted(project.glob("results/reference/peers_*.json"))):
         try:
             theirs = read_peers(path)["context"]
         except BadInputError:
             continue
-        if (theirs["device"]["name"], theirs["threads"]) == (
-            context.get("device", {}).get("name"),
-            context.get("threads"),
-        ):
+        if (theirs["device"]["name"], theirs["threads"]) == wanted:
             return path
     return None
 
@@ -501,59 +413,36 @@ COMPILED = "peer:compile"
 
 
 def compile_rows(path: Path, main: Table) -> list[Json]:
-    """A row for each compiled peer at each point of the table that the file names. Ratios are of
-    turns of the peers' own run; where that has no baseline, the speedup is over this run's, which
-    ran at another time."""
-    document = read_peers(path)
-    context = document["context"]
+    """A row for each compiled peer at each point of the table where it was interleaved with our
+    baseline: speedup over that, and its time over that of `optimized`."""
+    context = read_peers(path)["context"]
     ratios = {
         (ratio["case"], ratio["peer"]): ratio["of_each_turn"]
         for ratio in context.get("peers", {}).get("ratios", [])
     }
-    entries: dict[str, list[Json]] = {}
-    for entry in document["benchmarks"]:
-        entries.setdefault(entry["run_name"].removesuffix("/manual_time"), []).append(entry)
-    variants = dict.fromkeys(name.split("/")[2] for name in entries if f"/{COMPILED}" in name)
-
-    def row(point: Point, variant: str, found: list[Json]) -> Json:
-        words = (("failed", "error_message"), ("skipped", "skip_message"))
-        reasons = [f"{word}: {e[key]}" for e in found for word, key in words if key in e]
-        steps = [e for e in found if not reasons and e["run_type"] == "iteration"]
-        times = [e["real_time"] * UNITS[e["time_unit"]] for e in steps]
-        median = statistics.median(times) if times else None
-        over_baseline = ratios.get((str(point.case(BASELINE)), variant))
-        to_optimized = ratios.get((str(point.case(OPTIMIZED)), variant))
-        speedup, against = None, "the baseline of its own run"
-        ours = main.get(BASELINE, point)
-        if over_baseline:
+    rows = []
+    for point in main.points():
+        case = str(point.case(BASELINE))
+        for peer in [p for c, p in ratios if c == case and p.startswith(COMPILED)]:
+            over_baseline = ratios[case, peer]
+            over_optimized = ratios.get((str(point.case(OPTIMIZED)), peer))
             speedup = ratio_of_turns([1.0] * len(over_baseline), over_baseline)
-        elif median and ours and ours.seconds:
-            against = "this run's baseline, not in turn"
-            speedup = ratio_of_turns([ours.seconds], [median])
-        slower = ratio_of_turns(to_optimized, [1.0] * len(to_optimized)) if to_optimized else None
-        return {
-            "row": f"torch.compile ({variant.removeprefix('peer:')})",
-            "point": point.title,
-            "seconds": median,
-            "samples_per_second": point.batch / median if median else None,
-            "speedup": speedup.as_json() if speedup else None,
-            "against": against if speedup else "",
-            "over_optimized": slower.as_json() if slower else None,
-            "note": "; ".join(reasons),
-            "source": f"{path.parent.name}/{path.name}, {context.get('date', '')}",
-        }
-
-    return [
-        row(point, variant, found)
-        for point in main.points()
-        for variant in variants
-        if (found := entries.get(str(point.case(variant))))
-    ]
+            slower = over_optimized and ratio_of_turns(over_optimized, [1.0] * len(over_optimized))
+            rows.append(
+                {
+                    "row": f"torch.compile ({peer.removeprefix('peer:')})",
+                    "point": point.title,
+                    "speedup": speedup.as_json(),
+                    "over_optimized": slower.as_json() if slower else None,
+                    "source": f"{path.parent.name}/{path.name}, {context.get('date', '')}",
+                }
+            )
+    return rows
 
 
-def add_compiled(study: Study, options: argparse.Namespace) -> None:
+def add_compiled(study: Study, path: Path | None) -> None:
     """torch.compile's rows from a result of scripts/peers; one that will not do is noted."""
-    path = options.peers or newest_peers(study.context)
+    path = path or newest_peers(study.context)
     try:
         study.peers = compile_rows(path, study.main) if path else []
     except BadInputError as error:
@@ -587,7 +476,7 @@ def measure(study: Study, options: argparse.Namespace, folder: Path) -> int:
 
     status = 0
     try:
-        run_study(study, measurement, options, save, MOST_MEMORY_SECONDS)
+        run_study(study, measurement, options, save)
     except KeyboardInterrupt:
         study.notes.append("interrupted: what is missing was not measured")
         status = INTERRUPTED
@@ -596,12 +485,9 @@ def measure(study: Study, options: argparse.Namespace, folder: Path) -> int:
         print(f"scripts/ablation: {error}", file=sys.stderr)
         status = error.exit_status
     measurement.progress.end()
-    add_compiled(study, options)
+    add_compiled(study, options.peers)
     save()
     return status
-
-
-MOST_MEMORY_SECONDS = 120.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -619,7 +505,7 @@ def main(arguments: Sequence[str]) -> int:
     if study:
         status = 0
         if options.peers:
-            add_compiled(study, options)
+            add_compiled(study, options.peers)
         write_study(study, folder)
     else:
         study = Study(planned_rows(options.switches, options.combinations))
@@ -637,4 +523,4 @@ def main(arguments: Sequence[str]) -> int:
         status = measure(study, options, folder)
     print(terminal_text(study))
     print(folder)
-    return status or int(study.has_failed)
+    return status or int(bool(study.failures))

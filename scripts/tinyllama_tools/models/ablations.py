@@ -196,25 +196,14 @@ class Table:
         return [cell for cell in self.cells.values() if cell.point == point]
 
 
-@dataclass
-class GateRun:
-    """Tests of a quality gate: how many ran, which failed; `reason`: why none ran."""
-
-    name: str
-    command: str
-    ran: int = 0
-    failed: tuple[str, ...] = ()
-    reason: str = ""
-
-
 FORMAT_VERSION = 1
-TABLES = ("main", "batches", "types", "memory", "grid")
+TABLES = ("main", "batches", "types", "memory")
 
 
 @dataclass
 class Study:
     """A whole run. `meta`: date, command, turns, steps and so on; `context`: of the program;
-    `peers`: torch.compile's rows."""
+    `peers`: torch.compile's rows of a result of scripts/peers."""
 
     rows: list[RowName]
     meta: Json = field(default_factory=dict)
@@ -223,8 +212,6 @@ class Study:
     batches: Table = field(default_factory=Table)
     types: Table = field(default_factory=Table)
     memory: Table = field(default_factory=Table)
-    grid: Table = field(default_factory=Table)
-    gates: list[GateRun] = field(default_factory=list)
     peers: list[Json] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -233,11 +220,6 @@ class Study:
         """Wrong results of any table."""
         tables = (getattr(self, name) for name in TABLES)
         return [cell for table in tables for cell in table.cells.values() if cell.failure]
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether a result was wrong, or a test of a quality gate failed."""
-        return bool(self.failures) or any(gate.failed for gate in self.gates)
 
     def rows_of(self, *kinds: Kind) -> list[RowName]:
         """The rows of these kinds, in order."""
@@ -262,11 +244,10 @@ def result_text(study: Study) -> str:
         "context": study.context,
         "rows": [[row.name, row.kind.value] for row in study.rows],
         **tables,
-        "gates": [asdict(gate) for gate in study.gates],
         "peers": study.peers,
         "notes": study.notes,
     }
-    return compact_json(document, (*TABLES, "rows", "gates", "peers"))
+    return compact_json(document, (*TABLES, "rows", "peers"))
 
 
 def read_study(path: Path) -> Study:
@@ -284,7 +265,6 @@ def read_study(path: Path) -> Study:
                 cell = Cell(**(entry | {"point": Point(**entry["point"]), "turns": turns}))
                 getattr(study, name).add(cell)
         study.meta, study.context = found["meta"], found["context"]
-        study.gates = [GateRun(**g | {"failed": tuple(g["failed"])}) for g in found["gates"]]
         study.peers, study.notes = found["peers"], found["notes"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInputError(f"{path}: no result of scripts/ablation: {error}") from error
