@@ -36,8 +36,7 @@ from tinyllama_tools.commands.peer_sides import (
     start_peer,
     step_flops,
 )
-from tinyllama_tools.commands.peers import parse_options
-from tinyllama_tools.commands.peers_page import peers_page
+from tinyllama_tools.commands.peers import parse_options, peers_page
 from tinyllama_tools.data.names import CaseName, full_step
 from tinyllama_tools.data.programs import SuiteError, SuiteProgram, SuiteResult, read_case
 from tinyllama_tools.data.results import checked_result
@@ -58,15 +57,8 @@ def test_default_cases_are_the_default_grid_and_autocast(bench_program: Path) ->
 
 def test_axes_choose_cases_and_the_smallest_comes_first() -> None:
     options = parse_options(["--sizes=tiny", "--dtypes=bf16,f32", "--batch=8,4", "--seq=64"])
-    assert [(c.dtype, c.batch, c.seq) for c in options.cases] == [
-        ("f32", 4, 64),
-        ("f32", 8, 64),
-        ("bf16", 4, 64),
-        ("bf16", 8, 64),
-    ]
-
-
-def test_size_without_a_grid_has_its_own_shape() -> None:
+    found = [(c.dtype, c.batch, c.seq) for c in options.cases]
+    assert found == [("f32", 4, 64), ("f32", 8, 64), ("bf16", 4, 64), ("bf16", 8, 64)]
     (case,) = parse_options(["--sizes=medium", "--dtypes=f32"]).cases
     assert (case.batch, case.seq) == (16, 512)
     assert parse_options(["--quick"]).cases == (full_step("tiny", "f32", 4, 64),)
@@ -502,53 +494,14 @@ def test_a_peer_that_dies_while_it_builds_is_not_waited_for() -> None:
     assert len(started) == 1
 
 
-def test_results_of_parts_become_one(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    parts = [played / "f32.json", played / "bf16.json"]
-    for part in parts:
-        axes = [f"--dtypes={part.stem}", "--sizes=tiny", "--batch=8", "--seq=128"]
-        tools.peers([*axes, "--peers=eager,sdpa", f"--out={part}"])
-    sources = [f"--from={part}" for part in parts]
-    whole = played / "whole.json"
-    assert tools.peers([*sources, "--batch=8", "--seq=128", f"--out={whole}"]) == 0
-    document, first, second = (
-        json.loads(path.read_text(encoding="utf-8")) for path in (whole, *parts)
-    )
-    assert document["benchmarks"] == first["benchmarks"] + second["benchmarks"]
-    ratios = [document["context"]["peers"]["ratios"] for document in (document, first, second)]
-    assert ratios[0] == ratios[1] + ratios[2] != []
-    assert document["context"]["peers"]["not_measured"] == [
-        f"{size} {dtype} 8 x 128"
-        for dtype, size in (
-            ("f32", "small"),
-            ("amp_bf16", "tiny"),
-            ("amp_bf16", "small"),
-            ("bf16", "small"),
-        )
-    ]
-    assert "Not measured: small f32 8 x 128, tiny amp_bf16" in capsys.readouterr().out
-    twice = tools.peers([f"--from={parts[0]}", f"--from={parts[0]}", f"--out={whole}"])
-    assert twice == 0
-    assert json.loads(whole.read_text(encoding="utf-8"))["benchmarks"] == first["benchmarks"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"threads": 64}, "threads is 64, and 2 in the first file"),
-        ({"peers": {"turns": 2}}, "turns is 2, and 6 in the first file"),
-    ],
-)
-def test_results_of_two_machines_or_efforts_are_not_mixed(
-    played: Path, capsys: pytest.CaptureFixture[str], changes: Json, words: str
-) -> None:
-    here, there = played / "here.json", played / "there.json"
-    tools.peers([*AXES, "--sizes=tiny", f"--out={here}"])
-    document = json.loads(here.read_text(encoding="utf-8"))
-    about = document["context"]["peers"] | changes.pop("peers", {})
-    document["context"] |= {"peers": about} | changes
-    there.write_text(json.dumps(document), encoding="utf-8")
-    assert tools.peers([f"--from={here}", f"--from={there}"]) == 2
-    assert words in capsys.readouterr().err
+def test_tables_anew_from_a_result(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made, again = played / "made", played / "again"
+    assert tools.peers([*AXES, "--sizes=tiny", f"--out={made}", f"--markdown={made}.md"]) == 0
+    assert tools.peers([f"--from={made}", f"--out={again}", f"--markdown={again}.md"]) == 0
+    assert Path(f"{again}.md").read_text() == Path(f"{made}.md").read_text()
+    made.write_text('{"benchmarks": []}')
+    assert tools.peers([f"--from={made}", f"--out={again}"]) == 2
+    assert "must be a result of scripts/peers" in capsys.readouterr().err
 
 
 def test_each_of_ours_has_its_own_ratios(played: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,20 +28,23 @@ from tinyllama_tools.commands.peer_sides import (
     start_peer,
     step_flops,
 )
-from tinyllama_tools.commands.peers_page import peers_page, point_of
 from tinyllama_tools.core.app import (
     INTERRUPTED,
     RESULTS,
     BadInputError,
     Json,
     problem_sizes,
+    read_json,
     run_folder,
     write_whole,
 )
 from tinyllama_tools.core.options import list_of, positive, positive_list, seconds, variants
-from tinyllama_tools.data.names import CaseName, full_step
+from tinyllama_tools.core.text import template
+from tinyllama_tools.data.names import UNITS, CaseName, full_step
 from tinyllama_tools.data.programs import SuiteProgram
+from tinyllama_tools.stats.rank_tests import Ratio
 
+PAGE = Path(__file__).parent / "templates/peers.md.j2"
 VARIANTS = ("baseline", "optimized")
 DTYPES = ("f32", "bf16", "amp_bf16")
 # full_step in the default grid of tiny_llama_bench (DEFAULT_GRID_OF[size]: batches, sequences), and
@@ -136,15 +139,8 @@ def parser() -> argparse.ArgumentParser:
     add("--tune", action="store_true", help="compare settings of torch.compile at the first case")
     add("--out", type=Path, metavar="FILE", help="JSON (default: results/<time>_peers/peers.json)")
     add("--markdown", type=Path, metavar="FILE", help="tables (default: PEERS.md beside it)")
-    add(
-        "--from",
-        type=Path,
-        dest="sources",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="write the tables of earlier results anew, as one; may be given several times",
-    )
+    source_help = "write the tables of an earlier result anew"
+    add("--from", type=Path, dest="source", metavar="FILE", help=source_help)
     return result
 
 
@@ -237,6 +233,12 @@ def entries(result: CaseRun, family: int) -> Iterator[Json]:
             }
 
 
+def point_of(name: str) -> tuple[str, ...]:
+    """Size, dtype, batch and sequence of a case's name."""
+    size, dtype, batch, seq = name.removesuffix("/manual_time").split("/")[3:7]
+    return size, dtype, batch.removeprefix("batch:"), seq.removeprefix("seq:")
+
+
 def not_measured(cases: Sequence[CaseName], benchmarks: Sequence[Json]) -> list[str]:
     """`small bf16 8 x 256`: what an interruption left out, or a choice of cases."""
     measured = {point_of(entry["run_name"]) for entry in benchmarks}
@@ -285,35 +287,99 @@ def peers_document(
     return {"context": context, "benchmarks": benchmarks}
 
 
-# What has to be the same in parts of one result.
-SAME = ("schema_version", "device", "threads", "torch_version", "num_cpus")
-SAME_EFFORT = ("turns", "steps", "max_seconds_per_case")
+def circumstances(document: Json) -> Iterator[tuple[str, str]]:
+    """What the numbers belong to."""
+    context = document["context"]
+    about, device = context["peers"], context["device"]
+    machine = f"{device['name']} ({device['architecture']})"
+    yield "machine", f"{machine}, {context['num_cpus']} processors"
+    yield "date", context["date"]
+    commits = ", ".join(commit[:12] for commit in about["commits"])
+    yield "commit", commits + (" with changes" if context["git_dirty"] else "")
+    yield "ours", f"libtorch {context['torch_version']}"
+    measured = [form["measured"] for form in about["forms"].values() if form["measured"]]
+    versions = {f"torch {m['torch']}, transformers {m['transformers']}" for m in measured}
+    yield "peers", ", ".join(sorted(versions))
+    yield "threads", str(context["threads"])
+    yield (
+        "turns and steps",
+        f"{about['turns']} turns of {about['steps']} steps, fewer where steps are slow "
+        f"({about['max_seconds_per_case']:g} s a side and case)",
+    )
+    intervals = {r["turns"]: r["interval"]["confidence"] for r in about["ratios"] if r["interval"]}
+    texts = [f"{100 * intervals[turns]:.1f} % at {turns} turns" for turns in sorted(intervals)]
+    yield "intervals", "; ".join(texts) or "none: one turn"
+    loads = ", ".join(f"{load:.2f}" for load in context.get("load_avg", []))
+    yield "load average at the start", loads
 
 
-def merged(documents: Sequence[Json], planned: Sequence[CaseName]) -> Json:
-    """One result of several runs on one machine, the first one's context on top; a case that two
-    have is the first one's. Raises ValueError where the machine or the effort differs."""
-    first, *others = documents
-    context, about = first["context"], dict(first["context"]["peers"])
-    benchmarks = list(first["benchmarks"])
-    for other in others:
-        also = other["context"]
-        wanted = {key: context[key] for key in SAME} | {key: about[key] for key in SAME_EFFORT}
-        for key, value in wanted.items():
-            found = also[key] if key in SAME else also["peers"][key]
-            if found != value:
-                raise ValueError(f"{key} is {found}, and {value} in the first file")
-        known = {point_of(entry["run_name"]) for entry in benchmarks}
-        benchmarks += [e for e in other["benchmarks"] if point_of(e["run_name"]) not in known]
-        about["ratios"] = about["ratios"] + [
-            ratio for ratio in also["peers"]["ratios"] if point_of(ratio["case"]) not in known
+def form_row(name: str, form: Json) -> tuple[str, ...]:
+    """The settings of a peer."""
+    precision = form["precision"]
+    if measured := form["measured"]:
+        found = measured["float32_matmul_precision"]
+        precision = f"{found}, error {measured['float32_product_error']:.1e}"
+        if found != form["precision"]:
+            precision += f" of {form['precision']}, which is not true float32 here"
+    inductor = ", ".join(f"{key}={value}" for key, value in form["inductor"].items())
+    compiled = f"dynamic=False {inductor}".strip() if form["is_compiled"] else "no"
+    return name, form["attention"], compiled, precision, form["adamw"], form["malloc"]
+
+
+def peers_page(document: Json) -> str:
+    """The whole page. Reasons stand below the table, numbered, each once."""
+    about = document["context"]["peers"]
+    cells: dict[tuple[str, ...], dict[str, list[Json]]] = {}
+    for entry in document["benchmarks"]:
+        name = entry["run_name"]
+        row = cells.setdefault(point_of(name), {})
+        row.setdefault(name.split("/")[2], []).append(entry)
+    reasons: list[str] = []
+
+    def noted(word: str, reason: str) -> str:
+        if reason not in reasons:
+            reasons.append(reason)
+        return f"{word} [{reasons.index(reason) + 1}]"
+
+    def time(entries: list[Json]) -> str:
+        """The median step, or why there is none."""
+        if not entries:
+            return ""
+        last = entries[-1]
+        for word, key in (("failed", "error_message"), ("skipped", "skip_message")):
+            if key in last:
+                return noted(word, f"{word}: {last[key]}")
+        median = statistics.median(e["real_time"] * UNITS[e["time_unit"]] for e in entries)
+        text = f"{1e3 * median:.4g}"
+        above = [entry["above_peak"] for entry in entries if "above_peak" in entry]
+        return noted(text, above[-1]) if above else text
+
+    variants = list(dict.fromkeys(variant for row in cells.values() for variant in row))
+    ours = [variant for variant in variants if not variant.startswith("peer:")]
+    peers = [variant for variant in variants if variant.startswith("peer:")]
+    ratios = {
+        (point_of(row["case"]), row["case"].split("/")[2], row["peer"]): Ratio.from_json(row)
+        for row in about["ratios"]
+    }
+
+    def ratio_rows(variant: str) -> list[list[str]]:
+        found = [[ratios.get((point, variant, peer)) for peer in peers] for point in cells]
+        return [
+            [*point, *(ratio.text() if ratio else "" for ratio in row)]
+            for point, row in zip(cells, found, strict=True)
         ]
-        about["commits"] = sorted({*about["commits"], *also["peers"]["commits"]})
-        about["forms"] = also["peers"]["forms"] | about["forms"]
-    about["not_measured"] = not_measured(planned, benchmarks)
-    dirty = any(document["context"]["git_dirty"] for document in documents)
-    context = {**context, "git_dirty": dirty, "peers": about}
-    return {"context": context, "benchmarks": benchmarks}
+
+    return template(PAGE).render(
+        circumstances=list(circumstances(document)),
+        ratios=[(variant, ratio_rows(variant)) for variant in reversed(ours)],
+        times=[[*point, *(time(row.get(v, [])) for v in variants)] for point, row in cells.items()],
+        forms=[form_row(name, form) for name, form in about["forms"].items()],
+        axes=["size", "dtype", "batch", "seq"],
+        peers=peers,
+        variants=variants,
+        about=about,
+        reasons=reasons,
+    )
 
 
 def output_files(options: argparse.Namespace) -> tuple[Path, Path]:
@@ -345,13 +411,14 @@ def show(page: str, files: tuple[Path, Path]) -> None:
 
 
 def rewrite(options: argparse.Namespace) -> int:
-    """--from: one result of earlier ones. What they lack of the cases asked for is said in it."""
+    """--from: the tables of an earlier result."""
     files = output_files(options)
+    document, _ = read_json(options.source)
     try:
-        documents = [json.loads(path.read_text(encoding="utf-8")) for path in options.sources]
-        page = write(merged(documents, options.cases), files)
+        page = write(document, files)
     except (ValueError, KeyError, TypeError) as error:
-        raise BadInputError(f"--from: no results of scripts/peers that fit: {error}") from error
+        rule = "must be a result of scripts/peers"
+        raise BadInputError(f"--from {options.source}: {rule}: {error!r}") from error
     show(page, files)
     return 0
 
@@ -408,4 +475,4 @@ def measure(options: argparse.Namespace) -> int:
 def main(arguments: Sequence[str]) -> int:
     """Reads the options and measures."""
     options = parse_options(arguments)
-    return rewrite(options) if options.sources else measure(options)
+    return rewrite(options) if options.source else measure(options)
