@@ -465,6 +465,7 @@ def test_interrupt_writes_what_was_measured(played: Path, monkeypatch: pytest.Mo
     document = json.loads((played / "o").read_text(encoding="utf-8"))
     assert len([e for e in document["benchmarks"] if "/f32/" in e["name"]]) == 3 * 6 * 3
     assert len(re.findall(r"\| tiny +\| f32 ", peers_page(document))) == 2
+    assert document["context"]["peers"]["not_measured"] == ["tiny bf16 8 x 128"]
 
 
 class KilledProcess(PlayedProcess):
