@@ -18,7 +18,7 @@ from made_up_context import CONTEXT
 from made_up_context import DEVICE as CPU
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.studies import SCHEMA_VERSION
-from tinyllama_tools.models.roofline import step_products
+from tinyllama_tools.models.speed_of_light import step_products
 
 Json = dict[str, Any]
 MIB = 2**20

@@ -18,9 +18,9 @@ from played_grid import (
 from played_study import cell, read, table, write, write_result, write_training
 
 from tinyllama_tools.core.app import problem_sizes
-from tinyllama_tools.data.machine import Machine
 from tinyllama_tools.data.results import ResultSet
-from tinyllama_tools.models.roofline import launch_cost, step_products
+from tinyllama_tools.models.roofline import roofline_of
+from tinyllama_tools.models.speed_of_light import step_products
 from tinyllama_tools.report.analysis import headline_steps, main_step, missing_parts
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.sections import roofline, speed_of_light
@@ -52,17 +52,20 @@ def test_the_launch_bound_region_ends_at_its_ridge(inputs: ReportInputs, main: R
     found = roofline.build(inputs)
     (launch,) = [one for one in found.figures if one.id == "launch_bound"]
     (region,) = launch.layout["shapes"]
-    start = launch_cost(main, Machine.from_context(main.context))
+    start = roofline_of(main).launch
     assert start is not None
     assert region["x0"] < region["x1"] == pytest.approx(PEAK * start.seconds)
     roof = dict(zip(launch.traces[0]["x"], launch.traces[0]["y"], strict=True))
     assert roof[region["x1"]] == pytest.approx(PEAK / 1e9)
     (text,) = [text for text in found.text if text.startswith("Starting an operator")]
     assert "at most" in text and "inferred from this data, not measured" in text
-    rows = table(found, "roofline_points").rows
-    # the source is told once, not in every row
-    assert any("the start of" in row[6] for row in rows)
-    assert not any("each, inferred from" in row[6] for row in rows)
+    # at most as much as that for each operator, but of the case that it was inferred from
+    for row in table(found, "roofline_points").rows:
+        operators = main.cases[row[0]].counters["operators"]
+        expected = (
+            None if row[0] == start.source else pytest.approx(1e3 * operators * start.seconds)
+        )
+        assert row[8] == expected
 
 
 def test_of_many_cases_those_that_lose_most_are_listed(

@@ -12,7 +12,7 @@ from result_documents import MEASURED, document, gemm_row, write
 from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.data.machine import SAME_DEVICE, Machine, ProductRate, first_difference
 from tinyllama_tools.data.results import add_products, read_result_set, read_rows, read_stored
-from tinyllama_tools.models.roofline import left_out_of_roofline, roofline_points
+from tinyllama_tools.models.roofline import roofline_of
 
 NAME = "embedding/forward_backward/baseline/tiny/f32/batch:8/seq:128"
 
@@ -223,7 +223,7 @@ def test_the_best_of_all_rounds_is_the_denominator_of_all(tmp_path: Path) -> Non
     # the file's own counter and the point under the roofline are one number
     step, before = found.cases[STEP].counters, one.cases[STEP].counters
     assert step["peak_percent"] == pytest.approx(before["peak_percent"] / 1.25)
-    for point in roofline_points(found):
+    for point in roofline_of(found).points:
         counter = found.cases[point.name].counters["roof_percent"]
         assert point.percent == pytest.approx(counter), point.name
 
@@ -277,7 +277,7 @@ def test_products_of_another_process_are_of_the_same_machine(tmp_path: Path) -> 
     bandwidth = Machine.from_context(rounds.context).memory_bandwidth
     assert machine.memory_bandwidth == pytest.approx(1.5 * bandwidth)
     assert found.cases.keys() == rounds.cases.keys()
-    assert not left_out_of_roofline(found)
+    assert not roofline_of(found).left_out
     content["context"]["threads"] = 64
     others = read_result_set([write(tmp_path, "products.json", content)])
     with pytest.raises(BadInputError, match=r"products\.json: threads is 64"):
@@ -294,7 +294,7 @@ def test_a_peak_that_is_no_rate_is_left_out_and_named(tmp_path: Path, value: obj
     (warning,) = found.warnings
     assert warning.startswith("context.peaks.measured.f32.flops_per_second is ")
     assert len(warning) < 130
-    assert any("no peak of f32" in reason for reason in left_out_of_roofline(found))
+    assert any("no peak of f32" in reason for reason in roofline_of(found).left_out.values())
     # another round's stands in
     both = read_result_set([bad, MEASURED])
     assert both.context["peaks"]["measured"]["f32"]["flops_per_second"] == PEAK

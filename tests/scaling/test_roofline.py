@@ -1,62 +1,130 @@
-"""Points under the roofline, GEMMs and their least times, the machine."""
+"""The measured machine, points under the roofline, the speed of light of a step and its parts."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from result_documents import MEASURED
-from roofline_sets import (
-    AXES,
-    BATCH,
-    CACHE,
-    PEAK,
-    PRODUCTS,
-    SEQ,
-    SIZES,
-    STEP,
-    STEP_FLOPS,
-    case,
-    context,
-    least_seconds,
-    name_of,
-    part,
-    products_of,
-    rates,
-    result_set,
-    seconds_of,
-    step_cases,
-)
 
-from tinyllama_tools.core.app import PROJECT, BadInputError, problem_sizes
-from tinyllama_tools.data.machine import Machine, ProductRate
-from tinyllama_tools.data.results import MeasuredCase, read_result_set
-from tinyllama_tools.models.roofline import (
+from tinyllama_tools.core.app import BadInputError, problem_sizes
+from tinyllama_tools.data.machine import Machine, ProductRate, product_type
+from tinyllama_tools.data.names import CaseName, parse_case_name
+from tinyllama_tools.data.results import MeasuredCase, ResultSet, read_result_set
+from tinyllama_tools.models import speed_of_light as light_module
+from tinyllama_tools.models.roofline import LaunchCost, RooflinePoint, roofline_of
+from tinyllama_tools.models.speed_of_light import (
     CHUNK_LOGITS,
-    DIMENSIONS,
     FEWEST_TOKENS,
+    LightPart,
     Product,
-    ProductRates,
-    ProductTimes,
-    RooflinePoint,
+    SpeedOfLight,
     chunk_of,
-    launch_cost,
-    left_out_of_roofline,
-    product_points,
     product_times,
-    roofline_points,
+    speed_of_light,
     step_products,
+    waterfall,
 )
-from tinyllama_tools.models.speed_of_light import speed_of_light
 
-FFN, NORM = f"ffn/forward_backward/{AXES}", f"rms_norm/forward_backward/{AXES}"
+# a machine of round numbers
+PEAK, MEMORY, CACHE, CACHE_BYTES = 1e9, 1e8, 1e9, 1000
+MACHINE = Machine({"f32": PEAK}, MEMORY, CACHE, CACHE_BYTES)
+REAL_SIZES = problem_sizes()
+TINY = REAL_SIZES["tiny"]
+# no two layers of the same shape but k and v, gate and up
+TOY = {"vocab_size": 20, "hidden_dim": 16, "n_layers": 2}
+TOY |= {"n_heads": 4, "n_kv_heads": 2, "intermediate_dim": 24}
+BATCH, SEQ = 2, 4
+AXES = f"baseline/toy/f32/batch:{BATCH}/seq:{SEQ}"
+PRODUCTS = step_products(TOY, BATCH, SEQ)
+SCORES = ("scores", "values")
+FFN, NORM, HEAD = (f"{part}/forward_backward/{AXES}" for part in ("ffn", "rms_norm", "loss"))
+
+
+@pytest.fixture(autouse=True)
+def _toy_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(light_module, "problem_sizes", lambda: {**REAL_SIZES, "toy": TOY})
+
+
+def name_of(text: str) -> CaseName:
+    name = parse_case_name(text)
+    assert name is not None
+    return name
+
+
+STEP = name_of(f"full_step/train/{AXES}")
+
+
+def flops_of(products: Sequence[Product], *names: str) -> int:
+    """Of those of a component or a layer; of all where none is named."""
+    return sum(p.flops for p in products if not names or {p.component, p.layer} & set(names))
+
+
+def case(text: str, seconds: float, label: str = "", **counters: float) -> MeasuredCase:
+    """All products run as the model has them where `hardware_flops` does not say otherwise."""
+    found = {"bytes": 100.0, "elementwise_flops": 50.0, "model_flops": 0.0, **counters}
+    found.setdefault("hardware_flops", found["model_flops"])
+    return MeasuredCase(name_of(text), (seconds,), found, label)
+
+
+def result_set(cases: Sequence[MeasuredCase], products: Sequence[ProductRate] = ()) -> ResultSet:
+    peaks: dict[str, Any] = {"f32": {"flops_per_second": PEAK}}
+    peaks |= {"memory_bandwidth": {"bytes_per_second": MEMORY}}
+    peaks |= {"cache_bandwidth": {"bytes_per_second": CACHE}}
+    device = {"name": "toy", "last_level_cache_bytes": CACHE_BYTES}
+    context = {"peaks": {"measured": peaks}, "device": device}
+    by_name = {str(one.name): one for one in cases}
+    return ResultSet("toy", (Path("toy.json"),), context, by_name, (), tuple(products))
+
+
+def rates(factor: float, products: Sequence[Product]) -> list[ProductRate]:
+    """A rate of `factor` of the peak for each of these products."""
+    return [ProductRate("f32", p.batch, p.m, p.n, p.k, factor * PEAK, "a path") for p in products]
+
+
+def test_traffic_within_twice_the_cache_sees_its_bandwidth() -> None:
+    assert Machine.from_context(result_set([]).context) == MACHINE
+    assert MACHINE.traffic_seconds(2 * CACHE_BYTES) == pytest.approx(2 * CACHE_BYTES / CACHE)
+    # half of it from the cache, half from memory
+    seconds = 2 * CACHE_BYTES / CACHE + 2 * CACHE_BYTES / MEMORY
+    assert MACHINE.traffic_seconds(4 * CACHE_BYTES) == pytest.approx(seconds)
+    assert MACHINE.traffic_seconds(0) == 0
+    # a cache of unknown size holds nothing
+    assert replace(MACHINE, cache_bytes=0).traffic_seconds(8) == pytest.approx(8 / MEMORY)
+    cached = replace(MACHINE, memory_bandwidth=None)
+    assert cached.traffic_seconds(2 * CACHE_BYTES) == pytest.approx(2 * CACHE_BYTES / CACHE)
+    with pytest.raises(BadInputError, match="add peak to its --components"):
+        cached.traffic_seconds(2 * CACHE_BYTES + 1)
+
+
+@pytest.mark.parametrize(
+    ("context", "words"),
+    [
+        ({}, "no cache_bandwidth"),
+        ({"peaks": {"measured": {"f32": {"flops_per_second": 1.0}}}}, "no cache_bandwidth"),
+        *(
+            ({"device": {"last_level_cache_bytes": bad}}, f"last_level_cache_bytes is {words}")
+            for bad, words in ((-1, "-1"), ("8", "'8'"), (10**400, "of 401 digits"))
+        ),
+    ],
+)
+def test_a_context_without_a_machine_is_refused(context: dict[str, Any], words: str) -> None:
+    known = result_set([]).context if "device" in context else {}
+    with pytest.raises(BadInputError, match=words):
+        Machine.from_context({**known, **context})
+
+
+def test_autocast_multiplies_in_its_narrow_type() -> None:
+    assert [product_type(of) for of in ("f32", "bf16", "amp_bf16")] == ["f32", "bf16", "bf16"]
 
 
 def only(*cases: MeasuredCase) -> RooflinePoint:
     """The point of the first."""
-    return roofline_points(result_set(cases))[0]
+    return roofline_of(result_set(cases)).points[0]
 
 
 @pytest.mark.parametrize(
@@ -79,414 +147,432 @@ def test_points_by_hand(
     bound: str,
 ) -> None:
     point = only(case(name, 4e-6, **counters))
-    assert point.intensity == pytest.approx(intensity)
-    assert point.attainable == pytest.approx(attainable)
-    assert (point.percent, point.bound) == (pytest.approx(percent), bound)
+    found = (point.intensity, point.attainable, point.percent)
+    assert found == pytest.approx((intensity, attainable, percent))
+    assert (point.bound, point.case) == (bound, name_of(name))
     assert point.flops_per_second == pytest.approx(percent / 100 * attainable)
-    assert point.case == name_of(name)
-    assert point.why.startswith("of 4 us, products at the peak take ")
 
 
-def test_a_case_above_a_peak_has_its_point_and_the_reason() -> None:
-    above = replace(case(FFN, 4e-6, model_flops=2000.0), above_peak="106 % of the peak")
-    point = only(above)
-    assert point.flops_per_second == pytest.approx(5e8)
-    assert (point.percent, point.error) == (None, "106 % of the peak")
-
-
-def test_faster_than_the_roofline_is_an_error_and_no_number() -> None:
-    point = only(case(FFN, 1e-6, model_flops=2000.0))
-    assert point.percent is None
-    assert "200.0 % of what the roofline allows" in point.error
+def test_above_a_peak_or_the_roofline_there_is_no_share() -> None:
+    above = only(replace(case(FFN, 4e-6, model_flops=2000.0), above_peak="106 % of the peak"))
+    assert (above.percent, above.error) == (None, "106 % of the peak")
+    fast = only(case(FFN, 1e-6, model_flops=2000.0))
+    assert fast.percent is None and "200.0 % of what the roofline allows" in fast.error
     assert not only(case(FFN, 2.0001e-6, model_flops=2000.0)).error
 
 
-def test_launches_bound_what_they_explain_mostly() -> None:
-    # the small norm: 10 operators and nothing to move, so 0.9 us each
+@pytest.mark.parametrize(
+    ("seconds", "flops", "operators", "bound"),
+    [
+        (2e-4, 5e4, 150, "latency"),
+        # products take longer than launches do
+        (3e-4, 2e5, 150, "compute"),
+        (2e-4, 1.5e5, 130, "compute"),
+        # launches take longer than products, but most of the time is neither's
+        (4e-4, 5e4, 150, "compute"),
+    ],
+)
+def test_launches_bound_what_they_explain_mostly(
+    seconds: float, flops: float, operators: int, bound: str
+) -> None:
+    # 10 operators and nothing to move, so 0.9 us each
     small = case(NORM, 9.01e-6, bytes=10.0, operators=10.0)
-    other = f"loss/forward_backward/{AXES}"
-    found = only(case(other, 2e-4, model_flops=5e4, operators=150.0), small)
-    assert found.bound == "latency"
-    assert (
-        "the start of 150 operators at most 135 us (900 ns each, inferred from rms_norm"
-        in found.why
-    )
-    # products take longer than launches do
-    assert only(case(other, 3e-4, model_flops=2e5, operators=150.0), small).bound == "compute"
-    # the same where launches take more than half of it
-    assert only(case(other, 2e-4, model_flops=1.5e5, operators=130.0), small).bound == "compute"
-    # launches take longer than products, but most of the time is neither's
-    assert only(case(other, 4e-4, model_flops=5e4, operators=150.0), small).bound == "compute"
-
-
-def test_the_case_that_shows_what_a_launch_costs_is_not_bound_by_it() -> None:
-    small, larger = (
-        case(f"{name}/forward_backward/{AXES}", seconds, bytes=10.0, operators=10.0)
-        for name, seconds in (("rms_norm", 9e-6), ("loss", 10e-6))
-    )
-    source, other = roofline_points(result_set([small, larger]))
-    assert other.bound == "latency"
-    assert source.bound == "bandwidth"
-    assert "inferred from this very case" in source.why
+    large = case(HEAD, seconds, model_flops=flops, operators=float(operators))
+    found = roofline_of(result_set([large, small]))
+    point, source = found.points
+    assert found.launch == LaunchCost(pytest.approx(0.9e-6), NORM)
+    assert (point.bound, point.starts_seconds) == (bound, pytest.approx(operators * 0.9e-6))
+    # the case that shows it is not bound by it
+    assert (source.bound, source.starts_seconds) == ("bandwidth", None)
 
 
 @pytest.mark.parametrize(
-    ("cells", "source", "seconds"),
+    ("cells", "expected"),
     [
         # of the cell that shows it best; one that is nearly at its roof shows scatter
         (
             [
-                case(f"loss/forward_backward/{AXES}", 1e-3, bytes=1000.0, operators=20.0),
+                case(HEAD, 1e-3, bytes=1000.0, operators=20.0),
                 case(NORM, 3e-5, bytes=1000.0, operators=10.0),
                 case(FFN, 1e-3, model_flops=0.99e6, operators=10.0),
             ],
-            NORM,
-            (3e-5 - 1e-6) / 10,
+            LaunchCost(pytest.approx((3e-5 - 1e-6) / 10), NORM),
         ),
         # no cell can start its operators longer than it takes
         (
             [case(FFN, 1e-5, model_flops=9e3, operators=10.0), case(NORM, 5e-5, operators=10.0)],
-            FFN,
-            1e-6,
+            LaunchCost(pytest.approx(1e-6), FFN),
         ),
         # large ones show nothing
-        ([case(NORM, 1e-3, bytes=1e4, operators=10.0)], None, None),
+        ([case(NORM, 1e-3, bytes=1e4, operators=10.0)], None),
     ],
 )
-def test_what_the_start_of_an_operator_costs(
-    cells: list[MeasuredCase], source: str | None, seconds: float | None
-) -> None:
-    found = launch_cost(result_set(cells), Machine.from_context(context()))
-    assert (found.source if found else None) == source
-    assert (found.seconds if found else None) == pytest.approx(seconds)
-    assert ("no cell is small enough" in only(*cells).why) == (source is None)
+def test_what_the_start_of_an_operator_costs(cells: list[MeasuredCase], expected: object) -> None:
+    assert roofline_of(result_set(cells)).launch == expected
 
 
-def test_cases_without_costs_are_named() -> None:
-    cases = [
-        case(FFN, 1e-3, model_flops=10.0),
-        case(NORM, 1e-3, bytes=0.0),
-        case(f"loss/forward_backward/{AXES.replace('f32', 'amp_bf16')}", 1e-3, model_flops=10.0),
-    ]
-    found = result_set(cases)
-    assert [point.name for point in roofline_points(found)] == [FFN]
-    first, second = left_out_of_roofline(found)
-    assert first == f"{NORM}: its counters lack bytes or FLOPs"
-    assert second.endswith("no peak of bf16 products was measured")
-
-
-def test_products_of_their_own() -> None:
-    rows = [
-        ProductRate("f32", 1, 10, 10, 10, PEAK / 2, "a path"),
-        ProductRate("f32", 8, 10, 10, 1, PEAK / 100, "a path"),
-        ProductRate("bf16", 1, 10, 10, 10, PEAK, "a path"),
-    ]
-    rows.append(ProductRate("i8", 1, 2, 2, 2, PEAK, "a path"))
-    of = context(f32=PEAK, i8=PEAK)
-    square, thin = product_points(result_set([], rows, of))
-    assert left_out_of_roofline(result_set([], rows, of)) == [
-        "peak/gemm/bf16/10x10x10: no peak of bf16 products was measured",
-        "peak/gemm/i8/2x2x2: how many bytes a value of i8 has is not known",
-    ]
-    assert square.name == "peak/gemm/f32/10x10x10"
-    assert square.intensity == pytest.approx(2000 / (4 * 300))
+def test_products_have_points_and_what_has_none_is_named() -> None:
+    other_type = HEAD.replace("f32", "amp_bf16")
+    of = [case(FFN, 1e-3, model_flops=10.0), case(NORM, 1e-3, bytes=0.0)]
+    of.append(case(other_type, 1e-3, model_flops=10.0))
+    square = ProductRate("f32", 1, 10, 10, 10, PEAK / 2, "a path")
+    thin = ProductRate("f32", 8, 10, 10, 1, PEAK / 100, "a path")
+    narrow = ProductRate("bf16", 1, 10, 10, 10, PEAK, "a path")
+    found = roofline_of(result_set(of, [square, thin, narrow]))
+    assert [point.name for point in found.points] == [FFN]
+    assert found.left_out == {
+        NORM: "its counters lack bytes or FLOPs",
+        other_type: "no peak of bf16 products was measured",
+        "peak/gemm/bf16/10x10x10": "no peak of bf16 products was measured",
+    }
+    first, second = found.products
+    assert (first.name, second.name) == ("peak/gemm/f32/10x10x10", "peak/gemm/f32/8x10x10x1")
+    assert first.intensity == pytest.approx(2000 / (4 * 300))
     # 1.2 us of traffic at the bandwidth against 2 us at the peak, 4 us measured
-    assert (square.percent, square.bound) == (pytest.approx(50.0), "compute")
-    assert thin.name == "peak/gemm/f32/8x10x10x1"
-    assert thin.bound == "bandwidth"
+    assert (first.percent, first.bound, second.bound) == (50.0, "compute", "bandwidth")
 
 
 def test_of_a_real_run() -> None:
-    points = {point.name: point for point in roofline_points(read_result_set([MEASURED]))}
-    assert len(points) == 11
-    assert all(point.percent and 0 < point.percent <= 100 for point in points.values())
-    for name, point in points.items():
-        if name.startswith(("block", "loss", "full_step")):
-            assert point.bound == "compute"
-        elif name.startswith(("embedding", "rms_norm")):
-            assert point.bound == "bandwidth"
-    # the update of one tensor after another is a thousand starts, and shows best what one costs; as
-    # one operator it is traffic
+    results = read_result_set([MEASURED])
+    found = roofline_of(results)
+    assert len(found.points) == len(results.cases) and not found.left_out
     tail = "tiny/f32/batch:8/seq:128"
-    assert "inferred from this very case" in points[f"optimizer/update/baseline/{tail}"].why
-    assert points[f"optimizer/update/optimized/{tail}"].bound == "bandwidth"
+    for point in found.points:
+        # as the program itself says it
+        stated = results.cases[point.name].counters["roof_percent"]
+        assert point.percent == pytest.approx(stated, rel=1e-6), point.name
+        if point.name.startswith(("block", "loss", "full_step")):
+            assert point.bound == "compute"
+        elif point.name.startswith(("embedding", "rms_norm")):
+            assert point.bound == "bandwidth"
+    # the update of one tensor after another is a thousand starts, and shows best what one costs
+    assert found.launch is not None and found.launch.source == f"optimizer/update/baseline/{tail}"
 
 
-NAMED_SIZES = problem_sizes()
-TINY = NAMED_SIZES["tiny"]
-
-
-def flops_by_hand(size: dict[str, int], batch: int, seq: int) -> int:
-    """Forward of a layer: projections, scores and values, network; of the head; three times."""
-    hidden, inner = size["hidden_dim"], size["intermediate_dim"]
-    kv_width = hidden * size["n_kv_heads"] // size["n_heads"]
-    tokens = batch * seq
-    layer = (
-        2 * tokens * hidden * (2 * hidden + 2 * kv_width)
-        + 4 * batch * seq * seq * hidden
-        + 6 * tokens * hidden * inner
-    )
-    return 3 * (size["n_layers"] * layer + 2 * tokens * hidden * size["vocab_size"])
-
-
-def total(size: dict[str, int], batch: int, seq: int, **options: tuple[str, ...]) -> int:
-    return sum(product.flops for product in step_products(size, batch, seq, **options))
-
-
-def counted(component: str) -> int:
-    """model_flops of a case of the tiny size, as the suite wrote it."""
-    rows = json.loads(MEASURED.read_text(encoding="utf-8"))["benchmarks"]
-    start = f"{component}/baseline/tiny/f32/batch:8/seq:128"
-    return next(int(row["model_flops"]) for row in rows if row["run_name"].startswith(start))
-
-
-def test_they_add_up_to_what_the_suite_counts() -> None:
-    products = step_products(TINY, 8, 128)
-    flops = Counter[str]()
-    for product in products:
-        flops[product.component] += product.flops
-    assert sum(flops.values()) == counted("full_step/train") == 17678991360
-    layers = TINY["n_layers"]
-    assert flops["attention"] + flops["ffn"] == layers * counted("block/forward_backward")
-    assert flops["loss"] == counted("loss/forward_backward")
-
-
-@pytest.mark.parametrize("name", NAMED_SIZES)
+@pytest.mark.parametrize("name", REAL_SIZES)
 @pytest.mark.parametrize("shape", [None, (1, 2), (3, 65)])
-def test_every_size_adds_up(name: str, shape: tuple[int, int] | None) -> None:
-    size = NAMED_SIZES[name]
+@pytest.mark.parametrize("kv_heads", [None, 1])
+def test_products_of_a_step_by_hand(
+    name: str, shape: tuple[int, int] | None, kv_heads: int | None
+) -> None:
+    of = REAL_SIZES[name]
+    size = {**of, "n_kv_heads": kv_heads or of["n_kv_heads"]}
     batch, seq = shape or (size["batch"], size["seq"])
-    expected = flops_by_hand(size, batch, seq)
-    assert total(size, batch, seq) == expected
-    assert total(size, batch, seq, fused=("qkv", "gate_up")) == expected
-
-
-@pytest.mark.parametrize("kv_heads", [1, 2, 8])
-def test_groups_of_any_width_add_up(kv_heads: int) -> None:
-    size = {**TINY, "n_kv_heads": kv_heads}
-    assert total(size, 2, 16) == flops_by_hand(size, 2, 16)
-
-
-def test_backward_is_twice_forward() -> None:
-    forward = backward = 0
-    for product in step_products(NAMED_SIZES["small"], 8, 256):
-        if product.direction == "forward":
-            forward += product.flops
-        else:
-            backward += product.flops
-    assert backward == 2 * forward
-
-
-def test_shapes_of_the_tiny_step() -> None:
-    shapes = {p.role: (p.component, p.count, p.shape) for p in step_products(TINY, 8, 128)}
-    # 1024 tokens, 8 heads of 32 in 4 groups of 2, so 2 x 128 queries a group
-    assert shapes == {
-        "q_proj forward": ("attention", 4, "1024x256x256"),
-        "q_proj input gradient": ("attention", 4, "1024x256x256"),
-        "q_proj weight gradient": ("attention", 4, "256x256x1024"),
-        "k_proj forward": ("attention", 4, "1024x128x256"),
-        "k_proj input gradient": ("attention", 4, "1024x256x128"),
-        "k_proj weight gradient": ("attention", 4, "128x256x1024"),
-        "v_proj forward": ("attention", 4, "1024x128x256"),
-        "v_proj input gradient": ("attention", 4, "1024x256x128"),
-        "v_proj weight gradient": ("attention", 4, "128x256x1024"),
-        "scores forward": ("attention", 4, "32x256x128x32"),
-        "scores gradient of q": ("attention", 4, "32x256x32x128"),
-        "scores gradient of k": ("attention", 4, "32x128x32x256"),
-        "values forward": ("attention", 4, "32x256x32x128"),
-        "values gradient of probabilities": ("attention", 4, "32x256x128x32"),
-        "values gradient of v": ("attention", 4, "32x128x32x256"),
-        "o_proj forward": ("attention", 4, "1024x256x256"),
-        "o_proj input gradient": ("attention", 4, "1024x256x256"),
-        "o_proj weight gradient": ("attention", 4, "256x256x1024"),
-        "gate_proj forward": ("ffn", 4, "1024x512x256"),
-        "gate_proj input gradient": ("ffn", 4, "1024x256x512"),
-        "gate_proj weight gradient": ("ffn", 4, "512x256x1024"),
-        "up_proj forward": ("ffn", 4, "1024x512x256"),
-        "up_proj input gradient": ("ffn", 4, "1024x256x512"),
-        "up_proj weight gradient": ("ffn", 4, "512x256x1024"),
-        "down_proj forward": ("ffn", 4, "1024x256x512"),
-        "down_proj input gradient": ("ffn", 4, "1024x512x256"),
-        "down_proj weight gradient": ("ffn", 4, "256x512x1024"),
-        "lm_head forward": ("loss", 1, "1024x1000x256"),
-        "lm_head input gradient": ("loss", 1, "1024x256x1000"),
-        "lm_head weight gradient": ("loss", 1, "1000x256x1024"),
+    hidden, tokens = size["hidden_dim"], batch * seq
+    kv_width = hidden * size["n_kv_heads"] // size["n_heads"]
+    forward = {
+        "attention": 2 * tokens * hidden * (2 * hidden + 2 * kv_width) + 4 * tokens * seq * hidden,
+        "ffn": 6 * tokens * hidden * size["intermediate_dim"],
+        "loss": 2 * tokens * hidden * size["vocab_size"],
     }
+    for products in (step_products(size, batch, seq), step_products(size, batch, seq, fused=True)):
+        for component, flops in forward.items():
+            layers = 1 if component == "loss" else size["n_layers"]
+            assert flops_of(products, component) == 3 * layers * flops
+        ahead = [product for product in products if product.direction == "forward"]
+        assert 3 * flops_of(ahead) == flops_of(products)
 
 
-def test_fused_layers_are_one_product() -> None:
-    fused = {p.role: p.shape for p in step_products(TINY, 8, 128, ("qkv", "gate_up"))}
-    assert fused["qkv_proj forward"] == "1024x512x256"
-    assert fused["gate_up_proj weight gradient"] == "1024x256x1024"
-    assert "q_proj forward" not in fused
-    assert "up_proj forward" not in fused
+def test_shapes_and_flops_of_the_tiny_step() -> None:
+    products = step_products(TINY, 8, 128)
+    cases = read_result_set([MEASURED]).cases
+    step = cases["full_step/train/baseline/tiny/f32/batch:8/seq:128"].counters
+    assert flops_of(products) == step["model_flops"] == 17678991360
+    shapes = {(p.layer, p.direction): p.shape for p in products}
+    # 1024 tokens, 8 heads of 32 in 4 groups of 2, so 2 x 128 queries a group
+    expected = {
+        ("k_proj", "forward"): "1024x128x256",
+        ("k_proj", "input gradient"): "1024x256x128",
+        ("k_proj", "weight gradient"): "128x256x1024",
+        ("scores", "forward"): "32x256x128x32",
+        ("scores", "gradient of q"): "32x256x32x128",
+        ("scores", "gradient of k"): "32x128x32x256",
+        ("values", "forward"): "32x256x32x128",
+        ("values", "gradient of probabilities"): "32x256x128x32",
+        ("values", "gradient of v"): "32x128x32x256",
+        ("down_proj", "forward"): "1024x256x512",
+        ("lm_head", "weight gradient"): "1000x256x1024",
+    }
+    assert expected.items() <= shapes.items()
+    counts = Counter(p.count for p in products)
+    assert counts == {4: 27, 1: 3}
+    fused = {(p.layer, p.direction): p.shape for p in step_products(TINY, 8, 128, fused=True)}
+    assert fused["qkv", "forward"] == "1024x512x256"
+    assert fused["gate_up", "weight gradient"] == "1024x256x1024"
+    assert len(fused) == 30 - 9
+    # unmasked scores as the program counts them
+    seconds, at_peak = product_times(TINY, 8, 128, {}, 1.0)
+    assert sum(seconds.values()) == pytest.approx(step["causal_flops"], rel=1e-12)
+    assert len(at_peak) == len({p.shape for p in products if p.layer not in SCORES})
 
 
-@pytest.mark.parametrize("dimension", DIMENSIONS)
-@pytest.mark.parametrize("value", [None, 0, -1, 2.0, True])
-def test_bad_dimensions_are_named(dimension: str, value: object) -> None:
-    with pytest.raises(BadInputError, match=f"{dimension} is {value!r}"):
-        step_products({**TINY, dimension: value}, 8, 128)  # type: ignore[dict-item]
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"n_heads": 7, "n_kv_heads": 7}, "hidden_dim 256 must be a multiple of n_heads 7"),
-        ({"n_kv_heads": 3}, "n_heads 8 must be a multiple of n_kv_heads 3"),
-    ],
-)
-def test_heads_that_do_not_divide_are_named(changed: dict[str, int], words: str) -> None:
-    with pytest.raises(BadInputError, match=words):
-        step_products({**TINY, **changed}, 8, 128)
-
-
-TOY = SIZES["toy"]
-LONG = 4 * FEWEST_TOKENS
-
-
-def layers(*names: str) -> list[Product]:
-    return [product for product in PRODUCTS if product.layer in names]
-
-
-SEPARATE = rates(0.25, PRODUCTS)
-FUSED = step_products(TOY, BATCH, SEQ, ("qkv", "gate_up"))
-
-
-def times(rows: list[ProductRate]) -> ProductTimes:
-    return product_times(TOY, BATCH, SEQ, ProductRates.among(rows, "f32", PEAK))
+def times(rows: list[ProductRate]) -> tuple[dict[str, float], list[str]]:
+    by_shape = {(r.batch, r.m, r.n, r.k): r.flops_per_second for r in rows}
+    return product_times(TOY, BATCH, SEQ, by_shape, PEAK)
 
 
 def test_the_fastest_form_that_was_measured_counts() -> None:
-    qkv = [product for product in FUSED if product.layer == "qkv_proj"]
-    gain = seconds_of(qkv, PEAK / 4) - seconds_of(qkv, PEAK / 2)
-    attention = times(SEPARATE).seconds["attention"]
-    faster = times(SEPARATE + rates(0.5, qkv))
-    assert faster.seconds["attention"] == pytest.approx(attention - gain)
-    assert faster.at_peak == ()
-    slower = times(SEPARATE + rates(0.1, qkv))
-    assert slower.seconds["attention"] == pytest.approx(attention)
-
-
-def test_a_measured_form_counts_before_one_at_the_peak() -> None:
-    gates = [product for product in FUSED if product.layer == "gate_up_proj"]
-    others = [p for p in PRODUCTS if p.layer not in ("gate_proj", "up_proj")]
-    found = times(rates(0.25, others) + rates(0.5, gates))
-    expected = seconds_of(gates, PEAK / 2) + seconds_of(layers("down_proj"), PEAK / 4)
-    assert found.seconds["ffn"] == pytest.approx(expected)
-    assert found.at_peak == ()
-
-
-def test_without_a_measured_form_the_peak_stands_in_by_name() -> None:
-    head = layers("lm_head")
-    found = times(rates(0.25, products_of("attention", "ffn")))
-    assert found.seconds["loss"] == pytest.approx(seconds_of(head))
-    assert set(found.at_peak) == {product.shape for product in head}
-
-
-def test_scores_count_at_the_peak_without_what_the_mask_hides() -> None:
-    scores = layers("scores", "values")
-    others = seconds_of(products_of("attention"), PEAK / 4) - seconds_of(scores, PEAK / 4)
-    # 1 + 2 + 3 + 4 of 16 scores are not masked
-    expected = others + 10 / 16 * seconds_of(scores)
-    assert times(SEPARATE).seconds["attention"] == pytest.approx(expected)
-
-
-def test_the_unmasked_scores_are_those_that_the_suite_counts() -> None:
-    step = read_result_set([MEASURED]).cases["full_step/train/baseline/tiny/f32/batch:8/seq:128"]
-    tiny = problem_sizes()["tiny"]
-    products = step_products(tiny, 8, 128)
-    scores = sum(p.flops for p in products if p.layer in ("scores", "values"))
-    rows = ProductRates(1.0, {})
-    seconds = sum(product_times(tiny, 8, 128, rows).seconds.values())
-    assert seconds == pytest.approx(step.counters["causal_flops"], rel=1e-12)
-    assert step.counters["model_flops"] == pytest.approx(seconds + scores * 127 / 256)
+    together = step_products(TOY, BATCH, SEQ, fused=True)
+    qkv, gates = ([p for p in together if p.layer == layer] for layer in ("qkv", "gate_up"))
+    quarter = 4 / PEAK
+    # 1 + 2 + 3 + 4 of 16 scores are not masked, and they count at the peak
+    scores = flops_of(PRODUCTS, *SCORES)
+    alone = (flops_of(PRODUCTS, "attention") - scores) * quarter + 10 / 16 * scores / PEAK
+    seconds, at_peak = times(rates(0.25, PRODUCTS))
+    assert seconds["attention"] == pytest.approx(alone) and not at_peak
+    faster, slower = (times(rates(0.25, PRODUCTS) + rates(by, qkv))[0] for by in (0.5, 0.1))
+    assert faster["attention"] == pytest.approx(alone - flops_of(qkv) * quarter / 2)
+    assert slower["attention"] == pytest.approx(alone)
+    # a measured form counts before one at the peak, and without any the peak stands in by name
+    others = [p for p in PRODUCTS if p.layer not in ("gate_proj", "up_proj", "lm_head")]
+    seconds, at_peak = times(rates(0.25, others) + rates(0.5, gates))
+    down = flops_of(PRODUCTS, "down_proj")
+    assert seconds["ffn"] == pytest.approx(flops_of(gates) * 2 / PEAK + down * quarter)
+    assert seconds["loss"] == pytest.approx(flops_of(PRODUCTS, "lm_head") / PEAK)
+    assert at_peak == [p.shape for p in PRODUCTS if p.layer == "lm_head"]
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.1])
 def test_the_head_in_chunks_counts_where_it_is_the_fastest(factor: float) -> None:
     # so many words that the fewest tokens are a chunk
-    size = {**TOY, "vocab_size": CHUNK_LOGITS}
-    head = [p for p in step_products(size, 1, LONG) if p.component == "loss"]
+    size, seq = {**TOY, "vocab_size": CHUNK_LOGITS}, 4 * FEWEST_TOKENS
+    products = step_products(size, 1, seq)
+    head = [p for p in products if p.component == "loss"]
     chunks = [chunk_of(product, size) for product in head]
     assert [p.shape for p in chunks] == [
         f"{FEWEST_TOKENS}x{CHUNK_LOGITS}x16",
         f"{FEWEST_TOKENS}x16x{CHUNK_LOGITS}",
         f"{CHUNK_LOGITS}x16x{FEWEST_TOKENS}",
     ]
-    rows = rates(0.25, step_products(size, 1, LONG)) + rates(factor, chunks)
-    found = product_times(size, 1, LONG, ProductRates.among(rows, "f32", PEAK))
-    best = max(factor, 0.25)
-    assert found.seconds["loss"] == pytest.approx(seconds_of(head, best * PEAK))
-    assert found.at_peak == ()
+    rows = rates(0.25, products) + rates(factor, chunks)
+    by_shape = {(r.batch, r.m, r.n, r.k): r.flops_per_second for r in rows}
+    seconds, _ = product_times(size, 1, seq, by_shape, PEAK)
+    assert seconds["loss"] == pytest.approx(flops_of(head) / PEAK / max(factor, 0.25))
 
 
-def test_chunks_are_those_of_the_program() -> None:
-    text = (PROJECT / "model/loss.cpp").read_text(encoding="utf-8")
-    body = text[text.index("int64_t fused_loss_chunk(") :]
-    assert "logits = int64_t{1} << 19;" in body
-    assert f"fewest = {FEWEST_TOKENS};" in body
-    assert "logits / vocab_size / 64 * 64" in body
-    assert CHUNK_LOGITS == 2**19
-    # tiny and small have 1000 words: 524 tokens, of which whole 64s are taken
-    size = problem_sizes()["tiny"]
-    head = next(p for p in step_products(size, 8, 128) if p.component == "loss")
-    assert chunk_of(head, size).shape == "512x1000x256"
-    few = next(p for p in step_products(size, 1, 128) if p.component == "loss")
-    assert chunk_of(few, size) == few
+# 2000 bytes of the update fit the cache once read and once written, 2000 come from memory
+UPDATE_LIGHT, SMALL_LIGHT = 2000 / CACHE + 2000 / MEMORY, 100 / CACHE
+# of all products of a step at the peak, without masked scores
+LEAST = (flops_of(PRODUCTS) - 6 / 16 * flops_of(PRODUCTS, *SCORES)) / PEAK
+HEAD_LIGHT = flops_of(PRODUCTS, "loss") / PEAK
 
 
-def test_of_a_shape_that_is_there_twice_the_better_rate_counts() -> None:
-    rows = [*SEPARATE, *(replace(row, flops_per_second=PEAK / 2) for row in SEPARATE)]
-    assert times(rows).seconds["ffn"] == pytest.approx(seconds_of(products_of("ffn"), PEAK / 2))
+def step_cases(
+    seconds: float = 1e-2, without: Sequence[str] = (), **other: float
+) -> list[MeasuredCase]:
+    """A step and all its parts with blocks. `other`: seconds by component in place of 1e-5."""
+    took = dict.fromkeys(("embedding", "block", "rms_norm", "loss", "optimizer"), 1e-5) | other
+    found = [
+        case(f"optimizer/update/{AXES}", took[part], bytes=4000.0)
+        if part == "optimizer"
+        else case(f"{part}/forward_backward/{AXES}", took[part])
+        for part in took
+        if part not in without
+    ]
+    # embedding, 2 blocks, norm and loss of 100 each, and the optimizer
+    return [*found, case(str(STEP), seconds, model_flops=flops_of(PRODUCTS), bytes=4500.0)]
 
 
-def other_variant(cases: list[MeasuredCase], variant: str, label: str = "") -> list[MeasuredCase]:
-    return [replace(c, name=replace(c.name, variant=variant), label=label) for c in cases]
+def light(cases: Sequence[MeasuredCase], products: Sequence[Product] = PRODUCTS) -> SpeedOfLight:
+    return speed_of_light(result_set(cases, rates(1.0, products)), STEP)
 
 
-def layer_cases(moved: float = 100.0) -> list[MeasuredCase]:
-    names = ("attention", "ffn")
-    return [case(f"{name}/forward_backward/{AXES}", 1e-2, bytes=moved) for name in names]
+def part(found: SpeedOfLight, name: str) -> LightPart:
+    return next(one for one in found.parts if one.name == name)
 
 
-@pytest.mark.parametrize("variant", ["sdpa+fused_loss", "qkv+gate_up", "optimized"])
-def test_the_light_is_the_same_for_every_variant(variant: str) -> None:
-    label = "optimized = sdpa+fused_loss+fused_adamw"
-    # of a layer: its parts' 2 x 100, 2 norms of 100, and 2 residual additions of 2000
-    whole = 2 * 4400.0 + 100 + 100 + 100 + 4000
-    cases = step_cases(seconds=1, block=1e-2)
-    cases[-1] = case(str(STEP), 1, model_flops=STEP_FLOPS, bytes=whole)
-    cases += other_variant(cases, variant, label)
-    # one variant by the layers' parts, the other by whole blocks
-    cases = [one for one in cases if one.name.component != "block" or one.name.variant == variant]
-    found = result_set(cases + layer_cases(), rates(0.25, PRODUCTS))
-    fine, coarse = (
-        speed_of_light(found, name, SIZES) for name in (STEP, replace(STEP, variant=variant))
-    )
-    assert [one.name for one in fine.parts[1:4]] == ["attention", "ffn", "rms_norm"]
-    assert [one.name for one in coarse.parts[1:3]] == ["block", "rms_norm"]
-    for one in (fine, coarse):
-        parts = sum(of_part.light_seconds for of_part in one.parts)
-        assert one.total.light_seconds == pytest.approx(parts)
-    assert fine.total.light_seconds == pytest.approx(coarse.total.light_seconds)
-    assert fine.products_seconds == pytest.approx(least_seconds(PEAK / 4))
-    assert coarse.products_seconds == pytest.approx(least_seconds(PEAK / 4))
-    residuals = 2 * 2 * (2000 / CACHE)
-    assert part(fine, "rest").light_seconds == pytest.approx(residuals)
-    assert part(coarse, "rest").light_seconds == 0
+def test_the_light_of_a_step_is_the_sum_of_its_parts() -> None:
+    seconds = 1e-2
+    found = light(step_cases(seconds, block=1e-3, loss=8e-4, optimizer=7e-4))
+    assert (found.missing, found.errors) == ((), ())
+    block = part(found, "block")
+    assert (block.count, block.measured_seconds) == (2, pytest.approx(2e-3))
+    expected = {
+        "embedding": SMALL_LIGHT,
+        "block": LEAST - HEAD_LIGHT,
+        "rms_norm": SMALL_LIGHT,
+        "loss": HEAD_LIGHT,
+        "optimizer": UPDATE_LIGHT,
+        "rest": 0.0,
+    }
+    assert {one.name: one.light_seconds for one in found.parts} == pytest.approx(expected)
+    whole = sum(expected.values())
+    assert found.total.light_seconds == pytest.approx(whole)
+    assert found.share_percent == pytest.approx(100 * whole / seconds)
+    assert found.products_seconds == pytest.approx(LEAST)
+    assert found.other_light_seconds == pytest.approx(whole - LEAST)
+    assert found.lost_seconds == pytest.approx(seconds - whole)
+    assert sum(one.lost_seconds or 0.0 for one in found.parts) == pytest.approx(seconds - whole)
+    assert [one.name for one in found.most_lost] == [
+        *("rest", "block", "loss", "optimizer", "embedding")
+    ]
+    # halved rates double the products
+    rows = rates(0.5, PRODUCTS)
+    slow = speed_of_light(result_set(step_cases(loss=1e-3, block=1e-2), rows), STEP)
+    assert part(slow, "loss").light_seconds == pytest.approx(2 * HEAD_LIGHT)
+    # those of another type are nobody's
+    bf16 = [replace(row, type_name="bf16") for row in rows]
+    other = speed_of_light(result_set(step_cases(), bf16), STEP)
+    assert other.products_seconds == pytest.approx(LEAST)
+    assert "every f32 product" in other.missing[0]
 
 
-def test_a_part_that_one_variant_lacks_has_the_bytes_of_another() -> None:
-    cases = step_cases(seconds=1, block=1e-2)
-    step = replace(STEP, variant="fused_norm")
-    cases += other_variant([cases[-1]], "fused_norm")
-    found = speed_of_light(result_set(cases, rates(1.0, PRODUCTS)), step, SIZES)
-    baseline = speed_of_light(result_set(cases, rates(1.0, PRODUCTS)), STEP, SIZES)
-    # of a variant whose layers were not measured, the finest parts are named
-    assert [one.measured_seconds is None for one in found.parts[1:4]] == [True] * 3
-    assert found.total.light_seconds == pytest.approx(baseline.total.light_seconds)
-    (attention, ffn, norm) = found.missing
-    assert "attention/forward_backward" in attention
-    assert "its light is that of its products" in ffn
-    assert norm.endswith(f"{AXES.replace('baseline', 'fused_norm')}: not measured")
+def test_the_larger_of_products_and_traffic_is_the_light() -> None:
+    cases = [*step_cases(without=["loss"]), case(HEAD, 1e-2, bytes=102000.0)]
+    loss = part(light(cases), "loss")
+    assert loss.traffic_seconds == pytest.approx(2000 / CACHE + 1e5 / MEMORY)
+    assert loss.products_seconds == pytest.approx(HEAD_LIGHT)
+    assert loss.light_seconds == loss.traffic_seconds > loss.products_seconds
+
+
+def test_what_is_missing_is_named() -> None:
+    named = light(step_cases(without=["loss"])).missing
+    assert named == (f"{HEAD}: not measured, its light is that of its products",)
+    embedding = f"embedding/forward_backward/{AXES}"
+    bare = [*step_cases(without=["embedding"]), case(embedding, 1e-2, bytes=0.0)]
+    (missing,) = light(bare).missing
+    assert missing == f"{embedding}: its counters lack bytes, its light is that of its products"
+    without_head = [product for product in PRODUCTS if product.layer != "lm_head"]
+    (missing,) = light(step_cases(), without_head).missing
+    assert "the measured f32 peak stands in: 8x20x16, 8x16x20, 20x16x8" in missing
+
+
+def test_what_is_faster_than_light_leaves_no_share() -> None:
+    # a part alone, in a step that is slow enough
+    found = light(step_cases(loss=1e-9, block=1e-3, optimizer=1e-3))
+    (error,) = found.errors
+    assert error.startswith("loss: 1 ns is faster than its speed of light")
+    assert (found.share_percent, found.lost_seconds, part(found, "loss").lost_seconds) == (
+        None,
+    ) * 3
+    assert part(found, "block").lost_seconds is not None
+    (error,) = light(step_cases(1e-9, block=1e-3, loss=1e-3, optimizer=1e-3)).errors
+    assert error.startswith("step: 1 ns")
+    # parts alone that take longer than the step are no error, and the rest loses nothing then
+    rest = light(step_cases(1e-3, block=4e-3, loss=1e-3, optimizer=1e-3))
+    assert not rest.errors and (part(rest, "rest").lost_seconds or 0.0) < 0
+    assert "rest" not in [one.name for one in rest.most_lost]
+
+
+def test_layers_taken_apart_leave_their_residuals_to_the_rest() -> None:
+    cases = step_cases(without=["block"])[:-1]
+    cases += [case(f"{name}/forward_backward/{AXES}", 1e-2) for name in ("attention", "ffn")]
+    # 100 of embedding, loss, 5 norms, 2 attentions and networks each; the update's; 4 x 4000 more
+    of_step = {"model_flops": flops_of(PRODUCTS), "bytes": 5100.0 + 4 * 4000}
+    cases.append(case(str(STEP), 1, **of_step))
+    found = light(cases)
+    assert {one.name: one.count for one in found.parts} == {
+        **{"embedding": 1, "attention": 2, "ffn": 2, "rms_norm": 5},
+        **{"loss": 1, "optimizer": 1, "rest": 1},
+    }
+    assert part(found, "rest").light_seconds == pytest.approx(4 * UPDATE_LIGHT)
+    assert part(found, "rms_norm").light_seconds == pytest.approx(5 * SMALL_LIGHT)
+    # measured by blocks it has the same light, with the bytes of any variant's layers
+    blocks = [
+        replace(one, name=replace(one.name, variant="qkv"))
+        if one.name.component in ("attention", "ffn")
+        else one
+        for one in [*cases, case(f"block/forward_backward/{AXES}", 1e-2)]
+    ]
+    assert part(light(blocks), "block").count == 2
+    assert light(blocks).total.light_seconds == pytest.approx(found.total.light_seconds)
+
+
+@pytest.mark.parametrize("variant", ["baseline", "optimized"])
+def test_light_and_waterfall_of_a_real_run(variant: str) -> None:
+    measured = read_result_set([MEASURED])
+    step = name_of(f"full_step/train/{variant}/tiny/f32/batch:8/seq:128")
+    counters = measured.cases[str(step)].counters
+    found = speed_of_light(measured, step)
+    # every product at the peak is the roofline of the step, and updates come on top
+    unmasked = counters["causal_flops"] / counters["model_flops"]
+    assert found.share_percent is not None and not found.errors
+    assert counters["roof_percent"] * unmasked - 0.5 < found.share_percent < 100
+    fall = waterfall(measured, step)
+    assert [bar.count for bar in fall.bars] == [1, 4, 1, 1, 1, 1]
+    for bars in (fall.bars, fall.phases):
+        assert sum(bar.seconds for bar in bars) == pytest.approx(fall.step_seconds)
+    # the embedding has no switch, so the baseline's stands in the optimized step
+    assert [bar.case.split("/")[2] for bar in fall.bars[:2]] == ["baseline", variant]
+
+
+FORWARD, BACKWARD, BOTH = (
+    f"model/{name}/{AXES}" for name in ("forward_loss", "backward", "forward_backward")
+)
+
+
+def test_bars_in_the_order_of_the_step() -> None:
+    found = waterfall(result_set(step_cases(1e-3, block=3e-4, loss=2e-4)), STEP)
+    assert [(bar.name, round(1e6 * bar.seconds, 6)) for bar in found.bars] == [
+        *(("embedding", 10), ("2 x block", 600), ("final norm", 10)),
+        *(("loss", 200), ("optimizer", 10), ("rest", 170)),
+    ]
+    assert (found.bars[1].case, found.bars[-1].case) == (f"block/forward_backward/{AXES}", "")
+    # without any layer the step is asked for its finest parts
+    found = waterfall(result_set(step_cases(without=["block", "optimizer"])), STEP)
+    assert found.bars[-1].name == "2 x attention, 2 x ffn, optimizer, rest"
+    parts = ("attention/forward_backward", "ffn/forward_backward", "optimizer/update")
+    assert found.missing == tuple(f"{name}/{AXES}" for name in parts)
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected", "missing"),
+    [
+        ({FORWARD: 300, BOTH: 900}, {"forward": 300, "backward": 600, "other": 90}, ()),
+        ({BACKWARD: 500, BOTH: 900}, {"forward": 400, "backward": 500, "other": 90}, ()),
+        ({FORWARD: 300, BACKWARD: 500}, {"forward": 300, "backward": 500, "other": 190}, ()),
+        # the difference belongs to the step's pass, not to the backward alone
+        (
+            {FORWARD: 300, BACKWARD: 500, BOTH: 900},
+            {"forward": 300, "backward": 600, "other": 90},
+            (),
+        ),
+        ({BOTH: 900}, {"forward and backward": 900, "other": 90}, (FORWARD,)),
+        # scatter: both take no longer than one
+        ({FORWARD: 900, BOTH: 800}, {"forward and backward": 800, "other": 190}, ()),
+        ({FORWARD: 300}, {"forward": 300, "backward, other": 690}, (BOTH,)),
+        ({}, {"forward, backward, other": 990}, (FORWARD, BOTH)),
+    ],
+)
+def test_phases(
+    measured: Mapping[str, float], expected: Mapping[str, float], missing: tuple[str, ...]
+) -> None:
+    cases = [case(name, 1e-6 * time) for name, time in measured.items()]
+    found = waterfall(result_set(step_cases(1e-3) + cases), STEP)
+    shown = {bar.name: round(1e6 * bar.seconds, 6) for bar in found.phases}
+    assert shown == {**expected, "optimizer": 10}
+    assert found.phases_missing == missing
+
+
+@pytest.mark.parametrize(
+    ("variant", "label", "is_found"),
+    [
+        ("fused_adamw", "", True),
+        ("qkv", "", False),
+        # one of the set's switches is the update's, the others are not
+        ("fused", "", False),
+        # what that stands for is in the label
+        ("optimized", "optimized = fused_adamw", True),
+        ("optimized", "optimized = sdpa+fused_adamw", False),
+    ],
+)
+def test_a_switch_of_the_update_leaves_the_model_as_it_is(
+    variant: str, label: str, is_found: bool
+) -> None:
+    step = replace(STEP, variant=variant)
+    cases = [case(FORWARD, 3e-4), case(BOTH, 9e-4), case(str(step), 1e-3, label)]
+    found = waterfall(result_set(cases), step)
+    assert ("forward" in [bar.name for bar in found.phases]) == is_found
+
+
+@pytest.mark.parametrize(
+    ("step", "flops", "words"),
+    [
+        (replace(STEP, size="other"), 1.0, "dimensions of size 'other' are not known"),
+        (STEP, 5.0, "model_flops is 5.0, by the dimensions"),
+        (replace(STEP, dtype="bf16"), flops_of(PRODUCTS), "no peak of bf16 products"),
+    ],
+)
+def test_what_has_no_speed_of_light_is_named(step: CaseName, flops: float, words: str) -> None:
+    with pytest.raises(BadInputError, match=words):
+        speed_of_light(result_set([case(str(step), 1.0, model_flops=flops)]), step)

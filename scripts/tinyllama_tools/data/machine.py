@@ -1,9 +1,7 @@
 """What a device can do at best, as measured, and which results may be put together.
 
-The peaks of several files as one: of each the best that was measured, with where it is from.
-
-A peak says what the device can do, so the best of all rounds is the denominator of every round's
-percentages; a lower one would put another round's case above 100 %.
+A peak says what the device can do, so of several files the best counts, for the rows of all: with a
+lower denominator another round's case would be above 100 %.
 """
 
 from __future__ import annotations
@@ -12,41 +10,23 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinyllama_tools.core.app import MEASURE_AGAIN, BadInputError, is_number, shown_value
 from tinyllama_tools.data.names import CaseName, StoredCase
 
 Context = Mapping[str, Any]
-Keys = Sequence[tuple[str, ...]]
 # A time of one is a time of the other's device.
-SAME_DEVICE: Keys = (
-    ("device", "name"),
-    ("device", "architecture"),
-    ("device", "backend"),
-    ("threads",),
-)
-# Rates and peaks of one hold for the other.
-SAME_MACHINE: Keys = (
-    *SAME_DEVICE,
-    ("device", "driver_version"),
-    ("device", "runtime_version"),
-    ("torch_version",),
-)
+SAME_DEVICE = ("device.name", "device.architecture", "device.backend", "threads")
 # Rounds of one run. Of `settings`, every one that either has: precision of products, affinity,
 # clocks, variables of the environment.
-SAME_RUN: Keys = (
-    *SAME_MACHINE,
-    ("git_commit",),
-    ("git_dirty",),
-    ("cold_cache",),
-    ("memory_source",),
-    ("settings",),
+SAME_RUN = (
+    *(*SAME_DEVICE, "device.driver_version", "device.runtime_version", "torch_version"),
+    *("git_commit", "git_dirty", "cold_cache", "memory_source", "settings"),
 )
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """`name`: the key with dots, as in the file."""
 
     name: str
@@ -54,10 +34,9 @@ class Difference:
     there: object
 
 
-def value_at(context: Context, keys: Sequence[str]) -> object:
-    """None where a context does not say it."""
+def _value_at(context: Context, name: str) -> object:
     found: object = context
-    for key in keys:
+    for key in name.split("."):
         found = found.get(key) if isinstance(found, Mapping) else None
     return found
 
@@ -70,12 +49,10 @@ def _differences(name: str, here: object, there: object) -> Iterator[Difference]
         yield Difference(name, here, there)
 
 
-def first_difference(here: Context, there: Context, keys: Keys) -> Difference | None:
-    """The first of the keys that two contexts do not say the same of; None where all agree."""
-    for path in keys:
-        for found in _differences(".".join(path), value_at(here, path), value_at(there, path)):
-            return found
-    return None
+def first_difference(here: Context, there: Context, names: Sequence[str]) -> Difference | None:
+    """The first of these keys that two contexts do not say the same of."""
+    every = (_differences(name, _value_at(here, name), _value_at(there, name)) for name in names)
+    return next((found for differences in every for found in differences), None)
 
 
 MEMORY_BANDWIDTH, CACHE_BANDWIDTH = BANDWIDTHS = ("memory_bandwidth", "cache_bandwidth")
@@ -86,11 +63,6 @@ FLOPS, BYTES = "flops_per_second", "bytes_per_second"
 def unit_of(peak: str) -> str:
     """The key that a measured peak's rate is under."""
     return BYTES if peak in BANDWIDTHS else FLOPS
-
-
-def is_rate(value: object) -> bool:
-    """Whether it can be a peak."""
-    return is_number(value) and value > 0
 
 
 def product_type(dtype: str) -> str:
@@ -109,61 +81,39 @@ class Machine:
     cache_bandwidth: float
     cache_bytes: int
 
-    def attainable_bandwidth(self, bytes_moved: float) -> float:
-        """Bytes/s that so much traffic (> 0) can see at best, over and over.
+    def traffic_seconds(self, bytes_moved: float) -> float:
+        """The least time for that traffic, over and over.
 
         As the suite's attainable_bandwidth (benchmarks/instruments/bandwidth.cpp): what stayed in
         the last-level cache since the last iteration saves a read and a write of it. BadInputError
         for traffic beyond it where memory's bandwidth was not measured.
         """
         cached = min(bytes_moved, 2 * self.cache_bytes)
-        if cached == bytes_moved:
-            return self.cache_bandwidth
-        if self.memory_bandwidth is None:
+        beyond = bytes_moved - cached
+        if beyond and self.memory_bandwidth is None:
             raise BadInputError(
                 f"traffic of {bytes_moved:.3g} bytes is more than fits into the last-level cache, "
                 "and memory's bandwidth was not measured, since all cases of this run fit; add "
                 "peak to its --components"
             )
-        return bytes_moved / (
-            (bytes_moved - cached) / self.memory_bandwidth + cached / self.cache_bandwidth
-        )
-
-    def traffic_seconds(self, bytes_moved: float) -> float:
-        """The least time for that traffic; 0 for none."""
-        return bytes_moved / self.attainable_bandwidth(bytes_moved) if bytes_moved > 0 else 0.0
+        return cached / self.cache_bandwidth + (beyond / self.memory_bandwidth if beyond else 0.0)
 
     @classmethod
-    def from_context(cls, context: Mapping[str, Any]) -> Machine:
-        """Of a result file's context. BadInputError naming the key that is missing or no rate."""
-        measured = _object(_object(context, "peaks"), "measured")
-        rates = {name: _rate(name, measured) for name in {**measured, CACHE_BANDWIDTH: None}}
-        memory, cache = rates.pop(MEMORY_BANDWIDTH, None), rates.pop(CACHE_BANDWIDTH)
-        cache_bytes = _object(context, "device").get("last_level_cache_bytes") or 0
+    def from_context(cls, context: Context) -> Machine:
+        """Of a set of results, all of whose peaks are rates (merged_peaks). BadInputError where the
+        cache's bandwidth is not among them."""
+        measured = (context.get("peaks") or {}).get("measured") or {}
+        rates = {name: float(peak[unit_of(name)]) for name, peak in measured.items()}
+        if CACHE_BANDWIDTH not in rates:
+            raise BadInputError(f"context.peaks.measured has no cache_bandwidth; {MEASURE_AGAIN}")
+        cache_bytes = _value_at(context, "device.last_level_cache_bytes") or 0
         if not is_number(cache_bytes) or cache_bytes < 0:
             raise BadInputError(
                 f"context.device.last_level_cache_bytes is {shown_value(cache_bytes)}, must be a "
                 f"number of bytes; {MEASURE_AGAIN}"
             )
+        memory, cache = rates.pop(MEMORY_BANDWIDTH, None), rates.pop(CACHE_BANDWIDTH)
         return cls(rates, memory, cache, int(cache_bytes))
-
-
-def _object(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = parent.get(key)
-    if not isinstance(found, Mapping):
-        raise BadInputError(f"context: '{key}' is {found!r}, must be an object; {MEASURE_AGAIN}")
-    return found
-
-
-def _rate(name: str, measured: Mapping[str, Any]) -> float:
-    unit, peak = unit_of(name), measured.get(name)
-    value = peak.get(unit) if isinstance(peak, Mapping) else None
-    if not is_rate(value):
-        raise BadInputError(
-            f"context.peaks.measured.{name}.{unit} is {shown_value(value)}, must be a positive, "
-            f"finite number; {MEASURE_AGAIN}"
-        )
-    return float(value)
 
 
 # what Google Benchmark appends where the number of iterations is fixed
@@ -197,8 +147,8 @@ class ProductRate:
 def product_rate(name: str, row: StoredCase) -> ProductRate | None:
     """None for a row that measures something else, and for one without a rate."""
     found = PRODUCT.fullmatch(name)
-    rate = row.counters.get("TFLOPS")
-    if found is None or rate is None or rate <= 0:
+    rate = row.counters.get("TFLOPS", 0.0)
+    if found is None or rate <= 0:
         return None
     m, n, k = (int(text) for text in found.groups()[2:])
     return ProductRate(found["type"], int(found["batch"] or 1), m, n, k, rate * TERA, row.label)
@@ -208,134 +158,91 @@ def best_products(products: Iterable[ProductRate]) -> tuple[ProductRate, ...]:
     """Of each shape its best rate: it is what the device can do."""
     best: dict[str, ProductRate] = {}
     for product in products:
-        known = best.get(product.name)
-        if known is None or known.flops_per_second < product.flops_per_second:
+        known = best.setdefault(product.name, product)
+        if known.flops_per_second < product.flops_per_second:
             best[product.name] = product
     return tuple(best.values())
 
 
-SHARES = ("MFU_percent", "MFU_causal_percent", "peak_percent", "roof_percent")
-# Percent of a measured peak: a row above it has no shares, since something in it is wrong.
-LARGEST_SHARE = 105.0
 Peak = Mapping[str, Any]
 
 
-def _measured(context: Context) -> Mapping[str, Peak]:
-    found = value_at(context, ("peaks", "measured"))
-    return found if isinstance(found, Mapping) else {}
+def _is_rate(value: object) -> bool:
+    return is_number(value) and value > 0
 
 
-def _datasheet(context: Context, type_name: str) -> float:
-    """Infinity where it is not known."""
-    found = value_at(context, ("peaks", "datasheet", FLOPS, type_name))
-    return float(found) if is_rate(found) else math.inf
-
-
-def _raised(
-    peaks: dict[str, Peak], context: Context, products: Sequence[ProductRate], warnings: list[str]
-) -> None:
-    """By products that beat the peak of their type; not above what the datasheet allows."""
-    for product in products:
-        peak, rate = peaks.get(product.type_name), product.flops_per_second
-        if peak is None or rate <= peak[FLOPS]:
-            continue
-        limit = _datasheet(context, product.type_name)
-        if rate > limit:
-            warnings.append(
-                f"{product.name}: {rate / TERA:.4g} TFLOP/s is above the datasheet's "
-                f"{limit / TERA:.4g}: it is no peak of {product.type_name} GEMMs"
-            )
-        else:
-            peaks[product.type_name] = {FLOPS: rate, "source": product.source or product.name}
+def _datasheet(context: Context, type_name: str) -> float | None:
+    found = _value_at(context, f"peaks.datasheet.{FLOPS}.{type_name}")
+    return float(found) if _is_rate(found) else None
 
 
 def merged_peaks(
     contexts: Sequence[Context], products: Sequence[ProductRate] = ()
 ) -> tuple[Context, tuple[str, ...]]:
-    """The first context with the best peaks of all and of the products; and warnings.
-
-    A peak that is no positive, finite number is left out, which a warning says.
-    """
+    """The first context with the best peaks of all and of the products, and warnings: of a peak
+    that is no positive, finite number, and of a product above what the datasheet allows."""
     peaks: dict[str, Peak] = {}
     warnings: list[str] = []
-    for context in contexts:
-        for name, peak in _measured(context).items():
-            unit = unit_of(name)
-            value = peak.get(unit)
-            if not is_rate(value):
-                warnings.append(
-                    f"context.peaks.measured.{name}.{unit} is {shown_value(value)}, must be a "
-                    "positive, finite number: left out"
-                )
-            elif name not in peaks or peaks[name][unit] < value:
-                peaks[name] = peak
-    _raised(peaks, contexts[0], products, warnings)
     first = contexts[0]
-    if "peaks" not in first:
-        return first, tuple(warnings)
-    whole = {**(first.get("peaks") or {}), "measured": peaks}
-    return {**first, "peaks": whole}, tuple(dict.fromkeys(warnings))
+    for name, peak in (p for c in contexts for p in (_value_at(c, "peaks.measured") or {}).items()):
+        unit = unit_of(name)
+        value = peak.get(unit)
+        if not _is_rate(value):
+            warnings.append(
+                f"context.peaks.measured.{name}.{unit} is {shown_value(value)}, must be a "
+                "positive, finite number: left out"
+            )
+        elif name not in peaks or peaks[name][unit] < value:
+            peaks[name] = peak
+    for product in products:
+        rate, limit = product.flops_per_second, _datasheet(first, product.type_name) or math.inf
+        if product.type_name not in peaks or rate <= peaks[product.type_name][FLOPS]:
+            continue
+        if rate <= limit:
+            peaks[product.type_name] = {FLOPS: rate, "source": product.source or product.name}
+        else:
+            warnings.append(
+                f"{product.name}: {rate / TERA:.4g} TFLOP/s is above the datasheet's "
+                f"{limit / TERA:.4g}: it is no peak of {product.type_name} GEMMs"
+            )
+    if "peaks" in first:
+        first = {**first, "peaks": {**(first["peaks"] or {}), "measured": peaks}}
+    return first, tuple(dict.fromkeys(warnings))
 
 
-@dataclass(frozen=True)
-class ProductPeaks:
-    """FLOP/s of GEMMs of one type. `measured`: what peak_percent and the roofline are
-    of; `of_mfu`: what MFU is of, the datasheet's where it is known."""
-
-    measured: float
-    of_mfu: float
+SHARES = ("MFU_percent", "MFU_causal_percent", "peak_percent", "roof_percent")
 
 
-def product_peaks(context: Context, machine: Machine, type_name: str) -> ProductPeaks | None:
-    """None where no peak of that type was measured."""
-    measured = machine.peak_flops.get(type_name)
-    if measured is None:
-        return None
-    limit = _datasheet(context, type_name)
-    return ProductPeaks(measured, limit if math.isfinite(limit) else measured)
-
-
-def shares(
-    costs: Mapping[str, float], rate: float, peaks: ProductPeaks | None, machine: Machine
-) -> dict[str, float]:
-    """The percentages of a case that does `rate` iterations a second, as the program computes them
-    (benchmarks/harness/rows.cpp). Those that take a peak of products only where it is known.
-    """
-    model, causal, hardware, moved = (
-        costs.get(name, 0.0) for name in ("model_flops", "causal_flops", "hardware_flops", "bytes")
-    )
-    found = {}
-    least = machine.traffic_seconds(moved)
-    if peaks is not None and model:
-        found["MFU_percent"] = 100.0 * rate * model / peaks.of_mfu
-        found["MFU_causal_percent"] = 100.0 * rate * causal / peaks.of_mfu
-    if peaks is not None and hardware:
-        found["peak_percent"] = 100.0 * rate * hardware / peaks.measured
-        least = max(least, hardware / peaks.measured)
-    if moved and (peaks is not None or not hardware):
-        found["roof_percent"] = 100.0 * rate * least
-    return found
-
-
-def _against(
+def _shares(
     name: CaseName, counters: Mapping[str, float], context: Context, machine: Machine
 ) -> dict[str, float]:
-    """The percentages among a case's counters: a row above its peak has none."""
+    """Those that the case has, as the program computes them (benchmarks/harness/rows.cpp): a row
+    above its peak has none. MFU is of the datasheet's peak where that is known."""
+    peak = machine.peak_flops.get(product_type(name.dtype), 0.0)
+    of_mfu = _datasheet(context, product_type(name.dtype)) or peak
+    model, causal, hardware, moved = (
+        counters.get(key, 0.0) for key in ("model_flops", "causal_flops", "hardware_flops", "bytes")
+    )
+    # the least seconds of an iteration
+    least = dict.fromkeys(SHARES, 0.0)
+    if peak:
+        least |= zip(SHARES, (model / of_mfu, causal / of_mfu, hardware / peak), strict=False)
+    if peak or not hardware:
+        least["roof_percent"] = max(machine.traffic_seconds(moved), least["peak_percent"])
     rate = counters.get("samples_per_second", 0.0) / name.batch
-    peaks = product_peaks(context, machine, product_type(name.dtype))
-    found = shares(counters, rate, peaks, machine) if rate else {}
-    return {key: value for key, value in found.items() if key in counters}
+    known = {key: seconds for key, seconds in least.items() if key in counters and seconds and rate}
+    return {key: 100 * rate * seconds for key, seconds in known.items()}
 
 
 def restated(
     counters_of: Iterable[tuple[CaseName, Mapping[str, float]]], context: Context
 ) -> list[Mapping[str, float]]:
-    """The counters of cases with their percentages against the context's own peaks."""
+    """The counters of cases with their percentages against the context's own peaks; without peaks
+    those of their files."""
     try:
         machine = Machine.from_context(context)
     except BadInputError:
-        # without peaks the percentages stay those of their files
         return [counters for _, counters in counters_of]
     return [
-        {**counters, **_against(name, counters, context, machine)} for name, counters in counters_of
+        {**counters, **_shares(name, counters, context, machine)} for name, counters in counters_of
     ]

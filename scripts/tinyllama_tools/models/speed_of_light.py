@@ -1,51 +1,188 @@
 """The speed of light of a training step, and where its time goes beyond that.
 
 A part takes at least as long as its matrix products at the best rate measured at their own shapes,
-and at least as long as its bytes at the roofline's bandwidth. Both may overlap, so the larger of
-the two is its light; their sum would be no bound. Every occurrence of a part is taken to find in
-the last-level cache what fits there, as the roofline does. Parts follow one another, so the step's
-light is the sum of theirs.
+and at least as long as its bytes at the roofline's bandwidth: the larger of the two is its light.
+Every occurrence of a part is taken to find in the last-level cache what fits there, as the roofline
+does. Parts follow one another, so the step's light is the sum of theirs.
 
 It is the same for every variant of a size, type and shape. Bytes are the least that any
 implementation moves (model/cost.hpp), so any variant's case tells them; and a layer that was
 measured as a block has the light of attention, network, norms and residual additions wherever the
 bytes of those are known, so that it is the same as that of a step measured by its layers' parts.
+
+The products of a step are counted as the layers of model/ count their cost: a multiply-add is 2
+FLOPs, K and V at their grouped-query width, scores in full, backward = 2 x forward (also for the
+first layer, whose input's gradient the embedding needs), the LM head over all positions, and no
+product for the embedding look-up.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tinyllama_tools.core.app import BadInputError, problem_sizes
+from tinyllama_tools.core.text import seconds_text
 from tinyllama_tools.data.machine import Machine, product_type
-from tinyllama_tools.data.names import BASELINE, STEP, CaseName, parse_case_name, parts_of
-from tinyllama_tools.models.roofline import (
-    LeastTime,
-    ProductRates,
-    ProductTimes,
-    product_times,
-    step_products,
-    switches_of,
-    time_text,
+from tinyllama_tools.data.names import (
+    BASELINE,
+    OPTIMIZED,
+    CaseName,
+    parse_case_name,
+    parts_of,
+    switches_named,
 )
+from tinyllama_tools.models.ablations import resolved_switches
+from tinyllama_tools.models.roofline import LeastTime
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.results import MeasuredCase, ResultSet
 
-Sizes = Mapping[str, Mapping[str, int]]
-# What is left of the step when its parts are taken away.
-REST = "rest"
+Size = Mapping[str, int]
+Shape = tuple[int, int, int, int]
 ATTENTION, FFN, NORM, BLOCK = LAYERS = ("attention", "ffn", "rms_norm", "block")
-OPTIMIZER = "optimizer"
-# Per layer.
-NORMS, RESIDUALS = 2, 2
-MOST_LOST = 5
+LOSS, OPTIMIZER = "loss", "optimizer"
+SCORES, VALUES, LM_HEAD = "scores", "values", "lm_head"
+# Layers that a switch of this name makes one product of.
+FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up"}
+FUSED |= {"up_proj": "gate_up"}
+# model/loss.cpp, fused_loss_chunk: logits of a chunk, and the fewest tokens of one
+CHUNK_LOGITS, FEWEST_TOKENS, TOKENS_STEP = 1 << 19, 256, 64
 
 
 @dataclass(frozen=True)
-class StepPart:
+class Product:
+    """[m, k] x [k, n], `batch` of them at once, `count` times a step. `component`: attention, ffn
+    or loss. `layer`: such as q_proj; `direction`: `forward`, or which gradient."""
+
+    component: str
+    layer: str
+    direction: str
+    count: int
+    batch: int
+    m: int
+    n: int
+    k: int
+
+    @property
+    def flops(self) -> int:
+        """Of all of them in a step."""
+        return 2 * self.count * self.batch * self.m * self.n * self.k
+
+    @property
+    def shape(self) -> str:
+        """`1024x256x512`; `32x256x128x64` is 32 of 256x128x64 at once."""
+        one = f"{self.m}x{self.n}x{self.k}"
+        return one if self.batch == 1 else f"{self.batch}x{one}"
+
+
+def step_products(size: Size, batch: int, seq: int, *, fused: bool = False) -> list[Product]:
+    """Of forward and backward of the whole model; their `flops` add up to full_step's model_flops.
+
+    `size`: as in fixtures/problem_sizes.json. `fused`: q, k and v are one product, gate and up too.
+    """
+    hidden, layers, inner = size["hidden_dim"], size["n_layers"], size["intermediate_dim"]
+    tokens, width = batch * seq, hidden // size["n_heads"]
+    kv_heads = size["n_kv_heads"]
+    kv_dim = width * kv_heads
+    # widths of output and input
+    linear = {
+        (ATTENTION, "q_proj"): (hidden, hidden),
+        (ATTENTION, "k_proj"): (kv_dim, hidden),
+        (ATTENTION, "v_proj"): (kv_dim, hidden),
+        (ATTENTION, "o_proj"): (hidden, hidden),
+        (FFN, "gate_proj"): (inner, hidden),
+        (FFN, "up_proj"): (inner, hidden),
+        (FFN, "down_proj"): (hidden, inner),
+        (LOSS, LM_HEAD): (size["vocab_size"], hidden),
+    }
+    if fused:
+        together: dict[tuple[str, str], tuple[int, int]] = {}
+        for (component, layer), (out, of) in linear.items():
+            key = (component, FUSED.get(layer, layer))
+            together[key] = (together.get(key, (0, 0))[0] + out, of)
+        linear = together
+    products = []
+    for (component, layer), (out, of) in linear.items():
+        # out[m, n] = in[m, k] x weight[n, k]^T, the gradients of in [m, k] and of weight [n, k]
+        shapes = {
+            "forward": (tokens, out, of),
+            "input gradient": (tokens, of, out),
+            "weight gradient": (out, of, tokens),
+        }
+        count = 1 if component == LOSS else layers
+        products += [Product(component, layer, d, count, 1, *s) for d, s in shapes.items()]
+    # of B x KV heads at once, the queries of a group stacked: [G S, hd] x [hd, S], and
+    # probabilities [G S, S] x [S, hd]
+    queries = seq * size["n_heads"] // kv_heads
+    core = {
+        (SCORES, "forward"): (queries, seq, width),
+        (SCORES, "gradient of q"): (queries, width, seq),
+        (SCORES, "gradient of k"): (seq, width, queries),
+        (VALUES, "forward"): (queries, width, seq),
+        (VALUES, "gradient of probabilities"): (queries, seq, width),
+        (VALUES, "gradient of v"): (seq, width, queries),
+    }
+    return products + [
+        Product(ATTENTION, *of, layers, batch * kv_heads, *shape) for of, shape in core.items()
+    ]
+
+
+def chunk_of(head: Product, size: Size) -> Product:
+    """The LM head's product as fused_loss runs it: on so many tokens at a time. Its `count` stays,
+    so its `flops` are those of one chunk."""
+    most = CHUNK_LOGITS // size["vocab_size"] // TOKENS_STEP * TOKENS_STEP
+    dimension = "k" if head.direction == "weight gradient" else "m"
+    chunk = min(getattr(head, dimension), max(FEWEST_TOKENS, most))
+    return replace(head, **{dimension: chunk})
+
+
+def _grouped(products: Sequence[Product]) -> dict[tuple[str, str, str], list[Product]]:
+    """By component, layers that one fused product can do at once, and direction."""
+    groups = defaultdict(list)
+    for product in products:
+        layer = FUSED.get(product.layer, product.layer)
+        groups[product.component, layer, product.direction].append(product)
+    return groups
+
+
+def product_times(
+    size: Size, batch: int, seq: int, rates: Mapping[Shape, float], peak: float
+) -> tuple[dict[str, float], list[str]]:
+    """The least seconds that a step's products take, by component, the same for every variant; and
+    the shapes that count at the peak since no form of them was measured.
+
+    `rates`: FLOP/s by batch, m, n, k. Of the forms in which variants run a group (one by one, as
+    one fused product, the LM head in chunks), the fastest that was measured counts, each product at
+    the rate of its own shape. Scores and values count at the peak without what the causal mask
+    hides, (S + 1) / (2 S) of them: a kernel that never stores them can do with that.
+    """
+
+    def rate(product: Product) -> float | None:
+        return rates.get((product.batch, product.m, product.n, product.k))
+
+    together = _grouped(step_products(size, batch, seq, fused=True))
+    seconds: dict[str, float] = defaultdict(float)
+    at_peak: list[str] = []
+    for group, products in _grouped(step_products(size, batch, seq)).items():
+        component, layer, _ = group
+        flops = sum(product.flops for product in products)
+        if layer in (SCORES, VALUES):
+            seconds[component] += flops * (seq + 1) / (2 * seq) / peak
+            continue
+        forms = [[(p.flops, rate(p)) for p in form] for form in (products, together[group])]
+        if layer == LM_HEAD:
+            # the last chunk may be smaller, which no variant gains by
+            forms.append([(flops, rate(chunk_of(products[0], size)))])
+        times = [sum(work / of for work, of in form) for form in forms if all(r for _, r in form)]
+        seconds[component] += min(times, default=sum(work / (of or peak) for work, of in forms[0]))
+        at_peak += [p.shape for p in products if not times and rate(p) is None]
+    return dict(seconds), list(dict.fromkeys(at_peak))
+
+
+class StepPart(NamedTuple):
     """`count` times in a step. `case`: None where it was not measured."""
 
     name: CaseName
@@ -58,13 +195,12 @@ class StepPart:
         return None if self.case is None else self.count * self.case.median_seconds
 
 
-@dataclass(frozen=True)
-class MeasuredStep:
-    """`size`: as in fixtures/problem_sizes.json. `parts`: in the step's order."""
+class Step(NamedTuple):
+    """A measured step; `parts` in its order."""
 
     case: MeasuredCase
-    size: Mapping[str, int]
-    parts: tuple[StepPart, ...]
+    size: Size
+    parts: Sequence[StepPart]
 
     @property
     def rest_seconds(self) -> float:
@@ -72,31 +208,25 @@ class MeasuredStep:
         return self.case.median_seconds - sum(part.seconds or 0.0 for part in self.parts)
 
 
-def measured_steps(result_set: ResultSet) -> list[CaseName]:
-    """Every training step that was measured."""
-    names = (case.name for case in result_set.cases.values())
-    return [name for name in names if name.is_training_step]
-
-
-def _read_step(result_set: ResultSet, step: CaseName, sizes: Sizes | None) -> MeasuredStep:
-    cases, sizes = result_set.cases, problem_sizes() if sizes is None else sizes
-    if not step.is_training_step:
-        raise BadInputError(f"{step}: is no training step; name a case of {STEP}/train")
-    if str(step) not in cases:
-        known = ", ".join(map(str, measured_steps(result_set))) or "none"
-        raise BadInputError(f"{step}: was not measured; the measured steps are: {known}")
-    size = sizes.get(step.size)
-    if size is None:
+def _read_step(results: ResultSet, step: CaseName) -> Step:
+    cases, sizes = results.cases, problem_sizes()
+    if step.size not in sizes:
         raise BadInputError(
             f"{step}: the dimensions of size '{step.size}' are not known; known are "
             f"{', '.join(sizes)}: measure a size of fixtures/problem_sizes.json"
         )
+    size = sizes[step.size]
     missing = parts_of(step, size["n_layers"], cases).missing
     # asked again as if they were there, which says how often the step has them and where
     every = parts_of(step, size["n_layers"], {*cases, *missing}).measured
     named = ((parse_case_name(part.case), part.count) for part in every)
-    parts = tuple(StepPart(n, count, cases.get(str(n))) for n, count in named if n is not None)
-    return MeasuredStep(cases[str(step)], size, parts)
+    parts = [StepPart(n, count, cases.get(str(n))) for n, count in named if n is not None]
+    return Step(cases[str(step)], size, parts)
+
+
+# What is left of the step when its parts are taken away.
+REST = "rest"
+MOST_LOST = 5
 
 
 @dataclass(frozen=True)
@@ -104,8 +234,7 @@ class LightPart:
     """All `count` of a part together. `measured_seconds`: None where the part was not measured.
     `lost_seconds`: measured less light; None without a measurement, and where light is the longer
     of the two, which `error` tells. `products_seconds`, `traffic_seconds`: what light is the larger
-    of, for each component of the part. `case`: the case measured; empty for the rest and the
-    step."""
+    of, for each component of the part. `case`: the case measured; empty for the rest."""
 
     name: str
     count: int
@@ -121,16 +250,29 @@ class LightPart:
 @dataclass(frozen=True)
 class SpeedOfLight:
     """`parts`: the step's in order, the rest of the step last; `total`: the step itself, its light
-    the sum of the parts' where all of them are known. `share_percent`: light over measured; None
-    where the step or any of its parts was faster than its light, which is then no bound. `errors`:
-    what cannot be, in words. `missing`: what was not measured, and what stands in."""
+    the sum of the parts'. `missing`: what was not measured, and what stands in."""
 
     step: CaseName
     parts: tuple[LightPart, ...]
     total: LightPart
-    share_percent: float | None
-    errors: tuple[str, ...]
     missing: tuple[str, ...]
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """What cannot be: parts, or the step, that were faster than their light."""
+        return tuple(part.error for part in (*self.parts, self.total) if part.error)
+
+    @property
+    def lost_seconds(self) -> float | None:
+        """The step without its light; None where that is no bound: there are errors."""
+        return self.total.lost_seconds
+
+    @property
+    def share_percent(self) -> float | None:
+        """Light over measured, or None as above."""
+        if self.lost_seconds is None or self.total.measured_seconds is None:
+            return None
+        return 100.0 * self.total.light_seconds / self.total.measured_seconds
 
     @property
     def products_seconds(self) -> float:
@@ -143,16 +285,10 @@ class SpeedOfLight:
         return self.total.light_seconds - self.products_seconds
 
     @property
-    def lost_seconds(self) -> float | None:
-        """The step without both; None where the light is no bound."""
-        return self.total.lost_seconds
-
-    @property
-    def most_lost(self) -> tuple[LightPart, ...]:
+    def most_lost(self) -> list[LightPart]:
         """The five parts that lose most time, of those that lose any."""
         losing = [part for part in self.parts if (part.lost_seconds or 0.0) > 0]
-        losing.sort(key=lambda part: part.lost_seconds or 0.0, reverse=True)
-        return tuple(losing[:MOST_LOST])
+        return sorted(losing, key=lambda part: -(part.lost_seconds or 0.0))[:MOST_LOST]
 
 
 def _light_part(
@@ -163,15 +299,16 @@ def _light_part(
     error = ""
     if measured is not None and light > measured:
         error = (
-            f"{name}: {time_text(measured)} is faster than its speed of light, {time_text(light)}: "
-            "a rate was measured too low, or the time is wrong; measure both again"
+            f"{name}: {seconds_text(measured)} is faster than its speed of light, "
+            f"{seconds_text(light)}: a rate was measured too low, or the time is wrong; measure "
+            "both again"
         )
     lost = None if error or measured is None else measured - light
     products, traffic = sum(one.products for one in least), sum(one.traffic for one in least)
     return LightPart(name, count, measured, light, lost, products, traffic, case, error)
 
 
-def _known_bytes(step: MeasuredStep, result_set: ResultSet) -> dict[str, float]:
+def _known_bytes(step: Step, results: ResultSet) -> dict[str, float]:
     """Of one of a component, from any variant of the step's size, type and shape."""
 
     def alike(name: CaseName) -> CaseName:
@@ -181,15 +318,18 @@ def _known_bytes(step: MeasuredStep, result_set: ResultSet) -> dict[str, float]:
     wanted = {alike(part.name) for part in step.parts}
     wanted |= {alike(replace(first, component=component)) for component in LAYERS}
     found: dict[str, float] = {}
-    for case in result_set.cases.values():
+    for case in results.cases.values():
         component, moved = case.name.component, case.counters.get("bytes", 0.0)
         if moved > 0 and alike(case.name) in wanted:
             found[component] = min(moved, found.get(component, moved))
     return found
 
 
-def _product_times(step: MeasuredStep, result_set: ResultSet, machine: Machine) -> ProductTimes:
-    name = step.case.name
+def _least_products(
+    step: Step, results: ResultSet, machine: Machine
+) -> tuple[dict[str, float], list[str]]:
+    """As product_times, of the rates that were measured."""
+    name, type_name = step.case.name, product_type(step.case.name.dtype)
     expected = sum(p.flops for p in step_products(step.size, name.batch, name.seq))
     counted = step.case.counters.get("model_flops")
     if counted != expected:
@@ -197,116 +337,87 @@ def _product_times(step: MeasuredStep, result_set: ResultSet, machine: Machine) 
             f"{name}: model_flops is {counted}, by the dimensions of "
             f"size '{name.size}' they are {expected}; name the problem sizes that were measured"
         )
-    type_name = product_type(name.dtype)
-    peak = machine.peak_flops.get(type_name)
-    if peak is None:
+    if type_name not in machine.peak_flops:
         raise BadInputError(
             f"{name}: no peak of {type_name} products was measured, the file has those of "
             f"{', '.join(machine.peak_flops) or 'no type'}; measure the step together with its peak"
         )
-    rates = ProductRates.among(result_set.products, type_name, peak)
-    times = product_times(step.size, name.batch, name.seq, rates)
-    if not rates.by_shape:
-        remark = f"every {type_name} product (measure --components peak at this size)"
-        return ProductTimes(times.seconds, (remark,))
-    return times
+    rates = {
+        (rate.batch, rate.m, rate.n, rate.k): rate.flops_per_second
+        for rate in results.products
+        if rate.type_name == type_name
+    }
+    peak = machine.peak_flops[type_name]
+    seconds, at_peak = product_times(step.size, name.batch, name.seq, rates, peak)
+    remark = f"every {type_name} product (measure --components peak at this size)"
+    return seconds, at_peak if rates else [remark]
 
 
-def _lights(
-    step: MeasuredStep, times: ProductTimes, machine: Machine, moved: Mapping[str, float]
-) -> tuple[tuple[LightPart, ...], LightPart]:
-    """The parts with the rest of the step, and the step. `moved`: bytes of one of a component."""
-    case, layers = step.case, step.size["n_layers"]
-    outside = {p.name.component: p.count for p in step.parts if p.name.component not in LAYERS}
+def speed_of_light(results: ResultSet, step: CaseName) -> SpeedOfLight:
+    """Of a measured case full_step/train.
+
+    BadInputError for a size that is not known or not the file's, and for a file without the peaks
+    that its step needs.
+    """
+    measured = _read_step(results, step)
+    machine = Machine.from_context(results.context)
+    products, at_peak = _least_products(measured, results, machine)
+    moved = _known_bytes(measured, results)
+    case, layers = measured.case, measured.size["n_layers"]
+    outside = {p.name.component: p.count for p in measured.parts if p.name.component not in LAYERS}
+    in_layers = {ATTENTION: layers, FFN: layers, NORM: 2 * layers}
     is_fine = {ATTENTION, FFN} <= moved.keys()
 
     def least(name: str, count: int) -> LeastTime:
         traffic = count * machine.traffic_seconds(moved.get(name, 0.0))
-        return LeastTime(times.seconds.get(name, 0.0), traffic)
+        return LeastTime(products.get(name, 0.0), traffic)
 
-    # the additions of the residual stream: the step's bytes without those of its parts
+    # the additions of the residual stream, two a layer: the step's bytes without its parts'
     residuals = LeastTime(0.0, 0.0)
-    every = {ATTENTION: layers, FFN: layers, NORM: NORMS * layers + 1, **outside}
+    every = {**in_layers, NORM: 2 * layers + 1, **outside}
     if every.keys() <= moved.keys():
         known = sum(count * moved[name] for name, count in every.items())
-        left, additions = max(0.0, case.counters.get("bytes", 0.0) - known), RESIDUALS * layers
-        residuals = LeastTime(0.0, additions * machine.traffic_seconds(left / additions))
+        left = max(0.0, case.counters.get("bytes", 0.0) - known) / (2 * layers)
+        residuals = LeastTime(0.0, 2 * layers * machine.traffic_seconds(left))
+    block = [LeastTime(sum(products[name] for name in (ATTENTION, FFN)), least(BLOCK, layers)[1])]
     if is_fine:
-        in_layers = {ATTENTION: layers, FFN: layers, NORM: NORMS * layers}
         block = [*(least(name, count) for name, count in in_layers.items()), residuals]
-    else:
-        products = sum(times.seconds.get(name, 0.0) for name in (ATTENTION, FFN))
-        block = [LeastTime(products, least(BLOCK, layers).traffic)]
 
-    parts = []
-    for part in step.parts:
+    parts, missing = [], []
+    for part in measured.parts:
         name = part.name.component
         of_part = block if name == BLOCK else [least(name, part.count)]
         parts.append(_light_part(name, part.count, part.seconds, of_part, str(part.name)))
+        words = ["not measured"] if part.case is None else []
+        if name not in moved and not (name == BLOCK and is_fine):
+            words += ["its counters lack bytes"] if part.case else []
+            words.append("its light is that of its products")
+        missing += [f"{part.name}: {', '.join(words)}"] if words else []
+    if at_peak:
+        missing.append(
+            f"no rate at their own shape, the measured {product_type(step.dtype)} peak "
+            f"stands in: {', '.join(at_peak)}"
+        )
     # What parts do not have: autograd's own work, and residual additions where layers are taken
     # apart. No error where it is faster than light: then parts alone do more than in the step.
     light = 0.0 if any(part.name == BLOCK for part in parts) else residuals.seconds
-    rest = step.rest_seconds
+    rest = measured.rest_seconds
     parts.append(LightPart(REST, 1, rest, light, rest - light, 0.0, light))
 
     # whichever parts of it this variant was measured by
     whole = [*(least(name, count) for name, count in outside.items()), *block, least(NORM, 1)]
-    total = _light_part("step", 1, case.median_seconds, whole, str(case.name))
+    total = _light_part("step", 1, case.median_seconds, whole, str(step))
     # a part's light that is no bound leaves the step's without meaning, too
     if any(part.error for part in parts):
         total = replace(total, lost_seconds=None)
-    return tuple(parts), total
-
-
-def _what_is_missing(
-    step: MeasuredStep, times: ProductTimes, moved: Mapping[str, float]
-) -> list[str]:
-    found = []
-    for part in step.parts:
-        name = part.name.component
-        words = ["not measured"] if part.case is None else []
-        if name not in moved and not (name == BLOCK and {ATTENTION, FFN} <= moved.keys()):
-            words += ["its counters lack bytes"] if part.case else []
-            words.append("its light is that of its products")
-        if words:
-            found.append(f"{part.name}: {', '.join(words)}")
-    if times.at_peak:
-        found.append(
-            f"no rate at their own shape, the measured {product_type(step.case.name.dtype)} peak "
-            f"stands in: {', '.join(times.at_peak)}"
-        )
-    return found
-
-
-def speed_of_light(
-    result_set: ResultSet, step: CaseName, sizes: Sizes | None = None
-) -> SpeedOfLight:
-    """Of a measured case full_step/train. `sizes`: fixtures/problem_sizes.json unless given.
-
-    BadInputError for a step that is none or was not measured, for a size that is not known or not
-    the file's, and for a file without the peaks that its step needs.
-    """
-    measured = _read_step(result_set, step, sizes)
-    machine = Machine.from_context(result_set.context)
-    times, moved = (
-        _product_times(measured, result_set, machine),
-        _known_bytes(measured, result_set),
-    )
-    parts, total = _lights(measured, times, machine, moved)
-    share = None
-    if total.lost_seconds is not None:
-        share = 100.0 * total.light_seconds / measured.case.median_seconds
-    errors = tuple(part.error for part in (*parts, total) if part.error)
-    missing = tuple(_what_is_missing(measured, times, moved))
-    return SpeedOfLight(step, parts, total, share, errors, missing)
+    return SpeedOfLight(step, tuple(parts), total, tuple(missing))
 
 
 # Switches of the update alone: the model runs as the baseline's.
 UPDATE_SWITCHES = frozenset({"foreach_adamw", "fused_adamw", "library_adamw"})
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """All `count` of a part together. `case`: the case that it comes from; empty for a remainder,
     whose `seconds` are below 0 where parts measured alone do work that the step shares."""
 
@@ -337,20 +448,24 @@ def _label(part: StepPart) -> str:
     return component if part.count == 1 else f"{part.count} x {component}"
 
 
-def _phases(step: MeasuredStep, cases: Mapping[str, MeasuredCase]) -> tuple[list[Bar], list[str]]:
-    def model_bar(phase: str, pass_name: str) -> tuple[Bar | None, str]:
-        """The model's case of the same kind as the step's model, and its name."""
-        name = replace(step.case.name, component="model", pass_name=pass_name)
-        if str(name) not in cases and switches_of(step.case) <= UPDATE_SWITCHES:
+def _phases(step: Step, cases: Mapping[str, MeasuredCase]) -> tuple[list[Bar], list[str]]:
+    """Of the model's cases of the same kind as the step's model. With fused_loss, the LM head's
+    gradients are computed in the forward, which is then the longer."""
+    of = step.case.name
+    switches = switches_named(of.variant)
+    if of.variant == OPTIMIZED:
+        switches = frozenset(resolved_switches(step.case.label) or ())
+
+    def model(phase: str, pass_name: str) -> tuple[Bar | None, str]:
+        name = replace(of, component="model", pass_name=pass_name)
+        if str(name) not in cases and switches <= UPDATE_SWITCHES:
             name = replace(name, variant=BASELINE)
         case = cases.get(str(name))
-        return (Bar(phase, case.median_seconds, case=str(name)) if case else None), str(name)
+        return Bar(phase, case.median_seconds, case=str(name)) if case else None, str(name)
 
-    (forward, forward_name), (backward, _) = (
-        model_bar("forward", "forward_loss"),
-        model_bar("backward", "backward"),
-    )
-    both, both_name = model_bar("forward and backward", "forward_backward")
+    forward, forward_name = model("forward", "forward_loss")
+    both, both_name = model("forward and backward", "forward_backward")
+    backward, _ = model("backward", "backward")
     missing = [name for bar, name in ((forward, forward_name), (both, both_name)) if bar is None]
     # a difference that is not above 0 tells nothing
     if forward and both and both.seconds > forward.seconds:
@@ -358,28 +473,24 @@ def _phases(step: MeasuredStep, cases: Mapping[str, MeasuredCase]) -> tuple[list
     elif backward and both and not forward and both.seconds > backward.seconds:
         forward = Bar("forward", both.seconds - backward.seconds, case=both.case)
     if forward and backward:
-        bars, missing = [forward, backward], []
+        found, missing = [forward, backward], []
     else:
-        bars = [both] if both else [bar for bar in (forward, backward) if bar]
+        found = [both] if both else [bar for bar in (forward, backward) if bar]
     update = next(part for part in step.parts if part.name.component == OPTIMIZER)
     if update.seconds is None:
         missing.append(str(update.name))
     else:
-        bars.append(Bar(OPTIMIZER, update.seconds, case=str(update.name)))
-    shown = " ".join(bar.name for bar in bars)
+        found.append(Bar(OPTIMIZER, update.seconds, case=str(update.name)))
+    shown = " ".join(bar.name for bar in found)
     absent = [phase for phase in ("forward", "backward", OPTIMIZER) if phase not in shown]
-    rest = step.case.median_seconds - sum(bar.seconds for bar in bars)
-    return [*bars, Bar(", ".join([*absent, "other"]), rest)], missing
+    rest = step.case.median_seconds - sum(bar.seconds for bar in found)
+    return [*found, Bar(", ".join([*absent, "other"]), rest)], missing
 
 
-def waterfall(result_set: ResultSet, step: CaseName, sizes: Sizes | None = None) -> Waterfall:
-    """Of a measured case full_step/train. `sizes`: fixtures/problem_sizes.json unless given.
-
-    With fused_loss, the LM head's gradients are computed in the forward, which is then the longer.
-    BadInputError as speed_of_light, less what concerns peaks.
-    """
-    measured = _read_step(result_set, step, sizes)
-    phases, phases_missing = _phases(measured, result_set.cases)
+def waterfall(results: ResultSet, step: CaseName) -> Waterfall:
+    """Of a measured case full_step/train. BadInputError for a size that is not known."""
+    measured = _read_step(results, step)
+    phases, phases_missing = _phases(measured, results.cases)
     absent = [part for part in measured.parts if part.case is None]
     bars = [
         Bar(_label(part), part.seconds, part.count, str(part.name))
@@ -387,11 +498,5 @@ def waterfall(result_set: ResultSet, step: CaseName, sizes: Sizes | None = None)
         if part.seconds is not None
     ]
     bars.append(Bar(", ".join([*map(_label, absent), REST]), measured.rest_seconds))
-    return Waterfall(
-        step,
-        measured.case.median_seconds,
-        tuple(bars),
-        tuple(str(part.name) for part in absent),
-        tuple(phases),
-        tuple(phases_missing),
-    )
+    seconds, missing = measured.case.median_seconds, tuple(str(part.name) for part in absent)
+    return Waterfall(step, seconds, tuple(bars), missing, tuple(phases), tuple(phases_missing))

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.core.text import seconds_text
-from tinyllama_tools.data.machine import Machine
-from tinyllama_tools.models.roofline import (
-    LaunchCost,
-    RooflinePoint,
-    launch_cost,
-    left_out_of_roofline,
-    product_points,
-    roofline_points,
-)
+from tinyllama_tools.models.roofline import LaunchCost, Roofline, RooflinePoint, roofline_of
 from tinyllama_tools.report.analysis import COMPONENTS, WHOLE_PASSES, name_rank, rank
 from tinyllama_tools.report.document import (
     DASHES,
@@ -39,6 +30,7 @@ from tinyllama_tools.report.sources import Kind
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
+    from tinyllama_tools.data.machine import Machine
     from tinyllama_tools.data.names import CaseName
     from tinyllama_tools.data.results import ResultSet
     from tinyllama_tools.report.inputs import ReportInputs
@@ -190,8 +182,6 @@ ID, TITLE = "roofline", "Roofline"
 MAKE = f"make one: {Kind.SUITE.command}"
 # of more cases than the first, only the second number is listed: the page has to be mailed
 ALL_ROWS, MOST_ROWS = 500, 250
-# of every reason, which the text says once
-LAUNCH_SOURCE = re.compile(r" \([^()]* each, inferred from [^()]*\)")
 POINT_COLUMNS = (
     text_column("case"),
     Column("intensity", "FLOP/byte"),
@@ -199,8 +189,11 @@ POINT_COLUMNS = (
     Column("attainable", "GFLOP/s"),
     Column("of the attainable", "%", digits=3),
     text_column("bound"),
-    text_column("why"),
+    Column("GEMMs at the peak", "ms"),
+    Column("traffic", "ms"),
+    Column("starts of operators at most", "ms"),
 )
+MILLI = 1e3
 
 
 def case_of(point: RooflinePoint) -> CaseName:
@@ -224,7 +217,9 @@ def _rows(points: Sequence[RooflinePoint]) -> list[list[str | float | None]]:
             point.attainable / GIGA,
             point.percent,
             point.bound,
-            LAUNCH_SOURCE.sub("", point.why),
+            MILLI * point.least.products,
+            MILLI * point.least.traffic,
+            None if point.starts_seconds is None else MILLI * point.starts_seconds,
         ]
         for point in points
     ]
@@ -254,12 +249,11 @@ def bounds_text(points: Sequence[RooflinePoint]) -> str:
     return f"{count_of(len(points), 'case')}: bound {', '.join(parts)}."
 
 
-def _omissions(results: ResultSet, points: Sequence[RooflinePoint]) -> list[Omission]:
-    lost = [text.partition(": ") for text in left_out_of_roofline(results)]
-    found = [Omission("roofline", name, reason) for name, _, reason in lost]
+def _omissions(of: Roofline) -> list[Omission]:
+    found = [Omission("roofline", name, reason) for name, reason in of.left_out.items()]
     return found + [
         Omission("roofline", point.name, point.error, is_error=True)
-        for point in points
+        for point in of.points
         if point.error
     ]
 
@@ -269,10 +263,10 @@ def build(inputs: ReportInputs) -> Section:
     results = inputs.main
     if results is None:
         return Section(ID, TITLE, missing=f"no result of the suite was given; {MAKE}")
-    machine = Machine.from_context(results.context)
-    products = product_points(results)
-    points = sorted(roofline_points(results), key=lambda point: name_rank(case_of(point)))
-    omissions = _omissions(results, points)
+    found = roofline_of(results)
+    machine, launch, products = found.machine, found.launch, found.products
+    points = sorted(found.points, key=lambda point: name_rank(case_of(point)))
+    omissions = _omissions(found)
     if not points and not products:
         missing = f"no case of {results.title} has FLOPs, bytes and a measured peak; {MAKE}"
         return Section(ID, TITLE, missing=missing, omissions=omissions)
@@ -283,7 +277,6 @@ def build(inputs: ReportInputs) -> Section:
         f"{bounds_text(points)}"
     ]
     figures = [roofline_figure(points, products, machine)]
-    launch = launch_cost(results, machine)
     if launch is not None:
         text.append(
             f"Starting an operator takes at most {seconds_text(launch.seconds)}. That is inferred "
