@@ -25,7 +25,7 @@ from played_study import cell, change, read, table, write_result, write_study
 from tinyllama_tools.core.app import PROJECT
 from tinyllama_tools.data.machine import SHARES
 from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.report.analysis import HeldOutCell, Series, SeriesFit
+from tinyllama_tools.report.analysis import Series, SeriesFit
 from tinyllama_tools.report.command import build_document
 from tinyllama_tools.report.document import Document
 from tinyllama_tools.report.inputs import ReportInputs
@@ -38,8 +38,7 @@ from tinyllama_tools.report.output import (
     plain,
 )
 from tinyllama_tools.report.sections import memory, scaling
-from tinyllama_tools.stats.law_fits import fit_time_law
-from tinyllama_tools.stats.laws import GridPoint
+from tinyllama_tools.stats.laws import GridPoint, HeldOutCell, fit_time_law
 
 FFN = "ffn/forward_backward/baseline/tiny/f32"
 TINY_STEP = "full_step/train/baseline/tiny/f32/batch:8/seq:128"
@@ -148,7 +147,7 @@ def test_a_goal_that_is_missed_is_said() -> None:
     points = [GridPoint(b, s, (1e-3 * b * s,)) for b in (1, 2, 4) for s in (64, 128, 256)]
     law = fit_time_law(points)
     name = CaseName("ffn", "forward_backward", "baseline", "tiny", "f32", 4, 256)
-    predicted = HeldOutCell(GridPoint(4, 256, (1.0,)), 1.2, 1.1, 1.3, 20.0)
+    predicted = HeldOutCell(GridPoint(4, 256, (1.0,)), 1.2, 1.1, 1.3)
     fit = SeriesFit(Series(name, ()), law.points, law, held_out=(predicted,))
     for goal, verdict in ((15.0, "above 15 %"), (20.0, "within 20 %")):
         summary = held_out_summary("t", "T", [fit], goal)

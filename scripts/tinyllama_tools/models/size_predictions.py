@@ -8,8 +8,7 @@ from pathlib import Path
 
 from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.programs import PROGRAM, CaseCost, SuiteError, ask_costs
-from tinyllama_tools.stats.law_fits import fit_relative
-from tinyllama_tools.stats.laws import BASE, LINEAR, QUADRATIC, GridPoint
+from tinyllama_tools.stats.laws import BASE, LINEAR, QUADRATIC, Fit, GridPoint
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ class MemoryLaw:
 
         LawRefusedError where the points do not decide the three coefficients.
         """
-        fit = fit_relative(points, TERMS, non_negative=False)
+        fit = Fit(points, TERMS, is_bounded=False)
         base, linear, quadratic = (float(value) for value in fit.coefficients)
         return cls(base, linear, quadratic, tuple(100 * float(r) for r in fit.residuals))
 

@@ -13,14 +13,19 @@ from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
 from tinyllama_tools.data.names import BASELINE, OPTIMIZED, STEP, CaseName, parts_of
 from tinyllama_tools.report.document import Omission
-from tinyllama_tools.stats.law_fits import (
+from tinyllama_tools.stats.laws import (
     Exponents,
+    GridPoint,
+    HeldOutCell,
+    Law,
+    LawRefusedError,
+    RangeKind,
     check_held_out,
     fit_exponents,
     fit_memory_law,
     fit_time_law,
+    terms_of_work,
 )
-from tinyllama_tools.stats.laws import GridPoint, Law, LawRefusedError, RangeKind, terms_of_work
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.programs import CaseCost
@@ -176,28 +181,6 @@ class Series:
 
 
 @dataclass(frozen=True)
-class HeldOutCell:
-    """What a law of the other sizes says of one that was held out, with its range, in seconds or
-    bytes. `error_percent`: of the measured, above 0 where too much was predicted."""
-
-    point: GridPoint
-    value: float
-    low: float
-    high: float
-    error_percent: float
-
-    @property
-    def is_covered(self) -> bool:
-        """Whether the measured value lies in the range."""
-        return self.low <= self.point.value <= self.high
-
-    @property
-    def width_percent(self) -> float:
-        """Of the range, of the value."""
-        return 100 * (self.high - self.low) / self.value
-
-
-@dataclass(frozen=True)
 class SeriesFit:
     """`law` says values and its formula; its draws are gone. `held_out`: in the order of the grid;
     empty where there are too few sizes, which `held_out_refusal` says. `refusal`: why there
@@ -234,14 +217,9 @@ def _fitted(series: Series, points: tuple[GridPoint, ...], fit: Fit) -> SeriesFi
     law, refusal = _unless_refused(fit, points)
     if law is None:
         return SeriesFit(series, points, refusal=refusal, exponents=exponents)
-    check, why_not = _unless_refused(check_held_out, points, fit)
-    held = zip(check.held, check.errors_percent, strict=True) if check is not None else ()
-    cells = tuple(
-        HeldOutCell(p, check.law.at(p.batch, p.seq), *check.law.interval(p.batch, p.seq), error)
-        for p, error in held
-    )
+    held, why_not = _unless_refused(check_held_out, points, fit)
     # thousands of draws a law, which only its intervals need
-    return SeriesFit(series, points, replace(law, draws=()), "", cells, why_not, exponents)
+    return SeriesFit(series, points, replace(law, draws=()), "", held or (), why_not, exponents)
 
 
 def _points_and_short(

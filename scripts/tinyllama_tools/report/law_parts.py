@@ -151,7 +151,7 @@ def _held_note(fits: Sequence[SeriesFit]) -> str:
     return (
         "Cells of half the largest batch x sequence and more were left out of the fit and "
         "predicted from the others. Covered: how many lie in the law's range "
-        f"({kind.short}), whose median width is given in percent. {kind.of_values}"
+        f"({kind.short}), whose median width is given in percent. {kind.meaning}"
         f"{SAME_ROUNDS if kind == RangeKind.NEW_ROUNDS else ''}"
     )
 
@@ -178,7 +178,7 @@ def coefficient_table(
     for name, unit, _ in units:
         columns += [Column(name, unit), Column("from", unit), Column("to", unit)]
     columns += [_percent("largest residual"), text_column("remarks")]
-    note = f"{range_kind(fits).of_coefficients} {UNSUPPORTED}"
+    note = f"{range_kind(fits).meaning} {UNSUPPORTED}"
     return Table(identity, title, columns, rows, note)
 
 
