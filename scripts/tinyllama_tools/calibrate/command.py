@@ -19,44 +19,23 @@ recordings' earlier half or in the whole runs; 2 bad input, or nothing recorded;
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
+import re
 import shlex
 import statistics
-import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tinyllama_tools.calibrate.page import calibration_page, target_rows
-from tinyllama_tools.calibrate.rates import (
-    SLOWDOWNS,
-    WHOLE_STEP,
-    Effort,
-    Rule,
-    attribution_row,
-    component_of,
-    detection_rows,
-    false_alarm_row,
-    recorded_rows,
-    simulated_rows,
-    whole_of,
-)
-from tinyllama_tools.calibrate.record import (
-    Recorded,
-    WhatToRecord,
-    blocks_recorded,
-    read_recordings,
-    record,
-    recording_paths,
-)
-from tinyllama_tools.calibrate.runs import keep_run, kept_runs, run_once, run_rows
-from tinyllama_tools.calibrate.standing import BROKEN, HELD, NOT_SHOWN
+from tinyllama_tools.calibrate import rates, record
+from tinyllama_tools.calibrate.rates import BROKEN, HELD, NOT_SHOWN, PairedBlocks, Settings
+from tinyllama_tools.calibrate.record import Recorded, read_recordings, recording_paths, say
 from tinyllama_tools.compare.comparison import layers_by_size
 from tinyllama_tools.compare.noise import DEFAULT_PATH, noise_profile, scatter
 from tinyllama_tools.compare.options import duration_of, fraction, run_settings
@@ -72,9 +51,10 @@ from tinyllama_tools.core.app import (
     write_whole,
 )
 from tinyllama_tools.core.options import positive
-from tinyllama_tools.core.text import compact_json
+from tinyllama_tools.core.text import compact_json, duration, markdown_table, template
 from tinyllama_tools.data.nameless import nameless_context, names_alone
 from tinyllama_tools.data.names import parse_case_name
+from tinyllama_tools.stats.rank_tests import BlockSummary
 from tinyllama_tools.stats.verdicts import (
     ALPHA,
     BAD_INPUT,
@@ -83,22 +63,20 @@ from tinyllama_tools.stats.verdicts import (
     NO_REGRESSION,
     REGRESSION,
     STILL_UNCLEAR,
+    Outcome,
 )
-
-if TYPE_CHECKING:
-    from tinyllama_tools.calibrate.draws import PairedBlocks
 
 MOST_FRACTION = 10.0
 
 
 def slowdown(text: str) -> dict[str, float]:
     """`^ffn/=0.05`."""
-    pattern, separator, number = text.rpartition("=")
+    pattern, _, number = text.rpartition("=")
     try:
         value = float(number)
     except ValueError:
         value = 0.0
-    if not separator or not 0 < value <= MOST_FRACTION:
+    if "=" not in text or not 0 < value <= MOST_FRACTION:
         allowed = f"REGEX=FRACTION with a fraction above 0, at most {MOST_FRACTION:g}"
         raise argparse.ArgumentTypeError(f"'{text}': must be {allowed}, such as ^ffn/=0.05")
     return {pattern: value}
@@ -107,8 +85,8 @@ def slowdown(text: str) -> dict[str, float]:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """All of them."""
     add = parser.add_argument_group("measuring (nothing is analysed then)").add_argument
-    record = "record A/A blocks for that long, such as 30m"
-    add("--record", type=duration_of, metavar="TIME", help=record)
+    blocks = "record A/A blocks for that long, such as 30m"
+    add("--record", type=duration_of, metavar="TIME", help=blocks)
     family = "record A/A blocks of 40 cases, a family of their own for false alarms"
     add("--record-family", type=duration_of, metavar="TIME", help=family)
     slowed = "record that long with cases slowed: all by 2, 5 and 10 %%, then the FFN and the step"
@@ -145,8 +123,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--noise-profile", type=Path, default=DEFAULT_PATH, metavar="FILE", help=profile)
 
 
-def measures(options: argparse.Namespace) -> bool:
-    """Whether something is measured; then nothing is analysed."""
+def _measures(options: argparse.Namespace) -> bool:
     return any((options.record, options.record_family, options.record_slowed, options.runs))
 
 
@@ -160,17 +137,13 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add_options(parser)
     options = parser.parse_args(arguments)
-    if options.simulate and (measures(options) or options.recordings):
+    if options.simulate and (_measures(options) or options.recordings):
         parser.error("--simulate: reads and measures nothing, so no --record, --recordings, ...")
     if options.slow and not options.runs:
         parser.error("--slow: slows the runs of --runs N, which is missing")
-    if options.run_options and not measures(options):
+    if options.run_options and not _measures(options):
         parser.error(f"-- {' '.join(options.run_options)}: only with --record, ... or --runs")
     return options
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 # kinds of recordings. A family: as many cases as one has, so that its families need no case twice
@@ -186,7 +159,7 @@ FAMILY_OPTIONS = (
 # the part that is slowed for attribution, and by how much the full step is to change
 INSIDE, STEP_SLOWDOWN = "ffn", 0.05
 INSIDE_KIND = f"inside_{INSIDE}"
-SLOWED_KINDS = {x: f"slowed_{100 * x:g}_percent" for x in SLOWDOWNS}
+SLOWED_KINDS = {x: f"slowed_{100 * x:g}_percent" for x in rates.SLOWDOWNS}
 # of a kind, before another kind's turn
 ROUND_BLOCKS = 10
 # of whole runs, one after the other: the next would not do better
@@ -199,16 +172,14 @@ def fraction_inside(quiet: PairedBlocks, part: str, change: float) -> float:
     Raises BadInputError where the recording lacks the step or the part, or no allowed fraction
     does.
     """
-    try:
-        whole = whole_of(quiet)
-    except ValueError as error:
-        raise BadInputError(f"{error}; record it, so that a part of it can be slowed") from error
+    whole = rates.whole_of(quiet)
     name = parse_case_name(whole)
-    parts = [case for case in quiet.cases if component_of(case) == part]
+    parts = [case for case in quiet.cases if rates.component_of(case) == part]
     if name is None or not parts:
         raise BadInputError(f"{part}: not recorded, so how long it takes is not known")
+    blocks = quiet.summaries()
     whole_seconds, part_seconds = (
-        statistics.median(summary.base_seconds for summary in quiet.summaries[case])
+        statistics.median(block.base_seconds for block in blocks[case])
         for case in (whole, parts[0])
     )
     found = change * whole_seconds / (layers_by_size()[name.size] * part_seconds)
@@ -217,39 +188,29 @@ def fraction_inside(quiet: PairedBlocks, part: str, change: float) -> float:
     return found
 
 
-def _slowed_inside(folder: Path, quiet: PairedBlocks) -> dict[str, float]:
-    """The part by what changes the step so, and the step that holds it: where a part is slow the
-    step is too. Recordings that are continued are slowed as before."""
-    part = f"^{INSIDE}/"
-    earlier = recording_paths(folder, INSIDE_KIND)
+def _record_slowed(options: argparse.Namespace) -> None:
+    """Rounds of a few blocks of each kind, so that no kind has an hour of its own; one at least.
+
+    Both sides are one program: only its option differs. For attribution the part is slowed by what
+    changes the step so, and the step with it. Recordings that are continued are slowed as before.
+    """
+    kinds: dict[str, Mapping[str, float]] = {kind: {".": x} for x, kind in SLOWED_KINDS.items()}
+    quiet = read_recordings(recording_paths(options.folder, QUIET)).blocks
+    earlier = recording_paths(options.folder, INSIDE_KIND)
     if earlier:
-        settings = read_recording(earlier[0]).header.settings.get("new_slow") or {}
-        if part not in settings:
-            raise BadInputError(f"{earlier[0]}: does not say how {part} was slowed; move it away")
-        found = float(settings[part])
+        kinds[INSIDE_KIND] = read_recording(earlier[0]).header.settings.get("new_slow")
+        if not kinds[INSIDE_KIND]:
+            raise BadInputError(f"{earlier[0]}: does not say how it was slowed; move it away")
     else:
         found = fraction_inside(quiet, INSIDE, STEP_SLOWDOWN)
-    return {part: found, f"^{WHOLE_STEP}/": STEP_SLOWDOWN}
-
-
-def _record_slowed(options: argparse.Namespace) -> None:
-    """As many blocks of each kind, in rounds of a few, so that no kind has an hour of its own.
-
-    Both sides are one program: only its option differs. Every kind has one round at least.
-    """
-    settings, program = run_settings(options.run_options), options.build / PROGRAM_IN_BUILD
-    quiet = read_recordings(recording_paths(options.folder, QUIET)).blocks
-    kinds: dict[str, Mapping[str, float]] = {kind: {".": x} for x, kind in SLOWED_KINDS.items()}
-    kinds[INSIDE_KIND] = _slowed_inside(options.folder, quiet)
-    started, waiting = time.monotonic(), set(kinds)
-    while waiting or time.monotonic() - started < options.record_slowed:
-        counts = {kind: blocks_recorded(options.folder, kind) for kind in waiting or kinds}
-        kind = min(counts, key=lambda name: (counts[name], list(kinds).index(name)))
-        waiting.discard(kind)
-        _say(f"recording {kind}, which has {counts[kind]} blocks")
-        what = WhatToRecord(kind, program, settings, kinds[kind])
-        seconds = options.record_slowed / len(kinds)
-        record(what, options.folder, seconds, options.seed, most=ROUND_BLOCKS, say=_say)
+        kinds[INSIDE_KIND] = {f"^{INSIDE}/": found, f"^{rates.WHOLE_STEP}/": STEP_SLOWDOWN}
+    started, is_first = time.monotonic(), True
+    while is_first or time.monotonic() - started < options.record_slowed:
+        for kind, slow in kinds.items():
+            say(f"recording {kind}")
+            seconds = options.record_slowed / len(kinds)
+            record.record_kind(kind, options, seconds, slowdown=slow, most=ROUND_BLOCKS)
+        is_first = False
 
 
 def _do_runs(options: argparse.Namespace) -> None:
@@ -261,29 +222,24 @@ def _do_runs(options: argparse.Namespace) -> None:
     more = [*rule, "--looks", str(options.looks), *options.run_options]
     in_a_row = 0
     for number in range(1, options.runs + 1):
-        run = run_once(options.build / PROGRAM_IN_BUILD, options.slow, more)
-        keep_run(run, options.folder)
-        has_verdict = run["exit_status"] != BAD_INPUT
+        run = record.run_once(options.build / PROGRAM_IN_BUILD, options.slow, more)
+        record.keep_run(run, options.folder)
         found = ", ".join(f"{name} {outcome}" for name, outcome in run["outcomes"].items())
-        what = found if has_verdict else f"no verdict: {run['reason']}"
-        _say(f"run {number} of {options.runs}, {run['seconds'] / 60:.1f} minutes: {what}")
-        in_a_row = 0 if has_verdict else in_a_row + 1
+        is_judged = run["exit_status"] != BAD_INPUT
+        what = found if is_judged else f"no verdict: {run['reason']}"
+        say(f"run {number} of {options.runs}, {run['seconds'] / 60:.1f} minutes: {what}")
+        in_a_row = 0 if is_judged else in_a_row + 1
         if in_a_row == MOST_WITHOUT_VERDICT:
-            raise BadInputError(
-                f"{in_a_row} runs in a row without a verdict, the last: {run['reason']}"
-            )
+            words = f"{in_a_row} runs in a row without a verdict, the last: {run['reason']}"
+            raise BadInputError(words)
 
 
 def measure(options: argparse.Namespace) -> None:
     """All that the options ask for. Raises BadInputError; what was measured stays."""
-    program, own = options.build / PROGRAM_IN_BUILD, options.run_options
-    for kind, seconds, words in (
-        (QUIET, options.record, own),
-        (FAMILY, options.record_family, [*FAMILY_OPTIONS, *own]),
-    ):
-        if seconds:
-            what = WhatToRecord(kind, program, run_settings(words))
-            record(what, options.folder, seconds, options.seed, say=_say)
+    if options.record:
+        record.record_kind(QUIET, options, options.record)
+    if options.record_family:
+        record.record_kind(FAMILY, options, options.record_family, words=FAMILY_OPTIONS)
     if options.record_slowed:
         _record_slowed(options)
     if options.runs:
@@ -292,90 +248,176 @@ def measure(options: argparse.Namespace) -> None:
 
 def recording_row(name: str, recorded: Recorded) -> Json:
     """What was recorded, and how."""
-    first = recorded.headers[0]
+    first, blocks = recorded.headers[0], recorded.blocks
     return {
         "name": name,
-        "blocks": recorded.blocks.blocks,
+        "blocks": blocks.blocks,
         "left_out": recorded.left_out,
-        "cases": list(recorded.blocks.cases),
+        "cases": list(blocks.cases),
         "hours": recorded.hours,
         "started": [header.started for header in recorded.headers],
         "method": first.method,
         "pairs": first.pairs,
         "slice_seconds": first.slice_seconds,
         "sides": [first.base, first.new],
-        "block_seconds": recorded.blocks.costs.of(recorded.blocks.cases),
+        "block_seconds": blocks.costs.of(range(len(blocks.cases))),
     }
 
 
-def autocorrelation(logs: Sequence[float]) -> float | None:
-    """Of a block's log-ratio with the next block's; None for fewer than three, or all the same.
+def noise_row(case: str, blocks: Sequence[BlockSummary]) -> Json:
+    """Scatter of whole processes, and of what blocks make of it. `autocorrelation`: of a block's
+    log-ratio with the next block's; far from 0 it says that blocks are no independent sample, which
+    the test takes them for. None for fewer than three, or all the same."""
+    logs = np.array([block.log_ratio for block in blocks])
+    apart = logs - logs.mean()
+    is_known = len(logs) >= 3 and apart.any()
+    between, degrees = scatter(blocks)
+    return {
+        "case": case,
+        "median_seconds": statistics.median(block.base_seconds for block in blocks),
+        "processes": between,
+        "blocks": float(logs.std(ddof=1)),
+        "degrees": degrees,
+        "autocorrelation": float(apart[:-1] @ apart[1:] / (apart @ apart)) if is_known else None,
+    }
 
-    Far from 0 it says that blocks are no independent sample, which the test takes them for.
-    """
-    apart = np.array(logs) - np.mean(logs)
-    scale = float((apart**2).sum())
-    return float((apart[:-1] * apart[1:]).sum() / scale) if len(logs) >= 3 and scale else None
+
+# A/A runs without an alarm, and slowed ones, that a claim takes; the share that has to be found
+ENOUGH_RUNS, ENOUGH_TRIES, WANTED_SHARE = 50, 20, 0.95
 
 
-def noise_rows(data: PairedBlocks) -> list[Json]:
-    """Of each case: scatter of whole processes, and of what blocks make of it."""
-    rows: list[Json] = []
-    for name, summaries in data.summaries.items():
-        between, degrees = scatter(summaries)
-        logs = [summary.log_ratio for summary in summaries]
-        rows.append(
-            {
-                "case": name,
-                "median_seconds": statistics.median(s.base_seconds for s in summaries),
-                "processes": between,
-                "blocks": statistics.stdev(logs),
-                "degrees": degrees,
-                "autocorrelation": autocorrelation(logs),
-            }
-        )
-    return rows
+def group_row(runs: Sequence[Json]) -> Json:
+    """Runs of the same slowdown, options and commit. Those without a verdict count in every
+    denominator. `standing`, of A/A runs: broken where there are false verdicts in more of them than
+    alpha allows, beyond doubt; held with 50 verdicts, none of which says `slower`."""
+    first = runs[0]
+    settings = run_settings(first["options"])
+    found = [set(run["outcomes"].values()) for run in runs]
+    slower = rates.share(sum(Outcome.SLOWER.value in words for words in found), len(runs))
+    false = {Outcome.SLOWER.value, Outcome.FASTER.value}
+    either = rates.share(sum(bool(false & words) for words in found), len(runs))
+    without = [run["reason"] for run in runs if run["exit_status"] == BAD_INPUT]
+    by_case: dict[str, Counter[str]] = {}
+    blamed: dict[str, Counter[str]] = {}
+    for run in runs:
+        for name, outcome in run["outcomes"].items():
+            by_case.setdefault(name, Counter())[outcome] += 1
+        for whole, culprit in run["culprits"].items():
+            if run["outcomes"].get(whole) == Outcome.SLOWER.value:
+                blamed.setdefault(whole, Counter())[culprit or rates.NOBODY] += 1
+    row = {
+        "slowdown": ", ".join(f"{part} {x:g}" for part, x in first["slowdown"].items()),
+        "options": shlex.join(first["options"]),
+        "alpha": settings.alpha,
+        "budget_seconds": settings.budget,
+        **{key: first[key] for key in ("git_commit", "device", "threads")},
+        "runs": len(runs),
+        "seconds": sum(run["seconds"] for run in runs),
+        "slower": slower,
+        "slower_or_faster": either,
+        "without_verdict": dict(Counter(without)),
+        "by_case": {name: dict(counts) for name, counts in by_case.items()},
+        "culprits": {whole: dict(counts) for whole, counts in blamed.items()},
+    }
+    if not first["slowdown"]:
+        is_held = len(runs) - len(without) >= ENOUGH_RUNS and slower["count"] == 0
+        is_broken = rates.standing(either, settings.alpha) == BROKEN
+        row["standing"] = BROKEN if is_broken else HELD if is_held else NOT_SHOWN
+    return row
+
+
+def run_rows(runs: Sequence[Json]) -> list[Json]:
+    """A row a group, in the order of their first run."""
+    groups: dict[str, list[Json]] = {}
+    for run in runs:
+        key = json.dumps([sorted(run["slowdown"].items()), run["options"], run["git_commit"]])
+        groups.setdefault(key, []).append(run)
+    return [group_row(group) for group in groups.values()]
 
 
 EARLIER_HALF, LATER_HALF = "recorded, earlier half", "recorded, later half"
 
 
-def recorded_part(quiet: Recorded, folder: Path, rule: Rule, effort: Effort) -> Json:
+def recorded_part(quiet: Recorded, folder: Path, settings: Settings) -> Json:
     """What the folder's recordings and runs show. False alarms are counted of the A/A family where
-    one was recorded. Raises ValueError where there are too few blocks."""
-    paths = {kind: recording_paths(folder, kind) for kind in (*SLOWED_KINDS.values(), INSIDE_KIND)}
-    slowed = {kind: read_recordings(found) for kind, found in paths.items() if found}
-    family_paths = recording_paths(folder, FAMILY)
-    family = read_recordings(family_paths) if family_paths else None
+    one was recorded. ValueError where there are too few blocks."""
+    names = {FAMILY: "A/A, a family of its own"}
+    names |= {kind: f"every case slowed by {x:.0%}" for x, kind in SLOWED_KINDS.items()}
+    names |= {INSIDE_KIND: f"slowed inside {INSIDE}"}
+    paths = {kind: recording_paths(folder, kind) for kind in names}
+    found = {kind: read_recordings(files) for kind, files in paths.items() if files}
     _, later = quiet.blocks.halves()
-    earlier_family, later_family = (family or quiet).blocks.halves()
-    _say(f"{effort.families} families of the earlier half of the blocks, and thrice of the later")
-    check = false_alarm_row(EARLIER_HALF, earlier_family, rule, effort)
-    false_alarms = recorded_rows(LATER_HALF, later_family, rule, effort)
-    _say(f"{effort.tries} tries a case and slowdown")
-    injected = {x: slowed[kind].blocks for x, kind in SLOWED_KINDS.items() if kind in slowed}
+    earlier_family, later_family = found.get(FAMILY, quiet).blocks.halves()
+    say(f"{settings.families} families of the earlier half of the blocks, and thrice of the later")
+    ways = (rates.AS_MEASURED, rates.TOSSED, rates.IN_ORDER)
+    check = rates.false_alarm_row(EARLIER_HALF, earlier_family, settings)
+    alarms = [rates.false_alarm_row(LATER_HALF, later_family, settings, sides) for sides in ways]
+    say(f"{settings.tries} tries a case and slowdown")
+    injected = {x: found[kind].blocks for x, kind in SLOWED_KINDS.items() if kind in found}
     # the parts and the model are a family of its own, since a step takes longer than all of them
-    parts = [name for name in later.cases if component_of(name) != WHOLE_STEP]
-    detection = detection_rows(later.only(parts or later.cases), injected, rule, effort)
-    inside = slowed.get(INSIDE_KIND)
-    design = rule.design(len(quiet.blocks.cases))
-    everything = {"A/A": quiet}
-    if family:
-        everything["A/A, a family of its own"] = family
-    for x, kind in SLOWED_KINDS.items():
-        if kind in slowed:
-            everything[f"every case slowed by {x:.0%}"] = slowed[kind]
-    if inside:
-        everything[f"slowed inside {INSIDE}"] = inside
+    parts = [name for name in later.cases if rates.component_of(name) != rates.WHOLE_STEP]
+    detected = rates.detection_rows(later.only(parts or later.cases), injected, settings)
+    design = settings.design(len(quiet.blocks.cases))
+    inside = [found[INSIDE_KIND].blocks] if INSIDE_KIND in found else []
+    attributed = [rates.attribution_row(blocks, INSIDE, design, settings) for blocks in inside]
+    rows = [("A/A", quiet), *((names[kind], one) for kind, one in found.items())]
     return {
-        "recordings": [recording_row(name, found) for name, found in everything.items()],
+        "recordings": [recording_row(*row) for row in rows],
         "check": check,
-        "false_alarms": false_alarms,
-        "detection": detection,
-        "attribution": [attribution_row(inside.blocks, INSIDE, design, effort)] if inside else [],
-        "runs": run_rows(kept_runs(folder)),
-        "noise": noise_rows(quiet.blocks),
+        "false_alarms": alarms,
+        "detection": detected,
+        "attribution": attributed,
+        "runs": run_rows(record.kept_runs(folder)),
+        "noise": [noise_row(*found) for found in quiet.blocks.summaries().items()],
     }
+
+
+REACHED = {HELD: "reached", BROKEN: "not reached", NOT_SHOWN: NOT_SHOWN}
+
+
+def target_rows(document: Json) -> list[Json]:
+    """What is promised, what was measured, and whether that is `reached`, `not reached` or `not
+    shown`. Of simulated data the scenarios together; of detection the case that is found least."""
+    found: list[tuple[str, str, str]] = []
+
+    def wanted(share: Json, is_shown: bool) -> str:
+        return (HELD if share["share"] >= WANTED_SHARE else BROKEN) if is_shown else NOT_SHOWN
+
+    for row in document["false_alarms"]:
+        # of simulated data only all scenarios together
+        if row["data"].removeprefix(rates.SIMULATED) not in rates.SCENARIOS:
+            target = f"false alarms of families, {row['data']}, {row['sides']}: bound at most"
+            measured = f"{bounded(row['false'])}, from {row['blocks']} blocks"
+            found.append((f"{target} {small_percent(row['alpha'])}", measured, row["standing"]))
+    quiet = f"no `slower` in at least {ENOUGH_RUNS} real A/A runs"
+    slowed = f"at least {ENOUGH_TRIES} real slowed runs, `slower` in {WANTED_SHARE:.0%}"
+    inside = f"a full step 5 % slower found and attributed in {WANTED_SHARE:.0%}"
+    for row in document["runs"]:
+        if row["slowdown"]:
+            is_reached = wanted(row["slower"], row["runs"] >= ENOUGH_TRIES)
+            found.append((f"{slowed}: {row['slowdown']}", share_words(row["slower"]), is_reached))
+        else:
+            without = sum(row["without_verdict"].values())
+            words = f"{bounded(row['slower'])}, {without} without a verdict: {row['options']}"
+            found.append((quiet, words, BROKEN if row["slower"]["count"] else row["standing"]))
+    for row in document["detection"]:
+        minutes = {0.05: 10, 0.10: 5}.get(row["slowdown"])
+        if minutes and row["margin"] == document["rule"]["margin"]:
+            key = f"found_in_{minutes}_minutes"
+            least = min(row["cases"], key=lambda case: case[key]["share"])
+            target = f"{row['slowdown']:.0%} slower ({row['how']}) found in {WANTED_SHARE:.0%}"
+            target += f" within {minutes} minutes, every case"
+            words = f"all {share_words(row['all'][key])}; least: {case_words(least['case'])}"
+            measured = f"{words} {share_words(least[key])}"
+            found.append((target, measured, wanted(least[key], row["is_shown"])))
+    for row in document["attribution"]:
+        measured = f"{share_words(row['attributed'])}, from {row['blocks']} blocks"
+        is_reached = wanted(row["attributed"], row["is_shown"])
+        found.append((f"{inside}: inside {row['part']}", measured, is_reached))
+    for target in (quiet, slowed, inside):
+        if not any(row[0].startswith(target) for row in found):
+            found.append((target, "none", NOT_SHOWN))
+    return [{"target": t, "measured": m, "reached": REACHED[r]} for t, m, r in found]
 
 
 def document_standing(document: Json) -> str:
@@ -390,6 +432,51 @@ def document_standing(document: Json) -> str:
     return HELD if are_runs_shown and NOT_SHOWN not in rows else NOT_SHOWN
 
 
+def small_percent(value: float) -> str:
+    """`0.092 %`: two digits, however small."""
+    return f"{float(f'{100 * value:.2g}'):g} %"
+
+
+def bounded(found: Json) -> str:
+    """`3 of 10,000, bound 0.078 %`: one-sided, 95 %."""
+    bound = small_percent(found["upper_bound_95"])
+    return f"{found['count']:,} of {found['trials']:,}, bound {bound}"
+
+
+def share_words(found: Json) -> str:
+    """`97.0 % (95.1 to 98.3)`; two-sided, 95 %."""
+    low, high = found["interval_95"]
+    return f"{100 * found['share']:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def seconds_words(seconds: float | None) -> str:
+    """`140 s`; `never` where it was not reached."""
+    return "never" if seconds is None else f"{seconds:.0f} s"
+
+
+def case_words(name: str) -> str:
+    """`ffn forward_backward`; the name itself where it is of no known form."""
+    axes = parse_case_name(name)
+    return f"{axes.component} {axes.pass_name}" if axes else name
+
+
+WORDS = (bounded, case_words, duration, seconds_words, share_words, small_percent)
+CONSTANTS = {"BROKEN": BROKEN, "ENOUGH_RUNS": ENOUGH_RUNS, "TEN_MINUTES": rates.TEN_MINUTES}
+
+
+def _aligned(table: re.Match[str]) -> str:
+    lines = (re.split(r"(?<!\\)\|", line.strip("|")) for line in table[0].splitlines())
+    header, _, *rows = ([cell.strip().replace("\\|", "|") for cell in line] for line in lines)
+    return "\n".join([*markdown_table(header, rows), ""])
+
+
+def calibration_page(document: Json) -> str:
+    """The whole page, from the document alone."""
+    page = template(Path(__file__).with_name("page.md.j2"))
+    text = page.render(d=document, **CONSTANTS, **{word.__name__: word for word in WORDS})
+    return re.sub(r"^(?:\|.*\n)+", _aligned, text, flags=re.MULTILINE)
+
+
 DOCUMENT, PAGE = "calibration.json", "CALIBRATION.md"
 KIND, SCHEMA_VERSION = "tiny_llama calibration", 1
 EXPANDED = (
@@ -400,42 +487,40 @@ EXPANDED = (
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text)
-    _say(str(path))
+    say(str(path))
 
 
 def _analyse(options: argparse.Namespace, arguments: Sequence[str]) -> Json:
     """The document, written with its page and, of recordings, the noise profile."""
-    rule = Rule(options.alpha, options.margin, options.looks)
-    effort = Effort(options.families, options.cases, options.tries, options.jobs, options.seed)
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    context: Json = {}
+    settings = Settings(**{one.name: getattr(options, one.name) for one in fields(Settings)})
+    asked, now = asdict(settings), datetime.now(timezone.utc).isoformat(timespec="seconds")
+    date, context = now, {}
     if not options.simulate:
         quiet = read_recordings(options.recordings or recording_paths(options.folder, QUIET))
-        header = quiet.headers[0]
-        context = nameless_context(header.base_context)
+        date, context = quiet.headers[0].started, quiet.headers[0].base_context
     # what the figures belong to: the commit that was recorded, else the one that computes
     meta = {
-        "date": now if options.simulate else header.started,
+        "date": date,
         "computed": now,
         "commit": str(context.get("git_commit", head_commit(PROJECT) or "unknown")),
         "dirty": bool(context.get("git_dirty", changed_files(PROJECT))),
         "command": shlex.join(["scripts/compare", "calibrate", *names_alone(list(arguments))]),
     }
-    _say(f"{effort.families} simulated families of {effort.cases} cases")
+    say(f"{settings.families} simulated families of {settings.cases} cases")
     document: Json = {
         "meta": meta,
-        **({} if options.simulate else {"context": context}),
+        **({} if options.simulate else {"context": nameless_context(context)}),
         "kind": KIND,
         "schema_version": SCHEMA_VERSION,
-        "rule": asdict(rule),
-        "effort": asdict(effort),
-        "false_alarms": simulated_rows(rule, effort),
+        "rule": {key: asked.pop(key) for key in ("alpha", "margin", "looks")},
+        "effort": asked,
+        "false_alarms": rates.simulated_rows(settings),
     }
     if not options.simulate:
-        found = recorded_part(quiet, options.folder, rule, effort)
+        found = recorded_part(quiet, options.folder, settings)
         document |= {**found, "false_alarms": document["false_alarms"] + found["false_alarms"]}
         document["targets"] = target_rows(document)
-        profile = noise_profile(quiet.blocks.summaries, header.base_context, header.started)
+        profile = noise_profile(quiet.blocks.summaries(), context, date)
         _write(options.noise_profile, json.dumps(profile, indent=1) + "\n")
     _write(options.folder / DOCUMENT, compact_json(document, EXPANDED))
     _write(options.folder / PAGE, calibration_page(document))
@@ -446,7 +531,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measures, or analyses and writes; the exit status."""
     options = parse_options(arguments)
     try:
-        if measures(options):
+        if _measures(options):
             measure(options)
             return NO_REGRESSION
         document = _analyse(options, arguments)

@@ -1,181 +1,439 @@
-"""False alarms, detection and attribution as rows of the calibration, counted and bounded."""
+"""Error rates of the comparison: families of cases drawn from recorded or simulated blocks, judged
+as by `compare run`, counted and bounded. Every result is a row of the calibration's document.
+
+False alarms: families in which both sides are the same program. Detection: one case has its blocks
+from data in which the new side is slower. Attribution: whole blocks in which a part and the step
+that has it are slower. All draws follow from the seed, whatever the number of processes.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from multiprocessing import get_context
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+from scipy.stats import binomtest
 
-from tinyllama_tools.calibrate.draws import (
-    AS_MEASURED,
-    FALSE,
-    FALSE_SLOWER,
-    FAMILIES,
-    FAMILIES_A_SIMULATION,
-    IN_ORDER,
-    SCENARIOS,
-    TOSSED,
-    Judge,
-    PairedBlocks,
-    Verdict,
-    draw_blocks,
-    drawing_words,
-    false_alarms,
-    has_enough_blocks,
-    in_chunks,
-    judge_looks,
-    simulated_false_alarms,
-)
-from tinyllama_tools.calibrate.standing import (
-    FIVE_MINUTES,
-    IN_ALL,
-    NOBODY,
-    NOT_SHOWN,
-    SIMULATED,
-    TEN_MINUTES,
-    share,
-    standing,
-)
 from tinyllama_tools.compare.comparison import layers_by_size
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.names import parse_case_name
-from tinyllama_tools.stats.looks import attributions, judge_family
-from tinyllama_tools.stats.rank_tests import hodges_lehmann
-from tinyllama_tools.stats.verdicts import Design, Outcome, plan_design
+from tinyllama_tools.stats.looks import attributions, judge_rows
+from tinyllama_tools.stats.rank_tests import Array, BlockSummary, hodges_lehmann, summarise_pairs
+from tinyllama_tools.stats.verdicts import DECIDED, Design, Judgement, Outcome, plan_design
 
-if TYPE_CHECKING:
-    from tinyllama_tools.core.app import Json
+Found = TypeVar("Found")
+# of a block: the fields of BlockSummary
+LOG_RATIO, ERROR, _, NEW_SECONDS = range(4)
+
+
+class Costs(NamedTuple):
+    """Wall-clock seconds: of a block whatever its cases (start of the two processes), of each case
+    in a block (opening, warm-up, slices), and of all proofs before the first block."""
+
+    block: float
+    cases: Sequence[float]
+    opening: float = 0.0
+
+    def of(self, cases: Sequence[int]) -> float:
+        """Seconds of one block with these cases."""
+        return self.block + sum(self.cases[case] for case in cases)
 
 
 @dataclass(frozen=True)
-class Rule:
-    """What a user asks of `compare run`."""
+class PairedBlocks:
+    """`values[case, i]`: the fields of BlockSummary, of block i, the same block for every case."""
+
+    cases: tuple[str, ...]
+    values: Array
+    costs: Costs
+
+    @property
+    def blocks(self) -> int:
+        """How many there are."""
+        return self.values.shape[1]
+
+    def halves(self) -> tuple[PairedBlocks, PairedBlocks]:
+        """The earlier and the later half in time, so that what the machine did in between counts.
+        ValueError where there are fewer than two blocks."""
+        if self.blocks < 2:
+            raise ValueError(f"{self.blocks} block: halves need at least 2")
+        middle = self.blocks // 2
+        ends = self.values[:, :middle], self.values[:, middle:]
+        return tuple(replace(self, values=values) for values in ends)
+
+    def only(self, cases: Sequence[str]) -> PairedBlocks:
+        """These cases of every block."""
+        numbers = [self.cases.index(case) for case in cases]
+        costs = self.costs._replace(cases=[self.costs.cases[number] for number in numbers])
+        return PairedBlocks(tuple(cases), self.values[numbers], costs)
+
+    def slowed(self, fraction: float) -> PairedBlocks:
+        """Every case of the new side slower by this fraction, arithmetically."""
+        values = self.values.copy()
+        values[..., LOG_RATIO] += math.log1p(fraction)
+        values[..., NEW_SECONDS] *= 1 + fraction
+        return replace(self, values=values)
+
+    def summaries(self) -> dict[str, list[BlockSummary]]:
+        """By case."""
+        rows = zip(self.cases, self.values.tolist(), strict=True)
+        return {case: [BlockSummary(*block) for block in blocks] for case, blocks in rows}
+
+
+def joined(several: Sequence[PairedBlocks]) -> PairedBlocks:
+    """One after the other; only cases that all of them have. ValueError where there are none."""
+    cases = [name for name in several[0].cases if all(name in one.cases for one in several)]
+    if not cases:
+        raise ValueError("the recordings have no case in common")
+    alike = [one.only(cases) for one in several]
+    block, opening = (float(np.mean([one.costs[i] for one in alike])) for i in (0, 2))
+    own = np.mean([one.costs.cases for one in alike], axis=0).tolist()
+    values = np.concatenate([one.values for one in alike], axis=1)
+    return PairedBlocks(tuple(cases), values, Costs(block, own, opening))
+
+
+class Verdict(NamedTuple):
+    """`blocks` it stands on; `seconds` of measuring until it was known."""
+
+    outcome: Outcome
+    blocks: int
+    seconds: float
+
+
+def judge_looks(
+    rows: Sequence[Array], design: Design, costs: Costs | None = None, budget: float = math.inf
+) -> list[Verdict]:
+    """The verdict of every case (blocks x BlockSummary) at the planned looks, as far as blocks and
+    `budget` (seconds) go; unclear where no look was reached.
+
+    As in `compare run`: a case that has its verdict is measured no further, and where not all open
+    cases can reach the next look, those farthest from a verdict are left as they are.
+    """
+    costs = costs or Costs(0.0, [0.0] * len(rows))
+    found = [Verdict(Outcome.UNCLEAR, 0, 0.0)] * len(rows)
+    judgements: list[Judgement | None] = [None] * len(rows)
+    still_open, seen, spent = list(range(len(rows))), 0, costs.opening
+
+    def distance(case: int) -> float:
+        judgement = judgements[case]
+        return judgement.evidence.distance if judgement else 0.0
+
+    for look in design.looks:
+        nearest = sorted(still_open, key=distance)
+        while nearest and (look - seen) * costs.of(nearest) > budget - spent:
+            nearest.pop()
+        still_open = sorted(nearest)
+        if not still_open or look > min(map(len, rows)):
+            break
+        spent += (look - seen) * costs.of(still_open)
+        seen = look
+        counts = [look if case in nearest else found[case].blocks for case in range(len(rows))]
+        taken = [row[:count] for row, count in zip(rows, counts, strict=True)]
+        judgements = judge_rows(
+            [row[:, LOG_RATIO] for row in taken], [row[:, ERROR] for row in taken], design
+        )
+        for case in still_open:
+            judgement = judgements[case]
+            if judgement is not None:
+                found[case] = Verdict(judgement.outcome, look, spent)
+        still_open = [case for case in still_open if found[case].outcome not in DECIDED]
+    return found
+
+
+# what becomes of the order and the sides of the blocks that are drawn
+AS_MEASURED, TOSSED = "as measured", "tossed anew"
+IN_ORDER = "as measured, in order of time"
+WINDOWS, ONCE = "in windows of consecutive blocks", "without replacement in a family"
+ONCE_A_CASE, AGAIN = "without replacement in a case, with overlap", "with replacement"
+
+
+def drawing(available: int, wanted: int, groups: int = 1, sides: str = AS_MEASURED) -> str:
+    """How `groups` of `wanted` blocks are drawn: none twice in a family where there are enough for
+    that, else none twice in a group. Only the first shows anything: else blocks count repeatedly.
+    Windows start anywhere; where there are too few blocks, the first follows the last."""
+    if sides == IN_ORDER:
+        return WINDOWS
+    return ONCE if available >= groups * wanted else ONCE_A_CASE if available >= wanted else AGAIN
+
+
+def draw_blocks(
+    rng: np.random.Generator, available: int, wanted: int, groups: int = 1, sides: str = AS_MEASURED
+) -> np.ndarray:
+    """Numbers of blocks, a row a group; see drawing()."""
+    how = drawing(available, wanted, groups, sides)
+    if how == WINDOWS:
+        starts = rng.integers(0, max(1, available - wanted + 1), (groups, 1))
+        return (starts + np.arange(wanted)) % available
+    if how == ONCE:
+        return rng.permutation(available)[: groups * wanted].reshape(groups, wanted)
+    if how == ONCE_A_CASE:
+        return np.stack([rng.permutation(available)[:wanted] for _ in range(groups)])
+    return rng.integers(0, available, (groups, wanted))
+
+
+def draw_family(
+    recorded: PairedBlocks, family: int, wanted: int, sides: str, rng: np.random.Generator
+) -> Array:
+    """An A/A family of `family` cases, `wanted` blocks each; recorded cases serve several times,
+    with other blocks, where they are fewer. Blocks are drawn whole, so that what disturbs several
+    cases at once stays together.
+
+    `tossed anew`: which side of a drawn block is called the base is left to chance (under A/A both
+    are as good), which makes the null hypothesis exact; without it a side that the recording
+    favoured stays favoured.
+    """
+    groups = -(-family // len(recorded.cases))
+    numbers = draw_blocks(rng, recorded.blocks, wanted, groups, sides)
+    tossed = rng.integers(0, 2 if sides == TOSSED else 1, numbers.shape)
+    drawn = recorded.values[:, numbers]
+    # the judge sees the log-ratio and its error alone
+    drawn[..., LOG_RATIO] *= 1 - 2 * tossed
+    return drawn.swapaxes(0, 1).reshape(-1, *drawn.shape[2:])[:family]
+
+
+# families, or tries, that one call of a worker process draws
+CHUNK = 100
+
+
+def in_chunks(
+    work: Callable[[int, int], Found], total: int, seed: int, jobs: int, chunk: int = CHUNK
+) -> list[Found]:
+    """`work(how many, seed)` until `total` are done, on `jobs` processes. The chunks and their
+    seeds depend on `total` and `seed` alone."""
+    sizes = [min(chunk, total - done) for done in range(0, total, chunk)]
+    seeds = np.random.SeedSequence(seed).generate_state(len(sizes)).tolist()
+    if jobs <= 1 or len(sizes) == 1:
+        return [work(size, own) for size, own in zip(sizes, seeds, strict=True)]
+    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
+        return list(pool.map(work, sizes, seeds))
+
+
+Shape = tuple[int, int, int]
+# log seconds: between two processes of one program, and between neighbouring slices of one
+BETWEEN, WITHIN = 0.08, 0.05
+
+
+def _plain(rng: np.random.Generator, shape: Shape, between: Array | None = None) -> Array:
+    """Normal noise around each process's own level; base and new first."""
+    cases, blocks, _ = shape
+    if between is None:
+        between = rng.normal(0, BETWEEN, (2, cases, blocks, 1))
+    return rng.normal(0, WITHIN, (2, *shape)) + between
+
+
+def drift(rng: np.random.Generator, shape: Shape) -> Array:
+    """The whole machine wanders, for all cases alike, and moves on within a pair."""
+    cases, blocks, pairs = shape
+    machine = np.cumsum(rng.normal(0, 0.02, blocks * 2 * pairs)).reshape(1, blocks, pairs, 2)
+    new_first = rng.integers(0, 2, shape).astype(bool)
+    whole = np.broadcast_to(machine, (cases, blocks, pairs, 2))
+    first, second = whole[..., 0], whole[..., 1]
+    order = np.stack([np.where(new_first, second, first), np.where(new_first, first, second)])
+    return _plain(rng, shape) + order
+
+
+def spikes(rng: np.random.Generator, shape: Shape) -> Array:
+    """One slice in eight takes up to four times as long."""
+    sides = _plain(rng, shape)
+    hit = rng.random((2, *shape)) < 1 / 8
+    return sides + np.where(hit, rng.uniform(np.log(1.3), np.log(4), (2, *shape)), 0)
+
+
+def two_modes(rng: np.random.Generator, shape: Shape) -> Array:
+    """A process in three is 15 % slower for its whole life: where its memory came to lie."""
+    cases, blocks, _ = shape
+    slow = np.where(rng.random((2, cases, blocks, 1)) < 1 / 3, np.log(1.15), 0)
+    return _plain(rng, shape, slow + rng.normal(0, 0.02, slow.shape))
+
+
+def ties(rng: np.random.Generator, shape: Shape) -> Array:
+    """A clock so coarse that many ratios are equal, and many are 1."""
+    return np.round(_plain(rng, shape) / 0.05) * 0.05
+
+
+def heavy_tails(rng: np.random.Generator, shape: Shape) -> Array:
+    """Between processes and between slices: Student t with 1.5 degrees, no variance to speak of."""
+    cases, blocks, _ = shape
+    between = rng.standard_t(1.5, (2, cases, blocks, 1)) * BETWEEN / 2
+    slices = between + rng.standard_t(1.5, (2, *shape)) * WITHIN / 2
+    # no machine stalls for more than e^6 times an iteration
+    return np.clip(slices, -6, 6)
+
+
+def shared_noise(rng: np.random.Generator, shape: Shape) -> Array:
+    """What makes a process slow does so for all of its cases: the family errs together or not."""
+    return _plain(rng, shape, rng.normal(0, BETWEEN, (2, 1, shape[1], 1)))
+
+
+SCENARIOS: dict[str, Callable[[np.random.Generator, Shape], Array]] = {
+    "drift": drift,
+    "spikes": spikes,
+    "two modes": two_modes,
+    "ties": ties,
+    "heavy tails": heavy_tails,
+    "shared noise": shared_noise,
+}
+
+
+def simulate(
+    scenario: str, *, cases: int, blocks: int, pairs: int = 8, seed: int = 0
+) -> PairedBlocks:
+    """A/A blocks of a scenario; cases last around 10 ms. A block costs a second and each case in it
+    a quarter of one, as on a machine of two cores."""
+    rng = np.random.default_rng([seed, list(SCENARIOS).index(scenario)])
+    logs = SCENARIOS[scenario](rng, (cases, blocks, pairs))
+    levels = 0.01 * np.exp(rng.normal(0, 0.5, (cases, 1, 1)))
+    base, new = (levels * np.exp(logs)).reshape(2, -1, pairs)
+    fields = (*summarise_pairs(base, new), np.median(base, axis=1), np.median(new, axis=1))
+    values = np.stack(fields, axis=-1).reshape(cases, blocks, -1)
+    names = tuple(f"case {number}" for number in range(cases))
+    return PairedBlocks(names, values, Costs(1.0, [0.25] * cases))
+
+
+HELD, BROKEN, NOT_SHOWN = "held", "broken", "not shown"
+# standing of a row whose families count with those of others
+IN_ALL = "in all"
+# what the names of rows of simulated data begin with
+SIMULATED = "simulated: "
+# within which a detection is told
+FIVE_MINUTES, TEN_MINUTES = 300.0, 600.0
+# who is blamed where no part is
+NOBODY = "nobody"
+
+
+def share(count: int, trials: int) -> Json:
+    """`count` of at least one trial, with exact binomial intervals (Clopper and Pearson):
+    two-sided, and the one-sided upper bound that a rate has to stay below, both at 95 %."""
+    two_sided = binomtest(count, trials).proportion_ci(0.95)
+    below = binomtest(count, trials, alternative="less").proportion_ci(0.95)
+    return {
+        "count": count,
+        "trials": trials,
+        "share": count / trials,
+        "interval_95": [float(two_sided.low), float(two_sided.high)],
+        "upper_bound_95": float(below.high),
+    }
+
+
+def standing(found: Json, alpha: float, *, has_enough: bool = True) -> str:
+    """`held`: the upper bound is at most alpha. `broken`: the true rate is above it, as far as
+    an interval of 95 % can say. `not shown`: too few families for either, or not enough blocks
+    that they were drawn from."""
+    if found["interval_95"][0] > alpha:
+        return BROKEN
+    return HELD if found["upper_bound_95"] <= alpha and has_enough else NOT_SHOWN
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user asks of `compare run`; then `families` of `cases` for false alarms, `tries` a
+    case and slowdown for detection."""
 
     alpha: float
     margin: float
     looks: int
-
-    def design(self, cases: int) -> Design:
-        """For a family of that many cases; DesignError where it cannot be."""
-        return plan_design(cases, alpha=self.alpha, margin=self.margin, looks=self.looks)
-
-
-@dataclass(frozen=True)
-class Effort:
-    """`families` of `cases` for false alarms; `tries` a case and slowdown for detection."""
-
     families: int
     cases: int
     tries: int
     jobs: int
     seed: int
 
+    def design(self, cases: int) -> Design:
+        """For a family of that many cases; DesignError where it cannot be."""
+        return plan_design(cases, alpha=self.alpha, margin=self.margin, looks=self.looks)
 
-def _row(name: str, counts: Counter[str], rule: Rule, cases: int, more: Json) -> Json:
-    trials = counts[FAMILIES]
+    def of_tries(self, work: Callable[[int, int], list[Found]], number: int = 0) -> list[Found]:
+        """What `work(how many, seed)` finds in all tries; `number`: tells cases apart."""
+        chunks = in_chunks(work, self.tries, self.seed + number, self.jobs)
+        return [found for chunk in chunks for found in chunk]
+
+
+# keys of what is counted, beside one for each outcome of a case
+FAMILIES, FALSE, FALSE_SLOWER = "families", "false", "slower families"
+
+
+def _count(
+    recorded: PairedBlocks, design: Design, sides: str, families: int, seed: int
+) -> Counter[str]:
+    """FAMILIES drawn, those with a FALSE verdict, those with a FALSE_SLOWER one, and the verdicts
+    of all cases by outcome."""
+    rng = np.random.default_rng(seed)
+    counts: Counter[str] = Counter({FAMILIES: families})
+    for _ in range(families):
+        drawn = draw_family(recorded, design.cases, design.looks[-1], sides, rng)
+        outcomes = Counter(verdict.outcome.value for verdict in judge_looks(drawn, design))
+        slower = outcomes[Outcome.SLOWER.value] > 0
+        counts.update(outcomes)
+        counts[FALSE_SLOWER] += slower
+        counts[FALSE] += slower or outcomes[Outcome.FASTER.value] > 0
+    return counts
+
+
+def _row(
+    name: str, counts: Counter[str], settings: Settings, sides: str, drawn: str, blocks: list[int]
+) -> Json:
+    """`blocks`: how many there are, and how many a family with different ones everywhere needs."""
+    false, (available, needed) = share(counts[FALSE], counts[FAMILIES]), blocks
     return {
         "data": name,
-        "cases": cases,
-        "alpha": rule.alpha,
-        "false": share(counts[FALSE], trials),
-        "slower": share(counts[FALSE_SLOWER], trials),
-        "verdicts": {
-            outcome.value: counts[outcome.value] for outcome in Outcome if counts[outcome.value]
-        },
-        **more,
+        "cases": settings.cases,
+        "alpha": settings.alpha,
+        "false": false,
+        "slower": share(counts[FALSE_SLOWER], counts[FAMILIES]),
+        "verdicts": {found.value: counts[found.value] for found in Outcome if counts[found.value]},
+        "sides": sides,
+        "blocks": available,
+        "blocks_needed": needed,
+        "drawing": drawn,
+        "standing": standing(false, settings.alpha, has_enough=available >= needed),
     }
 
 
 def false_alarm_row(
-    name: str,
-    data: PairedBlocks,
-    rule: Rule,
-    effort: Effort,
-    *,
-    sides: str = AS_MEASURED,
-    judge: Judge = judge_family,
+    name: str, data: PairedBlocks, settings: Settings, sides: str = AS_MEASURED
 ) -> Json:
-    """One row of families drawn from `data`, held against the rule's alpha."""
-    design = rule.design(effort.cases)
-    counts = false_alarms(
-        data,
-        design,
-        family=effort.cases,
-        families=effort.families,
-        seed=effort.seed,
-        sides=sides,
-        jobs=effort.jobs,
-        judge=judge,
-    )
-    groups, wanted = -(-effort.cases // len(data.cases)), design.looks[-1]
-    row = _row(name, counts, rule, effort.cases, {"sides": sides, "blocks": data.blocks})
-    has_enough = has_enough_blocks(data.blocks, wanted, groups)
-    return {
-        **row,
-        "blocks_needed": groups * wanted,
-        "drawing": drawing_words(data.blocks, wanted, groups, sides),
-        "standing": standing(row["false"], rule.alpha, has_enough=has_enough),
-    }
+    """Families drawn from `data`, held against alpha."""
+    design = settings.design(settings.cases)
+    work = partial(_count, data, design, sides)
+    counts = sum(in_chunks(work, settings.families, settings.seed, settings.jobs), Counter())
+    groups, wanted = -(-settings.cases // len(data.cases)), design.looks[-1]
+    drawn = drawing(data.blocks, wanted, groups, sides)
+    return _row(name, counts, settings, sides, drawn, [data.blocks, groups * wanted])
 
 
-def recorded_rows(name: str, data: PairedBlocks, rule: Rule, effort: Effort) -> list[Json]:
-    """Blocks drawn anywhere, with the sides as measured and tossed anew, and in order of time."""
-    ways = (AS_MEASURED, TOSSED, IN_ORDER)
-    return [false_alarm_row(name, data, rule, effort, sides=sides) for sides in ways]
+FAMILIES_A_SIMULATION = 50
+# of the blocks that a family needs: what the families of one simulation choose from
+SPARE = 3
 
 
-def simulated_row(scenario: str, rule: Rule, effort: Effort) -> Json:
-    """Families of a scenario, sides as simulated."""
-    counts, blocks = simulated_false_alarms(
-        scenario,
-        rule.design(effort.cases),
-        family=effort.cases,
-        families=effort.families,
-        seed=effort.seed,
-        jobs=effort.jobs,
-    )
-    more = {
-        "sides": "as simulated",
-        "blocks": blocks,
-        "blocks_needed": blocks,
-        "drawing": f"a simulation for every {FAMILIES_A_SIMULATION} families at most",
-    }
-    row = _row(SIMULATED + scenario, counts, rule, effort.cases, more)
-    return {**row, "standing": standing(row["false"], rule.alpha)}
+def _count_simulated(scenario: str, design: Design, families: int, seed: int) -> Counter[str]:
+    data = simulate(scenario, cases=design.cases, blocks=SPARE * design.looks[-1], seed=seed)
+    return _count(data, design, AS_MEASURED, families, seed)
 
 
-def simulated_rows(rule: Rule, effort: Effort) -> list[Json]:
-    """False alarms of every scenario, and of all of them together."""
-    each = replace(effort, families=math.ceil(effort.families / len(SCENARIOS)))
-    rows = [simulated_row(name, rule, each) for name in SCENARIOS]
-    return [*rows, rows_together(SIMULATED + "all of these", rows)]
-
-
-def rows_together(name: str, rows: Sequence[Json]) -> Json:
-    """Several rows as one. Each of them alone has too few families to show anything but that the
-    rate is broken, so they are held together against what is allowed."""
-    for row in rows:
-        if row["standing"] == NOT_SHOWN:
-            row["standing"] = IN_ALL
-
-    def sum_of(key: str) -> Json:
-        return share(*(sum(row[key][what] for row in rows) for what in ("count", "trials")))
-
-    false = sum_of("false")
-    return {
-        **rows[0],
-        "data": name,
-        "blocks": sum(row["blocks"] for row in rows),
-        "blocks_needed": sum(row["blocks_needed"] for row in rows),
-        "false": false,
-        "slower": sum_of("slower"),
-        "verdicts": dict(sum((Counter(row["verdicts"]) for row in rows), Counter())),
-        "standing": standing(false, rows[0]["alpha"]),
-    }
+def simulated_rows(settings: Settings) -> list[Json]:
+    """False alarms of every scenario, and of all of them together: one alone has too few families
+    to show anything but that the rate is broken."""
+    design, each = settings.design(settings.cases), math.ceil(settings.families / len(SCENARIOS))
+    blocks = math.ceil(each / FAMILIES_A_SIMULATION) * SPARE * design.looks[-1]
+    drawn = f"a simulation for every {FAMILIES_A_SIMULATION} families at most"
+    rows, together = [], Counter()
+    for scenario in SCENARIOS:
+        work = partial(_count_simulated, scenario, design)
+        chunks = in_chunks(work, each, settings.seed, settings.jobs, FAMILIES_A_SIMULATION)
+        counts = sum(chunks, Counter())
+        together += counts
+        row = _row(SIMULATED + scenario, counts, settings, "as simulated", drawn, [blocks, blocks])
+        rows.append(row | ({"standing": IN_ALL} if row["standing"] == NOT_SHOWN else {}))
+    total = [len(SCENARIOS) * blocks] * 2
+    name = SIMULATED + "all of these"
+    return [*rows, _row(name, together, settings, "as simulated", drawn, total)]
 
 
 SLOWDOWNS = (0.02, 0.05, 0.10)
@@ -196,101 +454,96 @@ def detections(
     """Verdicts of `case` in `count` families in which it has its blocks from `slowed` and all
     others have theirs from `quiet`; each takes `budget` seconds at most."""
     rng = np.random.default_rng(seed)
-    wanted = design.looks[-1]
+    number, own_values = quiet.cases.index(case), slowed.values[slowed.cases.index(case)]
     found: list[Verdict] = []
     for _ in range(count):
-        others = draw_blocks(rng, quiet.blocks, wanted, 1)[0].tolist()
-        own = draw_blocks(rng, slowed.blocks, wanted, 1)[0].tolist()
-        family = {name: [blocks[i] for i in others] for name, blocks in quiet.summaries.items()}
-        family[case] = [slowed.summaries[case][i] for i in own]
-        found.append(judge_looks(family, design, quiet.costs, budget=budget)[case])
+        others, own = (
+            draw_blocks(rng, data.blocks, design.looks[-1])[0] for data in (quiet, slowed)
+        )
+        family = list(quiet.values[:, others])
+        family[number] = own_values[own]
+        found.append(judge_looks(family, design, quiet.costs, budget)[number])
     return found
 
 
 def detection_numbers(case: str, verdicts: Sequence[Verdict]) -> Json:
     """Of one case, or of all together. `..._seconds`: after which that share of all tries was
     called `slower`; None: never so many."""
+    tries = len(verdicts)
+    counts = Counter(verdict.outcome for verdict in verdicts)
     times = sorted(v.seconds for v in verdicts if v.outcome is Outcome.SLOWER)
-
-    def of(outcome: Outcome) -> Json:
-        return share(sum(v.outcome is outcome for v in verdicts), len(verdicts))
-
-    def within(seconds: float) -> Json:
-        return share(sum(time <= seconds for time in times), len(verdicts))
-
-    def until(quantile: float) -> float | None:
-        needed = math.ceil(quantile * len(verdicts))
-        return times[needed - 1] if needed <= len(times) else None
-
+    half, most = (
+        times[needed - 1] if needed <= len(times) else None
+        for needed in (math.ceil(0.5 * tries), math.ceil(0.95 * tries))
+    )
     return {
         "case": case,
-        "found": of(Outcome.SLOWER),
-        "found_in_5_minutes": within(FIVE_MINUTES),
-        "found_in_10_minutes": within(TEN_MINUTES),
-        "unclear": of(Outcome.UNCLEAR),
-        "same": of(Outcome.SAME),
-        "faster": of(Outcome.FASTER),
-        "median_seconds": until(0.5),
-        "seconds_for_95_percent": until(0.95),
+        "found": share(counts[Outcome.SLOWER], tries),
+        "found_in_5_minutes": share(sum(time <= FIVE_MINUTES for time in times), tries),
+        "found_in_10_minutes": share(sum(time <= TEN_MINUTES for time in times), tries),
+        "unclear": share(counts[Outcome.UNCLEAR], tries),
+        "same": share(counts[Outcome.SAME], tries),
+        "faster": share(counts[Outcome.FASTER], tries),
+        "median_seconds": half,
+        "seconds_for_95_percent": most,
     }
 
 
 def detection_row(
-    quiet: PairedBlocks, slowed: PairedBlocks, slowdown: float, how: str, rule: Rule, effort: Effort
+    quiet: PairedBlocks, slowed: PairedBlocks, slowdown: float, how: str, settings: Settings
 ) -> Json:
-    """Every case that both recordings have, slow one after the other. `slowdown`: as asked for.
+    """Every case that both recordings have, slow one after the other. `slowdown`: as asked for;
+    `true_change`: by how much the case became slower over all blocks of the recording.
 
-    Raises ValueError where they have none in common.
+    Raises ValueError where they have no case in common.
     """
-    design, budget = rule.design(len(quiet.cases)), BUDGETS.get(slowdown, TEN_MINUTES)
-    cases = [name for name in quiet.cases if name in slowed.summaries]
+    design, budget = settings.design(len(quiet.cases)), BUDGETS.get(slowdown, TEN_MINUTES)
+    cases = [name for name in quiet.cases if name in slowed.cases]
     if not cases:
         raise ValueError("the slowed recording has none of the quiet recording's cases")
-    verdicts: dict[str, list[Verdict]] = {}
-    for number, name in enumerate(cases):
-        work = partial(detections, quiet, slowed, name, design, budget)
-        chunks = in_chunks(work, effort.tries, effort.seed + number, effort.jobs)
-        verdicts[name] = [verdict for chunk in chunks for verdict in chunk]
+    verdicts = {
+        name: settings.of_tries(partial(detections, quiet, slowed, name, design, budget), number)
+        for number, name in enumerate(cases)
+    }
+    changes = {
+        name: math.expm1(hodges_lehmann(slowed.values[slowed.cases.index(name), :, LOG_RATIO]))
+        for name in cases
+    }
     blocks, wanted = min(quiet.blocks, slowed.blocks), design.looks[-1]
     return {
         "slowdown": slowdown,
         "how": how,
-        "margin": rule.margin,
-        "alpha": rule.alpha,
+        "margin": settings.margin,
+        "alpha": settings.alpha,
         "looks": list(design.looks),
         "budget_seconds": budget,
         "blocks": [quiet.blocks, slowed.blocks],
         "blocks_needed": wanted,
-        "is_shown": has_enough_blocks(blocks, wanted),
-        "drawing": drawing_words(blocks, wanted, 1),
+        "is_shown": blocks >= wanted,
+        "drawing": drawing(blocks, wanted),
         "all": detection_numbers("all cases", [v for found in verdicts.values() for v in found]),
         "cases": [
-            {**detection_numbers(name, found), "true_change": true_change(slowed, name)}
+            {**detection_numbers(name, found), "true_change": changes[name]}
             for name, found in verdicts.items()
         ],
     }
 
 
-def true_change(slowed: PairedBlocks, case: str) -> float:
-    """By how much the case became slower, as a fraction, over all blocks of the recording."""
-    return math.expm1(hodges_lehmann([s.log_ratio for s in slowed.summaries[case]]))
-
-
 def detection_rows(
-    quiet: PairedBlocks, injected: Mapping[float, PairedBlocks], rule: Rule, effort: Effort
+    quiet: PairedBlocks, injected: Mapping[float, PairedBlocks], settings: Settings
 ) -> list[Json]:
     """Slowdowns of 2, 5 and 10 %; and 2 % with a margin of 1 %, since a change within the margin is
     not called `slower` whatever the data. `injected`: recordings by slowdown."""
-    asked = [(slowdown, rule) for slowdown in SLOWDOWNS]
-    if rule.margin > 0.01:
-        asked.insert(1, (SLOWDOWNS[0], replace(rule, margin=0.01)))
+    asked = [(slowdown, settings) for slowdown in SLOWDOWNS]
+    if settings.margin > 0.01:
+        asked.insert(1, (SLOWDOWNS[0], replace(settings, margin=0.01)))
     rows: list[Json] = []
     for slowdown, own in asked:
         # the same blocks may stand on both sides of a draw: they are of different cases
         data = {ARITHMETICAL: quiet.slowed(slowdown)}
         if slowdown in injected:
             data[INJECTED] = injected[slowdown]
-        rows += [detection_row(quiet, d, slowdown, how, own, effort) for how, d in data.items()]
+        rows += [detection_row(quiet, d, slowdown, how, own) for how, d in data.items()]
     return rows
 
 
@@ -313,21 +566,19 @@ def whole_of(blocks: PairedBlocks) -> str:
     return found[0]
 
 
-def culprits(
-    slowed: PairedBlocks, design: Design, budget: float, count: int, seed: int
-) -> list[str | None]:
+def culprits(slowed: PairedBlocks, design: Design, count: int, seed: int) -> list[str | None]:
     """Of each of `count` draws of whole blocks: the component that a slower full step was
     attributed to, NOBODY for none; None where the step was not called `slower`."""
     rng = np.random.default_rng(seed)
-    whole, layers = whole_of(slowed), layers_by_size()
+    whole, layers, summaries = whole_of(slowed), layers_by_size(), slowed.summaries()
     found: list[str | None] = []
     for _ in range(count):
-        numbers = draw_blocks(rng, slowed.blocks, design.looks[-1], 1)[0].tolist()
-        family = {n: [s[i] for i in numbers] for n, s in slowed.summaries.items()}
-        verdicts = judge_looks(family, design, slowed.costs, budget=budget)
+        numbers = draw_blocks(rng, slowed.blocks, design.looks[-1])[0]
+        judged = judge_looks(slowed.values[:, numbers], design, slowed.costs, TEN_MINUTES)
+        verdicts = dict(zip(slowed.cases, judged, strict=True))
         taken = {
-            name: blocks[: verdicts[name].blocks]
-            for name, blocks in family.items()
+            name: [summaries[name][number] for number in numbers[: verdict.blocks]]
+            for name, verdict in verdicts.items()
             if component_of(name) not in OTHER_WHOLES
         }
         attribution = attributions(taken, layers).get(whole)
@@ -336,21 +587,20 @@ def culprits(
     return found
 
 
-def attribution_row(slowed: PairedBlocks, part: str, design: Design, effort: Effort) -> Json:
+def attribution_row(slowed: PairedBlocks, part: str, design: Design, settings: Settings) -> Json:
     """`slowed`: blocks in which the new side was slowed inside `part`. `change`: of the whole, as a
     fraction, over all blocks. Raises ValueError where the recording has no full step."""
-    whole, wanted = whole_of(slowed), design.looks[-1]
-    work = partial(culprits, slowed, design, TEN_MINUTES)
-    chunks = in_chunks(work, effort.tries, effort.seed, effort.jobs)
-    blamed = Counter(name for chunk in chunks for name in chunk if name is not None)
+    whole, wanted = slowed.cases.index(whole_of(slowed)), design.looks[-1]
+    found = settings.of_tries(partial(culprits, slowed, design))
+    blamed = Counter(name for name in found if name is not None)
     return {
         "part": part,
-        "change": math.expm1(np.median([s.log_ratio for s in slowed.summaries[whole]])),
-        "drawing": drawing_words(slowed.blocks, wanted, 1),
-        "found": share(blamed.total(), effort.tries),
-        "attributed": share(blamed[part], effort.tries),
+        "change": math.expm1(np.median(slowed.values[whole, :, LOG_RATIO])),
+        "drawing": drawing(slowed.blocks, wanted),
+        "found": share(blamed.total(), settings.tries),
+        "attributed": share(blamed[part], settings.tries),
         "culprits": dict(blamed),
         "blocks": slowed.blocks,
         "blocks_needed": wanted,
-        "is_shown": has_enough_blocks(slowed.blocks, wanted),
+        "is_shown": slowed.blocks >= wanted,
     }

@@ -1,20 +1,28 @@
-"""Records whole blocks with the very pieces that compare run measures with, and reads them."""
+"""What is measured for a calibration, and read back: blocks, recorded with the very pieces that
+`compare run` measures with, and whole runs of it.
+
+Every block and every run is on disk when it is done, so whatever was interrupted is continued.
+"""
 
 from __future__ import annotations
 
-import argparse
+import json
 import re
+import subprocess
+import sys
+import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass
 from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from tinyllama_tools.calibrate.draws import Costs, PairedBlocks, joined
+from tinyllama_tools.calibrate.rates import Costs, PairedBlocks, joined
 from tinyllama_tools.compare.blocks import (
-    SIDES,
     BothReady,
     CaseBlock,
     CaseFailure,
@@ -24,7 +32,7 @@ from tinyllama_tools.compare.blocks import (
     Side,
     SliceEffort,
 )
-from tinyllama_tools.compare.options import is_chosen, program_arguments, settings_of
+from tinyllama_tools.compare.options import is_chosen, program_arguments, run_settings, settings_of
 from tinyllama_tools.compare.recording import (
     Recording,
     RecordingHeader,
@@ -32,27 +40,17 @@ from tinyllama_tools.compare.recording import (
     read_recording,
 )
 from tinyllama_tools.compare.served_process import ProcessLostError, ServedProgram
-from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.data.nameless import nameless_context
+from tinyllama_tools.compare.sides import PROGRAM_IN_BUILD
+from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json, schema_problem
+from tinyllama_tools.core.text import last_words
+from tinyllama_tools.data.nameless import nameless_context, names_alone
 from tinyllama_tools.stats.rank_tests import summarise
-
-Say = Callable[[str], None]
-
-
-def slow_arguments(slowdown: Mapping[str, float]) -> tuple[str, ...]:
-    """Options of the program for fractions by expression; the expression finds names of cases."""
-    return tuple(f"--slow={pattern}={fraction:.6g}" for pattern, fraction in slowdown.items())
+from tinyllama_tools.stats.verdicts import BAD_INPUT
 
 
-@dataclass(frozen=True)
-class WhatToRecord:
-    """`kind`: part of the file's name, e.g. `quiet`. `slowdown`: of the new side alone, fractions
-    by expression. `settings`: options of `compare run`, which choose cases, pairs and slices."""
-
-    kind: str
-    program: Path
-    settings: argparse.Namespace
-    slowdown: Mapping[str, float] = field(default_factory=dict)
+def say(text: str) -> None:
+    """A line of progress."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def recording_paths(folder: Path, kind: str) -> list[Path]:
@@ -67,8 +65,6 @@ def record_blocks(
     writer: RecordingWriter,
     seconds: float,
     most: int | None = None,
-    *,
-    say: Say,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
     """Measures block after block into the file until `seconds` are used up, or `most` blocks are
@@ -79,84 +75,88 @@ def record_blocks(
     """
     records = {name: CaseRecord(name) for name in cases}
 
-    def leave_out() -> None:
-        for name in [name for name, record in records.items() if record.given_up]:
-            del records[name]
-            say(f"{name} is left out of the recording")
-
-    say(f"proving {len(cases)} cases on both sides")
-    for opened in measurer.open_once(list(cases), verify=True):
-        writer.add(opened)
-        records[opened.case].add(opened)
-        if isinstance(opened, CaseFailure):
-            say(f"{opened.case} failed on the {opened.side.value} side: {opened.reason}")
-    for record in records.values():
-        record.end_of_openings()
-    leave_out()
-    started, index = clock(), 0
-    while clock() - started < seconds and index != most:
-        if not records:
-            raise BadInputError("every case was skipped or failed: nothing to record")
-        index += 1
-        for item in measurer.measure(index, list(records)):
+    def take(items: Iterable[object]) -> None:
+        for item in items:
             if isinstance(item, BothReady):
                 continue
             writer.add(item)
             records[item.case].add(item)
             if isinstance(item, CaseFailure):
                 say(f"{item.case} failed on the {item.side.value} side: {item.reason}")
+
+    def leave_out() -> None:
+        for name in [name for name, record in records.items() if record.given_up]:
+            del records[name]
+            say(f"{name} is left out of the recording")
+        if not records:
+            raise BadInputError("every case was skipped or failed: nothing to record")
+
+    say(f"proving {len(cases)} cases on both sides")
+    take(measurer.open_once(list(cases), verify=True))
+    for record in records.values():
+        record.end_of_openings()
+    leave_out()
+    started, index = clock(), 0
+    while clock() - started < seconds and index != most:
+        index += 1
+        take(measurer.measure(index, list(records)))
         leave_out()
-        spent = clock() - started
-        say(f"block {index}, {spent / 60:.1f} of {seconds / 60:.1f} minutes")
+        say(f"block {index}, {(clock() - started) / 60:.1f} of {seconds / 60:.1f} minutes")
     return index
 
 
-def record(
-    what: WhatToRecord,
-    folder: Path,
+def record_kind(
+    kind: str,
+    options: Namespace,
     seconds: float,
-    seed: int,
     *,
+    words: Sequence[str] = (),
+    slowdown: Mapping[str, float] | None = None,
     most: int | None = None,
-    say: Say,
-) -> Path:
-    """Records one file and returns its path; an interrupt leaves all that was measured in it.
+) -> None:
+    """Records one file, KIND_NNNN.jsonl; an interrupt leaves all that was measured in it.
+    `words`: options of `compare run` before the user's; `slowdown`: of the new side, fractions by
+    expression.
 
     Raises BadInputError where the program cannot be served or has no such case.
     """
-    numbers = [int(path.stem[-4:]) for path in recording_paths(folder, what.kind)]
-    number = max(numbers, default=0) + 1
-    path, settings = folder / f"{what.kind}_{number:04d}.jsonl", what.settings
-    shared, slow = program_arguments(settings), slow_arguments(what.slowdown)
-    arguments = {Side.BASE: shared, Side.NEW: (*shared, *slow)}
-    programs = {side: ServedProgram(side.value, what.program, arguments[side]) for side in SIDES}
+    program, slowdown = options.build / PROGRAM_IN_BUILD, slowdown or {}
+    settings = run_settings([*words, *options.run_options])
+    taken = recording_paths(options.folder, kind)
+    number = int(taken[-1].stem[-4:]) + 1 if taken else 1
+    slow = [f"--slow={pattern}={fraction:.6g}" for pattern, fraction in slowdown.items()]
+    shared = program_arguments(settings)
+    programs = {
+        Side.BASE: ServedProgram(Side.BASE.value, program, shared),
+        Side.NEW: ServedProgram(Side.NEW.value, program, (*shared, *slow)),
+    }
     effort = SliceEffort(settings.pairs, settings.slice, settings.limit)
     # another seed for every file, so that a continued recording does not repeat its orders
-    measurer = Interleaved(programs, effort, seed + number)
+    measurer = Interleaved(programs, effort, options.seed + number)
     try:
         greetings = measurer.greet()
     except ProcessLostError as error:
-        raise BadInputError(f"{what.program} cannot be recorded: {error}") from error
+        raise BadInputError(f"{program} cannot be recorded: {error}") from error
     cases = [name for name in greetings[Side.BASE].cases if is_chosen(name, settings)]
     if not cases:
         message = "the program has no case of these axes and this filter"
         raise BadInputError(f"{' '.join(shared)}: {message}")
     header = RecordingHeader(
-        base=str(what.program.name),
-        new=" ".join([what.program.name, *slow]),
+        base=program.name,
+        new=" ".join([program.name, *slow]),
         method=measurer.method,
         pairs=effort.pairs,
         slice_seconds=effort.slice_seconds,
-        seed=seed + number,
+        seed=options.seed + number,
         started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         base_context=nameless_context(greetings[Side.BASE].context),
         new_context=nameless_context(greetings[Side.NEW].context),
-        settings={**settings_of(settings), "new_slow": dict(what.slowdown)},
+        settings={**settings_of(settings), "new_slow": dict(slowdown)},
     )
+    path = options.folder / f"{kind}_{number:04d}.jsonl"
     with RecordingWriter(path, header) as writer:
-        blocks = record_blocks(measurer, cases, writer, seconds, most, say=say)
+        blocks = record_blocks(measurer, cases, writer, seconds, most)
     say(f"{blocks} blocks of {len(cases)} cases in {path}")
-    return path
 
 
 @dataclass(frozen=True)
@@ -170,72 +170,49 @@ class Recorded:
     left_out: int
 
 
-def costs_of(blocks: Sequence[CaseBlock]) -> Costs:
+def _costs_of(blocks: Sequence[CaseBlock], names: Iterable[str]) -> Costs:
     """From the times at which cases were done: what lies between two cases of a block is the later
     one's; what the first case of a block took beyond its usual time is the block's own, and what
     came before the first block is the opening."""
     between: dict[str, list[float]] = {}
     first: list[tuple[str, float]] = []
-    for before, item in zip([None, *blocks], blocks, strict=False):
-        if before is not None and before.index == item.index:
+    for before, item in pairwise(blocks):
+        if before.index == item.index:
             between.setdefault(item.case, []).append(item.at - before.at)
-        elif before is not None:
+        else:
             first.append((item.case, item.at - before.at))
     cases = {name: float(np.median(found)) for name, found in between.items()}
     # a case that always came first has the block's own time in its cost
     known = float(np.median(list(cases.values()))) if cases else 0.0
-    cases = {item.case: known for item in blocks} | cases
-    own = [max(0.0, seconds - cases[name]) for name, seconds in first]
+    own = [max(0.0, seconds - cases.get(name, known)) for name, seconds in first]
     block = float(np.median(own)) if own else 0.0
-    opening = max(0.0, blocks[0].at - block - cases[blocks[0].case])
-    return Costs(block, cases, opening)
+    opening = max(0.0, blocks[0].at - block - cases.get(blocks[0].case, known))
+    return Costs(block, [cases.get(name, known) for name in names], opening)
 
 
-def whole_blocks(recording: Recording) -> tuple[dict[str, list[CaseBlock]], int]:
+def _whole_blocks(recording: Recording) -> tuple[dict[str, list[CaseBlock]], int]:
     """By case, only blocks in which all cases were measured, in order; and how many were not.
 
     A case that was measured in less than half of the blocks (skipped, or closed after failures) is
     left out instead of the blocks.
     """
     found = {(item.index, item.case): item for item in recording.case_blocks}
-    indices = sorted({index for index, _ in found})
-    names = sorted({name for _, name in found})
+    indices, names = (sorted(set(keys)) for keys in zip(*found, strict=True)) if found else ([], [])
     cases = [n for n in names if 2 * sum((i, n) in found for i in indices) >= len(indices)]
     whole = [i for i in indices if all((i, name) in found for name in cases)]
     by_case = {name: [found[(i, name)] for i in whole] for name in cases}
     return by_case, len(indices) - len(whole)
 
 
-def blocks_recorded(folder: Path, kind: str) -> int:
-    """Whole blocks of a kind so far."""
-    recordings = map(read_recording, recording_paths(folder, kind))
-    return sum(len(next(iter(whole_blocks(r)[0].values()), [])) for r in recordings)
-
-
 def _conditions(header: RecordingHeader) -> dict[str, object]:
     """What two recordings must share for their blocks to be of one machine and one measurement."""
-    found: dict[str, object] = {}
-    sides = (("base", header.base, header.base_context), ("new", header.new, header.new_context))
-    for side, name, context in sides:
+    names = ("base", "new", "pairs", "slice_seconds", "method")
+    found: dict[str, object] = {name: getattr(header, name) for name in names}
+    for side, context in (("base", header.base_context), ("new", header.new_context)):
         found[f"{side}_context.device.name"] = context.get("device", {}).get("name")
         found[f"{side}_context.threads"] = context.get("threads")
-        # the name of a side ends with what its environment adds; settings may be empty
-        added = (header.settings.get(f"{side}_environment") or {}).items()
-        named = {word for word in name.split()[1:] if "=" in word}
-        found[f"{side}_environment"] = sorted(named | {f"{key}={value}" for key, value in added})
-    return found | {name: getattr(header, name) for name in ("pairs", "slice_seconds", "method")}
-
-
-def _check_alike(headers: Sequence[tuple[Path, RecordingHeader]]) -> None:
-    (first_path, first), *others = headers
-    expected = _conditions(first)
-    for path, header in others:
-        for name, value in _conditions(header).items():
-            if value != expected[name]:
-                raise BadInputError(
-                    f"{path}: {name} is {value!r}, and {expected[name]!r} in {first_path}: only "
-                    "recordings made alike are joined; move one of them away"
-                )
+        found[f"{side}_environment"] = header.settings.get(f"{side}_environment") or {}
+    return found
 
 
 def read_recordings(paths: Iterable[Path]) -> Recorded:
@@ -247,26 +224,105 @@ def read_recordings(paths: Iterable[Path]) -> Recorded:
     """
     read = [(path, read_recording(path)) for path in paths]
     read.sort(key=lambda item: item[1].header.started)
-    headers: list[tuple[Path, RecordingHeader]] = []
+    kept: list[tuple[Path, RecordingHeader]] = []
     blocks: list[PairedBlocks] = []
     seconds, left_out = 0.0, 0
     for path, recording in read:
-        by_case, lost = whole_blocks(recording)
+        by_case, lost = _whole_blocks(recording)
         if not any(by_case.values()):
             continue
-        headers.append((path, recording.header))
-        summaries = {name: tuple(summarise(i.block) for i in b) for name, b in by_case.items()}
-        blocks.append(PairedBlocks(summaries, costs_of(recording.case_blocks)))
+        kept.append((path, recording.header))
+        values = [[astuple(summarise(i.block)) for i in items] for items in by_case.values()]
+        costs = _costs_of(recording.case_blocks, by_case)
+        blocks.append(PairedBlocks(tuple(by_case), np.array(values), costs))
         seconds += max(item.at for item in recording.case_blocks)
         left_out += lost
-    if not headers:
+    if not kept:
         raise BadInputError(
             "no recording with a block in which every case was measured; make one with "
             "`scripts/compare calibrate --record 30m`"
         )
-    _check_alike(headers)
-    try:
-        found = joined(blocks)
-    except ValueError as error:
-        raise BadInputError(str(error)) from error
-    return Recorded(found, tuple(header for _, header in headers), seconds / 3600, left_out)
+    expected = _conditions(kept[0][1])
+    for path, header in kept:
+        for name, value in _conditions(header).items():
+            if value != expected[name]:
+                raise BadInputError(
+                    f"{path}: {name} is {value!r}, and {expected[name]!r} in {kept[0][0]}: only "
+                    "recordings made alike are joined; move one of them away"
+                )
+    headers = tuple(header for _, header in kept)
+    return Recorded(joined(blocks), headers, seconds / 3600, left_out)
+
+
+RUNS = "runs.jsonl"
+COMMAND = (sys.executable, "-m", "tinyllama_tools", "compare", "run")
+RUN_SCHEMA = {
+    "type": "object",
+    "required": [
+        *("slowdown", "exit_status", "outcomes", "seconds", "options", "culprits", "reason"),
+        *("device", "git_commit", "threads"),
+    ],
+}
+
+
+def run_once(program: Path, slowdown: Mapping[str, float], options: Sequence[str]) -> Json:
+    """One run of the command: a line of RUNS. `slowdown`: of the new side, fraction by expression.
+
+    `outcomes` and `culprits` by case; `reason`: why it measured and ended without a verdict (budget
+    too short, blocks became slower), empty where it has one. Raises BadInputError where nothing was
+    measured: bad options, or a program that cannot start.
+    """
+    started, clock = datetime.now(timezone.utc), time.monotonic()
+    sides = ["--base", str(program), "--new", str(program)]
+    more = [f"--slow-new={pattern}={fraction:.6g}" for pattern, fraction in slowdown.items()]
+    with tempfile.TemporaryDirectory(prefix="tiny_llama_calibrate_") as folder:
+        command = [*COMMAND, *sides, *more, *options, "--output", folder]
+        finished = subprocess.run(command, capture_output=True, text=True, check=False)
+        if finished.returncode == INTERRUPTED:
+            raise KeyboardInterrupt
+        found = Path(folder) / "comparison.json"
+        if not found.is_file():
+            words = last_words(finished.stderr)
+            raise BadInputError(f"compare run ended with {finished.returncode}: {words}")
+        document = json.loads(found.read_text(encoding="utf-8"))
+    cases, context = document["cases"], document.get("base_context", {})
+    blamed = {case["name"]: case["attribution"] for case in cases if case.get("attribution")}
+    return {
+        "slowdown": dict(slowdown),
+        "exit_status": finished.returncode,
+        "outcomes": {case["name"]: case["outcome"] for case in cases},
+        "seconds": round(time.monotonic() - clock, 1),
+        "started": started.isoformat(timespec="seconds"),
+        "options": names_alone(list(options)),
+        "culprits": {name: attribution["culprit"] for name, attribution in blamed.items()},
+        "reason": last_words(finished.stderr) if finished.returncode == BAD_INPUT else "",
+        "git_commit": str(context.get("git_commit", "unknown")),
+        "device": str(context.get("device", {}).get("name", "unknown")),
+        "threads": context.get("threads"),
+    }
+
+
+def keep_run(run: Json, folder: Path) -> None:
+    """Adds its line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / RUNS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(run) + "\n")
+
+
+def kept_runs(folder: Path) -> list[Json]:
+    """All runs of the folder, none where there is no file. A last line cut short is left out.
+
+    Raises BadInputError for a line that is no run.
+    """
+    path = folder / RUNS
+    runs: list[Json] = []
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            runs.append(json.loads(line))
+            problem = schema_problem(runs[-1], RUN_SCHEMA)
+        except ValueError as error:
+            problem = str(error)
+        if problem:
+            raise BadInputError(f"{path}: line {number} is no run: {problem}")
+    return runs
