@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from calibrated_machine import CONTEXT, PARTS, write_recording
 from fake_bench import FFN, LOSS, STEP, make_build, starts_of
+from tinyllama_tools.calibrate.runs import keep_run, kept_runs, run_once, run_rows
 
 from tinyllama_tools.calibrate import command as calibrate_command
 from tinyllama_tools.calibrate import runs as real_runs
@@ -21,7 +22,6 @@ from tinyllama_tools.calibrate.command import (
     main,
 )
 from tinyllama_tools.calibrate.record import WhatToRecord, read_recordings, recording_paths
-from tinyllama_tools.calibrate.runs import keep_run, kept_runs, run_once, run_rows
 from tinyllama_tools.compare.recording import read_recording
 from tinyllama_tools.core.app import PROJECT, BadInputError, Json
 

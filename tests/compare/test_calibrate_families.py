@@ -13,10 +13,6 @@ import numpy as np
 import pytest
 from calibrated_machine import PARTS, case_name, seconds, write_recording
 from scipy.stats import binom
-
-from tinyllama_tools.calibrate import draws as simulated_families
-from tinyllama_tools.calibrate import rates
-from tinyllama_tools.calibrate.command import autocorrelation, document_standing, fraction_inside
 from tinyllama_tools.calibrate.draws import (
     AS_MEASURED,
     CHUNK,
@@ -36,6 +32,11 @@ from tinyllama_tools.calibrate.draws import (
     simulate,
     simulated_slices,
 )
+from tinyllama_tools.calibrate.standing import BROKEN, HELD, IN_ALL, NOT_SHOWN, share, standing
+
+from tinyllama_tools.calibrate import draws as simulated_families
+from tinyllama_tools.calibrate import rates
+from tinyllama_tools.calibrate.command import autocorrelation, document_standing, fraction_inside
 from tinyllama_tools.calibrate.rates import (
     Effort,
     Rule,
@@ -49,7 +50,6 @@ from tinyllama_tools.calibrate.rates import (
 )
 from tinyllama_tools.calibrate.rates import rows_together as together
 from tinyllama_tools.calibrate.record import read_recordings
-from tinyllama_tools.calibrate.standing import BROKEN, HELD, IN_ALL, NOT_SHOWN, share, standing
 from tinyllama_tools.compare.blocks import SIDES, CaseBlock, CaseOpening, Measured, Opened
 from tinyllama_tools.compare.sequential_run import RunProgress, SequentialRun
 from tinyllama_tools.core.app import RESULTS, BadInputError

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tinyllama_tools.calibrate.draws import simulate, simulated_slices
+
 from tinyllama_tools.calibrate.record import read_recordings, record_blocks, recording_paths
 from tinyllama_tools.compare.blocks import (
     SIDES,

@@ -25,8 +25,7 @@ from tinyllama_tools.stats.rank_tests import (
     standard_errors,
     walsh_averages,
 )
-from tinyllama_tools.stats.unpaired import judge_unpaired, judge_with_profile
-from tinyllama_tools.stats.verdicts import Outcome, fewest_files
+from tinyllama_tools.stats.verdicts import Outcome, fewest_files, judge_unpaired, judge_with_profile
 
 SLOWER, FASTER, SAME, UNCLEAR = Outcome.SLOWER, Outcome.FASTER, Outcome.SAME, Outcome.UNCLEAR
 

@@ -172,17 +172,13 @@ def fraction_inside(quiet: PairedBlocks, part: str, change: float) -> float:
     Raises BadInputError where the recording lacks the step or the part, or no allowed fraction
     does.
     """
-    whole = rates.whole_of(quiet)
+    whole, blocks = rates.whole_of(quiet), quiet.summaries()
     name = parse_case_name(whole)
-    parts = [case for case in quiet.cases if rates.component_of(case) == part]
-    if name is None or not parts:
+    cases = [whole, *(case for case in quiet.cases if rates.component_of(case) == part)]
+    if name is None or len(cases) == 1:
         raise BadInputError(f"{part}: not recorded, so how long it takes is not known")
-    blocks = quiet.summaries()
-    whole_seconds, part_seconds = (
-        statistics.median(block.base_seconds for block in blocks[case])
-        for case in (whole, parts[0])
-    )
-    found = change * whole_seconds / (layers_by_size()[name.size] * part_seconds)
+    step, own, *_ = (statistics.median(b.base_seconds for b in blocks[case]) for case in cases)
+    found = change * step / (layers_by_size()[name.size] * own)
     if found > MOST_FRACTION:
         raise BadInputError(f"{part} is too small a part of {whole} to slow it by {change:.0%}")
     return found
@@ -244,24 +240,6 @@ def measure(options: argparse.Namespace) -> None:
         _record_slowed(options)
     if options.runs:
         _do_runs(options)
-
-
-def recording_row(name: str, recorded: Recorded) -> Json:
-    """What was recorded, and how."""
-    first, blocks = recorded.headers[0], recorded.blocks
-    return {
-        "name": name,
-        "blocks": blocks.blocks,
-        "left_out": recorded.left_out,
-        "cases": list(blocks.cases),
-        "hours": recorded.hours,
-        "started": [header.started for header in recorded.headers],
-        "method": first.method,
-        "pairs": first.pairs,
-        "slice_seconds": first.slice_seconds,
-        "sides": [first.base, first.new],
-        "block_seconds": blocks.costs.of(range(len(blocks.cases))),
-    }
 
 
 def noise_row(case: str, blocks: Sequence[BlockSummary]) -> Json:
@@ -362,7 +340,7 @@ def recorded_part(quiet: Recorded, folder: Path, settings: Settings) -> Json:
     attributed = [rates.attribution_row(blocks, INSIDE, design, settings) for blocks in inside]
     rows = [("A/A", quiet), *((names[kind], one) for kind, one in found.items())]
     return {
-        "recordings": [recording_row(*row) for row in rows],
+        "recordings": [{"name": name, **one.row} for name, one in rows],
         "check": check,
         "false_alarms": alarms,
         "detection": detected,
@@ -497,7 +475,7 @@ def _analyse(options: argparse.Namespace, arguments: Sequence[str]) -> Json:
     date, context = now, {}
     if not options.simulate:
         quiet = read_recordings(options.recordings or recording_paths(options.folder, QUIET))
-        date, context = quiet.headers[0].started, quiet.headers[0].base_context
+        date, context = quiet.row["started"][0], quiet.context
     # what the figures belong to: the commit that was recorded, else the one that computes
     meta = {
         "date": date,

@@ -14,10 +14,11 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -159,15 +160,13 @@ def record_kind(
     say(f"{blocks} blocks of {len(cases)} cases in {path}")
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """Recordings of the same two sides. `hours`: of measuring; `left_out`: blocks in which some
-    case failed or was cut short, which therefore are not whole."""
+class Recorded(NamedTuple):
+    """Recordings of the same two sides: their blocks, a row of the document that says how they were
+    made, and the context of the first base."""
 
     blocks: PairedBlocks
-    headers: tuple[RecordingHeader, ...]
-    hours: float
-    left_out: int
+    row: Json
+    context: Json
 
 
 def _costs_of(blocks: Sequence[CaseBlock], names: Iterable[str]) -> Costs:
@@ -250,8 +249,21 @@ def read_recordings(paths: Iterable[Path]) -> Recorded:
                     f"{path}: {name} is {value!r}, and {expected[name]!r} in {kept[0][0]}: only "
                     "recordings made alike are joined; move one of them away"
                 )
-    headers = tuple(header for _, header in kept)
-    return Recorded(joined(blocks), headers, seconds / 3600, left_out)
+    (_, first), found = kept[0], joined(blocks)
+    row = {
+        "blocks": found.blocks,
+        # some case of them failed or was cut short
+        "left_out": left_out,
+        "cases": list(found.cases),
+        "hours": seconds / 3600,
+        "started": [header.started for _, header in kept],
+        "method": first.method,
+        "pairs": first.pairs,
+        "slice_seconds": first.slice_seconds,
+        "sides": [first.base, first.new],
+        "block_seconds": found.costs.of(range(len(found.cases))),
+    }
+    return Recorded(found, row, first.base_context)
 
 
 RUNS = "runs.jsonl"

@@ -43,8 +43,13 @@ from tinyllama_tools.data.names import TIMED_BY, SideState, StoredCase, StoredRu
 from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.stats.looks import attributions
 from tinyllama_tools.stats.rank_tests import BlockSummary
-from tinyllama_tools.stats.unpaired import judge_unpaired, judge_with_profile
-from tinyllama_tools.stats.verdicts import Judgement, Outcome, fewest_files
+from tinyllama_tools.stats.verdicts import (
+    Judgement,
+    Outcome,
+    fewest_files,
+    judge_unpaired,
+    judge_with_profile,
+)
 
 Runs = Sequence[StoredRun]
 # fewer files of a side have no scatter between them

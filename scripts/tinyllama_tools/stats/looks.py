@@ -45,13 +45,12 @@ from tinyllama_tools.stats.verdicts import (
     SEED,
     Design,
     DesignError,
-    Evidence,
     Judgement,
-    Outcome,
+    Rule,
     answered_after,
     detection,
+    judgement,
     smallest_difference,
-    verdict,
 )
 
 
@@ -98,22 +97,16 @@ def look_at(log_ratios: Array, errors: Array, confidence: float) -> Look:
 
 def _judgement(look: Look, row: int, blocks: int, adjusted_p: float, design: Design) -> Judgement:
     estimate, low, high, p_value, scatter, uncertainty = (float(values[row]) for values in look)
-    outcome = verdict(adjusted_p, estimate, low, high, design.alpha, design.margin)
     error = math.sqrt(ESTIMATE_VARIANCE / blocks) * uncertainty
     shifts = detection(design.strictest_level, is_paired=True)
-    distance: float = blocks
-    needed: int | None = blocks
-    if outcome is Outcome.UNCLEAR:
-        shown = shifts.observations(abs(estimate) / uncertainty if uncertainty else math.inf)
-        reach = (high - low) / 2
-        distance = answered_after(estimate, reach, error, blocks, design.margin, shown)
-        needed = next((n for n in design.looks if n > blocks and n >= distance), None)
-    smallest = smallest_difference(shifts.shift(blocks) * uncertainty, error, design.margin)
-    confidence = design.look_confidence
-    evidence = Evidence(
-        estimate, low, high, confidence, p_value, blocks, scatter, smallest, distance, needed
+    shown = shifts.observations(abs(estimate) / uncertainty if uncertainty else math.inf)
+    reach, rule = (high - low) / 2, Rule(design.alpha, design.margin, design.look_confidence)
+    return judgement(
+        *(estimate, low, high, p_value, adjusted_p, blocks, scatter, rule),
+        smallest=smallest_difference(shifts.shift(blocks) * uncertainty, error, design.margin),
+        distance=answered_after(estimate, reach, error, blocks, design.margin, shown),
+        looks=design.looks,
     )
-    return Judgement(outcome, evidence, adjusted_p)
 
 
 def judge_rows(

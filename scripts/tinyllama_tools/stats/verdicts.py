@@ -1,5 +1,5 @@
-"""What can be said of a case, the rule that every comparison judges by, the design of a run, and
-what a number of observations can show.
+"""What can be said of a case, the rule that every comparison judges by, the design of a run, what a
+number of observations can show, and verdicts on stored results.
 
 A case is `slower` or `faster` where its corrected p-value passes alpha and its estimate lies beyond
 the margin; else `same` where the interval lies within the margin on both sides; else `unclear`.
@@ -9,26 +9,37 @@ for any reason has made a false alarm with a chance of at most alpha (Bonferroni
 spending function of Lan and DeMets, Biometrika 70, 1983, which asks for nothing about how looks
 depend on each other). Only a quarter of alpha is spent: a procedure that errs in exactly 1 of 1,000
 families cannot be shown to err in at most 1 of 1,000. The price is two blocks.
+
+Of stored results a file is an observation, the sides are not paired, and there is one look. Nothing
+removes the machine's drift between files, so differences have to be larger than those that
+`compare run` shows. In the evidence, `blocks` are then files a side.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from itertools import count as counted
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
+from scipy import special
 
 from tinyllama_tools.stats.rank_tests import (
     MOST_BLOCKS,
     Array,
     critical_value,
     differences,
+    holm_adjusted,
+    interval_ends,
+    rank_sum_p_value,
     rank_sum_tail,
     signed_rank_tail,
+    standard_errors,
     walsh_averages,
 )
 
@@ -38,20 +49,18 @@ class Outcome(str, Enum):
 
     SLOWER = "slower"
     FASTER = "faster"
+    # equivalence shown: the interval lies within the margin on both sides
     SAME = "same"
-    """Equivalence shown: the interval lies within the margin on both sides."""
     UNCLEAR = "unclear"
-    """Neither shown."""
+    # not what an error rate could be stated from: one run a side, or the base's own failure
     NO_VERDICT = "no verdict"
-    """Not what an error rate could be stated from: one run a side, or the base's own failure."""
+    # in the base only; in the new only (the base does not have it, or skips it)
     MISSING = "missing"
-    """In the base only."""
     ADDED = "added"
-    """In the new only: the base does not have it, or skips it."""
+    # measured in the base, failed in the new: wrong result, crash, hang
     FAILED = "failed"
-    """Measured in the base, failed in the new: wrong result, crash, hang."""
+    # not measured on a side, with that side's reason, and no fault of the new
     SKIPPED = "skipped"
-    """Not measured on a side, with that side's reason, and no fault of the new."""
 
     @property
     def is_regression(self) -> bool:
@@ -213,15 +222,47 @@ class Judgement:
     adjusted_p_value: float
 
 
-def verdict(
-    adjusted_p: float, estimate: float, low: float, high: float, alpha: float, margin: float
-) -> Outcome:
-    """The rule, for every way of comparing; estimate and interval are log-ratios, so that a case
-    3 % slower is as far off as its mirror image."""
-    log_margin = math.log1p(margin)
-    if adjusted_p <= alpha and abs(estimate) > log_margin:
-        return Outcome.SLOWER if estimate > 0 else Outcome.FASTER
-    return Outcome.SAME if max(-low, high) <= log_margin else Outcome.UNCLEAR
+class Rule(NamedTuple):
+    """What every way of comparing judges by. `confidence`: of the interval that shows `same`."""
+
+    alpha: float
+    margin: float
+    confidence: float = CONFIDENCE
+
+
+def judgement(
+    estimate: float,
+    low: float,
+    high: float,
+    p_value: float,
+    adjusted_p: float,
+    count: int,
+    scatter: float,
+    rule: Rule,
+    *,
+    smallest: float,
+    distance: float,
+    looks: Sequence[int] | None = None,
+) -> Judgement:
+    """The rule applied. Estimate and interval are log-ratios, so that a case 3 % slower is as far
+    off as its mirror image. `distance`: as Evidence has it, should the case be unclear; `looks`:
+    numbers of blocks that are planned, None for any."""
+    margin = math.log1p(rule.margin)
+    if adjusted_p <= rule.alpha and abs(estimate) > margin:
+        outcome = Outcome.SLOWER if estimate > 0 else Outcome.FASTER
+    else:
+        outcome = Outcome.SAME if max(-low, high) <= margin else Outcome.UNCLEAR
+    needed: int | None = count
+    if outcome is not Outcome.UNCLEAR:
+        distance = count
+    elif looks is not None:
+        needed = next((n for n in looks if n > count and n >= distance), None)
+    else:
+        needed = math.ceil(distance) if math.isfinite(distance) else None
+    evidence = Evidence(
+        *(estimate, low, high, rule.confidence, p_value, count, scatter, smallest, distance, needed)
+    )
+    return Judgement(outcome, evidence, adjusted_p)
 
 
 POWER = 0.95
@@ -232,6 +273,17 @@ ESTIMATE_VARIANCE = math.pi / 3
 SAMPLES = 800
 GRID_POINTS = 9
 SEED = 20240607
+
+
+def _shift(count: int, level: float, is_paired: bool) -> float:
+    generator = np.random.default_rng(SEED)
+    if is_paired:
+        ordered = walsh_averages(generator.standard_normal((SAMPLES, count)))
+        left_out = critical_value(signed_rank_tail(count), level / 2)
+    else:
+        ordered = differences(*generator.standard_normal((2, SAMPLES, count)))
+        left_out = critical_value(rank_sum_tail(count, count), level / 2)
+    return float(np.quantile(-ordered[:, left_out], POWER))
 
 
 class Detection:
@@ -259,9 +311,9 @@ class Detection:
 
     def shift(self, count: int) -> float:
         """Found with so many observations; infinite where nothing can be significant."""
-        if count < self.first:
-            return math.inf
         position = count - self.first
+        if position < 0:
+            return math.inf
         is_known = position < self.shifts.size
         return float(self.shifts[position]) if is_known else self.limit / math.sqrt(count)
 
@@ -274,21 +326,8 @@ class Detection:
         return self.first + position if is_known else math.ceil((self.limit / shift) ** 2)
 
 
-def _shift(count: int, level: float, is_paired: bool) -> float:
-    generator = np.random.default_rng(SEED)
-    if is_paired:
-        ordered = walsh_averages(generator.standard_normal((SAMPLES, count)))
-        left_out = critical_value(signed_rank_tail(count), level / 2)
-    else:
-        ordered = differences(*generator.standard_normal((2, SAMPLES, count)))
-        left_out = critical_value(rank_sum_tail(count, count), level / 2)
-    return float(np.quantile(-ordered[:, left_out], POWER))
-
-
-@lru_cache(maxsize=64)
-def detection(level: float, *, is_paired: bool) -> Detection:
-    """Made once for each level."""
-    return Detection(level, is_paired=is_paired)
+# made once for each level
+detection = lru_cache(maxsize=64)(Detection)
 
 
 def smallest_difference(significant: float, error: float, margin: float) -> float:
@@ -316,3 +355,89 @@ def answered_after(
     if room < 0:
         return count * ((reach + moves) / room) ** 2
     return max(significant, count * (moves / room) ** 2)
+
+
+def _judged_files(
+    base: Array, new: Array, p_value: float, adjusted_p: float, level: float, rule: Rule
+) -> Judgement:
+    ordered = differences(base[np.newaxis], new[np.newaxis])
+    tail = rank_sum_tail(base.size, new.size)
+    estimate = float(np.median(ordered))
+    ends = interval_ends(ordered, tail, CONFIDENCE)
+    low, high = (float(end[0]) for end in ends) if ends else (-math.inf, math.inf)
+    # of unequal sides, the harmonic mean: as much information as so many files a side
+    per_side = 2 / (1 / base.size + 1 / new.size)
+    files, degrees = math.floor(per_side), base.size + new.size - 2
+    of_estimate = math.sqrt(ESTIMATE_VARIANCE * 2 / per_side)
+    # robust, from the interval's width as for blocks; of few files their pooled deviation
+    errors = standard_errors(ordered, tail, degrees)
+    if errors is not None:
+        scatter = float(errors[0]) / of_estimate
+    else:
+        squares = ((base - base.mean()) ** 2).sum() + ((new - new.mean()) ** 2).sum()
+        scatter = math.sqrt(squares / degrees) if degrees else 0.0
+    error, shifts = scatter * of_estimate, detection(level, is_paired=False)
+    student = float(special.stdtrit(max(1.0, 2 * per_side - 2), (1 + CONFIDENCE) / 2))
+    reach = (high - low) / 2 if ends else error * student
+    shown = shifts.observations(abs(estimate) / scatter if scatter else math.inf)
+    distance = answered_after(estimate, reach, error, math.ceil(per_side), rule.margin, shown)
+    # no scatter shows nothing where nothing can be significant
+    shift = shifts.shift(files)
+    significant = shift * scatter if math.isfinite(shift) else math.inf
+    return judgement(
+        *(estimate, low, high, p_value, adjusted_p, files, scatter, rule),
+        smallest=smallest_difference(significant, error, rule.margin),
+        distance=max(distance, fewest_files(1, level)),
+    )
+
+
+def judge_unpaired(
+    cases: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    *,
+    alpha: float = ALPHA,
+    margin: float = MARGIN,
+) -> dict[str, Judgement]:
+    """Judges each case from the seconds of its (base files, new files), with Holm over the cases.
+
+    Exact two-sided rank-sum test; Hodges-Lehmann shift of log seconds with its exact interval,
+    which is infinite where there are too few files for 95 %; `smallest_difference` is infinite
+    where so few cannot reach `slower` at all.
+    """
+    logs = [tuple(np.log(side) for side in sides) for sides in cases.values()]
+    p_values = np.array([rank_sum_p_value(base, new) for base, new in logs])
+    found = zip(cases, logs, p_values.tolist(), holm_adjusted(p_values).tolist(), strict=True)
+    return {
+        name: _judged_files(*sides, p, adjusted, alpha / len(cases), Rule(alpha, margin))
+        for name, sides, p, adjusted in found
+    }
+
+
+def judge_with_profile(
+    base_seconds: float,
+    new_seconds: float,
+    scatter: float,
+    degrees: int,
+    *,
+    cases: int = 1,
+    alpha: float = ALPHA,
+    margin: float = MARGIN,
+) -> Judgement:
+    """Judges one file a side by what a recorded noise profile says of the machine.
+
+    `scatter`: standard deviation of log seconds between processes, estimated with `degrees` degrees
+    of freedom; log seconds are taken to be normal, which files of one a side cannot show. The
+    difference of two has a standard error of sqrt(2) x scatter (Student t). `cases`: of the family;
+    alpha is divided by them (Bonferroni).
+    """
+    estimate = math.log(new_seconds) - math.log(base_seconds)
+    error = math.sqrt(2) * scatter
+    p_value = float(2 * special.stdtr(degrees, -abs(estimate) / error))
+    reach = error * float(special.stdtrit(degrees, (1 + CONFIDENCE) / 2))
+    significant = error * (float(special.stdtrit(degrees, 1 - alpha / cases / 2)) + POWER_QUANTILE)
+    shown = (significant / estimate) ** 2 if estimate else math.inf
+    ends = (estimate, estimate - reach, estimate + reach)
+    return judgement(
+        *(*ends, p_value, min(1.0, cases * p_value), 1, scatter, Rule(alpha, margin)),
+        smallest=smallest_difference(significant, error, margin),
+        distance=answered_after(estimate, reach, error, 1, margin, shown),
+    )
