@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from tinyllama_tools.calibrate.draws import BETWEEN, SCENARIOS, WITHIN, Shape
 
+from tinyllama_tools.calibrate.rates import BETWEEN, SCENARIOS, WITHIN, Shape
 from tinyllama_tools.stats.rank_tests import Block, BlockSummary, summarise_pairs
 
 Array = NDArray[np.float64]
