@@ -23,12 +23,13 @@ SIZES = problem_sizes()
 MIB = 2**20
 VALUE = 4  # bytes of a float32
 PARTS = ("embedding", "rms_norm", "attention", "ffn", "loss", "optimizer")
+STEP = "full_step"
 BLOCK = {"attention": 1, "ffn": 1, "rms_norm": 2}
-PASSES = {"optimizer": "update", "full_step": "train"}
+PASSES = {"optimizer": "update", STEP: "train"}
 # as the baseline dispatches them
 OPERATORS = {"embedding": 21, "rms_norm": 74, "attention": 340, "ffn": 170, "loss": 67}
 OPERATORS_A_WEIGHT = 28
-Figures = dict[str, int]
+Cell = tuple[str, int, int]
 
 
 def named(component: str, size: str, batch: int, seq: int) -> CaseName:
@@ -37,7 +38,60 @@ def named(component: str, size: str, batch: int, seq: int) -> CaseName:
     return CaseName(component, pass_name, "baseline", size, "f32", batch, seq)
 
 
-def _figures(parameters: int, products: int, elementwise: int, traffic: int) -> Figures:
+def counts(component: str, size: str) -> dict[str, int]:
+    """How often a block or a step contains each part."""
+    layers = SIZES[size]["n_layers"]
+    if component == "block":
+        return BLOCK
+    return dict.fromkeys(PARTS, 1) | {
+        **{"attention": layers, "ffn": layers, "rms_norm": 2 * layers + 1}
+    }
+
+
+def figures(component: str, size: str, batch: int, seq: int) -> dict[str, int]:
+    """Forward and backward of one part, the update, a block (without its residual additions) or the
+    step, by the layers of model/."""
+    if component in ("block", STEP):
+        parts = counts(component, size).items()
+        every = [(figures(part, size, batch, seq), count) for part, count in parts]
+        found = {key: sum(of[key] * count for of, count in every) for key in every[0][0]}
+        whole = figures("optimizer", size, batch, seq)["parameters"]
+        return found | ({"parameters": whole} if component == STEP else {})
+    s, tokens = SIZES[size], batch * seq
+    hidden, vocab, inner = s["hidden_dim"], s["vocab_size"], s["intermediate_dim"]
+    kv = hidden // s["n_heads"] * s["n_kv_heads"]
+    stream, scores = tokens * hidden * VALUE, batch * s["n_heads"] * seq * seq
+    attention, ffn = hidden * (2 * hidden + 2 * kv), 3 * hidden * inner
+    table = vocab * hidden
+    model = 2 * table + hidden + s["n_layers"] * (attention + ffn + 2 * hidden)
+    saved = 2 * stream + 2 * tokens * kv * VALUE + 4 * batch * s["n_heads"] * seq
+    rows = min(vocab, tokens) * hidden * VALUE
+    # parameters, products, elementwise FLOPs, bytes
+    known = {
+        "embedding": (
+            *(table, 0, tokens * hidden),
+            2 * (8 * tokens + stream) + rows + table * VALUE,
+        ),
+        "rms_norm": (
+            *(hidden, 0, tokens * (12 * hidden + 5)),
+            5 * stream + 3 * hidden * VALUE + 8 * tokens,
+        ),
+        "attention": (
+            *(attention, 6 * tokens * attention + 12 * tokens * seq * hidden),
+            6 * tokens * (hidden + kv) + 2 * tokens * hidden + 10 * scores,
+            5 * stream + 3 * attention * VALUE + 2 * saved,
+        ),
+        "ffn": (
+            *(ffn, 6 * tokens * ffn, 15 * tokens * inner),
+            5 * stream + 3 * ffn * VALUE + 4 * tokens * inner * VALUE,
+        ),
+        "loss": (
+            *(table, 6 * tokens * table, 8 * batch * (seq - 1) * vocab),
+            3 * (stream + table * VALUE) + 24 * tokens + 4,
+        ),
+        "optimizer": (model, 0, 14 * model, 7 * model * VALUE),
+    }
+    parameters, products, elementwise, traffic = known[component]
     return {
         "parameters": parameters,
         "model_flops": products,
@@ -45,75 +99,6 @@ def _figures(parameters: int, products: int, elementwise: int, traffic: int) -> 
         "elementwise_flops": elementwise,
         "bytes": traffic,
     }
-
-
-def part_figures(component: str, size: str, batch: int, seq: int) -> Figures:
-    """Forward and backward of one part, or the update, by the layers of model/."""
-    s = SIZES[size]
-    hidden, vocab, inner, heads = (
-        s[key] for key in ("hidden_dim", "vocab_size", "intermediate_dim", "n_heads")
-    )
-    kv = hidden // heads * s["n_kv_heads"]
-    tokens = batch * seq
-    stream = tokens * hidden * VALUE
-    attention = hidden * (2 * hidden + 2 * kv)
-    ffn = 3 * hidden * inner
-    scores = batch * heads * seq * seq
-    if component == "embedding":
-        rows = min(vocab, tokens) * hidden * VALUE
-        traffic = 2 * (8 * tokens + stream) + rows + vocab * hidden * VALUE
-        return _figures(vocab * hidden, 0, tokens * hidden, traffic)
-    if component == "rms_norm":
-        traffic = 5 * stream + 3 * hidden * VALUE + 8 * tokens
-        return _figures(hidden, 0, tokens * (12 * hidden + 5), traffic)
-    if component == "attention":
-        saved = 2 * stream + 2 * tokens * kv * VALUE + 4 * batch * heads * seq
-        return _figures(
-            attention,
-            6 * tokens * attention + 12 * batch * seq * seq * hidden,
-            6 * tokens * (hidden + kv) + 2 * tokens * hidden + 10 * scores,
-            5 * stream + 3 * attention * VALUE + 2 * saved,
-        )
-    if component == "ffn":
-        traffic = 5 * stream + 3 * ffn * VALUE + 4 * tokens * inner * VALUE
-        return _figures(ffn, 6 * tokens * ffn, 15 * tokens * inner, traffic)
-    if component == "loss":
-        traffic = 3 * (stream + vocab * hidden * VALUE) + 24 * tokens + 4
-        elementwise = 8 * batch * (seq - 1) * vocab
-        return _figures(vocab * hidden, 6 * tokens * hidden * vocab, elementwise, traffic)
-    layer = attention + ffn + 2 * hidden
-    parameters = 2 * vocab * hidden + hidden + s["n_layers"] * layer
-    return _figures(parameters, 0, 14 * parameters, 7 * parameters * VALUE)
-
-
-def counts(size: str) -> dict[str, int]:
-    """How often a step contains each part."""
-    layers = SIZES[size]["n_layers"]
-    return dict.fromkeys(PARTS, 1) | {
-        "attention": layers,
-        "ffn": layers,
-        "rms_norm": 2 * layers + 1,
-    }
-
-
-def step_figures(size: str, batch: int, seq: int) -> Figures:
-    """Of the whole step: the sum over its parts, on the optimizer's parameters."""
-    total = _figures(0, 0, 0, 0)
-    for component, count in counts(size).items():
-        for key, value in part_figures(component, size, batch, seq).items():
-            total[key] += count * value
-    parameters = part_figures("optimizer", size, batch, seq)["parameters"]
-    return total | {"parameters": parameters}
-
-
-def figures(component: str, size: str, batch: int, seq: int) -> Figures:
-    """Of a part, of a block (without its residual additions) or of the step."""
-    if component == "full_step":
-        return step_figures(size, batch, seq)
-    if component == "block":
-        found = {part: part_figures(part, size, batch, seq) for part in BLOCK}
-        return {key: sum(n * found[part][key] for part, n in BLOCK.items()) for key in found["ffn"]}
-    return part_figures(component, size, batch, seq)
 
 
 def operators(component: str, size: str) -> float:
@@ -128,19 +113,17 @@ def operators(component: str, size: str) -> float:
 def cost(component: str, size: str, batch: int, seq: int, **changes: Any) -> CaseCost:  # noqa: ANN401
     """As --dry-run says it."""
     f = figures(component, size, batch, seq)
-    known = {
-        "causal_flops": f["model_flops"],
-        "predicted_memory_bytes": 16 * f["parameters"] + f["bytes"],
-    }
+    memory = 16 * f["parameters"] + f["bytes"]
+    known = {"causal_flops": f["model_flops"], "predicted_memory_bytes": memory}
     return CaseCost(named(component, size, batch, seq), **(f | known | changes))
 
 
-def costs(cells: Iterable[tuple[str, int, int]]) -> list[CaseCost]:
+def costs(cells: Iterable[Cell]) -> list[CaseCost]:
     """Of every part and the step at each (size, batch, seq)."""
-    return [cost(part, *cell) for cell in cells for part in (*PARTS, "full_step")]
+    return [cost(part, *cell) for cell in cells for part in (*PARTS, STEP)]
 
 
-def own_cell(size: str) -> tuple[str, int, int]:
+def own_cell(size: str) -> Cell:
     """The size at its own batch and sequence."""
     return size, SIZES[size]["batch"], SIZES[size]["seq"]
 
@@ -175,10 +158,13 @@ class SimulatedMachine:
         cached = min(total, 2 * self.cache_bytes)
         return (total - cached) / self.memory_bandwidth + cached / self.cache_bandwidth
 
-    def part_seconds(self, component: str, size: str, batch: int, seq: int) -> float:
-        """Without noise."""
-        f = part_figures(component, size, batch, seq)
-        width = SIZES[size]["hidden_dim"]
+    def seconds(self, component: str, size: str, batch: int, seq: int) -> float:
+        """Of a part, a block or the step, without noise."""
+        if component in ("block", STEP):
+            parts = counts(component, size).items()
+            whole = sum(count * self.seconds(part, size, batch, seq) for part, count in parts)
+            return whole * (self.step_over_parts if component == STEP else 1.0)
+        f, width = figures(component, size, batch, seq), SIZES[size]["hidden_dim"]
         rate = self.flops_per_second * width / (width + self.width_half)
         return self.off.get((component, size), 1.0) * (
             self.launch * operators(component, size)
@@ -188,62 +174,34 @@ class SimulatedMachine:
             + (self.traffic_factor - 1) * f["bytes"] / self.cache_bandwidth
         )
 
-    def seconds(self, component: str, size: str, batch: int, seq: int) -> float:
-        """Of a part or of the step, without noise."""
-        if component == "block":
-            return sum(n * self.part_seconds(part, size, batch, seq) for part, n in BLOCK.items())
-        if component != "full_step":
-            return self.part_seconds(component, size, batch, seq)
-        parts = counts(size).items()
-        return self.step_over_parts * sum(
-            count * self.part_seconds(part, size, batch, seq) for part, count in parts
-        )
-
-    @property
-    def context(self) -> Mapping[str, Any]:
-        """Of a result file, as far as predictions read it."""
-        measured = {
-            "f32": {"flops_per_second": self.peak},
-            "memory_bandwidth": {"bytes_per_second": self.memory_bandwidth},
-            "cache_bandwidth": {"bytes_per_second": self.cache_bandwidth},
-        }
-        return {
-            "device": {
-                "name": "Simulated",
-                "architecture": "made up",
-                "backend": "cpu",
-                "last_level_cache_bytes": self.cache_bytes,
-            },
-            "torch_version": "2.13.0",
-            "threads": 2,
-            "git_commit": "0" * 40,
-            "peaks": {"measured": measured},
-        }
-
     def measure(
-        self,
-        cells: Iterable[tuple[str, int, int]],
-        random: np.random.Generator,
-        components: Iterable[str] = (*PARTS, "full_step"),
+        self, cells: Iterable[Cell], seed: int = 1, components: Iterable[str] = (*PARTS, STEP)
     ) -> ResultSet:
         """A result set of the components at each (size, batch, seq), with noise."""
-        cases = {}
+        random = np.random.default_rng(seed)
         wanted = tuple(components)
-        for cell in cells:
-            for component in wanted:
-                case = self.case(component, *cell, error=float(random.normal(0, self.noise)))
-                cases[str(case.name)] = case
-        return ResultSet("simulated", (Path("made_up.json"),), self.context, cases)
+        cases = [
+            self.case(component, *cell, error=float(random.normal(0, self.noise)))
+            for cell in cells
+            for component in wanted
+        ]
+        bandwidths = {"memory": self.memory_bandwidth, "cache": self.cache_bandwidth}
+        peaks = {f"{name}_bandwidth": {"bytes_per_second": of} for name, of in bandwidths.items()}
+        context = {
+            "device": {"name": "Simulated", "last_level_cache_bytes": self.cache_bytes},
+            "peaks": {"measured": {"f32": {"flops_per_second": self.peak}, **peaks}},
+        }
+        by_name = {str(case.name): case for case in cases}
+        return ResultSet("simulated", (Path("made_up.json"),), context, by_name)
 
     def case(
         self, component: str, size: str, batch: int, seq: int, error: float = 0.0
     ) -> MeasuredCase:
         """One row; `error`: of the logarithm of its time."""
-        f = figures(component, size, batch, seq)
         predicted = cost(component, size, batch, seq).predicted_memory_bytes / MIB
-        counters: dict[str, float] = {key: float(value) for key, value in f.items()}
+        counters = {k: float(v) for k, v in figures(component, size, batch, seq).items()}
         counters |= {"predicted_memory_MiB": predicted, "peak_memory_MiB": predicted}
-        if component != "full_step":
+        if component != STEP:
             counters["operators"] = operators(component, size)
         seconds = self.seconds(component, size, batch, seq) * math.exp(error)
         return MeasuredCase(named(component, size, batch, seq), (seconds,), counters)

@@ -53,11 +53,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.optimize import nnls
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
-from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.core.app import BadInputError, problem_sizes
 from tinyllama_tools.data.machine import Machine, product_type
-from tinyllama_tools.data.names import STEP, TRAIN, CaseName, LeftOut, parse_case_name, parts_of
+from tinyllama_tools.data.names import STEP, TRAIN, CaseName, LeftOut, parts_of
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.programs import CaseCost
@@ -72,26 +72,20 @@ class RatesRefusedError(ValueError):
     """What was measured does not support it; the message names what is missing and what to do."""
 
 
-class Figures(NamedTuple):
-    """Of one iteration, by the suite's formulas (model/cost.hpp). `hardware_flops`: the products
-    that the variant really runs."""
-
-    parameters: float
-    model_flops: float
-    hardware_flops: float
-    elementwise_flops: float
-    bytes: float
+# what a part does in one iteration, and what each of it costs
+LAUNCH, PRODUCTS, ELEMENTWISE, TRAFFIC = range(4)
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A measured case of a part: seconds and operators of an iteration."""
+class Work:
+    """Of one iteration of a part. `flops`: by the model's formulas; `amounts`: operators, FLOPs of
+    the products that really run, elementwise FLOPs, and seconds of the least traffic. `seconds`:
+    None where it was not measured, and operators are unknown then."""
 
     name: CaseName
-    seconds: float
-    figures: Figures
-    operators: float
-    layers: int
+    flops: float
+    amounts: Array
+    seconds: float | None = None
 
     @property
     def tokens(self) -> int:
@@ -99,19 +93,36 @@ class Cell:
         return self.name.batch * self.name.seq
 
 
+def _work(
+    name: CaseName, figures: Mapping[str, float], machine: Machine, seconds: float | None = None
+) -> Work:
+    """`figures`: of a row or of costs."""
+    needed = ("model_flops", "hardware_flops", "elementwise_flops", "bytes")
+    if seconds is not None:
+        needed = ("operators", *needed)
+    lacking = [key for key in needed if key not in figures]
+    if lacking:
+        raise RatesRefusedError(
+            f"{name}: the row has no counter {lacking[0]}; measure again with this version"
+        )
+    flops, *work, moved = (float(figures[key]) for key in needed[-4:])
+    amounts = (figures.get("operators", 0.0), *work, machine.traffic_seconds(moved))
+    return Work(name, flops, np.array(amounts), seconds)
+
+
 @dataclass(frozen=True)
-class StepCell:
-    """A step all of whose parts were measured; `seconds`: of the step itself, None where only its
-    parts were."""
+class Step:
+    """All parts, and how often it has each. `seconds`: of the step itself, None where only its
+    parts were measured."""
 
     name: CaseName
     seconds: float | None
-    parts: tuple[tuple[Cell, int], ...]
+    parts: Sequence[tuple[Work, int]]
 
     @property
     def flops(self) -> float:
-        """model_flops of the step, which are those of its parts."""
-        return sum(count * cell.figures.model_flops for cell, count in self.parts)
+        """Of the model."""
+        return sum(count * part.flops for part, count in self.parts)
 
     @property
     def tokens(self) -> int:
@@ -119,182 +130,108 @@ class StepCell:
         return self.name.batch * self.name.seq
 
     @property
-    def log_ratio(self) -> float:
-        """Logarithm of the measured step over the sum of its measured parts."""
-        return math.log((self.seconds or 0.0) / sum(n * cell.seconds for cell, n in self.parts))
-
-
-@dataclass(frozen=True)
-class Cells:
-    """`parts`: by component, those that the steps are made of; `steps` in the order of FLOPs."""
-
-    parts: Mapping[str, Sequence[Cell]]
-    steps: Sequence[StepCell]
+    def flops_a_token(self) -> float:
+        """The size of the model."""
+        return self.flops / self.tokens
 
     @property
-    def sizes(self) -> tuple[str, ...]:
-        """Of the complete steps, in the order of FLOPs."""
-        return tuple(dict.fromkeys(step.name.size for step in self.steps))
+    def parts_seconds(self) -> float:
+        """Of its measured parts together."""
+        return sum(count * (part.seconds or 0.0) for part, count in self.parts)
 
-    def without(self, size: str) -> Cells:
-        """As if that had not been measured."""
-        kept = {n: [c for c in cells if c.name.size != size] for n, cells in self.parts.items()}
-        steps = [step for step in self.steps if step.name.size != size]
-        return Cells({name: cells for name, cells in kept.items() if cells}, steps)
+    def check(self, model_flops: float) -> Step:
+        """RatesRefusedError where the step is not of the model that the parts are of."""
+        if model_flops != self.flops:
+            raise RatesRefusedError(
+                f"{self.name}: its model_flops are {model_flops:.0f}, those of its parts "
+                f"{self.flops:.0f}; two different models under one name cannot be predicted from"
+            )
+        return self
 
 
-def large_steps(steps: Iterable[StepCell]) -> dict[str, list[StepCell]]:
+Cells = Mapping[str, Sequence[Work]]
+
+
+def large_steps(steps: Iterable[Step]) -> dict[str, list[Step]]:
     """By size: those of at least half its largest B S."""
-    by_size: dict[str, list[StepCell]] = {}
+    by_size: dict[str, list[Step]] = {}
     for step in steps:
         by_size.setdefault(step.name.size, []).append(step)
-    most = {size: max(step.tokens for step in found) for size, found in by_size.items()}
     return {
-        size: [step for step in found if 2 * step.tokens >= most[size]]
+        size: [step for step in found if 2 * step.tokens >= max(one.tokens for one in found)]
         for size, found in by_size.items()
     }
 
 
-# embedding + L x layer + final norm + LM head are all parameters of a size (model/cost.cpp)
-ONCE = ("embedding", "loss", "rms_norm")
-LAYERS: tuple[Mapping[str, int], ...] = ({"block": 1}, {"attention": 1, "ffn": 1, "rms_norm": 2})
-WHOLES = (OPTIMIZER, STEP, "model")
+@cache
+def _layers() -> Mapping[str, int]:
+    return {size: of["n_layers"] for size, of in problem_sizes().items()}
 
 
-def layers_of(size: str, parameters: Mapping[str, float]) -> int | None:
-    """`parameters`: by component. None where too few components are there to tell.
-
-    RatesRefusedError where they do not add up, which two different sizes under one name do not.
-    """
-    whole = next((parameters[name] for name in WHOLES if name in parameters), None)
-    layer = next((counts for counts in LAYERS if counts.keys() <= parameters.keys()), None)
-    if whole is None or layer is None or not parameters.keys() >= set(ONCE):
-        return None
-    rest = whole - sum(parameters[name] for name in ONCE)
-    one = sum(count * parameters[name] for name, count in layer.items())
-    layers = round(rest / one)
-    if layers < 1 or layers * one != rest:
-        raise RatesRefusedError(
-            f"size '{size}': {whole:.0f} parameters are no whole number of layers of {one:.0f}; "
-            "two different models under one name cannot be predicted from"
-        )
-    return layers
+def _part_names(
+    step: CaseName, known: Mapping[str, CaseName]
+) -> tuple[list[tuple[str, int]], tuple[str, ...]]:
+    """The step's parts among the known cases with how often it has each, and those that are not
+    known. An optimizer does the same at every batch and sequence, so any of its size's will do."""
+    updates = {
+        str(replace(known[text], batch=step.batch, seq=step.seq)): text
+        for text in sorted(known, reverse=True)
+        if known[text].component == OPTIMIZER
+    }
+    parts = parts_of(step, _layers()[step.size], known.keys() | updates.keys())
+    found = [(p.case if p.case in known else updates[p.case], p.count) for p in parts.measured]
+    return found, parts.missing
 
 
-def layer_counts(parameters: Mapping[tuple[str, str], float]) -> dict[str, int]:
-    """Layers by size. `parameters`: by (size, component); sizes that cannot be told are left out.
-
-    RatesRefusedError as layers_of.
-    """
-    by_size: dict[str, dict[str, float]] = {}
-    for (size, component), value in parameters.items():
-        by_size.setdefault(size, {})[component] = value
-    found = {size: layers_of(size, known) for size, known in by_size.items()}
-    return {size: layers for size, layers in found.items() if layers is not None}
-
-
-def _checked(value: float, name: object, key: str) -> float:
-    if not math.isfinite(value) or value < 0:
-        raise RatesRefusedError(
-            f"{name}: {key} is {value}, must be a finite number of 0 or more; measure again"
-        )
-    return float(value)
-
-
-def _seconds_of(case: MeasuredCase) -> float:
-    seconds = _checked(case.median_seconds, case.name, "time")
-    if seconds == 0:
-        raise RatesRefusedError(f"{case.name}: its time is 0 s; measure again")
-    return seconds
-
-
-def _cell(case: MeasuredCase, cost: CaseCost | None, layers: int) -> Cell:
-    """`cost` where the row lacks a counter of the formulas.
-
-    RatesRefusedError naming the counter that neither has, or that is not finite.
-    """
-
-    def figure(key: str) -> float:
-        value = case.counters.get(key, getattr(cost, key, None))
-        if value is None:
-            raise RatesRefusedError(
-                f"{case.name}: the row has no counter {key}; measure again with this version"
-            )
-        return _checked(value, case.name, key)
-
-    seconds, operators = _seconds_of(case), figure("operators")
-    return Cell(case.name, seconds, Figures(*map(figure, Figures._fields)), operators, layers)
-
-
-def part_names(
-    step: CaseName, layers: int, known: Collection[str]
-) -> tuple[dict[str, tuple[str, int]], list[str]]:
-    """By component: the case's name among the known ones and how often the step contains it; and
-    the names that are not known.
-
-    An optimizer does the same at every batch and sequence, so any of its size's will do.
-    """
-    parts = parts_of(step, layers, known)
-    found = {part.case.split("/", 1)[0]: (part.case, part.count) for part in parts.measured}
-    missing = []
-    for text in parts.missing:
-        wanted = parse_case_name(text)
-        alike = (parse_case_name(n) for n in sorted(known) if n.startswith(OPTIMIZER))
-        others = (n for n in alike if n and wanted and wanted.component == OPTIMIZER)
-        shape = {"batch": step.batch, "seq": step.seq}
-        other = next((n for n in others if replace(n, **shape) == replace(wanted, **shape)), None)
-        if other is None:
-            missing.append(text)
-        else:
-            found[OPTIMIZER] = (str(other), 1)
-    return found, missing
-
-
-def collect_cells(
-    cases: Mapping[str, MeasuredCase], costs: Mapping[str, CaseCost], dtype: str, variant: str
-) -> Cells:
-    """Of one dtype and variant. `cases`, `costs`: by name.
+def _collect(
+    results: ResultSet, costs: Sequence[CaseCost], dtype: str, variant: str, machine: Machine
+) -> tuple[Cells, list[Step]]:
+    """Of one dtype and variant: measured parts by component, those that steps are made of, and the
+    steps all of whose parts were measured, in the order of FLOPs. `costs`: for rows that lack a
+    counter of the formulas.
 
     Layers are described by attention, ffn and norms, or by block where that was measured at more
-    sizes. RatesRefusedError naming a part that no step can do without and nobody measured, and a
-    figure that is not finite.
+    sizes. RatesRefusedError naming a part that no step can do without and nobody measured.
     """
-    parameters = {(c.name.size, c.name.component): float(c.parameters) for c in costs.values()}
-    for case in cases.values():
-        if "parameters" in case.counters:
-            parameters[case.name.size, case.name.component] = case.counters["parameters"]
-    # where a size's layers cannot be told, some part was neither measured nor asked for
-    layers = layer_counts(parameters)
-    known = {text: case for text, case in cases.items() if case.name.dtype == dtype}
-    names = [case.name for case in known.values() if case.name.size in layers]
-    steps = [
-        CaseName(STEP, TRAIN, variant, size, dtype, batch, seq)
-        for size, batch, seq in sorted({(name.size, name.batch, name.seq) for name in names})
-    ]
+    formulas = {str(cost.name): vars(cost) for cost in costs}
+    known = {
+        text: case
+        for text, case in results.cases.items()
+        if case.name.dtype == dtype and case.name.size in _layers()
+    }
+    shapes = sorted({(c.name.size, c.name.batch, c.name.seq) for c in known.values()})
+    steps = [CaseName(STEP, TRAIN, variant, size, dtype, batch, seq) for size, batch, seq in shapes]
 
     @cache
-    def cell(name: str) -> Cell:
-        return _cell(known[name], costs.get(name), layers[known[name].name.size])
+    def work(text: str) -> Work:
+        case = known[text]
+        figures = formulas.get(text, {}) | dict(case.counters)
+        return _work(case.name, figures, machine, case.median_seconds)
 
-    def collect(hidden: Collection[str]) -> Cells:
-        seen = {name for name in known if name.split("/", 1)[0] not in hidden}
-        parts: dict[str, dict[str, Cell]] = {}
+    def collect(hidden: Collection[str]) -> tuple[Cells, list[Step]]:
+        names = {t: case.name for t, case in known.items() if case.name.component not in hidden}
+        parts: dict[str, dict[str, Work]] = {}
         complete = []
-        for step in steps:
-            found, missing = part_names(step, layers[step.size], seen)
-            for component, (name, _) in found.items():
-                parts.setdefault(component, {})[name] = cell(name)
+        for name in steps:
+            found, missing = _part_names(name, names)
+            for text, _ in found:
+                parts.setdefault(names[text].component, {})[text] = work(text)
             if not missing:
-                case = known.get(str(step))
-                pairs = tuple((cell(name), count) for name, count in found.values())
-                complete.append(StepCell(step, _seconds_of(case) if case else None, pairs))
+                case = known.get(str(name))
+                step = Step(name, None, [(work(text), count) for text, count in found])
+                if case is not None:
+                    step.check(case.counters.get("model_flops", step.flops))
+                    step = replace(step, seconds=case.median_seconds)
+                complete.append(step)
         complete.sort(key=lambda step: step.flops)
-        return Cells({component: [*of.values()] for component, of in parts.items()}, complete)
+        return {component: [*of.values()] for component, of in parts.items()}, complete
 
-    best = max(map(collect, (("block",), ("attention", "ffn"))), key=lambda of: len(of.sizes))
-    if not best.steps:
+    layers = (("block",), ("attention", "ffn"))
+    best = max(map(collect, layers), key=lambda of: len({step.name.size for step in of[1]}))
+    if not best[1]:
         # the fewest parts that would have to be measured too
-        lacking = [part_names(step, layers[step.size], known)[1] for step in steps]
+        names = {text: case.name for text, case in known.items()}
+        lacking = [_part_names(step, names)[1] for step in steps]
         words = f"no part of a {variant} step was measured in {dtype}"
         if lacking:
             words = f"not measured: {', '.join(min(lacking, key=len))}"
@@ -310,45 +247,32 @@ def collect_cells(
 WEIGHTS_A_LAYER, WEIGHTS_BESIDE = 9, 3
 
 
-class OperatorRule(NamedTuple):
-    """operators = fixed + a_weight x weight tensors + a_token x B S, of a size that was not run."""
-
-    fixed: float
-    a_weight: float = 0.0
-    a_token: float = 0.0
-
-    def at(self, tokens: int, layers: int) -> float:
-        """Of one iteration."""
-        weights = WEIGHTS_A_LAYER * layers + WEIGHTS_BESIDE
-        return self.fixed + self.a_weight * weights + self.a_token * tokens
+def drivers_of(tokens: int | Array, layers: int | Array) -> Array:
+    """What operators are proportional to: nothing, weight tensors, B S."""
+    return np.stack([np.ones_like(tokens), WEIGHTS_A_LAYER * layers + WEIGHTS_BESIDE, tokens], -1)
 
 
-def operator_rule(
-    component: str, operators: Sequence[float], tokens: Sequence[int], layers: Sequence[int]
-) -> OperatorRule:
-    """From the counts of a component's cells, at least one.
+def operator_rule(component: str, operators: Array, tokens: Array, layers: Array) -> Array:
+    """Operators of an iteration for each of drivers_of, from the counts of a component's cells.
 
     A part is one layer's or stands alone, so its count is that of the measured sizes, but for parts
     that work in chunks of tokens; and for an optimizer that starts some operators for every weight
     tensor. At a single number of layers an optimizer with at least one operator a weight is taken
     to have so many for each, and one with fewer to serve all weights at once.
     """
-    counts = np.array(operators, dtype=float)
-    middle = float(np.median(counts))
-    weights = WEIGHTS_A_LAYER * np.array(layers, dtype=float) + WEIGHTS_BESIDE
-    drivers = weights if component == OPTIMIZER else np.array(tokens, dtype=float)
-    if np.ptp(drivers) == 0 or (np.ptp(counts) == 0 and component != OPTIMIZER):
-        if component == OPTIMIZER and middle >= weights[0]:
-            return OperatorRule(0.0, a_weight=middle / float(weights[0]))
-        return OperatorRule(middle)
-    columns = np.column_stack((np.ones_like(drivers), drivers / drivers.max()))
-    least = np.maximum(counts, 1.0)
-    (fixed, slope), _ = nnls(columns / least[:, None], counts / least)
-    slope = float(slope / drivers.max())
-    return OperatorRule(float(fixed), **{"a_weight" if drivers is weights else "a_token": slope})
+    place = 1 if component == OPTIMIZER else 2
+    driver = drivers_of(tokens, layers)[:, place].astype(float)
+    rule, middle = np.zeros(3), float(np.median(operators))
+    if np.ptp(driver) == 0 or (np.ptp(operators) == 0 and component != OPTIMIZER):
+        is_a_weight = component == OPTIMIZER and middle >= driver[0]
+        rule[place if is_a_weight else 0] = middle / driver[0] if is_a_weight else middle
+        return rule
+    columns = np.column_stack((np.ones_like(driver), driver / driver.max()))
+    least = np.maximum(operators, 1.0)
+    rule[[0, place]] = nnls(columns / least[:, None], operators / least)[0] / (1, driver.max())
+    return rule
 
 
-LAUNCH, PRODUCTS, ELEMENTWISE, TRAFFIC = range(4)
 # Operator by operator, tensors are moved a few times as often as the least; but each by itself fits
 # into the cache, so that only the first read and the last write of a chain of operators are the
 # memory's. What goes beyond is elementwise work. Without this bound, cells in the cache put other
@@ -400,56 +324,38 @@ def fit_terms(cells: Mapping[str, tuple[Array, Array]], peak: float | None) -> d
     return found
 
 
-def _amounts(figures: Figures, operators: float, machine: Machine) -> tuple[float, ...]:
-    traffic = machine.traffic_seconds(figures.bytes)
-    return operators, figures.hardware_flops, figures.elementwise_flops, traffic
-
-
 @dataclass(frozen=True)
 class PartRate:
-    """`coefficients`: as of fit_terms. `cells`: how many it was fitted to."""
+    """`coefficients`: as of fit_terms; `operators`: as of operator_rule. `cells`: how many they
+    were fitted to. `flops_per_second`: that products attain without what goes beside them; None for
+    a part without products."""
 
-    coefficients: tuple[float, ...]
-    operators: OperatorRule
-    has_products: bool
+    coefficients: Array
+    operators: Array
     cells: int
+    flops_per_second: float | None
 
-    @property
-    def launch_seconds(self) -> float:
-        """Per operator."""
-        return self.coefficients[LAUNCH]
-
-    @property
-    def flops_per_second(self) -> float | None:
-        """That products attain without what goes beside them; None for a part without products."""
-        cost = self.coefficients[PRODUCTS]
-        return 1.0 / cost if self.has_products and cost > 0 else None
-
-    def seconds(self, figures: Figures, tokens: int, layers: int, machine: Machine) -> float:
+    def seconds(self, work: Work) -> float:
         """Of one iteration, never less than the roofline allows for the traffic."""
-        amounts = _amounts(figures, self.operators.at(tokens, layers), machine)
-        fitted = sum(c * amount for c, amount in zip(self.coefficients, amounts, strict=True))
-        return max(fitted, amounts[TRAFFIC])
+        amounts = work.amounts.copy()
+        amounts[LAUNCH] = self.operators @ drivers_of(work.tokens, _layers()[work.name.size])
+        return max(float(self.coefficients @ amounts), float(amounts[TRAFFIC]))
 
 
 def _part_rates(cells: Cells, machine: Machine, dtype: str) -> dict[str, PartRate]:
     systems = {
-        component: (
-            np.array([_amounts(c.figures, c.operators, machine) for c in of]),
-            np.array([c.seconds for c in of]),
-        )
-        for component, of in cells.parts.items()
+        component: (np.array([c.amounts for c in of]), np.array([c.seconds for c in of]))
+        for component, of in cells.items()
     }
     rates = {}
-    for component, coefficients in fit_terms(
-        systems, machine.peak_flops.get(product_type(dtype))
-    ).items():
-        of = cells.parts[component]
-        rule = operator_rule(
-            component, [c.operators for c in of], [c.tokens for c in of], [c.layers for c in of]
-        )
-        has_products = any(c.figures.hardware_flops > 0 for c in of)
-        rates[component] = PartRate(tuple(map(float, coefficients)), rule, has_products, len(of))
+    peak = machine.peak_flops.get(product_type(dtype))
+    for component, coefficients in fit_terms(systems, peak).items():
+        amounts, of = systems[component][0], cells[component]
+        tokens, layers = np.array([(c.tokens, _layers()[c.name.size]) for c in of]).T
+        rule = operator_rule(component, amounts[:, LAUNCH], tokens, layers)
+        cost = float(coefficients[PRODUCTS])
+        attained = 1 / cost if cost > 0 and amounts[:, PRODUCTS].any() else None
+        rates[component] = PartRate(coefficients, rule, len(of), attained)
     return rates
 
 
@@ -457,56 +363,70 @@ def _part_rates(cells: Cells, machine: Machine, dtype: str) -> dict[str, PartRat
 ASSUMED_SCATTER = 0.1
 
 
-@dataclass(frozen=True)
-class Closure:
+class Closure(NamedTuple):
     """Measured step over the sum of its measured parts, of the large steps of each size: small
     ones wait for launches, which parts measured by themselves do as well or do not.
 
     `ratios`: FLOPs a token and the median ratio of each size, empty where it is assumed to be 1;
     `scatter`: standard deviation of the logarithm around these, and no less than what lies between
-    the sizes; `steps`: how many say so.
+    the sizes.
     """
 
-    ratios: tuple[tuple[float, float], ...]
+    ratios: Sequence[tuple[float, float]]
     scatter: float
-    steps: int
 
     def ratio_at(self, flops_a_token: float) -> float:
         """Of the size that is nearest in FLOPs a token."""
-        assumed = (flops_a_token, 1.0)
-        return min(
-            self.ratios, key=lambda of: abs(math.log(of[0] / flops_a_token)), default=assumed
-        )[1]
+        by_distance = ((abs(math.log(a / flops_a_token)), ratio) for a, ratio in self.ratios)
+        return min(by_distance, default=(0.0, 1.0))[1]
 
 
-def closure_of(steps: Sequence[StepCell]) -> Closure:
+def closure_of(steps: Iterable[Step]) -> Closure:
     """Of those steps that were measured themselves."""
     ratios, medians, around = [], [], []
     for found in large_steps(step for step in steps if step.seconds is not None).values():
-        logarithms = [step.log_ratio for step in found]
+        logarithms = [math.log(step.seconds / step.parts_seconds) for step in found]
         medians.append(statistics.median(logarithms))
         around += [value - medians[-1] for value in logarithms]
-        a_token = statistics.median(step.flops / step.tokens for step in found)
+        a_token = statistics.median(step.flops_a_token for step in found)
         ratios.append((a_token, math.exp(medians[-1])))
     if len(around) < 2:
-        return Closure(tuple(ratios), ASSUMED_SCATTER, len(around))
+        return Closure(ratios, ASSUMED_SCATTER)
     # what changes from size to size may go on changing
-    scatter = max(statistics.stdev(around), max(medians) - min(medians))
-    return Closure(tuple(ratios), scatter, len(around))
+    return Closure(ratios, max(statistics.stdev(around), max(medians) - min(medians)))
+
+
+def distance(step: Step, calibrated: Sequence[Step]) -> float:
+    """How far a step lies beyond these, 0 inside: in FLOPs a token of all, in tokens of the large.
+
+    Few tokens of a large model make no small step, so they count only as far as the step has
+    less to do than any large calibrated one.
+    """
+
+    def beyond(value: float, end: float) -> float:
+        return max(math.log(value / end), 0.0)
+
+    large = [one for found in large_steps(calibrated).values() for one in found]
+    a_token, tokens = [one.flops_a_token for one in calibrated], [one.tokens for one in large]
+    least = min(one.flops for one in large)
+    return (
+        beyond(step.flops_a_token, max(a_token))
+        + beyond(min(a_token), step.flops_a_token)
+        + beyond(step.tokens, max(tokens))
+        + min(beyond(min(tokens), step.tokens), beyond(least, step.flops))
+    )
 
 
 COVERAGE = 0.95
 # Off by 20 % for each factor of 10 in FLOPs: about twice what tiny and small, predicted from each
 # other, show on the reference machine.
-ASSUMED_OFF = 1.2
-ASSUMED_GROWTH = math.log(ASSUMED_OFF) / math.log(10.0)
+ASSUMED_GROWTH = math.log(1.2) / math.log(10.0)
 ASSUMED_DEGREES = 3
 # Sizes less than 10 % apart do not show how errors grow with size.
 LEAST_DISTANCE = 0.1
 
 
-@dataclass(frozen=True)
-class HeldOutStep:
+class HeldOutStep(NamedTuple):
     """`error`: logarithm of predicted over measured; `distance`: beyond the steps of the others."""
 
     size: str
@@ -522,7 +442,7 @@ class Spread:
     base: float
     growth: float
     quantile: float
-    held_out: tuple[HeldOutStep, ...] = ()
+    held_out: Sequence[HeldOutStep] = ()
 
     @property
     def words(self) -> str:
@@ -532,39 +452,6 @@ class Spread:
     def factor(self, distance: float) -> float:
         """The range goes from the prediction over this to the prediction times this."""
         return math.exp(self.quantile * math.hypot(self.base, self.growth * distance))
-
-
-@dataclass(frozen=True)
-class CalibratedRange:
-    """Smallest and largest of what the large calibrated steps have: FLOPs a token (of all steps),
-    tokens, and `least_flops` of the whole step."""
-
-    flops_a_token: tuple[float, float]
-    tokens: tuple[float, float]
-    least_flops: float
-
-    def distance(self, flops: float, tokens: float) -> float:
-        """Of a step, 0 inside; `flops` are model_flops.
-
-        Few tokens of a large model make no small step, so they count only as far as the step has
-        less to do than any large calibrated one.
-        """
-
-        def beyond(value: float, end: float) -> float:
-            return max(math.log(value / end), 0.0)
-
-        a_token, (least, most) = flops / tokens, self.flops_a_token
-        smaller = min(beyond(self.tokens[0], tokens), beyond(self.least_flops, flops))
-        larger = beyond(a_token, most) + beyond(least, a_token) + beyond(tokens, self.tokens[1])
-        return larger + smaller
-
-
-def _range_of(steps: Sequence[StepCell]) -> CalibratedRange:
-    a_token = [step.flops / step.tokens for step in steps]
-    large = [step for found in large_steps(steps).values() for step in found]
-    tokens = [step.tokens for step in large]
-    least = min(step.flops for step in large)
-    return CalibratedRange((min(a_token), max(a_token)), (min(tokens), max(tokens)), least)
 
 
 def spread_of(base: float, held_out: Sequence[HeldOutStep]) -> Spread:
@@ -579,8 +466,7 @@ def spread_of(base: float, held_out: Sequence[HeldOutStep]) -> Spread:
         squares += others * max(errors - base**2, 0.0) / distances
         degrees += others
     growth = max(math.sqrt(squares / degrees), base / math.log(10.0))
-    quantile = float(student.ppf((1 + COVERAGE) / 2, degrees))
-    return Spread(base, growth, quantile, tuple(held_out))
+    return Spread(base, growth, float(stdtrit(degrees, (1 + COVERAGE) / 2)), held_out)
 
 
 # Blocks are rounded, so that even a formula which met every step is no better than this.
@@ -594,8 +480,8 @@ class MemoryOverhead:
     they say, neither below 0: scratch memory of libraries, and an allocator's rounding.
 
     `least`, `most`: measured memory over what this says, the largest misfits (LEAST_MISFIT or
-    beyond). With several sizes each is predicted from the others. `steps`, `sizes`: what it was
-    measured on; with no step nothing is known and none is assumed.
+    beyond). With several sizes each is predicted from the others. `steps`: how many it was
+    measured on; with none nothing is assumed.
     """
 
     fixed_bytes: float = 0.0
@@ -603,27 +489,12 @@ class MemoryOverhead:
     least: float = 1.0
     most: float = 1.0
     steps: int = 0
-    sizes: tuple[str, ...] = ()
 
-    def peak_bytes(self, predicted_bytes: float) -> float:
-        """Of a step, from what the formulas say."""
-        return self.fixed_bytes + (1.0 + self.share) * predicted_bytes
-
-    def interval(self, predicted_bytes: float) -> tuple[float, float]:
-        """As far off as the worst measured step was: no statement of probability."""
-        peak = self.peak_bytes(predicted_bytes)
-        return self.least * peak, self.most * peak
-
-    def in_words(self) -> str:
-        """`measured on 32 steps of tiny and small: 0.1 MiB + 0.02 % beyond the formulas, ...`."""
-        if not self.steps:
-            return "not measured, so none is assumed"
-        steps = f"{self.steps} step{'s' if self.steps > 1 else ''} of {', '.join(self.sizes)}"
-        return (
-            f"measured on {steps}: {self.fixed_bytes / MIB:.1f} MiB + {100 * self.share:.2f} % "
-            f"beyond the formulas, within {100 * (self.least - 1):+.2f} % to "
-            f"{100 * (self.most - 1):+.2f} % of it by the largest misfits"
-        )
+    def range(self, predicted_bytes: float) -> tuple[float, float, float]:
+        """The peak of a step from what the formulas say, and as far off as the worst measured step
+        was: no statement of probability."""
+        peak = self.fixed_bytes + (1.0 + self.share) * predicted_bytes
+        return peak, self.least * peak, self.most * peak
 
 
 def _fit_overhead(predicted: Array, measured: Array) -> tuple[float, float]:
@@ -639,66 +510,82 @@ def _fit_overhead(predicted: Array, measured: Array) -> tuple[float, float]:
 
 def memory_overhead(cases: Iterable[MeasuredCase]) -> MemoryOverhead:
     """Of the training steps among them that have both figures."""
-    steps = []
-    for case in cases:
-        said, had = (case.counters.get(key, math.nan) for key in (PREDICTED, MEASURED))
-        if case.name.is_training_step and 0 < said < math.inf and 0 < had < math.inf:
-            steps.append((said * MIB, had * MIB, case.name.size))
+    steps = [
+        (case.counters[PREDICTED] * MIB, case.counters[MEASURED] * MIB, case.name.size)
+        for case in cases
+        if case.name.is_training_step
+        and all(case.counters.get(key, 0.0) > 0 for key in (PREDICTED, MEASURED))
+    ]
     if not steps:
         return MemoryOverhead()
-    steps.sort(key=lambda step: step[0])
     predicted, measured = np.array([step[:2] for step in steps]).T
     of_size = np.array([step[2] for step in steps])
-    sizes = tuple(dict.fromkeys(step[2] for step in steps))
     fixed, share = _fit_overhead(predicted, measured)
     misfits = [1 - LEAST_MISFIT, 1 + LEAST_MISFIT, *measured / (fixed + (1 + share) * predicted)]
-    for size in sizes if len(sizes) > 1 else ():
+    for size in set(of_size) if len(set(of_size)) > 1 else ():
         own = of_size == size
         by_fixed, by_share = _fit_overhead(predicted[~own], measured[~own])
         misfits += [*measured[own] / (by_fixed + (1 + by_share) * predicted[own])]
-    least, most = float(min(misfits)), float(max(misfits))
-    return MemoryOverhead(fixed, share, least, most, len(steps), sizes)
+    return MemoryOverhead(fixed, share, float(min(misfits)), float(max(misfits)), len(steps))
 
 
 @dataclass(frozen=True)
 class Rates:
-    """`parts`: by component. `steps`: how many complete steps of `sizes` the closure, the range
-    and the spread come from."""
+    """`parts`: by component. `steps`: the complete ones, in the order of FLOPs."""
 
     dtype: str
     variant: str
     machine: Machine
     parts: Mapping[str, PartRate]
+    steps: Sequence[Step]
     closure: Closure
-    spread: Spread
-    range: CalibratedRange
-    memory: MemoryOverhead
-    sizes: tuple[str, ...]
-    steps: int
+    spread: Spread = Spread(0.0, 0.0, 0.0)
+    memory: MemoryOverhead = MemoryOverhead()
 
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Of the steps."""
+        return tuple(dict.fromkeys(step.name.size for step in self.steps))
 
-def _errors(
-    parts: Mapping[str, PartRate],
-    closure: Closure,
-    steps: Iterable[StepCell],
-    machine: Machine,
-) -> list[tuple[StepCell, float]]:
-    """Logarithm of fitted over measured of each step all of whose parts have a rate."""
-    found = []
-    for step in steps:
-        if any(cell.name.component not in parts for cell, _ in step.parts):
-            continue
-        fitted, alone = (
-            sum(
-                count * parts[c.name.component].seconds(c.figures, c.tokens, c.layers, machine)
-                for c, count in step.parts
-            ),
-            sum(count * cell.seconds for cell, count in step.parts),
+    def part_seconds(self, step: Step) -> dict[str, float]:
+        """Of each component, all its occurrences together."""
+        return {
+            part.name.component: count * self.parts[part.name.component].seconds(part)
+            for part, count in step.parts
+        }
+
+    def error(self, step: Step) -> float:
+        """Logarithm of fitted over measured, of the step or else of its parts together."""
+        fitted = sum(self.part_seconds(step).values())
+        if step.seconds is None:
+            return math.log(fitted / step.parts_seconds)
+        return math.log(fitted * self.closure.ratio_at(step.flops_a_token) / step.seconds)
+
+    def basis(self) -> str:
+        """What predictions rest on, in words."""
+        attained = ", ".join(
+            f"{component} {part.flops_per_second / 1e9:.3g} GFLOP/s"
+            for component, part in self.parts.items()
+            if part.flops_per_second is not None
         )
-        if step.seconds is not None:
-            fitted *= closure.ratio_at(step.flops / step.tokens)
-        found.append((step, math.log(fitted / (step.seconds or alone))))
-    return found
+        launch = statistics.median(float(p.coefficients[LAUNCH]) for p in self.parts.values())
+        by_size: dict[str, list[float]] = {}
+        for held in self.spread.held_out:
+            by_size.setdefault(held.size, []).append(held.error)
+        held = [
+            f"{size} from the others {100 * math.expm1(statistics.median(errors)):+.1f} %"
+            for size, errors in by_size.items()
+        ]
+        memory = self.memory
+        return (
+            f"rates of {sum(part.cells for part in self.parts.values())} cells of "
+            f"{', '.join(self.sizes)} ({self.dtype}, {self.variant}): {attained}, "
+            f"{1e6 * launch:.2g} us an operator; {self.spread.words} from "
+            f"{', '.join(held) or 'one size alone'} and an assumed 20 % a factor of 10 in FLOPs; "
+            f"memory of {memory.steps} steps: {memory.fixed_bytes / MIB:.1f} MiB + "
+            f"{100 * memory.share:.2f} % beyond the formulas, misfits "
+            f"{100 * (memory.least - 1):+.2f} % to {100 * (memory.most - 1):+.2f} %"
+        )
 
 
 def calibrate_rates(
@@ -706,104 +593,36 @@ def calibrate_rates(
 ) -> Rates:
     """Rates of every part of a training step.
 
-    `costs`: for rows that lack a counter of the formulas. RatesRefusedError where a part was not
-    measured, a bandwidth was not measured or a figure is not finite.
+    `costs`: for rows that lack a counter of the formulas. RatesRefusedError where a part or a
+    bandwidth was not measured.
     """
     try:
         machine = Machine.from_context(results.context)
+        cells, steps = _collect(results, costs, dtype, variant, machine)
     except BadInputError as error:
         raise RatesRefusedError(str(error)) from error
-    cells = collect_cells(results.cases, {str(cost.name): cost for cost in costs}, dtype, variant)
-    parts, closure = _part_rates(cells, machine, dtype), closure_of(cells.steps)
-    held_out = []
-    by_size = large_steps(cells.steps)
+
+    def rates_of(cells: Cells, steps: Sequence[Step]) -> Rates:
+        parts = _part_rates(cells, machine, dtype)
+        return Rates(dtype, variant, machine, parts, steps, closure_of(steps))
+
+    rates, by_size, held_out = rates_of(cells, steps), large_steps(steps), []
     # the steps of each size, from the other sizes alone
     for size, large in by_size.items() if len(by_size) > 1 else ():
-        others = cells.without(size)
-        known, of_others = _range_of(others.steps), closure_of(others.steps)
-        rates = _part_rates(others, machine, dtype)
-        for step, error in _errors(rates, of_others, large, machine):
-            held_out.append(HeldOutStep(size, error, known.distance(step.flops, step.tokens)))
+        kept = {name: [c for c in of if c.name.size != size] for name, of in cells.items()}
+        rest = [step for step in steps if step.name.size != size]
+        others = rates_of({name: of for name, of in kept.items() if of}, rest)
+        for step in large:
+            if all(part.name.component in others.parts for part, _ in step.parts):
+                held_out.append(HeldOutStep(size, others.error(step), distance(step, rest)))
     # of large steps, as the closure is: what is predicted is no step that waits for launches
-    every = [step for large in by_size.values() for step in large]
-    errors = [error for _, error in _errors(parts, closure, every, machine)]
+    errors = [rates.error(step) for large in by_size.values() for step in large]
     scatter = math.sqrt(statistics.fmean(error**2 for error in errors))
-    alike = (c for c in results.cases.values() if c.name.dtype == dtype)
-    return Rates(
-        dtype,
-        variant,
-        machine,
-        parts,
-        closure,
-        spread_of(max(scatter, closure.scatter), held_out),
-        _range_of(cells.steps),
-        memory_overhead(case for case in alike if case.name.variant == variant),
-        cells.sizes,
-        len(cells.steps),
+    spread = spread_of(max(scatter, rates.closure.scatter), held_out)
+    alike = (
+        c for c in results.cases.values() if (c.name.dtype, c.name.variant) == (dtype, variant)
     )
-
-
-# Less than this beyond the calibrated range is not worth a word.
-WORTH_SAYING = 1.05
-
-
-def _joined(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-
-
-def _range_words(rates: Rates) -> str:
-    spread = rates.spread
-    assumed = f"{100 * (ASSUMED_OFF - 1):.0f} % for each factor of 10 in FLOPs"
-    by_size: dict[str, list[float]] = {}
-    for step in spread.held_out:
-        by_size.setdefault(step.size, []).append(step.error)
-    if not by_size:
-        known = "one size was" if len(rates.sizes) == 1 else "too few parts of other sizes were"
-        return (
-            f"{spread.words}: only {known} measured ({', '.join(rates.sizes)}), so how errors grow "
-            f"is assumed: {assumed}"
-        )
-    words = [
-        f"{size} from the others {100 * math.expm1(statistics.median(errors)):+.1f} %"
-        for size, errors in by_size.items()
-    ]
-    return (
-        f"{spread.words} from predicting measured sizes: {_joined(words)}, together with an "
-        f"assumed {assumed}, which counts as {ASSUMED_DEGREES} sizes would"
-    )
-
-
-def basis_of(rates: Rates, flops: float, tokens: int) -> str:
-    """What the prediction of a step of these model_flops and tokens rests on, in words."""
-    closure, parts = rates.closure, rates.parts.values()
-    attained = [
-        f"{component} {rate / 1e9:.3g} GFLOP/s"
-        for component, part in rates.parts.items()
-        if (rate := part.flops_per_second) is not None
-    ]
-    launch = statistics.median(part.launch_seconds for part in parts)
-    facts = [
-        f"predicted, not run: rates of {sum(part.cells for part in parts)} cells of "
-        f"{_joined(rates.sizes)} ({rates.dtype}, {rates.variant}): "
-        + ", ".join([*attained, f"{1e6 * launch:.2g} us an operator"])
-    ]
-    if closure.steps:
-        steps = f"{closure.steps} step" + ("s" if closure.steps > 1 else "")
-        facts.append(
-            f"a step takes {closure.ratio_at(flops / tokens):.3f} times its parts, as the large "
-            f"steps of the nearest size did ({steps} of all sizes, scatter "
-            f"{100 * math.expm1(closure.scatter):.1f} %)"
-        )
-    else:
-        facts.append("no step was measured, so the parts are taken to add up")
-    ratios = {
-        "FLOPs a token": flops / tokens / rates.range.flops_a_token[1],
-        "tokens": tokens / rates.range.tokens[1],
-    }
-    beyond = [f"{by:.3g} times the {what}" for what, by in ratios.items() if by > WORTH_SAYING]
-    if beyond:
-        facts.append(f"{_joined(beyond)} of the largest calibrated step")
-    return "; ".join([*facts, _range_words(rates), f"memory: {rates.memory.in_words()}"])
+    return replace(rates, spread=spread, memory=memory_overhead(alike))
 
 
 @dataclass(frozen=True)
@@ -811,8 +630,7 @@ class StepPrediction:
     """`low` to `high`: the range of `seconds`, which `range_words` names: `95 % interval`, or
     `assumed range` (as above). `memory_bytes`: the peak, within `memory_low` to `memory_high` by
     the largest misfits that were measured. `parts`: seconds of each component, all its occurrences
-    together; their sum times `step_over_parts` is `seconds`. `basis`: what it rests on. `fits`,
-    `reason`: whether the step fits into memory by the formulas, and why not."""
+    together; their sum times `step_over_parts` is `seconds`. `basis`: what it rests on."""
 
     name: CaseName
     seconds: float
@@ -822,11 +640,9 @@ class StepPrediction:
     memory_low: float
     memory_high: float
     parts: Mapping[str, float]
+    step_over_parts: float
+    range_words: str
     basis: str
-    step_over_parts: float = 1.0
-    range_words: str = ""
-    fits: bool = True
-    reason: str = ""
 
 
 def predict_steps(
@@ -836,51 +652,36 @@ def predict_steps(
     of its parts are there too; and the other steps, with the reason."""
     by_name = {str(cost.name): cost for cost in costs}
     # only parts with rates can make up a step
-    with_rates = {n for n, cost in by_name.items() if cost.name.component in rates.parts}
-    layers = layer_counts({(c.name.size, c.name.component): float(c.parameters) for c in costs})
+    names = {t: cost.name for t, cost in by_name.items() if cost.name.component in rates.parts}
 
-    def predict(step: CaseCost) -> StepPrediction:
-        name, flops, tokens = step.name, float(step.model_flops), step.name.batch * step.name.seq
-        if name.size not in layers:
-            raise RatesRefusedError(
-                f"{name}: the costs of its parts are not known; ask --dry-run for all components"
-            )
-        found, missing = part_names(name, layers[name.size], with_rates)
+    def predict(cost: CaseCost) -> StepPrediction:
+        found, missing = _part_names(cost.name, names)
         if missing:
             raise RatesRefusedError(
-                f"{name}: no cost or no rate of {', '.join(missing)}; ask --dry-run for all "
+                f"{cost.name}: no cost or no rate of {', '.join(missing)}; ask --dry-run for all "
                 "components, and measure those parts at a size that fits"
             )
-        parts = {}
-        for component, (part, count) in found.items():
-            figures = Figures(*(float(getattr(by_name[part], key)) for key in Figures._fields))
-            one = rates.parts[component].seconds(figures, tokens, layers[name.size], rates.machine)
-            parts[component] = count * one
-        ratio = rates.closure.ratio_at(flops / tokens)
-        seconds = _checked(ratio * sum(parts.values()), name, "predicted time")
-        factor = rates.spread.factor(rates.range.distance(flops, tokens))
-        return StepPrediction(
-            name,
-            seconds,
-            seconds / factor,
-            seconds * factor,
-            rates.memory.peak_bytes(step.predicted_memory_bytes),
-            *rates.memory.interval(step.predicted_memory_bytes),
-            parts,
-            basis_of(rates, flops, tokens),
-            ratio,
-            rates.spread.words,
-            step.fits,
-            step.reason,
+        parts = [
+            (_work(names[text], vars(by_name[text]), rates.machine), count) for text, count in found
+        ]
+        step = Step(cost.name, None, parts).check(cost.model_flops)
+        seconds, ratio = rates.part_seconds(step), rates.closure.ratio_at(step.flops_a_token)
+        whole = ratio * sum(seconds.values())
+        factor = rates.spread.factor(distance(step, rates.steps))
+        ranges = (
+            *(whole, whole / factor, whole * factor),
+            *rates.memory.range(cost.predicted_memory_bytes),
         )
+        return StepPrediction(cost.name, *ranges, seconds, ratio, rates.spread.words, basis)
 
+    basis = rates.basis()
     predicted, refused = [], []
-    for text, step in by_name.items():
-        wanted = (step.name.dtype, step.name.variant) == (rates.dtype, rates.variant)
-        if step.name.is_training_step and wanted:
+    for text, cost in by_name.items():
+        of = cost.name
+        if of.is_training_step and (of.dtype, of.variant) == (rates.dtype, rates.variant):
             try:
-                predicted.append(predict(step))
-            except RatesRefusedError as error:
+                predicted.append(predict(cost))
+            except (RatesRefusedError, BadInputError) as error:
                 refused.append(LeftOut(text, str(error), is_failure=False))
     return predicted, refused
 
@@ -898,12 +699,8 @@ class PredictionCheck:
 
 
 def check_against(prediction: StepPrediction, measured: MeasuredCase) -> PredictionCheck:
-    """RatesRefusedError where the case is another one or its time is no number above 0."""
-    if measured.name != prediction.name:
-        raise RatesRefusedError(
-            f"{measured.name}: the prediction is of {prediction.name}; check it against that case"
-        )
-    seconds, memory = _seconds_of(measured), MIB * measured.counters.get(MEASURED, 0.0)
+    """`measured`: the same step."""
+    seconds, memory = measured.median_seconds, MIB * measured.counters.get(MEASURED, 0.0)
     percent = 100 * (prediction.seconds / seconds - 1)
     is_inside = prediction.low <= seconds <= prediction.high
     if memory <= 0:
