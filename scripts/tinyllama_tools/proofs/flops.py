@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,53 +19,39 @@ from transformers import LlamaForCausalLM
 from transformers.masking_utils import create_causal_mask
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from tinyllama_tools.core.app import PROBLEM_SIZES
 from tinyllama_tools.core.text import compact_json
-from tinyllama_tools.proofs.oracle import Size, llama_config
+from tinyllama_tools.proofs.oracle import PROJECT, Size, llama_config
 
-HIDDEN_DIMS = (32, 64, 96, 128)
-# (n_heads, n_kv_heads): as many, grouped by 2, 4 and 8, a single one
-HEADS = (
-    (1, 1),
-    (2, 2),
-    (2, 1),
-    (4, 4),
-    (4, 2),
-    (4, 1),
-    (8, 8),
-    (8, 4),
-    (8, 2),
-    (8, 1),
-    (16, 4),
-)
+# n_heads, n_kv_heads: as many, grouped by 2, 4 and 8, a single one
+HEADS = "1,1 2,2 2,1 4,4 4,2 4,1 8,8 8,4 8,2 8,1 16,4"
 # Each is gone through in turn; the lengths share no divisor, so values do not pair up.
-INTERMEDIATE_DIMS = (43, 64, 85, 129, 171)
-VOCAB_SIZES = (31, 64, 77, 90, 101, 200, 257)
-LAYERS = (1, 2, 3)
-BATCHES = (1, 2, 3, 4)
-SEQS = (2, 7, 16, 33, 64, 5, 31, 48, 17, 12, 63, 3, 20)
+AXES = {
+    "vocab_size": (31, 64, 77, 90, 101, 200, 257),
+    "n_layers": (1, 2, 3),
+    "intermediate_dim": (43, 64, 85, 129, 171),
+    "batch": (1, 2, 3, 4),
+    "seq": (2, 7, 16, 33, 64, 5, 31, 48, 17, 12, 63, 3, 20),
+}
+DIMENSIONS = (
+    *("vocab_size", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "intermediate_dim"),
+    *("batch", "seq"),
+)
 
 
 def small_sizes() -> dict[str, dict[str, int]]:
     """44 sizes that a processor runs in milliseconds, by name."""
     sizes = {}
-    for i, (hidden_dim, (n_heads, n_kv_heads)) in enumerate(product(HIDDEN_DIMS, HEADS)):
-        sizes[f"grid_{i:02d}"] = {
-            "vocab_size": VOCAB_SIZES[i % len(VOCAB_SIZES)],
-            "hidden_dim": hidden_dim,
-            "n_layers": LAYERS[i % len(LAYERS)],
-            "n_heads": n_heads,
-            "n_kv_heads": n_kv_heads,
-            "intermediate_dim": INTERMEDIATE_DIMS[i % len(INTERMEDIATE_DIMS)],
-            "batch": BATCHES[i % len(BATCHES)],
-            "seq": SEQS[i % len(SEQS)],
-        }
+    for i, (hidden_dim, heads) in enumerate(product((32, 64, 96, 128), HEADS.split())):
+        n_heads, n_kv_heads = map(int, heads.split(","))
+        size = {name: values[i % len(values)] for name, values in AXES.items()}
+        size |= {"hidden_dim": hidden_dim, "n_heads": n_heads, "n_kv_heads": n_kv_heads}
+        sizes[f"grid_{i:02d}"] = {name: size[name] for name in DIMENSIONS}
     return sizes
 
 
 def named_sizes() -> dict[str, dict[str, int]]:
     """The named problem sizes at their own batch and seq."""
-    return json.loads(PROBLEM_SIZES.read_text())
+    return json.loads((PROJECT / "fixtures/problem_sizes.json").read_text())
 
 
 Outputs = tuple[torch.Tensor, ...]
@@ -103,12 +88,12 @@ class RotaryOnCpu(torch.nn.Module):
         return cos.to(x.device), sin.to(x.device)
 
 
-class DispatchedOperators(TorchDispatchMode):
-    """Collects the names of the operators that run, e.g. aten.mm."""
+class Dispatched(TorchDispatchMode):
+    """Tells `note` of every operator that runs, and of what it answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, note: Callable[[Any, object], None]) -> None:
         super().__init__()
-        self.packets: set[Any] = set()
+        self.note = note
 
     def __torch_dispatch__(
         self,
@@ -117,12 +102,14 @@ class DispatchedOperators(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        self.packets.add(func._overloadpacket)
-        return func(*args, **(kwargs or {}))
+        results = func(*args, **(kwargs or {}))
+        self.note(func, results)
+        return results
 
-    def uncounted(self) -> set[str]:
-        """Names of those that the counter has no formula for."""
-        return {str(packet) for packet in self.packets if packet not in flop_registry}
+
+def backward(outputs: Outputs) -> None:
+    """Of all outputs at once, from gradients of ones."""
+    torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
 
 
 class ComponentCounter:
@@ -131,7 +118,7 @@ class ComponentCounter:
     def __init__(self, size: Size, device: str = "meta") -> None:
         self.size = size
         self.device = torch.device(device)
-        self.operators: set[str] = set()
+        self.operators: set[Any] = set()
         config = llama_config(size)
         with self.device:
             self.model = LlamaForCausalLM(config)
@@ -144,15 +131,13 @@ class ComponentCounter:
 
     def hidden_states(self, *shape: int) -> torch.Tensor:
         """A new input that requires gradients, [B, S, D] unless a shape is given."""
-        size = self.size
-        shape = shape or (size["batch"], size["seq"], size["hidden_dim"])
+        shape = shape or (*self.tokens.shape, self.size["hidden_dim"])
         return torch.ones(shape, device=self.device, requires_grad=True)
 
-    def heads(self, n_heads: int) -> torch.Tensor:
+    def heads(self, kind: str) -> torch.Tensor:
         """Queries or keys, [B, heads, S, head_dim]."""
-        size = self.size
-        head_dim = size["hidden_dim"] // size["n_heads"]
-        return self.hidden_states(size["batch"], n_heads, size["seq"], head_dim)
+        batch, seq = self.tokens.shape
+        return self.hidden_states(batch, self.size[kind], seq, self.model.config.head_dim)
 
     def run_loss(self) -> Outputs:
         logits = self.model.lm_head(self.hidden_states())
@@ -166,12 +151,11 @@ class ComponentCounter:
         decoder = self.model.model
         layer = decoder.layers[0]
         rest = {"position_embeddings": self.angles, "attention_mask": self.mask}
-        size = self.size
         return {
             "embedding": lambda: (decoder.embed_tokens(self.tokens),),
             "rms_norm": lambda: (decoder.norm(self.hidden_states()),),
             "rotary": lambda: apply_rotary_pos_emb(
-                self.heads(size["n_heads"]), self.heads(size["n_kv_heads"]), *self.angles
+                self.heads("n_heads"), self.heads("n_kv_heads"), *self.angles
             ),
             "attention": lambda: (layer.self_attn(self.hidden_states(), **rest)[0],),
             "ffn": lambda: (layer.mlp(self.hidden_states()),),
@@ -180,29 +164,26 @@ class ComponentCounter:
             "model": self.run_model,
         }
 
-    def counted_by_operator(self, work: Callable[[], object]) -> dict[str, int]:
-        """FLOPs of one call by operator, e.g. aten.bmm.
-
-        The collector lies outside: it sees what the counter passes on.
-        """
-        with DispatchedOperators() as operators, FlopCounterMode(display=False) as counter:
+    def by_operator(self, work: Callable[[], object]) -> dict[str, int]:
+        """FLOPs of one call by operator, e.g. aten.bmm."""
+        noting = Dispatched(lambda operator, _: self.operators.add(operator._overloadpacket))
+        # that one outside: it sees what the counter passes on
+        with noting, FlopCounterMode(display=False) as counter:
             work()
-        self.operators |= operators.uncounted()
         counts = counter.get_flop_counts().get("Global", {})
         return {str(packet): count for packet, count in counts.items()}
 
     def counted(self, work: Callable[[], object]) -> int:
         """FLOPs of one call."""
-        return sum(self.counted_by_operator(work).values())
+        return sum(self.by_operator(work).values())
 
     def passes(self, call: Callable[[], Outputs]) -> dict[str, int]:
-        """Forward, and backward from gradients of ones."""
         forward = self.counted(call)
         return {"forward": forward, "backward": self.counted(lambda: backward(call())) - forward}
 
     def attention_scores(self) -> dict[str, int]:
         """The products of each query with each key and value, and what the mask hides of them."""
-        batched = self.counted_by_operator(self.components()["attention"])["aten.bmm"]
+        batched = self.by_operator(self.components()["attention"])["aten.bmm"]
         hidden, pairs = masked_pairs(self.model, self.size["seq"])
         masked, remainder = divmod(batched * hidden, pairs)
         if remainder:
@@ -210,7 +191,6 @@ class ComponentCounter:
         return {"forward": batched, "masked_forward": masked}
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """A whole training step."""
         optimizer.zero_grad(set_to_none=True)
         backward(self.run_model())
         optimizer.step()
@@ -249,19 +229,15 @@ def masked_pairs(model: LlamaForCausalLM, seq: int) -> tuple[int, int]:
     return int(torch.count_nonzero(mask)), mask.numel()
 
 
-def backward(outputs: Outputs) -> None:
-    """Backward of all outputs at once."""
-    torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
-
-
 def count_flops(size: Size, device: str = "meta") -> tuple[Flops, set[str]]:
-    """FLOPs by component and pass at one size's own batch and seq, and the uncounted operators."""
+    """FLOPs by component and pass, and the operators that the counter has no formula for."""
     counter = ComponentCounter(size, device)
-    return counter.count(), counter.operators
+    flops = counter.count()
+    return flops, {str(packet) for packet in counter.operators if packet not in flop_registry}
 
 
-def flop_document() -> dict[str, Any]:
-    """The content of flops.json."""
+def flops_json() -> str:
+    """The content of flops.json, one line a configuration."""
     uncounted: set[str] = set()
     configurations = []
     for sizes, device in ((small_sizes(), "cpu"), (named_sizes(), "meta")):
@@ -269,14 +245,10 @@ def flop_document() -> dict[str, Any]:
             flops, operators = count_flops(size, device)
             configurations.append({"name": name, **size, "flops": flops})
             uncounted |= operators
-    return {
+    document = {
         "description": DESCRIPTION,
         "torch": torch.__version__.split("+")[0],
         "uncounted_operators": sorted(uncounted),
         "configurations": configurations,
     }
-
-
-def write_flops(path: Path) -> None:
-    """One line a configuration."""
-    path.write_text(compact_json(flop_document(), expanded=("description", "configurations")))
+    return compact_json(document, expanded=("description", "configurations"))

@@ -3,21 +3,42 @@
 It is somebody else's code, used as it is. Two things are put around it, and neither changes its
 formulas: `Float64Mode`, since it narrows to float32 in places whatever the type of its weights, and
 `PortableRotary`, since float32 cosines differ in the last bit between processors.
+
+Nothing here or in the modules beside it needs more than torch brings and requirements-oracle.txt.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch.overrides import TorchFunctionMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
+PROJECT = Path(__file__).resolve().parents[3]
 NORM_EPS = 1e-5
 ROPE_THETA = 10000.0
 # Dimensions of a model by their names in fixtures/problem_sizes.json.
 Size = Mapping[str, int]
+Tensors = dict[str, torch.Tensor]
+
+
+def other_transformers() -> str | None:
+    """What to tell of a version that is not the pinned one; nothing of that itself."""
+    requirements = (PROJECT / "requirements-oracle.in").read_text()
+    (pinned,) = re.findall(r"^transformers==([\w.]+)", requirements, re.MULTILINE)
+    if transformers.__version__ == pinned:
+        return None
+    return (
+        f"transformers {transformers.__version__} is not the pinned {pinned}: "
+        "python3 -m pip install -r requirements-oracle.txt"
+    )
 
 
 def llama_config(size: Size) -> LlamaConfig:
@@ -71,14 +92,12 @@ class Float64Mode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 -- whatever func returns
-        if func is torch.Tensor.float:
-            func = torch.Tensor.double
-        widened = tuple(torch.float64 if a is torch.float32 else a for a in args)
-        options = {
-            name: torch.float64 if value is torch.float32 else value
-            for name, value in (kwargs or {}).items()
-        }
-        return func(*widened, **options)
+        def widened(value: object) -> object:
+            return torch.float64 if value is torch.float32 else value
+
+        func = torch.Tensor.double if func is torch.Tensor.float else func
+        options = {name: widened(value) for name, value in (kwargs or {}).items()}
+        return func(*map(widened, args), **options)
 
 
 def rotary_tables(head_dim: int, max_seq: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -90,8 +109,7 @@ def rotary_tables(head_dim: int, max_seq: int) -> tuple[torch.Tensor, torch.Tens
     """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
     inverse_frequencies = torch.pow(ROPE_THETA, exponents).reciprocal().to(torch.float32)
-    positions = torch.arange(max_seq, dtype=torch.float32)
-    angles = torch.outer(positions, inverse_frequencies)
+    angles = torch.outer(torch.arange(max_seq, dtype=torch.float32), inverse_frequencies)
     if angles.dtype != torch.float32:
         raise RuntimeError("rotary tables were asked for under Float64Mode")
     # both halves of a head turn by the same angles
@@ -117,3 +135,56 @@ def make_portable(model: LlamaForCausalLM, max_seq: int) -> LlamaForCausalLM:
     """Replaces the model's rotary module, for sequences of at most `max_seq`."""
     model.model.rotary_emb = PortableRotary(model.config.head_dim, max_seq)
     return model
+
+
+def tensor_error(expected: torch.Tensor, found: torch.Tensor) -> tuple[float, tuple[int, ...]]:
+    """The largest difference, relative to the largest magnitude expected, and its index; of another
+    shape or type, or with a NaN, infinitely far.
+
+    Where all that is expected is zero (the query gradients of a sequence of one), the difference is
+    absolute.
+    """
+    if expected.shape != found.shape or expected.dtype != found.dtype:
+        return math.inf, ()
+    wide = expected.to(torch.float64)
+    scale = wide.abs().max().item() or 1.0
+    apart = torch.nan_to_num((wide - found.to(torch.float64)).abs() / scale, nan=math.inf)
+    place = torch.unravel_index(apart.argmax(), apart.shape)
+    return apart.max().item(), tuple(map(int, place))
+
+
+@dataclass
+class Proof:
+    """One claim, and how it held: a row of the table. Errors are relative unless `check` says in
+    what unit they are. `worst`: where the largest error was seen."""
+
+    section: str
+    check: str
+    against: str
+    tolerance: float
+    comparisons: int = 0
+    largest_error: float = 0.0
+    worst: str = ""
+
+    def add(self, error: float, where: str, comparisons: int = 1) -> None:
+        """The largest error among so many comparisons; a NaN is as wrong as can be."""
+        self.comparisons += comparisons
+        error = math.inf if math.isnan(error) else error
+        if error > self.largest_error:
+            self.largest_error, self.worst = error, where
+
+    def add_tensors(self, where: str, expected: Tensors, found: Tensors) -> None:
+        """All of both; one that only one side has is infinitely far."""
+        for name in sorted({*expected, *found}):
+            error, index = math.inf, ()
+            if name in expected and name in found:
+                error, index = tensor_error(expected[name], found[name])
+            self.add(error, f"{where}: {name} at index {index}")
+
+    @property
+    def held(self) -> bool:
+        """Something was compared, and nothing was farther off than allowed."""
+        return self.comparisons > 0 and self.largest_error <= self.tolerance
+
+
+ORACLE_SECTION = "The oracle itself"
