@@ -58,7 +58,7 @@ class ScriptCheckout:
         self.root = root
         self.stubs = root.parent / "stubs"
         self.stubs.mkdir(parents=True)
-        ignore = shutil.ignore_patterns("__pycache__")
+        ignore = shutil.ignore_patterns("__pycache__", "tinyllama_tools")
         shutil.copytree(PROJECT_ROOT / "scripts", root / "scripts", ignore=ignore)
         for path in PROJECT_ROOT.glob("requirements*.txt"):
             shutil.copy(path, root)
@@ -87,6 +87,18 @@ class ScriptCheckout:
             timeout=120,
             check=False,
         )
+
+
+@pytest.fixture(scope="session")
+def bench_script(bench_program: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """scripts/bench with the built program and no set-up: that would build again what another
+    checkout configured."""
+    checkout = ScriptCheckout(tmp_path_factory.mktemp("bench") / "a path")
+    with (checkout.root / "scripts/lib/set_up.sh").open("a") as file:
+        file.write("set_up() { :; }\n")
+    (checkout.root / "build/benchmarks").mkdir(parents=True)
+    (checkout.root / "build/benchmarks/tiny_llama_bench").symlink_to(bench_program)
+    return checkout.root / "scripts/bench"
 
 
 @pytest.fixture

@@ -134,9 +134,8 @@ def test_arguments_that_only_explain(
     assert (result.returncode == 0) == explains
 
 
-@pytest.mark.usefixtures("bench_program")
-def test_quick_is_the_step_and_its_parts(project_root: Path) -> None:
-    command = ["bash", str(project_root / "scripts/bench"), "--quick", "--list"]
+def test_quick_is_the_step_and_its_parts(bench_script: Path) -> None:
+    command = ["bash", str(bench_script), "--quick", "--list"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     names = [name.split("/") for name in done.stdout.split() if not name.startswith("peak/")]

@@ -1,30 +1,51 @@
-"""The test runner, and what CI needs of it."""
+"""The test runner, the table of proofs, and the faults that tests have to find."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from oracle_packages import require_oracle_packages
 from tinyllama_tools.proofs import run_tests
-from tinyllama_tools.proofs import run_tests as test_programs
-from tinyllama_tools.proofs.prove import CONTROLS, FAULTS, Fault, FaultyBuild, failed_tests
 from tinyllama_tools.proofs.run_tests import (
+    GTEST_REPORT,
+    PYTEST_REPORT,
+    Counts,
     Outcome,
-    TestCounts,
-    TestProgram,
-    count_outcome,
-    read_report,
+    Program,
     run_program,
 )
 
-GTEST_XML = """<?xml version="1.0" encoding="UTF-8"?>
+require_oracle_packages()
+
+from tinyllama_tools.proofs import prove  # noqa: E402
+from tinyllama_tools.proofs.oracle import Proof  # noqa: E402
+from tinyllama_tools.proofs.prove import CONTROLS, FAULTS, Fault, failed_tests  # noqa: E402
+
+CLAIM = {
+    "section": "FLOPs",
+    "check": "model_flops",
+    "against": "a counter",
+    "tolerance": 0,
+    "largest_error": "inf",
+    "worst": "embedding at grid_00",
+    "comparisons": 12,
+}
+QUOTED = json.dumps(CLAIM).replace('"', "&quot;")
+GTEST_XML = f"""<?xml version="1.0" encoding="UTF-8"?>
 <testsuites tests="4" failures="1" disabled="1" errors="0" time="0" name="AllTests">
   <testsuite name="A" tests="4" failures="1" disabled="1" skipped="1" errors="0">
-    <testcase name="Passes" status="run" result="completed" classname="A" />
+    <testcase name="Passes" value_param="4 ranks" status="run" classname="A">
+      <properties><property name="proof_0" value="{QUOTED}"/><property name="x" value="1"/>
+      </properties>
+    </testcase>
+    <testcase name="Bytes" value_param="48-byte object &lt;50-84&gt;" status="run" classname="A" />
     <testcase name="Fails" status="run" result="completed" classname="A">
       <failure message="a.cpp:3&#x0A;1 is not 2" type=""></failure>
       <failure message="a.cpp:4&#x0A;1 is not 3" type=""></failure>
@@ -44,217 +65,139 @@ PYTEST_XML = """<?xml version="1.0" encoding="utf-8"?>
 </testsuite></testsuites>
 """
 EMPTY_XML = '<?xml version="1.0"?><testsuites tests="0" name="AllTests"></testsuites>'
-ONE_PASSED_XML = """<testsuites><testsuite name="A">
-<testcase name="Passes" status="run" result="completed" classname="A" /></testsuite></testsuites>
-"""
+ONE_PASSED = '<testsuites><testcase name="Passes" status="run" classname="A" /></testsuites>'
 
 
-def write(folder: Path, text: str) -> Path:
-    path = folder / "report.xml"
-    path.write_text(text, encoding="utf-8")
-    return path
+def run(folder: Path, code: str, option: str = GTEST_REPORT, timeout_s: float = 60) -> Outcome:
+    """Python code as a test program that knows the file for its report."""
+    header = "import os, sys, time; report = sys.argv[-1].partition('xml')[2].lstrip(':=')\n"
+    command = (sys.executable, "-c", header + code)
+    return run_program(Program("made_up", command, folder, option), folder / "r.xml", timeout_s)
 
 
-def program_that(code: str, folder: Path) -> TestProgram:
-    """A made-up test program: Python code whose last argument is --gtest_output=xml:<report>."""
-    header = "import sys; report = sys.argv[-1].partition(':')[2]\n"
-    return TestProgram(
-        "made_up", (sys.executable, "-c", header + code), "--gtest_output=xml:", folder
-    )
+def test_counts_of_reports(tmp_path: Path) -> None:
+    counts = run(tmp_path, f"open(report, 'w').write({GTEST_XML!r}); sys.exit(1)").counts
+    assert (counts.passed, counts.proofs) == (1, [json.dumps(CLAIM)])
+    parameter = "A.Bytes: its parameter prints as bytes, and needs a PrintTo()"
+    assert counts.failures == [parameter, "A.Fails"]
+    assert counts.skips == ["A.Skips: needs a GPU", "A.DISABLED_Off: disabled"]
+    assert str(counts) == "1 passed, 2 failed, 2 skipped"
+    code = f"open(report, 'w').write({PYTEST_XML!r}); sys.exit(1)"
+    counts = run(tmp_path, code, PYTEST_REPORT).counts
+    skips = ["tests.test_a.test_skips: no browser"]
+    assert counts == Counts(1, ["tests.test_a.test_breaks"], skips)
 
 
-def test_counts_of_a_gtest_report(tmp_path: Path) -> None:
-    counts = read_report(write(tmp_path, GTEST_XML))
-    assert counts == TestCounts(
-        1, ("A.Fails",), ("A.Skips: needs a GPU", "A.DISABLED_Off: disabled")
-    )
-    assert str(counts) == "1 passed, 1 failed, 2 skipped"
+def writes(text: str, then: str = "") -> str:
+    return f"open(report, 'w').write({text!r}); {then}"
 
 
-def test_a_parameter_that_gtest_prints_as_bytes_is_a_failure(tmp_path: Path) -> None:
-    named = ONE_PASSED_XML.replace("status", 'value_param="4 ranks" status')
-    assert read_report(write(tmp_path, named)) == TestCounts(1)
-    counts = read_report(
-        write(tmp_path, named.replace("4 ranks", "48-byte object &lt;50-84 00-00&gt;"))
-    )
-    assert counts.passed == 0
-    assert counts.failures == ("A.Passes: its parameter prints as bytes, and needs a PrintTo()",)
-
-
-def test_counts_of_a_pytest_report(tmp_path: Path) -> None:
-    counts = read_report(write(tmp_path, PYTEST_XML))
-    assert counts.passed == 1
-    assert counts.failures == ("tests.test_a.test_breaks",)
-    assert counts.skips == ("tests.test_a.test_skips: no browser",)
+BEFORE = "ended with status {} before it wrote its report"
 
 
 @pytest.mark.parametrize(
-    ("xml", "status", "failed"),
+    ("code", "option", "passed", "failures"),
     [
-        (ONE_PASSED_XML, 0, 0),
-        (GTEST_XML, 1, 1),
-        (ONE_PASSED_XML, 1, 1),  # says failed, reports none
-        (GTEST_XML, -6, 2),  # aborted after the report
-        (None, -11, 1),  # crashed before the report
-        (None, 0, 1),  # no report though it claims success
-        ("<testsuites><testsuite>", 1, 1),  # cut short
-        (ONE_PASSED_XML, None, 1),  # timeout
+        (writes(ONE_PASSED), GTEST_REPORT, 1, []),
+        # it says that some failed, and reports none
+        (writes(ONE_PASSED, "sys.exit(1)"), GTEST_REPORT, 1, ["ended with status 1"]),
+        (writes(ONE_PASSED, "os.abort()"), GTEST_REPORT, 1, ["ended with status -6"]),
+        ("os.abort()", GTEST_REPORT, 0, [BEFORE.format(-6)]),
+        ("", GTEST_REPORT, 0, [BEFORE.format(0)]),
+        (writes("<testsuites><testcase>", "sys.exit(1)"), GTEST_REPORT, 0, [BEFORE.format(1)]),
+        # pytest where nothing was selected
+        (writes(EMPTY_XML, "sys.exit(5)"), PYTEST_REPORT, 0, []),
+        (writes(EMPTY_XML, "sys.exit(5)"), GTEST_REPORT, 0, ["ended with status 5"]),
+        (writes(EMPTY_XML, "sys.exit(4)"), PYTEST_REPORT, 0, ["ended with status 4"]),
+        # without a report the status is the test
+        ("", "", 1, []),
+        ("sys.exit(1)", "", 0, ["ended with status 1"]),
     ],
 )
 def test_end_of_a_program_counts(
-    tmp_path: Path, xml: str | None, status: int | None, failed: int
+    tmp_path: Path, code: str, option: str, passed: int, failures: list[str]
 ) -> None:
-    report = tmp_path / "report.xml" if xml is None else write(tmp_path, xml)
-    assert len(count_outcome(report, status, may_be_empty=False).failures) == failed
+    (tmp_path / "r.xml").write_text(ONE_PASSED)  # of an earlier run
+    assert run(tmp_path, code, option).counts == Counts(passed, failures)
 
 
-def test_pytest_that_selects_nothing_has_not_failed(tmp_path: Path) -> None:
-    report = write(tmp_path, EMPTY_XML)
-    assert count_outcome(report, 5, may_be_empty=True) == TestCounts()
-    assert len(count_outcome(report, 5, may_be_empty=False).failures) == 1
-    assert len(count_outcome(report, 4, may_be_empty=True).failures) == 1
+def test_timeout_and_a_program_that_is_not_there_are_failures(tmp_path: Path) -> None:
+    hung = run(tmp_path, "print('last words', flush=True); time.sleep(60)", timeout_s=2)
+    assert hung.counts == Counts(failures=["did not end in time"])
+    assert "last words" in hung.output
+    absent = run_program(Program("absent", ("no_such",), tmp_path), tmp_path / "r.xml", 60)
+    assert absent.counts == Counts(failures=[BEFORE.format(127)])
+    assert "cannot be run" in absent.output
 
 
-def test_runs_a_program_and_reads_its_report(tmp_path: Path) -> None:
-    program = program_that(f"open(report, 'w').write({ONE_PASSED_XML!r})", tmp_path)
-    assert run_program(program, tmp_path / "r.xml", 60).counts == TestCounts(passed=1)
-
-
-def test_crash_is_a_failure_with_the_output_kept(tmp_path: Path) -> None:
-    program = program_that("print('last words', flush=True); import os; os.abort()", tmp_path)
-    outcome = run_program(program, tmp_path / "r.xml", 60)
-    assert outcome.counts.failures == ("ended with status -6 before it wrote its report",)
-    assert "last words" in outcome.output
-
-
-def test_timeout_is_a_failure(tmp_path: Path) -> None:
-    program = program_that("import time; time.sleep(60)", tmp_path)
-    outcome = run_program(program, tmp_path / "r.xml", 0.3)
-    assert outcome.counts.failures == ("did not end in time",)
-
-
-def test_program_that_was_not_built_is_a_failure(tmp_path: Path) -> None:
-    program = TestProgram("absent", ("no_such_program",), "--gtest_output=xml:", tmp_path)
-    outcome = run_program(program, tmp_path / "r.xml", 60)
-    assert len(outcome.counts.failures) == 1
-    assert "cannot be run" in outcome.output
-
-
-@pytest.mark.parametrize(("status", "passed"), [(0, 1), (1, 0), (2, 0)])
-def test_short_run_of_the_suite_is_one_test(tmp_path: Path, status: int, passed: int) -> None:
-    suite = tmp_path / "tiny_llama_bench"
-    suite.write_text(f'#!/bin/sh\necho "$@"\nexit {status}\n')
-    suite.chmod(0o755)
-    outcome = run_program(test_programs.suite_program(suite), tmp_path / "r.xml", 60)
-    assert (outcome.counts.passed, outcome.counts.total) == (passed, 1)
-    assert "--device=cpu" in outcome.output
+def made_build(folder: Path, *tests: str) -> Path:
+    lines = [f"add_test([=[{test.partition(' ')[0]}]=] {test.partition(' ')[2]})" for test in tests]
+    (folder / "CTestTestfile.cmake").write_text("\n".join(lines))
+    return folder
 
 
 @pytest.mark.parametrize(
-    ("counts", "status", "last_line"),
+    ("tests", "status", "last_line"),
     [
-        ([TestCounts(2), TestCounts(1, (), ("x: why",))], 0, "3 passed, 0 failed, 1 skipped"),
-        ([TestCounts(2), TestCounts(0, ("x",))], 1, "2 passed, 1 failed, 0 skipped"),
-        ([TestCounts()], 1, "0 passed, 1 failed, 0 skipped"),
+        (["good"], 0, "1 passed, 0 failed, 0 skipped"),
+        (["good", "crash", "absent"], 1, "1 passed, 2 failed, 0 skipped"),
+        (["empty"], 1, "0 passed, 1 failed, 0 skipped"),
         ([], 1, "0 passed, 1 failed, 0 skipped"),
     ],
 )
-def test_last_line_and_exit_status(
+def test_runner_from_ctest_to_the_last_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    counts: list[TestCounts],
+    tests: list[str],
     status: int,
     last_line: str,
 ) -> None:
-    program = program_that("", tmp_path)
-    outcomes = [Outcome(program, count, 0.0, "") for count in counts]
-    assert run_tests.show_summary(outcomes) == status
-    assert capsys.readouterr().out.splitlines()[-1] == last_line
-
-
-def test_build_folder_that_was_never_configured_fails(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status = run_tests.main(["--no-pytest", "--build-folder", str(tmp_path / "absent")])
-    assert status == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed, 0 skipped"
-
-
-def test_runner_from_ctest_to_the_last_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     """A build folder as CMake leaves it: a good program, one that crashes, one not built."""
-    good = tmp_path / "good.py"
-    good.write_text(f"import sys\nopen(sys.argv[-1][19:], 'w').write({ONE_PASSED_XML!r})\n")
-    (tmp_path / "CTestTestfile.cmake").write_text(
-        f'add_test([=[good]=] "{sys.executable}" "{good}")\n'
-        f'add_test([=[crash]=] "{sys.executable}" "-c" "import os; os.abort()")\n'
-        f'add_test([=[absent]=] "{tmp_path}/absent")\n'
-    )
-    status = run_tests.main(["--no-pytest", "--build-folder", str(tmp_path)])
+    for name, text in (("good", ONE_PASSED), ("empty", EMPTY_XML)):
+        code = f"import sys\nopen(sys.argv[-1][19:], 'w').write({text!r})\n"
+        (tmp_path / f"{name}.py").write_text(code)
+    programs = {
+        "good": f'"{sys.executable}" "{tmp_path}/good.py"',
+        "empty": f'"{sys.executable}" "{tmp_path}/empty.py"',
+        "crash": f'"{sys.executable}" "-c" "import os; os.abort()"',
+        "absent": f'"{tmp_path}/absent"',
+    }
+    made_build(tmp_path, *(f"{name} {programs[name]}" for name in tests))
+    assert run_tests.main(["--no-pytest", "--build-folder", str(tmp_path)]) == status
     output = capsys.readouterr().out
-    assert status == 1
-    assert output.splitlines()[-1] == "1 passed, 2 failed, 0 skipped"
-    assert f"failed: {tmp_path.name}/crash: ended with status -6" in output
+    assert output.splitlines()[-1] == last_line
+    assert ("crash" in tests) == (f"failed: {tmp_path.name}/crash: ended with status -6" in output)
 
 
-def test_pattern_reaches_both_kinds_of_program(tmp_path: Path) -> None:
-    (tmp_path / "CTestTestfile.cmake").write_text(
-        f'add_test([=[a]=] "{sys.executable}")\n'
-        'set_tests_properties([=[a]=] PROPERTIES ENVIRONMENT "ATEN_CPU_CAPABILITY=avx2;B=c")\n'
-    )
-    (program,) = test_programs.gtest_programs(tmp_path, "rotary")
+def test_pattern_environment_and_folders_reach_the_programs(tmp_path: Path) -> None:
+    made_build(tmp_path, f'a "{sys.executable}"')
+    with (tmp_path / "CTestTestfile.cmake").open("a") as file:
+        file.write('\nset_tests_properties([=[a]=] PROPERTIES ENVIRONMENT "A=avx2;B=c")\n')
+    (program,) = run_tests.gtest_programs(tmp_path, "rotary")
     assert program.command[-1] == "--gtest_filter=*rotary*"
-    assert program.environment["OMP_NUM_THREADS"] == "1"
-    assert program.environment["ATEN_CPU_CAPABILITY"] == "avx2"
-    assert program.environment["B"] == "c"
-    (program,) = test_programs.pytest_programs(tmp_path, "rotary", is_long=True)
-    assert program.command[-3:] == ("-k", "rotary", "--long")
-
-
-def test_each_folder_of_python_tests_is_a_program_and_no_test_runs_twice(tmp_path: Path) -> None:
+    assert program.environment == {"OMP_NUM_THREADS": "1", "A": "avx2", "B": "c"}
+    # no test runs twice
     for name in ("cli", "training"):
         (tmp_path / "tests" / name).mkdir(parents=True)
         (tmp_path / "tests" / name / "conftest.py").touch()
-    rest, cli, training = test_programs.pytest_programs(tmp_path, None, is_long=False)
-    assert rest.command[-3:] == ("tests", "--ignore=tests/cli", "--ignore=tests/training")
-    assert cli.command[-1] == "tests/cli"
-    assert training.command[-1] == "tests/training"
+    rest, *folders = run_tests.pytest_programs(tmp_path, "rotary", is_long=True)
+    ignored = ("--ignore=tests/cli", "--ignore=tests/training")
+    assert rest.command[-6:] == ("tests", *ignored, "-k", "rotary", "--long")
+    assert [program.command[4] for program in folders] == ["tests/cli", "tests/training"]
 
 
-PROJECT_ROOT = Path(__file__).resolve().parents[1]
+def write_program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
 
 
-@pytest.fixture
-def build(bench_program: Path, tmp_path: Path) -> FaultyBuild:
-    return FaultyBuild(PROJECT_ROOT, bench_program.parents[1], tmp_path)
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_fault_is_found(fault: Fault, build: FaultyBuild) -> None:
-    assert build.outcome(fault).found
-
-
-@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.program)
-def test_without_a_fault_nothing_fails(control: Fault, build: FaultyBuild) -> None:
-    assert build.outcome(control).failed == ()
-
-
-def test_stale_replacement_is_an_error(build: FaultyBuild) -> None:
-    stale = Fault("stale", "model/rotary.cpp", (("no such text", ""),), "golden_test", "x")
-    with pytest.raises(RuntimeError, match="no longer has 'no such text'"):
-        build.outcome(stale)
-
-
-def test_program_without_report_finds_nothing(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="before it wrote its report"):
-        failed_tests(tmp_path / "missing.json")
-
-
-def test_report_that_ran_no_test_finds_nothing(tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    report.write_text(json.dumps({"testsuites": []}))
-    assert failed_tests(report) == ()
+def test_short_run_of_the_suite_is_one_test(tmp_path: Path) -> None:
+    write_program(tmp_path / "tiny_llama_bench", 'echo "$@"')
+    suite = run_tests.suite_program(tmp_path / "tiny_llama_bench")
+    outcome = run_program(suite, tmp_path / "r.xml", 60)
+    assert outcome.counts == Counts(1)
+    assert "--device=cpu" in outcome.output
 
 
 LINKED = "libtorch_cuda.so => /a (0x1)\nlibcudart.so.13 => /b (0x2)\n"
@@ -268,7 +211,6 @@ LINKED = "libtorch_cuda.so => /a (0x1)\nlibcudart.so.13 => /b (0x2)\n"
         (LINKED + "libcudart.so.12 => /c (0x3)\n", "1.sm_90.cubin", {"finds its libraries"}),
         ("libtorch_cpu.so => /a (0x1)\n", "1.sm_90.cubin", {"finds its libraries"}),
         (LINKED, "1.sm_80.cubin", {"holds the kernels"}),
-        (LINKED, "", {"holds the kernels"}),
     ],
 )
 def test_a_build_for_cuda_is_looked_at(
@@ -278,22 +220,67 @@ def test_a_build_for_cuda_is_looked_at(
     kernels: str,
     failed: set[str],
 ) -> None:
-    def script(path: str, text: str) -> None:
-        program = tmp_path / path
-        program.parent.mkdir(parents=True, exist_ok=True)
-        program.write_text(f"#!/bin/sh\nprintf '{text}'\n")
-        program.chmod(0o755)
-
-    script("environment/lib/python3.11/site-packages/nvidia/cu13/bin/cuobjdump", kernels)
-    script("path/ldd", libraries)
+    packages = tmp_path / "environment/lib/python3.11/site-packages"
+    write_program(packages / "nvidia/cu13/bin/cuobjdump", f"printf '{kernels}'")
+    write_program(tmp_path / "path/ldd", f"printf '{libraries}'")
     for name in ("bench", "train", "scaling"):
-        script(f"benchmarks/tiny_llama_{name}", "help")
+        write_program(tmp_path / f"benchmarks/tiny_llama_{name}", "echo help")
     monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:{os.environ['PATH']}")
     *programs, _device_test = run_tests.cuda_programs(tmp_path)
     assert len(programs) == 9
-    found = {
-        program.name.partition(" ")[2]
-        for program in programs
-        if run_tests.run_program(program, tmp_path / "report.xml", 60).counts.failures
-    }
-    assert found == failed
+    outcomes = [run_program(program, tmp_path / "r.xml", 60) for program in programs]
+    assert {o.program.name.partition(" ")[2] for o in outcomes if o.counts.failures} == failed
+
+
+def test_page_shows_what_held_and_what_did_not() -> None:
+    claim = prove.proof_of(json.dumps(CLAIM))
+    assert (claim.largest_error, claim.held) == (float("inf"), False)
+    good = Proof("Values", "logits", "oracle", 1e-5, 3, 3e-7, "logits[7]")
+    faults = {Fault("wrong | scale", "a.cpp", {}): ["A.B"], Fault("late", "b.cpp", {}): []}
+    text = prove.proof_page({"commit": "abc"}, [good, claim], faults, ["golden_test: A.B"])
+    assert (
+        "**1 of 2 proofs held, over 15 comparisons; 1 of 2 deliberate faults were found.**" in text
+    )
+    rows = [re.sub(" +", " ", line).strip("| ").split(" | ") for line in text.splitlines()]
+    assert ["logits", "oracle", "3", "1e-05", "3e-07", "yes"] in rows
+    assert any(row[-1] == "**no**: embedding at grid_00" for row in rows)
+    found = {row[0]: row[-1] for row in rows}
+    assert (found["wrong \\| scale"], found["late"]) == ("yes, 1 failed", "**no**")
+    assert "- `golden_test: A.B`" in text
+
+
+def test_a_fault_is_of_a_source_that_has_it_and_of_tests_that_exist(bench_program: Path) -> None:
+    names = {}
+    for test in run_tests.gtest_programs(bench_program.parents[1]):
+        listed = [test.command[0], "--gtest_list_tests"]
+        if Path(listed[0]).name in {fault.program for fault in FAULTS}:
+            done = subprocess.run(listed, capture_output=True, text=True, check=True)
+            suite = ""
+            for line in done.stdout.splitlines():
+                name = line.partition("  # ")[0].strip()
+                suite = suite if line.startswith(" ") else name
+                names.setdefault(Path(listed[0]).name, []).append(suite + name)
+    for fault in FAULTS:
+        assert prove.changed_source(fault) != (prove.PROJECT / fault.source).read_text()
+        assert any(fault.found_by in name for name in names[fault.program]), fault.name
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_fault_is_found(fault: Fault, bench_program: Path, tmp_path: Path) -> None:
+    assert failed_tests(fault, bench_program.parents[1], tmp_path)
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.program)
+def test_without_a_fault_nothing_fails(control: Fault, bench_program: Path, tmp_path: Path) -> None:
+    assert failed_tests(control, bench_program.parents[1], tmp_path) == []
+
+
+def test_stale_replacement_and_a_crash_find_nothing(bench_program: Path, tmp_path: Path) -> None:
+    stale = Fault("stale", "model/rotary.cpp", {"no such text": ""})
+    with pytest.raises(RuntimeError, match="no longer has 'no such text'"):
+        failed_tests(stale, bench_program.parents[1], tmp_path)
+    crash = Fault(
+        "crash", "model/rotary.cpp", {"return at::cat(": "__builtin_trap();return at::cat("}
+    )
+    with pytest.raises(RuntimeError, match="golden_test ended with status"):
+        failed_tests(crash, bench_program.parents[1], tmp_path)

@@ -72,7 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
     names = tuple(problem_sizes())
     parser = script_parser(
         "study",
-        "The performance study: trains each problem size and compares them, and "
+        "The performance study: trains each problem size and compares them, and\n"
         "measures every component over batch x sequence x size.",
         EPILOG,
     )
