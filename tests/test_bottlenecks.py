@@ -1,228 +1,203 @@
-"""Exercise 3's six bottlenecks, and the operators and components they stand on."""
+"""Exercise 3's six bottlenecks, what optimizations save, and the shares they stand on."""
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import pytest
 
 from fake_ablation import CONTEXT, POINT
+from fake_exercise import (
+    changed_summary,
+    components,
+    made_up_evidence,
+    measured,
+    operator_table,
+    options,
+    roofline,
+)
 from fake_training import made_up_summary
+from tinyllama_tools.commands import exercise_1
+from tinyllama_tools.commands.exercise_2 import target_shares
 from tinyllama_tools.commands.exercise_3 import bounds, memory_bound_percent
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.models.ablation_evidence import Evidence, find_evidence, read_evidence
-from tinyllama_tools.models.ablations import Cell, Kind, RowName, Study, result_text
+from tinyllama_tools.models.ablations import Cell, Kind, Point, RowName, Study, result_text
 from tinyllama_tools.models.bottlenecks import (
     CATEGORIES,
+    CHECKPOINTING,
+    FLASH,
+    FUSION,
+    MIXED,
+    OPTIMIZATIONS,
     WORTHWHILE_SPEEDUP,
     Bottleneck,
+    Effect,
     amdahl,
+    effects_by_ablation,
+    effects_by_shares,
     rank_bottlenecks,
+    ranked,
     recommended,
+    small_calls_percent,
     working_rows,
 )
-from tinyllama_tools.models.optimization_effects import small_calls_percent
 from tinyllama_tools.models.roofline import roofline_point
 from tinyllama_tools.stats.rank_tests import ratio_of_turns
-from worksheet_reading import components, operator_table, roofline
 
 QKV, ATTENTION, SWIGLU, LAUNCH, FRAGMENTATION, SOFTMAX = (category.name for category in CATEGORIES)
+LAUNCHES = "operators.launch_overhead_percent"
+MIB = 2**20
 
 
 def evidence(**speedups: float) -> Evidence:
-    ratios = {name: ratio_of_turns([value] * 6, [1.0] * 6) for name, value in speedups.items()}
-    return Evidence(Path("ablation.json"), POINT, ratios)
+    return made_up_evidence(Path("ablation.json"), **speedups)
 
 
-def by_name(found: list[Bottleneck]) -> dict[str, Bottleneck]:
-    return {bottleneck.category: bottleneck for bottleneck in found}
+def judged(summary: dict, found: Evidence | None = None) -> dict[str, Bottleneck]:
+    return {bottleneck.name: bottleneck for bottleneck in rank_bottlenecks(summary, found)}
 
 
-def with_component(summary: dict, name: str, percent: float) -> dict:
-    """The same profile where that component takes `percent`."""
-    changed = copy.deepcopy(summary)
-    for row in changed["operators"]["components"]:
-        if row["name"] == name:
-            row["percent"] = percent
-    return changed
+def with_shares(summary: dict, **percents: float) -> dict:
+    """The same profile where these components take so much."""
+    named = {name.replace("__", "/"): value for name, value in percents.items()}
+    return changed_summary(summary, {"components": named})
 
 
 def test_amdahl() -> None:
     assert amdahl(0.5, 2) == pytest.approx(4 / 3)
-    assert amdahl(0.0, 100) == 1
-    assert amdahl(1.0, 3) == pytest.approx(3)
+    assert (amdahl(0.0, 100), amdahl(1.0, 3)) == (1, pytest.approx(3))
     for share, factor in ((1.1, 2), (-0.1, 2), (0.5, 0)):
         with pytest.raises(ValueError, match="must be"):
             amdahl(share, factor)
 
 
-def test_every_category_once_and_in_order() -> None:
-    found = rank_bottlenecks(made_up_summary())
-    assert sorted(b.category for b in found) == sorted(c.name for c in CATEGORIES)
-    assert [b.priority for b in found] == [1, 2, 3, 4, 5, 6]
-    for is_worthwhile in (True, False):
-        quadrants = [b.quadrant for b in found if b.is_worthwhile == is_worthwhile]
-        assert quadrants == sorted(quadrants)
-
-
-def test_shares_are_those_of_the_profile() -> None:
-    summary = made_up_summary()
-    found = by_name(rank_bottlenecks(summary))
-    percents = {row["name"]: row["percent"] for row in summary["operators"]["components"]}
-    assert found[QKV].share_percent == percents["attention/qkv_proj"]
-    assert found[ATTENTION].share_percent == percents["attention/core"]
-    both = percents["ffn/gate_up_proj"] + percents["ffn/swiglu"]
-    assert found[SWIGLU].share_percent == pytest.approx(both)
-    assert found[LAUNCH].share_percent == summary["operators"]["launch_overhead_percent"]
+def test_shares_are_those_of_the_profile_and_speedups_by_hand() -> None:
+    summary = with_shares(
+        made_up_summary({LAUNCHES: 50.0}),
+        attention__qkv_proj=40.0,
+        attention__core=20.0,
+        ffn__gate_up_proj=30.0,
+        ffn__swiglu=10.0,
+    )
+    found = judged(summary)
+    assert [found[n].share_percent for n in (QKV, ATTENTION, SWIGLU, LAUNCH)] == [40, 20, 40, 50]
     assert found[SOFTMAX].share_percent == summary["operators"]["softmax_percent"]
-
-
-def test_expected_speedups_by_hand() -> None:
-    summary = made_up_summary({"operators.launch_overhead_percent": 50.0})
-    summary = with_component(summary, "attention/qkv_proj", 40.0)
-    summary = with_component(summary, "attention/core", 20.0)
-    found = by_name(rank_bottlenecks(summary))
     # half of the time is launches, of which one of three is left
     assert found[QKV].factor == pytest.approx(1 / (0.5 + 0.5 / 3))
     assert found[QKV].expected_speedup == pytest.approx(1 / (0.6 + 0.4 * (0.5 + 0.5 / 3)))
     assert found[QKV].upper_bound == pytest.approx(1 / 0.6)
     # of 128 x 128 scores the mask leaves 128 x 129 / 2
-    assert found[ATTENTION].factor == pytest.approx(256 / 129)
+    assert found[ATTENTION].factor == found[SOFTMAX].factor == pytest.approx(256 / 129)
     assert found[ATTENTION].expected_speedup == pytest.approx(1 / (0.8 + 0.2 * 129 / 256))
+    # two launches become one; of five passes over memory three are left
+    assert found[SWIGLU].factor == pytest.approx(40 / (30 * 0.75 + 10 * 3 / 5))
+    layers = summary["configuration"]["n_layers"]
+    assert found[LAUNCH].factor == pytest.approx((7 * layers + 1) / (4 * layers + 1))
+    # half of the fake's allocations are small
+    assert found[FRAGMENTATION].factor == pytest.approx(2)
+    summary["operators"]["table"][0]["name"] = "aten::empty_strided"
+    share = summary["operators"]["table"][0]["share_percent"]
+    assert judged(summary)[FRAGMENTATION].share_percent == pytest.approx(share)
 
 
-def test_a_larger_share_moves_a_category_up() -> None:
+def test_the_order() -> None:
+    found = rank_bottlenecks(made_up_summary())
+    assert sorted(b.name for b in found) == sorted(c.name for c in CATEGORIES)
+    assert [b.priority for b in found] == [1, 2, 3, 4, 5, 6]
+    for is_worthwhile in (True, False):
+        quadrants = [b.quadrant for b in found if b.is_worthwhile == is_worthwhile]
+        assert quadrants == sorted(quadrants)
     small, large = (
-        by_name(rank_bottlenecks(with_component(made_up_summary(), "attention/core", share)))
+        judged(with_shares(made_up_summary(), attention__core=share))[ATTENTION]
         for share in (1.0, 60.0)
     )
-    assert small[ATTENTION].quadrant == 4
-    assert large[ATTENTION].quadrant == 2
-    assert large[ATTENTION].priority < small[ATTENTION].priority
-
-
-def test_a_measured_speedup_decides() -> None:
-    summary = made_up_summary()
-    assert by_name(rank_bottlenecks(summary))[QKV].quadrant == 3
-    found = by_name(rank_bottlenecks(summary, evidence(qkv=1.15)))[QKV]
-    assert (found.measured.ratio.median, found.quadrant, found.priority) == (1.15, 1, 1)
+    assert (small.quadrant, large.quadrant) == (4, 2) and large.priority < small.priority
+    assert judged(made_up_summary())[QKV].quadrant == 3
+    fast = judged(made_up_summary(), evidence(qkv=1.15))[QKV]
+    assert (fast.best_known_speedup, fast.quadrant, fast.priority) == (1.15, 1, 1)
 
 
 def test_what_brings_nothing_comes_last() -> None:
-    summary = with_component(made_up_summary(), "attention/core", 10.0)
-    summary = with_component(summary, "attention/qkv_proj", 40.0)
+    summary = with_shares(made_up_summary(), attention__core=10.0, attention__qkv_proj=40.0)
     chance = ratio_of_turns([1.3, 0.9] * 3, [1.0] * 6)
     # the first may be chance, the second is below what is worth anything
-    measured = evidence(sdpa=1.09, gate_up=WORTHWHILE_SPEEDUP - 0.001, graph=1.0)
-    measured = Evidence(measured.file, POINT, {**measured.speedups, "qkv": chance})
-    ranked = rank_bottlenecks(summary, measured)
-    found = by_name(ranked)
+    known = evidence(sdpa=1.09, gate_up=WORTHWHILE_SPEEDUP - 0.001, graph=1.0)
+    known = Evidence(known.file, known.point, {**known.speedups, "qkv": chance})
+    order = rank_bottlenecks(summary, known)
+    found = {b.name: b for b in order}
     assert (found[QKV].quadrant, found[ATTENTION].quadrant) == (1, 4)
-    assert ranked[0].category == ATTENTION
-    worth = [b.is_worthwhile for b in ranked]
+    assert order[0].name == ATTENTION
+    worth = [b.is_worthwhile for b in order]
     assert worth == sorted(worth, reverse=True)
-    assert not found[QKV].is_worthwhile
-    assert not found[SWIGLU].is_worthwhile
+    assert not found[QKV].is_worthwhile and not found[SWIGLU].is_worthwhile
 
 
 def test_the_best_known_speedup_is_recommended() -> None:
-    both = evidence(qkv=1.15, sdpa=1.3, gate_up=1.0, graph=1.0)
-    summary = with_component(made_up_summary(), "attention/core", 60.0)
-    ranked = rank_bottlenecks(summary, both)
-    best = recommended(ranked)
-    assert best is not None
-    assert (ranked[0].category, best.category) == (QKV, ATTENTION)
-    assert recommended(rank_bottlenecks(made_up_summary(profilers=()))) is None
-
-
-def test_the_best_of_several_switches_counts() -> None:
-    found = by_name(rank_bottlenecks(made_up_summary(), evidence(sdpa=1.02, fused_attention=1.08)))
-    assert found[ATTENTION].measured is not None
-    assert found[ATTENTION].measured.switch == "fused_attention"
-    assert found[ATTENTION].measured.ratio.median == pytest.approx(1.08)
-
-
-def test_what_is_beyond_the_bound_is_not_the_categorys_doing() -> None:
-    found = by_name(rank_bottlenecks(made_up_summary(), evidence(sdpa=1.5)))[SOFTMAX]
-    assert found.measured.ratio.median == pytest.approx(1.5)
-    assert found.best_known_speedup == found.upper_bound
-    assert found.upper_bound is not None
-    assert found.upper_bound < 1.1
-
-
-def test_a_switch_that_is_on_brings_nothing_more() -> None:
-    found = by_name(rank_bottlenecks(made_up_summary(variant="qkv")))
-    assert found[QKV].expected_speedup == 1
-    assert "on in this profile" in found[QKV].factor_reason
-    assert found[SWIGLU].expected_speedup > 1
-
-
-def test_allocation_time_is_found_by_operator() -> None:
-    summary = made_up_summary()
-    assert by_name(rank_bottlenecks(summary))[FRAGMENTATION].share_percent == 0
-    summary["operators"]["table"][0]["name"] = "aten::empty_strided"
-    share = summary["operators"]["table"][0]["share_percent"]
-    found = by_name(rank_bottlenecks(summary))[FRAGMENTATION]
-    assert found.share_percent == pytest.approx(share)
-    assert "4.0 % of the memory held" in found.share_definition
-
-
-def test_on_a_gpu_a_graph_replaces_all_launches() -> None:
-    found = by_name(rank_bottlenecks(made_up_summary(gpu=True)))[LAUNCH]
-    assert found.factor == made_up_summary(gpu=True)["operators"]["kernels_per_step"]
+    summary = with_shares(made_up_summary(), attention__core=60.0)
+    order = rank_bottlenecks(summary, evidence(qkv=1.15, sdpa=1.3, gate_up=1.0, graph=1.0))
+    best = recommended(order)
+    assert best is not None and (order[0].name, best.name) == (QKV, ATTENTION)
+    found = judged(made_up_summary(), evidence(sdpa=1.02, fused_attention=1.5))
+    assert found[ATTENTION].measured_text.endswith("with fused_attention")
+    # what is beyond the bound is not the category's doing
+    assert found[SOFTMAX].best_known_speedup == found[SOFTMAX].upper_bound < 1.1
+    on = judged(made_up_summary(variant="qkv"))
+    assert on[QKV].expected_speedup == 1 and on[SWIGLU].expected_speedup > 1
 
 
 def test_a_gpus_shares_are_made_shares_of_the_step() -> None:
-    idle = made_up_summary({"operators.launch_overhead_percent": 40.0}, gpu=True)
-    idle = with_component(idle, "attention/core", 50.0)
-    found = by_name(rank_bottlenecks(idle))
+    idle = with_shares(made_up_summary({LAUNCHES: 40.0}, gpu=True), attention__core=50.0)
+    found = judged(idle)
     assert found[ATTENTION].share_percent == pytest.approx(30)
     assert found[ATTENTION].upper_bound == pytest.approx(1 / 0.7)
-    softmax = idle["operators"]["softmax_percent"]
-    assert found[SOFTMAX].share_percent == pytest.approx(0.6 * softmax)
+    assert found[SOFTMAX].share_percent == pytest.approx(0.6 * idle["operators"]["softmax_percent"])
     assert found[LAUNCH].share_percent == 40
-    assert "operators.launch_overhead_percent" in found[ATTENTION].keys
-    unknown = with_component(idle, "attention/core", 50.0)
-    unknown["operators"]["launch_overhead_percent"] = None
-    assert by_name(rank_bottlenecks(unknown))[ATTENTION].share_percent is None
+    assert found[LAUNCH].factor == idle["operators"]["kernels_per_step"]
+    assert judged(changed_summary(idle, {LAUNCHES: None}))[ATTENTION].share_percent is None
 
 
 def test_without_a_profiler_nothing_is_claimed() -> None:
     found = rank_bottlenecks(made_up_summary(profilers=()))
-    assert len(found) == len(CATEGORIES)
-    for bottleneck in found:
-        assert bottleneck.share_percent is None
-        assert bottleneck.expected_speedup is None
-        assert bottleneck.quadrant is None
+    assert len(found) == len(CATEGORIES) and recommended(found) is None
+    for b in found:
+        assert (b.share_percent, b.expected_speedup, b.quadrant) == (None, None, None)
 
 
-def ablation_of(context: dict, seconds: dict[str, float]) -> str:
-    study = Study([RowName("baseline", Kind.baseline), RowName("qkv", Kind.single)])
-    study.context = context
-    for row, time in seconds.items():
+# What an ablation measured.
+
+
+def ablation(peaks: dict[str, float] | None = None, qkv: float = 0.08, **context: object) -> Study:
+    """Turns of baseline and qkv; peaks in MiB by row (`mixed`: the baseline under autocast)."""
+    rows = [RowName("baseline", Kind.baseline), RowName("qkv", Kind.single)]
+    study = Study(rows, context={**CONTEXT, **context})
+    amp = Point(POINT.size, "amp_bf16", POINT.batch, POINT.seq)
+    for name, peak in {"baseline": 100.0, "qkv": 100.0, **(peaks or {})}.items():
+        time = {"baseline": 0.1, "qkv": qkv}.get(name, peak / 1000)
         turns = {turn: time * (1 + turn / 100) for turn in range(6)}
-        study.main.add(Cell(row, POINT, variant=row, turns=turns))
-    return result_text(study)
+        where = amp if name == "mixed" else POINT
+        row = "baseline" if name == "mixed" else name
+        cell = Cell(row, where, variant=row, turns=turns, counters={"peak_memory_MiB": peak})
+        (study.types if name == "mixed" else study.main).add(cell)
+    return study
 
 
-def write_ablation(results: Path, context: dict, qkv: float, name: str = "a") -> Path:
+def write_ablation(results: Path, study: Study, name: str = "a") -> Path:
     path = results / f"reference/ablation_{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(ablation_of(context, {"baseline": 0.1, "qkv": qkv}))
+    path.write_text(result_text(study))
     return path
 
 
 def test_an_ablation_of_this_device_is_found(tmp_path: Path) -> None:
     summary = made_up_summary({"context": CONTEXT})
     assert find_evidence(summary, tmp_path) is None
-    path = write_ablation(tmp_path, CONTEXT, 0.08)
-    other = CONTEXT | {"device": CONTEXT["device"] | {"name": "another"}}
-    write_ablation(tmp_path, other, 0.01, "other")
+    path = write_ablation(tmp_path, ablation())
+    other = CONTEXT["device"] | {"name": "another"}
+    write_ablation(tmp_path, ablation(device=other, qkv=0.01), "other")
     (tmp_path / "reference/ablation_broken.json").write_text("{")
     found = find_evidence(summary, tmp_path)
-    assert found is not None
-    assert found.file == path
+    assert found is not None and found.file == path
     assert found.speedups["qkv"].median == pytest.approx(1.25)
 
 
@@ -237,12 +212,80 @@ def test_an_ablation_of_this_device_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_an_ablation_of_something_else(tmp_path: Path, changes: dict, words: str) -> None:
-    path = write_ablation(tmp_path, CONTEXT, 0.08)
+    path = write_ablation(tmp_path, ablation())
     summary = made_up_summary({"context": CONTEXT} | changes)
     with pytest.raises(BadInputError, match=words):
         read_evidence(path, summary)
     assert find_evidence(summary, tmp_path) is None
 
+
+# What optimizations save of the memory.
+
+
+def memory(**parts: int) -> dict:
+    """A memory profile whose peak consists of these."""
+    names = ("parameters", "gradients", "optimizer_states", "activations", "attention_scores")
+    fused, held = parts.pop("fused", 0), parts.pop("held", 0)
+    return {
+        "breakdown_at_peak": dict.fromkeys(names, 0) | parts,
+        "component_activation_bytes": {"rms_norm": fused, "attention/core": 10**6},
+        "fragmentation": {"allocated_bytes": 0, "held_bytes": held},
+    }
+
+
+def test_bounds_by_shares_of_the_peak() -> None:
+    made = effects_by_shares(memory(activations=60, attention_scores=20, fused=7), layers=4)
+    found = {effect.name: effect.saved_bytes for effect in made}
+    assert found == {FLASH: 20, CHECKPOINTING: 60, MIXED: 40, FUSION: 7}
+    one = effects_by_shares(memory(activations=100), layers=1)
+    assert {e.name: e.saved_bytes for e in one}[CHECKPOINTING] == 0
+    slow, fast = Effect("slow", 5, 1.2, ""), Effect("fast", 5, 0.9, "")
+    assert ranked([slow, fast, Effect("more", 6, None, "")])[1:] == [fast, slow]
+
+
+PEAKS = {"sdpa": 90, "fused_attention": 88, "checkpoint": 50, "mixed": 94, "fused_norm": 93}
+
+
+def test_measured_effects_are_against_the_baseline() -> None:
+    found = {e.name: e for e in effects_by_ablation(ablation(PEAKS), POINT)}
+    saved = {name: effect.saved_bytes / MIB for name, effect in found.items()}
+    assert saved == {FLASH: 12, CHECKPOINTING: 50, MIXED: 6, FUSION: 7}
+    assert "`fused_attention`" in found[FLASH].basis and "amp_bf16" in found[MIXED].basis
+    assert found[CHECKPOINTING].time_ratio == pytest.approx(0.5)
+    assert effects_by_ablation(ablation(PEAKS), Point("small", "f32", 8, 128)) == []
+
+
+def test_measured_savings_decide_before_bounds(tmp_path: Path) -> None:
+    runs = measured(exercise_1.planned_runs(options(1)), {"": {"context": CONTEXT}})
+
+    def boxes(**peaks: float) -> str:
+        write_ablation(tmp_path, ablation(peaks))
+        page = exercise_1.sheet_of(runs, tmp_path).page
+        return page.split("**4. Based on memory")[1].split("## Key")[0]
+
+    for first, label in (("sdpa", "Flash Attention"), ("checkpoint", "Gradient checkpointing")):
+        text = boxes(**{**PEAKS, "fused_attention": 95, "checkpoint": 80, first: 10})
+        assert f"[x] {label}" in text and text.count("measured: `") == len(OPTIMIZATIONS)
+    # one that lacks any of the four does not rank
+    assert "measured" not in boxes(sdpa=90, checkpoint=50)
+
+
+@pytest.mark.parametrize(
+    ("parts", "name"),
+    [
+        ({"attention_scores": 9}, "attention"),
+        ({"activations": 9}, "activation "),
+        ({"optimizer_states": 9}, "parameter"),
+        ({"held": 9}, "fragmentation"),
+    ],
+)
+def test_targets_are_parts_of_the_peak(parts: dict[str, int], name: str) -> None:
+    targets = target_shares(memory(**parts))
+    assert next(size for label, size in targets.items() if name in label) == 9
+    assert sum(targets.values()) == 9
+
+
+# Rows of operators and points of the roofline.
 
 VIEWS = [("aten::view", 700, 1e-4, 0.1), ("aten::t", 800, 1e-4, 0.1), ("detach", 9, 1e-6, 0.0)]
 NODES = [
@@ -258,22 +301,17 @@ WORK = [
 ]
 
 
-def test_on_a_cpu_dispatch_is_left_out() -> None:
+def test_only_rows_that_work_count() -> None:
     table = operator_table([*VIEWS, *WORK, *NODES])
     assert working_rows(table) == operator_table(WORK)
     assert small_calls_percent(table) == pytest.approx(75)
-
-
-def test_on_a_gpu_only_rows_with_time_there_count() -> None:
+    assert small_calls_percent(operator_table(VIEWS)) is None
+    # on a GPU those with time of their own there
     table = operator_table([("aten::mm", 30, 1.0, 60.0), ("aten::add_", 10, 9.0, 1.0), *VIEWS])
     for row, seconds in zip(table, (1.0, 1e-5, 0.0, 0.0, None), strict=True):
         row["device_self_seconds"] = seconds
     assert [row["name"] for row in working_rows(table)] == ["aten::mm", "aten::add_"]
     assert small_calls_percent(table) == pytest.approx(25)
-
-
-def test_nothing_that_works_is_not_measured() -> None:
-    assert small_calls_percent(operator_table(VIEWS)) is None
 
 
 POINTS = roofline(
@@ -287,28 +325,17 @@ POINTS = roofline(
 )
 
 
-@pytest.mark.parametrize(
-    ("component", "percent"),
-    [
+def test_own_point_else_the_nearest_ancestors() -> None:
+    for component, percent in (
         ("attention/core", 20.0),
         ("attention/rotary", 30.0),
         ("attention/core/deeper", 20.0),
         ("ffn/gate_up_proj", 40.0),
         ("loss", 50.0),
-    ],
-)
-def test_own_point_else_the_nearest_ancestors(component: str, percent: float) -> None:
-    found = roofline_point(POINTS, component)
-    assert found is not None
-    assert found["percent_of_attainable"] == percent
-
-
-@pytest.mark.parametrize("component", ["residual", "ffn_norm", "step", "step/other"])
-def test_without_a_point_of_its_family_there_is_none(component: str) -> None:
-    assert roofline_point(POINTS, component) is None
-
-
-def test_exercise_3_counts_leaves_by_their_groups() -> None:
+    ):
+        assert roofline_point(POINTS, component)["percent_of_attainable"] == percent
+    for component in ("residual", "ffn_norm", "step", "step/other"):
+        assert roofline_point(POINTS, component) is None
     shares = components(
         attention__core=40.0, attention__rotary=10.0, ffn__gate_up_proj=25.0, optimizer=5.0
     )

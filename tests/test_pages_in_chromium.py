@@ -12,7 +12,7 @@ import pytest
 
 from built_programs import built_program
 from chromium import Chromium, Page, chromium, served
-from tinyllama_tools.commands.profile_tables import draw_timelines
+from tinyllama_tools.commands.profile_report import draw_timelines
 from tinyllama_tools.core.app import Json
 
 __all__ = ["chromium"]

@@ -11,8 +11,7 @@ import pytest
 import tools
 from fake_training import ALL_PROFILERS, PlayedProgram, made_up_summary, write_profile
 from tinyllama_tools.commands.profile import parse_options, program_options, warnings_in
-from tinyllama_tools.commands.profile_page import component_sides, operator_sides, pair_up
-from tinyllama_tools.commands.profile_tables import profiler_overheads, read_profile_set
+from tinyllama_tools.commands.profile_report import profiler_overheads, read_profile_set, shown
 from tinyllama_tools.data.profiles import BadProfileError, read_profile
 from tinyllama_tools.data.programs import TrainingError
 from tinyllama_tools.models.roofline import (
@@ -23,19 +22,7 @@ from tinyllama_tools.models.roofline import (
 )
 
 REPORT = "performance_summary_report.md"
-SECTIONS = (
-    "Configuration",
-    "Runs",
-    "Baseline",
-    "Overhead of the profilers",
-    "Top 10 operators",
-    "Components",
-    "Memory",
-    "FLOPS efficiency and roofline",
-    "Bottlenecks",
-    "Impact and effort",
-    "Files",
-)
+FLOPS = "FLOPS efficiency and roofline"
 
 
 def run(tmp_path: Path, *options: str, program: PlayedProgram | None = None) -> int:
@@ -43,10 +30,8 @@ def run(tmp_path: Path, *options: str, program: PlayedProgram | None = None) -> 
 
 
 def profiled(tmp_path: Path, name: str, *options: str, **played: object) -> Path:
-    folder = tmp_path / name
-    assert (
-        run(tmp_path, "--profile-dir", str(folder), *options, program=PlayedProgram(**played)) == 0
-    )
+    folder, program = tmp_path / name, PlayedProgram(**played)
+    assert run(tmp_path, "--profile-dir", str(folder), *options, program=program) == 0
     return folder
 
 
@@ -54,32 +39,19 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def lines_of(report: str, section: str) -> list[str]:
-    return report.split(f"## {section}\n")[1].split("\n## ")[0].splitlines()
+def section(report: str, title: str) -> str:
+    return report.split(f"## {title}\n")[1].split("\n## ")[0]
 
 
-def test_the_folder_that_the_workshop_reads(tmp_path: Path) -> None:
-    folder = profiled(tmp_path, "all")
-    for name in (
-        "baseline_training/performance_summary.json",
-        "baseline_training/training_output.log",
-        "pytorch_profiling/performance_summary.json",
-        "pytorch_profiling/trace_step_5_10.json",
-        "memory_analysis/memory_timeline.json",
-        "flops_analysis/flops_profile.json",
-        "flops_analysis/computational_intensity.json",
-        "flops_analysis/roofline_data.json",
-        REPORT,
-    ):
-        assert (folder / name).is_file(), name
-    assert not list(folder.rglob("*.part"))
-    report = (folder / REPORT).read_text()
-    assert [line[3:] for line in report.splitlines() if line.startswith("## ")] == list(SECTIONS)
+def row(text: str, first: str) -> list[str]:
+    line = next(x for x in text.splitlines() if x.startswith(f"| {first}"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_one_profiler_at_a_time(tmp_path: Path) -> None:
+def test_the_folder_that_the_workshop_reads_and_its_report(tmp_path: Path) -> None:
     program = PlayedProgram()
-    run(tmp_path, "--profile-dir", str(tmp_path / "p"), "--batch-size", "4", program=program)
+    folder = tmp_path / "all"
+    assert run(tmp_path, "--profile-dir", str(folder), "--batch-size", "4", program=program) == 0
     common = ["--batch-size=4", "--num-steps=30"]
     assert program.calls == [
         common,
@@ -87,66 +59,68 @@ def test_one_profiler_at_a_time(tmp_path: Path) -> None:
         [*common, "--profile-memory"],
         [*common, "--enable-deepspeed-flops"],
     ]
-
-
-def test_numbers_of_the_report_are_those_of_the_files(tmp_path: Path) -> None:
-    folder = profiled(tmp_path, "p")
+    for name in (
+        "baseline_training/performance_summary.json",
+        "baseline_training/training_output.log",
+        "pytorch_profiling/performance_summary.json",
+        "pytorch_profiling/trace_step_5_10.json",
+        "memory_analysis/memory_timeline.html",
+        "flops_analysis/flops_profile.json",
+        "flops_analysis/roofline_data.json",
+    ):
+        assert (folder / name).is_file(), name
+    assert not list(folder.rglob("*.part"))
     report, merged = (folder / REPORT).read_text(), read_profile_set(folder).merged()
-    speed = merged["summary"]["samples_per_second"]
-    assert f"| {speed:.1f} samples/s" in report
-    top = lines_of(report, "Top 10 operators")
+    means, operators = merged["summary"], merged["operators"]
+    assert row(report, "training speed")[1] == shown(means["samples_per_second"], "samples/s")
+    assert row(report, "peak memory")[1] == f"{means['peak_memory_bytes'] / 2**20:.1f} MiB"
     # rows of one name, which shapes tell apart, are one operator
-    products = [row for row in merged["operators"]["table"] if row["name"] == "aten::mm"]
+    products = [found for found in operators["table"] if found["name"] == "aten::mm"]
     assert len(products) == 2
-    row = next(line for line in top if line.startswith("| 1 "))
-    assert "aten::mm" in row
-    assert f"{sum(row['share_percent'] for row in products):.1f} %" in row
-    assert any(f"{products[0]['share_percent']:.1f} %" in line for line in top[-10:])
-    assert f"{merged['operators']['matrix_product_percent']:.1f} %" in "\n".join(top)
+    whole = sum(found["share_percent"] for found in products)
+    calls = sum(found["calls"] for found in products) / operators["steps"]
+    assert row(report, "1 ")[1:3] == ["aten::mm", f"{whole:.1f} %"]
+    assert row(report, "1 ")[7] == f"{calls:.0f}"
+    shapes = row(section(report, "Top 10 operators").split("By input shapes")[1], "aten::mm")
+    assert shapes[2] == f"{products[0]['share_percent']:.1f} %"
+    assert row(report, "GEMMs")[1] == f"{operators['matrix_product_percent']:.1f} %"
     mfu = merged["flops"]["flops_profile"]["efficiency_metrics"]["mfu_percent"]
-    assert f"{mfu:.1f} %" in "\n".join(lines_of(report, "FLOPS efficiency and roofline"))
+    assert row(report, "MFU")[1] == f"{mfu:.1f} %"
+    by_name = {found["name"]: found["percent"] for found in operators["components"]}
+    attention = sum(value for name, value in by_name.items() if name.startswith("attention/"))
+    assert row(report, "attention ")[1] == f"{attention:.1f} %"
 
 
 @pytest.mark.parametrize(
-    ("section", "changes"),
+    ("title", "changes", "words"),
     [
-        ("Baseline", {"summary.samples_per_second": 12345.0}),
-        ("Top 10 operators", {"operators.launch_overhead_percent": 77.7}),
-        ("Top 10 operators", {"operators.table.3.share_percent": 99.0}),
-        ("Components", {"operators.components.0.percent": 77.7}),
-        ("Memory", {"memory.breakdown_at_peak.attention_scores": 2**33}),
-        ("FLOPS efficiency and roofline", {"flops.roofline_data.points.0.bound": "memory"}),
-        ("Bottlenecks", {"operators.softmax_percent": 55.5}),
-        ("Impact and effort", {"operators.softmax_percent": 55.5}),
+        ("Baseline", {"summary.samples_per_second": 12345.0}, "12,345 samples/s"),
+        ("Top 10 operators", {"operators.launch_overhead_percent": 77.7}, "77.7 %"),
+        ("Top 10 operators", {"operators.table.3.share_percent": 99.0}, "99.0 %"),
+        ("Components", {"operators.components.0.percent": 77.7}, "77.7 %"),
+        ("Memory", {"memory.breakdown_at_peak.attention_scores": 2**33}, "8,192.0 MiB"),
+        (FLOPS, {"flops.roofline_data.points.0.bound": "memory"}, "[x] Below"),
+        ("Bottlenecks", {"operators.softmax_percent": 55.5}, "55.5 %"),
+        ("Impact and effort", {"operators.softmax_percent": 55.5}, "Softmax operations (1.38x)"),
     ],
-)
+)  # fmt: skip
 def test_another_measurement_gives_another_section(
-    tmp_path: Path, section: str, changes: dict[str, object]
+    tmp_path: Path, title: str, changes: dict[str, object], words: str
 ) -> None:
-    before = (profiled(tmp_path, "a") / REPORT).read_text()
-    after = (profiled(tmp_path, "b", changes=changes) / REPORT).read_text()
-    assert lines_of(before, section) != lines_of(after, section)
+    assert words in section((profiled(tmp_path, "b", changes=changes) / REPORT).read_text(), title)
 
 
-def test_top_chooses_how_many_operators(tmp_path: Path) -> None:
-    report = (profiled(tmp_path, "p", "--top", "3") / REPORT).read_text()
-    ranks = [line.split()[1] for line in lines_of(report, "Top 3 operators")[:9] if "aten" in line]
-    assert ranks == ["1", "2", "3"]
-
-
-def test_overheads_against_the_plain_steps(tmp_path: Path) -> None:
-    found = {o.profiler: o for o in profiler_overheads(read_profile_set(profiled(tmp_path, "p")))}
-    assert found["operators"].percent == pytest.approx(10, abs=1.5)
-    assert found["memory"].percent == pytest.approx(5, abs=1.5)
-    assert found["flops"].percent == pytest.approx(0, abs=1.5)
-
-
-def test_the_first_step_is_in_no_overhead(tmp_path: Path) -> None:
-    profiles = read_profile_set(profiled(tmp_path, "p", "--num-steps", "2"))
+def test_overheads_and_top(tmp_path: Path) -> None:
+    folder = profiled(tmp_path, "p", "--top", "3")
+    found = {title: own for title, _, _, own, _, _ in profiler_overheads(read_profile_set(folder))}
+    wanted = {"operator profiler": 10, "memory profiler": 5, "FLOPS profiler": 0}
+    assert found == {title: pytest.approx(value, abs=1.5) for title, value in wanted.items()}
+    ranks = section((folder / REPORT).read_text(), "Top 3 operators").split("figure")[0]
+    assert ranks.count("aten::") == 3
+    # the first step is in no overhead
+    profiles = read_profile_set(profiled(tmp_path, "two", "--num-steps", "2"))
     steps = profiles.profiles["flops"].summary["steps"]
-    overhead = next(o for o in profiler_overheads(profiles) if o.profiler == "flops")
-    assert overhead.profiled_seconds == steps[1]["time_seconds"]
-    assert overhead.plain_seconds is None
+    assert profiler_overheads(profiles)[2][1:3] == (None, steps[1]["time_seconds"])
 
 
 def test_warnings_and_errors_are_in_the_report(tmp_path: Path) -> None:
@@ -157,38 +131,24 @@ def test_warnings_and_errors_are_in_the_report(tmp_path: Path) -> None:
             return found
 
     assert run(tmp_path, "--profile-dir", str(tmp_path / "p"), program=Warns()) == 0
-    runs = lines_of((tmp_path / "p" / REPORT).read_text(), "Runs")
-    assert "- plain run: Warning: clock is low" in runs
-    assert warnings_in("a: error: x\n[W1122 y\nno trouble\nerror rate 0\n") == [
-        "a: error: x",
-        "[W1122 y",
-    ]
+    assert "- plain run: Warning: clock is low" in (tmp_path / "p" / REPORT).read_text()
+    text = "a: error: x\n[W1122 y\nno trouble\nerror rate 0\n"
+    assert warnings_in(text) == ["a: error: x", "[W1122 y"]
 
 
-def test_a_loss_that_is_not_finite_is_a_failure(tmp_path: Path) -> None:
-    status = run(
-        tmp_path, "--profile-dir", str(tmp_path / "p"), program=PlayedProgram(exit_status=1)
-    )
-    assert status == 1
-    assert "the loss was not finite" in (tmp_path / "p" / REPORT).read_text()
-
-
-def test_a_loss_that_fails_before_the_profilers_steps_leaves_a_report(
-    tmp_path: Path,
-) -> None:
+def test_a_loss_that_is_not_finite_leaves_a_report(tmp_path: Path) -> None:
     folder = tmp_path / "p"
     program = PlayedProgram(exit_status=1, changes={"operators": None})
     assert run(tmp_path, "--profile-dir", str(folder), program=program) == 1
     assert sorted(read_profile_set(folder).profiles) == ["baseline", "flops", "memory"]
     report = (folder / REPORT).read_text()
-    assert "- operator profiler: left out: it ended before" in report
+    assert "the loss was not finite" in report
+    assert "- operator profiler: ended before its steps" in report
     assert "Not measured: needs --enable-pytorch-profiler." in report
     assert run(tmp_path, "--analyze-existing", str(folder)) == 0
-
-
-def test_a_section_that_a_good_run_lacks_is_damage(tmp_path: Path) -> None:
+    # of a run that ended well, it is damage
     program = PlayedProgram(changes={"operators": None})
-    assert run(tmp_path, "--profile-dir", str(tmp_path / "p"), program=program) == 2
+    assert run(tmp_path, "--profile-dir", str(tmp_path / "q"), program=program) == 2
 
 
 @pytest.mark.parametrize(("status", "is_kept"), [(1, True), (2, False)])
@@ -204,7 +164,9 @@ def test_the_log_of_a_crash_is_kept(tmp_path: Path, status: int, is_kept: bool) 
     assert run(tmp_path, "--profile-dir", str(folder), program=Crashes()) == status
     log = folder / "memory_analysis/training_output.log"
     assert (log.exists() and log.read_text() == "the last words\n") == is_kept
+    assert (folder / "memory_analysis").exists() == is_kept
     assert not list(folder.rglob("*.part"))
+    assert sorted(read_profile_set(folder).profiles) == ["baseline", "operators"]
     assert (folder / REPORT).is_file()
 
 
@@ -213,11 +175,12 @@ def test_after_ctrl_c_the_report_has_what_was_measured(tmp_path: Path) -> None:
     assert run(tmp_path, "--profile-dir", str(tmp_path / "p"), program=program) == 130
     report = (tmp_path / "p" / REPORT).read_text()
     assert "- memory profiler: did not run" in report
-    assert "Not measured: needs --profile-memory." in report
-    assert "aten::mm" in report
+    assert "Not measured: needs --profile-memory." in report and "aten::mm" in report
 
 
-def test_refused_options_leave_everything_as_it_was(tmp_path: Path, capsys) -> None:  # noqa: ANN001
+def test_refused_options_leave_everything_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = profiled(tmp_path, "p")
     before = contents(folder)
     program = PlayedProgram(refuses={"--variant=none": "--variant 'none': unknown"})
@@ -227,15 +190,6 @@ def test_refused_options_leave_everything_as_it_was(tmp_path: Path, capsys) -> N
     assert run(tmp_path, *options, str(tmp_path / "new/folder"), program=program) == 2
     assert not (tmp_path / "new").exists()
     assert "--variant 'none': unknown" in capsys.readouterr().err
-
-
-def test_a_later_run_that_fails_keeps_the_earlier_ones(tmp_path: Path) -> None:
-    program = PlayedProgram(refuses={"--profile-memory": "all steps belong to other profilers"})
-    assert run(tmp_path, "--profile-dir", str(tmp_path / "p"), program=program) == 2
-    assert sorted(read_profile_set(tmp_path / "p").profiles) == ["baseline", "operators"]
-    assert not list((tmp_path / "p").rglob("*.part"))
-    assert not (tmp_path / "p/memory_analysis").exists()
-    assert (tmp_path / "p" / REPORT).is_file()
 
 
 @pytest.mark.parametrize(
@@ -269,220 +223,195 @@ def test_roofline_position(percent: float | None, bound: str, position: str | No
         (["--compare", "x", "y", "--analyze-existing", "z"], "--analyze-existing"),
     ],
 )
-def test_bad_options(options: list[str], words: str, capsys) -> None:  # noqa: ANN001
+def test_bad_options(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         parse_options(options)
     assert error.value.code == 2
     assert words in capsys.readouterr().err
 
 
-def test_a_size_keeps_its_own_shape() -> None:
-    options = program_options(parse_options(["--size", "small"]))
-    assert options == ("--size=small", "--num-steps=30")
-
-
-def test_an_ablation_that_will_not_do(tmp_path: Path, capsys) -> None:  # noqa: ANN001
+def test_places_and_files_that_will_not_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "a.json").write_text("{}")
-    program = PlayedProgram()
-    options = ("--ablation", str(tmp_path / "a.json"), "--profile-dir", str(tmp_path / "p"))
-    assert run(tmp_path, *options, program=program) == 2
-    assert "no result of scripts/ablation" in capsys.readouterr().err
-    assert not program.calls
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys) -> None:  # noqa: ANN001
-    assert run(tmp_path, "--profile-dir", "/proc/profiles") == 2
-    assert "/proc/profiles" in capsys.readouterr().err
-
-
-def test_a_file_in_the_place_of_the_folder(tmp_path: Path, capsys) -> None:  # noqa: ANN001
     (tmp_path / "p").write_text("kept")
-    assert run(tmp_path, "--profile-dir", str(tmp_path / "p")) == 2
-    assert str(tmp_path / "p") in capsys.readouterr().err
-    assert (tmp_path / "p").read_text() == "kept"
+    program = PlayedProgram()
+    for options, words in (
+        (("--ablation", str(tmp_path / "a.json")), "no result of scripts/ablation"),
+        (("--profile-dir", "/proc/profiles"), "/proc/profiles"),
+        (("--profile-dir", str(tmp_path / "p")), str(tmp_path / "p")),
+    ):
+        assert run(tmp_path, *options, program=program) == 2
+        assert words in capsys.readouterr().err
+    assert not program.calls and (tmp_path / "p").read_text() == "kept"
 
 
-def test_the_command_is_told_of_a_bad_option_before_any_set_up(project_root: Path) -> None:
-    command = [project_root / "scripts/profile", "--batch-size", "none"]
+def test_the_script_checks_before_any_set_up_and_names_every_option(project_root: Path) -> None:
+    script = str(project_root / "scripts/profile")
+    command = [script, "--batch-size", "none"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert found.returncode == 2
-    assert "'none': must be a whole number" in found.stderr
-
-
-def test_help_names_every_option(project_root: Path) -> None:
-    command = [project_root / "scripts/profile", "--help"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    for option in vars(parse_options([])):
+    assert found.returncode == 2 and "'none': must be a whole number" in found.stderr
+    help_ = [script, "--help"]
+    found = subprocess.run(help_, capture_output=True, text=True, timeout=60, check=True)
+    options = parse_options(["--size", "small"])
+    for option in vars(options):
         assert f"--{option.replace('_', '-')}" in found.stdout
+    # batch and sequence stay the size's own
+    assert program_options(options) == ("--size=small", "--num-steps=30")
 
 
-@pytest.mark.parametrize("part", ["", "pytorch_profiling", "memory_analysis", "baseline_training"])
-def test_existing_profiles_are_reported_again(tmp_path: Path, part: str) -> None:
-    folder, out = profiled(tmp_path, "p"), tmp_path / "detailed"
-    options = ("--analyze-existing", str(folder / part), "--generate-report")
-    assert run(tmp_path, *options, "--output-dir", str(out)) == 0
-    report = (out / REPORT).read_text()
-    if not part:
-        assert report == (folder / REPORT).read_text()
-    assert ("aten::mm" in report) == (part in {"", "pytorch_profiling"})
+def test_existing_profiles_are_reported_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = profiled(tmp_path, "p")
+    for part in ("", "pytorch_profiling", "memory_analysis", "baseline_training"):
+        out = tmp_path / f"out {part}"
+        options = ("--analyze-existing", str(folder / part), "--generate-report")
+        assert run(tmp_path, *options, "--output-dir", str(out)) == 0
+        report = (out / REPORT).read_text()
+        assert ("aten::mm" in report) == (part in {"", "pytorch_profiling"})
+        assert part or report == (folder / REPORT).read_text()
+    # and one run with all profilers
+    one = write_profile(tmp_path / "one", made_up_summary())
+    capsys.readouterr()
+    assert run(tmp_path, "--analyze-existing", str(one)) == 0
+    assert "Not measured:" not in capsys.readouterr().out.replace("- Not measured: none", "")
+    assert not (one / REPORT).exists()
 
 
-def test_one_run_with_all_profilers_is_reported_too(tmp_path: Path, capsys) -> None:  # noqa: ANN001
-    folder = write_profile(tmp_path / "one", made_up_summary())
-    assert run(tmp_path, "--analyze-existing", str(folder)) == 0
-    report = capsys.readouterr().out
-    assert "Not measured" not in report
-    assert not (folder / REPORT).exists()
-
-
-@pytest.mark.parametrize(
-    "spoiled",
-    [
-        "profile_runs.json",
-        "baseline_training/performance_summary.json",
-        "memory_analysis/performance_summary.json",
-        "performance_summary.json",
-    ],
-)
 @pytest.mark.parametrize("way", ["removed", "cut", "other section"])
-def test_a_damaged_profile_is_refused(tmp_path: Path, spoiled: str, way: str, capsys) -> None:  # noqa: ANN001
+def test_a_damaged_profile_is_refused(
+    tmp_path: Path, way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = profiled(tmp_path, "p")
-    path = folder / spoiled
-    if way == "removed":
-        path.unlink()
-    elif way == "cut":
-        path.write_text(path.read_text()[:100])
-    else:
-        document = json.loads(path.read_text())
-        for key in ("summary", "runs"):
-            document.pop(key, None)
-        path.write_text(json.dumps(document))
-    before = contents(folder)
-    assert run(tmp_path, "--analyze-existing", str(folder), "--generate-report") == 2
-    assert spoiled in capsys.readouterr().err
-    assert contents(folder) == before
+    for spoiled in (
+        "profile_runs.json",
+        *(f"{n}performance_summary.json" for n in ("baseline_training/", "memory_analysis/", "")),
+    ):  # fmt: skip
+        path = folder / spoiled
+        text = path.read_text()
+        if way == "removed":
+            path.unlink()
+        elif way == "cut":
+            path.write_text(text[:100])
+        else:
+            kept = {k: v for k, v in json.loads(text).items() if k not in ("summary", "runs")}
+            path.write_text(json.dumps(kept))
+        before = contents(folder)
+        assert run(tmp_path, "--analyze-existing", str(folder), "--generate-report") == 2
+        assert spoiled in capsys.readouterr().err
+        assert contents(folder) == before
+        path.write_text(text)
 
 
-def test_a_profiler_that_recorded_nothing_is_named(tmp_path: Path, capsys) -> None:  # noqa: ANN001
+def test_folders_that_lack_a_section_or_lie_outside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = profiled(tmp_path, "p")
+    path = folder / "profile_runs.json"
+    text = path.read_text()
+    for outside in ('"../elsewhere"', '"/elsewhere"', '"a/../../b"'):
+        path.write_text(text.replace('"memory_analysis"', outside))
+        assert run(tmp_path, "--analyze-existing", str(folder)) == 2
+        assert "runs[2].folder" in capsys.readouterr().err
+    path.write_text(text)
     write_profile(folder / "memory_analysis", made_up_summary(profilers=()))
     assert run(tmp_path, "--analyze-existing", str(folder)) == 2
     assert "memory_analysis: its summary has no 'memory' section" in capsys.readouterr().err
 
 
-def test_a_folder_outside_is_not_followed(tmp_path: Path, capsys) -> None:  # noqa: ANN001
-    folder = profiled(tmp_path, "p")
-    path = folder / "profile_runs.json"
-    path.write_text(path.read_text().replace('"memory_analysis"', '"../elsewhere"'))
-    assert run(tmp_path, "--analyze-existing", str(folder)) == 2
-    assert "outside" in capsys.readouterr().err
-
-
-def test_two_versions_side_by_side(tmp_path: Path, capsys) -> None:  # noqa: ANN001
-    a, b = profiled(tmp_path, "v1"), profiled(tmp_path, "v2", "--variant", "fused")
+def test_two_versions_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = profiled(tmp_path, "v1")
+    b = profiled(tmp_path, "v2", "--variant", "fused")
+    path = b / "pytorch_profiling/performance_summary.json"
+    changed = json.loads(path.read_text())
+    operators = changed["operators"]
+    operators["table"] = [r for r in operators["table"] if r["name"] != "aten::neg"]
+    path.write_text(json.dumps(changed))
     capsys.readouterr()
     out = tmp_path / "out"
     assert run(tmp_path, "--compare", str(a), str(b), "--output-dir", str(out)) == 0
     text = capsys.readouterr().out
     assert text == (out / "comparison_report.md").read_text()
-    core = next(line for line in text.splitlines() if line.startswith("| attention/core"))
-    assert core.rstrip(" |").endswith("2.00x")
     assert "Not the same work" not in text
-    assert run(tmp_path, "--compare", str(a), str(profiled(tmp_path, "v3", "--seq-len", "64"))) == 0
+    before, after = (read_profile_set(folder).merged()["operators"] for folder in (a, b))
+    core = [
+        next(c for c in o["components"] if c["name"] == "attention/core") for o in (before, after)
+    ]
+    seconds = [c["forward_seconds"] + c["backward_seconds"] for c in core]
+    cells = row(text, "attention/core")
+    assert cells[1:] == [
+        *(shown(seconds[0], "ms"), f"{core[0]['percent']:.1f} %"),
+        *(shown(seconds[1], "ms"), f"{core[1]['percent']:.1f} %"),
+        *(shown(seconds[0] - seconds[1], "ms"), "2.00x"),
+    ]
+    # the largest change stands first; what only one has is said
+    components = section(text, "Components").splitlines()
+    assert components[3].startswith("| ffn/gate_up_proj")
+    assert row(text, "aten::neg")[3:5] == ["absent", "absent"]
+    steps = [read_profile_set(f).plain["summary"]["average_step_seconds"] for f in (a, b)]
+    assert row(text, "step ")[1:] == [
+        *(shown(s, "ms") for s in steps),
+        f"{steps[0] / steps[1]:.2f}x",
+    ]
+    other = profiled(tmp_path, "v3", "--seq-len", "64")
+    assert run(tmp_path, "--compare", str(a), str(other)) == 0
     assert "- seq_len: 128 against 64" in capsys.readouterr().out
 
 
-def test_pairs_of_operators_and_components() -> None:
-    first = made_up_summary()["operators"]
-    second = made_up_summary(variant="sdpa")["operators"]
-    second["table"] = [row for row in second["table"] if row["name"] != "aten::neg"]
-    pairs = {p.name: p for p in pair_up(operator_sides(first), operator_sides(second))}
-    assert pairs["aten::bmm"].speedup == pytest.approx(2)
-    assert pairs["aten::neg"].b is None
-    assert pairs["aten::neg"].saved_seconds > 0
-    components = pair_up(component_sides(first), component_sides(second))
-    assert components[0].name == "attention/core"
-    assert components[0].speedup == pytest.approx(2)
-
-
-def refusal(folder: Path) -> str:
-    with pytest.raises(BadProfileError) as error:
-        read_profile(folder)
-    text = str(error.value)
-    assert str(folder / "performance_summary.json") in text
-    assert "profile again" in text
-    return text
+# What is read.
 
 
 @pytest.mark.parametrize("gpu", [False, True])
 @pytest.mark.parametrize("profilers", [(), *[(name,) for name in ALL_PROFILERS], ALL_PROFILERS])
 def test_reads_what_was_written(tmp_path: Path, profilers: tuple[str, ...], gpu: bool) -> None:
-    summary = made_up_summary(profilers=profilers, gpu=gpu)
-    profile = read_profile(write_profile(tmp_path / "p", summary))
-    assert profile.summary == summary
-    on = {name for name in ALL_PROFILERS if getattr(profile, name) is not None}
-    assert on == set(profilers)
+    # a captured step has no phases
+    changes = {"summary.average_forward_seconds": None, "summary.breakdown.forward.percent": None}
+    summary = made_up_summary(changes, profilers=profilers, gpu=gpu)
+    assert read_profile(write_profile(tmp_path / "p", summary)).summary == summary
 
 
-def test_a_captured_step_has_no_phases(tmp_path: Path) -> None:
-    changes = {f"summary.average_{phase}_seconds": None for phase in ("forward", "backward")}
-    changes |= {"summary.breakdown.forward.percent": None, "steps.0.forward_seconds": None}
-    read_profile(write_profile(tmp_path, made_up_summary(changes)))
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
-    assert "cannot be read: No such file" in refusal(tmp_path)
-
-
-@pytest.mark.parametrize("keep", [0, 1, 200, 5000])
-def test_a_file_that_ends_too_early(tmp_path: Path, keep: int) -> None:
-    path = write_profile(tmp_path, made_up_summary()) / "performance_summary.json"
-    path.write_text(path.read_text()[:keep])
-    assert "is no JSON" in refusal(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"[" * 100_000])
-def test_a_file_that_is_something_else(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "performance_summary.json").write_bytes(content)
-    refusal(tmp_path)
-
-
-def test_a_number_that_json_has_not(tmp_path: Path) -> None:
-    write_profile(tmp_path, made_up_summary({"summary.final_loss": float("nan")}))
-    assert "NaN" in refusal(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"schema_version": 2}, "schema_version is 2, must be 1"),
+def spoiled_summaries() -> list[tuple[bytes, str]]:
+    """Files that are no summary, and what is said of each."""
+    good = json.dumps(made_up_summary()).encode()
+    found = [(good[:keep], "is ") for keep in (0, 1, 200, 5000)]
+    found += [(b"\xff\xfe\x00", "is no text"), (b"[" * 100_000, "is no JSON"), (b"[]", "holds no")]
+    for changes, words in (
+        ({"summary.final_loss": float("nan")}, "summary.final_loss"),
+        ({"schema_version": 2}, "schema_version"),
         ({"program": "other"}, "program"),
         ({"operators.table.0.calls": "many"}, "operators.table[0].calls"),
         ({"summary.samples_per_second": -1}, "summary.samples_per_second"),
         ({"configuration.batch_size": 0}, "configuration.batch_size"),
         ({"flops.computational_intensity.memory_bound_vs_compute_bound": "both"}, "both"),
         ({"operators.components": {}}, "operators.components"),
-    ],
-)
-def test_a_wrong_value(tmp_path: Path, changes: dict[str, object], words: str) -> None:
-    write_profile(tmp_path, made_up_summary(changes))
-    assert words in refusal(tmp_path)
+    ):
+        found.append((json.dumps(made_up_summary(changes)).encode(), words))
+    missing, unknown = made_up_summary(), made_up_summary()
+    del missing["memory"]["peak_bytes"]
+    unknown["memory"]["peak_MiB"] = 5
+    found.append((json.dumps(missing).encode(), "memory: 'peak_bytes' is a required property"))
+    found.append((json.dumps(unknown).encode(), "('peak_MiB'"))
+    return found
 
 
-def test_a_missing_key(tmp_path: Path) -> None:
-    summary = made_up_summary()
-    del summary["memory"]["peak_bytes"]
-    (tmp_path / "performance_summary.json").write_text(json.dumps(summary))
-    assert "memory: 'peak_bytes' is a required property" in refusal(tmp_path)
+@pytest.mark.parametrize(("content", "words"), spoiled_summaries())
+def test_a_file_that_is_no_summary_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "performance_summary.json"
+    with pytest.raises(BadProfileError, match="cannot be read: No such file"):
+        read_profile(tmp_path)
+    path.write_bytes(content)
+    with pytest.raises(BadProfileError) as error:
+        read_profile(tmp_path)
+    assert str(path) in str(error.value) and words in str(error.value)
 
 
-def test_an_unknown_key(tmp_path: Path) -> None:
-    summary = made_up_summary()
-    summary["memory"]["peak_MiB"] = 5
-    (tmp_path / "performance_summary.json").write_text(json.dumps(summary))
-    assert "memory: Additional properties are not allowed ('peak_MiB'" in refusal(tmp_path)
-
-
-def test_a_list(tmp_path: Path) -> None:
-    (tmp_path / "performance_summary.json").write_text(json.dumps([made_up_summary()]))
-    assert "holds no object" in refusal(tmp_path)
+def test_figures_in_their_units() -> None:
+    for value, unit, text in (
+        *((36.8 * 2**20, "MB", "36.8 MB"), (1000, "MiB", "1,000 bytes"), (0, "MB", "0.0 MB")),
+        *((0.0928, "ms", "92.8 ms"), (1.5, "ms", "1,500 ms"), (2873600, "", "2,873,600")),
+        *((0.123456, "GB", "0.1235 GB"), (1.7e11, "FLOP/s", "1.700e+11 FLOP/s")),
+        *((1.085, "x", "1.08x"), (12.345, "%", "12.3 %"), (None, "%", "not measured")),
+        *(("a|b", "", "a\\|b"), (True, "", "yes"), (12345.6, "s", "12,346 s")),
+    ):  # fmt: skip
+        assert shown(value, unit) == text

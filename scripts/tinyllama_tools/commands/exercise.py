@@ -7,13 +7,12 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.commands.worksheet import Sheet, say, unanswered
-from tinyllama_tools.core.app import PROJECT, RESULTS, problem_sizes, write_whole
+from tinyllama_tools.commands.worksheet import Sheet, say
+from tinyllama_tools.core.app import INTERRUPTED, PROJECT, RESULTS, problem_sizes, write_whole
 from tinyllama_tools.core.options import list_of, minutes, positive, script_parser
 from tinyllama_tools.data.profiles import BadProfileError
 from tinyllama_tools.data.programs import TrainingProgram
 
-FAILED = 1
 DIMENSIONS = (
     "hidden-dim",
     "n-layers",
@@ -35,13 +34,6 @@ Exit status: 0 the worksheet is complete; 1 a run failed or its loss was not fin
 the set-up failed, or files that cannot be written; 130 interrupted."""
 
 
-def exercise(text: str) -> int:
-    """1, 2 or 3."""
-    if text not in ("1", "2", "3"):
-        raise argparse.ArgumentTypeError(f"exercise '{text}': must be one of 1, 2, 3")
-    return int(text)
-
-
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Options with `model` (options of the training program), `program` and `suite_program`.
 
@@ -50,7 +42,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     about = "The workshop's exercises: 1 baseline, 2 memory, 3 problem sizes."
     parser = script_parser("exercise", about, EPILOG)
     add = parser.add_argument
-    add("number", type=exercise, metavar="1|2|3", help="which exercise")
+    add("number", type=int, choices=(1, 2, 3), metavar="1|2|3", help="which exercise")
     add("-o", "--output", type=Path, help="the worksheet (default: results/exercise_N.md)")
     add("--profile-dir", type=Path, help="the runs' files (default: beside it, exercise_N/)")
     sizes = list_of(tuple(problem_sizes()), "size")
@@ -96,40 +88,30 @@ def program_arguments(options: argparse.Namespace) -> tuple[str, ...]:
     return (f"--device={options.device}", *threads)
 
 
-def run_exercise(options: argparse.Namespace, program: TrainingProgram) -> Sheet:
-    """The exercise that the options name."""
-    module = importlib.import_module(f"tinyllama_tools.commands.exercise_{options.number}")
-    return module.run_exercise(options, program)
-
-
-def write_sheet(sheet: Sheet, options: argparse.Namespace) -> int:
-    """Writes the page and says where; a place left blank is a failure of this command.
-
-    A page without any measurement replaces none that is there.
-    """
+def write_sheet(sheet: Sheet, options: argparse.Namespace) -> None:
+    """Writes the page and says where. One without any measurement replaces none that is there."""
     if not sheet.has_measurements and options.output.exists():
         say(f"nothing was measured: {options.output} is left as it was")
-        return sheet.exit_status
-    write_whole(options.output, sheet.page.rstrip() + "\n")
-    left = unanswered(sheet.page)
-    for place in left:
-        say(f"error: {options.output}: not filled in: {place}")
+        return
+    write_whole(options.output, sheet.page)
     say(f"profiles: {options.profile_dir}")
     print(options.output)
-    return sheet.exit_status or (FAILED if left else 0)
 
 
 def main(arguments: Sequence[str], program: TrainingProgram | None = None) -> int:
     """The command. `program`: in the place of tiny_llama_train, for tests."""
     options = parse_options(arguments)
     runner = program or TrainingProgram(options.program, program_arguments(options))
+    module = importlib.import_module(f"tinyllama_tools.commands.exercise_{options.number}")
     try:
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        return write_sheet(run_exercise(options, runner), options)
+        sheet = module.run_exercise(options, runner)
+        write_sheet(sheet, options)
+        return sheet.exit_status
     except KeyboardInterrupt:
         say(f"interrupted: what was measured is in {options.profile_dir}")
-        return 130
+        return INTERRUPTED
     except BadProfileError as error:
         # a loss that stops being finite early leaves nothing that a profile could be made of
-        error.exit_status = FAILED
+        error.exit_status = 1
         raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from argparse import Namespace
 from collections.abc import Mapping
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,14 +17,14 @@ from tinyllama_tools.commands.worksheet import (
     missing_of,
 )
 from tinyllama_tools.core.app import RESULTS, Json
+from tinyllama_tools.data.profiles import component_percent, group_shares
 from tinyllama_tools.models.ablation_evidence import find_evidence
-from tinyllama_tools.models.bottlenecks import rank_bottlenecks, recommended
-from tinyllama_tools.models.optimization_effects import (
+from tinyllama_tools.models.bottlenecks import (
     PRODUCTS,
     addressable_shares,
-    component_percent,
-    group_shares,
     known_effects,
+    rank_bottlenecks,
+    recommended,
     small_calls_percent,
 )
 from tinyllama_tools.models.roofline import roofline_point
@@ -36,29 +35,8 @@ if TYPE_CHECKING:
 TITLE = "Exercise 1: baseline performance analysis"
 STEPS = 20
 PLAIN, PROFILED, MEMORY = "plain", "profiled", "memory_and_flops"
-
-
-def lost_shares(runs: Mapping[str, MeasuredRun]) -> dict[str, float | None]:
-    """What each of the four suspects costs, in percent; None where it was not measured.
-
-    Memory bandwidth: work in components that the roofline calls bound by memory. Compute: what
-    components bound by compute miss of their attainable rate. The shares may overlap.
-    """
-    operators, roofline = runs[PROFILED]("operators"), runs[MEMORY]("flops.roofline_data")
-    lost: dict[str, float | None] = {"memory": None, "compute": None}
-    if roofline is not None:
-        lost = {"memory": 0.0, "compute": 0.0}
-        for component in operators["components"]:
-            if point := roofline_point(roofline["points"], component["name"]):
-                attained = (point["percent_of_attainable"] or 0) / 100
-                part = 1.0 if point["bound"] == "memory" else max(0.0, 1 - attained)
-                lost[point["bound"]] = (lost[point["bound"]] or 0) + component["percent"] * part
-    return {
-        "Memory bandwidth (many small operations)": lost["memory"],
-        "Compute utilization (device not fully utilized)": lost["compute"],
-        "Kernel launch overhead (too many launches)": operators["launch_overhead_percent"],
-        "Data loading (CPU bottleneck)": runs[PLAIN]("summary.breakdown.data_loading.percent"),
-    }
+WANTED = {PLAIN: (), PROFILED: ("operators",), MEMORY: ("memory", "flops")}
+Runs = Mapping[str, MeasuredRun]
 
 
 def planned_runs(options: Namespace) -> Plan:
@@ -72,83 +50,82 @@ def planned_runs(options: Namespace) -> Plan:
     }
 
 
-def overhead(runs: Mapping[str, MeasuredRun]) -> Json:
-    """What profiling costs: within the profiled run, and against the plain run, in percent."""
-    steps = runs[PROFILED]("steps") or []
-    times = [s["time_seconds"] for s in steps if s["profiled"] and s["step"] > 1]
-    profiled, plain = statistics.median(times) if times else None, runs[PLAIN].step_seconds
+def lost_shares(runs: Runs) -> dict[str, float | None]:
+    """What each of the four suspects costs, in percent; None where it was not measured.
+
+    Memory bandwidth: work in components that the roofline calls bound by memory. Compute: what
+    components bound by compute miss of their attainable rate. The shares may overlap.
+    """
+    operators = runs[PROFILED]("operators")
+    lost = {"memory": 0.0, "compute": 0.0}
+    for component in operators["components"]:
+        points = runs[MEMORY]("flops.roofline_data.points")
+        if point := roofline_point(points, component["name"]):
+            attained = (point["percent_of_attainable"] or 0) / 100
+            part = 1.0 if point["bound"] == "memory" else max(0.0, 1 - attained)
+            lost[point["bound"]] += component["percent"] * part
     return {
-        "within": runs[PROFILED]("summary.operator_profiling_overhead_percent"),
-        "profiled": profiled,
-        "against": 100 * (profiled / plain - 1) if profiled and plain else None,
+        "Memory bandwidth (many small operations)": lost["memory"],
+        "Compute utilization (device not fully utilized)": lost["compute"],
+        "Kernel launch overhead (too many launches)": operators["launch_overhead_percent"],
+        "Data loading (CPU bottleneck)": runs[PLAIN]("summary.breakdown.data_loading.percent"),
     }
 
 
-def written_files(run: MeasuredRun) -> list[str]:
-    """Name and size of each file of a profiled run."""
-    files = [(name, run.folder / name) for name in run("files") or []]
-    return [
-        f"`{name}`" + (f" ({path.stat().st_size:,} bytes)" if path.is_file() else "")
-        for name, path in files
-    ]
+def profiled_step_seconds(run: MeasuredRun) -> float | None:
+    """Median of the steps that the profiler touched."""
+    steps = run("steps") or []
+    times = [s["time_seconds"] for s in steps if s["profiled"] and s["step"] > 1]
+    return statistics.median(times) if times else None
 
 
-FILES = {
-    "events.out.tfevents.*": PROFILED,
-    "trace_step_*.json": PROFILED,
-    "performance_summary.json": PROFILED,
-    "memory_timeline.json": MEMORY,
+# Effect of bottlenecks.py: the worksheet's choice.
+CHOICES = {
+    "Gradient Checkpointing": "Gradient checkpointing (trade compute for memory)",
+    "Flash Attention": "Flash Attention (reduce attention memory)",
+    "Mixed Precision (FP16/BF16)": "Mixed precision (reduce memory footprint by 2x)",
+    "Kernel Fusion": "Tensor fusion (reduce intermediate tensor allocations)",
 }
 
 
-def worksheet_values(runs: Mapping[str, MeasuredRun], results: Path) -> Json:
+def worksheet_values(runs: Runs, results: Path) -> Json:
     """What the template needs beside the runs."""
     operators, memory = runs[PROFILED]("operators"), runs[MEMORY]("memory")
     # one summary with every profiler's part; the profilers ran in two processes
     joined = {**(runs[PROFILED].summary or {}), "memory": memory, "flops": runs[MEMORY]("flops")}
-    bottlenecks = rank_bottlenecks(joined, find_evidence(joined, results))
-    effects, effects_from = known_effects(runs[MEMORY].name, runs[MEMORY], results / "reference")
-    others = [row for row in operators["table"] if not PRODUCTS.search(row["name"])]
-    none = {"name": "none", "share_percent": 0.0}
-    opportunities = addressable_shares(operators)
+    evidence = find_evidence(joined, results)
+    bottlenecks = rank_bottlenecks(joined, evidence)
+    effects = {CHOICES[e.name]: e for e in known_effects(joined, evidence)}
+    opportunities, components = addressable_shares(operators), operators["components"]
+    others = [
+        row["share_percent"] for row in operators["table"] if not PRODUCTS.search(row["name"])
+    ]
     return {
-        "shares": group_shares(operators["components"]),
+        "shares": group_shares(components),
         "small_calls": small_calls_percent(operators["table"]),
-        "other_operator": max(others, key=lambda row: row["share_percent"], default=none),
+        "other_operator": max(others, default=0.0),
         "fusable": {
             "QKV projections in attention": opportunities["Fused QKV projection in attention"],
             "Gate/Up projections in SwiGLU": component_percent(
-                operators["components"], "ffn/gate_up_proj", "ffn/swiglu"
+                components, "ffn/gate_up_proj", "ffn/swiglu"
             ),
-            "Layer normalization operations": component_percent(
-                operators["components"], "rms_norm"
-            ),
+            "Layer normalization operations": component_percent(components, "rms_norm"),
         },
         "opportunities": opportunities,
         "ranked_opportunities": sorted(opportunities.items(), key=lambda entry: -entry[1]),
         "suspects": lost_shares(runs),
-        "overhead": overhead(runs),
-        "files": {name: written_files(runs[name]) for name in (PROFILED, MEMORY)},
-        "file_counts": {
-            pattern: sum(
-                fnmatch(file, pattern)
-                for file in {*(runs[name]("files") or []), "performance_summary.json"}
-            )
-            for pattern, name in FILES.items()
-        },
-        "file_runs": FILES,
+        "profiled_seconds": profiled_step_seconds(runs[PROFILED]),
         "bottlenecks": bottlenecks,
         "best": recommended(bottlenecks),
-        "saved": {e.name: 100 * e.saved_bytes / memory["peak_bytes"] for e in effects},
-        "saved_basis": {effect.name: effect.basis for effect in effects},
-        "effects_from": effects_from,
+        "saved": {
+            label: 100 * effects[label].saved_bytes / memory["peak_bytes"]
+            for label in CHOICES.values()
+        },
+        "saved_basis": {label: effect.basis for label, effect in effects.items()},
     }
 
 
-WANTED = {PLAIN: (), PROFILED: ("operators",), MEMORY: ("memory", "flops")}
-
-
-def sheet_of(runs: Mapping[str, MeasuredRun], results: Path = RESULTS) -> Sheet:
+def sheet_of(runs: Runs, results: Path = RESULTS) -> Sheet:
     """The page of whatever was measured; `results`: where an ablation of this device is found."""
     missing = missing_of(runs, WANTED)
     values = {} if missing else worksheet_values(runs, results)

@@ -22,9 +22,9 @@ from tinyllama_tools.commands.worksheet import (
 )
 from tinyllama_tools.core.app import RESULTS, Json
 from tinyllama_tools.data.programs import SuiteError, TrainingProgram
-from tinyllama_tools.models.optimization_effects import known_effects, small_calls_percent
+from tinyllama_tools.models.ablation_evidence import find_evidence
+from tinyllama_tools.models.bottlenecks import known_effects, small_calls_percent
 from tinyllama_tools.models.size_predictions import (
-    CONFIRMED_SHARE,
     MemoryLaw,
     ModelQuestion,
     Predictor,
@@ -50,32 +50,21 @@ def shapes(options: Namespace) -> dict[str, tuple[int, int, int]]:
     return {**by_batch, **by_seq, f"memory_seq{4 * seq}": (batch // 2, 4 * seq, 5)}
 
 
+def given_shape(options: Namespace, batch: int, seq: int, steps: int) -> tuple[str, ...]:
+    """Options of any of the runs."""
+    return (f"--batch-size={batch}", f"--seq-len={seq}", f"--num-steps={steps}", *options.model)
+
+
 def planned_runs(options: Namespace) -> Plan:
     """The worksheet's nine commands, and one for the bandwidth."""
     operators, memory = "--enable-pytorch-profiler", "--profile-memory"
-    base = (options.batch_size, options.seq_len, 10)
-    every = {**shapes(options), HOTSPOTS: base, BANDWIDTH: base}
-    profilers = {
-        HOTSPOTS: (operators, memory, "--profile-operators"),
-        BANDWIDTH: ("--enable-deepspeed-flops",),
+    base = given_shape(options, options.batch_size, options.seq_len, 10)
+    planned: dict[str, Sequence[str]] = {
+        name: (*given_shape(options, *shape), *([operators] if "analysis" in name else []), memory)
+        for name, shape in shapes(options).items()
     }
-    return {
-        name: (
-            *given_shape(options, *shape),
-            *profilers.get(name, (operators, memory) if "analysis" in name else (memory,)),
-        )
-        for name, shape in every.items()
-    }
-
-
-def given_shape(options: Namespace, batch: int, seq: int, steps: int) -> tuple[str, ...]:
-    """Options of any of the runs."""
-    return (
-        f"--batch-size={batch}",
-        f"--seq-len={seq}",
-        f"--num-steps={steps}",
-        *options.model,
-    )
+    planned[HOTSPOTS] = (*base, operators, memory, "--profile-operators")
+    return {**planned, BANDWIDTH: (*base, "--enable-deepspeed-flops")}
 
 
 @dataclass(frozen=True)
@@ -146,9 +135,9 @@ def component_growth(
     for name, size in long.items():
         share = 100 * size / whole if whole else 0.0
         if share >= SMALLEST_SHARE_PERCENT and short.get(name, 0) > 0:
-            growth = (size / long_batch) / (short[name] / short_batch)
-            exponent = math.log(growth) / math.log(lengths[-1] / lengths[0])
-            found.append((name, exponent, share))
+            before, after = short[name] / short_batch, size / long_batch
+            exponent = order([lengths[0], lengths[-1]], [before, after])
+            found.append((name, exponent or 0.0, share))
     return sorted(found, key=lambda g: (-round(g[1], 3), -g[2]))
 
 
@@ -159,7 +148,11 @@ def fitted_law(peaks: Mapping[tuple[int, int], float]) -> Json:
         law = MemoryLaw.fitted_to(points)
     except LawRefusedError as error:
         return {"law": None, "law_refused": str(error)}
-    return {"law": law, "law_points": list(zip(points, law.residuals_percent, strict=True))}
+    rows = [
+        (f"{p.batch} x {p.seq}", p.value, law.at(p.batch, p.seq), residual)
+        for p, residual in zip(points, law.residuals_percent, strict=True)
+    ]
+    return {"law": law, "law_points": rows}
 
 
 def target_shares(memory: Json) -> dict[str, float]:
@@ -167,55 +160,99 @@ def target_shares(memory: Json) -> dict[str, float]:
     fragmentation what the allocator holds beyond what is in use."""
     peak = memory["breakdown_at_peak"]
     held = memory["fragmentation"] or {"held_bytes": 0, "allocated_bytes": 0}
+    kept = peak["parameters"] + peak["gradients"] + peak["optimizer_states"]
+    beyond = max(0, held["held_bytes"] - held["allocated_bytes"])
     return {
         "Reduce attention memory (Flash Attention)": peak["attention_scores"],
         "Reduce activation memory (checkpointing)": peak["activations"],
-        "Reduce parameter memory (mixed precision)": peak["parameters"]
-        + peak["gradients"]
-        + peak["optimizer_states"],
-        "Reduce fragmentation (kernel fusion)": max(
-            0, held["held_bytes"] - held["allocated_bytes"]
-        ),
+        "Reduce parameter memory (mixed precision)": kept,
+        "Reduce fragmentation (kernel fusion)": beyond,
     }
 
 
-def worksheet_values(runs: Runs, options: Namespace, limit: Limit, references: Path) -> Json:
-    """What the template needs beside the runs."""
-    base, hotspots = runs[f"memory_analysis_bs{options.batch_size}"], runs[HOTSPOTS]
+def hotspots(run: MeasuredRun) -> list[tuple[str, float]]:
+    """The five operators after which most bytes stay allocated, a step."""
     by_name: dict[str, float] = {}
-    for row in hotspots("operators.table"):
+    for row in run("operators.table"):
         by_name[row["name"]] = by_name.get(row["name"], 0) + (row["self_memory_bytes"] or 0)
+    steps = run("operators.steps")
+    found = sorted(by_name.items(), key=lambda entry: -entry[1])[:5]
+    return [(name, size / steps) for name, size in found]
+
+
+def scaling_rows(found: Sequence[tuple[int, int, MeasuredRun]]) -> list[Json]:
+    """Of (batch, sequence, run): peaks beside the first one's and the previous one's."""
+    rows: list[Json] = []
+    for batch, seq, run in found:
+        peak = run("memory.peak_bytes")
+        first = rows[0] if rows else {"peak": peak, "batch": batch}
+        sample, first_sample = ratio(peak, batch), ratio(first["peak"], first["batch"])
+        has_both = None not in (peak, first["peak"])
+        rows.append(
+            {
+                "batch": batch,
+                "seq": seq,
+                "peak": peak,
+                "average": run("memory.average_bytes"),
+                "speed": run.speed,
+                "growth": ratio(peak, rows[-1]["peak"] if rows else peak),
+                "increase": peak - first["peak"] if has_both else None,
+                "factor": ratio(peak, first["peak"]),
+                "sample": sample,
+                "sample_factor": ratio(sample, first_sample),
+                "predicted": run("model.predicted_peak_memory_bytes"),
+                "reason": run.reason,
+            }
+        )
+    return rows
+
+
+# Of the peak, over sequences at the same batch.
+PEAK_PARTS = {
+    "Parameters": "memory.breakdown_at_peak.parameters",
+    "Activations": "memory.breakdown_at_peak.activations",
+    "Attention": "memory.breakdown_at_peak.attention_scores",
+    "Total": "memory.peak_bytes",
+}
+
+
+def worksheet_values(runs: Runs, options: Namespace, results: Path) -> Json:
+    """What the template needs beside the runs."""
+    base = runs[f"memory_analysis_bs{options.batch_size}"]
     found = [(b, s, name, runs[name]) for name, (b, s, _) in shapes(options).items()]
-    by_batch = [(b, run) for b, _, name, run in found if "analysis" in name]
-    by_seq = [(s, b, run) for b, s, name, run in found if "memory_seq" in name]
-    same = [(s, run) for s, b, run in by_seq if b == options.batch_size]
+    by_batch = scaling_rows([(b, s, run) for b, s, name, run in found if "analysis" in name])
+    sequences = [(b, s, run) for b, s, name, run in found if "memory_seq" in name]
+    by_seq = scaling_rows(sequences)
+    lengths = [s for b, s, _ in sequences if b == options.batch_size]
+    parts = {
+        name: [run(key) for b, _, run in sequences if b == options.batch_size]
+        for name, key in PEAK_PARTS.items()
+    }
     peaks: dict[tuple[int, int], float] = {}
     for batch, seq, _, run in found:
         if peak := run("memory.peak_bytes"):
             peaks.setdefault((batch, seq), peak)
+    summary, peak_bytes = base.summary or {}, base("memory.peak_bytes")
     key = "memory.component_activation_bytes"
-    effects, effects_from = known_effects(base.name, base, references)
     return {
         "base": base,
         "batch": options.batch_size,
         "seq": options.seq_len,
         "by_batch": by_batch,
         "by_seq": by_seq,
-        "same_batch": same,
-        "batch_peaks": [run("memory.peak_bytes") for _, run in by_batch],
-        "seq_peaks": [run("memory.peak_bytes") for _, run in same],
-        "lengths_measured": sum(run("memory") is not None for _, _, run in by_seq),
-        "increment_ratio": increment_ratio,
-        "order": order,
-        "growths": component_growth({s: (b, run(key)) for s, b, run in by_seq if run(key)}),
+        "lengths": lengths,
+        "peak_parts": [(n, *sizes, order(lengths, sizes)) for n, sizes in parts.items()],
+        "batch_growth": increment_ratio([row["peak"] for row in by_batch]),
+        "seq_growth": increment_ratio(parts["Total"]),
+        "growths": component_growth({s: (b, run(key)) for b, s, run in sequences if run(key)}),
         **fitted_law(peaks),
-        "limit": limit,
-        "confirmed_share": CONFIRMED_SHARE,
-        "hotspots": sorted(by_name.items(), key=lambda entry: -entry[1])[:5],
-        "small_calls": small_calls_percent(hotspots("operators.table")),
-        "targets": {name: size / 2**20 for name, size in target_shares(base("memory")).items()},
-        "effects": effects,
-        "effects_from": effects_from,
+        "hotspots": hotspots(runs[HOTSPOTS]),
+        "small_calls": small_calls_percent(runs[HOTSPOTS]("operators.table")),
+        "targets": target_shares(base("memory")),
+        "effects": [
+            (e.name, e.saved_bytes, 100 * e.saved_bytes / peak_bytes, e.time_ratio, e.basis)
+            for e in known_effects(summary, find_evidence(summary, results))
+        ],
     }
 
 
@@ -226,14 +263,12 @@ def missing_parts(runs: Runs, options: Namespace) -> list[str]:
     return missing_of(runs, {base: profiles, HOTSPOTS: profiles, BANDWIDTH: ("flops",)})
 
 
-def sheet_of(
-    runs: Runs, options: Namespace, limit: Limit, references: Path = RESULTS / "reference"
-) -> Sheet:
-    """The page of whatever was measured."""
+def sheet_of(runs: Runs, options: Namespace, limit: Limit, results: Path = RESULTS) -> Sheet:
+    """The page of whatever was measured; `results`: where an ablation of this device is found."""
     missing = missing_parts(runs, options)
-    values = {} if missing else worksheet_values(runs, options, limit, references)
+    values = {} if missing else worksheet_values(runs, options, results)
     every = {**runs, LONGEST_RUN: limit.run} if limit.run else runs
-    return make_sheet("exercise_2.md.j2", every, missing, title=TITLE, **values)
+    return make_sheet("exercise_2.md.j2", every, missing, title=TITLE, limit=limit, **values)
 
 
 def run_exercise(options: Namespace, program: TrainingProgram) -> Sheet:

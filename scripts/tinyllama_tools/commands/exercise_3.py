@@ -7,66 +7,57 @@ import math
 import re
 import statistics
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from tinyllama_tools.commands.profile import ProfileRuns
-from tinyllama_tools.commands.profile_page import REPORT, report_path, report_text
-from tinyllama_tools.commands.profile_tables import (
-    FLOPS,
-    MEMORY,
+from tinyllama_tools.commands.profile import run_profilers
+from tinyllama_tools.commands.profile_report import (
     OPERATORS,
-    ProfileSet,
+    REPORT,
+    SECTIONS,
     operator_shares,
     read_profile_set,
+    report_text,
 )
 from tinyllama_tools.commands.study import fixed_plans, run_sizes
 from tinyllama_tools.commands.study_sizes import PROFILES, Settings, SizeResult, plan_sizes
 from tinyllama_tools.commands.worksheet import (
     INTENSITY,
-    INTERRUPTED,
-    UTILIZATION,
-    Held,
+    INTERRUPTED_REASON,
+    MFU,
+    PEAK,
     MeasuredRun,
     Plan,
     Sheet,
-    decide,
+    box,
     largest_of,
     make_sheet,
     measure_all,
-    number,
-    percent,
     ratio,
     say,
     share_of,
-    times,
+    shown,
     was_interrupted,
 )
 from tinyllama_tools.core.app import Json, problem_sizes, shown_path, write_whole
-from tinyllama_tools.core.text import duration
+from tinyllama_tools.data.profiles import component_percent, group_shares
 from tinyllama_tools.data.programs import SuiteError, TrainingError, TrainingProgram
 from tinyllama_tools.models.ablation_evidence import Evidence, find_evidence
 from tinyllama_tools.models.ablations import ratio_text, read_study, shows_difference
 from tinyllama_tools.models.bottlenecks import (
+    COPIES,
+    PRODUCTS,
+    QUADRANTS,
     WORTHWHILE_SPEEDUP,
     Bottleneck,
     amdahl,
     fragmentation_share,
+    launch_part,
     rank_bottlenecks,
     recorded_part,
 )
-from tinyllama_tools.models.optimization_effects import (
-    COPIES,
-    PRODUCTS,
-    component_percent,
-    group_shares,
-)
-from tinyllama_tools.models.roofline import (
-    ON_THE_ROOF_PERCENT,
-    POSITIONS,
-    roofline_point,
-    roofline_position,
-)
+from tinyllama_tools.models.roofline import POSITIONS, roofline_point, roofline_position
 from tinyllama_tools.models.size_predictions import Prediction, Predictor, Question, predict
 
 TITLE = "Exercise 3: bottleneck identification and optimization planning"
@@ -76,9 +67,6 @@ TOP, STEPS, SHORT_STEPS = 10, 30, 6
 STUDY, QUICK_STUDY = (tuple(problem_sizes()), 20), (("tiny", "small"), 12)
 # The workshop's version 2, as the suite names the set of its switches.
 VERSION_2 = "fused"
-SEQUENCES = (64, 128, 256, 512, 1024, 2048, 4096)
-MEDIUM_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
-PEAK = "summary.peak_memory_bytes"
 # First that matches names the target; the operators are named as PyTorch and its kernels are.
 TARGETS = (
     (PRODUCTS.pattern, "fewer, larger products: qkv, gate_up; narrower types"),
@@ -92,100 +80,38 @@ TARGETS = (
 )
 
 
-def target_of(name: str) -> str:
-    """What makes an operator cheaper or rarer."""
-    return next(text for pattern, text in TARGETS if re.search(pattern, name, re.IGNORECASE))
-
-
-@dataclass(frozen=True)
-class Forecasts:
-    """Predictions of steps that were not run.
-
-    `own`: the five sizes as configured; `single`: at batch 1; `lean`: at batch 1 with
-    checkpointing; `sequences`: one size over S, `linear`: the same with attention that keeps no
-    scores; `medium`: that size over the batch.
-    """
-
-    own: Sequence[Prediction]
-    single: Sequence[Prediction]
-    lean: Sequence[Prediction]
-    sequences: Sequence[Prediction]
-    linear: Sequence[Prediction]
-    medium: Sequence[Prediction]
-
-
-@dataclass(frozen=True)
-class SizeStudy:
-    """`results`: of scripts/study, smallest first. `batches`: runs of one size over the batch."""
-
-    results: Sequence[SizeResult]
-    batches: Sequence[MeasuredRun]
-    forecasts: Forecasts
-
-    @property
-    def runs(self) -> dict[str, MeasuredRun]:
-        """The measured sizes by name, smallest first."""
-        found = {}
-        for result in self.results:
-            if result.is_measured and result.folder is not None:
-                more = f"/{PROFILES}" if result.config.get("profilers_enabled") else ""
-                command, name = str(result.config.get("command", "")), result.folder.name + more
-                found[result.size] = MeasuredRun(name, command, result.summary)
-        return found
-
-
 @dataclass(frozen=True)
 class Findings:
     """All that the worksheet is made of. `log`: profile_runs.json of the analysis.
 
+    `results`: of scripts/study, smallest first. `forecasts`: by the names in FORECASTS.
     `gap`: what ended the measuring early, empty where nothing did.
     """
 
     analysis: MeasuredRun
     log: Json
-    ranking: Sequence[Bottleneck]
     evidence: Evidence | None
-    runs: dict[str, MeasuredRun]
-    study: SizeStudy
+    forecasts: Mapping[str, Sequence[Prediction]]
+    runs: dict[str, MeasuredRun] = field(default_factory=dict)
+    results: Sequence[SizeResult] = ()
     gap: str = ""
 
+    @property
+    def sizes(self) -> dict[str, MeasuredRun]:
+        """The measured sizes by name."""
+        found = {}
+        for result in self.results:
+            if result.is_measured and result.folder is not None:
+                more = f"/{PROFILES}" if result.config.get("profilers_enabled") else ""
+                command = str(result.config.get("command", ""))
+                found[result.size] = MeasuredRun(result.folder.name + more, command, result.summary)
+        return found
 
-def reason_of(error: BaseException) -> str:
-    """Ctrl-C or an error, in a word or in its own."""
-    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else str(error)
-
-
-def analyse(options: Namespace, program: TrainingProgram) -> tuple[ProfileSet, str]:
-    """Step 1: the comprehensive profile, and what of it is missing and why.
-
-    What ends it before its first run is done passes through.
-    """
-    shape = (f"--batch-size={options.batch_size}", f"--seq-len={options.seq_len}")
-    given = (*shape, f"--num-steps={STEPS}", *options.model)
-    folder = options.profile_dir / ANALYSIS
-    command = " ".join(["scripts/profile", *given, f"--profile-dir={shown_path(folder)}"])
-    runs, gap = ProfileRuns(program, folder, given, command, say), ""
-    try:
-        runs.all()
-    except (KeyboardInterrupt, TrainingError) as error:
-        if not runs.runs:
-            raise
-        gap = f"{ANALYSIS}: {reason_of(error)}"
-    found = read_profile_set(folder)
-    lacks = [name for name in (OPERATORS, MEMORY, FLOPS) if name not in found.profiles]
-    if lacks and not gap:
-        gap = f"{ANALYSIS}: no profile of {', '.join(lacks)}: the loss was not finite"
-    return found, gap
-
-
-def write_reports(found: ProfileSet, options: Namespace, evidence: Evidence | None) -> None:
-    """Step 1's report, and that of step 2 on the operator profile alone."""
-    write_whole(report_path(found.folder), report_text(found, TOP, evidence))
-    if OPERATORS in found.profiles:
-        operators = read_profile_set(found.folder / "pytorch_profiling")
-        detailed = options.profile_dir / DETAILED
-        detailed.mkdir(exist_ok=True)
-        write_whole(report_path(detailed), report_text(operators, TOP, evidence))
+    @property
+    def batches(self) -> list[MeasuredRun]:
+        """Runs of one size over the batch."""
+        found = [run for name, run in self.runs.items() if re.match("baseline$|batch_", name)]
+        return sorted((r for r in found if r.summary), key=lambda r: r("configuration.batch_size"))
 
 
 def planned_runs(options: Namespace) -> Plan:
@@ -206,38 +132,74 @@ def planned_runs(options: Namespace) -> Plan:
         "mixed_precision": (batch, seq, SHORT_STEPS, "--dtype=amp_bf16"),
         **{f"batch_{b}": (b, seq, SHORT_STEPS) for b in (batch // 2, 2 * batch)},
     }
+    names = ("--batch-size", "--seq-len", "--num-steps")
     return {
         name: (
             *options.model,
-            f"--batch-size={b}",
-            f"--seq-len={s}",
-            f"--num-steps={steps}",
-            *map(str, more),
+            *(f"{option}={value}" for option, value in zip(names, row, strict=False)),
+            *map(str, row[3:]),
         )
-        for name, (b, s, steps, *more) in table.items()
+        for name, row in table.items()
     }
 
 
-def forecasts(predictor: Predictor, device: str) -> Forecasts:
-    """Six questions to the suite's formulas; SuiteError where it cannot answer."""
+# Steps to predict: sizes (empty: all five), variant, batches and sequences (empty: each size's).
+SEQUENCES, BATCHES = (64, 128, 256, 512, 1024, 2048, 4096), (1, 2, 4, 8, 16, 32, 64, 128)
+FORECASTS: dict[str, tuple[tuple[str, ...], str, tuple[int, ...], tuple[int, ...]]] = {
+    "own": ((), "baseline", (), ()),
+    "single": ((), "baseline", (1,), ()),
+    "lean": ((), f"{VERSION_2}+checkpoint", (1,), ()),
+    "sequences": (("tiny",), "baseline", (), SEQUENCES),
+    # attention that keeps no scores
+    "linear": (("tiny",), "sdpa", (), SEQUENCES),
+    "medium": (("medium",), "baseline", BATCHES, ()),
+}
 
-    def ask(
-        sizes: Sequence[str] = tuple(problem_sizes()),
-        variant: str = "baseline",
-        batch: Sequence[int] = (),
-        seq: Sequence[int] = (),
-    ) -> list[Prediction]:
-        asked = (tuple(sizes), "f32", (variant,), tuple(batch), tuple(seq))
-        return predictor(Question(*asked, device=device))
 
-    return Forecasts(
-        own=ask(),
-        single=ask(batch=(1,)),
-        lean=ask(variant=f"{VERSION_2}+checkpoint", batch=(1,)),
-        sequences=ask(("tiny",), seq=SEQUENCES),
-        linear=ask(("tiny",), "sdpa", seq=SEQUENCES),
-        medium=ask(("medium",), batch=MEDIUM_BATCHES),
-    )
+def forecasts(predictor: Predictor, device: str) -> dict[str, list[Prediction]]:
+    """Questions to the suite's formulas; SuiteError where it cannot answer."""
+    return {
+        name: predictor(
+            Question(sizes or tuple(problem_sizes()), "f32", (variant,), batch, seq, device)
+        )
+        for name, (sizes, variant, batch, seq) in FORECASTS.items()
+    }
+
+
+def reason_of(error: BaseException) -> str:
+    """Ctrl-C or an error, in a word or in its own."""
+    return INTERRUPTED_REASON if isinstance(error, KeyboardInterrupt) else str(error)
+
+
+def analyse(options: Namespace, program: TrainingProgram) -> Findings:
+    """Step 1: the comprehensive profile and its reports, and that of step 2 on the operators alone.
+
+    What ends it before its first run is done passes through.
+    """
+    shape = (f"--batch-size={options.batch_size}", f"--seq-len={options.seq_len}")
+    given = (*shape, f"--num-steps={STEPS}", *options.model)
+    folder, detailed = options.profile_dir / ANALYSIS, options.profile_dir / DETAILED
+    command = " ".join(["scripts/profile", *given, f"--profile-dir={shown_path(folder)}"])
+    runs: list[Json] = []
+    gap = ""
+    try:
+        run_profilers(program, folder, given, command, runs)
+    except (KeyboardInterrupt, TrainingError) as error:
+        if not runs:
+            raise
+        gap = f"{ANALYSIS}: {reason_of(error)}"
+    found = read_profile_set(folder)
+    lacks = [name for name in SECTIONS if name not in found.profiles]
+    if lacks and not gap:
+        gap = f"{ANALYSIS}: no profile of {', '.join(lacks)}: the loss was not finite"
+    evidence = find_evidence(found.merged())
+    write_whole(folder / REPORT, report_text(found, TOP, evidence))
+    if OPERATORS in found.profiles:
+        detailed.mkdir(exist_ok=True)
+        operators = read_profile_set(folder / "pytorch_profiling")
+        write_whole(detailed / REPORT, report_text(operators, TOP, evidence))
+    analysis = MeasuredRun(ANALYSIS, command, found.merged(), link=shown_path(folder))
+    return Findings(analysis, found.runs or {}, evidence, {}, gap=gap)
 
 
 def study_sizes(
@@ -259,15 +221,10 @@ def measure_findings(
     What ends it before the first run is done passes through, and so does OSError.
     """
     predicted = forecasts(predictor, options.device)
-    found, gap = analyse(options, program)
-    log = found.runs or {}
-    analysis = MeasuredRun(
-        ANALYSIS, str(log.get("command", "")), found.merged(), folder=options.profile_dir / ANALYSIS
-    )
-    evidence = find_evidence(analysis.summary or {})
-    write_reports(found, options, evidence)
+    first = analyse(options, program)
+    analysis, log, evidence, gap = first.analysis, first.log, first.evidence, first.gap
     if gap:
-        return Findings(analysis, log, (), evidence, {}, SizeStudy((), (), predicted), gap)
+        return Findings(analysis, log, evidence, predicted, gap=gap)
     folder, page = options.profile_dir, options.output.parent
     runs = measure_all(planned_runs(options), program, folder, page, has_measured=True)
     results: list[SizeResult] = []
@@ -276,19 +233,11 @@ def measure_findings(
             results = study_sizes(options, program, predictor)
         except (KeyboardInterrupt, TrainingError, SuiteError) as error:
             gap = f"problem sizes: {reason_of(error)}"
-    names = ("baseline", *(name for name in runs if name.startswith("batch_")))
-    measured = [runs[name] for name in names if runs[name].summary]
-    batches = sorted(measured, key=lambda run: run("configuration.batch_size"))
-    ranking = rank_bottlenecks(analysis.summary or {}, evidence)
-    return Findings(
-        analysis, log, ranking, evidence, runs, SizeStudy(results, batches, predicted), gap
-    )
+    return Findings(analysis, log, evidence, predicted, runs, results, gap)
 
 
 # Shares and speedups of the analysis.
 QKV, ATTENTION, SWIGLU = "QKV projections", "Attention computation", "SwiGLU gate/up"
-# They share no work, so their savings add up.
-DISJOINT = (QKV, ATTENTION, SWIGLU)
 FLOP_GROUPS = ("attention/qkv_proj", "attention/core", "ffn")
 # One pass over what is bound by memory, outside of FLOP_GROUPS; they share no work.
 ONE_PASS = ("fused_norm", "fused_adamw", "fused_rotary")
@@ -298,25 +247,17 @@ HALF_THE_TRAFFIC = 2.0
 WORTHWHILE_MEMORY, NOT_SLOWER = 0.95, 0.98
 
 
-def memory_bound_percent(summary: Json, left_out: Sequence[str] = ()) -> float | None:
+def memory_bound_percent(summary: Json, left_out: Sequence[str] = ()) -> float:
     """Share of the components whose roofline is memory's; `left_out`: paths counted elsewhere."""
-    operators, flops = summary.get("operators"), summary.get("flops")
-    if not operators or not flops:
-        return None
+    points = summary["flops"]["roofline_data"]["points"]
 
     def is_bound(name: str) -> bool:
         # the optimizer moves parameters and multiplies nothing, whether or not it has a point
-        point = roofline_point(flops["roofline_data"]["points"], name)
+        point = roofline_point(points, name)
         return name == "optimizer" or (point is not None and point["bound"] == "memory")
 
-    bound = [c for c in operators["components"] if is_bound(c["name"])]
+    bound = [c for c in summary["operators"]["components"] if is_bound(c["name"])]
     return sum(c["percent"] for c in bound) - component_percent(bound, *left_out)
-
-
-def launches_percent(summary: Json) -> float | None:
-    """At most all of the step."""
-    found = summary["operators"]["launch_overhead_percent"]
-    return None if found is None else min(found, 100.0)
 
 
 def bounds(summary: Json) -> dict[str, float | None]:
@@ -324,12 +265,12 @@ def bounds(summary: Json) -> dict[str, float | None]:
 
     Launches first; what is left divides among components by their side of the ridge.
     """
-    memory, overhead = memory_bound_percent(summary), launches_percent(summary)
-    left = None if overhead is None or memory is None else (100 - overhead) / 100
+    memory, launches = memory_bound_percent(summary), launch_part(summary)
+    left = None if launches is None else 1 - launches
     return {
-        "Memory-bound (optimize data movement)": left and left * (memory or 0),
-        "Compute-bound (optimize kernels)": left and left * max(0.0, 100 - (memory or 0)),
-        "Overhead-bound (optimize launches)": overhead,
+        "Memory-bound (optimize data movement)": left and left * memory,
+        "Compute-bound (optimize kernels)": left and left * max(0.0, 100 - memory),
+        "Overhead-bound (optimize launches)": None if launches is None else 100 * launches,
     }
 
 
@@ -340,14 +281,9 @@ def together(speedups: Sequence[float | None]) -> float | None:
     return 1 / left if known and left > 0 else None
 
 
-def expected_together(ranking: Mapping[str, Bottleneck], *names: str) -> float | None:
+def expected_together(found: Mapping[str, Bottleneck], *names: str) -> float | None:
     """Amdahl over categories that share no work; None where none has share and factor."""
-    found = [(ranking[name].share_percent, ranking[name].factor) for name in names]
-    known = [(share / 100, factor) for share, factor in found if share is not None and factor]
-    if not known:
-        return None
-    left = 1 - sum(share - share / factor for share, factor in known)
-    return 1 / left if left > 0 else None
+    return together([found[name].expected_speedup for name in names])
 
 
 def memory_gain(summary: Json, evidence: Evidence | None) -> tuple[float | None, str]:
@@ -360,10 +296,10 @@ def memory_gain(summary: Json, evidence: Evidence | None) -> tuple[float | None,
     if measured:
         text = ", ".join(f"{ratio_text(value)} with {name}" for name, value in measured.items())
         # what may be chance is left out of a plan
-        shown = [value.median for value in measured.values() if shows_difference(value)]
-        return together([1.0, *shown]), f"measured: {text}"
+        shown_gains = [value.median for value in measured.values() if shows_difference(value)]
+        return together([1.0, *shown_gains]), f"measured: {text}"
     share, part = memory_bound_percent(summary, FLOP_GROUPS), recorded_part(summary)
-    if share is None or part is None:
+    if part is None:
         return None, ""
     speedup = amdahl(part * min(share, 100) / 100, HALF_THE_TRAFFIC)
     return speedup, f"assumed: half the traffic, of {part * share:.1f} % of the step"
@@ -376,24 +312,21 @@ def compile_speedup(evidence: Evidence | None) -> float | None:
     return max((row["speedup"]["median"] for row in here if row.get("speedup")), default=None)
 
 
-def plan_tick(
-    label: str, speedup: float | None, memory: float | None, what: str, is_shown: bool = True
+def plan_box(
+    label: str, speedup: float | None, memory: float | None = None, is_shown: bool = True
 ) -> str:
     """Whether an optimization is worth it, for time or for memory: a peak over the baseline's.
 
     `is_shown`: not so where the speedup was measured and may be chance.
     """
-    rule, text = f"rule: from {WORTHWHILE_SPEEDUP}x", f"{times(speedup)} {what}"
-    if memory is not None:
-        text += f", peak memory {memory:.2f}x"
-        rule += f", or a peak of {WORTHWHILE_MEMORY:g}x or less at {NOT_SLOWER}x or more"
-    if not is_shown:
-        rule += "; `~`: no difference was shown"
     # memory bought with time is another trade than the worksheet's plan is about
     not_slower = speedup is None or speedup >= NOT_SLOWER
     saves = memory is not None and memory <= WORTHWHILE_MEMORY and not_slower
     faster = is_shown and (speedup or 0) >= WORTHWHILE_SPEEDUP
-    return decide(label, faster or saves, f"{text}; {rule}")
+    doubt = "" if is_shown else " (may be chance)"
+    reason = f"speedup {shown(speedup, 'x')}{doubt}, peak memory {shown(memory, 'x')}"
+    rule = f"rule: from {WORTHWHILE_SPEEDUP}x, or memory up to {WORTHWHILE_MEMORY}x at no loss"
+    return box(label, faster or saves, f"{reason}; {rule}")
 
 
 def equal_losses(runs: Mapping[str, MeasuredRun]) -> tuple[int, int]:
@@ -402,19 +335,18 @@ def equal_losses(runs: Mapping[str, MeasuredRun]) -> tuple[int, int]:
     return sum(a == b for a, b in zip(*pair, strict=False)), max(map(len, pair))
 
 
-def target_rows(findings: Findings, speedup: float | None, gain: float | None) -> list[Json]:
-    """Metric, now, target, and what version 2 reached."""
+def target_rows(findings: Findings, speedup: float | None, gain: float | None) -> list[Any]:
+    """Metric, now, target, and what version 2 reached, as text."""
     runs, analysis = findings.runs, findings.analysis
-    base, after = runs["baseline"], runs["version_2"]
-    kernels = "operators.kernels_per_step"
+    base, after, kernels = runs["baseline"], runs["version_2"], "operators.kernels_per_step"
     has_kernels = analysis(kernels) is not None
     key = kernels if has_kernels else "operators.operator_calls_per_step"
     # three products a layer fewer, each in forward and twice in backward
     fewer = 3 * 3 * (analysis("configuration.n_layers") or 0)
-    scores, mfu = analysis("memory.breakdown_at_peak.attention_scores"), analysis(UTILIZATION)
-    speed, peak, calls = base("summary.samples_per_second"), base(PEAK), analysis(key)
+    scores, mfu = analysis("memory.breakdown_at_peak.attention_scores"), analysis(MFU)
+    rate, peak, calls = "summary.samples_per_second", base(PEAK), analysis(key)
 
-    def times_(value: float | None, factor: float | None) -> float | None:
+    def times(value: float | None, factor: float | None) -> float | None:
         return None if value is None or factor is None else value * factor
 
     def less(value: float | None, part: float | None) -> float | None:
@@ -422,31 +354,29 @@ def target_rows(findings: Findings, speedup: float | None, gain: float | None) -
 
     count = "Kernel count per step" if has_kernels else "Operator count per step (CPU)"
     rows = (
-        (
-            "Training throughput",
-            "samples/sec",
-            speed,
-            times_(speed, speedup),
-            after("summary.samples_per_second"),
-        ),
-        ("Model FLOPS Utilization", "%", mfu, times_(mfu, speedup), times_(mfu, gain)),
+        ("Training throughput", "samples/sec", base(rate), times(base(rate), speedup), after(rate)),
+        ("Model FLOPS Utilization", "%", mfu, times(mfu, speedup), times(mfu, gain)),
         ("Peak memory usage", "MB", peak, less(peak, scores), after(PEAK)),
         (count, "", calls, less(calls, fewer), runs["version_2_profiled"](key)),
     )
-    return [dict(zip(("name", "unit", "now", "target", "reached"), r, strict=True)) for r in rows]
+    return [
+        (name, *(None if v is None else shown(v, unit) for v in values))
+        for name, unit, *values in rows
+    ]
 
 
 def plan_values(findings: Findings) -> Json:
-    """Of steps 5 to 7 and their questions."""
+    """Of steps 1 to 7 and their questions."""
     analysis, runs, evidence = findings.analysis, findings.runs, findings.evidence
     summary = analysis.summary or {}
     operators = summary["operators"]
-    found = {b.category: b for b in findings.ranking}
+    ranking = rank_bottlenecks(summary, evidence)
+    found = {b.name: b for b in ranking}
 
     def faster(name: str, other: str = "baseline") -> float | None:
         return ratio(runs[other].step_seconds, runs[name].step_seconds)
 
-    overall, gain = expected_together(found, *DISJOINT), faster("version_2")
+    overall, gain = expected_together(found, QKV, ATTENTION, SWIGLU), faster("version_2")
     precision, (bandwidth, ground) = faster("mixed_precision"), memory_gain(summary, evidence)
     compiled = compile_speedup(evidence)
     layout = evidence.speedups["layout"].median if evidence and "layout" in evidence else None
@@ -459,23 +389,26 @@ def plan_values(findings: Findings) -> Json:
         "Kernel launch overhead": operators["launch_overhead_percent"],
         "Memory bandwidth": memory_bound_percent(summary, FLOP_GROUPS),
     }
+    top = [(*row[:3], row.calls, _target_of(row.name)) for row in operator_shares(operators)[:TOP]]
+    shapes = ("baseline", "version_2", "baseline_long", "version_2_long")
     return {
-        "ranking": findings.ranking,
+        "top": top,
+        "ranking": ranking,
         "by_name": found,
-        "evidence": evidence,
+        "quadrants": QUADRANTS,
         "phases": (expected_together(found, QKV, SWIGLU), expected_together(found, ATTENTION)),
         "overall": overall,
-        "disjoint": ", ".join(DISJOINT),
         "gain": gain,
         "scaling_gain": faster("version_2_scaling", "baseline_scaling"),
+        "peaks": {name: runs[name](PEAK) for name in shapes},
         "compiled": compiled,
         "layout": layout,
         "precision": precision,
-        "plan_tick": plan_tick,
+        "plan_box": plan_box,
         "targets": target_rows(findings, overall, gain),
         "equal_losses": equal_losses(runs),
         "shares": group_shares(components),
-        "allocations": fragmentation_share(summary).percent,
+        "allocations": fragmentation_share(summary),
         "suspects": suspects,
         "largest_suspect": largest_of(suspects),
         "gains": {
@@ -484,7 +417,7 @@ def plan_values(findings: Findings) -> Json:
             "Algorithmic optimization (attention)": best[ATTENTION],
             "Precision optimization (mixed precision)": precision,
         },
-        "gain_grounds": {"Memory optimization (bandwidth)": ground},
+        "gain_notes": {"Memory optimization (bandwidth)": ground},
         "bounds": bounds(summary),
         "candidates": {
             "QKV fusion (immediate benefit)": best[QKV],
@@ -493,11 +426,15 @@ def plan_values(findings: Findings) -> Json:
             "Torch compile (automatic optimization)": compiled,
         },
         "realistic": overall if gain is None else gain,
-        "realistic_from": "expected by Amdahl's law"
-        if gain is None
-        else f"measured with `{VERSION_2}`",
         "version_2_name": VERSION_2,
+        "position": roofline_position(summary["flops"]),
+        "positions": POSITIONS,
     }
+
+
+def _target_of(name: str) -> str:
+    """What makes an operator cheaper or rarer."""
+    return next(text for pattern, text in TARGETS if re.search(pattern, name, re.IGNORECASE))
 
 
 # The problem sizes. One is saturated where the next attains less than this much more.
@@ -513,42 +450,44 @@ def growth_exponent(x: Sequence[float], y: Sequence[float | None]) -> float | No
 
 
 def size_row(name: str, run: MeasuredRun) -> Json:
-    """The figures of a size. `rate`: model FLOPs a second; `distance`: intensity over that of the
+    """The figures of a size. `rate`: model GFLOP a second; `distance`: intensity over that of the
     ridge, below 1 the roofline is memory's."""
-    operators, speed = run("operators") or {}, run.speed
-    components = operators.get("components") or []
-    core = [c["percent"] for c in components if c["name"] == "attention/core"]
-    steps_a_second = ratio(speed, run("configuration.batch_size"))
-    flops, ridge = (
-        run("model.flops_per_step"),
-        run("flops.roofline_data.ridge_point_flops_per_byte"),
-    )
-    scores = run("memory.breakdown_at_peak.attention_scores")
+    components = run("operators.components") or []
+    shares = group_shares(components) if components else {}
+    top = max(components, key=lambda c: c["percent"], default={})
+    flops, seconds = run("model.flops_per_step"), run.step_seconds
+    ridge = run("flops.roofline_data.ridge_point_flops_per_byte")
+    kernels, calls = run("operators.kernels_per_step"), run("operators.operator_calls_per_step")
     return {
         "name": name,
         "run": run,
-        "speed": speed,
+        "summary": run.summary,
+        "reason": "",
+        "speed": run.speed,
+        "seconds": seconds,
         "peak": run(PEAK),
-        "rate": steps_a_second * flops if steps_a_second and flops else None,
-        "scores": share_of(scores, run("memory.peak_bytes")),
-        "shares": group_shares(components) if components else {"attention": None, "ffn": None},
-        "core": sum(core) if components else None,
-        "top": max(components, key=lambda c: c["percent"], default=None),
-        "operator": (operators.get("table") or [{"name": "not measured", "share_percent": None}])[
-            0
-        ],
+        "rate": flops / seconds / 1e9 if flops and seconds else None,
+        "scores": share_of(
+            run("memory.breakdown_at_peak.attention_scores"), run("memory.peak_bytes")
+        ),
+        "attention": shares.get("attention"),
+        "ffn": shares.get("ffn"),
+        "core": component_percent(components, "attention/core") if components else None,
+        "top": top.get("name"),
+        "top_percent": top.get("percent"),
+        "operator": (run("operators.table") or [{}])[0],
+        "launches": calls if kernels is None else kernels,
         "overhead": ratio(run(PEAK), run("model.model_size_bytes")),
         "intensity": run(INTENSITY),
         "distance": ratio(run(INTENSITY), ridge),
-        "mfu": run(UTILIZATION),
+        "mfu": run(MFU),
         "trust": ratio(run("model.predicted_peak_memory_bytes"), run(PEAK)),
     }
 
 
 def saturated(sizes: Sequence[Json]) -> str | None:
     """The first size after which the attained rate rises by less than a tenth; None without."""
-    known = [size for size in sizes if size["rate"]]
-    pairs = itertools.pairwise(known)
+    pairs = itertools.pairwise(size for size in sizes if size["rate"])
     return next((a["name"] for a, b in pairs if b["rate"] < a["rate"] * SATURATED_GAIN), None)
 
 
@@ -561,83 +500,100 @@ def batch_gain(batches: Sequence[MeasuredRun]) -> float | None:
     return (fast / slow) ** (1 / math.log2(after / before)) if after > before else None
 
 
-def each(sizes: Sequence[Json], key: str, unit: str) -> str:
-    """`tiny 3.1 %, small 2.9 %`."""
-    show: Callable[[Held], str] = percent if unit == "%" else lambda v: number(v) + unit
-    return ", ".join(f"{size['name']} {show(size[key])}" for size in sizes)
+def largest_fitting(found: Sequence[Prediction]) -> Prediction | None:
+    """By parameters, then by batch."""
+    return max((p for p in found if p.fits), key=lambda p: (p.parameters, p.batch), default=None)
 
 
-def size_values(study: SizeStudy) -> Json:
+def size_values(findings: Findings) -> Json:
     """Of chapter 6."""
-    predicted = study.forecasts
-    sizes = [size_row(name, run) for name, run in study.runs.items()]
+    predicted, results = findings.forecasts, findings.results
+    sizes = [size_row(name, run) for name, run in findings.sizes.items()]
+    by_size = {size["name"]: size for size in sizes}
+    left_out = {r.size: r.failure or r.refusal for r in results if not r.is_measured}
     parameters = [size["run"]("model.total_parameters") for size in sizes]
-    over = [(float(p.seq), p.peak_memory_bytes) for p in predicted.sequences]
+    sequences = [(float(p.seq), p.peak_memory_bytes) for p in predicted["sequences"]]
+    pairs = zip(predicted["sequences"], predicted["linear"], strict=True)
+    # Share of the predicted peak that linear attention saves.
+    saved = [(p.seq, 100 * (1 - q.peak_memory_bytes / p.peak_memory_bytes)) for p, q in pairs]
+    medium, gain = largest_fitting(predicted["medium"]), batch_gain(findings.batches)
+    own = next(p.batch for p in predicted["own"] if p.size == "medium")
+    recommended = None if medium is None else medium.batch
+    if recommended is not None and (gain is None or gain < 1.05):
+        recommended = min(recommended, own)
 
-    def largest_fitting(found: Sequence[Prediction]) -> Prediction | None:
-        fitting = [p for p in found if p.fits]
-        return max(fitting, key=lambda p: (p.parameters, p.batch), default=None)
+    def best(key: str, lowest: bool = False) -> str | None:
+        known = {s["name"]: s[key] for s in sizes if s[key] is not None}
+        return largest_of({n: -v if lowest else v for n, v in known.items()})
 
-    def exponent(key: str) -> float | None:
-        return growth_exponent(parameters, [size["run"](key) for size in sizes])
-
+    target = by_size.get("medium") or (sizes[-1] if sizes else {})
+    halved = target.get("top_percent") and amdahl(min(target["top_percent"], 99.9) / 100, 2.0)
+    quick = [s["name"] for s in sizes if s["seconds"] and 50 * s["seconds"] <= 300]
     return {
         "sizes": sizes,
-        "by_size": {size["name"]: size for size in sizes},
-        "left_out": {r.size: r.failure or r.refusal for r in study.results if not r.is_measured},
-        "forecasts": predicted,
-        "dimensions": problem_sizes(),
-        "each": each,
-        "speed_exponent": exponent("summary.samples_per_second"),
-        "peak_exponent": exponent(PEAK),
+        "by_size": by_size,
+        "all_sizes": [
+            {
+                **(by_size.get(p.size) or {"reason": "not asked for"}),
+                "name": p.size,
+                "parameters": p.parameters,
+                "predicted": p.peak_memory_bytes,
+                **({"reason": left_out[p.size]} if p.size in left_out else {}),
+            }
+            for p in predicted["own"]
+        ],
+        "dimensions": problem_sizes().items(),
+        "speed_exponent": growth_exponent(parameters, [s["speed"] for s in sizes]),
+        "peak_exponent": growth_exponent(parameters, [s["peak"] for s in sizes]),
         "saturated": saturated(sizes),
-        "batches": study.batches,
-        "batch_gain": batch_gain(study.batches),
-        # Share of the predicted peak that linear attention saves.
-        "attention_over_seq": [
-            (whole.seq, 100 * (1 - linear.peak_memory_bytes / whole.peak_memory_bytes))
-            for whole, linear in zip(predicted.sequences, predicted.linear, strict=True)
-        ],
+        "batches": findings.batches,
+        "batch_gain": gain,
+        "significant_size": next((s["name"] for s in sizes if (s["scores"] or 0) >= 10), None),
+        "significant_seq": next((seq for seq, share in saved if share >= 10), None),
         # Growth of the predicted peak over S: over the first and over the last three lengths.
-        "short_exponent": growth_exponent(*zip(*over[:3], strict=True)),
-        "long_exponent": growth_exponent(*zip(*over[-3:], strict=True)),
-        "largest_sizes": [
-            largest_fitting(f) for f in (predicted.own, predicted.single, predicted.lean)
+        "short_exponent": growth_exponent(*zip(*sequences[:3], strict=True)),
+        "long_exponent": growth_exponent(*zip(*sequences[-3:], strict=True)),
+        "most_used": best("mfu"),
+        "most_core": best("core"),
+        "most_memory_bound": best("distance", lowest=True),
+        "most_compute_bound": best("distance"),
+        "medium": medium,
+        "recommended_batch": recommended,
+        "largest_models": [
+            (name, p and p.size, p and p.parameters, p and p.peak_memory_bytes)
+            for name, key in (
+                *(("as configured", "own"), ("at batch 1", "single")),
+                ("at batch 1 with checkpointing", "lean"),
+            )
+            for p in (largest_fitting(predicted[key]),)
         ],
-        "halved": lambda share: amdahl(min(share, 99.9) / 100, 2.0),
+        "target": target,
+        "halved": halved,
+        "workshop_size": quick[-1] if quick else None,
     }
 
 
 def sheet_of(findings: Findings) -> Sheet:
     """The page of whatever was measured; a size that was left out is a finding, no gap."""
-    analysis, results = findings.analysis, findings.study.results
+    analysis, results = findings.analysis, findings.results
     failed = [f"{run.name}: {run.reason}" for run in findings.runs.values() if run.reason]
     failed += [f"size {result.size}: {result.failure}" for result in results if result.failure]
-    none = [] if findings.study.runs or findings.gap else ["no problem size was measured"]
+    none = [] if findings.sizes or findings.gap else ["no problem size was measured"]
     missing = [*([findings.gap] if findings.gap else []), *failed, *none]
-    operators = analysis("operators")
-    values = {} if missing else {**plan_values(findings), **size_values(findings.study)}
+    values = {} if missing else {**plan_values(findings), **size_values(findings)}
     notes = [f"{run['name']}: {note}" for run in findings.log["runs"] for note in run["notes"]]
     return make_sheet(
         "exercise_3.md.j2",
         findings.runs,
         missing,
-        also=(analysis, *findings.study.runs.values()),
-        interrupted=findings.gap.endswith(f": {INTERRUPTED}")
+        also=(analysis, *findings.sizes.values()),
+        interrupted=findings.gap.endswith(f": {INTERRUPTED_REASON}")
         or any(result.is_interrupted for result in results),
         title=TITLE,
         analysis=analysis,
-        place=shown_path(analysis.folder),
         log=findings.log,
         notes=notes,
-        runtime=duration(findings.log["total_seconds"]),
-        report=REPORT,
-        detailed=DETAILED,
-        operator_rows=operator_shares(operators) if operators else [],
-        target_of=target_of,
-        position=roofline_position((analysis.summary or {}).get("flops")),
-        positions=POSITIONS,
-        on_the_roof=ON_THE_ROOF_PERCENT,
+        reports=(f"{ANALYSIS}/{REPORT}", f"{DETAILED}/{REPORT}"),
         **values,
     )
 

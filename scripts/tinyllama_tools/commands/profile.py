@@ -9,25 +9,27 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from tinyllama_tools.commands.profile_page import comparison_text, report_path, report_text
-from tinyllama_tools.commands.profile_tables import (
+from tinyllama_tools.commands.profile_report import (
     BASELINE,
-    BASELINE_FOLDER,
     FLOPS,
     MEMORY,
     OPERATORS,
+    REPORT,
     RUNS_FILE,
     RUNS_VERSION,
     TITLES,
     ProfileSet,
+    comparison_text,
     draw_timelines,
     read_profile_set,
+    report_text,
 )
 from tinyllama_tools.core.app import (
+    INTERRUPTED,
     PROJECT,
     REFUSED_OPTIONS,
     RESULTS,
@@ -37,65 +39,56 @@ from tinyllama_tools.core.app import (
     write_whole,
 )
 from tinyllama_tools.core.options import DTYPES, positive
-from tinyllama_tools.data.programs import TrainingError, TrainingProgram, TrainingRun, command_line
+from tinyllama_tools.data.programs import TrainingError, TrainingProgram, command_line
 from tinyllama_tools.models.ablation_evidence import Evidence, find_evidence, read_evidence
 from tinyllama_tools.models.ablations import read_study
 
-# What the program is given as it stands.
+# What the program is given as it stands; batch and sequence left out are the size's own.
 PASSED_ON = ("size", "batch_size", "seq_len", "num_steps", "dtype", "variant", "device", "threads")
-DEFAULT_STEPS, DEFAULT_TOP = 30, 10
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scripts/profile", allow_abbrev=False)
-    parser.add_argument("--size", choices=sorted(problem_sizes()))
-    parser.add_argument("--batch-size", type=positive)
-    parser.add_argument("--seq-len", type=positive)
-    parser.add_argument("--num-steps", type=positive)
-    parser.add_argument("--dtype", choices=DTYPES)
-    parser.add_argument("--variant")
-    parser.add_argument("--device")
-    parser.add_argument("--threads", type=positive)
-    parser.add_argument("--profile-dir", type=Path)
-    parser.add_argument("--build-folder", type=Path, default=PROJECT / "build")
-    parser.add_argument("--top", type=positive, default=DEFAULT_TOP)
-    parser.add_argument("--ablation", type=Path)
-    parser.add_argument("--analyze-existing", type=Path, metavar="DIR")
-    parser.add_argument("--generate-report", action="store_true")
-    parser.add_argument("--output-dir", type=Path)
-    parser.add_argument("--compare", type=Path, nargs=2, metavar=("DIR_A", "DIR_B"))
-    return parser
-
-
-def _refuse_with(
-    parser: argparse.ArgumentParser, options: argparse.Namespace, mode: str, names: Sequence[str]
-) -> None:
-    for name in names:
-        if getattr(options, name) not in (None, False):
-            flag = f"--{name.replace('_', '-')}"
-            parser.error(f"{flag}: has no meaning with {mode}; leave one of them out")
+DEFAULT_STEPS = 30
+LOG, COMPARISON = "training_output.log", "comparison_report.md"
+# `warning: ...`, `error: ...`, and libtorch's own `[W1122 10:20:30 file.cpp:1] ...`
+WARNING = re.compile(r"(?i:\b(warning|error):)|^\[[WE]\d+ ")
+MOST_NOTES = 10
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Checked as far as text can be; argparse ends the program with 2 where it is wrong."""
-    parser = _parser()
+    parser = argparse.ArgumentParser(prog="scripts/profile", allow_abbrev=False)
+    add = parser.add_argument
+    add("--size", choices=sorted(problem_sizes()))
+    for name in ("--batch-size", "--seq-len", "--num-steps", "--threads"):
+        add(name, type=positive)
+    add("--dtype", choices=DTYPES)
+    add("--variant")
+    add("--device")
+    add("--profile-dir", type=Path)
+    add("--build-folder", type=Path, default=PROJECT / "build")
+    add("--top", type=positive, default=10)
+    add("--ablation", type=Path)
+    add("--analyze-existing", type=Path, metavar="DIR")
+    add("--generate-report", action="store_true")
+    add("--output-dir", type=Path)
+    add("--compare", type=Path, nargs=2, metavar=("DIR_A", "DIR_B"))
     options = parser.parse_args(arguments)
-    measuring = (*PASSED_ON, "profile_dir")
+    refused: tuple[str, ...] = (*PASSED_ON, "profile_dir")
     if options.compare:
-        mode = "--compare"
-        _refuse_with(parser, options, mode, (*measuring, "analyze_existing", "generate_report"))
+        mode, refused = "--compare", (*refused, "analyze_existing", "generate_report")
     elif options.analyze_existing:
-        _refuse_with(parser, options, "--analyze-existing", measuring)
+        mode = "--analyze-existing"
         if options.output_dir and not options.generate_report:
             parser.error("--output-dir: nothing is written without --generate-report; add it")
     else:
-        names = ("generate_report", "output_dir")
-        _refuse_with(parser, options, "a run, whose report lies in --profile-dir", names)
+        mode, refused = "a run", ("generate_report", "output_dir")
+    for name in refused:
+        if getattr(options, name) not in (None, False):
+            flag = f"--{name.replace('_', '-')}"
+            parser.error(f"{flag}: has no meaning with {mode}; leave one of them out")
     return options
 
 
 def program_options(options: argparse.Namespace) -> tuple[str, ...]:
-    """What tiny_llama_train is given; batch and sequence left out are the size's own."""
+    """What tiny_llama_train is given."""
     given = {name: getattr(options, name) for name in PASSED_ON}
     given["num_steps"] = given["num_steps"] or DEFAULT_STEPS
     return tuple(
@@ -103,15 +96,8 @@ def program_options(options: argparse.Namespace) -> tuple[str, ...]:
     )
 
 
-LOG = "training_output.log"
-# `warning: ...`, `error: ...`, and libtorch's own `[W1122 10:20:30 file.cpp:1] ...`
-WARNING = re.compile(r"(?i:\b(warning|error):)|^\[[WE]\d+ ")
-MOST_NOTES = 10
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """One run: `folder` gets its summary, `log_folder` what it said; both relative to the whole."""
+class PlannedRun(NamedTuple):
+    """`folder` gets its summary, `log_folder` what it said; both relative to the whole."""
 
     name: str
     flags: tuple[str, ...]
@@ -119,15 +105,11 @@ class PlannedRun:
     log_folder: str
 
 
+OPERATOR_FLAGS = ("--enable-pytorch-profiler", "--profile-operators")
 # The FLOPS profiler makes flops_analysis/ itself, so that its files lie where people look.
 PLANNED = (
-    PlannedRun(BASELINE, (), BASELINE_FOLDER, BASELINE_FOLDER),
-    PlannedRun(
-        OPERATORS,
-        ("--enable-pytorch-profiler", "--profile-operators"),
-        "pytorch_profiling",
-        "pytorch_profiling",
-    ),
+    PlannedRun(BASELINE, (), "baseline_training", "baseline_training"),
+    PlannedRun(OPERATORS, OPERATOR_FLAGS, "pytorch_profiling", "pytorch_profiling"),
     PlannedRun(MEMORY, ("--profile-memory",), "memory_analysis", "memory_analysis"),
     PlannedRun(FLOPS, ("--enable-deepspeed-flops",), ".", "flops_analysis"),
 )
@@ -139,94 +121,62 @@ def warnings_in(output: str) -> list[str]:
     return list(dict.fromkeys(lines))[:MOST_NOTES]
 
 
-def _entry(planned: PlannedRun, run: TrainingRun, options: Sequence[str]) -> Json:
-    folder = "--output-dir" if planned.name == BASELINE else "--profile-dir"
+def _run_one(
+    program: TrainingProgram, folder: Path, options: Sequence[str], planned: PlannedRun
+) -> Json:
+    """The entry of one run. Where the program refuses its options, the folder stays as it was."""
+    target, logs = folder / planned.folder, folder / planned.log_folder
+    made = [path for path in (logs, target, folder, *folder.parents) if not path.exists()]
+    target.mkdir(parents=True, exist_ok=True)
+    logs.mkdir(exist_ok=True)
+    log, part = logs / LOG, logs / f"{LOG}.part"
+    options = [*options, *planned.flags]
+    try:
+        run = program.run(options, target, part)
+    except BaseException as error:
+        if part.exists() and getattr(error, "exit_status", None) != REFUSED_OPTIONS:
+            # the log of a run that crashed tells why
+            part.replace(log)
+        part.unlink(missing_ok=True)
+        for path in made:
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+        raise
+    part.replace(log)
     notes = warnings_in(run.output)
     if run.exit_status:
         notes.append(f"ended with exit status {run.exit_status}: the loss was not finite")
+    flag = "--output-dir" if planned.name == BASELINE else "--profile-dir"
     return {
         "name": planned.name,
         "folder": planned.folder,
         "log": f"{planned.log_folder}/{LOG}",
-        "command": command_line([*options, f"{folder}={planned.folder}"]),
+        "command": command_line([*options, f"{flag}={planned.folder}"]),
         "exit_status": run.exit_status,
         "seconds": run.seconds,
         "notes": notes,
     }
 
 
-@dataclass
-class ProfileRuns:
-    """Fills `folder`, one run after another; the list of runs is written after each.
+def run_profilers(
+    program: TrainingProgram, folder: Path, options: Sequence[str], command: str, runs: list[Json]
+) -> None:
+    """Fills `folder` and `runs`, a run after another; the list of runs is written after each.
 
-    `say` gets a line before each run. Nothing in the folder is changed before the program has
-    accepted the options.
+    TrainingError, BadProfileError, OSError and KeyboardInterrupt pass through.
     """
-
-    program: TrainingProgram
-    folder: Path
-    options: tuple[str, ...]
-    command: str
-    say: Callable[[str], None]
-    runs: list[Json] = field(default_factory=list)
-
-    def all(self) -> ProfileSet:
-        """Every run. TrainingError, BadProfileError, OSError and KeyboardInterrupt pass through."""
-        now = datetime.datetime.now(datetime.timezone.utc)
-        started, begin = now.strftime("%Y-%m-%dT%H:%M:%SZ"), time.monotonic()
-        for number, planned in enumerate(PLANNED, start=1):
-            self.say(f"[{number}/{len(PLANNED)}] {TITLES[planned.name]}")
-            self.runs.append(self._run(planned))
-            self._write(started, time.monotonic() - begin)
-        return read_profile_set(self.folder)
-
-    def _run(self, planned: PlannedRun) -> Json:
-        folder, logs = self.folder / planned.folder, self.folder / planned.log_folder
-        made = [
-            path for path in (*self.folder.parents, self.folder, folder, logs) if not path.exists()
-        ]
-        folder.mkdir(parents=True, exist_ok=True)
-        logs.mkdir(exist_ok=True)
-        log, part = logs / LOG, logs / f"{LOG}.part"
-        options = [*self.options, *planned.flags]
-        try:
-            run = self.program.run(options, folder, part)
-        except BaseException as error:
-            refused = isinstance(error, TrainingError) and error.exit_status == REFUSED_OPTIONS
-            if refused or not part.exists():
-                # nothing ran: the folder stays as it was
-                part.unlink(missing_ok=True)
-                self._remove_empty(made)
-            else:
-                # the log of a run that crashed tells why
-                part.replace(log)
-            raise
-        part.replace(log)
-        return _entry(planned, run, options)
-
-    def _remove_empty(self, folders: Sequence[Path]) -> None:
-        for path in sorted(set(folders), key=lambda p: -len(p.parts)):
-            if path.is_dir() and not any(path.iterdir()):
-                path.rmdir()
-
-    def _write(self, started: str, seconds: float) -> None:
+    now, begin = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
+    for number, planned in enumerate(PLANNED, start=1):
+        say(f"[{number}/{len(PLANNED)}] {TITLES[planned.name]}")
+        runs.append(_run_one(program, folder, options, planned))
         content = {
             "schema_version": RUNS_VERSION,
-            "command": self.command,
-            "started": started,
-            "total_seconds": seconds,
-            "runs": self.runs,
+            "command": command,
+            "started": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "total_seconds": time.monotonic() - begin,
+            "runs": runs,
         }
-        write_whole(self.folder / RUNS_FILE, json.dumps(content, indent=2) + "\n")
-
-
-COMPARISON = "comparison_report.md"
-FAILED, BAD, INTERRUPTED = 1, 2, 130
-
-
-def complain(text: object) -> None:
-    """Says what is wrong."""
-    print(f"scripts/profile: {text}", file=sys.stderr)
+        write_whole(folder / RUNS_FILE, json.dumps(content, indent=2) + "\n")
 
 
 def say(line: str) -> None:
@@ -234,21 +184,22 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def evidence_for(summary: Json, file: Path | None, results: Path) -> Evidence | None:
-    """Of --ablation, else of any result of this device; ValueError where --ablation will not do."""
+def evidence_for(profiles: ProfileSet, file: Path | None, results: Path) -> Evidence | None:
+    """Of --ablation, else of any result of this device; BadInputError where --ablation will not
+    do."""
+    summary = profiles.merged()
     return read_evidence(file, summary) if file else find_evidence(summary, results)
 
 
 def write_report(
     profiles: ProfileSet, options: argparse.Namespace, folder: Path, results: Path
 ) -> Path:
-    """The report of a folder of profiles; ValueError where --ablation will not do."""
-    evidence = evidence_for(profiles.merged(), options.ablation, results)
+    """The report of a folder of profiles."""
+    evidence = evidence_for(profiles, options.ablation, results)
     folder.mkdir(parents=True, exist_ok=True)
     draw_timelines(folder)
-    path = report_path(folder)
-    write_whole(path, report_text(profiles, options.top, evidence))
-    return path
+    write_whole(folder / REPORT, report_text(profiles, options.top, evidence))
+    return folder / REPORT
 
 
 def analyze(options: argparse.Namespace, results: Path) -> int:
@@ -257,16 +208,15 @@ def analyze(options: argparse.Namespace, results: Path) -> int:
     if options.generate_report:
         folder = options.output_dir or options.analyze_existing
         print(write_report(profiles, options, folder, results))
-        return 0
-    evidence = evidence_for(profiles.merged(), options.ablation, results)
-    print(report_text(profiles, options.top, evidence), end="")
+    else:
+        evidence = evidence_for(profiles, options.ablation, results)
+        print(report_text(profiles, options.top, evidence), end="")
     return 0
 
 
 def compare(options: argparse.Namespace) -> int:
     """Two saved profiles: to the terminal, with --output-dir to a file too."""
-    a, b = (read_profile_set(folder) for folder in options.compare)
-    text = comparison_text(a, b)
+    text = comparison_text(*map(read_profile_set, options.compare))
     print(text, end="")
     if options.output_dir:
         options.output_dir.mkdir(parents=True, exist_ok=True)
@@ -283,26 +233,24 @@ def measure(
         # a wrong file must not be found out minutes later
         read_study(options.ablation)
     folder = options.profile_dir or run_folder("profile", results)
-    runs = ProfileRuns(program, folder, program_options(options), command, say)
+    runs: list[Json] = []
     status = 0
     try:
-        runs.all()
+        run_profilers(program, folder, program_options(options), command, runs)
     except TrainingError as error:
-        complain(error)
+        say(f"scripts/profile: {error}")
         status = error.exit_status
     except KeyboardInterrupt:
-        complain("interrupted; the report has what was measured so far")
+        say("scripts/profile: interrupted; the report has what was measured so far")
         status = INTERRUPTED
-    if not runs.runs:
+    if not runs:
         return status
     print(write_report(read_profile_set(folder), options, folder, results))
-    return status or (FAILED if any(run["exit_status"] for run in runs.runs) else 0)
+    return status or int(any(run["exit_status"] for run in runs))
 
 
 def main(
-    arguments: Sequence[str],
-    program: TrainingProgram | None = None,
-    results: Path = RESULTS,
+    arguments: Sequence[str], program: TrainingProgram | None = None, results: Path = RESULTS
 ) -> int:
     """Exit status. `program` and `results` are replaced by tests only."""
     options = parse_options(arguments)

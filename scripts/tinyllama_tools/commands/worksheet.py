@@ -1,36 +1,38 @@
 """A worksheet of the workshop: its runs, and the functions that its template answers with.
 
-The templates hold every question and sentence; a tick box is one call there: label, value, limits.
+The templates hold every question and sentence; a tick box is one call there: label, value, rule.
 Behind each box stand the number and the rule that decided it.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
-from tinyllama_tools.commands.profile_tables import PAGE, draw_timelines
+from tinyllama_tools.commands.profile_report import (
+    HELPERS,
+    PAGE,
+    TEMPLATES,
+    draw_timelines,
+    listing,
+    shown,
+)
 from tinyllama_tools.core.app import REFUSED_OPTIONS, Json
-from tinyllama_tools.core.text import cell, markdown_table
-from tinyllama_tools.data.profiles import SUMMARY
+from tinyllama_tools.core.text import template
+from tinyllama_tools.data.profiles import SUMMARY, value_at
 from tinyllama_tools.data.programs import TrainingError, TrainingProgram, command_line
 
-NOT_MEASURED, INTERRUPTED = "not measured", "interrupted"
-MEGABYTE = 2**20
+INTERRUPTED_REASON = "interrupted"
 # MFU: against the datasheet's peak, or the measured one where the device has no datasheet here
-UTILIZATION = "flops.flops_profile.efficiency_metrics.mfu_percent"
+MFU = "flops.flops_profile.efficiency_metrics.mfu_percent"
 INTENSITY = "flops.computational_intensity.arithmetic_intensity_flops_per_byte"
-# What a summary holds at a key: a number, text, list, object or nothing.
-Held = Any
+PEAK = "summary.peak_memory_bytes"
 Plan = Mapping[str, Sequence[str]]
 
 
@@ -43,7 +45,7 @@ def say(text: str) -> None:
 class MeasuredRun:
     """What a run left behind; called with a dotted key it gives the summary's value, or None.
 
-    `summary`: None where nothing was measured, for this `reason`. `link`: the folder as the
+    `summary`: None where nothing was measured, for this `reason`. `link`: its folder as the
     worksheet refers to it.
     """
 
@@ -52,14 +54,10 @@ class MeasuredRun:
     summary: Json | None = None
     exit_status: int = 0
     reason: str = ""
-    folder: Path = field(default_factory=Path)
     link: str = ""
 
-    def __call__(self, key: str) -> Held:
-        value: Held = self.summary
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        return value
+    def __call__(self, key: str) -> Any:  # noqa: ANN401
+        return value_at(self.summary, key)
 
     @property
     def is_complete(self) -> bool:
@@ -101,38 +99,36 @@ def measure_all(
     """
     folder.mkdir(parents=True, exist_ok=True)
     runs: dict[str, MeasuredRun] = {}
-    stopped = False
-    for number_, (name, options) in enumerate(planned.items(), start=1):
+    for number, (name, options) in enumerate(planned.items(), start=1):
         command, target = command_line(options), folder / name
-        if not stopped:
-            say(f"run {number_} of {len(planned)}: {command}")
+        if was_interrupted(runs):
+            runs[name] = MeasuredRun(name, command, reason=INTERRUPTED_REASON)
+            continue
+        say(f"run {number} of {len(planned)}: {command}")
         try:
-            if stopped:
-                raise KeyboardInterrupt
             run = program.run(options, target, log=folder / f"{name}.log")
             draw_timelines(target)
             reason = "" if run.summary else f"no {SUMMARY} was written"
             link = Path(os.path.relpath(target, page_folder)).as_posix()
-            status, summary = run.exit_status, run.summary
-            runs[name] = MeasuredRun(name, command, summary, status, reason, target, link)
+            found = MeasuredRun(name, command, run.summary, run.exit_status, reason, link)
         except KeyboardInterrupt:
-            stopped = True
-            runs[name] = MeasuredRun(name, command, reason=INTERRUPTED)
+            found = MeasuredRun(name, command, reason=INTERRUPTED_REASON)
         except TrainingError as error:
             is_first = not has_measured and not any(run.summary for run in runs.values())
             if is_first and error.exit_status == REFUSED_OPTIONS:
                 raise
             # what the program said last may have many lines
             reason = " ".join(str(error).split())
-            runs[name] = MeasuredRun(name, command, reason=reason, exit_status=1)
-        if runs[name].reason and not stopped:
-            say(f"   not measured: {runs[name].reason}")
+            found = MeasuredRun(name, command, reason=reason, exit_status=1)
+        runs[name] = found
+        if found.reason:
+            say(f"   not measured: {found.reason}")
     return runs
 
 
 def was_interrupted(runs: Mapping[str, MeasuredRun]) -> bool:
     """Whether Ctrl-C ended the measuring."""
-    return any(run.reason == INTERRUPTED for run in runs.values())
+    return any(run.reason == INTERRUPTED_REASON for run in runs.values())
 
 
 def missing_of(runs: Mapping[str, MeasuredRun], wanted: Plan) -> list[str]:
@@ -146,43 +142,7 @@ def missing_of(runs: Mapping[str, MeasuredRun], wanted: Plan) -> list[str]:
     ]
 
 
-# Figures as the pages show them.
-
-
-def megabytes(size: float | None) -> str:
-    """`131.8 MB`: 2^20 bytes each, PyTorch's habitual meaning."""
-    if size is None:
-        return NOT_MEASURED
-    amount = size / MEGABYTE
-    return f"{amount:,.1f} MB" if abs(amount) >= 0.1 or not amount else f"{size:,.0f} bytes"
-
-
-def milliseconds(seconds: float | None) -> str:
-    """`92.8 ms`."""
-    if seconds is None:
-        return NOT_MEASURED
-    amount = 1000 * seconds
-    return f"{amount:,.0f} ms" if amount >= 1000 else f"{amount:.3g} ms"
-
-
-def percent(value: float | None) -> str:
-    """`43.1 %`."""
-    return NOT_MEASURED if value is None else f"{value:.1f} %"
-
-
-def times(factor: float | None) -> str:
-    """`1.85x`."""
-    return NOT_MEASURED if factor is None else f"{factor:.2f}x"
-
-
-def number(value: float | None, unit: str = "") -> str:
-    """Four digits where it is not whole; thousands apart."""
-    if value is None:
-        return NOT_MEASURED
-    if not math.isfinite(value):
-        return f"{value} {unit}".strip()
-    plain = f"{value:,.0f}" if value == int(value) or abs(value) >= 10_000 else f"{value:.4g}"
-    return f"{plain} {unit}".strip()
+# What the templates answer with.
 
 
 def ratio(above: float | None, below: float | None) -> float | None:
@@ -196,41 +156,33 @@ def share_of(part: float | None, whole: float | None) -> float | None:
     return None if found is None else 100 * found
 
 
-# Tick boxes.
-
-
-def decide(label: str, holds: bool, reason: str) -> str:
+def box(label: str, holds: object, reason: str) -> str:
     """A tick box and what decided it."""
-    box, word = ("x", "yes") if holds else (" ", "no")
-    return f"- [{box}] {label} — {word}: {reason}"
+    mark, word = ("x", "yes") if holds else (" ", "no")
+    return f"- [{mark}] {label} — {word}: {reason}"
 
 
-def tick(
-    label: str,
-    value: float | None,
-    low: float | None = None,
-    high: float | None = None,
-    unit: str = "%",
-    *,
-    note: str = "",
-    missing: str = NOT_MEASURED,
-) -> str:
-    """Decided by limits: above `low`, or below `high`, or from low to below high where both are.
+RULE = re.compile(r"(?:(above|below|from) )?(-?[\d.]+)(?: to (below )?(-?[\d.]+))? ?(.*)")
 
-    Ranges next to each other so share no value. `note` stands before the number, `missing` in its
-    place.
-    """
-    if low is None or high is None:
-        limit = low if high is None else high
-        assert limit is not None
-        rule = f"{'above' if high is None else 'below'} {number(limit, unit)}"
-        holds = value is not None and (value > limit if high is None else value < limit)
-    else:
-        ends = [f"from {number(low, '' if math.isfinite(high) else unit)}"] * math.isfinite(low)
-        ends += [f"below {number(high, unit)}"] * math.isfinite(high)
-        rule, holds = " to ".join(ends), value is not None and low <= value < high
-    shown = missing if value is None else f"{note}{number(value, unit)}"
-    return decide(label, holds, f"{shown}; rule: {rule}")
+
+def holds(value: float, rule: str) -> bool:
+    """Of `above 5 x`, `below 5 x`, `from 5 x`, `from 5 to 7 x` or `from 5 to below 7 x`."""
+    found = RULE.fullmatch(rule)
+    assert found is not None, rule
+    word, low, is_below, high, _ = found.groups()
+    if word == "above":
+        return value > float(low)
+    if word == "below":
+        return value < float(low)
+    is_under = high is None or (value < float(high) if is_below else value <= float(high))
+    return value >= float(low) and is_under
+
+
+def tick(label: str, value: float | None, rule: str, missing: str = "not measured") -> str:
+    """A box decided by limits, which holds() knows; its unit is that of the value."""
+    unit = RULE.sub(r"\5", rule)
+    text = missing if value is None else shown(value, unit)
+    return box(label, value is not None and holds(value, rule), f"{text}; rule: {rule}")
 
 
 def largest_of(values: Mapping[str, float | None]) -> str | None:
@@ -240,82 +192,46 @@ def largest_of(values: Mapping[str, float | None]) -> str | None:
 
 
 def largest(
-    values: Mapping[str, float | None],
-    what: str,
-    unit: str = "%",
-    grounds: Mapping[str, str] | None = None,
-    only: str | None = None,
+    values: Mapping[str, float | None], unit: str = "%", notes: Mapping[str, str] | None = None
 ) -> str:
-    """Boxes of which the one with the largest value holds (`only`: that box alone).
-
-    `grounds`: what a value rests on; the winner's stands beside every value it is compared to.
-    """
-    winner, ticks, grounds = largest_of(values), [], grounds or {}
+    """Boxes of which the one with the largest value holds. `notes`: what a value rests on."""
+    winner, lines = largest_of(values), []
     for name, value in values.items():
-        reason = number(value, unit)
-        if value is not None and winner and winner != name:
-            reason += f" against {number(values[winner], unit)} of {winner}"
-        reason += f"; rule: the largest {what} wins"
-        if grounds.get(name):
-            reason += f"; {grounds[name]}"
-        if winner and winner != name and grounds.get(winner):
-            reason += f"; {winner}: {grounds[winner]}"
-        if only in (None, name):
-            ticks.append(decide(name, name == winner, reason))
-    return "\n".join(ticks)
+        note = f", {notes[name]}" if notes and notes.get(name) else ""
+        reason = f"{shown(value, unit)}{note}; rule: the largest of these"
+        lines.append(box(name, name == winner, reason))
+    return "\n".join(lines)
 
 
-def all_of(label: str, known: int, count: int, what: str) -> str:
-    """Whether all of some were found."""
-    return decide(label, known == count, f"{known} of {count} {what}; rule: all of them")
+def criteria(boxes: Sequence[str], label: str) -> str:
+    """These boxes, and one that holds where they all do."""
+    known = sum(line.startswith("- [x]") for line in boxes)
+    reason = f"{known} of {len(boxes)} of the above; rule: all"
+    return "\n".join([*boxes, box(label, known == len(boxes), reason)])
 
 
-def ready(label: str, ticks: str) -> str:
-    """Whether every box of these lines is ticked."""
-    return all_of(label, ticks.count("- [x] "), ticks.count("- ["), "criteria above hold")
+def count(label: str, known: int, wanted: int, what: str) -> str:
+    """A box that holds where so many were found, or more."""
+    return box(label, known >= wanted, f"{known} {what}; rule: {wanted} or more")
 
 
-def expected(value: float | None, low: float, high: float, unit: str = "%") -> str:
-    """`in the range`, or on which side of it."""
+def within(value: float | None, low: float, high: float) -> str:
+    """Where a value lies."""
     if value is None:
-        return NOT_MEASURED
+        return "not measured"
     if low <= value <= high:
         return "in the range"
-    side = "above" if value > high else "below"
-    factor = ratio(value, high) if value > high else ratio(low, value) if value > 0 else None
-    apart = f", by a factor of {factor:.3g}" if factor else ""
-    return f"{side} the range{apart} ({number(value, unit)})"
+    return f"{'above' if value > high else 'below'} the range"
 
 
-def range_row(label: str, value: float | None, low: float, high: float, unit: str = "%") -> str:
-    """A line of `Expected results`: what, expected, measured, and whether it is in the range."""
-    where = expected(value, low, high, unit)
-    return f"| {label} | {low}-{high} {unit} | {number(value, unit)} | {where} |"
-
-
-# The page.
-
-
-def unanswered(page: str) -> list[str]:
-    """Places that a reader would have to fill in, as `line 12: text`; none in a finished page.
-
-    Blanks, empty cells, boxes that no rule decided and questions without an answer below.
-    """
-    found = []
-    lines = re.sub(r"```.*?```", lambda m: "\n" * m[0].count("\n"), page, flags=re.S).split("\n")
-    for index, line in enumerate(lines):
-        box = re.match(r"\s*- \[([ xX]?)\]", line)
-        word = "no" if box and box[1] == " " else "yes"
-        undecided = box and not re.search(rf" — {word}: \S", line)
-        blank = re.search(r"_{3,}", line) or (not box and "[ ]" in line)
-        cells = re.split(r"(?<!\\)\|", line.strip())[1:-1] if line.startswith("|") else []
-        following = next((text for text in lines[index + 1 :] if text.strip()), "")
-        open_question = re.search(r"\?\W*$", line) and not re.match(
-            r"Answer: \S|- \[[x ]\] |\|", following
-        )
-        if undecided or blank or open_question or not all(text.strip() for text in cells):
-            found.append(f"line {index + 1}: {line}")
-    return found
+def ranges(rows: Iterable[tuple[str, float, float, str, float | None]]) -> str:
+    """A table of what was expected (label, low, high, unit) beside what was measured."""
+    cells = [
+        (label, f"{low:g}-{high:g} {unit}", shown(value, unit), within(value, low, high))
+        for label, low, high, unit, value in rows
+    ]
+    header = ("what", "the workshop expects", "measured", "in the range?")
+    return listing(cells, [(name, index, "") for index, name in enumerate(header)])
 
 
 # What changes no work of a step; a median of fewer than FEWEST_STEPS says little.
@@ -332,14 +248,13 @@ def disagreement(runs: Iterable[MeasuredRun]) -> str:
             found = (statistics.median(run.plain_times), run.name)
             groups.setdefault(repr(sorted(work.items())), []).append(found)
     pairs = [(min(group), max(group)) for group in groups.values() if min(group)[0] > 0]
-    more = {100 * (slow[0] / fast[0] - 1): (fast, slow) for fast, slow in pairs}
-    worst = max(more, default=0.0)
-    if worst <= MOST_DIFFERENCE_PERCENT:
+    fast, slow = max(pairs, key=lambda p: p[1][0] / p[0][0], default=((1.0, ""), (1.0, "")))
+    more = 100 * (slow[0] / fast[0] - 1)
+    if more <= MOST_DIFFERENCE_PERCENT:
         return ""
-    fast, slow = more[worst]
     return (
-        f"the machine was not quiet: the same plain step took {milliseconds(fast[0])} in {fast[1]} "
-        f"and {milliseconds(slow[0])} in {slow[1]} (medians), {worst:.0f} % more (rule: above "
+        f"the machine was not quiet: the same plain step took {shown(fast[0], 'ms')} in {fast[1]} "
+        f"and {shown(slow[0], 'ms')} in {slow[1]} (medians), {more:.0f} % more (rule: above "
         f"{MOST_DIFFERENCE_PERCENT:.0f} %); times that differ by less than that decide nothing"
     )
 
@@ -356,53 +271,38 @@ class Sheet:
     has_measurements: bool = True
 
 
-HELPERS: dict[str, Callable[..., Held]] = {
+ANSWERING: dict[str, Callable[..., Any]] = {
     function.__name__: function
-    for function in (tick, decide, largest, all_of, ready, expected, range_row, ratio, share_of)
+    for function in (box, tick, largest, criteria, count, within, ranges, ratio, share_of)
 }
 
 
 def make_sheet(
-    template: str,
+    name: str,
     runs: Mapping[str, MeasuredRun],
     missing: Sequence[str],
     *,
     also: Sequence[MeasuredRun] = (),
     interrupted: bool = False,
-    **values: Held,
+    **values: Any,  # noqa: ANN401
 ) -> Sheet:
     """Of a template in templates/, which sees `runs` by their names too, `missing` and `values`.
 
-    `also`: runs that do not decide the exit status. Where anything is missing only the part of the
-    page that needs none of it is made.
+    `also`: runs that do not decide the exit status. Where anything is missing only the head of the
+    page and the table of runs is made.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-        finalize=lambda value: NOT_MEASURED if value is None else value,
-    )
-    environment.filters.update(
-        mb=megabytes, ms=milliseconds, pct=percent, num=number, times=times, cell=cell
-    )
-    environment.globals.update(
-        HELPERS,
-        inf=math.inf,
-        timeline_page=PAGE,
-        MFU=UTILIZATION,
-        INTENSITY=INTENSITY,
-        table=lambda header, rows: "\n".join(markdown_table(header, rows)),
-    )
     every = (*also, *runs.values())
     stands_for_all = next((run for run in every if run.summary), None)
-    page = environment.get_template(template).render(
-        {**runs, **values},
+    page = template(TEMPLATES / name).render(
+        {**HELPERS, **ANSWERING, **runs, **values},
+        timeline_page=PAGE,
+        MFU=MFU,
+        INTENSITY=INTENSITY,
+        PEAK=PEAK,
         runs=runs,
+        every=every,
         missing=missing,
-        measured=stands_for_all,
+        measured=stands_for_all.summary if stands_for_all else None,
         warning=disagreement(every),
     )
     status = 0 if all(run.is_complete for run in runs.values()) and not missing else 1

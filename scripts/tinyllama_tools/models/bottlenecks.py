@@ -1,4 +1,4 @@
-"""Exercise 3's six bottlenecks: what share each has, and what removing it can bring.
+"""What a step loses time and memory to, and what the workshop's optimizations can bring.
 
 The expected speedup is Amdahl's: with a share p of the step that becomes f times as fast, the step
 becomes 1 / (1 - p + p / f) times as fast, and at most 1 / (1 - p). p is measured; f is assumed,
@@ -9,15 +9,20 @@ part of everything), so neither shares nor speedups may be added up or multiplie
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from tinyllama_tools.core.app import Json, shown_path
-from tinyllama_tools.core.text import NOT_MEASURED, markdown_table, number, percent, speedup
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.profiles import component_percent
-from tinyllama_tools.models.ablations import shows_difference
+from tinyllama_tools.models.ablations import (
+    BASELINE,
+    Cell,
+    Point,
+    Study,
+    read_study,
+    shows_difference,
+)
 
 if TYPE_CHECKING:
     from tinyllama_tools.models.ablation_evidence import Evidence, MeasuredSpeedup
@@ -36,42 +41,35 @@ ALLOCATION = re.compile(
     r"aten::(empty|empty_like|empty_strided|new_empty|new_empty_strided|resize_)"
     r"|(cuda|hip)(Malloc|Free)\w*|(cuda|hip)MemPool\w*"
 )
-LAUNCHES = "launch_overhead_percent"
-# Products of a layer's forward: Q, K, V, output, gate, up, down; fused: QKV, output, gate-up, down.
-PROJECTIONS, FUSED_PROJECTIONS = 7, 4
-# silu reads gate and writes; the product reads both and writes. In one pass: two reads, one write.
-SWIGLU_PASSES, FUSED_SWIGLU_PASSES = 5, 3
+PRODUCTS = re.compile(
+    r"(^|::)(mm|addmm|bmm|baddbmm|addbmm|matmul|linear|mv|addmv|_linear_pointwise)$"
+    r"|gemm|Cijk|linear_pointwise",
+    re.IGNORECASE,
+)
+COPIES = re.compile(r"::(copy_|clone|contiguous|_to_copy|cat|_reshape_copy)$|memcpy", re.IGNORECASE)
+# A kernel or operator that runs shorter than this costs about as much to start as to run.
+SMALL_CALL_SECONDS = 20e-6
 # The smallest speedup that the worksheet's table expects of any category.
 HIGH_IMPACT = 1.1
 # What anything has to bring to be worth doing: below it, a step is as fast as before.
 WORTHWHILE_SPEEDUP = 1.02
 LOW_EFFORT = ("Low", "Low-Medium")
 QUADRANTS = {
-    1: "High impact, low effort (priority 1)",
-    2: "High impact, high effort (priority 2)",
-    3: "Low impact, low effort (priority 3)",
-    4: "Low impact, high effort (priority 4: skip)",
+    1: "High Impact, Low Effort (Priority 1)",
+    2: "High Impact, High Effort (Priority 2)",
+    3: "Low Impact, Low Effort (Priority 3)",
+    4: "Low Impact, High Effort (Priority 4 - Skip)",
 }
 
 
-class Share(NamedTuple):
-    """Percent of the step, None where it is not known; the definition says of what, `keys` of
-    performance_summary.json from which figures."""
-
-    percent: float | None
-    definition: str
-    keys: tuple[str, ...] = ()
+def amdahl(share: float, factor: float) -> float:
+    """Speedup of the whole where `share` (0 to 1) of it becomes `factor` (> 0) times as fast."""
+    if not 0 <= share <= 1 or not factor > 0:
+        raise ValueError(f"share {share}, factor {factor}: must be 0 to 1, and positive")
+    return 1 / (1 - share + share / factor)
 
 
-class Assumption(NamedTuple):
-    """How many times as fast the share becomes; None where there is no ground to assume any."""
-
-    factor: float | None
-    reason: str
-    keys: tuple[str, ...] = ()
-
-
-NO_OPERATORS = Share(None, "needs --enable-pytorch-profiler")
+# Shares of what was recorded.
 
 
 def working_rows(table: Sequence[Json]) -> list[Json]:
@@ -81,9 +79,40 @@ def working_rows(table: Sequence[Json]) -> list[Json]:
     return [row for row in table if not DISPATCH.search(row["name"])]
 
 
-def _launch_part(summary: Json) -> float | None:
-    """Launch overhead as a part of one; None where it was not measured."""
-    percent = (summary.get("operators") or {}).get(LAUNCHES)
+def small_calls_percent(table: Sequence[Json]) -> float | None:
+    """Share of the calls that work on values and take less than SMALL_CALL_SECONDS each, on the
+    clock that the shares are of: the device's where there is one."""
+
+    def is_small(row: Json) -> bool:
+        device = row.get("device_self_seconds")
+        seconds = row["cpu_self_seconds"] if device is None else device
+        return seconds < row["calls"] * SMALL_CALL_SECONDS
+
+    rows = working_rows(table)
+    calls = sum(row["calls"] for row in rows)
+    return 100 * sum(row["calls"] for row in rows if is_small(row)) / calls if calls else None
+
+
+def addressable_shares(operators: Json) -> dict[str, float]:
+    """The part of the recorded work, in percent, that each of exercise 1's optimizations acts
+    upon."""
+    components, products = operators["components"], operators["matrix_product_percent"]
+    copies = [r["share_percent"] for r in operators["table"] if COPIES.search(r["name"])]
+    return {
+        "Kernel fusion (reduce number of operations)": 100 - products,
+        "Fused QKV projection in attention": component_percent(components, "attention/qkv_proj"),
+        "Flash Attention implementation (reduce memory)": component_percent(
+            components, "attention/core"
+        ),
+        "Memory layout optimization": sum(copies),
+        "Mixed precision training (FP16)": products,
+        "Batch size scaling": operators["launch_overhead_percent"] or 0.0,
+    }
+
+
+def launch_part(summary: Json) -> float | None:
+    """Launch overhead as a part of the step; None where it was not measured."""
+    percent = (summary.get("operators") or {}).get("launch_overhead_percent")
     return None if percent is None else min(percent, 100.0) / 100
 
 
@@ -94,192 +123,165 @@ def recorded_part(summary: Json) -> float | None:
     """
     if (summary.get("operators") or {}).get("device_time") != "gpu":
         return 1.0
-    launches = _launch_part(summary)
+    launches = launch_part(summary)
     return None if launches is None else 1 - launches
 
 
-def _of_the_step(summary: Json, percent: float | None, definition: str, *keys: str) -> Share:
-    """A share of what was recorded, as one of the step."""
-    if percent is None:
-        return NO_OPERATORS
+def _of_the_step(summary: Json, percent: float | None) -> float | None:
     part = recorded_part(summary)
-    if part == 1:
-        return Share(percent, definition, keys)
-    keys = (*keys, f"operators.{LAUNCHES}")
-    if part is None:
-        return Share(None, "needs the launch overhead, to be a share of the step", keys)
-    definition += ": share of the kernels' time x (1 - launch overhead)"
-    return Share(percent * part, definition, keys)
+    return None if percent is None or part is None else percent * part
 
 
-def _components(definition: str, *names: str) -> Callable[[Json], Share]:
-    keys = [f"operators.components[{name}].percent" for name in names]
-    return lambda summary: _of_the_step(
-        summary, component_percent(summary, *names), definition, *keys
-    )
+def _share_of(*names: str) -> Callable[[Json], float | None]:
+    def share(summary: Json) -> float | None:
+        operators = summary.get("operators")
+        found = component_percent(operators["components"], *names) if operators else None
+        return _of_the_step(summary, found)
+
+    return share
 
 
-def _softmax_share(summary: Json) -> Share:
-    found = (summary.get("operators") or {}).get("softmax_percent")
-    definition = "softmax operators, forward and backward"
-    return _of_the_step(summary, found, definition, "operators.softmax_percent")
+def _softmax_share(summary: Json) -> float | None:
+    return _of_the_step(summary, (summary.get("operators") or {}).get("softmax_percent"))
 
 
-def _launch_share(summary: Json) -> Share:
-    operators = summary.get("operators")
-    if not operators:
-        return NO_OPERATORS
-    definition = operators.get("launch_overhead_definition")
-    definition = definition or "time of launches against computation"
-    return Share(operators.get(LAUNCHES), definition, (f"operators.{LAUNCHES}",))
+def _launch_share(summary: Json) -> float | None:
+    return (summary.get("operators") or {}).get("launch_overhead_percent")
 
 
-def fragmentation_share(summary: Json) -> Share:
+def fragmentation_share(summary: Json) -> float | None:
     """Host time that goes into getting memory: all that fragmentation can cost in time."""
-    table = (summary.get("operators") or {}).get("table")
-    if table is None:
-        return NO_OPERATORS
+    table = (summary.get("operators") or {}).get("table") or []
     total = sum(row["cpu_self_seconds"] for row in table)
-    if total <= 0:
-        return Share(None, "the profile has no host time")
     spent = sum(row["cpu_self_seconds"] for row in table if ALLOCATION.fullmatch(row["name"]))
-    definition = "operators that get or return memory, of all operators' host time"
-    keys: tuple[str, ...] = ("operators.table[].cpu_self_seconds",)
-    held = ((summary.get("memory") or {}).get("fragmentation") or {}).get("percent")
-    if held is not None:
-        definition += f"; {held:.1f} % of the memory held was fragmented"
-        keys += ("memory.fragmentation.percent",)
-    return Share(100 * spent / total, definition, keys)
+    return 100 * spent / total if total > 0 else None
 
 
-def _fewer_launches(before: int, what: str, summary: Json) -> Assumption:
-    """GEMMs become one: FLOPs stay, so only the launch part of the time shrinks."""
-    part = _launch_part(summary)
-    if part is None:
-        return Assumption(None, f"{what}: the launch overhead was not measured")
-    reason = (
-        f"{what}: {before} launches become 1, with the same FLOPs, so of its time only the "
-        f"launch part ({100 * part:.1f} % as in the whole step) shrinks"
-    )
-    return Assumption(1 / (1 - part + part / before), reason, (f"operators.{LAUNCHES}",))
+# How many times as fast a share is assumed to become; None where there is no ground for any.
 
 
-def _swiglu_factor(summary: Json) -> Assumption:
-    """One GEMM instead of two; one pass over memory instead of two."""
-    products = _fewer_launches(2, "gate and up in one product", summary)
-    first = component_percent(summary, "ffn/gate_up_proj")
-    second = component_percent(summary, "ffn/swiglu")
-    if products.factor is None or first is None or second is None:
-        return products
-    if first + second == 0:
-        return Assumption(1.0, "neither takes any time in this profile", products.keys)
-    after = first / products.factor + second * FUSED_SWIGLU_PASSES / SWIGLU_PASSES
-    reason = (
-        f"{products.reason}; silu(gate) * up in one pass moves {FUSED_SWIGLU_PASSES} tensors "
-        f"instead of {SWIGLU_PASSES}"
-    )
-    return Assumption((first + second) / after, reason, products.keys)
+def _fewer_launches(summary: Json, before: int) -> float | None:
+    """So many GEMMs become one: FLOPs stay, so only the launch part of the time shrinks."""
+    part = launch_part(summary)
+    return None if part is None else 1 / (1 - part + part / before)
 
 
-def _causal_factor(what: str, summary: Json) -> Assumption:
-    """Only what the causal mask leaves."""
+def _swiglu_factor(summary: Json) -> float | None:
+    """One GEMM instead of two. silu reads gate and writes, the product reads both and writes: five
+    passes, of which one kernel leaves two reads and a write."""
+    products = _fewer_launches(summary, 2)
+    if products is None:
+        return None
+    names = ("ffn/gate_up_proj", "ffn/swiglu")
+    first, second = (component_percent(summary["operators"]["components"], n) for n in names)
+    after = first / products + second * 3 / 5
+    return (first + second) / after if after else 1.0
+
+
+def _causal_factor(summary: Json) -> float:
     seq = summary["configuration"]["seq_len"]
-    reason = (
-        f"{what}: a causal kernel in tiles computes S(S+1)/2 of the S x S scores (S = {seq}) and "
-        f"writes none to memory; the traffic saved is not counted"
-    )
-    return Assumption(2 * seq / (seq + 1), reason, ("configuration.seq_len",))
+    return 2 * seq / (seq + 1)
 
 
-def _launch_factor(summary: Json) -> Assumption:
-    """On a GPU a captured step is one launch; elsewhere fusion makes fewer operators."""
+def _launch_factor(summary: Json) -> float:
+    """On a GPU a captured step is one launch. Elsewhere the 7 products of a layer's forward (Q, K,
+    V, output, gate, up, down) become 4 where QKV and gate-up are fused; the LM head stays."""
     operators = summary.get("operators") or {}
-    kernels = operators.get("kernels_per_step")
-    if operators.get("device_time") == "gpu" and kernels:
-        reason = f"a captured graph replays the step's {kernels:.0f} kernels by one launch"
-        return Assumption(float(kernels), reason, ("operators.kernels_per_step",))
+    if operators.get("device_time") == "gpu" and operators.get("kernels_per_step"):
+        return float(operators["kernels_per_step"])
     layers = summary["configuration"]["n_layers"]
-    # and the LM head
-    before, after = PROJECTIONS * layers + 1, FUSED_PROJECTIONS * layers + 1
-    reason = (
-        f"operators become fewer as the projections do: {before} products of a forward become "
-        f"{after} where Q, K, V and gate, up are fused"
-    )
-    return Assumption(before / after, reason, ("configuration.n_layers",))
+    return (7 * layers + 1) / (4 * layers + 1)
 
 
-def _fragmentation_factor(summary: Json) -> Assumption:
-    """A pool makes the small allocations free of cost."""
+def _fragmentation_factor(summary: Json) -> float | None:
     memory = summary.get("memory") or {}
     if memory.get("small_allocations_per_step") is None:
-        return Assumption(None, "needs --profile-memory")
+        return None
     every, small = memory["allocations_per_step"], memory["small_allocations_per_step"]
-    reason = (
-        f"a pool serves the {small:.0f} of {every:.0f} allocations a step that are below 64 KiB"
-    )
-    keys = ("memory.allocations_per_step", "memory.small_allocations_per_step")
     # one allocation is left where all were small
-    return Assumption(max(every / max(every - small, 1), 1.0), reason, keys)
+    return max(every / max(every - small, 1), 1.0)
 
 
 class Category(NamedTuple):
-    """A row of the worksheet, with its difficulty and range; any of `switches` is its
-    optimisation."""
+    """A row of exercise 3's worksheet. Any of `switches` is its optimization; `share` in percent of
+    the step, which is `share_of` it; `factor`: by the assumption `why`."""
 
     name: str
     difficulty: str
     worksheet_speedup: str
     switches: tuple[str, ...]
-    share: Callable[[Json], Share]
-    factor: Callable[[Json], Assumption]
+    share_of: str
+    share: Callable[[Json], float | None]
+    why: str
+    factor: Callable[[Json], float | None]
 
 
 ATTENTION = ("sdpa", "fused_attention")
-QKV_SHARE = _components("products of Q, K and V", "attention/qkv_proj")
-CORE_SHARE = _components("scores, softmax and values", "attention/core")
-SWIGLU_SHARE = _components(
-    "products of gate and up, and silu(gate) * up", "ffn/gate_up_proj", "ffn/swiglu"
+CATEGORIES = (
+    Category(
+        *("QKV projections", "Low-Medium", "1.2-1.5x", ("qkv",)),
+        *("products of Q, K and V", _share_of("attention/qkv_proj")),
+        "3 launches become 1 with the same FLOPs: only the launch part of the time shrinks",
+        lambda summary: _fewer_launches(summary, 3),
+    ),
+    Category(
+        *("Attention computation", "Medium", "1.3-2.0x", ATTENTION),
+        *("scores, softmax and values", _share_of("attention/core")),
+        "a causal kernel in tiles computes S(S+1)/2 of the S x S scores; saved traffic not counted",
+        _causal_factor,
+    ),
+    Category(
+        *("SwiGLU gate/up", "Low", "1.1-1.3x", ("gate_up", "fused_swiglu")),
+        "products of gate and up, and silu(gate) * up",
+        _share_of("ffn/gate_up_proj", "ffn/swiglu"),
+        "2 launches become 1 with the same FLOPs; silu(gate) * up moves 3 tensors instead of 5",
+        _swiglu_factor,
+    ),
+    Category(
+        *("Kernel launch overhead", "Medium-High", "1.5-3.0x", ("graph",)),
+        *("time of launches against computation", _launch_share),
+        "GPU: a captured graph is one launch; CPU: 7 products of a layer become 4 by fusion",
+        _launch_factor,
+    ),
+    Category(
+        *("Memory fragmentation", "Medium", "1.1-1.4x", ()),
+        *("operators that get or return memory, of the host's time", fragmentation_share),
+        "a pool serves the allocations below 64 KiB",
+        _fragmentation_factor,
+    ),
+    Category(
+        *("Softmax operations", "Medium-High", "1.2-1.8x", ATTENTION),
+        *("softmax operators, forward and backward", _softmax_share),
+        "softmax within the tile: S(S+1)/2 of S x S values, none written to memory",
+        _causal_factor,
+    ),
 )
-QKV_FACTOR = partial(_fewer_launches, 3, "Q, K and V in one product")
-NO_SCORES = partial(_causal_factor, "attention without a score matrix")
-IN_TILES = partial(_causal_factor, "softmax within the tile")
-# fmt: off
-CATEGORIES = tuple(Category(*row) for row in (
-    ("QKV projections", "Low-Medium", "1.2-1.5x", ("qkv",), QKV_SHARE, QKV_FACTOR),
-    ("Attention computation", "Medium", "1.3-2.0x", ATTENTION, CORE_SHARE, NO_SCORES),
-    ("SwiGLU gate/up", "Low", "1.1-1.3x", ("gate_up", "fused_swiglu"), SWIGLU_SHARE,
-     _swiglu_factor),
-    ("Kernel launch overhead", "Medium-High", "1.5-3.0x", ("graph",), _launch_share,
-     _launch_factor),
-    ("Memory fragmentation", "Medium", "1.1-1.4x", (), fragmentation_share, _fragmentation_factor),
-    ("Softmax operations", "Medium-High", "1.2-1.8x", ATTENTION, _softmax_share, IN_TILES),
-))
-# fmt: on
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """One category, judged.
+    """One category, judged. None is what the profile does not say.
 
-    `share_percent`: of the recorded work, None where the profile does not say. `factor`: how much
-    faster that share is assumed to become. `expected_speedup` and `upper_bound`: of the whole step,
-    by Amdahl's law. `measured`: of the whole step, where an ablation measured one of the switches.
-    `priority`: 1 is to be done first. `keys`: of performance_summary.json, that the numbers came
-    from.
+    `expected_speedup` and `upper_bound`: of the whole step, by Amdahl's law. `measured`: of the
+    whole step, where an ablation measured one of the switches. `priority`: 1 is to be done first.
     """
 
-    category: str
+    category: Category
     share_percent: float | None
-    share_definition: str
-    difficulty: str
-    worksheet_speedup: str
     factor: float | None
-    factor_reason: str
     expected_speedup: float | None
     upper_bound: float | None
     measured: MeasuredSpeedup | None
-    keys: tuple[str, ...]
     priority: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.category.name
+
+    @property
+    def measured_text(self) -> str | None:
+        """`1.08 (1.05 to 1.11) with sdpa`."""
+        return self.measured.text() if self.measured else None
 
     @property
     def best_known_speedup(self) -> float | None:
@@ -294,11 +296,11 @@ class Bottleneck:
 
     @property
     def quadrant(self) -> int | None:
-        """Of the impact/effort matrix (QUADRANTS), None where nothing is known of its impact."""
+        """Of QUADRANTS, None where nothing is known of its impact."""
         if self.best_known_speedup is None:
             return None
         impact = 1 if self.best_known_speedup >= HIGH_IMPACT else 3
-        return impact if self.difficulty in LOW_EFFORT else impact + 1
+        return impact if self.category.difficulty in LOW_EFFORT else impact + 1
 
     @property
     def is_shown(self) -> bool:
@@ -311,34 +313,20 @@ class Bottleneck:
         return self.is_shown and (self.best_known_speedup or 0) >= WORTHWHILE_SPEEDUP
 
 
-def amdahl(share: float, factor: float) -> float:
-    """Speedup of the whole where `share` (0 to 1) of it becomes `factor` (> 0) times as fast."""
-    if not 0 <= share <= 1 or not factor > 0:
-        raise ValueError(f"share {share}, factor {factor}: must be 0 to 1, and positive")
-    return 1 / (1 - share + share / factor)
-
-
 def _judge(category: Category, summary: Json, ablation: Evidence | None) -> Bottleneck:
-    share, assumption = category.share(summary), category.factor(summary)
+    share, factor = category.share(summary), category.factor(summary)
     configuration = summary["configuration"]
     on = configuration.get("switches") or configuration["variant"]
-    done = sorted(set(on.split("+") if isinstance(on, str) else on) & set(category.switches))
-    if done:
-        assumption = Assumption(1.0, f"{' and '.join(done)} is on in this profile already")
-    part = None if share.percent is None else min(share.percent, 100.0) / 100
-    known = part is not None and assumption.factor is not None
+    if set(on.split("+") if isinstance(on, str) else on) & set(category.switches):
+        factor = 1.0  # this profile has it already
+    part = None if share is None else min(share, 100.0) / 100
     return Bottleneck(
-        category.name,
-        share.percent,
-        share.definition,
-        category.difficulty,
-        category.worksheet_speedup,
-        assumption.factor,
-        assumption.reason,
-        amdahl(part, assumption.factor) if known else None,
+        category,
+        share,
+        factor,
+        None if part is None or factor is None else amdahl(part, factor),
         None if part is None or part == 1 else 1 / (1 - part),
         ablation.best(category.switches) if ablation else None,
-        (*share.keys, *assumption.keys),
     )
 
 
@@ -346,8 +334,7 @@ def rank_bottlenecks(summary: Json, ablation: Evidence | None = None) -> list[Bo
     """The six categories, most urgent first: by quadrant, then by speedup, then by share.
 
     What is not worthwhile comes after all that is, however little effort it takes.
-    `summary`: a checked performance_summary.json; what its profilers did not record is None in the
-    result. `ablation`: ablation_evidence.find_evidence(summary), or nothing.
+    `summary`: a checked performance_summary.json. `ablation`: ablation_evidence.find_evidence().
     """
 
     def urgency(found: Bottleneck) -> tuple[bool, int, float, float]:
@@ -365,59 +352,92 @@ def recommended(bottlenecks: Sequence[Bottleneck]) -> Bottleneck | None:
     return max(worth, key=lambda found: found.best_known_speedup or 0.0, default=None)
 
 
-def bottleneck_lines(bottlenecks: Sequence[Bottleneck], ablation: Evidence | None) -> list[str]:
-    """A row a category, most urgent first, and the ground of each number."""
-    header = ("priority", "category", "share", "difficulty", "assumed factor", "expected")
-    rows = [
-        (
-            str(found.priority),
-            found.category,
-            percent(found.share_percent),
-            found.difficulty,
-            number(found.factor, 2),
-            speedup(found.expected_speedup),
-            speedup(found.upper_bound),
-            found.measured.text() if found.measured else NOT_MEASURED,
-            found.worksheet_speedup,
-        )
-        for found in bottlenecks
-    ]
-    source = "Measured speedups: scripts/ablation has not run on this device at this shape."
-    if ablation:
-        source = (
-            f"Measured speedups are of the whole step, from `{shown_path(ablation.file)}` at "
-            f"{ablation.point.title}; `~`: no difference was shown."
-        )
+# How much memory each of the workshop's four optimizations saves: measured, or at most.
+FLASH, CHECKPOINTING = "Flash Attention", "Gradient Checkpointing"
+MIXED, FUSION = "Mixed Precision (FP16/BF16)", "Kernel Fusion"
+OPTIMIZATIONS = (FLASH, CHECKPOINTING, MIXED, FUSION)
+# Rows of the ablation that are the optimization; where there are several, the one that saves most.
+ABLATION_ROWS = {
+    FLASH: ("fused_attention", "sdpa"),
+    CHECKPOINTING: ("checkpoint",),
+    FUSION: ("fused_swiglu", "fused_norm", "fused_rotary", "fused_loss", "qkv", "gate_up"),
+}
+# Autocast is what the workshop means; a type of its own serves where it was not measured.
+MIXED_DTYPES = ("amp_bf16", "amp_f16", "bf16", "f16")
+# Components whose intermediate tensors a fused kernel keeps to itself.
+FUSED_COMPONENTS = ("rms_norm", "attention/rotary", "ffn/swiglu")
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What an optimization saves of the peak, in bytes, and its step time over that without (None
+    where unknown). `basis`: how this is known."""
+
+    name: str
+    saved_bytes: float
+    time_ratio: float | None
+    basis: str
+
+
+def ranked(effects: Iterable[Effect]) -> list[Effect]:
+    """Most memory saved first; of equals the faster one."""
+    return sorted(effects, key=lambda e: (-e.saved_bytes, e.time_ratio or 1.0))
+
+
+def effects_by_shares(memory: Json, layers: int) -> list[Effect]:
+    """Upper bounds from the memory at the peak, all in bytes."""
+    peak, components = memory["breakdown_at_peak"], memory["component_activation_bytes"]
+    scores, kept = peak["attention_scores"], peak["activations"] + peak["attention_scores"]
+    fused = sum(components.get(name, 0) for name in FUSED_COMPONENTS)
+    but_one = f"activations and scores of all but one of {layers} layers"
     return [
-        *markdown_table((*header, "upper bound", "measured", "worksheet"), rows),
-        "",
-        "Expected: Amdahl's law, 1 / (1 - p + p / f) with the share p and the assumed factor f; "
-        "upper bound: 1 / (1 - p). Categories overlap (softmax is a part of attention, launches of "
-        "everything): neither add shares nor multiply speedups. A measured speedup above the upper "
-        "bound comes from what else its switch changes.",
-        "",
-        source,
-        "",
-        *(
-            f"- {found.category}: share of {found.share_definition}; factor: {found.factor_reason}"
-            + (f" (`{'`, `'.join(found.keys)}`)." if found.keys else ".")
-            for found in bottlenecks
-        ),
+        Effect(FLASH, scores, None, "bound: all attention scores"),
+        Effect(CHECKPOINTING, kept * (1 - 1 / layers), None, f"bound: {but_one}"),
+        Effect(MIXED, kept / 2, None, "bound: half of activations and scores"),
+        Effect(FUSION, fused, None, f"bound: activations of {', '.join(FUSED_COMPONENTS)}"),
     ]
 
 
-def matrix_lines(bottlenecks: Sequence[Bottleneck]) -> list[str]:
-    """The four quadrants, each with its categories."""
+def effects_by_ablation(study: Study, point: Point) -> list[Effect]:
+    """Of those optimizations that the study measured at this point."""
 
-    def names(quadrant: int) -> str:
-        inside = [found for found in bottlenecks if found.quadrant == quadrant]
-        return ", ".join(f"{b.category} ({speedup(b.best_known_speedup)})" for b in inside)
+    def peak(cell: Cell | None) -> float | None:
+        return cell.counter("peak_memory_MiB") if cell and cell.can_run else None
 
-    unknown = [found.category for found in bottlenecks if found.quadrant is None]
-    return [
-        f"High impact: {HIGH_IMPACT:.1f}x or more, measured where it was, else expected, and never "
-        "above the upper bound. Low effort: difficulty Low or Low-Medium.",
-        "",
-        *(f"- {title}: {names(number) or 'none'}" for number, title in QUADRANTS.items()),
-        *([f"- Not measured: {', '.join(unknown)}"] if unknown else []),
-    ]
+    baseline = study.main.get(BASELINE, point)
+    before = peak(baseline)
+    if baseline is None or before is None:
+        return []
+    effects = []
+    for name in OPTIMIZATIONS:
+        if name == MIXED:
+            types = [replace(point, dtype=dtype) for dtype in MIXED_DTYPES]
+            cells = [table.get(BASELINE, at) for at in types for table in (study.main, study.types)]
+        else:
+            cells = [study.main.get(row, point) for row in ABLATION_ROWS[name]]
+        known = []
+        for cell in cells:
+            after = peak(cell)
+            if cell is None or after is None:
+                continue
+            is_timed = cell.seconds and baseline.seconds
+            what = cell.point.dtype if name == MIXED else cell.row
+            known.append(
+                Effect(
+                    name,
+                    (before - after) * 2**20,
+                    cell.seconds / baseline.seconds if is_timed else None,
+                    f"measured: `{what}` at {cell.point.title}",
+                )
+            )
+        effects += ranked(known[:1] if name == MIXED else known)[:1]
+    return effects
+
+
+def known_effects(summary: Json, evidence: Evidence | None) -> list[Effect]:
+    """Ranked; of an ablation of this device and shape that measured all four, else bounds."""
+    if evidence:
+        measured = effects_by_ablation(read_study(evidence.file), evidence.point)
+        if len(measured) == len(OPTIMIZATIONS):
+            return ranked(measured)
+    return ranked(effects_by_shares(summary["memory"], summary["configuration"]["n_layers"]))

@@ -1,0 +1,485 @@
+"""A folder of profiles: read and checked, and as a report, as a comparison and as a timeline."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import plotly.graph_objects as go
+
+from tinyllama_tools.core.app import (
+    BadInputError,
+    Json,
+    read_json,
+    schema_problem,
+    shown_path,
+    write_whole,
+)
+from tinyllama_tools.core.text import cell, markdown_table, template
+from tinyllama_tools.data.profiles import (
+    SAME_WORK,
+    BadProfileError,
+    Profile,
+    group_shares,
+    read_profile,
+    value_at,
+)
+from tinyllama_tools.models.bottlenecks import HIGH_IMPACT, QUADRANTS, rank_bottlenecks
+from tinyllama_tools.models.roofline import POSITIONS, roofline_position
+
+if TYPE_CHECKING:
+    from tinyllama_tools.models.ablation_evidence import Evidence
+
+TEMPLATES = Path(__file__).parent / "templates"
+REPORT = "performance_summary_report.md"
+RUNS_FILE, RUNS_VERSION = "profile_runs.json", 1
+BASELINE, OPERATORS, MEMORY, FLOPS = "baseline", "operators", "memory", "flops"
+SECTIONS = (OPERATORS, MEMORY, FLOPS)
+TITLES = {
+    BASELINE: "plain run",
+    OPERATORS: "operator profiler",
+    MEMORY: "memory profiler",
+    FLOPS: "FLOPS profiler",
+}
+_TEXT, _NUMBER = {"type": "string"}, {"type": "number"}
+_RUN = {
+    "name": {"enum": list(TITLES)},
+    # below the folder of the list
+    "folder": {"type": "string", "pattern": r"^(?!/)(?!.*\.\.)"},
+    "log": _TEXT,
+    "command": _TEXT,
+    "exit_status": {"type": "integer"},
+    "seconds": _NUMBER,
+    "notes": {"type": "array", "items": _TEXT},
+}
+_RUNS = {
+    "schema_version": {"const": RUNS_VERSION},
+    "command": _TEXT,
+    "started": _TEXT,
+    "total_seconds": _NUMBER,
+    "runs": {
+        "type": "array",
+        "items": {"type": "object", "required": list(_RUN), "properties": _RUN},
+    },
+}
+
+
+# Figures as reports and worksheets show them.
+
+
+def digits(value: float) -> str:
+    """Four of them where it is not whole; thousands apart."""
+    if not math.isfinite(value):
+        return str(value)
+    whole = value == int(value) or abs(value) >= 10_000
+    return f"{value:,.0f}" if whole else f"{value:.4g}"
+
+
+def shown(value: float | str | None, unit: str = "") -> str:
+    """In `unit`: ms of seconds, MB and MiB (2^20) of bytes, %, x, FLOP/s, or any other's name."""
+    if value is None:
+        return "not measured"
+    if isinstance(value, str):
+        return cell(value) or "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if unit in ("MB", "MiB"):
+        amount = value / 2**20
+        is_small = 0 < abs(amount) < 0.1
+        return f"{value:,.0f} bytes" if is_small else f"{amount:,.1f} {unit}"
+    if unit == "ms":
+        return f"{digits(1000 * value)} ms"
+    formats = {"%": ".1f", "x": ".2f", "FLOP/s": ".3e"}
+    if unit in formats:
+        return f"{value:,{formats[unit]}}{'' if unit == 'x' else ' '}{unit}"
+    return f"{digits(value)} {unit}".rstrip()
+
+
+Figure = tuple[str, Any, str]
+Column = tuple[str, str | int, str]
+
+
+def _held(row: Any, key: str | int, rank: int) -> Any:  # noqa: ANN401
+    if key == "#":
+        return rank
+    found = row
+    for part in str(key).split("."):
+        if isinstance(found, dict):
+            found = found.get(part)
+        elif part.isdecimal():
+            found = found[int(part)] if found and int(part) < len(found) else None
+        else:
+            found = getattr(found, part, None)
+    return found
+
+
+def figures(document: Json, rows: Iterable[Figure]) -> str:
+    """A table of label, key (or the value itself where it is no text) and unit."""
+    cells = [
+        (label, shown(_held(document, at, 0) if isinstance(at, str) else at, unit))
+        for label, at, unit in rows
+    ]
+    return "\n".join(markdown_table(("figure", "measured"), cells))
+
+
+def listing(rows: Iterable[Any], columns: Sequence[Column]) -> str:
+    """A table with a line a row; columns of heading, key, name or index ("#": the rank), unit."""
+    cells = [
+        [shown(_held(row, key, rank), unit) for _, key, unit in columns]
+        for rank, row in enumerate(rows, start=1)
+    ]
+    return "\n".join(markdown_table([heading for heading, _, _ in columns], cells))
+
+
+HELPERS: dict[str, Callable[..., Any]] = {"shown": shown, "figures": figures, "listing": listing}
+
+
+# A folder of profiles.
+
+
+@dataclass(frozen=True)
+class ProfileSet:
+    """Profiles of one configuration by what was on; a single run can serve several.
+
+    `runs`: profile_runs.json, None for the folder of a single run.
+    """
+
+    folder: Path
+    profiles: Mapping[str, Profile]
+    runs: Json | None = None
+
+    @property
+    def plain(self) -> Json:
+        """The summary of the run without profilers where there is one."""
+        return next(iter(self.profiles.values())).summary
+
+    def merged(self) -> Json:
+        """One performance_summary.json: the plain run's, with each profiler's section in it."""
+        found = {name: profile.summary.get(name) for name, profile in self.profiles.items()}
+        return self.plain | {name: found.get(name) for name in SECTIONS}
+
+
+def _read_runs(path: Path) -> Json:
+    try:
+        found, _ = read_json(path)
+    except BadInputError as error:
+        raise BadProfileError(str(error)) from error
+    problem = schema_problem(found, {"required": list(_RUNS), "properties": _RUNS})
+    if problem:
+        raise BadProfileError(f"{path}: no list of runs of scripts/profile: {problem}")
+    return found
+
+
+def read_profile_set(folder: Path) -> ProfileSet:
+    """All profiles below a folder; BadProfileError where one is missing or damaged.
+
+    A run that failed before its profiler's steps is in `runs` only.
+    """
+    runs_file = folder / RUNS_FILE
+    if not runs_file.exists() and not (folder / "baseline_training").exists():
+        profile = read_profile(folder)
+        on = [name for name in SECTIONS if profile.summary.get(name)]
+        return ProfileSet(folder, dict.fromkeys(on or [BASELINE], profile))
+    runs, profiles = _read_runs(runs_file), {}
+    for run in runs["runs"]:
+        name, profile = run["name"], read_profile(folder / run["folder"])
+        if name == BASELINE or profile.summary.get(name):
+            profiles[name] = profile
+        elif not run["exit_status"]:
+            what = f"its summary has no '{name}' section; profile again"
+            raise BadProfileError(f"{profile.folder}: {what}")
+    if not profiles:
+        raise BadProfileError(f"{runs_file}: no run came to its end; profile again")
+    return ProfileSet(folder, profiles, runs)
+
+
+class OperatorShare(NamedTuple):
+    """An operator in one step: `share_percent` of the recorded work, `cpu_percent` of the host's.
+
+    `seconds`: of its own on the device that shares are of (the CPU where there is no other).
+    """
+
+    name: str
+    share_percent: float
+    cpu_percent: float
+    cpu_seconds: float
+    cpu_total_seconds: float
+    device_seconds: float | None
+    calls: float
+
+    @property
+    def seconds(self) -> float:
+        return self.cpu_seconds if self.device_seconds is None else self.device_seconds
+
+
+def operator_shares(operators: Json) -> list[OperatorShare]:
+    """All operators, largest share first, per recorded step.
+
+    The file's rows of one name, which shapes or stacks tell apart, become one.
+    """
+    host = sum(row["cpu_self_seconds"] for row in operators["table"]) or 1.0
+    named: dict[str, list[Json]] = {}
+    for row in operators["table"]:
+        named.setdefault(row["name"], []).append(row)
+    steps, found = operators["steps"], []
+    for name, rows in named.items():
+        sums = {
+            key: sum(row[key] or 0 for row in rows)
+            for key in ("share_percent", "cpu_self_seconds", "cpu_total_seconds", "calls")
+        }
+        device = [row.get("device_self_seconds") for row in rows]
+        found.append(
+            OperatorShare(
+                name,
+                sums["share_percent"],
+                100 * sums["cpu_self_seconds"] / host,
+                sums["cpu_self_seconds"] / steps,
+                sums["cpu_total_seconds"] / steps,
+                None if device[0] is None else sum(device) / steps,
+                sums["calls"] / steps,
+            )
+        )
+    return sorted(found, key=lambda row: -row.share_percent)
+
+
+# What profilers cost.
+
+
+def _median_of(steps: list[Json], profiled: bool) -> float | None:
+    # the first step is left out of every average
+    found = [s["time_seconds"] for s in steps[1:] if bool(s.get("profiled")) == profiled]
+    return statistics.median(found) if found else None
+
+
+def _above(value: float | None, plain: float | None) -> float | None:
+    return 100 * (value / plain - 1) if value is not None and plain else None
+
+
+def profiler_overheads(profiles: ProfileSet) -> list[tuple[Any, ...]]:
+    """Of each profiler that was on: title, medians of a plain and of a profiled step, percent of
+    the second above the first, percent of the plain steps above the run without profilers (the
+    rest of a run can be slower too), and seconds of the whole run. None is what its run cannot say.
+    """
+    baseline = profiles.profiles.get(BASELINE)
+    unprofiled = _median_of(baseline.summary["steps"], False) if baseline else None
+    seconds = {run["name"]: run["seconds"] for run in (profiles.runs or {}).get("runs", [])}
+    rows = []
+    for name in SECTIONS:
+        profile = profiles.profiles.get(name)
+        if profile is None:
+            continue
+        steps, means = profile.summary["steps"], profile.summary["summary"]
+        plain, touched = _median_of(steps, False), _median_of(steps, True)
+        # what the program itself says can tell the steps of several profilers in one run apart
+        kind = {OPERATORS: "operator"}.get(name, name)
+        if sum(other is profile for other in profiles.profiles.values()) > 1:
+            touched = means.get(f"{kind}_profiled_average_step_seconds")
+        own = means.get(f"{kind}_profiling_overhead_percent", _above(touched, plain))
+        above = _above(plain, unprofiled)
+        rows.append((TITLES[name], plain, touched, own, above, seconds.get(name)))
+    return rows
+
+
+def report_text(profiles: ProfileSet, top: int, ablation: Evidence | None) -> str:
+    """What REPORT holds."""
+    merged, runs = profiles.merged(), profiles.runs
+    operators = merged["operators"]
+    listed = (runs or {}).get("runs", [])
+    ran = {run["name"] for run in listed}
+    notes = [f"{TITLES[run['name']]}: {note}" for run in listed for note in run["notes"]]
+    notes += [
+        f"{TITLES[name]}: {'ended before its steps' if name in ran else 'did not run'}"
+        for name in TITLES
+        if runs and name not in profiles.profiles
+    ]
+    folders = {profile.folder: profile for profile in profiles.profiles.values()}
+    readings = value_at(merged, "device_sampling.readings") or {}
+    page = template(TEMPLATES / "profile_report.md.j2").render(
+        HELPERS,
+        plain=profiles.plain,
+        merged=merged,
+        top=top,
+        is_profiled=BASELINE not in profiles.profiles,
+        place=shown_path(profiles.folder),
+        runs=runs,
+        notes=notes,
+        readings={name: found for name, found in readings.items() if found},
+        overheads=profiler_overheads(profiles),
+        shares=operator_shares(operators) if operators else [],
+        shapes=sorted(
+            (row for row in (operators or {}).get("table", []) if row.get("input_shapes")),
+            key=lambda row: -row["share_percent"],
+        ),
+        breakdown=[
+            {"name": name.replace("_", " "), **part}
+            for name, part in (value_at(merged, "summary.breakdown") or {}).items()
+            if part
+        ],
+        parts=group_shares(operators["components"]) if operators else {},
+        ranking=rank_bottlenecks(merged, ablation),
+        ablation=ablation,
+        ablation_file=shown_path(ablation.file) if ablation else "",
+        high_impact=HIGH_IMPACT,
+        quadrants=QUADRANTS,
+        position=roofline_position(merged["flops"]),
+        positions=POSITIONS,
+        files=[(shown_path(f), ", ".join(p.summary["files"])) for f, p in folders.items()],
+    )
+    return page.rstrip() + "\n"
+
+
+# Two profiles side by side.
+
+
+def paired(a: Mapping[str, Sequence[Any]], b: Mapping[str, Sequence[Any]]) -> list[list[Any]]:
+    """Rows of name -> (seconds, percent, ...) of either, the largest change of time first: name,
+    seconds and percent of both, seconds saved by B, A / B, and the rest of both."""
+    rows = []
+    for name in dict.fromkeys([*a, *b]):
+        left, right = a.get(name), b.get(name)
+        before, after = left[0] if left else 0.0, right[0] if right else 0.0
+        absent = ["absent"] * len(left or right or ())
+        left, right = list(left or absent), list(right or absent)
+        ratio = before / after if before and after else None
+        both = [*left[:2], *right[:2]]
+        rows.append([name, *both, before - after, ratio, *left[2:], *right[2:]])
+    return sorted(rows, key=lambda row: -abs(row[5]))
+
+
+def operator_sides(operators: Json) -> dict[str, Sequence[Any]]:
+    """Own seconds, percent and calls by operator."""
+    return {
+        row.name: (row.seconds, row.share_percent, row.calls) for row in operator_shares(operators)
+    }
+
+
+def component_sides(operators: Json) -> dict[str, Sequence[Any]]:
+    """Seconds, forward and backward together, and percent by component."""
+    return {
+        row["name"]: (
+            (row.get("forward_seconds") or 0.0) + (row.get("backward_seconds") or 0.0),
+            row["percent"],
+        )
+        for row in operators["components"]
+    }
+
+
+# Label, keys of which the first that holds a value counts, unit.
+COMPARED = (
+    ("step", ("summary.plain_average_step_seconds", "summary.average_step_seconds"), "ms"),
+    ("forward", ("summary.average_forward_seconds",), "ms"),
+    ("backward", ("summary.average_backward_seconds",), "ms"),
+    ("optimizer", ("summary.average_optimizer_seconds",), "ms"),
+    ("peak memory", ("summary.peak_memory_bytes",), "MiB"),
+    ("operators a step", ("operators.operator_calls_per_step",), ""),
+    ("kernels a step", ("operators.kernels_per_step",), ""),
+)
+SAME_DEVICE = ("device.name", "device.backend", "threads")
+
+
+def comparison_text(a: ProfileSet, b: ProfileSet) -> str:
+    """The page of two profiles."""
+    sides = [a.merged(), b.merged()]
+    keys = [f"configuration.{key}" for key in SAME_WORK] + [f"context.{k}" for k in SAME_DEVICE]
+    different = [
+        f"- {key.partition('.')[2]}: {found[0]} against {found[1]}"
+        for key in keys
+        if (found := [value_at(side, key) for side in sides])[0] != found[1]
+    ]
+    lines = ["# Comparison of two profiles", ""]
+    for name, profiles, side in zip("AB", (a, b), sides, strict=True):
+        variant = side["configuration"]["variant"]
+        lines += [f"{name}: `{shown_path(profiles.folder)}`, {variant}.", ""]
+    lines += ["Above 1x, B is faster or smaller. Times and calls are of one step.", ""]
+    if different:
+        lines += ["Not the same work on the same device:", "", *different, ""]
+    rows = []
+    for label, names, unit in COMPARED:
+        found = [next((v for n in names if (v := value_at(s, n))), None) for s in sides]
+        ratio = found[0] / found[1] if all(found) else None
+        rows.append((label, *(shown(value, unit) for value in found), shown(ratio, "x")))
+    lines += ["## Step", "", *markdown_table(("", "A", "B", "A / B"), rows), ""]
+    first, second = (side["operators"] for side in sides)
+    columns: list[Column] = [
+        *(("A", 1, "ms"), ("A share", 2, "%"), ("B", 3, "ms"), ("B share", 4, "%")),
+        *(("saved", 5, "ms"), ("A / B", 6, "x")),
+    ]
+    calls: list[Column] = [("A calls", 7, ""), ("B calls", 8, "")]
+    if first and second:
+        components = paired(component_sides(first), component_sides(second))
+        operators = paired(operator_sides(first), operator_sides(second))
+        lines += ["## Components", "", listing(components, [("component", 0, ""), *columns]), ""]
+        lines += ["## Operators", ""]
+        lines += [listing(operators, [("operator", 0, ""), *columns, *calls])]
+    else:
+        missing = [name for name, found in (("A", first), ("B", second)) if not found]
+        lines += ["## Operators", "", f"Not measured in {' and '.join(missing)}."]
+    return "\n".join(lines) + "\n"
+
+
+# The memory timeline as a page.
+
+TIMELINE, PAGE = "memory_timeline.json", "memory_timeline.html"
+# differ in lightness, so that they differ in print as well
+PHASE_COLOURS = {
+    "data_loading": "#d9d2c0",
+    "forward": "#eef4fb",
+    "backward": "#cfdcec",
+    "optimizer": "#f6e3c5",
+    "evaluation": "#dcecd9",
+    "other": "#ffffff",
+}
+
+
+def timeline_figure(timeline: Json) -> go.Figure:
+    """Phases as bands, the curve of the live bytes, and its peak with bytes and component."""
+    events, phases = timeline["events"], timeline["phases"]
+    start = min([events[0][0], *(phase["begin_seconds"] for phase in phases)])
+    times = [(seconds - start) * 1e3 for seconds, *_ in events]
+    live = [live_bytes / 2**20 for _, live_bytes, *_ in events]
+    places = [f"{component}, {phase.replace('_', ' ')}" for *_, phase, component in events]
+    figure = go.Figure()
+    for name, colour in PHASE_COLOURS.items():
+        bands = [phase for phase in phases if phase["phase"] == name]
+        for band in bands:
+            begin, end = ((band[f"{k}_seconds"] - start) * 1e3 for k in ("begin", "end"))
+            figure.add_vrect(x0=begin, x1=end, fillcolor=colour, line_width=0, layer="below")
+        if bands:
+            square = {"symbol": "square", "size": 12, "color": colour, "line": {"width": 1}}
+            label = name.replace("_", " ")
+            figure.add_scatter(x=[None], y=[None], mode="markers", marker=square, name=label)
+    for step in dict.fromkeys(phase["step"] for phase in phases):
+        begin = min(phase["begin_seconds"] for phase in phases if phase["step"] == step)
+        label = {"annotation_text": f"step {step}", "annotation_position": "top right"}
+        figure.add_vline(x=(begin - start) * 1e3, line={"dash": "dot", "width": 1}, **label)
+    curve = {"shape": "hv", "color": "#12395c"}
+    figure.add_scatter(
+        x=times, y=live, text=places, line=curve, fill="tozeroy", name="live tensors"
+    )
+    peak = max(range(len(live)), key=live.__getitem__)
+    text = f"peak {live[peak]:.2f} MiB: {places[peak]}"
+    dot = {"size": 10, "color": "#a01818"}
+    figure.add_scatter(x=[times[peak]], y=[live[peak]], mode="markers", marker=dot, name=text)
+    figure.update_layout(
+        title=f"Memory of live tensors, steps {timeline['first_step']} to {timeline['last_step']}",
+        xaxis_title="time (ms)",
+        yaxis_title="live tensors (MiB)",
+        plot_bgcolor="white",
+    )
+    return figure
+
+
+def draw_timelines(folder: Path) -> list[Path]:
+    """A page beside each timeline in the folder and its own; none where nothing was allocated."""
+    pages = []
+    for path in (*folder.glob(TIMELINE), *sorted(folder.glob(f"*/{TIMELINE}"))):
+        timeline = json.loads(path.read_text(encoding="utf-8"))
+        if timeline["events"]:
+            write_whole(path.with_name(PAGE), timeline_figure(timeline).to_html())
+            pages.append(path.with_name(PAGE))
+    return pages
