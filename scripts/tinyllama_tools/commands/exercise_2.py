@@ -26,8 +26,8 @@ from tinyllama_tools.models.ablation_evidence import find_evidence
 from tinyllama_tools.models.bottlenecks import known_effects, small_calls_percent
 from tinyllama_tools.models.size_predictions import (
     MemoryLaw,
-    ModelQuestion,
     Predictor,
+    Question,
     Target,
     find_target,
     predict,
@@ -87,7 +87,7 @@ def predict_limit(runs: Runs, options: Namespace, predictor: Predictor) -> Limit
         return Limit(reason="no sequence length was measured")
     run, batch, seq = measured[-1]
     model = [f"--{name.replace('_', '-')}={run(f'configuration.{name}')}" for name in DIMENSIONS]
-    question = ModelQuestion(
+    question = Question(
         sizes=("custom",),
         dtype=str(run("configuration.dtype")),
         variants=(str(run("configuration.variant")),),

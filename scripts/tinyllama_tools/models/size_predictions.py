@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tinyllama_tools.data.names import STEP
-from tinyllama_tools.data.programs import PROGRAM, CaseCost, SuiteError, ask_costs
+from tinyllama_tools.data.programs import PROGRAM, SuiteError, ask_costs
 from tinyllama_tools.stats.laws import BASE, LINEAR, QUADRATIC, Fit, GridPoint
 
 
 @dataclass(frozen=True)
 class Question:
-    """The steps to predict; batch and seq empty: each size's own."""
+    """The steps to predict; batch and seq empty: each size's own. `model`: options of a model given
+    by its dimensions (--n-layers=2), which is size `custom`."""
 
     sizes: tuple[str, ...]
     dtype: str = "f32"
@@ -21,26 +22,21 @@ class Question:
     batch: tuple[int, ...] = ()
     seq: tuple[int, ...] = ()
     device: str = "auto"
+    model: tuple[str, ...] = ()
 
     @property
     def options(self) -> list[str]:
         """Of tiny_llama_bench."""
-        axes = {
-            "components": (STEP,),
-            "sizes": self.sizes,
-            "dtypes": (self.dtype,),
-            "variants": self.variants,
-            "batch": self.batch,
-            "seq": self.seq,
-        }
+        axes = {"components": (STEP,), "sizes": self.sizes, "dtypes": (self.dtype,)}
+        axes |= {"variants": self.variants, "batch": self.batch, "seq": self.seq}
         given = [f"--{name}={','.join(map(str, v))}" for name, v in axes.items() if v]
-        return [f"--device={self.device}", *given]
+        return [f"--device={self.device}", *given, *self.model]
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One training step. `step_flops`: model_flops. `refusal`: why it cannot run here, empty where
-    it can."""
+    """One training step. `step_flops`: model_flops. `refusal`: why it cannot run in the memory that
+    was free when it was asked, empty where it can."""
 
     size: str
     variant: str
@@ -55,45 +51,32 @@ class Prediction:
 
     @property
     def fits(self) -> bool:
-        """In the memory that was free when it was asked."""
         return not self.refusal
 
 
 Predictor = Callable[[Question], list[Prediction]]
 
 
-def _prediction(cost: CaseCost) -> Prediction:
-    name = cost.name
-    return Prediction(
-        name.size,
-        name.variant,
-        name.dtype,
-        name.batch,
-        name.seq,
-        cost.parameters,
-        float(cost.model_flops),
-        float(cost.bytes),
-        float(cost.predicted_memory_bytes),
-        "" if cost.fits else cost.reason,
-    )
-
-
 def predict(question: Question, program: Path = PROGRAM) -> list[Prediction]:
     """In the program's order. SuiteError where it refuses the options or cannot be started."""
-    costs = ask_costs(program, question.options)
-    steps = [_prediction(cost) for cost in costs if cost.name.is_training_step]
+    steps = [
+        Prediction(
+            *(of.name.size, of.name.variant, of.name.dtype, of.name.batch, of.name.seq),
+            *(of.parameters, of.model_flops, of.bytes, of.predicted_memory_bytes),
+            "" if of.fits else of.reason,
+        )
+        for of in ask_costs(program, question.options)
+        if of.name.is_training_step
+    ]
     if not steps:
         raise SuiteError(f"{program.name} --dry-run: no training step in its answer")
     return steps
 
 
-TERMS = (BASE, LINEAR, QUADRATIC)
-
-
 @dataclass(frozen=True)
 class MemoryLaw:
     """memory(B, S) = base + B (linear S + quadratic S^2), as the workshop's exercise 2 describes
-    it; coefficients in bytes, bytes a token, and bytes a pair of tokens.
+    it; coefficients in bytes, bytes a token, and bytes a pair of tokens, which may be below 0.
 
     fit_memory_law chooses among more terms: the exercise fills in exactly these three, whether or
     not its few sizes support each. The law describes the sizes that were measured; what other sizes
@@ -109,54 +92,33 @@ class MemoryLaw:
 
     @classmethod
     def fitted_to(cls, points: Sequence[GridPoint]) -> MemoryLaw:
-        """Least squares of relative errors over all three terms; a coefficient may be below 0.
-
-        LawRefusedError where the points do not decide the three coefficients.
-        """
-        fit = Fit(points, TERMS, is_bounded=False)
-        base, linear, quadratic = (float(value) for value in fit.coefficients)
-        return cls(base, linear, quadratic, tuple(100 * float(r) for r in fit.residuals))
-
-    def parts(self, batch: int, seq: int) -> dict[str, float]:
-        """Bytes of each part at a size."""
-        coefficients = (self.base, self.linear, self.quadratic)
-        pairs = zip(TERMS, coefficients, strict=True)
-        return {term.name: value * term.at(batch, seq) for term, value in pairs}
+        """LawRefusedError where the points do not decide the three coefficients."""
+        fit = Fit(points, (BASE, LINEAR, QUADRATIC), is_bounded=False)
+        return cls(*fit.coefficients.tolist(), tuple((100 * fit.residuals).tolist()))
 
     def at(self, batch: int, seq: int) -> float:
         """Fitted bytes at a size."""
-        return sum(self.parts(batch, seq).values())
+        return self.base + batch * seq * (self.linear + seq * self.quadratic)
 
     def shares_percent(self, batch: int, seq: int) -> dict[str, float]:
-        """Share of each part at a size."""
-        whole = self.at(batch, seq)
-        return {name: 100 * part / whole for name, part in self.parts(batch, seq).items()}
+        """Of each part at a size."""
+        tokens = batch * seq
+        parts = {"base": self.base, "linear": self.linear * tokens}
+        parts["quadratic"] = self.quadratic * tokens * seq
+        return {name: 100 * part / self.at(batch, seq) for name, part in parts.items()}
 
     @property
     def largest_residual_percent(self) -> float:
         """By magnitude."""
-        return max(abs(residual) for residual in self.residuals_percent)
+        return max(map(abs, self.residuals_percent))
 
 
 # What tiny_llama_bench takes at most, as batch or as sequence.
-LONGEST = 2**20
-SHORTEST = 2
+LONGEST, SHORTEST = 2**20, 2
 VALUES_A_QUESTION = 16
 # An allocator's rounding, a BLAS's scratch memory and the program itself need room of their own.
 CONFIRMED_SHARE = 0.9
 Ask = Callable[[Sequence[int]], list[Prediction]]
-
-
-@dataclass(frozen=True)
-class ModelQuestion(Question):
-    """A question about a model given by its dimensions: `model` are options (--n-layers=2)."""
-
-    model: tuple[str, ...] = ()
-
-    @property
-    def options(self) -> list[str]:
-        """Of tiny_llama_bench."""
-        return [*super().options, *self.model]
 
 
 @dataclass(frozen=True)
@@ -197,11 +159,8 @@ def time_factor(long: Prediction, known: Prediction) -> float:
 
     Long sequences spend their time in the scores, which count in memory more than in FLOPs.
     """
-    return max(
-        long.step_flops / known.step_flops,
-        long.step_bytes / known.step_bytes,
-        long.peak_memory_bytes / known.peak_memory_bytes,
-    )
+    figures = ("step_flops", "step_bytes", "peak_memory_bytes")
+    return max(getattr(long, of) / getattr(known, of) for of in figures)
 
 
 def find_target(
@@ -216,9 +175,6 @@ def find_target(
     def ask(lengths: Sequence[int]) -> list[Prediction]:
         return predictor(replace(question, seq=tuple(lengths)))
 
-    def predicted_seconds(found: Prediction) -> float:
-        return seconds * time_factor(found, reference)
-
     fitting = longest_accepted(ask, lambda found: found.fits, reference.seq)
     if fitting is None:
         return Target(None, None, None, "not even two tokens fit")
@@ -227,11 +183,12 @@ def find_target(
     def is_safe(found: Prediction) -> bool:
         return found.fits and found.peak_memory_bytes <= room
 
-    safe = longest_accepted(ask, is_safe, reference.seq)
-    in_time = longest_accepted(
-        ask, lambda p: is_safe(p) and predicted_seconds(p) <= most_seconds, reference.seq
-    )
-    if in_time is None:
+    def is_in_time(found: Prediction) -> bool:
+        return is_safe(found) and seconds * time_factor(found, reference) <= most_seconds
+
+    longest = longest_accepted(ask, is_in_time, reference.seq)
+    if longest is None:
         return Target(fitting, None, None, "not even two tokens fit into the time")
-    held_back = "memory" if safe and in_time.seq == safe.seq else "time"
-    return Target(fitting, in_time, predicted_seconds(in_time), held_back)
+    longer = ask([longest.seq + 1]) if longest.seq < LONGEST else []
+    held_back = "time" if any(map(is_safe, longer)) else "memory"
+    return Target(fitting, longest, seconds * time_factor(longest, reference), held_back)

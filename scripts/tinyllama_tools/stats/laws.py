@@ -87,13 +87,10 @@ def _grows_faster_than_the_sequence(counts: Mapping[tuple[int, int], float]) -> 
     """Whether, at any batch, longer sequences add more a token; true where not known."""
     known = False
     for batch in {batch for batch, _ in counts}:
-        lengths = sorted(seq for of, seq in counts if of == batch)
-        slopes = [
-            (counts[batch, after] - counts[batch, before]) / (after - before)
-            for before, after in itertools.pairwise(lengths)
-        ]
+        of = np.array(sorted((seq, count) for (b, seq), count in counts.items() if b == batch))
+        slopes = np.diff(of[:, 1]) / np.diff(of[:, 0])
         known |= len(slopes) > 1
-        if any(b > a + SAME * abs(a) for a, b in itertools.pairwise(slopes)):
+        if (np.diff(slopes) > SAME * np.abs(slopes[:-1])).any():
             return True
     return not known
 
