@@ -5,20 +5,15 @@
 
 Time has no term of the batch alone, since whatever is done once a sample touches all of its tokens.
 Memory has what is kept a sample, and what all samples share: tables with a row a position, and the
-causal mask. A law describes the grid that it was fitted to and its neighbourhood; it says nothing
-about other model sizes.
-
-Errors are relative, so that a small size counts as much as a large one: with y measured and A the
-terms at each size, a fit minimises the sum of (1 - A x / y)^2. No coefficient is below 0, for each
-stands for work or for tensors, and no term of time is fitted that the work itself does not have.
+causal mask. A law describes the grid that it was fitted to and its neighbourhood, no other model
+size. Errors are relative, so that a small size counts as much as a large one: with y measured and A
+the terms at each size, a fit minimises the sum of (1 - A x / y)^2. No coefficient is below 0, for
+each stands for work or for tensors.
 
 Of time, terms are taken away from the full law one at a time, least needed first, until each that
-is left
-- has a 95 % interval above 0, and
-- lowers the corrected AIC, n ln(RSS / n) + 2 k + 2 k (k + 1) / (n - k - 1) with k the coefficients
-  and the variance (Hurvich and Tsai, Biometrika 76, 1989; Burnham and Anderson, Model Selection and
-  Multimodel Inference, 2002, section 2.4). Where n < k + 2 it is not defined and the interval
-  decides alone; with as few cells that interval is wide.
+is left has a 95 % interval above 0 and lowers the corrected AIC (Hurvich and Tsai, Biometrika 76,
+1989; Burnham and Anderson, Model Selection and Multimodel Inference, 2002, section 2.4). Where
+there are too few cells for that, the interval decides alone.
 
 Beyond the measured sizes a law can be wrong in a way that no residual shows: a larger size no
 longer fits into a cache. How wrong is taken from the step before: what a law of the smaller sizes
@@ -33,12 +28,12 @@ draws the tails of the t distribution (Davison and Hinkley, Bootstrap Methods an
 no residual. Such shifts are drawn twice: for the rounds that were measured, which the coefficients
 rest on, and for as many new ones, which a prediction is about. With one round they are not known.
 
-Memory is counted and has no noise: its ranges are made of misfits: how far off the law of the other
-sizes is at each size, and what each coefficient becomes without any one of them. A peak is the
-highest of several moments, each of which has a law of its own: that of a step's update, say, does
-not depend on the batch, and is the highest at small sizes only. The law is of the moment that is
-the highest at the large sizes. So the sizes with the smallest peaks are left out where the law of
-the others then has a smaller misfit: up to half of all, and all that have the same smallest peak.
+Memory is counted and has no noise: its ranges are how far off the law of the other sizes is at each
+size, and what each coefficient becomes without any one of them. A peak is the highest of several
+moments, each with a law of its own: that of a step's update, say, does not depend on the batch, and
+is the highest at small sizes only. The law is of the moment that is the highest at the large sizes,
+so the sizes with the smallest peaks are left out where the law of the others then has a smaller
+misfit: up to half of all, and all that have the same smallest peak.
 """
 
 from __future__ import annotations
@@ -173,25 +168,41 @@ def non_negative_solutions(rows: Array, targets: Array) -> Array:
 
 # smallest over largest singular value; below it, terms differ by rounding only
 RANK_TOLERANCE = 1e-8
+# residuals of cells that alone decide a coefficient say nothing about the errors
+LARGEST_LEVERAGE = 0.99
+# sizes more than terms, where some are left out
+SPARE = 2
+# of a peak; what is less is the allocator's rounding
+SMALLEST_MISFIT = 1e-3
 
 
 class Fit:
-    """Of all these terms to the points; LawRefusedError where they do not decide them.
+    """LawRefusedError where the points do not decide the terms.
 
-    By point, `scaled` [points, terms] are the rows A / y over their `norms`, since those of S² and
-    of 1 differ by orders of magnitude; `residuals` measured minus fitted, of the measured;
-    `leverage` 1 where a point alone decides a coefficient. By term, `shares` the most that each is
-    of any measured value, `increases` of the sum of squares without it, were the others free of
-    sign. `freedom`: degrees that are left. `is_bounded`: no coefficient is below 0.
+    `chosen`: positions of the fitted ones among the `terms` of such a law, all of which
+    `coefficients` has, 0 for the others; `reasons` against some of those, by name. `is_bounded`: no
+    coefficient is below 0. By point, `scaled` [points, chosen] are the rows A / y over their
+    `norms`, since those of S² and of 1 differ by orders of magnitude; `residuals` measured minus
+    fitted, of the measured; `leverage` 1 where a point alone decides a coefficient. By chosen term,
+    `shares` the most that each is of any measured value; `increases` of the sum of squares without
+    it, were the others free of sign. `freedom`: degrees that are left.
     """
 
     def __init__(
-        self, points: Sequence[GridPoint], terms: Sequence[Term], *, is_bounded: bool
+        self,
+        points: Sequence[GridPoint],
+        terms: Sequence[Term],
+        *,
+        is_bounded: bool,
+        chosen: Sequence[int] | None = None,
+        reasons: Mapping[str, str] | None = None,
     ) -> None:
         self.points, self.terms, self.is_bounded = tuple(points), tuple(terms), is_bounded
-        names = [term.name for term in terms]
+        self.chosen = [*(range(len(terms)) if chosen is None else chosen)]
+        self.reasons = dict(reasons or {})
+        names = [terms[position].name for position in self.chosen]
         _check_sizes(points, names)
-        rows = np.array([_row(terms, p.batch, p.seq) / p.value for p in points])
+        rows = np.array([_row(terms, p.batch, p.seq)[self.chosen] / p.value for p in points])
         self.norms = np.linalg.norm(rows, axis=0)
         self.scaled = rows / self.norms
         singular = np.linalg.svd(self.scaled, compute_uv=False)
@@ -205,14 +216,21 @@ class Fit:
             solution = non_negative_solutions(self.scaled, wanted[None, :])[0]
         else:
             solution = np.linalg.lstsq(self.scaled, wanted, rcond=None)[0]
-        self.coefficients, self.residuals = solution / self.norms, wanted - self.scaled @ solution
+        self.coefficients = self.of_all_terms(solution)
+        self.residuals = wanted - self.scaled @ solution
         self.sum_of_squares = float(self.residuals @ self.residuals)
-        self.freedom = len(points) - len(terms)
+        self.freedom = len(points) - len(names)
         self._basis, triangle = np.linalg.qr(self.scaled)
         self._inverse = np.linalg.inv(triangle)
         self.leverage = (self._basis**2).sum(axis=1)
         self.shares = self.scaled.max(axis=0) * solution
         self.increases = solution**2 / (self._inverse**2).sum(axis=1)
+
+    def of_all_terms(self, solutions: Array) -> Array:
+        """Coefficients [..., terms] of solutions [..., chosen] for the scaled rows."""
+        found: Array = np.zeros((*solutions.shape[:-1], len(self.terms)))
+        found[..., self.chosen] = solutions / self.norms
+        return found
 
     def at(self, point: GridPoint) -> float:
         """Fitted at a size."""
@@ -220,26 +238,38 @@ class Fit:
 
     def relative_variance(self, point: GridPoint) -> float:
         """Of measured over predicted at a size, as far as scatter goes."""
-        row = _row(self.terms, point.batch, point.seq)
+        row = _row(self.terms, point.batch, point.seq)[self.chosen]
         reached = (row / self.at(point) / self.norms) @ self._inverse
         return self.sum_of_squares / max(self.freedom, 1) * (1 + float(reached @ reached))
 
-    def without(self, position: int) -> Fit:
-        """The fit to the same points without the term there."""
-        left = (*self.terms[:position], *self.terms[position + 1 :])
-        return Fit(self.points, left, is_bounded=self.is_bounded)
+    def without(self, place: int, reason: str = "") -> Fit:
+        """The fit to the same points without the chosen term there."""
+        left = [*self.chosen[:place], *self.chosen[place + 1 :]]
+        reasons = {**self.reasons, self.terms[self.chosen[place]].name: reason}
+        bounded = self.is_bounded
+        return Fit(self.points, self.terms, is_bounded=bounded, chosen=left, reasons=reasons)
 
     def without_each(self) -> tuple[Array, Array]:
         """Of the fits without each of the points: coefficients [points, terms], none below 0, and
         the residual of the point that is left out [points]. No leverage may be 1."""
         residuals = self.residuals / (1 - self.leverage)
-        moved = (self._basis * residuals[:, None]) @ self._inverse.T / self.norms
-        return np.maximum(self.coefficients - moved, 0.0), residuals
+        moved = (self._basis * residuals[:, None]) @ self._inverse.T
+        return np.maximum(self.coefficients - self.of_all_terms(moved), 0.0), residuals
+
+    @property
+    def is_sound(self) -> bool:
+        """Of enough sizes for its misfit to tell something."""
+        return self.freedom >= SPARE and bool((self.leverage < LARGEST_LEVERAGE).all())
+
+    @property
+    def misfit(self) -> float:
+        """The largest, of the measured, of each size by the law of the others where they have one,
+        else by that of all."""
+        found = self.without_each()[1] if self.is_sound else self.residuals
+        return max(SMALLEST_MISFIT, float(np.abs(found).max()))
 
 
 DRAWS = 2000
-# residuals of cells that alone decide a coefficient say nothing about the errors
-LARGEST_LEVERAGE = 0.99
 # of a logarithm: with one degree of freedom, single draws are beyond all numbers
 LARGEST_SHIFT = 20.0
 
@@ -280,12 +310,6 @@ class Draws(NamedTuple):
     coefficients: Array
     noise: Array
 
-    def spread_over(self, terms: Sequence[Term], every: Sequence[Term]) -> Draws:
-        """With 0 for those of `every` that are not among their `terms`."""
-        found: Array = np.zeros((len(self.noise), len(every)))
-        found[:, [every.index(term) for term in terms]] = self.coefficients
-        return Draws(found, self.noise)
-
 
 def _draw(model: Fit, errors_of: Fit, seed: int) -> Draws:
     """Draws of `model`'s coefficients, none below 0, around its own fit.
@@ -300,19 +324,15 @@ def _draw(model: Fit, errors_of: Fit, seed: int) -> Draws:
     drawn = errors[generator.integers(len(errors), size=(DRAWS, len(model.points) + 1))]
     freedom = errors_of.freedom
     drawn *= np.sqrt(freedom / generator.chisquare(freedom, size=DRAWS))[:, None]
-    fitted = model.scaled @ (model.coefficients * model.norms)
+    fitted = 1 - model.residuals
     solutions = non_negative_solutions(model.scaled, fitted + drawn[:, :-1])
     was, will_be = drawn_shifts(round_shifts(model.points), generator)
     noise = np.clip(drawn[:, -1] + will_be, -LARGEST_SHIFT, LARGEST_SHIFT)
-    return Draws(solutions / model.norms * np.exp(was)[:, None], noise)
+    return Draws(model.of_all_terms(solutions) * np.exp(was)[:, None], noise)
 
 
 CONFIDENCE = 0.95
-
-
-def _interval(values: Array, share: float = CONFIDENCE) -> tuple[float, float]:
-    low, high = np.quantile(values, [(1 - share) / 2, (1 + share) / 2])
-    return float(low), float(high)
+ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 
 
 class RangeKind(Enum):
@@ -338,8 +358,7 @@ class RangeKind(Enum):
         self.short, self.meaning = short, meaning
 
 
-@dataclass(frozen=True)
-class Coefficient:
+class Coefficient(NamedTuple):
     """In seconds or bytes a unit of its term; `low` and `high`: its range, of the law's kind.
 
     A supported term's range is the whole range of all draws of its law. It may reach 0 where an
@@ -356,12 +375,10 @@ class Coefficient:
 
     @property
     def name(self) -> str:
-        """Of its term."""
         return self.term.name
 
     @property
     def supported(self) -> bool:
-        """Whether the law uses it."""
         return not self.reason
 
 
@@ -434,11 +451,12 @@ class Law:
         Of time: the whole range of both sets of draws: what would be if the unsupported terms were
         0, and what would be if they were as large as they still can be.
         """
-        share = 1.0 if self.quantity == "memory" else CONFIDENCE
+        shares = (0.0, 1.0) if self.quantity == "memory" else ENDS
         values = _row([of.term for of in self.coefficients], batch, seq)
         ends = [self.at(batch, seq)]
         for draws in self.draws:
-            ends += _interval(draws.coefficients @ values * np.exp(draws.noise), share)
+            drawn = draws.coefficients @ values * np.exp(draws.noise)
+            ends += np.quantile(drawn, shares).tolist()
         octaves = math.log2(batch * seq / max(point.tokens for point in self.points))
         wider = math.exp(self.drift * max(0.0, octaves))
         return min(ends) / wider, max(ends) * wider
@@ -452,8 +470,9 @@ NO_WORK = "neither FLOPs nor bytes have it"
 
 
 def corrected_aic(fit: Fit) -> float:
-    """Infinite where there are too few cells for it to be defined."""
-    cells, parameters = len(fit.residuals), len(fit.terms) + 1
+    """n ln(RSS / n) + 2 k + 2 k (k + 1) / (n - k - 1), with k the coefficients and the variance;
+    infinite where there are too few cells n for it to be defined."""
+    cells, parameters = len(fit.residuals), len(fit.chosen) + 1
     spare = cells - parameters - 1
     if spare < 1:
         return math.inf
@@ -462,43 +481,38 @@ def corrected_aic(fit: Fit) -> float:
     return cells * math.log(mean_square) + 2 * parameters + correction
 
 
-def _reason_against(position: int, fit: Fit, draws: Draws | None, smaller: Fit | None) -> str:
-    """Why the term is not supported; empty if it is."""
-    if fit.shares[position] < RESOLUTION:
-        return ABSENT
-    if draws is None:
-        return "no more sizes than terms, and the others fit better"
-    if _interval(draws.coefficients[:, position])[0] <= 0:
-        return "its 95 % interval reaches 0"
-    with_it = corrected_aic(fit)
-    if smaller is not None and math.isfinite(with_it) and corrected_aic(smaller) <= with_it:
-        return NOT_LOWER
-    return ""
-
-
-def _select_terms(full: Fit, seed: int) -> tuple[Fit, Draws, Draws, dict[str, str]]:
-    """The fit of the supported terms with its draws, the draws of all terms, and why the others are
-    not supported, by name. LawRefusedError where the scatter hides even the last term."""
-    fit, all_draws, reasons = full, None, {}
+def _select_terms(full: Fit, seed: int) -> tuple[Fit, Draws, Draws]:
+    """The fit of the supported terms with its draws, and the draws of the full one. LawRefusedError
+    where the scatter hides even the last term."""
+    fit, of_full = full, None
     while True:
         draws = _draw(fit, fit, seed) if fit.freedom >= 1 else None
-        all_draws = draws if fit is full else all_draws
-        positions = range(len(fit.terms))
-        smaller = [fit.without(p) if len(fit.terms) > 1 else None for p in positions]
-        against = [_reason_against(p, fit, draws, smaller[p]) for p in positions]
-        if draws is not None and not any(against):
+        of_full = draws if fit is full else of_full
+        aic, smaller = corrected_aic(fit), []
+        for place, position in enumerate(fit.chosen):
+            less = fit.without(place) if len(fit.chosen) > 1 else None
+            if fit.shares[place] < RESOLUTION:
+                reason = ABSENT
+            elif draws is None:
+                reason = "no more sizes than terms, and the others fit better"
+            elif np.quantile(draws.coefficients[:, position], ENDS[0]) <= 0:
+                reason = "its 95 % interval reaches 0"
+            elif less is not None and corrected_aic(less) <= aic < math.inf:
+                reason = NOT_LOWER
+            else:
+                continue
+            smaller.append((math.inf if less is None else less.sum_of_squares, place, reason))
+        if draws is not None and not smaller:
             # as many terms as sizes leave no residual: then the smaller law's stand for the errors
-            return fit, draws, all_draws or _draw(full, fit, seed), reasons
-        weak = [(of.sum_of_squares, p) for p, of in enumerate(smaller) if of and against[p]]
-        if not weak:
+            return fit, draws, of_full or _draw(full, fit, seed)
+        if len(fit.chosen) == 1:
             scatter = 100 * math.sqrt(fit.sum_of_squares / max(fit.freedom, 1))
             raise LawRefusedError(
                 f"the data supports no term of the law: the sizes scatter by {scatter:.0f} % "
                 "around the best that is left; measure more rounds on a quieter machine"
             )
-        _, position = min(weak)
-        reasons[fit.terms[position].name] = against[position]
-        fit = smaller[position]
+        _, place, reason = min(smaller)
+        fit = fit.without(place, reason)
 
 
 # of the largest B S of a grid; cells from there on are held out
@@ -514,14 +528,14 @@ def _split_largest(points: Sequence[GridPoint]) -> tuple[list[GridPoint], list[G
 DEFAULT_SEED = 1
 
 
-def _drift(points: Sequence[GridPoint], terms: Sequence[Term], seed: int) -> float:
+def _drift(points: Sequence[GridPoint], chosen: Sequence[int], seed: int) -> float:
     """Root mean square of the logarithm of predicted over measured, an octave of B S beyond the
     largest size of the law that predicts, less what that law's scatter explains; 0 where too few
     sizes are left to tell.
     """
     kept, held = _split_largest(points)
     try:
-        fit, *_ = _select_terms(Fit(kept, terms, is_bounded=True), seed)
+        fit, *_ = _select_terms(Fit(kept, TIME_TERMS, is_bounded=True, chosen=chosen), seed)
     except LawRefusedError:
         return 0.0
     largest = max(point.tokens for point in kept)
@@ -545,67 +559,46 @@ def fit_time_law(
     """
     # fewer terms need no fewer sizes: of one size nothing can be told
     _check_sizes(points, [term.name for term in TIME_TERMS])
-    full = Fit(points, terms, is_bounded=True)
-    fit, of_fit, of_full, reasons = _select_terms(full, seed)
-    draws = (of_fit.spread_over(fit.terms, TIME_TERMS), of_full.spread_over(terms, TIME_TERMS))
-    values = dict.fromkeys(TIME_TERMS, 0.0) | {
-        term: float(value)
-        for by in (full, fit)
-        for term, value in zip(by.terms, by.coefficients, strict=True)
-    }
+    chosen = [TIME_TERMS.index(term) for term in terms]
+    full = Fit(points, TIME_TERMS, is_bounded=True, chosen=chosen)
+    fit, *draws = _select_terms(full, seed)
+    # [ends, sets of draws, terms]
+    ends = np.quantile([of.coefficients for of in draws], ENDS, axis=1)
     coefficients = []
-    for position, (term, value) in enumerate(values.items()):
-        ends = [value]
-        for of in draws if term in fit.terms else draws[1:]:
-            ends += _interval(of.coefficients[:, position])
-        reason = reasons.get(term.name, "" if term in terms else NO_WORK)
-        coefficients.append(Coefficient(term, value, min(ends), max(ends), reason))
-    drift, residuals = _drift(points, terms, seed), _percent(fit.residuals)
-    return Law("time", tuple(coefficients), fit.points, residuals, draws, drift)
+    for position, term in enumerate(TIME_TERMS):
+        is_used = position in fit.chosen
+        value = float((fit if is_used else full).coefficients[position])
+        known = [value, *ends[:, 0 if is_used else 1 :, position].ravel().tolist()]
+        reason = fit.reasons.get(term.name, "" if is_used else NO_WORK)
+        coefficients.append(Coefficient(term, value, min(known), max(known), reason))
+    drift, residuals = _drift(points, chosen, seed), _percent(fit.residuals)
+    return Law("time", tuple(coefficients), fit.points, residuals, tuple(draws), drift)
 
 
-# of a peak; what is less is the allocator's rounding
-SMALLEST_MISFIT = 1e-3
 # of a peak; what is off by more describes nothing
 LARGEST_MISFIT = 0.5
-# sizes more than terms, where some are left out
-SPARE = 2
 # of the smallest peak; what is above it by less is the same
 FLAT = 1e-2
-TOO_ALIKE = "the sizes do not tell it from the others"
 
 
-def _is_sound(fit: Fit) -> bool:
-    """Of enough sizes for its misfit to tell something."""
-    return fit.freedom >= SPARE and bool((fit.leverage < LARGEST_LEVERAGE).all())
-
-
-def _misfit(fit: Fit) -> float:
-    """The largest, of the measured, of each size by the law of the others where they have one, else
-    by that of all."""
-    found = fit.without_each()[1] if _is_sound(fit) else fit.residuals
-    return max(SMALLEST_MISFIT, float(np.abs(found).max()))
-
-
-def _select_memory(points: Sequence[GridPoint]) -> tuple[Fit, dict[str, str]]:
-    """The fit, and the reasons against terms by name: from all terms those that would be below 0
-    are taken away, the furthest first, and then the least needed ones until the corrected AIC would
-    rise."""
+def _select_memory(points: Sequence[GridPoint]) -> Fit:
+    """From all terms those that would be below 0 are taken away, the furthest first, and then the
+    least needed ones until the corrected AIC would rise."""
     try:
         fit = Fit(points, MEMORY_TERMS, is_bounded=False)
     except LawRefusedError:
         # without those that all samples share, where the sizes do not decide them
-        fit = Fit(points, MEMORY_TERMS[:4], is_bounded=False)
-    reasons = {term.name: TOO_ALIKE for term in MEMORY_TERMS if term not in fit.terms}
-    while len(fit.terms) > 1:
+        unknown = {term.name: "the sizes do not tell it from the others" for term in (TABLE, MASK)}
+        known = range(MEMORY_TERMS.index(TABLE))
+        fit = Fit(points, MEMORY_TERMS, is_bounded=False, chosen=known, reasons=unknown)
+    while len(fit.chosen) > 1:
         is_absent = fit.shares.min() < RESOLUTION
-        position = int((fit.shares if is_absent else fit.increases).argmin())
-        smaller = fit.without(position)
+        place = int((fit.shares if is_absent else fit.increases).argmin())
+        smaller = fit.without(place, ABSENT if is_absent else NOT_LOWER)
         if not is_absent and corrected_aic(fit) < corrected_aic(smaller):
             break
-        reasons[fit.terms[position].name] = ABSENT if is_absent else NOT_LOWER
         fit = smaller
-    return fit, reasons
+    return fit
 
 
 def _flat(points: Sequence[GridPoint]) -> int:
@@ -614,29 +607,28 @@ def _flat(points: Sequence[GridPoint]) -> int:
     return sum(point.value <= (1 + FLAT) * least for point in points)
 
 
-def _select_moment(points: Sequence[GridPoint]) -> tuple[Fit, dict[str, str]]:
+def _select_moment(points: Sequence[GridPoint]) -> Fit:
     """Without so many of the smallest peaks as make the misfit smallest."""
     best = _select_memory(points)
     ordered = sorted(points, key=lambda point: point.value)
     for below in range(1, max(len(points) // 2, _flat(points)) + 1):
-        if _misfit(best[0]) <= SMALLEST_MISFIT:
+        if best.misfit <= SMALLEST_MISFIT:
             break
         smallest = ordered[:below]
         try:
-            found = _select_memory([point for point in points if point not in smallest])
+            fit = _select_memory([point for point in points if point not in smallest])
         except LawRefusedError:
             break
         # a moment that is higher than the peak, by more than the misfit allows for, is none
-        fit, misfit = found[0], _misfit(found[0])
-        is_moment = all(fit.at(p) <= (1 + misfit) * p.value for p in smallest)
-        if _is_sound(fit) and is_moment and misfit < _misfit(best[0]):
-            best = found
+        is_moment = all(fit.at(p) <= (1 + fit.misfit) * p.value for p in smallest)
+        if fit.is_sound and is_moment and fit.misfit < best.misfit:
+            best = fit
     return best
 
 
 def fit_memory_law(points: Sequence[GridPoint]) -> Law:
     """Bytes; LawRefusedError with the reason where the data supports no law."""
-    fit, reasons = _select_moment(points)
+    fit = _select_moment(points)
     off = float(np.abs(fit.residuals).max())
     if off > LARGEST_MISFIT:
         raise LawRefusedError(
@@ -649,13 +641,12 @@ def fit_memory_law(points: Sequence[GridPoint]) -> Law:
             f"{len(points)}, too few to tell how it grows from there; measure larger ones"
         )
     # the law, and that with any one size left out, each with the largest misfit up and down
-    rows = np.array([fit.coefficients, *(fit.without_each()[0] if _is_sound(fit) else [])])
-    misfit = math.log1p(_misfit(fit))
-    misfits = Draws(np.repeat(rows, 2, axis=0), np.tile([-misfit, misfit], len(rows)))
-    draws = misfits.spread_over(fit.terms, MEMORY_TERMS)
+    rows = np.array([fit.coefficients, *(fit.without_each()[0] if fit.is_sound else [])])
+    misfit = math.log1p(fit.misfit)
+    draws = Draws(np.repeat(rows, 2, axis=0), np.tile([-misfit, misfit], len(rows)))
     coefficients = tuple(
-        Coefficient(term, *map(float, (of[0], of.min(), of.max())), reasons.get(term.name, ""))
-        for term, of in zip(MEMORY_TERMS, draws.coefficients.T, strict=True)
+        Coefficient(term, *map(float, (of[0], of.min(), of.max())), fit.reasons.get(term.name, ""))
+        for term, of in zip(MEMORY_TERMS, rows.T, strict=True)
     )
     below = tuple(point for point in points if point not in fit.points)
     return Law("memory", coefficients, fit.points, _percent(fit.residuals), (draws,), below=below)
@@ -664,9 +655,9 @@ def fit_memory_law(points: Sequence[GridPoint]) -> Law:
 @dataclass(frozen=True)
 class HeldOutCell:
     """What a law of the other sizes says of one that was held out, with its range (`range_kind`),
-    in seconds or bytes. `error_percent`: of the measured, above 0 where too much was predicted.
-    Held-out cells are of the same rounds, so a range for new rounds holds more of them than of new
-    ones."""
+    in seconds or bytes. `error_percent`: of the measured, above 0 where too much was predicted;
+    `width_percent`: of the range, of the value. The cells are of the same rounds, so a range for
+    new rounds holds more of them than of new ones."""
 
     point: GridPoint
     value: float
@@ -675,17 +666,14 @@ class HeldOutCell:
 
     @property
     def error_percent(self) -> float:
-        """Predicted minus measured, of the measured."""
         return 100 * (self.value - self.point.value) / self.point.value
 
     @property
     def is_covered(self) -> bool:
-        """Whether the measured value lies in the range."""
         return self.low <= self.point.value <= self.high
 
     @property
     def width_percent(self) -> float:
-        """Of the range, of the value."""
         return 100 * (self.high - self.low) / self.value
 
 
