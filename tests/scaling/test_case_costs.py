@@ -25,46 +25,34 @@ NAME = "attention/forward_backward/optimized/small/amp_bf16/batch:4/seq:64"
 def document(**changes: object) -> Json:
     """One case whose figures count from 1, with some keys changed; None: left out."""
     figures: Json = dict(zip(NUMBERS, range(1, len(NUMBERS) + 1), strict=True))
-    entry = {"name": NAME, **figures, "fits": True, "reason": ""} | changes
+    entry = {"name": NAME, **figures, "fits": False, "reason": "too large"} | changes
     kept = {key: value for key, value in entry.items() if value is not None}
     return {"memory_budget_bytes": 64, "memory_budget_source": "free", "cases": [kept]}
 
 
 def test_every_figure_lands_in_its_field() -> None:
-    (cost,) = read_case_costs(document())
-    assert (str(cost.name), cost.fits) == (NAME, True)
-    assert [getattr(cost, key) for key in NUMBERS] == [1, 2, 3, 4, 5, 6, 7]
-    (cost,) = read_case_costs(document(fits=False, reason="too large"))
-    assert (cost.fits, cost.reason) == (False, "too large")
-
-
-def test_the_head_says_device_and_commit() -> None:
     of_program = {"device": {"name": "card", "backend": "hip"}, "git_commit": "0123abcd"}
     answer = read_dry_run(document() | of_program)
+    (cost,) = answer.cases
+    assert (str(cost.name), cost.fits, cost.reason) == (NAME, False, "too large")
+    assert [getattr(cost, key) for key in NUMBERS] == [1, 2, 3, 4, 5, 6, 7]
     assert (answer.device, answer.git_commit) == (of_program["device"], "0123abcd")
     for unknown in ({}, {"device": {}, "git_commit": "unknown"}):
         answer = read_dry_run(document() | unknown)
         assert (answer.device, answer.git_commit) == ({}, "")
 
 
-@pytest.mark.parametrize("key", NUMBERS)
-@pytest.mark.parametrize("value", [None, "1", True, -1, 0.5, math.nan, math.inf, 10**400])
-def test_a_bad_figure_is_named(key: str, value: object) -> None:
-    with pytest.raises(BadInputError, match=rf"cases\[0\].*{key}|'{key}' is a required"):
-        read_case_costs(document(**{key: value}))
-
-
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
+        *(
+            (document(**{NUMBERS[0]: value}), rf"cases\[0\].*{NUMBERS[0]}|'{NUMBERS[0]}' is a req")
+            for value in (None, "1", True, -1, 0.5, math.nan, math.inf, 10**400)
+        ),
+        *((document(**{key: -1}), key) for key in NUMBERS),
         (document(name="peak/bandwidth"), "name is 'peak/bandwidth'"),
-        (document(name=1), r"cases\[0\].name: 1 is not of type 'string'"),
         (document(fits="yes"), r"cases\[0\].fits: 'yes' is not"),
-        (document(reason=1), r"cases\[0\].reason: 1 is not"),
         (document() | {"device": "card"}, "device: 'card' is not"),
-        (document() | {"git_commit": 7}, "git_commit: 7 is not"),
-        (document() | {"memory_budget_bytes": -1}, "memory_budget_bytes: -1 is less"),
-        (document() | {"cases": 1}, "cases: 1 is not of type 'array'"),
         (document() | {"cases": [1]}, r"cases\[0\]: 1 is not of type 'object'"),
         ({}, "required property; ask again"),
         ([], "not of type 'object'"),
@@ -106,6 +94,5 @@ def test_the_program_itself_answers_so(bench_program: Path) -> None:
     (cost,) = answer.cases
     assert str(cost.name) == "full_step/train/baseline/tiny/f32/batch:8/seq:128"
     assert (cost.parameters, cost.model_flops) == (2_873_600, 17_678_991_360)
-    assert not cost.fits
+    assert not cost.fits and "exceeds 64.00 MiB" in cost.reason
     assert (answer.memory_budget_bytes, answer.memory_budget_source) == (2**26, "--memory-limit")
-    assert "exceeds 64.00 MiB" in cost.reason
