@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,24 +17,20 @@ from typing import Any
 import made_up_context
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.ranks import read_results
-from tinyllama_tools.models.collectives import (
-    Link,
-    buckets_of,
-    ring_all_gather,
-    ring_all_reduce,
-    ring_reduce_scatter,
-)
-from tinyllama_tools.models.scaling_projection import Analysis, analyse
+from tinyllama_tools.models.collectives import Link, buckets_of
+from tinyllama_tools.models.data_parallel import Analysis, analyse
 
 Json = dict[str, Any]
-OPERATIONS = {
-    "all_reduce": ring_all_reduce,
-    "reduce_scatter": ring_reduce_scatter,
-    "all_gather": ring_all_gather,
-}
-KIB = 1024
 LINK = Link(20e-6, 2e9)
-MODEL_FLOPS = 17_200_000_000
+# ways round the ring: a reduce-scatter, an all-gather, or both
+OPERATIONS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
+BUSY = 0.8  # processor time of a row over its time
+
+
+def ring_seconds(operation: str, ranks: int, size: float, link: Link = LINK) -> float:
+    """N - 1 messages of an Nth, once or twice."""
+    one = (ranks - 1) * (link.latency + size / ranks / link.bandwidth)
+    return OPERATIONS[operation] * one
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,6 @@ class World:
     alone: float = 0.1
     slower: float = 1.04
     imbalance: float = 0.01
-    link: Link = LINK
     hidden: float = 0.6
     rounds: int = 8
     noise: float = 0.002
@@ -64,14 +58,19 @@ class World:
         return self.global_batch // self.ranks if self.global_batch else self.batch
 
     @property
-    def buckets(self) -> list[int]:
+    def buckets(self) -> list[float]:
         """Bytes of each."""
         return buckets_of(problem_sizes()[self.size], "f32", self.bucket_MiB * 2**20)
 
     @property
     def communication(self) -> float:
         """Seconds of all buckets, without noise."""
-        return sum(ring_all_reduce(self.ranks, size, self.link) for size in self.buckets)
+        return sum(ring_seconds("all_reduce", self.ranks, size) for size in self.buckets)
+
+    @property
+    def local(self) -> float:
+        """Seconds of the slowest rank without communication, without noise."""
+        return self.seconds_alone(self.rank_batch) * self.slower * (1 + self.imbalance)
 
     def seconds_alone(self, batch: int) -> float:
         """A fifth of the time does not depend on the batch."""
@@ -79,7 +78,7 @@ class World:
 
 
 def _round_times(world: World, chance: random.Random) -> dict[str, float]:
-    """Seconds of each mode in one round."""
+    """Seconds of each mode in one round; `mean_local` is no mode."""
     shared = math.exp(chance.gauss(0, world.drift))
 
     def noisy(seconds: float) -> float:
@@ -88,134 +87,85 @@ def _round_times(world: World, chance: random.Random) -> dict[str, float]:
     alone = world.seconds_alone(world.rank_batch)
     if world.ranks == 1:
         return {"alone": noisy(alone), "overlap": noisy(1.01 * alone)}
-    mean = noisy(alone * world.slower)
+    mean, sums = noisy(alone * world.slower), noisy(world.communication)
     local = mean * (1 + world.imbalance)
-    whole = noisy(world.communication)
-    found = {"alone": noisy(alone), "local": local, "no_overlap": local + whole}
-    found |= {"overlap": local + (1 - world.hidden) * whole, "communication": whole}
+    found = {"alone": noisy(alone), "local": local, "mean_local": mean, "no_overlap": local + sums}
+    found |= {"overlap": local + (1 - world.hidden) * sums, "communication": sums}
     if world.global_batch:
         found["alone_global"] = noisy(world.seconds_alone(world.global_batch))
-    return found | {"mean_local": mean}
-
-
-def _counters(world: World, times: Mapping[str, float], mode: str) -> dict[str, float]:
-    batch = world.global_batch if mode == "alone_global" else world.rank_batch
-    samples = batch * (1 if mode.startswith("alone") else world.ranks) / times[mode]
-    found: dict[str, float] = {"ranks": world.ranks}
-    if mode == "communication":
-        return found
-    found |= {"samples_per_second": samples, "tokens_per_second": 128 * samples}
-    found |= {"TFLOPS": 1e-12 * MODEL_FLOPS / times[mode], "model_flops": MODEL_FLOPS}
-    found |= {"max_rel_error": 2e-7, "peak_memory_MiB": 131.5}
-    if mode not in {"overlap", "no_overlap"}:
-        return found
-    step, alone = times[mode], times["alone"]
-    is_strong = "alone_global" in times
-    ideal = times["alone_global"] / world.ranks if is_strong else alone
-    found[f"{'strong' if is_strong else 'weak'}_efficiency_percent"] = 100 * ideal / step
-    if is_strong:
-        found["loss_small_batch_percent"] = 100 * (alone - ideal) / step
-    if "local" not in times:
-        return found
-    slowest, mean = times["local"], times["mean_local"]
-    found["communication_percent"] = 100 * (step - slowest) / step
-    found["loss_slower_local_percent"] = 100 * (mean - alone) / step
-    found["loss_imbalance_percent"] = 100 * (slowest - mean) / step
-    found["loss_communication_percent"] = 100 * (step - slowest) / step
-    if mode == "overlap":
-        plain = times["no_overlap"]
-        found["overlap_percent"] = 100 * (plain - step) / (plain - slowest)
     return found
 
 
-BUSY = 0.8  # processor time of a row over its time
-AGGREGATES = {
-    "mean": statistics.fmean,
-    "median": statistics.median,
-    "stddev": statistics.stdev,
-    "cv": lambda values: statistics.stdev(values) / (statistics.fmean(values) or 1),
-}
+def _counters(world: World, times: Mapping[str, float], mode: str) -> dict[str, float]:
+    found: dict[str, float] = {"ranks": world.ranks}
+    if mode not in ("overlap", "no_overlap"):
+        return found
+    step, alone, is_strong = times[mode], times["alone"], "alone_global" in times
+    ideal = times["alone_global"] / world.ranks if is_strong else alone
+    mean, slowest = times.get("mean_local", alone), times.get("local", alone)
+    losses = {"slower_local": mean - alone, "imbalance": slowest - mean}
+    losses |= {"communication": step - slowest}
+    if is_strong:
+        losses["small_batch"] = alone - ideal
+    found |= {f"loss_{name}_percent": 100 * lost / step for name, lost in losses.items()}
+    return found | {f"{'strong' if is_strong else 'weak'}_efficiency_percent": 100 * ideal / step}
 
 
 def row(
     name: str, unit: str, seconds: Sequence[float], counters: Sequence[Mapping[str, float]]
 ) -> list[Json]:
-    """Its repetitions and their mean, median, stddev and cv."""
-    scale = {"ms": 1e3, "us": 1e6}[unit]
-    shared = {"family_index": 0, "per_family_instance_index": 0, "run_name": name, "threads": 1}
-    shared |= {"repetitions": len(seconds), "time_unit": unit}
-    entries: list[Json] = []
-    for index, value in enumerate(seconds):
-        times = {"real_time": scale * value, "cpu_time": BUSY * scale * value, "iterations": 5}
-        kind = {"name": name, "run_type": "iteration", "repetition_index": index}
-        entries.append({**shared, **kind, **times, **counters[index]})
-    if len(seconds) < 2:
-        return entries
-    for aggregate, of in AGGREGATES.items():
-        unit_of = "percentage" if aggregate == "cv" else "time"
-        kind = {"name": f"{name}_{aggregate}", "run_type": "aggregate", "iterations": 1}
-        kind |= {"aggregate_name": aggregate, "aggregate_unit": unit_of}
-        shares = {"real_time": 1.0, "cpu_time": BUSY}
-        times = {k: of([share * scale * v for v in seconds]) for k, share in shares.items()}
-        names = counters[0].keys()
-        summed = {key: of([one[key] for one in counters]) for key in names}
-        entries.append({**shared, **kind, **times, **summed})
-    return entries
+    """Its repetitions."""
+    shared = {"name": name, "run_name": name, "run_type": "iteration", "time_unit": unit}
+    shared |= {"family_index": 0, "per_family_instance_index": 0, "threads": 1, "iterations": 5}
+    scaled = [{"ms": 1e3, "us": 1e6}[unit] * value for value in seconds]
+    return [
+        shared
+        | {"repetitions": len(scaled), "repetition_index": index, **counters[index]}
+        | {"real_time": value, "cpu_time": BUSY * value}
+        for index, value in enumerate(scaled)
+    ]
 
 
 def step_name(world: World, mode: str) -> str:
     """Of the row of a mode."""
     batch = world.global_batch if mode == "alone_global" else world.rank_batch
-    shown = "alone" if mode == "alone_global" else mode
-    return (
-        f"full_step/train/baseline/{world.size}/f32/batch:{batch}/seq:128"
-        f"/ranks:{world.ranks}/{shown}"
-    )
+    step = f"full_step/train/baseline/{world.size}/f32/batch:{batch}/seq:128/ranks:{world.ranks}"
+    return f"{step}/{mode.removesuffix('_global')}"
 
 
 def _collectives(world: World, chance: random.Random) -> list[Json]:
-    sizes = [KIB * 4**i for i in range(20) if KIB * 4**i <= max(world.buckets)]
+    sizes = [1024 * 4**i for i in range(20) if 1024 * 4**i <= max(world.buckets)]
     entries = []
-    for operation, model in OPERATIONS.items():
+    for operation in OPERATIONS:
         for size in sorted({*sizes, *world.buckets}):
-            exact = model(world.ranks, size, world.link)
+            exact = ring_seconds(operation, world.ranks, size)
             seconds = [exact * math.exp(chance.gauss(0, 0.02)) for _ in range(world.rounds)]
-            factor = (2 if operation == "all_reduce" else 1) * (world.ranks - 1) / world.ranks
-            counters = [
-                {
-                    "ranks": world.ranks,
-                    "message_bytes": size,
-                    "algorithm_GB_per_second": 1e-9 * size / value,
-                    "bus_GB_per_second": 1e-9 * size / value * factor,
-                }
-                for value in seconds
-            ]
+            counters = {"ranks": world.ranks, "message_bytes": size}
+            counters |= {"algorithm_GB_per_second": 1.0, "bus_GB_per_second": 1.0}
             name = f"{operation}/f32/bytes:{size}/ranks:{world.ranks}"
-            entries += row(name, "us", seconds, counters)
+            entries += row(name, "us", seconds, [counters] * world.rounds)
     return entries
 
 
 def context(world: World) -> Json:
     """The head of the file."""
-    total = sum(world.buckets)
+    places = [
+        {"rank": rank, "local_rank": rank, "node": 0, "cores": str(rank)}
+        for rank in range(world.ranks)
+    ]
     distributed = {
         "world_size": world.ranks,
         "backend": "gloo" if world.ranks > 1 else "none",
         "started_by": "torchrun",
         "bucket_MiB": world.bucket_MiB,
         "bucket_bytes": world.buckets,
-        "parameter_bytes": total,
-        "gradient_bytes": total,
+        "parameter_bytes": sum(world.buckets),
+        "gradient_bytes": sum(world.buckets),
         "scaling": "strong" if world.global_batch else "weak",
-        "ranks": [
-            {"rank": rank, "local_rank": rank, "node": 0, "cores": str(rank)}
-            for rank in range(world.ranks)
-        ],
+        "ranks": places,
     }
     device = {**made_up_context.DEVICE, "name": "Some CPU", "memory_bytes": 1 << 34}
-    device |= {"multiprocessors": 2, "last_level_cache_bytes": 1 << 25}
-    settings = {"cpu_affinity": "0", "torch_threads": "1"}
-    settings |= {"deterministic_algorithms": "false", "float32_matmul_precision": "highest"}
+    settings = {"cpu_affinity": "0", "torch_threads": "1", "deterministic_algorithms": "false"}
     kept = {k: v for k, v in made_up_context.CONTEXT.items() if k != "cold_cache"}
     return {
         **kept,
@@ -227,8 +177,8 @@ def context(world: World) -> Json:
         "json_schema_version": 1,
         "git_commit": "c" * 40,
         "threads": 1,
-        "device": device,
-        "settings": settings,
+        "device": device | {"multiprocessors": 2, "last_level_cache_bytes": 1 << 25},
+        "settings": settings | {"float32_matmul_precision": "highest"},
         "distributed": distributed,
     }
 
@@ -239,26 +189,24 @@ def document(world: World) -> Json:
     rounds = [_round_times(world, chance) for _ in range(world.rounds)]
     entries: list[Json] = []
     samples: dict[str, Any] = {}
-    for mode in rounds[0]:
-        if mode == "mean_local":
-            continue
-        name = step_name(world, mode)
-        counters = [_counters(world, times, mode) for times in rounds]
-        entries += row(name, "ms", [times[mode] for times in rounds], counters)
+    for mode in (mode for mode in rounds[0] if mode != "mean_local"):
+        name, seconds = step_name(world, mode), [times[mode] for times in rounds]
+        entries += row(name, "ms", seconds, [_counters(world, times, mode) for times in rounds])
         # the others wait while rank 0 computes alone
-        steps = 1 if mode.startswith("alone") else world.ranks
-        idle: list[list[float]] = [[] for _ in range(world.ranks - steps)]
-        samples[name] = [[*([times[mode]] for _ in range(steps)), *idle] for times in rounds]
+        works = [rank == 0 or not mode.startswith("alone") for rank in range(world.ranks)]
+        samples[name] = [
+            [[value] if is_at_work else [] for is_at_work in works] for value in seconds
+        ]
     if world.ranks > 1:
         entries += _collectives(world, chance)
     return {"context": context(world), "benchmarks": entries, "rank_samples": samples}
 
 
-def write_world(folder: Path, world: World) -> Path:
-    """ranks_<N>.json."""
+def write_world(folder: Path, world: World, changed: Json | None = None) -> Path:
+    """ranks_<N>.json. `changed`: instead of its document."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"ranks_{world.ranks}.json"
-    path.write_text(json.dumps(document(world)), encoding="utf-8")
+    path.write_text(json.dumps(changed or document(world)), encoding="utf-8")
     return path
 
 

@@ -6,20 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from built_programs import built_program
 from made_up_scaling import analysis_of, write_run
-from tinyllama_tools.models.scaling_projection import Analysis
+from tinyllama_tools.models.data_parallel import Analysis
 
 
 @pytest.fixture(scope="session")
-def weak_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with made-up results of 1, 2 and 4 ranks."""
-    return write_run(tmp_path_factory.mktemp("weak"))
+def scaling_program() -> Path:
+    """The built tiny_llama_scaling."""
+    return built_program("benchmarks/tiny_llama_scaling")
 
 
 @pytest.fixture(scope="session")
-def weak(weak_run: Path) -> Analysis:
-    """What follows from it."""
-    return analysis_of(weak_run)
+def weak(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    """What follows from made-up results of 1, 2 and 4 ranks."""
+    return analysis_of(write_run(tmp_path_factory.mktemp("weak")))
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -15,38 +16,37 @@ from tinyllama_tools.commands.ranks import free_port
 Json = Any
 # what a rank needs to start and to end; nothing in these tests computes for long
 PATIENCE_S = 60.0
-SMALL_MODEL = (
-    "--hidden-dim=32",
-    "--n-layers=2",
-    "--n-heads=4",
-    "--n-kv-heads=2",
-    "--intermediate-dim=48",
-    "--vocab-size=300",
-)
-ON_CPU = ("--device=cpu", "--threads=1")
+SMALL = ("--device=cpu", "--threads=1", "--hidden-dim=32", "--n-layers=2", "--n-heads=4")
+SMALL += ("--n-kv-heads=2", "--intermediate-dim=48", "--vocab-size=300")
+# of each program, with a batch of 2 x 8
+TRAIN = (*SMALL, "--batch-size=2", "--seq-len=8")
+SCALE = (*SMALL, "--seq=8", "--min-time=0.01")
 # whatever surrounds the tests must not look like a launcher
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+LAUNCHERS = ("SLURM_", "OMPI_", "PMIX_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")
 
 
 def surroundings(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a program that nobody launched, one thread in every library."""
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in LAUNCHER_VARIABLES and not name.startswith(("SLURM_", "OMPI_", "PMIX_"))
-    }
+    inherited = {name: of for name, of in os.environ.items() if not name.startswith(LAUNCHERS)}
     return inherited | {"OMP_NUM_THREADS": "1", "GIT_DIR": os.devnull} | dict(more or {})
 
 
 def rank_variables(rank: int, ranks: int, port: int) -> dict[str, str]:
     """What torchrun says to a rank of one host."""
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_RANK": str(rank),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+    numbers = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "MASTER_PORT": port}
+    return {name: str(of) for name, of in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"}
+
+
+def run(*command: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A program or a launcher, to its end."""
+    return subprocess.run(
+        list(map(str, command)),
+        env=surroundings(variables),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Ranks:
         options: Sequence[Sequence[str]],
         port: int | None = None,
     ) -> None:
-        """`program`: of all ranks, or each rank's."""
+        """`program`: of all ranks, or each rank's. `options`: of each rank that is started."""
         programs = [program] * len(options) if isinstance(program, Path) else program
         found = port or free_port()
         self.processes = [
@@ -91,14 +91,22 @@ class Ranks:
             process.kill()
             process.communicate()
 
-    def ends(self, seconds: float = PATIENCE_S) -> list[Ended]:
-        """Every rank's end, in their order. Raises TimeoutExpired where one goes on."""
+    def wait_for(self, line: str) -> None:
+        """Of rank 0, on either stream, from its beginning."""
+        first = self.processes[0]
+        # a step is told on standard output, a round on standard error
+        stream = first.stdout if line.startswith("Step") else first.stderr
+        assert stream is not None
+        assert any(said.startswith(line) for said in stream), f"rank 0 ended before '{line}'"
+
+    def ends(self, seconds: float = PATIENCE_S, but: int | None = None) -> list[Ended]:
+        """Every rank's end, in their order, but one's. Raises TimeoutExpired where one goes on."""
         deadline = time.monotonic() + seconds
         found = []
-        for process in self.processes:
-            left = max(0.1, deadline - time.monotonic())
-            output, error = process.communicate(timeout=left)
-            found.append(Ended(process.returncode, output, error))
+        for rank, process in enumerate(self.processes):
+            if rank != but:
+                output, error = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+                found.append(Ended(process.returncode, output, error))
         return found
 
 
@@ -112,3 +120,8 @@ def assert_all_well(ends: Sequence[Ended]) -> None:
     """No rank failed, and rank 0 alone spoke on standard output."""
     assert [end.status for end in ends] == [0] * len(ends), [end.error for end in ends]
     assert all(end.output == "" for end in ends[1:])
+
+
+def summary(folder: Path) -> Json:
+    """What a training wrote."""
+    return json.loads((folder / "performance_summary.json").read_text(encoding="utf-8"))

@@ -2,9 +2,9 @@
 """Plays one rank of tiny_llama_scaling: writes what a rank saw, and ends as it is told to.
 
 FAKE_FOLDER: where `ranks_<N>.json`, rank 0's result, is taken from and `seen_<rank>.json`, the
-rank's surroundings, is left. FAKE_FAULT: what which rank does, `1:dies`; the others find
---timeout later that it is lost, as the program does. Only the standard library, and little of it:
-it is started dozens of times.
+rank's surroundings, is left. FAKE_FAULT: what which rank does, `1:dies`, in worlds that have that
+rank; the others find --timeout later that it is lost, as the program does. Only the standard
+library, and little of it: it is started dozens of times.
 """
 
 import json
@@ -19,16 +19,7 @@ FOLDER = os.environ["FAKE_FOLDER"]
 OPTIONS = dict(text.lstrip("-").partition("=")[::2] for text in sys.argv[1:])
 KEPT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 FOREVER = 600
-# the faults whose rank ends by itself
-ENDING = {"dies", "fails", "refuses"}
 NAME = f"rank {RANK} of {RANKS}"
-# the program's words around those of libtorch
-PORT_TAKEN = (
-    f"MASTER_ADDR=127.0.0.1 MASTER_PORT={os.environ['MASTER_PORT']}: the address must be this "
-    "host's, and the port free; set MASTER_PORT to another one on all ranks: The server socket has "
-    "failed to listen on any local network address. port: 1, useIpv6: false, code: -98, name: "
-    "EADDRINUSE, message: address already in use (60 s were given, --timeout)"
-)
 
 
 def say(text: str) -> None:
@@ -60,35 +51,43 @@ def have_child() -> int:
     return child
 
 
-def write_result() -> None:
+def write_result() -> int:
     if RANK == 0:
         shutil.copy(f"{FOLDER}/ranks_{RANKS}.json", OPTIONS["benchmark_out"])
+    return 0
 
 
-def process_of(rank: int) -> int | None:
-    """Of this world: an earlier one had another port. None where it has not started."""
-    try:
-        with open(f"{FOLDER}/seen_{rank}.json", encoding="utf-8") as stream:  # noqa: PTH123
-            seen = json.load(stream)
-    except FileNotFoundError:
-        return None
-    return seen["pid"] if seen["environment"]["MASTER_PORT"] == os.environ["MASTER_PORT"] else None
-
-
-def has_ended(process: int) -> bool:
-    try:
-        with open(f"/proc/{process}/stat", encoding="ascii") as stream:  # noqa: PTH123
-            return stream.read().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def wait_for_loss(rank: int, fault: str) -> None:
+def wait_for_loss(rank: int, is_ending: bool) -> None:
     """A loaded machine may start the ranks long after each other: the effect is never before its
-    cause."""
-    while (process := process_of(rank)) is None or (fault in ENDING and not has_ended(process)):
+    cause. Of this world: an earlier one had another port."""
+    while True:
         time.sleep(0.01)
+        try:
+            with open(f"{FOLDER}/seen_{rank}.json", encoding="utf-8") as stream:  # noqa: PTH123
+                seen = json.load(stream)
+        except FileNotFoundError:
+            continue
+        if seen["environment"]["MASTER_PORT"] != os.environ["MASTER_PORT"]:
+            continue
+        try:
+            with open(f"/proc/{seen['pid']}/stat", encoding="ascii") as stream:  # noqa: PTH123
+                has_ended = stream.read().rpartition(")")[2].split()[0] == "Z"
+        except OSError:
+            has_ended = True
+        if has_ended or not is_ending:
+            break
     time.sleep(float(OPTIONS["timeout"]))
+
+
+def port_taken() -> int:
+    """The first time."""
+    with open(f"{FOLDER}/ports", "a+", encoding="utf-8") as stream:  # noqa: PTH123
+        stream.write(os.environ["MASTER_PORT"] + "\n")
+        stream.seek(0)
+        if len(stream.readlines()) > 1:
+            return write_result()
+    say("MASTER_PORT: must be free: code: -98, name: EADDRINUSE, message: address already in use")
+    return 2
 
 
 def do(fault: str) -> int:
@@ -97,48 +96,37 @@ def do(fault: str) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "fails":
         say("full_step: gradients differ by 0.5")
-        return 1
-    if fault == "is_silent":
+    if fault in ("fails", "is_silent"):
         return 1
     if fault == "refuses":
         say("--size 'huge': must be one of tiny, small")
         return 2
+    if fault == "port_taken":
+        return port_taken()
     if fault == "ignores_sigterm":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if fault == "port_taken":
-        tries = f"{FOLDER}/ports"
-        with open(tries, "a", encoding="utf-8") as stream:  # noqa: PTH123
-            stream.write(os.environ["MASTER_PORT"] + "\n")
-        with open(tries, encoding="utf-8") as stream:  # noqa: PTH123
-            if len(stream.readlines()) == 1:
-                say(PORT_TAKEN)
-                return 2
-        write_result()
-        return 0
     time.sleep(FOREVER)
     return 0
 
 
 def main() -> int:
     who, _, fault = os.environ.get("FAKE_FAULT", "").partition(":")
+    fault = fault if fault and int(who) < RANKS else ""
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     leave_what_was_seen([have_child()] if fault else [])
     if fault != "is_silent":
         print(f"{NAME} is there", flush=True)
     if fault and int(who) == RANK:
         return do(fault)
-    if fault == "port_taken":
-        return 0
     if fault == "is_silent":
         time.sleep(0.3)
         print("wrong result: gradient of embedding differs by 0.5", file=sys.stderr, flush=True)
         return 1
-    if fault:
-        wait_for_loss(int(who), fault)
+    if fault and fault != "port_taken":
+        wait_for_loss(int(who), fault in ("dies", "fails", "refuses"))
         say(f"rank {who} did not answer in step 3")
         return 1
-    write_result()
-    return 0
+    return write_result() if not fault else 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Ranks that die, hang, differ or never come: every other one ends in time and says why."""
+"""Ranks that die, hang, differ or never come: every other one ends in time and says why, and what
+was measured before is kept."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -12,109 +14,146 @@ from pathlib import Path
 
 import pytest
 from rank_programs import (
-    ON_CPU,
-    SMALL_MODEL,
-    Ended,
+    SCALE,
+    TRAIN,
     Ranks,
     free_port,
     rank_variables,
+    run,
+    summary,
     surroundings,
 )
+from test_rank_programs import mpirun
 
-from built_programs import built_program
 from tinyllama_tools.commands.ranks import PORT_IN_USE
 
 TIMEOUT_S = 6
 # beyond the timeout, at the most: what ranks wait for each other's signs of life (11 s), and the
 # end of a process on a loaded machine
-GRACE_S = 20
+LONGEST_S = TIMEOUT_S + 20
 # of a run that no timeout ends, nor itself
-UNBOUNDED = (*ON_CPU, *SMALL_MODEL, "--batch-size=2", "--seq-len=8", "--num-steps=1000000")
+UNBOUNDED = (*TRAIN, "--num-steps=1000000")
 ENDLESS = (*UNBOUNDED, f"--timeout={TIMEOUT_S}")
+ENDLESS_ROUNDS = (*SCALE, "--batch=2", "--components=full_step", "--rounds=100000")
+ROUNDS = 3
 
 
-def wait_for_step(started: Ranks, step: int) -> None:
-    output = started.processes[0].stdout
-    assert output is not None
-    for line in output:
-        if line.startswith(f"Step {step}/"):
-            return
-    pytest.fail(f"rank 0 ended before step {step}")
-
-
-@pytest.mark.parametrize("lost", [1, 0])
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    ("ranks", "lost", "how"),
+    [
+        *((3, lost, how) for lost in (1, 0) for how in (signal.SIGKILL, signal.SIGSTOP)),
+        # Gloo tells the neighbours only; rank 0 hears of it from them, long before its timeout
+        (4, 2, signal.SIGKILL),
+    ],
+)
 def test_a_lost_rank_is_named_by_all_others(
-    train_program: Path, tmp_path: Path, lost: int, how: signal.Signals
+    train_program: Path, tmp_path: Path, ranks: int, lost: int, how: signal.Signals
 ) -> None:
-    options = [[*ENDLESS, f"--output-dir={tmp_path}"]] * 3
-    with Ranks(train_program, 3, options) as started:
-        wait_for_step(started, 3)
+    with Ranks(train_program, ranks, [[*ENDLESS, f"--output-dir={tmp_path}"]] * ranks) as started:
+        started.wait_for("Step 3/")
         started.processes[lost].send_signal(how)
-        begun = time.monotonic()
-        ends: dict[int, Ended] = {}
-        for rank, process in enumerate(started.processes):
-            if rank == lost:
-                continue
-            output, error = process.communicate(timeout=TIMEOUT_S + GRACE_S)
-            ends[rank] = Ended(process.returncode, output, error)
-        spent = time.monotonic() - begun
-    assert spent < TIMEOUT_S + GRACE_S
-    for rank, end in ends.items():
+        ends = started.ends(LONGEST_S, but=lost)
+    others = [rank for rank in range(ranks) if rank != lost]
+    for rank, end in zip(others, ends, strict=True):
         assert end.status == 1, end.error
-        assert f"rank {rank} of 3: step " in end.error
+        assert f"rank {rank} of {ranks}: step " in end.error
         assert f"rank {lost} does not answer" in end.error
-    if lost != 0:  # what rank 0 has measured is kept
-        kept = json.loads((tmp_path / "performance_summary.json").read_text(encoding="utf-8"))
-        assert len(kept["steps"]) >= 3
+    if lost != 0:
+        assert len(summary(tmp_path)["steps"]) >= 3
 
 
-def test_ranks_that_are_no_neighbours_of_a_lost_one_are_not_taken_for_lost(
+def rounds_in(text: str) -> int:
+    """Of the overlapped step."""
+    rows = json.loads(text)["benchmarks"]
+    names = [row["run_name"] for row in rows if row["run_type"] == "iteration"]
+    return sum(name.endswith("/overlap") for name in names)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_rounds_before_a_loss_are_in_the_file(
+    scaling_program: Path, tmp_path: Path, lost: int
+) -> None:
+    file = tmp_path / "result.json"
+    out = (f"--timeout={TIMEOUT_S}", f"--benchmark_out={file}", "--benchmark_format=json")
+    with Ranks(scaling_program, 2, [(*ENDLESS_ROUNDS, *out)] * 2) as started:
+        started.wait_for(f"round {ROUNDS + 1} of")
+        started.processes[lost].kill()
+        (end,) = started.ends(LONGEST_S, but=lost)
+    assert end.status == 1
+    assert "failed, asking who is lost" in end.error
+    assert f"rank {lost} does not answer" in end.error
+    assert rounds_in(file.read_text(encoding="utf-8")) >= ROUNDS
+    if lost != 0:
+        assert rounds_in(end.output) >= ROUNDS
+
+
+def test_mpirun_kills_the_others_and_the_rounds_are_kept(
+    scaling_program: Path, tmp_path: Path
+) -> None:
+    """It does so soon after the loss, before anybody knows who is lost."""
+    file, script = tmp_path / "result.json", tmp_path / "rank"
+    # the number of the process of rank 1
+    script.write_text(
+        f'#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" = 1 ] && echo $$ > {tmp_path}/rank_1\n'
+        f'exec {scaling_program} "$@"\n',
+        encoding="utf-8",
+    )
+    script.chmod(0o755)
+    # not the usual second, within which a loaded machine may not let rank 0 notice the loss
+    patient = ("--mca", "odls_base_sigkill_timeout", "5", str(script))
+    command = [*mpirun(), *patient, *ENDLESS_ROUNDS, "--timeout=60", f"--benchmark_out={file}"]
+    with subprocess.Popen(
+        command, env=surroundings(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert any(line.startswith(f"round {ROUNDS + 1} of ") for line in process.stderr)
+            os.kill(int((tmp_path / "rank_1").read_text(encoding="ascii")), signal.SIGKILL)
+            _, error = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode != 0
+    assert rounds_in(file.read_text(encoding="utf-8")) >= ROUNDS
+    assert "rank 0 of 2: round " in error and "failed, asking who is lost" in error
+
+
+def test_a_summary_is_written_before_the_lost_rank_is_asked_for(
     train_program: Path, tmp_path: Path
 ) -> None:
-    """Gloo tells the neighbours only; rank 0 hears of it from them, long before its timeout."""
-    options = [[*ENDLESS, f"--output-dir={tmp_path}"]] * 4
-    with Ranks(train_program, 4, options) as started:
-        wait_for_step(started, 3)
-        started.processes[2].kill()
-        begun = time.monotonic()
-        ends = {
-            rank: process.communicate(timeout=TIMEOUT_S + GRACE_S)[1]
-            for rank, process in enumerate(started.processes)
-            if rank != 2
-        }
-        spent = time.monotonic() - begun
-    assert spent < TIMEOUT_S + GRACE_S
-    for rank, error in ends.items():
-        assert f"rank {rank} of 4: step " in error
-        assert "rank 2 does not answer" in error
+    """With a timeout that outlasts the test."""
+    options = (*UNBOUNDED, "--timeout=1000", f"--output-dir={tmp_path}")
+    with Ranks(train_program, 2, [options] * 2) as started:
+        first = started.processes[0]
+        started.wait_for("Step 3/")
+        started.processes[1].kill()
+        assert first.stderr is not None
+        assert any("failed, asking who is lost" in line for line in first.stderr)
+        # written within the next moments, by a process that goes on asking
+        while not (tmp_path / "performance_summary.json").exists():
+            assert first.poll() is None
+            time.sleep(0.01)
+        assert first.poll() is None
+    assert len(summary(tmp_path)["steps"]) >= 3
 
 
-def test_ranks_with_different_options_do_not_start(train_program: Path) -> None:
-    options = UNBOUNDED
-    with Ranks(train_program, 2, [options, [*options, "--seed=7"]]) as started:
-        ends = started.ends()
-    for end in ends:
-        assert end.status == 2
-        assert "--seed: 42 on rank 0 and 7 on rank 1" in end.error
-
-
-def test_ranks_of_different_builds_do_not_start(train_program: Path, tmp_path: Path) -> None:
-    """Of one commit there are many builds."""
+def test_ranks_that_differ_do_not_start(train_program: Path, tmp_path: Path) -> None:
+    """In their options, or in their build: of one commit there are many."""
     other = Path(shutil.copy(train_program, tmp_path))
     with other.open("ab") as stream:
         stream.write(b"another build")
-    options = [UNBOUNDED] * 2
-    with Ranks([train_program, other], 2, options) as started:
-        ends = started.ends()
-    for end in ends:
-        assert end.status == 2
-        assert "digest of the program: " in end.error
+    for programs, more, said in (
+        ([train_program] * 2, ["--seed=7"], "--seed: 42 on rank 0 and 7 on rank 1"),
+        ([train_program, other], [], "digest of the program: "),
+    ):
+        with Ranks(programs, 2, [UNBOUNDED, [*UNBOUNDED, *more]]) as started:
+            ends = started.ends()
+        assert [end.status for end in ends] == [2, 2]
+        assert all(said in end.error for end in ends)
 
 
 def test_a_rank_that_never_comes_is_named(train_program: Path) -> None:
     with Ranks(train_program, 3, [ENDLESS] * 2) as started:
-        ends = started.ends(TIMEOUT_S + GRACE_S)
+        ends = started.ends(LONGEST_S)
     for end in ends:
         assert end.status == 2
         assert f"rank 2 did not come within {TIMEOUT_S} s" in end.error
@@ -126,7 +165,7 @@ def test_a_port_in_use_is_named(train_program: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with Ranks(train_program, 2, [ENDLESS], port) as started:
-            (end,) = started.ends(TIMEOUT_S + GRACE_S)
+            (end,) = started.ends(LONGEST_S)
     assert end.status == 2
     assert f"MASTER_PORT={port}" in end.error
     # the words by which scripts/scaling knows that another port may help
@@ -134,19 +173,11 @@ def test_a_port_in_use_is_named(train_program: Path) -> None:
 
 
 def test_a_master_that_cannot_be_reached_is_named(train_program: Path) -> None:
-    port = free_port()
-    begun = time.monotonic()
-    finished = subprocess.run(
-        [str(train_program), *ENDLESS],
-        env=surroundings(rank_variables(1, 2, port)),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S + GRACE_S,
-        check=False,
-    )
+    port, begun = free_port(), time.monotonic()
+    finished = run(train_program, *ENDLESS, **rank_variables(1, 2, port))
     assert finished.returncode == 2
     assert f"MASTER_PORT={port}" in finished.stderr
-    assert time.monotonic() - begun < TIMEOUT_S + GRACE_S
+    assert time.monotonic() - begun < LONGEST_S
 
 
 @pytest.mark.parametrize(
@@ -157,15 +188,16 @@ def test_a_master_that_cannot_be_reached_is_named(train_program: Path) -> None:
         ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK=x"),
     ],
 )
-def test_a_wrong_environment_is_named(variables: dict[str, str], words: str) -> None:
-    for path in ("benchmarks/tiny_llama_train", "benchmarks/tiny_llama_scaling"):
-        finished = subprocess.run(
-            [str(built_program(path))],
-            env=surroundings(variables),
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        assert finished.returncode == 2
-        assert words in finished.stderr
+def test_a_wrong_environment_is_named(
+    scaling_program: Path, train_program: Path, variables: dict[str, str], words: str
+) -> None:
+    for program in (scaling_program, train_program):
+        finished = run(program, **variables)
+        assert finished.returncode == 2 and words in finished.stderr
+
+
+def test_a_result_file_that_cannot_be_written_is_told_first(scaling_program: Path) -> None:
+    finished = run(scaling_program, *ENDLESS_ROUNDS, "--benchmark_out=/no/such/folder/result.json")
+    assert finished.returncode == 2
+    assert "--benchmark_out: " in finished.stderr and "/no/such/folder" in finished.stderr
+    assert "round" not in finished.stderr

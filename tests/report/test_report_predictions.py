@@ -10,16 +10,21 @@ from played_grid import MEDIUM, MIB, Grid, step_costs, true_seconds
 from played_study import read, table, write_result, write_study
 
 from made_up_scaling import World, analysis_of, write_world
-from tinyllama_tools.commands.scaling_page import local_table, overview
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.results import MeasuredCase
 from tinyllama_tools.models.collectives import read_interconnects
-from tinyllama_tools.models.local_steps import local_steps
-from tinyllama_tools.models.scaling_projection import MEASURED, PREDICTED, projections_of
+from tinyllama_tools.models.scaling_projection import (
+    MEASURED,
+    PREDICTED,
+    local_steps,
+    projection_of,
+    read_step_source,
+)
 from tinyllama_tools.report.inputs import ReportInputs, predictions_of
 from tinyllama_tools.report.law_parts import GRADIENTS, REST, WEIGHTS, measured_parts
 from tinyllama_tools.report.sections import predictions
+from tinyllama_tools.report.sections.data_parallel import tables_of
 
 STEP = CaseName("full_step", "train", "baseline", "medium", "f32", 16, 512)
 NO_PROGRAM = Path("no_such_program")
@@ -130,25 +135,22 @@ def test_gradients_are_a_part_where_the_update_is_the_peak() -> None:
 
 def test_projections_say_which_local_steps_are_predictions(tmp_path: Path) -> None:
     """Sizes that were run are measured, others predicted with a range."""
-    study = write_study(tmp_path / "study", Grid(rounds=1))
-    found = local_steps([], [study], NO_PROGRAM, "f32", "baseline")
-    assert found.missing == {}
-    for size, step in found.steps.items():
+    study = read_step_source(write_study(tmp_path / "study", Grid(rounds=1)))
+    steps, missing = local_steps([], [study], NO_PROGRAM, "f32", "baseline")
+    assert missing == {}
+    for size, step in steps.items():
         assert step.low <= step.seconds <= step.high
         is_run = size in ("tiny", "small")
         assert step.kind == (MEASURED if is_run else PREDICTED)
         assert (step.low < step.high, step.knows_small_batches) == (not is_run, is_run)
-    write_world(tmp_path / "world", World(ranks=2))
+    analysis = analysis_of(write_world(tmp_path / "world", World(ranks=2)))
     links = read_interconnects(names=["mi300x_ndr"])
-    analysis = analysis_of(tmp_path / "world")
-    projections = projections_of(
-        analysis,
-        lambda dtype, variant: local_steps(analysis.results, [study], NO_PROGRAM, dtype, variant),
-        links,
-    )
-    of_size = {step.size: step.local_kind for step in projections.steps}
+    projection = projection_of(analysis, [study], NO_PROGRAM, links, 4096)
+    of_size = {step["size"]: step["local_kind"] for step in projection["steps"]}
     assert (of_size["tiny"], of_size["very_large"]) == (MEASURED, PREDICTED)
-    rows = [line for line in overview(projections) if "very_large" in line]
-    assert rows and all("| predicted" in row and "| projection |" in row for row in rows)
-    (line,) = (line for line in local_table(projections.local.values()) if "very_large" in line)
-    assert projections.local["very_large"].range_words in line
+    tables = {table.id: table for table in tables_of(analysis, projection)}
+    rows = [row for row in tables["projected_efficiency"].rows if "very_large" in row]
+    assert rows and all("predicted" in row and row[-1] == "projection" for row in rows)
+    (row,) = (row for row in tables["local_steps"].rows if "/very_large/" in str(row[0]))
+    of = steps["very_large"]
+    assert row[2:6] == (1e3 * of.seconds, 1e3 * of.low, 1e3 * of.high, of.range_words)

@@ -3,154 +3,159 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from tinyllama_tools.commands.ranks import BUILD_IT, PROGRAM, measure
-from tinyllama_tools.commands.scaling_page import overview_lines, page, scaling_document
 from tinyllama_tools.core.app import (
     PROJECT,
     RESULTS,
     BadInputError,
+    Json,
+    head_commit,
     problem_sizes,
     run_folder,
     write_whole,
 )
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import positive, positive_list, script_parser, seconds
+from tinyllama_tools.core.text import NOT_MEASURED, markdown_table
 from tinyllama_tools.data.nameless import make_nameless, names_alone
-from tinyllama_tools.data.names import STRONG, WEAK
-from tinyllama_tools.data.ranks import ReadRun, read_again, read_results, result_file
-from tinyllama_tools.data.studies import SCALING_FILE, SCALING_PAGE
-from tinyllama_tools.models.collectives import Interconnect, read_interconnects
-from tinyllama_tools.models.local_steps import check_local_steps, local_steps
-from tinyllama_tools.models.scaling_projection import analyse, projections_of
+from tinyllama_tools.data.ranks import Failure, ReadRun, read_again, read_results, result_file
+from tinyllama_tools.data.studies import (
+    SCALING_FILE,
+    SCALING_KIND,
+    SCALING_PAGE,
+    SCALING_SCHEMA_VERSION,
+)
+from tinyllama_tools.models.collectives import FIXTURE, Interconnect, read_interconnects
+from tinyllama_tools.models.data_parallel import Analysis, analyse
+from tinyllama_tools.models.scaling_projection import StepSource, projection_of, read_step_source
+from tinyllama_tools.report.document import Cell, Table
+from tinyllama_tools.report.sections import data_parallel
 
 DEFAULT_SIZE = "small"
-INTERCONNECTS = PROJECT / "fixtures/interconnects.json"
 BENCH = Path("benchmarks/tiny_llama_bench")
 HELP = "--help"
-# of a result: lists and objects with a line an item
-EXPANDED = ("benchmarks", "rank_samples")
-# what --from has no use for
-MEASURING = (
-    *("processes", "weak", "strong", "threads_per_process", "oversubscribe", "timeout"),
-    "program",
-)
-# what this command gives the program itself, and what to do instead
-OWN = {
-    **dict.fromkeys(("--benchmark_out", "--benchmark_format"), "leave it out"),
-    "--benchmark_out_format": "leave it out",
-    "--threads": "use --threads-per-process",
-    "--timeout": "use --timeout before --",
-}
 EPILOG = """\
-Starts tiny_llama_scaling as local processes, one number of ranks after the other, each rank on
-cores of its own, and watches them: where one ends badly, the others are ended too. What follows --
-is for tiny_llama_scaling (--size, --dtype, --batch, --rounds, --bucket-mb, ...); see -- --help.
+Sets up what is missing and builds, then starts tiny_llama_scaling as local processes, one number of
+ranks after the other, each rank on cores of its own (GPUs: each on its own device), and watches
+them. What follows -- is for tiny_llama_scaling (--size, --dtype, --variant, --batch,
+--global-batch, --seq, --rounds, --bucket-mb, --no-overlap, --shard-optimizer, --components,
+--device, ...); -- --help lists all.
 Writes results/<UTC time>_scaling/: ranks_<N>.json and ranks_<N>.log for each number of ranks,
-scaling.json and scaling.md (efficiencies with 95 % intervals, where the loss went, latency and
-bandwidth of each collective, projections to 4,096 devices). docs/distributed.md explains them.
+scaling.json and scaling.md: parallel efficiency, what communication costs and what of it is hidden,
+where the rest went, latency and bandwidth of each collective, and projections to 4,096 devices. The
+files hold no name of a host and no path outside the checkout. docs/distributed.md explains all.
 
-Exit status: 0 done; 1 a wrong result, or a rank died or hung; 2 bad option or file, or the set-up
-failed; 130 interrupted. What was measured until then is written in every case."""
+A rank that dies or hangs ends the others, at the latest 20 s after the timeout; no process is left,
+and finished results are kept. Exit status: 0 done; 1 a wrong result, or a rank died or hung; 2 bad
+option or file, or the set-up failed; 130 interrupted, with what was measured written."""
 
 
 def make_parser() -> argparse.ArgumentParser:
     """All options before --."""
     parser = script_parser("scaling", "Data-parallel scaling on this machine, and further.", EPILOG)
+    parser.usage = "%(prog)s [OPTION...] [-- OPTION OF tiny_llama_scaling...]"
     add = parser.add_argument
-    add(
-        "--processes",
-        type=positive_list,
-        metavar="LIST",
-        help="numbers of ranks, measured in this order (default: 1,2)",
-    )
+    # without defaults, so that those which measure are told apart
+    processes_help = "numbers of ranks, measured in this order (default: 1,2)"
+    measuring = [
+        add("--processes", type=positive_list, metavar="LIST", help=processes_help),
+        add("--threads-per-process", type=positive, metavar="N", help="default: 1"),
+        add("--oversubscribe", action="store_true", help="let ranks share cores"),
+        add("--timeout", type=seconds, metavar="S", help="of a collective (default: 60)"),
+    ]
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--weak", action="store_true", help="a batch for each rank (default)")
-    kind.add_argument("--strong", action="store_true", help="one batch for all ranks together")
-    add("--threads-per-process", type=positive, metavar="N", help="default: 1")
-    add("--oversubscribe", action="store_true", help="let ranks share cores")
-    add("--timeout", type=seconds, help="of a collective, in seconds (default: 60)")
-    add("--from", dest="source", type=Path, metavar="FOLDER", help="read results again")
-    local_help = "result of scripts/bench, scripts/study or tiny_llama_scaling; repeatable"
+    weak_help, strong_help = "a batch for each rank (default)", "one batch for all ranks together"
+    measuring.append(kind.add_argument("--weak", action="store_true", help=weak_help))
+    measuring.append(kind.add_argument("--strong", action="store_true", help=strong_help))
+    parser.set_defaults(measuring=measuring)
+    from_help = "read results again, and measure nothing; of one file: show the tables only"
+    add("--from", dest="source", type=Path, metavar="FOLDER", help=from_help)
+    local_help = (
+        "of scripts/bench, scripts/study or tiny_llama_scaling: projections start from its steps, "
+        "and predict those of other sizes from its components; repeatable (default: the rank that "
+        "computed alone)"
+    )
     add("--local-step", type=Path, action="append", default=[], metavar="RESULT", help=local_help)
-    add("--interconnects", metavar="NAMES", help="of --interconnects-file (default: all)")
-    add("--interconnects-file", type=Path, default=INTERCONNECTS)
+    links_help = "of --interconnects-file, with commas (default: all, and the one measured here)"
+    add("--interconnects", metavar="NAMES", help=links_help)
+    add("--interconnects-file", type=Path, default=FIXTURE, metavar="FILE", help="of that form")
     batch_help = "samples of a step of strong projections (default: 4096)"
     add("--projected-global-batch", type=positive, default=4096, metavar="N", help=batch_help)
-    add("--results", type=Path, default=RESULTS, help="folder of the folders (default: results)")
-    add("--build-folder", type=Path, default=PROJECT / "build", help="default: build")
+    add("--results", type=Path, default=RESULTS, metavar="FOLDER", help="of the folders")
+    add("--build-folder", type=Path, default=PROJECT / "build", metavar="DIR", help="of programs")
     return parser
 
 
-def value_of(arguments: Sequence[str], option: str) -> str | None:
-    """Of `--option VALUE` or `--option=VALUE`, the last one; None where it is not there."""
-    found = None
-    for index, text in enumerate(arguments):
-        if text.startswith(f"{option}="):
-            found = text.partition("=")[2]
-        elif text == option and index + 1 < len(arguments):
-            found = arguments[index + 1]
-    return found
+# what this command gives the program itself, and what to do instead
+OWN = {
+    "--benchmark_out": "leave it out",
+    "--benchmark_format": "leave it out",
+    "--benchmark_out_format": "leave it out",
+    "--threads": "use --threads-per-process",
+    "--timeout": "use --timeout before --",
+}
 
 
-def _global_batch(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int | None:
-    """Of all ranks together; None with weak scaling."""
-    given = value_of(options.program, "--global-batch")
+def _check_program_options(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """What follows --, and with --strong a global batch that can be shared, which is added."""
+    for text in options.program:
+        name = text.partition("=")[0]
+        if name in OWN:
+            parser.error(f"'{text}' after --: scripts/scaling gives {name} itself; {OWN[name]}")
+    after = argparse.ArgumentParser(prog="scripts/scaling", add_help=False, allow_abbrev=False)
+    after.add_argument("--global-batch", type=positive)
+    after.add_argument("--batch")
+    after.add_argument("--size", default=DEFAULT_SIZE)
+    found, _ = after.parse_known_args(options.program)
+    batch = found.global_batch
     if not options.strong:
-        if given is not None:
-            parser.error(f"'--global-batch {given}' after --: is for --strong; add that")
-        return None
-    if value_of(options.program, "--batch") is not None:
+        if batch is not None:
+            parser.error(f"'--global-batch {batch}' after --: is for --strong; add that")
+        return
+    if found.batch is not None:
         parser.error(
             "'--batch' after --: with --strong, give --global-batch, of all ranks together"
         )
-    size = value_of(options.program, "--size") or DEFAULT_SIZE
-    of = problem_sizes().get(size)
-    if given is None and of is None:
-        parser.error(f"--strong with size '{size}': give --global-batch after --")
-    if given is not None and (not given.isdecimal() or int(given) < 1):
-        parser.error(f"'--global-batch {given}': must be a whole number of 1 or more")
-    batch = int(given) if given is not None else of["batch"]
+    if batch is None:
+        of = problem_sizes().get(found.size)
+        if of is None:
+            parser.error(f"--strong with size '{found.size}': give --global-batch after --")
+        batch = of["batch"]
+        options.program = (f"--global-batch={batch}", *options.program)
     for ranks in options.processes:
         if batch % ranks:
             remedy = "give --global-batch after --, or other --processes"
             parser.error(
                 f"--processes {ranks}: a batch of {batch} samples does not divide by it; {remedy}"
             )
-    return batch
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """`program`: what follows `--`, `global_batch`: with --strong, `scaling`: WEAK or STRONG.
-
-    A bad value ends the program with status 2.
-    """
+    """`program`: what the program is to be given. A bad value ends the program with status 2."""
     given = list(arguments)
     cut = given.index("--") if "--" in given else len(given)
     parser = make_parser()
     options = parser.parse_args(given[:cut])
     options.program = tuple(given[cut + 1 :])
     if options.source is not None:
-        for name in MEASURING:
-            if getattr(options, name):
-                flag = "what follows --" if name == "program" else f"--{name.replace('_', '-')}"
-                parser.error(f"{flag}: nothing is measured with --from; leave it out")
+        used = [of.option_strings[0] for of in options.measuring if getattr(options, of.dest)]
+        used += ["what follows --"] * bool(options.program)
+        if used:
+            parser.error(f"{used[0]}: nothing is measured with --from; leave it out")
     options.processes = options.processes or (1, 2)
     options.threads_per_process = options.threads_per_process or 1
     options.timeout = options.timeout or 60.0
-    options.scaling = STRONG if options.strong else WEAK
-    for text in options.program:
-        name = text.partition("=")[0]
-        if name in OWN:
-            parser.error(f"'{text}' after --: scripts/scaling gives {name} itself; {OWN[name]}")
-    options.global_batch = _global_batch(options, parser)
+    _check_program_options(options, parser)
     names = (options.interconnects or "").split(",")
     options.interconnects = tuple(filter(None, (name.strip() for name in names))) or None
     return options
@@ -168,34 +173,87 @@ def show(line: str) -> None:
         print(f"\r{line[:width]}\033[K", end="\r", file=sys.stderr, flush=True)
 
 
+def scaling_document(
+    analysis: Analysis, projection: Json, command: str, failures: Iterable[Failure]
+) -> Json:
+    """scaling.json. Times in s, bandwidths in bytes/s, shares in percent."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return {
+        "kind": SCALING_KIND,
+        "schema_version": SCALING_SCHEMA_VERSION,
+        "command": command,
+        "date": now.isoformat(timespec="seconds"),
+        "git_commit": head_commit(PROJECT),
+        "device": analysis.device,
+        "processes": [one.ranks for one in analysis.results],
+        "files": [one.path.name for one in analysis.results],
+        "scaling": analysis.results[0].scaling,
+        "warnings": analysis.warnings,
+        "failures": [asdict(failure) for failure in failures],
+        "not_measured": analysis.failed,
+        "points": [asdict(point) for point in analysis.points],
+        "waterfalls": [asdict(one) for one in analysis.waterfalls],
+        "fits": [asdict(fit) for fit in analysis.fits],
+        "fits_refused": analysis.refused,
+        "projection_checks": [asdict(check) for check in analysis.checks],
+        "projection": projection,
+    }
+
+
+def _cell(value: Cell, digits: int) -> str:
+    if value is None or isinstance(value, str):
+        return value or NOT_MEASURED
+    # in full, whatever its size
+    return f"{float(f'{value:.{digits}g}'):,.15g}"
+
+
+def _markdown(table: Table) -> list[str]:
+    heads = [f"{of.title} {of.unit}".strip() for of in table.columns]
+    digits = [column.digits for column in table.columns]
+    rows = [[_cell(v, d) for v, d in zip(row, digits, strict=True)] for row in table.rows]
+    note = [table.note, ""] if table.note else []
+    return [f"## {table.title}", "", *note, *markdown_table(heads, rows), ""]
+
+
+# what a run was made for; the page has all tables
+ON_TERMINAL = (
+    *("parallel_efficiency", "scaling_losses", "collective_fits", "projection_checks"),
+    "projected_efficiency",
+)
+
+
 def write_results(
     read: ReadRun,
     folder: Path | None,
     options: argparse.Namespace,
-    links: Sequence[Interconnect],
+    given: tuple[Sequence[Interconnect], Sequence[StepSource]],
     command: str,
 ) -> None:
     """The tables on standard output; scaling.json and scaling.md where there is a folder for it."""
-    analysis = analyse(read.results)
-    projections = projections_of(
-        analysis,
-        lambda dtype, variant: local_steps(
-            read.results, options.local_step, options.build_folder / BENCH, dtype, variant
-        ),
-        links,
-        options.projected_global_batch,
-    )
-    written = []
+    analysis, (links, sources) = analyse(read.results), given
+    bench, batch = options.build_folder / BENCH, options.projected_global_batch
+    projection = projection_of(analysis, sources, bench, links, batch)
+    facts = [f"- {text}" for text in data_parallel.facts(analysis, projection)]
+    left_out = [
+        f"- {' '.join(f'{of.kind} {of.name}: {of.reason}'.split())}"
+        for of in data_parallel.omissions_of(analysis, read.failures, "run")
+    ]
+    if left_out:
+        left_out = ["## Left out", "", *left_out, ""]
+    tables = data_parallel.tables_of(analysis, projection)
     if folder is not None:
-        document = scaling_document(analysis, projections, command, read.failures)
-        text = json.dumps(names_alone(document), indent=1)
+        document = scaling_document(analysis, projection, command, read.failures)
+        text = json.dumps(names_alone(document), indent=1, allow_nan=False)
         write_whole(folder / SCALING_FILE, text + "\n")
-        write_whole(
-            folder / SCALING_PAGE, names_alone(page(analysis, projections, command, read.failures))
-        )
-        written = [shown(folder / SCALING_PAGE), shown(folder / SCALING_FILE)]
-    lines = [*overview_lines(analysis, projections, read.failures), "", *written]
-    print("\n".join(map(str, lines)), flush=True)
+        page = ["# Data-parallel scaling", "", *facts, ""]
+        page += [line for table in tables for line in _markdown(table)]
+        page += [*left_out, f"Made by `{command}`. docs/distributed.md says how.", ""]
+        write_whole(folder / SCALING_PAGE, names_alone("\n".join(page)))
+    few = [line for table in tables if table.id in ON_TERMINAL for line in _markdown(table)]
+    lines = [*facts, "", *few, *left_out]
+    if folder is not None:
+        lines += [shown(folder / SCALING_PAGE), shown(folder / SCALING_FILE)]
+    print("\n".join(lines), flush=True)
 
 
 def _show_program_help(options: argparse.Namespace) -> int:
@@ -212,22 +270,20 @@ def main(arguments: Sequence[str]) -> int:
     read."""
     options = parse_options(arguments)
     command = shlex.join(["scripts/scaling", *arguments])
+    if not {HELP, "-h"}.isdisjoint(options.program):
+        return _show_program_help(options)
+    # before hours of measuring
     links = read_interconnects(options.interconnects_file, options.interconnects)
+    given = (links, [read_step_source(path) for path in options.local_step])
     if options.source is not None:
         read = read_again(options.source)
         # one file alone leaves the folder's own scaling.json as it is
         folder = options.source if options.source.is_dir() else None
-        write_results(read, folder, options, links, command)
+        write_results(read, folder, options, given, command)
         return 1 if read.unread else 0
-    if not {HELP, "-h"}.isdisjoint(options.program):
-        return _show_program_help(options)
-    check_local_steps(options.local_step)
     folder = run_folder("scaling", options.results)
     measured = measure(options, folder, say, show)
     written = [path for n in options.processes if (path := result_file(folder, n)).exists()]
-    if not written:
-        say(f"nothing was measured; what the ranks said is in {shown(folder)}")
-        return measured.status or 1
     for path in written:
         make_nameless(path)
     try:
@@ -235,5 +291,5 @@ def main(arguments: Sequence[str]) -> int:
     except BadInputError as error:
         say(f"no result can be used: {error}; what the ranks said is in {shown(folder)}")
         return measured.status or 1
-    write_results(read, folder, options, links, command)
+    write_results(read, folder, options, given, command)
     return measured.status or (1 if read.unread or any(one.failed for one in read.results) else 0)

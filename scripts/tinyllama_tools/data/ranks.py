@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
@@ -17,7 +17,6 @@ from tinyllama_tools.core.app import (
     read_json,
     schema_problem,
 )
-from tinyllama_tools.core.app import shown_value as shown
 from tinyllama_tools.data.names import (
     ALONE,
     OWN_KEYS,
@@ -31,7 +30,7 @@ from tinyllama_tools.data.names import (
     parse_case_name,
     parse_collective_name,
 )
-from tinyllama_tools.data.results import ITERATION, checked_result, read_rows
+from tinyllama_tools.data.results import ITERATION, read_rows
 from tinyllama_tools.data.studies import (
     CONTEXT_OF_RANKS,
     RANK_FILES,
@@ -75,50 +74,55 @@ def result_files(path: Path) -> list[Path]:
         return [path]
     found = sorted(path.glob(RANK_FILES), key=lambda file: (ranks_of(file), file.name))
     if not found:
-        raise BadInputError(
-            f"{path}: holds no {RANK_FILES}; measure first: scripts/scaling --processes 1,2"
-        )
+        raise bad_file(path, f"holds no {RANK_FILES}", REMEDY)
     return found
 
 
-COUNT, NUMBER = {"type": "integer", "minimum": 1}, {"type": "number", "exclusiveMinimum": 0}
-TEXT = {"type": "string"}
+REMEDY = "name a result of tiny_llama_scaling, or measure first: scripts/scaling --processes 1,2"
+NUMBER, TEXT = {"type": "number", "exclusiveMinimum": 0}, {"type": "string"}
+
+
+def _list_of(items: Json = NUMBER) -> Json:
+    return {"type": "array", "items": items}
+
+
 DISTRIBUTED: Mapping[str, Json] = {
-    "world_size": COUNT,
+    "world_size": {"type": "integer", "minimum": 1},
     "backend": TEXT,
     "started_by": TEXT,
     "bucket_MiB": NUMBER,
-    "bucket_bytes": {"type": "array", "items": NUMBER},
+    "bucket_bytes": _list_of() | {"minItems": 1},
     "gradient_bytes": {"type": "integer"},
     "scaling": {"enum": [WEAK, STRONG]},
-    "ranks": {"type": "array", "items": {"type": "object", "required": ["rank"]}},
+    "ranks": _list_of({"type": "object", "required": ["rank"]}),
 }
-REMEDY = "name a result of tiny_llama_scaling, or measure: scripts/scaling --processes 1,2"
+ROW = {"repetition_index": {"type": "integer"}, "cpu_time": {"type": "number", "minimum": 0}}
+# what is used here and read_rows() does not look at
+SCHEMA: Json = {
+    "properties": {
+        "context": {
+            "properties": {
+                CONTEXT_OF_RANKS: {"required": list(DISTRIBUTED), "properties": DISTRIBUTED}
+            }
+        },
+        "benchmarks": {"items": {"properties": ROW}},
+        "rank_samples": {"type": "object", "additionalProperties": _list_of(_list_of(_list_of()))},
+    }
+}
+Name = TypeVar("Name", CaseName, CollectiveName)
+# by the number of a round
+Rounds = Mapping[int, float]
 
 
 @dataclass(frozen=True)
-class StepRow:
-    """`seconds`: of the slowest rank's step, the mean of each round, by the round's number.
-    `cpu_seconds`: likewise, of rank 0's processors, all its threads together. `counters`:
-    likewise, by their name."""
+class Row(Generic[Name]):
+    """`seconds`: of the slowest rank's step or call, the mean of each round. `cpu_seconds`:
+    likewise, of rank 0's processors, all its threads together. `counters`: by their name."""
 
-    name: CaseName
-    seconds: Mapping[int, float]
-    cpu_seconds: Mapping[int, float] = field(default_factory=dict)
-    counters: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-
-    @property
-    def median_seconds(self) -> float:
-        """Over the rounds."""
-        return statistics.median(self.seconds.values())
-
-
-@dataclass(frozen=True)
-class CollectiveRow:
-    """`seconds`: of one call, by round."""
-
-    name: CollectiveName
-    seconds: Mapping[int, float]
+    name: Name
+    seconds: Rounds
+    cpu_seconds: Rounds
+    counters: Mapping[str, Rounds]
 
     @property
     def median_seconds(self) -> float:
@@ -134,9 +138,9 @@ class ScalingResult:
 
     path: Path
     context: Mapping[str, Any]
-    steps: Mapping[str, StepRow]
-    alone_global: StepRow | None
-    collectives: tuple[CollectiveRow, ...]
+    steps: Mapping[str, Row[CaseName]]
+    alone_global: Row[CaseName] | None
+    collectives: tuple[Row[CollectiveName], ...]
     failed: Mapping[str, str]
     rank_samples: Mapping[str, Any]
 
@@ -156,7 +160,7 @@ class ScalingResult:
         return self.distributed["scaling"]
 
     @property
-    def step(self) -> StepRow | None:
+    def step(self) -> Row[CaseName] | None:
         """The data-parallel step that efficiencies are of."""
         return next((self.steps[mode] for mode in STEPS if mode in self.steps), None)
 
@@ -167,55 +171,24 @@ class ScalingResult:
         return row.name if row is not None else None
 
 
-def _check_context(document: Json, path: Path) -> None:
-    if not is_scaling_result(document):
-        raise bad_file(path, f"has no context.{CONTEXT_OF_RANKS}", REMEDY)
-    schema = {"required": list(DISTRIBUTED), "properties": DISTRIBUTED}
-    wrong = schema_problem(document["context"][CONTEXT_OF_RANKS], schema)
-    if wrong:
-        raise bad_file(path, f"context.{CONTEXT_OF_RANKS}.{wrong}", MEASURE_AGAIN)
+def _row(name: Name, rounds: Mapping[int, Json]) -> Row[Name]:
+    def seconds(clock: str) -> Rounds:
+        return {n: e[clock] * UNITS[e["time_unit"]] for n, e in rounds.items() if clock in e}
+
+    keys = {key for entry in rounds.values() for key in entry} - OWN_KEYS
+    counters = {
+        key: {n: entry[key] for n, entry in rounds.items() if is_number(entry.get(key))}
+        for key in keys
+    }
+    return Row(name, seconds("real_time"), seconds("cpu_time"), counters)
 
 
-def _check_round(entry: Json, number: object, path: Path) -> None:
-    """What the reader of results leaves unchecked: other benchmarks need not have it."""
-    name, cpu_time = entry["run_name"], entry.get("cpu_time", 0.0)
-    if not isinstance(number, int) or isinstance(number, bool):
-        what = f"{name}: repetition_index is {shown(number)}, must be a whole number"
-        raise bad_file(path, what, MEASURE_AGAIN)
-    if not (is_number(cpu_time) and cpu_time >= 0):
-        what = f"{name}: cpu_time is {shown(cpu_time)}, must be a number of 0 or more"
-        raise bad_file(path, what, MEASURE_AGAIN)
-
-
-def _rounds(document: Json, path: Path) -> dict[str, dict[int, Json]]:
-    """The repetitions of each row, by their number; the reader has checked their times."""
-    found: dict[str, dict[int, Json]] = {}
-    for index, entry in enumerate(document["benchmarks"]):
-        if entry["run_type"] == ITERATION and not entry.get("error_occurred"):
-            number = entry.get("repetition_index", index)
-            _check_round(entry, number, path)
-            found.setdefault(entry["run_name"].removesuffix(TIMED_BY), {})[number] = entry
-    return found
-
-
-def _seconds(rounds: Mapping[int, Json], clock: str = "real_time") -> dict[int, float]:
-    return {number: e[clock] * UNITS[e["time_unit"]] for number, e in rounds.items() if clock in e}
-
-
-def _counters(rounds: Mapping[int, Json]) -> dict[str, dict[int, float]]:
-    found: dict[str, dict[int, float]] = {}
-    for number, entry in rounds.items():
-        for name, value in entry.items():
-            if name not in OWN_KEYS and is_number(value):
-                found.setdefault(name, {})[number] = value
-    return found
-
-
-def _split_alone(rows: list[StepRow], path: Path) -> tuple[dict[str, StepRow], StepRow | None]:
-    """By mode; the row of the whole batch apart. Two sizes in one file are refused."""
-    parallel = [row.name.batch for row in rows if row.name.mode != ALONE]
-    own = min(parallel, default=min((row.name.batch for row in rows), default=0))
-    found: dict[str, StepRow] = {}
+def _by_mode(
+    rows: Sequence[Row[CaseName]], path: Path
+) -> tuple[dict[str, Row[CaseName]], Row[CaseName] | None]:
+    """And the row of the whole batch apart. Two sizes in one file are refused."""
+    own = min(((row.name.mode == ALONE, row.name.batch) for row in rows), default=(False, 0))[1]
+    found: dict[str, Row[CaseName]] = {}
     alone_global = None
     for row in rows:
         if row.name.mode == ALONE and row.name.batch != own:
@@ -228,58 +201,40 @@ def _split_alone(rows: list[StepRow], path: Path) -> tuple[dict[str, StepRow], S
     return found, alone_global
 
 
-def _check_ranks(name: CaseName | CollectiveName, world_size: int, path: Path) -> None:
-    """A figure for each rank would be wrong by the factor between them."""
-    if name.ranks != world_size:
-        stated = f"context.{CONTEXT_OF_RANKS}.world_size is {world_size}"
-        what = f"{name}: is of {name.ranks} ranks, {stated}"
-        raise bad_file(path, what, MEASURE_AGAIN)
-
-
 def read_scaling_result(path: Path) -> ScalingResult:
     """BadInputError for a file that is none, or with a time, counter or key that cannot be used."""
     document, _ = read_json(path)
-    _check_context(document, path)
-    document = checked_result(document, path)
-    checked = read_rows(document, path)
-    failed = {n: c.failed or c.skipped for n, c in checked.cases.items() if c.seconds is None}
-    steps: list[StepRow] = []
-    collectives: list[CollectiveRow] = []
+    if not is_scaling_result(document):
+        raise bad_file(path, f"has no context.{CONTEXT_OF_RANKS}", REMEDY)
+    if problem := schema_problem(document, SCHEMA):
+        raise bad_file(path, problem, MEASURE_AGAIN)
+    cases = read_rows(document, path).cases
+    failed = {name: c.failed or c.skipped for name, c in cases.items() if c.seconds is None}
+    rounds: dict[str, dict[int, Json]] = {}
+    for entry in document["benchmarks"]:
+        text = entry["run_name"].removesuffix(TIMED_BY)
+        if entry["run_type"] == ITERATION and text not in failed:
+            rounds.setdefault(text, {})[entry.get("repetition_index", 0)] = entry
     world_size = document["context"][CONTEXT_OF_RANKS]["world_size"]
-    for text, rounds in _rounds(document, path).items():
-        if text in failed:
-            continue
+    steps: list[Row[CaseName]] = []
+    collectives: list[Row[CollectiveName]] = []
+    for text, entries in rounds.items():
         step, collective = parse_case_name(text), parse_collective_name(text)
-        if step is not None and step.is_data_parallel:
-            _check_ranks(step, world_size, path)
-            cpu_seconds = _seconds(rounds, "cpu_time")
-            steps.append(StepRow(step, _seconds(rounds), cpu_seconds, _counters(rounds)))
-        elif collective is not None:
-            _check_ranks(collective, world_size, path)
-            collectives.append(CollectiveRow(collective, _seconds(rounds)))
+        name = step if step is not None and step.is_data_parallel else collective
+        if name is None:
+            continue
+        if name.ranks != world_size:
+            # a figure for each rank would be wrong by the factor between them
+            what = f"{name}: is of {name.ranks} ranks, context.{CONTEXT_OF_RANKS}.world_size is"
+            raise bad_file(path, f"{what} {world_size}", MEASURE_AGAIN)
+        (steps if name is step else collectives).append(_row(name, entries))
     if not steps and not collectives and not failed:
         raise bad_file(path, "holds neither a data-parallel step nor a collective", REMEDY)
-    by_mode, alone_global = _split_alone(steps, path)
-    samples = document.get("rank_samples")
+    by_mode, alone_global = _by_mode(steps, path)
+    samples = document.get("rank_samples", {})
     return ScalingResult(
-        path,
-        document["context"],
-        by_mode,
-        alone_global,
-        tuple(collectives),
-        failed,
-        samples if isinstance(samples, dict) else {},
+        path, document["context"], by_mode, alone_global, tuple(collectives), failed, samples
     )
-
-
-def failures_before(folder: Path) -> list[Failure]:
-    """What an earlier scaling.json of the folder says was not measured: reading again does not undo
-    it. None where there is no such file or a damaged one, which is about to be made anew."""
-    try:
-        found = read_json(folder / SCALING_FILE)[0]["failures"]
-        return [Failure(int(f["ranks"]), int(f["status"]), str(f["words"])) for f in found]
-    except (BadInputError, KeyError, TypeError, ValueError):
-        return []
 
 
 @dataclass(frozen=True)
@@ -299,21 +254,26 @@ def read_results(path: Path, known: Sequence[Failure] = ()) -> ReadRun:
     already. BadInputError where none can be used.
     """
     found: list[ScalingResult] = []
-    unread: list[Failure] = []
-    failed = {failure.ranks for failure in known}
-    refusal: BadInputError | None = None
+    refused: list[tuple[int, BadInputError]] = []
     for file in result_files(path):
         try:
             found.append(read_scaling_result(file))
         except BadInputError as error:
-            refusal = refusal or error
-            if ranks_of(file) not in failed:
-                unread.append(Failure(ranks_of(file), 1, str(error)))
-    if not found and refusal is not None:
-        raise refusal
+            refused.append((ranks_of(file), error))
+    if not found:
+        raise refused[0][1]
+    failed = {failure.ranks for failure in known}
+    unread = [Failure(ranks, 1, str(error)) for ranks, error in refused if ranks not in failed]
     return ReadRun(tuple(found), (*known, *unread), len(unread))
 
 
 def read_again(path: Path) -> ReadRun:
-    """With what the folder's own scaling.json says was not measured."""
-    return read_results(path, failures_before(path) if path.is_dir() else ())
+    """With what the folder's own scaling.json says was not measured, which reading again does not
+    undo. A damaged one, which is about to be made anew, says nothing."""
+    try:
+        document = read_json(path / SCALING_FILE)[0] if path.is_dir() else {}
+        stated = document.get("failures", ())
+        known = [Failure(int(f["ranks"]), int(f["status"]), str(f["words"])) for f in stated]
+    except (BadInputError, KeyError, TypeError, ValueError):
+        known = []
+    return read_results(path, known)

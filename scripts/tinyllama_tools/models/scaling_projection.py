@@ -10,67 +10,225 @@ than can be.
     weak:   every device has a batch of its own,  efficiency = L / T
     strong: the devices share G samples,          efficiency = L(G) / (N T)
 Ranks are taken as equally fast, links as free of other traffic: imbalance, slower local work, start
-of operations and input are in no figure.
+of operations and input are in no figure. L is measured, of a rank alone, or predicted.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 
-from tinyllama_tools.core.app import BadInputError, problem_sizes
-from tinyllama_tools.data.names import (
-    ALL_REDUCE,
-    ALONE,
-    COMMUNICATION,
-    GLOO,
-    LOCAL,
-    NO_OVERLAP,
-    OVERLAP,
-    REDUCE_SCATTER,
-    STRONG,
-    WEAK,
-)
-from tinyllama_tools.models.collectives import (
-    MIB,
-    NONE,
-    AlphaBeta,
-    Hierarchy,
-    Interconnect,
-    LossWaterfall,
-    ScalingPoint,
-    SourcedLink,
-    all_reduce,
-    buckets_of,
-    fit_collectives,
-    link_of_ring,
-    points_of,
-    waterfall_of,
-)
+import numpy as np
 
-if TYPE_CHECKING:
-    from tinyllama_tools.data.ranks import CollectiveRow, ScalingResult
-    from tinyllama_tools.models.local_steps import LocalStep, LocalSteps
+from tinyllama_tools.core.app import SUITE_FILE, Json, problem_sizes, read_json
+from tinyllama_tools.data.names import ALONE, BASELINE, STRONG, WEAK, CaseName
+from tinyllama_tools.data.programs import CaseCost, SuiteError, ask_costs, read_case_costs
+from tinyllama_tools.data.ranks import ScalingResult, read_scaling_result, result_files
+from tinyllama_tools.data.results import ResultSet, read_result_set
+from tinyllama_tools.data.studies import COSTS, RANK_FILES, is_scaling_result, rounds_of
+from tinyllama_tools.models.collectives import MIB, Interconnect, buckets_of
+from tinyllama_tools.models.data_parallel import BACKWARD_SHARE, Analysis, communication_of
+from tinyllama_tools.models.prediction import RatesRefusedError, calibrate_rates, predict_steps
 
 PROJECTION = "projection"
 # kinds of local steps
 MEASURED, PREDICTED = "measured", "predicted"
 RANKS = tuple(2**power for power in range(3, 13))
-GLOBAL_BATCH = 4096
-# By FLOPs the backward is twice the forward; what the optimizer takes is not counted off.
-BACKWARD_SHARE = 2 / 3
 
 
 @dataclass(frozen=True)
-class Communication:
-    """Seconds of all buckets one after the other, of the `last`, and the algorithms that are best
-    for them."""
+class LocalStep:
+    """`seconds` at the batch of `name`, between `low` and `high` where it is PREDICTED, which
+    `range_words` names. `source`: the file and row, or what the prediction rests on.
+    `seconds_by_batch`: other batches of the same step that were measured or predicted."""
 
+    name: CaseName
     seconds: float
-    last: float
-    algorithm: str
+    low: float
+    high: float
+    kind: str
+    source: str
+    range_words: str = ""
+    seconds_by_batch: Mapping[int, float] = field(default_factory=dict)
+
+    @cached_property
+    def _line(self) -> tuple[float, float] | None:
+        """Constant and seconds a sample, by least squares of relative errors over the batches up to
+        this one; None where there is one batch only, or the line would go below 0."""
+        known = sorted({**self.seconds_by_batch, self.name.batch: self.seconds}.items())
+        points = [(b, s) for b, s in known if b <= self.name.batch]
+        if len(points) < 2:
+            points = known
+        if len(points) < 2:
+            return None
+        batches, seconds = np.array(points, dtype=np.float64).T
+        slope, constant = np.polyfit(batches, seconds, 1, w=1 / seconds)
+        return (float(constant), float(slope)) if constant >= 0 and slope > 0 else None
+
+    @property
+    def knows_small_batches(self) -> bool:
+        """Whether the cost of a small batch is known; otherwise time is taken as proportional to
+        the samples, which loses nothing with small batches."""
+        return self._line is not None
+
+    def seconds_at(self, batch: float) -> float:
+        """Of a step over so many samples of one device. More than the step's own batch are done one
+        batch after the other (gradient accumulation)."""
+        if batch >= self.name.batch or self._line is None:
+            return self.seconds * batch / self.name.batch
+        constant, slope = self._line
+        scale = self.seconds / (constant + slope * self.name.batch)
+        return scale * (constant + slope * batch)
+
+    def as_json(self) -> Json:
+        """A row of scaling.json."""
+        batches = {str(batch): seconds for batch, seconds in self.seconds_by_batch.items()}
+        known = {"name": str(self.name), "knows_small_batches": self.knows_small_batches}
+        return asdict(self) | known | {"seconds_by_batch": batches}
+
+
+def _measured(name: CaseName, source: str, seconds_of: Mapping[int, float]) -> LocalStep:
+    """`seconds_of`: by batch, that of the name among them."""
+    seconds = seconds_of[name.batch]
+    others = {batch: of for batch, of in seconds_of.items() if batch != name.batch}
+    return LocalStep(name, seconds, seconds, seconds, MEASURED, source, seconds_by_batch=others)
+
+
+def steps_alone(results: Iterable[ScalingResult], dtype: str, variant: str) -> dict[str, LocalStep]:
+    """Of the ranks that computed alone, by size. The world with the fewest ranks first, whose rank
+    alone had no neighbours that wait; what others have beside it are further batches."""
+    first: dict[str, tuple[CaseName, str]] = {}
+    seconds_of: dict[str, dict[int, float]] = {}
+    for result in sorted(results, key=lambda one: one.ranks):
+        for row in (result.steps.get(ALONE), result.alone_global):
+            if row is not None and (row.name.dtype, row.name.variant) == (dtype, variant):
+                # the same step as a case of one process
+                name = replace(row.name, ranks=None, mode="")
+                first.setdefault(name.size, (name, f"{row.name}, {result.path.name}"))
+                of = seconds_of.setdefault(name.size, {})
+                of.setdefault(name.batch, row.median_seconds)
+    return {size: _measured(*first[size], seconds_of[size]) for size in first}
+
+
+def steps_of_suite(results: ResultSet, dtype: str, variant: str) -> dict[str, LocalStep]:
+    """Of one dtype and variant, by size: at the size's own batch and sequence, else at the largest
+    batch of its longest sequence."""
+    by_size: dict[str, dict[CaseName, float]] = {}
+    for case in results.cases.values():
+        name = case.name
+        if name.is_training_step and (name.dtype, name.variant) == (dtype, variant):
+            by_size.setdefault(name.size, {})[name] = case.median_seconds
+    files = ", ".join(path.name for path in results.paths)
+    found = {}
+    for size, cases in by_size.items():
+        best = max(cases, key=lambda name: (_is_own(name), name.seq, name.batch))
+        seconds_of = {name.batch: s for name, s in cases.items() if name.seq == best.seq}
+        found[size] = _measured(best, f"{best}, {files}", seconds_of)
+    return found
+
+
+def _is_own(name: CaseName) -> bool:
+    """Whether the step is at its size's own batch and sequence."""
+    of = problem_sizes().get(name.size, {})
+    return (name.batch, name.seq) == (of.get("batch"), of.get("seq"))
+
+
+def steps_predicted(
+    results: ResultSet, costs: Sequence[CaseCost], dtype: str, variant: str
+) -> dict[str, LocalStep]:
+    """Of every size at its own batch and sequence, from the rates of what was measured, which may
+    be refused."""
+    found, _ = predict_steps(calibrate_rates(results, dtype, variant, costs), costs)
+    return {
+        one.name.size: LocalStep(
+            *(one.name, one.seconds, one.low, one.high, PREDICTED, one.basis, one.range_words)
+        )
+        for one in found
+        if _is_own(one.name)
+    }
+
+
+@dataclass(frozen=True)
+class StepSource:
+    """A result that local steps are taken from. `results`: of several ranks, or of the suite.
+    `costs`: of the study's own file; None where there is none."""
+
+    path: Path
+    results: Sequence[ScalingResult] | ResultSet
+    costs: Sequence[CaseCost] | None
+
+
+def read_step_source(path: Path) -> StepSource:
+    """A result of the suite or of tiny_llama_scaling, or a folder of those. BadInputError for one
+    that cannot be used, which is to be said before hours of measuring."""
+    files, costs = [path], None
+    if path.is_dir():
+        is_of_ranks = any(path.glob(RANK_FILES))
+        files = result_files(path) if is_of_ranks else rounds_of(path) or [path / SUITE_FILE]
+        if (path / COSTS).exists():
+            costs = read_case_costs(read_json(path / COSTS)[0])
+    if is_scaling_result(read_json(files[0])[0]):
+        return StepSource(path, [read_scaling_result(file) for file in files], None)
+    return StepSource(path, read_result_set(files), costs)
+
+
+def _steps_of(
+    source: StepSource, program: Path, dtype: str, variant: str
+) -> tuple[dict[str, LocalStep], dict[str, LocalStep], str]:
+    """Measured, predicted, and why nothing is predicted."""
+    if not isinstance(source.results, ResultSet):
+        found = steps_alone(source.results, dtype, variant)
+        return found, {}, "" if found else f"no {variant} step in {dtype} of a rank alone"
+    measured = steps_of_suite(source.results, dtype, variant)
+    why = "the costs have no step at a size's own batch and sequence"
+    try:
+        costs = source.costs
+        if costs is None:
+            variants = ",".join(dict.fromkeys((BASELINE, variant)))
+            sizes = ",".join(problem_sizes())
+            asked = [f"--sizes={sizes}", f"--dtypes={dtype}", f"--variants={variants}"]
+            costs = ask_costs(program, asked)
+        if predicted := steps_predicted(source.results, costs, dtype, variant):
+            return measured, predicted, ""
+    except SuiteError as error:
+        why = f"the costs of steps that were not run cannot be asked for: {error}"
+    except RatesRefusedError as error:
+        why = str(error)
+    return measured, {}, why
+
+
+REMEDY = (
+    "measure it: scripts/bench --components full_step --sizes SIZE, then --local-step its "
+    "results.json; or give a result with every component of smaller sizes to predict it from"
+)
+
+
+def local_steps(
+    results: Sequence[ScalingResult],
+    sources: Iterable[StepSource],
+    program: Path,
+    dtype: str,
+    variant: str,
+) -> tuple[dict[str, LocalStep], dict[str, str]]:
+    """Of every size: a measured one of the sources, then a rank's alone of these results, then a
+    prediction; and why the other problem sizes have none.
+
+    `program`: tiny_llama_bench, which is asked for costs that a source has not.
+    """
+    measured: dict[str, LocalStep] = {}
+    predicted: dict[str, LocalStep] = {}
+    reasons: list[str] = []
+    for source in sources:
+        own, own_predicted, reason = _steps_of(source, program, dtype, variant)
+        measured, predicted = {**own, **measured}, {**own_predicted, **predicted}
+        if reason:
+            reasons.append(f"{source.path}: {reason}")
+    found = {**predicted, **steps_alone(results, dtype, variant), **measured}
+    why = "; ".join(reasons) or REMEDY
+    ordered = {size: found[size] for size in (*problem_sizes(), *found) if size in found}
+    return ordered, {size: why for size in problem_sizes() if size not in found}
 
 
 @dataclass(frozen=True)
@@ -98,341 +256,86 @@ class ProjectedStep:
     kind: str = PROJECTION
 
 
-def communication_of(ranks: int, buckets: Sequence[float], links: Hierarchy) -> Communication:
-    """Of the gradients of one step."""
-    timed = [all_reduce(ranks, size, links) for size in buckets]
-    names = dict.fromkeys(one.algorithm for one in timed)
-    algorithm = " and ".join(names) if names else NONE
-    last = timed[-1].seconds if timed else 0.0
-    return Communication(sum(one.seconds for one in timed), last, algorithm)
-
-
-def step_bounds(
-    local: float, hiding: float, of: Communication, overlap: float | None
-) -> tuple[float, float, float | None]:
-    """Low, high and between. `hiding`: seconds of the step in which buckets may travel.
-    `overlap`: share of the communication that is hidden, 0 to 1."""
-    exposed_least = max(of.last, of.seconds - hiding)
-    between = None
-    if overlap is not None:
-        between = local + max(exposed_least, (1 - overlap) * of.seconds)
-    return local + exposed_least, local + of.seconds, between
-
-
 @dataclass(frozen=True)
 class Setting:
     """What one projection is of: a size's step and buckets, over an interconnect. `overlap`: share
-    that is measured, None where it is not."""
+    of the communication that is hidden, 0 to 1, where that is measured."""
 
     step: LocalStep
     buckets: Sequence[float]
     interconnect: Interconnect
     overlap: float | None = None
-    backward_share: float = BACKWARD_SHARE
 
     def at(self, ranks: int, batch: float, scaling: str) -> ProjectedStep:
-        """`batch` of each device. ValueError for fewer than one device or sample."""
-        if ranks < 1 or batch < 1:
-            raise ValueError(f"{ranks} ranks with {batch:g} samples each: at least 1 of both")
+        """`batch` of each device."""
         local = self.step.seconds_at(batch)
+        of = communication_of(ranks, self.buckets, self.interconnect)
         # of several batches one after the other, only the last one's backward has all gradients
-        hiding = self.backward_share * self.step.seconds_at(min(batch, self.step.name.batch))
-        of = communication_of(ranks, self.buckets, self.interconnect.hierarchy)
-        low, high, between = step_bounds(local, hiding, of, self.overlap)
+        backward = BACKWARD_SHARE * self.step.seconds_at(min(batch, self.step.name.batch))
+        least = of.exposed(backward)
+        low, high, between = local + least, local + of.seconds, None
+        if self.overlap is not None:
+            between = local + max(least, (1 - self.overlap) * of.seconds)
         ideal = local if scaling == WEAK else self.step.seconds_at(batch * ranks) / ranks
-        share = {name: 100 * ideal / value for name, value in (("low", low), ("high", high))}
         return ProjectedStep(
-            self.step.name.size,
-            self.interconnect.name,
-            scaling,
-            ranks,
-            batch,
-            local,
-            of.seconds,
-            of.algorithm,
-            low,
-            high,
-            between,
-            efficiency_low=share["high"],
-            efficiency_high=share["low"],
+            *(self.step.name.size, self.interconnect.name, scaling, ranks, batch, local),
+            *(of.seconds, of.algorithm, low, high, between),
+            efficiency_low=100 * ideal / high,
+            efficiency_high=100 * ideal / low,
             efficiency_between=100 * ideal / between if between is not None else None,
             local_kind=self.step.kind,
         )
 
-
-def project(
-    setting: Setting,
-    ranks: Iterable[int] = RANKS,
-    global_batch: int = GLOBAL_BATCH,
-) -> list[ProjectedStep]:
-    """Weak at the step's own batch; strong as far as every device has at least one sample."""
-    numbers = list(ranks)
-    weak = [setting.at(number, setting.step.name.batch, WEAK) for number in numbers]
-    strong = [
-        setting.at(number, global_batch / number, STRONG)
-        for number in numbers
-        if number <= global_batch
-    ]
-    return [*weak, *strong]
+    def project(self, global_batch: int) -> list[ProjectedStep]:
+        """Weak at the step's own batch; strong as far as every device has at least one sample."""
+        weak = [self.at(ranks, self.step.name.batch, WEAK) for ranks in RANKS]
+        shared = (ranks for ranks in RANKS if ranks <= global_batch)
+        return weak + [self.at(ranks, global_batch / ranks, STRONG) for ranks in shared]
 
 
-ALL_REDUCES = "all-reduce of all buckets"
-STEP_ALONE = "step, nothing hidden, from a rank alone"
-STEP_LOCAL = "step, nothing hidden, from the ranks without communication"
-STEP_BOUNDS = "step, from a rank alone"
-
-
-@dataclass(frozen=True)
-class ProjectionCheck:
-    """Seconds. `fitted_at`: ranks that latency and bandwidth were measured at, fewer than `ranks`
-    where the formulas carried them on. `low`, `high`: what the model says, alike but for
-    STEP_BOUNDS. `percent_off`: of the measured; 0 between the bounds, else to the nearer one."""
-
-    ranks: int
-    fitted_at: int
-    what: str
-    low: float
-    high: float
-    measured: float
-
-    @property
-    def percent_off(self) -> float:
-        """Above 0 where the model says too much."""
-        if self.low <= self.measured <= self.high:
-            return 0.0
-        nearer = self.low if self.measured < self.low else self.high
-        return 100 * (nearer / self.measured - 1)
-
-
-def _communication(fit: AlphaBeta, ranks: int, buckets: Sequence[float]) -> Communication:
-    """The fit itself at its own ranks; at others what a projection over its link would say."""
-    if fit.ranks == ranks:
-        each = [fit.seconds(size) for size in buckets]
-        return Communication(sum(each), each[-1] if each else 0.0, "fit")
-    link = link_of_ring(fit.alpha, fit.bandwidth, fit.ranks)
-    return communication_of(ranks, buckets, Hierarchy(1, link))
-
-
-def _median(result: ScalingResult, mode: str) -> float | None:
-    row = result.steps.get(mode)
-    return row.median_seconds if row is not None else None
-
-
-def _of_fit(result: ScalingResult, fit: AlphaBeta) -> Iterator[ProjectionCheck]:
-    ranks, buckets = result.ranks, result.distributed["bucket_bytes"]
-    of = _communication(fit, ranks, buckets)
-
-    def exact(what: str, predicted: float, mode: str) -> Iterator[ProjectionCheck]:
-        measured = _median(result, mode)
-        if measured is not None:
-            yield ProjectionCheck(ranks, fit.ranks, what, predicted, predicted, measured)
-
-    yield from exact(ALL_REDUCES, of.seconds, COMMUNICATION)
-    local, alone = _median(result, LOCAL), _median(result, ALONE)
-    if local is not None:
-        yield from exact(STEP_LOCAL, local + of.seconds, NO_OVERLAP)
-    if alone is None:
-        return
-    yield from exact(STEP_ALONE, alone + of.seconds, NO_OVERLAP)
-    measured = _median(result, OVERLAP)
-    if measured is not None:
-        low, high, _ = step_bounds(alone, BACKWARD_SHARE * alone, of, None)
-        yield ProjectionCheck(ranks, fit.ranks, STEP_BOUNDS, low, high, measured)
-
-
-def check_projection(
-    results: Sequence[ScalingResult], fits: Sequence[AlphaBeta]
-) -> list[ProjectionCheck]:
-    """Every number of ranks above 1, from its own fit and from the largest smaller one."""
-    reductions = {fit.ranks: fit for fit in fits if fit.operation == ALL_REDUCE}
-    found = []
-    for result in results:
-        if result.ranks < 2:
-            continue
-        smaller = max((ranks for ranks in reductions if ranks < result.ranks), default=None)
-        for ranks in (result.ranks, smaller):
-            if ranks in reductions:
-                found += _of_fit(result, reductions[ranks])
-    return found
-
-
-MEASURED_LINK = "measured"
-# what must not differ between the worlds of one run
-SAME = ("device", "git_commit", "git_dirty", "torch_version", "threads", "seed")
-SAME_RANKS = ("backend", "bucket_MiB", "scaling", "gradient_bytes")
-# of a world of one, which talks to nobody
-NO_BACKEND = "none"
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """`results` in the order of ranks. `refused`: fits that the data does not support, with the
-    reason. `failed`: rows without a figure. `warnings`: what to know before any number."""
-
-    results: tuple[ScalingResult, ...]
-    points: tuple[ScalingPoint, ...]
-    waterfalls: tuple[LossWaterfall, ...]
-    fits: tuple[AlphaBeta, ...]
-    checks: tuple[ProjectionCheck, ...]
-    refused: tuple[str, ...] = ()
-    failed: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def context(self) -> Mapping[str, Any]:
-        """Of the smallest world."""
-        return self.results[0].context
-
-    @property
-    def collectives(self) -> tuple[CollectiveRow, ...]:
-        """Of all worlds."""
-        return tuple(row for result in self.results for row in result.collectives)
-
-    @property
-    def overlap_share(self) -> float | None:
-        """What a projection may hide of all all-reduces, 0 to 1: of the largest world that says how
-        much of them, timed by themselves, does not make its step longer."""
-        known = [p.hidden for p in self.points if p.mode == OVERLAP and p.hidden is not None]
-        return min(1.0, max(0.0, known[-1].median / 100)) if known else None
-
-    def measured_interconnect(self) -> Interconnect | None:
-        """What explains the all-reduce of the largest world as a ring; None without a fit."""
-        found = [fit for fit in self.fits if fit.operation == ALL_REDUCE]
-        if not found:
-            return None
-        fit = max(found, key=lambda one: one.ranks)
-        link = link_of_ring(fit.alpha, fit.bandwidth, fit.ranks)
-        backend = self.results[-1].distributed["backend"]
-        source = (
-            f"measured here: all_reduce of {fit.ranks} ranks over {backend}, taken as a ring "
-            f"({fit.sizes} sizes)"
-        )
-        title = f"the link measured here between {fit.ranks} ranks ({backend})"
-        network = SourcedLink(backend, link, source, source, is_assumed=False)
-        return Interconnect(MEASURED_LINK, title, 1, network)
-
-
-def _differences(results: Sequence[ScalingResult]) -> list[str]:
-    first = results[0]
-    found = []
-    for other in results[1:]:
-        pairs = [(k, first.context.get(k), other.context.get(k)) for k in SAME]
-        pairs += [(k, first.distributed.get(k), other.distributed.get(k)) for k in SAME_RANKS]
-        for key, here, there in pairs:
-            if here != there and not (key == "backend" and NO_BACKEND in {here, there}):
-                found.append(f"{other.path.name}: {key} is {there}, in {first.path.name} {here}")
-    return found
-
-
-def _other_steps(results: Sequence[ScalingResult]) -> list[str]:
-    """Steps of another size, type, variant or sequence have no place on one curve."""
-    names = [(r, r.name) for r in results if r.name is not None]
-    axes = {(n.size, n.dtype, n.variant, n.seq) for _, n in names}
-    if len(axes) < 2:
-        return []
-    listed = "; ".join(f"{result.path.name}: {name}" for result, name in names)
-    raise BadInputError(
-        f"results of different steps ({listed}): a scaling run is of one size, dtype, variant and "
-        "sequence; name them one at a time"
-    )
-
-
-def _same_ranks(ordered: Sequence[ScalingResult]) -> None:
-    """A number of ranks has one place on a curve."""
-    for one, other in itertools.pairwise(ordered):
-        if one.ranks == other.ranks:
-            raise BadInputError(
-                f"{one.path} and {other.path} are both of {one.ranks} ranks: a scaling run has "
-                "each number of ranks once; put them into folders of their own"
-            )
-
-
-def analyse(results: Sequence[ScalingResult]) -> Analysis:
-    """BadInputError where there are none, where they are of different steps, or where two are of as
-    many ranks."""
-    if not results:
-        raise BadInputError("no result of tiny_llama_scaling; measure: scripts/scaling")
-    ordered = tuple(sorted(results, key=lambda one: one.ranks))
-    _other_steps(ordered)
-    _same_ranks(ordered)
-    fits, refused = fit_collectives([row for one in ordered for row in one.collectives])
-    return Analysis(
-        ordered,
-        tuple(point for one in ordered for point in points_of(one)),
-        tuple(waterfall_of(one) for one in ordered if one.ranks > 1 and one.step is not None),
-        tuple(fits),
-        tuple(check_projection(ordered, fits)),
-        tuple(refused),
-        {f"{name} ({one.path.name})": why for one in ordered for name, why in one.failed.items()},
-        tuple(_differences(ordered)),
-    )
-
-
-@dataclass(frozen=True)
-class Projections:
-    """`steps`: a row for each number of devices. `local`: the local steps they start from.
-    `missing`: sizes without a local step, and why. `overlap`: the share hidden of
-    the link measured here, None without."""
-
-    steps: Sequence[ProjectedStep] = ()
-    local: Mapping[str, LocalStep] = field(default_factory=dict)
-    missing: Mapping[str, str] = field(default_factory=dict)
-    interconnects: Sequence[Interconnect] = ()
-    overlap: float | None = None
-    global_batch: int = GLOBAL_BATCH
-
-
-def _buckets(analysis: Analysis, step: LocalStep) -> list[float]:
+def _buckets(analysis: Analysis, name: CaseName) -> Sequence[float]:
     """The program's own of the size that was run; by its rule of the others."""
-    name = step.name
-    for result in reversed(analysis.results):
-        run = result.name
-        if run is not None and (run.size, run.dtype) == (name.size, name.dtype):
-            return list(result.distributed["bucket_bytes"])
-    limit = MIB * analysis.results[-1].distributed["bucket_MiB"]
-    return [float(size) for size in buckets_of(problem_sizes()[name.size], name.dtype, limit)]
+    run, of = analysis.name, analysis.results[-1].distributed
+    if run is not None and (run.size, run.dtype) == (name.size, name.dtype):
+        return of["bucket_bytes"]
+    return buckets_of(problem_sizes()[name.size], name.dtype, MIB * of["bucket_MiB"])
 
 
-def projections_of(
+NO_STEP = "no data-parallel step was measured, so dtype and variant of a projection are open"
+
+
+def projection_of(
     analysis: Analysis,
-    steps_of: Callable[[str, str], LocalSteps],
+    sources: Iterable[StepSource],
+    program: Path,
     interconnects: Sequence[Interconnect],
-    global_batch: int = GLOBAL_BATCH,
-) -> Projections:
-    """Over the link measured here, where there is one, and over `interconnects`.
-
-    `steps_of`: local steps of a dtype and variant.
-    """
-    name = next((one.name for one in analysis.results if one.name is not None), None)
-    if name is None:
-        why = "no data-parallel step was measured, so dtype and variant of a projection are open"
-        return Projections(missing=dict.fromkeys(problem_sizes(), why))
-    found = steps_of(name.dtype, name.variant)
-    own = analysis.measured_interconnect()
+    global_batch: int,
+) -> Json:
+    """`projection` of scaling.json: over the link measured here, where there is one, and over
+    `interconnects`. `sources`, `program`: as of local_steps()."""
+    name, own = analysis.name, analysis.interconnect
     links = [*([own] if own is not None else []), *interconnects]
-    known = {s: step for s, step in found.steps.items() if s in problem_sizes() or s == name.size}
-    # what was hidden of one link says nothing of others
-    hidden = analysis.overlap_share
+    local: dict[str, LocalStep] = {}
+    missing = dict.fromkeys(problem_sizes(), NO_STEP)
+    if name is not None:
+        local, missing = local_steps(analysis.results, sources, program, name.dtype, name.variant)
+    # buckets of a model of the user's own are known of what was run alone
+    known = [s for size, s in local.items() if size in problem_sizes() or size == name.size]
     steps = [
-        projected
-        for step in known.values()
+        asdict(projected)
+        for step in known
         for link in links
-        for projected in project(
-            Setting(step, _buckets(analysis, step), link, hidden if link is own else None),
-            global_batch=global_batch,
-        )
+        # what was hidden of one link says nothing of others
+        for projected in Setting(
+            *(step, _buckets(analysis, step.name), link),
+            analysis.overlap_share if link is own else None,
+        ).project(global_batch)
     ]
-    return Projections(steps, known, found.missing, links, analysis.overlap_share, global_batch)
-
-
-GLOO_NOTE = (
-    "Gloo makes a reduce-scatter as an all-reduce of which each rank keeps its share: its time is "
-    "that of an all-reduce, and its bandwidth says nothing of the link."
-)
-
-
-def collective_notes(analysis: Analysis) -> list[str]:
-    """What to know before reading times of collectives."""
-    is_gloo = any(one.distributed["backend"] == GLOO for one in analysis.results)
-    has_it = any(row.name.operation == REDUCE_SCATTER for row in analysis.collectives)
-    return [GLOO_NOTE] if is_gloo and has_it else []
+    return {
+        "global_batch": global_batch,
+        "overlap_share": analysis.overlap_share,
+        "local_steps": [step.as_json() for step in known],
+        "interconnects": [asdict(one) for one in links],
+        "missing": missing,
+        "steps": steps,
+    }

@@ -42,13 +42,14 @@ from tinyllama_tools.data.studies import (
 )
 from tinyllama_tools.models.ablations import Study as AblationStudy
 from tinyllama_tools.models.ablations import read_study as read_ablation
+from tinyllama_tools.models.data_parallel import Analysis, analyse
 from tinyllama_tools.models.prediction import (
     RatesRefusedError,
     calibrate_rates,
     check_against,
     predict_steps,
 )
-from tinyllama_tools.models.scaling_projection import Analysis, ProjectedStep, analyse
+from tinyllama_tools.models.scaling_projection import ProjectedStep
 from tinyllama_tools.models.speed_of_light import SpeedOfLight, Waterfall, speed_of_light, waterfall
 from tinyllama_tools.report.analysis import (
     CALIBRATED,

@@ -1,14 +1,18 @@
-"""Data-parallel runs: what each added rank gives, where the rest went, and projections."""
+"""Data-parallel runs: what each added rank gives, where the rest went, and projections. The page of
+scripts/scaling shows the same tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+import re
+import statistics
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
-from tinyllama_tools.data.names import STEPS, STRONG, WEAK
+from tinyllama_tools.data.names import ALL_REDUCE, LOCAL, STEPS, STRONG, WEAK
 from tinyllama_tools.data.studies import SCALING_FILE
-from tinyllama_tools.models.collectives import AlphaBeta, Estimate, ScalingPoint, interval_words
-from tinyllama_tools.models.scaling_projection import Analysis, ProjectedStep, collective_notes
+from tinyllama_tools.models.data_parallel import Estimate, LossPart
+from tinyllama_tools.models.scaling_projection import RANKS
 from tinyllama_tools.report.document import (
     DASHES,
     LIGHT,
@@ -24,30 +28,241 @@ from tinyllama_tools.report.document import (
     error_bars,
     layout,
     line,
-    listed,
     markers,
     spaced,
-    text_column,
 )
 from tinyllama_tools.report.sources import Kind
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
-    from tinyllama_tools.report.inputs import ReportInputs, ScalingRun, StatedLocalStep
+    from tinyllama_tools.data.ranks import Failure
+    from tinyllama_tools.models.data_parallel import Analysis
+    from tinyllama_tools.report.inputs import ReportInputs
 
 GIGA = 1e9
-CURVE_POINTS = 40
-PROJECTED = (
-    "Projections, not measurements. The line is with nothing hidden behind the backward, the bar "
-    "reaches to as much hidden as can be."
-)
+# numbers of devices that are shown where there is no room for all
+SHOWN_DEVICES = (8, 64, 512, 4096)
+COMMIT_DIGITS = 8
+# of what is in s and bytes/s, by the unit of its column
+SCALES = {"ms": 1e3, "us": 1e6, "GB/s": 1 / GIGA}
+# by a table's identity: its title; its columns, each with its heading, its unit in brackets and,
+# where that is not its heading, what it shows of a row; and what to know before reading it
+TABLES: Mapping[str, tuple[str, str, str]] = {
+    "parallel_efficiency": (
+        "Parallel efficiency",
+        "ranks | mode | batch of a rank = batch | step [ms] = seconds.median | "
+        "samples/s = samples_per_second | efficiency [%] | speed-up = speedup | "
+        "communication [%] | of step without it [%] = communication_free | "
+        "overlap hides [%] = overlap | "
+        "hidden of all-reduce [%] = hidden | processor of all-reduce [%] = busy",
+        "Medians over rounds; in brackets the exact interval of the median, of 95 % confidence "
+        "unless another one is named.",
+    ),
+    "scaling_losses": (
+        "Where the rest of an ideal step went",
+        "ranks | part = name | of the step [%] = percent | from [%] = low | to [%] = high",
+        "Means over rounds with 95 % intervals; those of one number of ranks add up to 100 %.",
+    ),
+    "rank_steps": (
+        "Ranks without communication",
+        "ranks | rank | node | cores | local step [ms] = seconds",
+        "Medians over all steps of all rounds.",
+    ),
+    "collective_fits": (
+        "Latency and bandwidth of collectives",
+        "operation | ranks | latency [us] = alpha | latency from [us] = alpha_range.low | "
+        "latency to [us] = alpha_range.high | bandwidth [GB/s] | "
+        "bandwidth from [GB/s] = bandwidth_range.low | "
+        "bandwidth to [GB/s] = bandwidth_range.high | sizes | "
+        "largest misfit [%] = scatter | held out, median [%] = median_held_out | "
+        "held out, worst [%] = worst_held_out",
+        "time = latency + bytes / bandwidth; held out: each size predicted from the others. From "
+        "and to are 95 % intervals that take the misfit for chance: they say little where it is "
+        "large. Gloo makes a reduce-scatter as an all-reduce of which each rank keeps its share: "
+        "its bandwidth says nothing of the link.",
+    ),
+    "collective_rates": (
+        "Collectives",
+        "operation | ranks | size [bytes] = bytes | time [us] = seconds | algorithm [GB/s] | "
+        "bus [GB/s]",
+        "Medians over rounds; bandwidths as nccl-tests counts them.",
+    ),
+    "projection_checks": (
+        "The model against what was run",
+        "ranks | link measured at [ranks] = fitted_at | what | model from [ms] = low | "
+        "model to [ms] = high | measured [ms] | off by [%] = percent_off",
+        "With latency and bandwidth of the same ranks, and with those of fewer ranks, carried on "
+        "by the formulas of a projection. What the model does not know (slower local work, "
+        "imbalance) is part of what it is off by; 0 between from and to.",
+    ),
+    "local_steps": (
+        "Local steps",
+        "step = name | kind | local step [ms] = seconds | from [ms] = low | to [ms] = high | "
+        "range = range_words | small batches known = knows_small_batches | source",
+        "One device's step, without communication; measured ones are taken as they are. Where "
+        "small batches are not known, time is taken as proportional to the samples.",
+    ),
+    "projection_links": (
+        "Links of the projections",
+        "interconnect | link = name | bandwidth [GB/s] = link.bandwidth | "
+        "latency [us] = link.latency | bandwidth from = bandwidth_source | "
+        "latency from = latency_source",
+        "",
+    ),
+    "projected_efficiency": (
+        "Projections of efficiency",
+        "scaling | size | local step = local_kind | interconnect | 8 devices [%] | "
+        "64 devices [%] | 512 devices [%] | 4096 devices [%] | kind",
+        "Projections, not measurements: from nothing hidden behind the backward to as much as can "
+        "be.",
+    ),
+    "projections": (
+        "Projections",
+        "size | local step = local_kind | scaling | interconnect | devices = ranks | "
+        "batch of a device = batch | local [ms] = local_seconds | "
+        "communication [ms] = communication_seconds | all-reduce = algorithm | "
+        "step from [ms] = seconds_low | step to [ms] = seconds_high | "
+        "with the measured overlap [ms] = seconds_between | efficiency from [%] = efficiency_low | "
+        "efficiency to [%] = efficiency_high | kind",
+        "Projections, not measurements. A step's time is from all communication hidden that can be "
+        "to nothing hidden, its efficiency the other way round. The range of a predicted local "
+        "step is not in them: Local steps has it.",
+    ),
+}
+KEY_TABLES = ("parallel_efficiency", "projections")
+HEADING = re.compile(r"(?P<title>[^\[=]+?)(?: \[(?P<unit>.+)\])?(?: = (?P<path>.+))?")
 
 
-def _speedup_errors(points: Sequence[ScalingPoint]) -> Json:
-    found = [point.speedup for point in points if point.speedup is not None]
-    lows = [one.interval.low if one.interval else one.median for one in found]
-    highs = [one.interval.high if one.interval else one.median for one in found]
-    return error_bars([one.median for one in found], lows, highs)
+def _cell(row: Any, path: str, unit: str) -> Cell:  # noqa: ANN401
+    """Of an object or a mapping."""
+    value = row
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name)
+    if isinstance(value, Estimate):
+        return value.text(1 if unit == "%" else 2)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return SCALES[unit] * value if unit in SCALES and value is not None else value
+
+
+def _table(identity: str, rows: Iterable[Any]) -> Table:
+    title, headings, note = TABLES[identity]
+    found, columns, cells = list(rows), [], []
+    for heading in headings.split(" | "):
+        of = HEADING.fullmatch(heading)
+        assert of is not None
+        name, unit = of["title"], of["unit"] or ""
+        cells.append([_cell(row, of["path"] or name, unit) for row in found])
+        is_text = any(isinstance(cell, str) for cell in cells[-1])
+        digits = 12 if all(isinstance(cell, int) for cell in cells[-1]) else 4
+        columns.append(Column(name, unit, not is_text, digits))
+    rows = list(zip(*cells, strict=True))
+    return Table(identity, title, columns, rows, note, is_key=identity in KEY_TABLES)
+
+
+def _losses(analysis: Analysis) -> Iterator[Json]:
+    """The parts that make up what is missing to an ideal step, and the efficiency before them."""
+    for one in analysis.waterfalls:
+        if not one.refusal:
+            whole = LossPart("efficiency", one.efficiency, None, None)
+            yield from ({"ranks": one.ranks, **asdict(part)} for part in (whole, *one.parts))
+
+
+def _ranks(analysis: Analysis) -> Iterator[Json]:
+    """Which ranks are slow where they do not wait for each other."""
+    for result in analysis.results:
+        row = result.steps.get(LOCAL)
+        rounds = result.rank_samples.get(str(row.name), ()) if row is not None else ()
+        # the same order as that of the ranks
+        for place, *of_rounds in zip(result.distributed["ranks"], *rounds, strict=False):
+            if seconds := [second for one in of_rounds for second in one]:
+                yield {"ranks": result.ranks, "seconds": statistics.median(seconds), **place}
+
+
+def _rates(analysis: Analysis) -> Iterator[Json]:
+    for row in analysis.collectives:
+        seconds, rate = row.median_seconds, row.name.bytes / row.median_seconds
+        on_bus = (2 if row.name.operation == ALL_REDUCE else 1) * (1 - 1 / row.name.ranks)
+        yield asdict(row.name) | {"seconds": seconds, "algorithm": rate, "bus": on_bus * rate}
+
+
+def _overview(projection: Json) -> Iterable[Json]:
+    """Efficiencies of a size, scaling and interconnect in a row; weak scaling first."""
+    found: dict[tuple[str, ...], Json] = {}
+    for step in sorted(projection["steps"], key=lambda of: of["scaling"] != WEAK):
+        ends = (f"{step['efficiency_low']:.0f}", f"{step['efficiency_high']:.0f}")
+        row = found.setdefault((step["size"], step["scaling"], step["interconnect"]), dict(step))
+        row[f"{step['ranks']} devices"] = " to ".join(dict.fromkeys(ends))
+    return found.values()
+
+
+def tables_of(
+    analysis: Analysis, projection: Json | None, devices: Collection[int] = RANKS
+) -> list[Table]:
+    """Those with rows. `projection`: of scaling.json. `devices`: numbers of them to show."""
+    rows: dict[str, Iterable[Any]] = {
+        "parallel_efficiency": analysis.points,
+        "scaling_losses": _losses(analysis),
+        "rank_steps": _ranks(analysis),
+        "collective_fits": analysis.fits,
+        "collective_rates": _rates(analysis),
+        "projection_checks": analysis.checks,
+    }
+    if projection is not None:
+        links = [
+            {"interconnect": one["name"], **link}
+            for one in projection["interconnects"]
+            for link in (one["device"], one["network"])
+            if link
+        ]
+        steps = [step for step in projection["steps"] if step["ranks"] in devices]
+        rows |= {"local_steps": projection["local_steps"], "projection_links": links}
+        rows |= {"projected_efficiency": _overview(projection), "projections": steps}
+    tables = (_table(identity, of) for identity, of in rows.items())
+    return [table for table in tables if table.rows]
+
+
+def facts(analysis: Analysis, projection: Json | None) -> Iterator[str]:
+    """What the figures belong to, and what to know before reading any."""
+    context, of, name = analysis.results[0].context, analysis.results[-1].distributed, analysis.name
+    changed = " with changes" if context.get("git_dirty") else ""
+    yield (
+        f"{analysis.device or 'unknown device'}, commit "
+        f"{str(context.get('git_commit', 'unknown'))[:COMMIT_DIGITS]}{changed}, libtorch "
+        f"{context.get('torch_version')}, {of['backend']}, threads a rank: {context.get('threads')}"
+    )
+    what = f"{name.size}, {name.variant}, {name.dtype}, sequence {name.seq}" if name else "no step"
+    batch = {WEAK: "a batch a rank", STRONG: "one batch for all ranks"}[of["scaling"]]
+    yield (
+        f"{what}; {of['scaling']}: {batch}; buckets of {of['bucket_MiB']:g} MiB "
+        f"({len(of['bucket_bytes'])} of them, {of['gradient_bytes']:,} bytes)"
+    )
+    yield from (f"not alike: {text}" for text in analysis.warnings)
+    if missing := (projection or {}).get("missing"):
+        # all for the same reason
+        yield f"no projection of {', '.join(missing)}: {next(iter(missing.values()))}"
+
+
+def omissions_of(analysis: Analysis, failures: Sequence[Failure], title: str) -> Iterator[Omission]:
+    """What a run has not, and why. `title`: of the run."""
+    for failure in failures:
+        # a program's last words may be several lines
+        words = " ".join(failure.words.split())
+        name = f"{title}, {failure.ranks} ranks"
+        yield Omission("ranks", name, f"ended with {failure.status}: {words}", is_error=True)
+    for name, reason in analysis.failed.items():
+        yield Omission("case", name, reason, is_error=True)
+    for refusal in analysis.refused:
+        what, _, reason = refusal.partition(": ")
+        yield Omission("latency and bandwidth", what, reason)
+    for one in analysis.waterfalls:
+        if one.refusal:
+            yield Omission("loss of a step", f"{title}, {one.ranks} ranks", one.refusal)
+
+
+def _curve(name: str, x: Sequence[float], y: Sequence[float], number: int, errors: Json) -> Json:
+    trace = line(name, x, y, dash=DASHES[number % len(DASHES)], error_y=errors)
+    return trace | {"mode": "lines+markers"}
 
 
 def speedup_figure(identity: str, analysis: Analysis) -> Figure:
@@ -55,53 +270,53 @@ def speedup_figure(identity: str, analysis: Analysis) -> Figure:
     ranks = sorted({point.ranks for point in analysis.points})
     traces = [line("ideal", ranks, ranks, role=ROOF)] if ranks else []
     for number, mode in enumerate(STEPS):
-        of = [p for p in analysis.points if p.mode == mode and p.speedup is not None]
+        of = [(p.ranks, p.speedup) for p in analysis.points if p.mode == mode and p.speedup]
         if not of:
             continue
-        xs, ys = [p.ranks for p in of], [p.speedup.median for p in of if p.speedup]
-        dash = DASHES[number % len(DASHES)]
-        trace = line(mode.replace("_", " "), xs, ys, dash=dash, error_y=_speedup_errors(of))
-        traces.append(trace | {"mode": "lines+markers"})
+        ys = [found.median for _, found in of]
+        lows = [found.interval.low if found.interval else found.median for _, found in of]
+        highs = [found.interval.high if found.interval else found.median for _, found in of]
+        errors = error_bars(ys, lows, highs)
+        traces.append(_curve(mode.replace("_", " "), [x for x, _ in of], ys, number, errors))
     axes = layout(
         axis("ranks", log=True, ticks=ranks), axis("speed-up over one rank alone", log=True)
     )
-    sure = interval_words(point.speedup for point in analysis.points)
-    note = f"Medians over rounds with {sure}; within a round, ways of a step take turns."
+    note = "Medians over rounds with their intervals; within a round, ways of a step take turns."
     return Figure(identity, "Speed-up against ideal", traces, axes, note)
 
 
 def loss_figure(identity: str, analysis: Analysis) -> Figure:
     """Efficiency and losses as parts of a step, which make up 100 %."""
-    drawn = [one for one in analysis.waterfalls if not one.refusal]
-    labels = [f"{one.ranks} ranks" for one in drawn]
-    traces = [bars("efficiency", labels, [one.efficiency for one in drawn], role=LIGHT)]
-    for name in dict.fromkeys(part.name for one in drawn for part in one.parts):
-        of = [(one.ranks, p.percent) for one in drawn for p in one.parts if p.name == name]
-        traces.append(bars(name, [f"{ranks} ranks" for ranks, _ in of], [p for _, p in of]))
+    rows, traces = list(_losses(analysis)), []
+    for name in dict.fromkeys(row["name"] for row in rows):
+        of = [row for row in rows if row["name"] == name]
+        labels, shares = [f"{row['ranks']} ranks" for row in of], [row["percent"] for row in of]
+        traces.append(bars(name, labels, shares, role="" if traces else LIGHT))
     axes = layout(axis("", type="category"), axis("share of the step", "%"), barmode="relative")
     note = "Means over rounds. A part below 0 is a gain, such as a cache that holds more."
     return Figure(identity, "Where the rest of an ideal step went", traces, axes, note)
 
 
-def _fit_curve(fit: AlphaBeta, name: str, dash: str) -> Json:
-    sizes = spaced(fit.smallest, fit.largest, CURVE_POINTS)
-    return line(name, sizes, [size / fit.seconds(size) / GIGA for size in sizes], dash=dash)
+CURVE_POINTS = 40
 
 
 def bandwidth_figure(identity: str, analysis: Analysis, ranks: int) -> Figure:
     """Algorithm bandwidth over size, measured and as latency and bandwidth say."""
     traces = []
-    rows = [row for row in analysis.collectives if row.name.ranks == ranks]
+    points: dict[str, dict[int, float]] = {}
+    for row in analysis.collectives:
+        if row.name.ranks == ranks:
+            rate = row.name.bytes / row.median_seconds / GIGA
+            points.setdefault(row.name.operation, {})[row.name.bytes] = rate
     fits = {fit.operation: fit for fit in analysis.fits if fit.ranks == ranks}
-    for number, operation in enumerate(dict.fromkeys(row.name.operation for row in rows)):
-        of = sorted((r for r in rows if r.name.operation == operation), key=lambda r: r.name.bytes)
+    for number, (operation, of) in enumerate(points.items()):
         group = {"legendgroup": operation, "series": number}
-        xs = [row.name.bytes for row in of]
-        ys = [row.name.bytes / row.median_seconds / GIGA for row in of]
-        traces.append(markers(operation, xs, ys) | group)
-        if operation in fits:
+        traces.append(markers(operation, sorted(of), [of[x] for x in sorted(of)]) | group)
+        if fit := fits.get(operation):
+            sizes = spaced(fit.smallest, fit.largest, CURVE_POINTS)
+            rates = [size / fit.seconds(size) / GIGA for size in sizes]
             dash = DASHES[number % len(DASHES)]
-            traces.append(_fit_curve(fits[operation], f"{operation}, fit", dash) | group)
+            traces.append(line(f"{operation}, fit", sizes, rates, dash=dash) | group)
     axes = layout(axis("size", "bytes", log=True), axis("algorithm bandwidth", "GB/s", log=True))
     note = (
         "Bytes over time, as nccl-tests counts them; fits: bytes / (latency + bytes / bandwidth)."
@@ -109,258 +324,41 @@ def bandwidth_figure(identity: str, analysis: Analysis, ranks: int) -> Figure:
     return Figure(identity, f"Collectives of {ranks} ranks", traces, axes, note)
 
 
-def projection_figure(
-    identity: str, steps: Sequence[ProjectedStep], size: str, scaling: str
-) -> Figure:
+def projection_figure(identity: str, steps: Sequence[Mapping], title: str) -> Figure:
     """Efficiency over devices, a line for each interconnect."""
     traces = []
-    of = [step for step in steps if (step.size, step.scaling) == (size, scaling)]
-    for number, link in enumerate(dict.fromkeys(step.interconnect for step in of)):
-        rows = sorted((s for s in of if s.interconnect == link), key=lambda s: s.ranks)
-        lows = [step.efficiency_low for step in rows]
-        highs = [step.efficiency_high for step in rows]
-        errors = error_bars(lows, lows, highs)
-        dash = DASHES[number % len(DASHES)]
-        trace = line(link, [s.ranks for s in rows], lows, dash=dash, error_y=errors)
-        traces.append(trace | {"mode": "lines+markers"})
-    devices = axis("devices", log=True, ticks=[step.ranks for step in of])
+    for number, link in enumerate(dict.fromkeys(step["interconnect"] for step in steps)):
+        rows = [step for step in steps if step["interconnect"] == link]
+        xs, lows, highs = (
+            [row[key] for row in rows] for key in ("ranks", "efficiency_low", "efficiency_high")
+        )
+        traces.append(_curve(link, xs, lows, number, error_bars(lows, lows, highs)))
+    devices = axis("devices", log=True, ticks=[step["ranks"] for step in steps])
     axes = layout(devices, axis("projected efficiency", "%", rangemode="tozero"))
-    title = f"Projection: {scaling} scaling of {size}"
-    return Figure(identity, title, traces, axes, PROJECTED)
-
-
-MILLI, MICRO, TABLE_GIGA = 1e3, 1e6, 1e9
-SHOWN_RANKS = (8, 64, 512, 4096)
-
-
-def _median(found: Estimate | None) -> float | None:
-    return found.median if found is not None else None
-
-
-def _ends(found: Estimate | None) -> tuple[float | None, float | None]:
-    if found is None or found.interval is None:
-        return (None, None)
-    return (found.interval.low, found.interval.high)
-
-
-def efficiency_table(identity: str, analysis: Analysis) -> Table:
-    """Every way of a step at every number of ranks."""
-    rows: list[list[Cell]] = [
-        [
-            point.ranks,
-            point.mode.replace("_", " "),
-            point.batch,
-            MILLI * point.seconds.median,
-            point.samples_per_second,
-            _median(point.efficiency),
-            *_ends(point.efficiency),
-            _median(point.communication),
-            _median(point.communication_free),
-            _median(point.overlap),
-        ]
-        for point in analysis.points
-    ]
-    columns = (
-        Column("ranks", digits=6),
-        text_column("mode"),
-        Column("batch of a rank", digits=6),
-        Column("step", "ms"),
-        Column("samples/s"),
-        Column("efficiency", "%"),
-        Column("from", "%"),
-        Column("to", "%"),
-        Column("communication", "%", digits=3),
-        Column("of step without it", "%"),
-        Column("hidden by overlap", "%", digits=3),
-    )
-    sure = interval_words(point.efficiency for point in analysis.points)
-    note = f"Medians over rounds; from and to, of the efficiency: {sure}."
-    return Table(identity, "Parallel efficiency", columns, rows, note, is_key=True)
-
-
-def loss_table(identity: str, analysis: Analysis) -> Table:
-    """The parts that make up what is missing to an ideal step."""
-    rows: list[list[Cell]] = []
-    for one in analysis.waterfalls:
-        if not one.refusal:
-            rows.append([one.ranks, "efficiency", one.efficiency, None, None])
-            rows += [[one.ranks, p.name, p.percent, p.low, p.high] for p in one.parts]
-    columns = (
-        Column("ranks", digits=6),
-        text_column("part"),
-        Column("of the step", "%"),
-        Column("from", "%"),
-        Column("to", "%"),
-    )
-    note = "Means over rounds with 95 % intervals; those of one number of ranks add up to 100 %."
-    return Table(identity, "Where the rest of an ideal step went", columns, rows, note)
-
-
-def fit_table(identity: str, analysis: Analysis) -> Table:
-    """Latency and bandwidth of each operation."""
-    rows: list[list[Cell]] = [
-        [
-            fit.operation,
-            fit.ranks,
-            MICRO * fit.alpha,
-            MICRO * fit.alpha_range.low,
-            MICRO * fit.alpha_range.high,
-            fit.bandwidth / TABLE_GIGA,
-            fit.bandwidth_range.low / TABLE_GIGA,
-            fit.bandwidth_range.high / TABLE_GIGA,
-            fit.sizes,
-            fit.scatter,
-            fit.median_held_out,
-            fit.worst_held_out,
-        ]
-        for fit in analysis.fits
-    ]
-    columns = (
-        text_column("operation"),
-        Column("ranks", digits=6),
-        Column("latency", "us"),
-        Column("latency from", "us"),
-        Column("latency to", "us"),
-        Column("bandwidth", "GB/s"),
-        Column("bandwidth from", "GB/s"),
-        Column("bandwidth to", "GB/s"),
-        Column("sizes", digits=6),
-        Column("largest misfit", "%", digits=3),
-        Column("held out, median", "%", digits=3),
-        Column("held out, worst", "%", digits=3),
-    )
     note = (
-        "time = latency + bytes / bandwidth; held out: each size predicted from the others. From "
-        "and to are 95 % intervals that take the misfit for chance: they say little where it is "
-        "large."
+        "Projections, not measurements. The line is with nothing hidden behind the backward, the "
+        "bar reaches to as much hidden as can be."
     )
-    return Table(identity, "Latency and bandwidth of collectives", columns, rows, note)
+    return Figure(identity, f"Projection: {title}", traces, axes, note)
 
 
-def check_table(identity: str, analysis: Analysis) -> Table:
-    """The projection's model against what was run."""
-    rows: list[list[Cell]] = [
-        [
-            check.ranks,
-            check.fitted_at,
-            check.what,
-            MILLI * check.low,
-            MILLI * check.high,
-            MILLI * check.measured,
-            check.percent_off,
+def _figures(analysis: Analysis, projection: Json | None, mark: str) -> Iterator[Figure]:
+    if any(point.speedup is not None for point in analysis.points):
+        yield speedup_figure(f"speedup{mark}", analysis)
+    if any(not one.refusal for one in analysis.waterfalls):
+        yield loss_figure(f"scaling_loss{mark}", analysis)
+    for ranks in sorted({row.name.ranks for row in analysis.collectives}):
+        yield bandwidth_figure(f"collectives_{ranks}{mark}", analysis, ranks)
+    size = analysis.name.size if analysis.name is not None else ""
+    for scaling in (WEAK, STRONG):
+        steps = [
+            step
+            for step in (projection or {}).get("steps", ())
+            if (step["size"], step["scaling"]) == (size, scaling)
         ]
-        for check in analysis.checks
-    ]
-    columns = (
-        Column("ranks", digits=6),
-        Column("link measured at", "ranks", digits=6),
-        text_column("what"),
-        Column("model from", "ms"),
-        Column("model to", "ms"),
-        Column("measured", "ms"),
-        Column("off by", "%", digits=3),
-    )
-    note = "The model knows neither slower local work nor imbalance. Off by: 0 between from and to."
-    return Table(identity, "The model against what was run", columns, rows, note)
-
-
-def local_table(identity: str, steps: Sequence[StatedLocalStep]) -> Table:
-    """What the projections start from."""
-    rows: list[list[Cell]] = [
-        [
-            step.name,
-            step.kind,
-            MILLI * step.seconds,
-            *((MILLI * step.low, MILLI * step.high) if step.range_words else (None, None)),
-            step.range_words,
-            step.source,
-        ]
-        for step in steps
-    ]
-    columns = (
-        text_column("step"),
-        text_column("kind"),
-        Column("local step", "ms"),
-        Column("from", "ms"),
-        Column("to", "ms"),
-        text_column("range"),
-        text_column("source"),
-    )
-    note = "One device's step, without communication; measured ones are taken as they are."
-    return Table(identity, "Local steps", columns, rows, note)
-
-
-def projection_table(identity: str, steps: Sequence[ProjectedStep]) -> Table:
-    """Some numbers of devices; scaling.json has them all."""
-    rows: list[list[Cell]] = [
-        [
-            step.size,
-            step.local_kind,
-            step.scaling,
-            step.interconnect,
-            step.ranks,
-            step.batch,
-            MILLI * step.seconds_low,
-            MILLI * step.seconds_high,
-            step.efficiency_low,
-            step.efficiency_high,
-            step.algorithm,
-            step.kind,
-        ]
-        for step in steps
-        if step.ranks in SHOWN_RANKS
-    ]
-    columns = (
-        text_column("size"),
-        text_column("local step"),
-        text_column("scaling"),
-        text_column("interconnect"),
-        Column("devices", digits=6),
-        Column("batch of a device"),
-        Column("step from", "ms"),
-        Column("step to", "ms"),
-        Column("efficiency from", "%", digits=3),
-        Column("efficiency to", "%", digits=3),
-        text_column("all-reduce"),
-        text_column("kind"),
-    )
-    note = (
-        "Projections, not measurements. A step's time is from all communication hidden that can be "
-        "to nothing hidden, its efficiency the other way round. The range of a predicted local "
-        "step is not in them: Local steps has it."
-    )
-    return Table(identity, "Projections", columns, rows, note, is_key=True)
-
-
-def _link_row(name: str, link: Mapping[str, object]) -> list[Cell]:
-    of = link.get("link") or {}
-    rate, latency = (of.get(key) for key in ("bandwidth", "latency"))  # type: ignore[union-attr]
-    return [
-        name,
-        str(link.get("name", "")),
-        rate / TABLE_GIGA if isinstance(rate, (int, float)) else None,
-        MICRO * latency if isinstance(latency, (int, float)) else None,
-        str(link.get("bandwidth_source", "")),
-        str(link.get("latency_source", "")),
-    ]
-
-
-def link_table(identity: str, run: ScalingRun) -> Table:
-    """The links of the projections with their sources."""
-    rows: list[list[Cell]] = []
-    for one in (run.projection or {}).get("interconnects", ()):
-        for key in ("device", "network"):
-            if isinstance(one, dict) and isinstance(one.get(key), dict):
-                rows.append(_link_row(str(one.get("name", "")), one[key]))
-    columns = (
-        text_column("interconnect"),
-        text_column("link"),
-        Column("bandwidth", "GB/s"),
-        Column("latency", "us"),
-        text_column("bandwidth from"),
-        text_column("latency from"),
-    )
-    return Table(identity, "Links of the projections", columns, rows)
+        if steps:
+            title = f"{scaling} scaling of {size}"
+            yield projection_figure(f"projection_{scaling}{mark}", steps, title)
 
 
 ID, TITLE = "data_parallel", "Data-parallel scaling"
@@ -371,82 +369,6 @@ METHOD = (
     "Efficiency is one rank's time alone over that of the data-parallel step, in the same round; "
     "the communication's share is what the step takes longer than the same ranks without it."
 )
-
-
-def _what(run: ScalingRun) -> str:
-    context, of = run.analysis.context, run.analysis.results[-1].distributed
-    device = (context.get("device") or {}).get("name") or "unknown device"
-    return f"{run.title}, on {device} over {of['backend']}, buckets of {of['bucket_MiB']:g} MiB."
-
-
-def _texts(run: ScalingRun) -> Iterator[str]:
-    analysis = run.analysis
-    yield _what(run)
-    for warning in analysis.warnings:
-        yield f"Not alike: {warning}."
-    yield from collective_notes(analysis)
-    # the main way of a step comes first among those of as many ranks
-    main = {p.ranks: p for p in reversed(analysis.points) if p.ranks > 1}
-    for ranks, point in sorted(main.items()):
-        if point.efficiency is not None:
-            mode = point.mode.replace("_", " ")
-            yield f"{ranks} ranks reach an efficiency of {point.efficiency.text()} % ({mode})."
-    missing = (run.projection or {}).get("missing") or {}
-    if missing:
-        reasons = listed(list(dict.fromkeys(str(reason) for reason in missing.values())))
-        yield f"Without a projection: {listed(list(missing))}: {reasons}."
-
-
-def _figures(run: ScalingRun, mark: str) -> list[Figure]:
-    analysis = run.analysis
-    figures = []
-    if any(point.speedup is not None for point in analysis.points):
-        figures.append(speedup_figure(f"speedup{mark}", analysis))
-    if any(not one.refusal for one in analysis.waterfalls):
-        figures.append(loss_figure(f"scaling_loss{mark}", analysis))
-    for ranks in sorted({row.name.ranks for row in analysis.collectives}):
-        figures.append(bandwidth_figure(f"collectives_{ranks}{mark}", analysis, ranks))
-    name = next((one.name for one in analysis.results if one.name is not None), None)
-    for scaling in (WEAK, STRONG):
-        if name is not None and any(
-            (step.size, step.scaling) == (name.size, scaling) for step in run.projections
-        ):
-            identity = f"projection_{scaling}{mark}"
-            figures.append(projection_figure(identity, run.projections, name.size, scaling))
-    return figures
-
-
-def _tables(run: ScalingRun, mark: str) -> list[Table]:
-    analysis = run.analysis
-    tables = [
-        efficiency_table(f"parallel_efficiency{mark}", analysis),
-        loss_table(f"scaling_losses{mark}", analysis),
-        fit_table(f"collective_fits{mark}", analysis),
-        check_table(f"projection_checks{mark}", analysis),
-        local_table(f"local_steps{mark}", run.local_steps),
-        projection_table(f"projections{mark}", run.projections),
-        link_table(f"projection_links{mark}", run),
-    ]
-    return [table for table in tables if table.rows]
-
-
-def _omissions(run: ScalingRun) -> Iterator[Omission]:
-    for failure in run.failures:
-        # a program's last words may be several lines
-        words = " ".join(failure.words.split())
-        yield Omission("ranks", f"{run.title}, {failure.ranks} ranks", words, is_error=True)
-    for name, reason in run.analysis.failed.items():
-        yield Omission("case", name, reason, is_error=True)
-    for refusal in run.analysis.refused:
-        what, _, reason = refusal.partition(": ")
-        yield Omission("latency and bandwidth", what, reason)
-    for one in run.analysis.waterfalls:
-        if one.refusal:
-            yield Omission("loss of a step", f"{run.title}, {one.ranks} ranks", one.refusal)
-    if run.refusal:
-        yield Omission("projection", f"{run.title}, {SCALING_FILE}", run.refusal, is_error=True)
-    elif run.projection is None:
-        yield Omission("projection", run.title, NO_PROJECTION)
 
 
 def build(inputs: ReportInputs) -> Section:
@@ -461,8 +383,14 @@ def build(inputs: ReportInputs) -> Section:
             omissions.append(Omission("figures of merit", run.title, SAME_NAMES))
         named |= names
         mark = f"_{number + 1}" if number else ""
-        texts += list(_texts(run))
-        figures += _figures(run, mark)
-        tables += _tables(run, mark)
-        omissions += list(_omissions(run))
+        texts += [f"{run.title}: {text}." for text in facts(run.analysis, run.projection)]
+        figures += _figures(run.analysis, run.projection, mark)
+        for table in tables_of(run.analysis, run.projection, SHOWN_DEVICES):
+            tables.append(replace(table, id=table.id + mark))
+        omissions += omissions_of(run.analysis, run.failures, run.title)
+        if run.refusal:
+            what = f"{run.title}, {SCALING_FILE}"
+            omissions.append(Omission("projection", what, run.refusal, is_error=True))
+        elif run.projection is None:
+            omissions.append(Omission("projection", run.title, NO_PROJECTION))
     return Section(ID, TITLE, texts, figures=figures, tables=tables, omissions=omissions)

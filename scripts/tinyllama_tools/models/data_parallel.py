@@ -1,0 +1,413 @@
+"""What a data-parallel run says: efficiencies and shares, where the rest of an ideal step went, and
+how the model of a projection meets what was run.
+
+weak: every rank has its own batch, so an ideal step takes as long as one rank's alone.
+    efficiency = alone / step
+strong: the ranks share one batch, so an ideal step of N ranks takes an Nth of it.
+    efficiency = alone(whole batch) / (N step)
+communication share = (step - local) / step: what of the step is there because ranks communicate.
+overlap share = (no_overlap - overlap) / (no_overlap - local): what of that the overlap hides.
+
+Losses, in percent of a step (L_r: rank r's step without communication, A: a step alone):
+    slower local work  (mean of L_r - A) / step        ranks share memory, caches and clock
+    imbalance          (slowest L_r - mean of L_r) / step
+    communication      (step - slowest L_r) / step     what is not hidden
+    small batch        (A(B) - A(N B) / N) / step      strong scaling only: B is the batch of a rank
+Their sum is 100 % less the efficiency, in every round. Parts are means over rounds, since means add
+up and medians do not; their intervals are Student's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import stats
+
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.data.names import (
+    ALL_REDUCE,
+    ALONE,
+    COMMUNICATION,
+    GLOO,
+    LOCAL,
+    NO_OVERLAP,
+    OVERLAP,
+    SHARDED,
+    STEPS,
+    STRONG,
+    WEAK,
+)
+from tinyllama_tools.models.collectives import (
+    AlphaBeta,
+    Interconnect,
+    SourcedLink,
+    all_reduce,
+    fit_collectives,
+    link_of_ring,
+)
+from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE, Interval, median_interval
+
+if TYPE_CHECKING:
+    from tinyllama_tools.data.names import CaseName, CollectiveName
+    from tinyllama_tools.data.ranks import Rounds, Row, ScalingResult
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """`median` over `rounds`; `interval`: None where there was one round only.
+
+    Rounds are the sample: in each every way of doing a step is run, in an order drawn anew, so a
+    figure of one round compares neighbours in time. The interval is the exact one of a median,
+    whatever the distribution; fewer than six rounds cannot reach 95 %.
+    """
+
+    median: float
+    interval: Interval | None
+    rounds: int
+
+    def text(self, digits: int = 1) -> str:
+        """`92.1 (91.0 to 93.4)`, with the confidence where that is below 95 %."""
+        middle = f"{self.median:.{digits}f}"
+        if self.interval is None:
+            return middle
+        ends = f"{self.interval.low:.{digits}f} to {self.interval.high:.{digits}f}"
+        sure = self.interval.confidence
+        return f"{middle} ({ends}{'' if sure >= WANTED_CONFIDENCE else f' at {100 * sure:.0f} %'})"
+
+
+@dataclass(frozen=True)
+class ScalingPoint:
+    """One number of ranks. Shares and efficiencies in percent; None where a row that they need was
+    not measured. `communication_free`: of the step, what the same ranks reach without
+    communication (local / step). `hidden`: of the gradients' all-reduce timed by itself, what the
+    step does not take longer for; none of a sharded step, which makes no all-reduce. `busy`: of the
+    time of that all-reduce, what rank 0's processors work for it; none on a GPU. Where a rank has
+    no processor to spare, no more than the rest can be hidden."""
+
+    ranks: int
+    mode: str
+    batch: int
+    seconds: Estimate
+    samples_per_second: float
+    efficiency: Estimate | None
+    speedup: Estimate | None
+    communication: Estimate | None
+    communication_free: Estimate | None
+    overlap: Estimate | None
+    hidden: Estimate | None
+    busy: Estimate | None
+
+
+def paired(figure: Callable[..., float | None], *rows: Rounds | None) -> Estimate | None:
+    """The figure of every round that all the rows have and that has one; None where a row is
+    missing, or every figure."""
+    known = [row for row in rows if row is not None]
+    if len(known) < len(rows):
+        return None
+    rounds = sorted(set(known[0]).intersection(*known[1:]))
+    found = (figure(*(row[number] for row in known)) for number in rounds)
+    values = [value for value in found if value is not None]
+    if not values:
+        return None
+    return Estimate(statistics.median(values), median_interval(values), len(values))
+
+
+def points_of(result: ScalingResult) -> Iterator[ScalingPoint]:
+    """One for each way of a data-parallel step that was measured, the main one first."""
+    rows: dict[str, Rounds] = {mode: row.seconds for mode, row in result.steps.items()}
+    local, plain, sums = (rows.get(mode) for mode in (LOCAL, NO_OVERLAP, COMMUNICATION))
+    alone, parts, busy = rows.get(ALONE), 1, None
+    if result.scaling == STRONG and result.ranks > 1:
+        parts = result.ranks
+        alone = result.alone_global.seconds if result.alone_global is not None else None
+    if sums is not None and result.distributed["backend"] == GLOO:
+        cpu_seconds = result.steps[COMMUNICATION].cpu_seconds
+        busy = paired(lambda cpu, real: 100 * cpu / real, cpu_seconds, sums)
+    for mode in (mode for mode in STEPS if mode in rows):
+        step, batch = rows[mode], result.steps[mode].name.batch
+        seconds = paired(lambda all_: all_, step)
+        overlap = hidden = None
+        if mode == OVERLAP:
+            # where the communication costs nothing, nothing can be hidden
+            overlap = paired(
+                lambda p, s, own: 100 * (p - s) / (p - own) if p > own else None, plain, step, local
+            )
+        if mode != SHARDED:
+            hidden = paired(lambda all_, own, c: 100 * (1 - (all_ - own) / c), step, local, sums)
+        yield ScalingPoint(
+            result.ranks,
+            mode,
+            batch,
+            seconds,
+            result.ranks * batch / seconds.median,
+            paired(lambda a, s: 100 * a / (parts * s), alone, step),
+            paired(lambda a, s: result.ranks * a / (parts * s), alone, step),
+            paired(lambda all_, own: 100 * (all_ - own) / all_, step, local),
+            paired(lambda all_, own: 100 * own / all_, step, local),
+            overlap,
+            hidden,
+            busy if mode != SHARDED else None,
+        )
+
+
+# counter: its name for people
+PARTS = {
+    "loss_small_batch_percent": "small batch",
+    "loss_slower_local_percent": "slower local work",
+    "loss_imbalance_percent": "imbalance between ranks",
+    "loss_communication_percent": "communication",
+}
+SMALL_BATCH = "loss_small_batch_percent"
+# percentage points; counters are written with some ten digits
+TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class LossPart:
+    """`percent` of the step, mean over rounds; `low`, `high`: None for one round."""
+
+    name: str
+    percent: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class LossWaterfall:
+    """`efficiency` and `parts` add up to 100. `refusal`: why there is no waterfall."""
+
+    ranks: int
+    efficiency: float = 0.0
+    parts: tuple[LossPart, ...] = ()
+    rounds: int = 0
+    refusal: str = ""
+
+
+def waterfall_of(result: ScalingResult) -> LossWaterfall:
+    """Of the main data-parallel step, from the program's own counters. A refusal where one is
+    missing or the parts do not add up to the whole."""
+    counters = result.step.counters if result.step is not None else {}
+    losses = [name for name in PARTS if name != SMALL_BATCH or result.scaling == STRONG]
+    names = [f"{result.scaling}_efficiency_percent", *losses]
+    rounds = sorted(set.intersection(*(set(counters.get(name, ())) for name in names)))
+    if not rounds:
+        missing = ", ".join(name for name in names if name not in counters)
+        return LossWaterfall(result.ranks, refusal=f"not measured: {missing or 'a whole round'}")
+    shares = np.array([[counters[name][number] for number in rounds] for name in names])
+    for number, whole in zip(rounds, shares.sum(axis=0), strict=True):
+        if abs(whole - 100) > TOLERANCE:
+            return LossWaterfall(
+                result.ranks,
+                refusal=f"round {number}: efficiency and losses add up to {whole:.4g} %, must be "
+                f"100 % within {TOLERANCE:g}; measure again with this version of the suite",
+            )
+    means = shares.mean(axis=1).tolist()
+    ends: list[tuple[float | None, float | None]] = [(None, None)] * len(names)
+    if len(rounds) > 1:
+        quantile = stats.t.ppf((1 + WANTED_CONFIDENCE) / 2, len(rounds) - 1)
+        reach = quantile * shares.std(axis=1, ddof=1) / np.sqrt(len(rounds))
+        ends = [(mean - far, mean + far) for mean, far in zip(means, reach.tolist(), strict=True)]
+    parts = (
+        LossPart(PARTS[name], mean, *end)
+        for name, mean, end in zip(losses, means[1:], ends[1:], strict=True)
+    )
+    return LossWaterfall(result.ranks, means[0], tuple(parts), len(rounds))
+
+
+# By FLOPs the backward is twice the forward; what the optimizer takes is not counted off.
+BACKWARD_SHARE = 2 / 3
+
+
+@dataclass(frozen=True)
+class Communication:
+    """Seconds of all buckets one after the other, of the `last`, and the algorithms that are best
+    for them."""
+
+    seconds: float
+    last: float
+    algorithm: str
+
+    def exposed(self, hiding: float) -> float:
+        """The least that is seen of it. `hiding`: seconds of the step in which buckets may travel;
+        the last one is ready only when the backward ends."""
+        return max(self.last, self.seconds - hiding)
+
+
+def communication_of(ranks: int, buckets: Sequence[float], over: Interconnect) -> Communication:
+    """Of the gradients of one step; at least one bucket."""
+    timed = [all_reduce(ranks, size, over) for size in buckets]
+    algorithms = dict.fromkeys(name for _, name in timed)
+    return Communication(sum(one for one, _ in timed), timed[-1][0], " and ".join(algorithms))
+
+
+MEASURED_LINK = "measured"
+
+
+def measured_interconnect(fit: AlphaBeta, backend: str) -> Interconnect:
+    """What explains the fit of an all-reduce as a ring."""
+    source = (
+        f"measured here: all_reduce of {fit.ranks} ranks over {backend}, taken as a ring "
+        f"({fit.sizes} sizes)"
+    )
+    title = f"the link measured here between {fit.ranks} ranks ({backend})"
+    link = link_of_ring(fit.alpha, fit.bandwidth, fit.ranks)
+    network = SourcedLink(backend, link, source, source, is_assumed=False)
+    return Interconnect(MEASURED_LINK, title, 1, network)
+
+
+ALL_REDUCES = "all-reduce of all buckets"
+STEP_ALONE = "step, nothing hidden, from a rank alone"
+STEP_LOCAL = "step, nothing hidden, from the ranks without communication"
+STEP_BOUNDS = "step, from a rank alone"
+
+
+@dataclass(frozen=True)
+class ProjectionCheck:
+    """Seconds. `fitted_at`: ranks that latency and bandwidth were measured at, fewer than `ranks`
+    where the formulas carried them on. `low`, `high`: what the model says, alike but for
+    STEP_BOUNDS. `percent_off`: of the measured, above 0 where the model says too much; 0 between
+    the bounds, else to the nearer one."""
+
+    ranks: int
+    fitted_at: int
+    what: str
+    low: float
+    high: float
+    measured: float
+    percent_off: float
+
+
+def checks_of(result: ScalingResult, fit: AlphaBeta) -> Iterator[ProjectionCheck]:
+    """With the fit itself at its own ranks, and at others as a projection over its link."""
+    buckets = result.distributed["bucket_bytes"]
+    if fit.ranks == result.ranks:
+        each = [fit.seconds(size) for size in buckets]
+        of = Communication(sum(each), each[-1], "fit")
+    else:
+        of = communication_of(result.ranks, buckets, measured_interconnect(fit, ""))
+    medians = {mode: row.median_seconds for mode, row in result.steps.items()}
+    alone, local = medians.get(ALONE), medians.get(LOCAL)
+    for what, mode, start, least in (
+        (ALL_REDUCES, COMMUNICATION, 0.0, of.seconds),
+        (STEP_LOCAL, NO_OVERLAP, local, of.seconds),
+        (STEP_ALONE, NO_OVERLAP, alone, of.seconds),
+        (STEP_BOUNDS, OVERLAP, alone, of.exposed(BACKWARD_SHARE * (alone or 0.0))),
+    ):
+        measured = medians.get(mode)
+        if start is None or measured is None:
+            continue
+        low, high = start + least, start + of.seconds
+        off = 100 * (min(max(measured, low), high) / measured - 1)
+        yield ProjectionCheck(result.ranks, fit.ranks, what, low, high, measured, off)
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """`results` in the order of ranks. `refused`: fits that the data does not support, with the
+    reason. `failed`: rows without a figure. `warnings`: what to know before any number."""
+
+    results: tuple[ScalingResult, ...]
+    points: tuple[ScalingPoint, ...]
+    waterfalls: tuple[LossWaterfall, ...]
+    fits: tuple[AlphaBeta, ...]
+    checks: tuple[ProjectionCheck, ...]
+    refused: tuple[str, ...]
+    failed: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+    @property
+    def name(self) -> CaseName | None:
+        """Of a step; None where only collectives were measured."""
+        return next((one.name for one in self.results if one.name is not None), None)
+
+    @property
+    def device(self) -> str:
+        """Of the smallest world; may be empty."""
+        return (self.results[0].context.get("device") or {}).get("name", "")
+
+    @property
+    def collectives(self) -> tuple[Row[CollectiveName], ...]:
+        """Of all worlds."""
+        return tuple(row for result in self.results for row in result.collectives)
+
+    @property
+    def overlap_share(self) -> float | None:
+        """What a projection may hide of all all-reduces, 0 to 1: of the largest world that says how
+        much of them, timed by themselves, does not make its step longer."""
+        known = [p.hidden for p in self.points if p.mode == OVERLAP and p.hidden is not None]
+        return min(1.0, max(0.0, known[-1].median / 100)) if known else None
+
+    @property
+    def interconnect(self) -> Interconnect | None:
+        """What explains the all-reduce of the largest world; None without a fit."""
+        found = [fit for fit in self.fits if fit.operation == ALL_REDUCE]
+        backend = self.results[-1].distributed["backend"]
+        return measured_interconnect(found[-1], backend) if found else None
+
+
+# what must not differ between the worlds of one run
+SAME = ("device", "git_commit", "git_dirty", "torch_version", "threads", "seed")
+SAME_RANKS = ("backend", "bucket_MiB", "scaling", "gradient_bytes")
+# of a world of one, which talks to nobody
+NO_BACKEND = "none"
+
+
+def _differences(first: ScalingResult, other: ScalingResult) -> Iterator[str]:
+    pairs = [(key, first.context.get(key), other.context.get(key)) for key in SAME]
+    pairs += [(key, first.distributed[key], other.distributed[key]) for key in SAME_RANKS]
+    for key, here, there in pairs:
+        if here != there and not (key == "backend" and NO_BACKEND in (here, there)):
+            yield f"{other.path.name}: {key} is {there}, in {first.path.name} {here}"
+
+
+def _refuse_no_run(ordered: Sequence[ScalingResult]) -> None:
+    """BadInputError for steps of another size, dtype, variant or sequence, which have no place on
+    one curve, and for two results of one number of ranks."""
+    names = [(one.path.name, one.name) for one in ordered if one.name is not None]
+    if len({(name.size, name.dtype, name.variant, name.seq) for _, name in names}) > 1:
+        listed = "; ".join(f"{file}: {name}" for file, name in names)
+        raise BadInputError(
+            f"results of different steps ({listed}): a scaling run is of one size, dtype, variant "
+            "and sequence; name them one at a time"
+        )
+    for one, other in itertools.pairwise(ordered):
+        if one.ranks == other.ranks:
+            raise BadInputError(
+                f"{one.path} and {other.path} are both of {one.ranks} ranks: a scaling run has "
+                "each number of ranks once; put them into folders of their own"
+            )
+
+
+def analyse(results: Sequence[ScalingResult]) -> Analysis:
+    """Of one result or more; BadInputError where they are of different steps, or where two are of
+    as many ranks."""
+    ordered = sorted(results, key=lambda one: one.ranks)
+    _refuse_no_run(ordered)
+    fits, refused = fit_collectives([row for one in ordered for row in one.collectives])
+    reductions = {fit.ranks: fit for fit in fits if fit.operation == ALL_REDUCE}
+    checks: list[ProjectionCheck] = []
+    for result in ordered:
+        # from its own fit, and from that of the largest smaller number of ranks
+        smaller = max((ranks for ranks in reductions if ranks < result.ranks), default=0)
+        used = [reductions[n] for n in (result.ranks, smaller) if n in reductions]
+        checks += (check for fit in used for check in checks_of(result, fit))
+    return Analysis(
+        tuple(ordered),
+        tuple(point for one in ordered for point in points_of(one)),
+        tuple(waterfall_of(one) for one in ordered if one.ranks > 1 and one.step is not None),
+        tuple(fits),
+        tuple(checks),
+        tuple(refused),
+        {f"{name} ({one.path.name})": why for one in ordered for name, why in one.failed.items()},
+        tuple(text for other in ordered[1:] for text in _differences(ordered[0], other)),
+    )
+
+
+def scaling_words(scaling: str) -> str:
+    """For people."""
+    return {WEAK: "weak: a batch a rank", STRONG: "strong: one batch for all ranks"}[scaling]

@@ -1,0 +1,568 @@
+"""scripts/scaling and the report's section: figures of made-up and of the reference's results, what
+they refuse, files and exit status, with a fake program."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import shutil
+import statistics
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from scipy import stats
+
+from fake_training import set_key
+from made_up_scaling import BUSY, World, analysis_of, document, step_name, write_run, write_world
+from tinyllama_tools.commands.ranks import PROGRAM
+from tinyllama_tools.commands.scaling import parse_options
+from tinyllama_tools.core.app import RESULTS, BadInputError
+from tinyllama_tools.data.ranks import read_scaling_result
+from tinyllama_tools.models.data_parallel import Analysis, Estimate, ScalingPoint
+from tinyllama_tools.report.command import build_document
+from tinyllama_tools.report.document import Section
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs
+from tinyllama_tools.report.output import figures_of_merit
+from tinyllama_tools.report.sources import Kind, Source, newest_sources, source_of
+from tools import compare
+from tools import scaling as main
+
+Json = dict[str, Any]
+FAKE = Path(__file__).with_name("scaling_fake.py")
+LINKS = "--interconnects=nvlink4_ndr,ethernet_10g"
+SMALL = World(rounds=2)
+
+
+def point(analysis: Analysis, ranks: int, mode: str = "overlap") -> ScalingPoint:
+    return next(p for p in analysis.points if (p.ranks, p.mode) == (ranks, mode))
+
+
+def median(found: Estimate | None) -> float:
+    assert found is not None and found.interval is not None
+    assert found.interval.confidence >= 0.95
+    return found.median
+
+
+def test_shares_are_those_of_the_made_up_world(weak: Analysis) -> None:
+    """The step itself drifts by 5 %, its efficiency by the noise of a row only."""
+    world = World()
+    found, plain = point(weak, 2), point(weak, 2, "no_overlap")
+    step = world.local + (1 - world.hidden) * world.communication
+    efficiency = 100 * world.alone / step
+    assert median(found.efficiency) == pytest.approx(efficiency, rel=0.005)
+    assert median(found.speedup) == pytest.approx(2 * efficiency / 100, rel=0.005)
+    assert found.efficiency.interval.high - found.efficiency.interval.low < 1
+    assert median(found.communication_free) == pytest.approx(100 * world.local / step, rel=0.005)
+    assert median(found.communication) == pytest.approx(100 - median(found.communication_free))
+    assert found.samples_per_second == pytest.approx(2 * 8 / found.seconds.median)
+    for share in (found.overlap, found.hidden):
+        assert median(share) == pytest.approx(100 * world.hidden, abs=0.1)
+    assert median(plain.hidden) == pytest.approx(0, abs=0.01)
+    assert median(plain.busy) == pytest.approx(100 * BUSY)
+    assert plain.overlap is None
+    # a world of one says what the machinery costs
+    assert median(point(weak, 1).efficiency) == pytest.approx(100 / 1.01, rel=0.005)
+    assert point(weak, 1).busy is None
+    # what a projection may hide is of the sums by themselves
+    assert weak.overlap_share == pytest.approx(world.hidden, abs=0.001)
+
+
+def test_strong_efficiency_is_of_the_whole_batch(strong: Analysis) -> None:
+    world = World(ranks=4, global_batch=16)
+    step = world.local + (1 - world.hidden) * world.communication
+    found = point(strong, 4)
+    assert found.batch == 4
+    assert median(found.efficiency) == pytest.approx(
+        100 * world.seconds_alone(16) / 4 / step, rel=0.005
+    )
+
+
+@pytest.mark.parametrize("kind", ["weak", "strong"])
+def test_losses_make_up_the_whole(kind: str, request: pytest.FixtureRequest) -> None:
+    analysis: Analysis = request.getfixturevalue(kind)
+    assert [one.ranks for one in analysis.waterfalls] == [2, 4]
+    for one in analysis.waterfalls:
+        assert one.efficiency + sum(p.percent for p in one.parts) == pytest.approx(100)
+        names = [part.name for part in one.parts]
+        assert ("small batch" in names) == (kind == "strong")
+        result = next(r for r in analysis.results if r.ranks == one.ranks)
+        values = list(result.step.counters["loss_slower_local_percent"].values())
+        (part,) = (p for p in one.parts if p.name == "slower local work")
+        error = statistics.stdev(values) / math.sqrt(len(values))
+        ends = stats.t.interval(0.95, len(values) - 1, statistics.fmean(values), error)
+        assert (part.low, part.high) == pytest.approx(ends)
+
+
+def test_the_model_is_checked_by_what_was_run(weak: Analysis) -> None:
+    found = {(c.ranks, c.fitted_at, c.what.partition(", from ")[::2]): c for c in weak.checks}
+    assert {key[:2] for key in found} == {(2, 2), (4, 4), (4, 2)}
+    world = World(ranks=4)
+    nothing_hidden = "step, nothing hidden"
+    for fitted_at in (2, 4):
+        sums = found[4, fitted_at, ("all-reduce of all buckets", "")]
+        assert sums.low == sums.high == pytest.approx(world.communication, rel=0.05)
+        assert sums.percent_off == pytest.approx(100 * (sums.low / sums.measured - 1))
+        local = found[4, fitted_at, (nothing_hidden, "the ranks without communication")]
+        assert abs(local.percent_off) < 1
+        alone = found[4, fitted_at, (nothing_hidden, "a rank alone")]
+        # slower local work is not in the model
+        assert alone.percent_off == pytest.approx(100 * (alone.low / alone.measured - 1))
+        assert alone.percent_off < -3
+    # all but the last bucket is hidden, and slower work is more than that
+    bounds = found[2, 2, ("step", "a rank alone")]
+    assert bounds.low < bounds.high < bounds.measured
+    assert bounds.percent_off == pytest.approx(100 * (bounds.high / bounds.measured - 1))
+
+
+def changed_world(folder: Path, change: Callable[[list[Json]], list[Json]]) -> Path:
+    """Of two ranks, with other rows."""
+    made = document(World())
+    return write_world(folder, World(), made | {"benchmarks": change(made["benchmarks"])})
+
+
+def test_rows_that_are_missing_or_failed_cost_what_needs_them(tmp_path: Path) -> None:
+    alone, overlap, sharded = (step_name(World(), mode) for mode in ("alone", "overlap", "sharded"))
+
+    def change(rows: list[Json]) -> list[Json]:
+        own = [row for row in rows if row["run_name"] == overlap]
+        kept = [r for r in rows if not (r["run_name"] == alone and r["repetition_index"] in (0, 3))]
+        few = [r for r in kept if "all_gather" not in r["name"] or "bytes:1024/" in r["name"]]
+        for row in own:
+            row["loss_imbalance_percent"] += 1.0
+        failed = own[0] | {"name": overlap + "x", "run_name": step_name(World(size="x"), "local")}
+        failed |= {"error_occurred": True, "error_message": "rank 1 was lost"}
+        return [*few, failed, *(row | {"name": sharded, "run_name": sharded} for row in own)]
+
+    found = analysis_of(changed_world(tmp_path, change))
+    assert point(found, 2).efficiency.rounds == World().rounds - 2
+    assert list(found.failed.values()) == ["rank 1 was lost"]
+    # a sharded step makes no all-reduce that could be hidden
+    whole, part = point(found, 2), point(found, 2, "sharded")
+    assert (part.efficiency, part.hidden, part.overlap) == (whole.efficiency, None, None)
+    assert "add up to 101 %" in found.waterfalls[0].refusal
+    assert found.refused == (
+        "all_gather, 2 ranks: 1 sizes, at least 3 are needed; raise --max-bytes",
+    )
+
+
+def test_on_a_gpu_no_processor_is_busy(tmp_path: Path) -> None:
+    changed = document(World())
+    changed["context"]["distributed"]["backend"] = "nccl"
+    assert point(analysis_of(write_world(tmp_path, World(), changed)), 2).busy is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("context.distributed.world_size", "two", "world_size: 'two' is not of type 'integer'"),
+        ("context.distributed.world_size", 4, r"ranks:2.*: is of 2 ranks, .*world_size is 4"),
+        ("context.distributed.scaling", "both", "scaling: 'both' is not one of"),
+        ("context.distributed.bucket_bytes", [0], r"bucket_bytes\[0\]: 0 is less than or equal"),
+        ("context.distributed.bucket_MiB", math.nan, "bucket_MiB: nan is not of type"),
+        ("context.distributed", None, r"has no context\.distributed"),
+        ("benchmarks.0.cpu_time", None, "cpu_time: None is not of type"),
+        ("benchmarks.0.repetition_index", [0], r"repetition_index: \[0\] is not of type"),
+        ("benchmarks.0.real_time", 0, "must be a positive, finite number"),
+        ("benchmarks", [], "neither a data-parallel step nor a collective"),
+    ],
+)
+def test_a_result_that_cannot_be_used_is_named(
+    tmp_path: Path, key: str, value: object, said: str
+) -> None:
+    changed = document(SMALL)
+    set_key(changed, key, value)
+    with pytest.raises(BadInputError, match=said):
+        read_scaling_result(write_world(tmp_path, SMALL, changed))
+
+
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [
+        (None, "measure first: scripts/scaling"),
+        (World(ranks=4, size="small"), "results of different steps"),
+        (World(ranks=2, seed=2), "are both of 2 ranks"),
+        (World(ranks=4, bucket_MiB=1.0), ""),
+    ],
+)
+def test_worlds_that_make_no_run_are_refused(
+    tmp_path: Path, world: World | None, said: str
+) -> None:
+    if world is not None:
+        write_world(tmp_path, World(ranks=2)).rename(tmp_path / "ranks_2_2.json")
+        write_world(tmp_path, world)
+    if said:
+        with pytest.raises(BadInputError, match=said):
+            analysis_of(tmp_path)
+    else:
+        said = "ranks_4.json: bucket_MiB is 1.0, in ranks_2_2.json 25.0"
+        assert said in analysis_of(tmp_path).warnings
+
+
+@pytest.fixture(scope="module")
+def validator(project_root: Path) -> Draft202012Validator:
+    text = (project_root / "results" / "schema.json").read_text(encoding="utf-8")
+    return Draft202012Validator(json.loads(text))
+
+
+@pytest.mark.parametrize("world", [World(ranks=1, rounds=2), World(rounds=2, global_batch=16)])
+def test_made_up_results_are_of_the_schema(validator: Draft202012Validator, world: World) -> None:
+    assert [error.message for error in validator.iter_errors(document(world))] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rank_samples", None),
+        ("context.distributed", None),
+        ("context.distributed.scaling", "both"),
+        ("context.distributed", {"host": "node1"}),
+        ("context.distributed.ranks.0.cores", None),
+        (f"rank_samples.{step_name(SMALL, 'overlap')}", [[0.1]]),
+        ("benchmarks.0.run_name", "full_step/train/x/tiny/f32/batch:1/seq:2/ranks:2/fast"),
+        ("benchmarks.0.run_name", "broadcast/f32/bytes:1024/ranks:2"),
+        ("benchmarks.0", {"no_such_counter": 1.0}),
+    ],
+)
+def test_the_schema_refuses_what_cannot_be(
+    validator: Draft202012Validator, key: str, value: object
+) -> None:
+    made = document(SMALL)
+    made["benchmarks"] = made["benchmarks"][:4]
+    assert validator.is_valid(made)
+    set_key(made, key, value)
+    assert not validator.is_valid(made)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole run with its scaling.json and a number of ranks that failed."""
+    made = write_run(tmp_path_factory.mktemp("results") / "20260304T050607Z_scaling")
+    (made / "ranks_8.json").write_text("{", encoding="utf-8")
+    assert main([f"--from={made}", LINKS]) == 1
+    # what is known to have failed fails no second time
+    (made / "ranks_8.json").unlink()
+    assert main([f"--from={made}", LINKS]) == 0
+    return made
+
+
+@pytest.fixture(scope="module")
+def inputs(folder: Path) -> ReportInputs:
+    return read_inputs([source_of(folder)])
+
+
+def read(folder: Path) -> Json:
+    return json.loads((folder / "scaling.json").read_text(encoding="utf-8"))
+
+
+def section(inputs: ReportInputs) -> Section:
+    return next(one for one in build_document(inputs).sections if one.id == "data_parallel")
+
+
+def rows(of: Section, identity: str) -> list[Json]:
+    """With the headings of the table."""
+    (table,) = (table for table in of.tables if table.id == identity)
+    titles = [column.title for column in table.columns]
+    return [dict(zip(titles, row, strict=True)) for row in table.rows]
+
+
+def test_the_document_has_every_figure(folder: Path, weak: Analysis) -> None:
+    found = read(folder)
+    assert (found["kind"], found["processes"], found["scaling"]) == ("scaling", [1, 2, 4], "weak")
+    assert [(one["ranks"], one["status"]) for one in found["failures"]] == [(8, 1)]
+    assert [p["efficiency"]["median"] for p in found["points"]] == [
+        p.efficiency.median for p in weak.points if p.efficiency
+    ]
+    projection = found["projection"]
+    assert [one["name"] for one in projection["interconnects"]] == [
+        *("measured", "nvlink4_ndr", "ethernet_10g")
+    ]
+    assert len(projection["steps"]) == 2 * 3 * 10
+    (step,) = projection["local_steps"]
+    alone = weak.results[0].steps["alone"]
+    assert (step["seconds"], step["kind"]) == (alone.median_seconds, "measured")
+    # what was hidden of one link says nothing of others
+    assert {s["interconnect"] for s in projection["steps"] if s["seconds_between"]} == {"measured"}
+
+
+def test_page_and_section_show_what_the_document_says(
+    folder: Path, inputs: ReportInputs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, of = read(folder), section(inputs)
+    assert {figure.id for figure in of.figures} == {
+        *("speedup", "scaling_loss", "collectives_2", "collectives_4"),
+        *("projection_weak", "projection_strong"),
+    }
+    assert all(figure.points for figure in of.figures)
+    points = rows(of, "parallel_efficiency")
+    assert [row["step"] for row in points] == [
+        pytest.approx(1e3 * p["seconds"]["median"]) for p in found["points"]
+    ]
+    assert points[1]["efficiency"].startswith(f"{found['points'][1]['efficiency']['median']:.1f} (")
+    shares = [row["of the step"] for row in rows(of, "scaling_losses") if row["ranks"] == 4]
+    assert sum(shares) == pytest.approx(100) and len(shares) == 4
+    (figure,) = (one for one in of.figures if one.id == "scaling_loss")
+    assert sum(trace["y"][1] for trace in figure.traces) == pytest.approx(100)
+    fit, rate = rows(of, "collective_fits")[0], rows(of, "collective_rates")[0]
+    assert fit["latency"] == pytest.approx(1e6 * found["fits"][0]["alpha"])
+    assert fit["bandwidth to"] == pytest.approx(1e-9 * found["fits"][0]["bandwidth_range"]["high"])
+    errors = [abs(one["percent_off"]) for one in found["fits"][0]["held_out"]]
+    assert fit["held out, worst"] == max(errors)
+    assert fit["held out, median"] == statistics.median(errors)
+    four = next(row for row in rows(of, "collective_rates") if row["ranks"] == 4)
+    assert rate["algorithm"] == pytest.approx(1e-9 * 1024 / (1e-6 * rate["time"]))
+    # nccl-tests: 2 (N - 1) / N
+    assert four["bus"] == pytest.approx(1.5 * four["algorithm"])
+    by_rank = [row for row in rows(of, "rank_steps") if row["ranks"] == 4]
+    assert [row["rank"] for row in by_rank] == [0, 1, 2, 3]
+    assert by_rank[0]["local step"] == pytest.approx(1e3 * World().local, rel=0.05)
+    projected = [s for s in found["projection"]["steps"] if s["ranks"] in (8, 64, 512, 4096)]
+    shown = rows(of, "projections")
+    assert [row["step to"] for row in shown] == [1e3 * s["seconds_high"] for s in projected]
+    assert {row["kind"] for row in shown} == {"projection"}
+    ends = f"{projected[0]['efficiency_low']:.0f} to {projected[0]['efficiency_high']:.0f}"
+    assert rows(of, "projected_efficiency")[0]["8 devices"] == ends
+    (link,) = (row for row in rows(of, "projection_links") if row["link"] == "NVLink 4")
+    assert (link["bandwidth"], link["latency"]) == pytest.approx((450, 3.4))
+    assert main([f"--from={folder / 'ranks_4.json'}", LINKS]) == 0
+    said, page = capsys.readouterr().out, (folder / "scaling.md").read_text(encoding="utf-8")
+    assert "scaling.json" not in said and "8 ranks" not in said
+    for text in (said, page):
+        assert text.count("## ") >= 5 and "None" not in text and "nan" not in text
+        assert points[3]["efficiency"] in text and ends in text
+    assert "ranks_8.json: is cut short" in page and "| NVLink 4" in page
+    assert len([line for line in page.splitlines() if line.endswith("| projection |")]) == 66
+
+
+def test_what_a_report_lacks_is_named(inputs: ReportInputs, folder: Path, tmp_path: Path) -> None:
+    assert "scripts/scaling --processes 1,2 makes one" in section(ReportInputs()).missing
+    one_file = section(read_inputs([source_of(folder / "ranks_4.json")]))
+    assert "projections" not in {table.id for table in one_file.tables}
+    assert any("scripts/scaling --from" in one.reason for one in one_file.omissions)
+    (failed,) = (one for one in section(inputs).omissions if one.is_error)
+    assert failed.kind == "ranks" and failed.name.endswith("8 ranks")
+    damaged, found = write_run(tmp_path / "run", ranks=(2,)), read(folder)
+    found["projection"]["steps"][3]["ranks"] = "many"
+    (damaged / "scaling.json").write_text(json.dumps(found), encoding="utf-8")
+    of = section(read_inputs([source_of(damaged)]))
+    (omission,) = (one for one in of.omissions if one.kind == "projection")
+    assert omission.is_error and "steps[3].ranks: 'many'" in omission.reason
+    assert rows(of, "parallel_efficiency"), "the measured part stays"
+
+
+def test_a_folder_and_its_files_are_told_from_other_results(folder: Path, tmp_path: Path) -> None:
+    for path in (folder, folder / "scaling.json"):
+        assert source_of(path) == Source(Kind.SCALING, folder)
+    alone = folder / "ranks_2.json"
+    assert source_of(alone) == Source(Kind.SCALING, alone)
+    assert Source(Kind.SCALING, folder) in newest_sources(folder.parent).sources
+    assert Kind.SCALING in newest_sources(tmp_path).absent
+
+
+def test_a_figure_of_merit_is_of_one_run(inputs: ReportInputs, tmp_path: Path) -> None:
+    other = write_run(tmp_path / "other", ranks=(2, 3), rounds=3)
+    both = read_inputs([*inputs.sources, source_of(other)])
+    own, figures = figures_of_merit(inputs), figures_of_merit(both)
+    names = [figure.name for figure in figures]
+    assert len(names) == len(set(names)) and figures[: len(own)] == own
+    assert any("/ranks:3/" in name for name in names)
+    found = {figure.name: figure.value for figure in own}
+    name = "full_step/train/baseline/tiny/f32/batch:8/seq:128/ranks:4/overlap"
+    assert 85 < found[f"{name}/weak_efficiency_percent"] < 100
+    assert "figures of merit" in {one.kind for one in section(both).omissions}
+
+
+@pytest.fixture
+def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A build folder with the fake, which finds made-up results."""
+    program = tmp_path / "build" / PROGRAM
+    program.parent.mkdir(parents=True)
+    shutil.copy(FAKE, program)
+    monkeypatch.setenv("FAKE_FOLDER", str(write_run(tmp_path / "seen")))
+    return tmp_path / "build"
+
+
+def run(tmp_path: Path, *arguments: str) -> tuple[int, Path]:
+    """Exit status and the folder of the run."""
+    given = ["--oversubscribe", f"--build-folder={tmp_path / 'build'}", LINKS]
+    status = main([*given, f"--results={tmp_path / 'results'}", *arguments])
+    return status, next((tmp_path / "results").glob("*_scaling"), tmp_path)
+
+
+@pytest.mark.usefixtures("build")
+def test_a_run_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, folder = run(tmp_path, "--processes=1,2", "--", "--size=tiny")
+    assert status == 0
+    assert {path.name for path in folder.iterdir()} == {
+        *("ranks_1.json", "ranks_1.log", "ranks_2.json", "ranks_2.log"),
+        *("scaling.json", "scaling.md"),
+    }
+    assert read(folder)["processes"] == [1, 2]
+    assert capsys.readouterr().out.splitlines()[-1].endswith("scaling.json")
+    # what may be tracked as it is: no name of a host, and no path outside the checkout
+    for path in folder.glob("*.*n"):
+        text = path.read_text(encoding="utf-8")
+        assert str(tmp_path) not in text and '"host_name": "host"' not in text, path.name
+
+
+@pytest.mark.parametrize(
+    ("fault", "content", "status", "failed"),
+    [
+        # in the world of four only
+        ("3:dies", None, 1, {4: "rank 3 of 4 was ended by SIGKILL"}),
+        ("", "{", 1, {4: "is cut short"}),
+        ("", json.dumps(document(World(ranks=4)) | {"benchmarks": []}), 1, {4: "neither a data-"}),
+    ],
+)
+def test_what_was_measured_before_a_fault_is_kept(
+    tmp_path: Path,
+    build: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    content: str | None,
+    status: int,
+    failed: dict[int, str],
+) -> None:
+    monkeypatch.setenv("FAKE_FAULT", fault)
+    if content is not None:
+        (build.parent / "seen/ranks_4.json").write_text(content, encoding="utf-8")
+    found, folder = run(tmp_path, "--processes=2,4", "--timeout=0.5")
+    assert (found, read(folder)["processes"]) == (status, [2])
+    failures = {one["ranks"]: one["words"] for one in read(folder)["failures"]}
+    assert failures.keys() == failed.keys()
+    page = (folder / "scaling.md").read_text(encoding="utf-8")
+    assert all(words in failures[n] and words in page for n, words in failed.items())
+
+
+def test_the_programs_own_help_is_shown(
+    tmp_path: Path, build: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (build / PROGRAM).write_text('#!/bin/sh\necho "its own $*"\n', encoding="utf-8")
+    assert run(tmp_path, "--", "--help")[0] == 0
+    assert capfd.readouterr().out == "its own --help\n"
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--from=no_such_folder/ranks_2.json"], "cannot be read: No such file"),
+        (["--from=.", "--interconnects=token_ring"], "interconnect 'token_ring': must be one of"),
+        (["--from=.", "--interconnects-file=none.json"], "none.json: cannot be read"),
+        (["--local-step=no_such.json"], "no_such.json: cannot be read"),
+        (["--local-step=frontier.json"], "frontier.json: is no result of"),
+    ],
+)
+def test_bad_files_are_told_before_anything_is_measured(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("frontier.json").write_text('{"kind": "frontier"}', encoding="utf-8")
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_no_step_means_no_projection(tmp_path: Path) -> None:
+    changed_world(tmp_path, lambda rows: [r for r in rows if "full_step" not in r["run_name"]])
+    assert main([f"--from={tmp_path}"]) == 0
+    found = read(tmp_path)
+    assert found["points"] == [] and len(found["fits"]) == 3
+    assert "no data-parallel step was measured" in found["projection"]["missing"]["tiny"]
+
+
+def test_options_and_their_defaults() -> None:
+    options = parse_options([])
+    assert (options.processes, options.threads_per_process, options.timeout) == ((1, 2), 1, 60)
+    assert options.program == ()
+    assert parse_options(["--strong", "--processes=1,2,4"]).program == ("--global-batch=8",)
+    given = ("--global-batch", "12", "--size=tiny")
+    assert parse_options(["--strong", "--processes=3", "--", *given]).program == given
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--processes=0"], "'0': must be a whole number of 1 or more"),
+        (["--weak", "--strong"], "not allowed with argument"),
+        (["--timeout=-1"], "must be a positive number of seconds"),
+        (["--from=x", "--processes=2"], "--processes: nothing is measured with --from"),
+        (["--from=x", "--threads-per-process=2"], "--threads-per-process: nothing is measured"),
+        (["--from=x", "--", "--size=tiny"], "what follows --: nothing is measured with --from"),
+        (["--", "--threads=4"], "use --threads-per-process"),
+        (["--", "--benchmark_out=x.json"], "gives --benchmark_out itself; leave it out"),
+        (["--", "--global-batch=8"], "is for --strong"),
+        (["--strong", "--", "--batch=8"], "with --strong, give --global-batch"),
+        (["--strong", "--processes=3"], "a batch of 8 samples does not divide by it"),
+        (["--strong", "--", "--global-batch=x"], "must be a whole number"),
+        (["--strong", "--", "--size=custom"], "size 'custom': give --global-batch"),
+        (["--no-such-option"], "unrecognized arguments: --no-such-option"),
+    ],
+)
+def test_a_bad_option_is_named(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_options(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_two_runs_are_compared_row_by_row(tmp_path: Path) -> None:
+    first = document(World(rounds=4))
+    second = copy.deepcopy(first)
+    second["context"]["distributed"]["started_by"] = "slurm"
+    sides = {"base": first, "new": second}
+    paths = [write_world(tmp_path / side, World(), made) for side, made in sides.items()]
+    out = tmp_path / "out"
+    assert compare([*map(str, paths), "--format=json", f"--output={out}"]) == 0
+    found = json.loads((out / "comparison.json").read_text(encoding="utf-8"))
+    names = {case["name"] for case in found["cases"]}
+    assert {step_name(World(), "overlap"), "all_reduce/f32/bytes:1024/ranks:2"} <= names
+    assert any("started_by: torchrun in the base, slurm" in text for text in found["warnings"])
+
+
+# ranks that share two busy processors; the same with a link that is slower than they are
+PLAIN, SLOW_LINK, STRONG = (
+    f"{kind}_2core_xeon_avx512" for kind in ("ranks", "ranks_4gbit", "ranks_strong")
+)
+
+
+@cache
+def reference(name: str) -> Analysis:
+    return analysis_of(RESULTS / "reference" / name)
+
+
+@pytest.mark.parametrize("name", [PLAIN, SLOW_LINK, STRONG])
+def test_the_reference_is_of_a_commit_and_of_nobody(name: str) -> None:
+    for result in reference(name).results:
+        assert result.context["git_dirty"] is False
+        assert result.context.get("host_name", "host_").startswith("host_")
+        assert (result.name.size, result.name.dtype) == ("small", "f32")
+    assert not any(one.refusal for one in reference(name).waterfalls)
+    page = (RESULTS / "MEASURED.md").read_text(encoding="utf-8")
+    assert f"(reference/{name}/" in page
+    assert (RESULTS / "reference" / name / "scaling.md").is_file()
+
+
+def test_what_the_reference_reaches() -> None:
+    """Percent, of small in f32. Overlap hides waiting, not what keeps the processors at work."""
+    one, two, slow = point(reference(PLAIN), 1), point(reference(PLAIN), 2), None
+    slow, strong = point(reference(SLOW_LINK), 2), point(reference(STRONG), 2)
+    assert median(one.efficiency) >= 98
+    assert median(two.communication_free) >= 85
+    assert median(two.efficiency) <= median(two.communication_free) + 1
+    assert median(slow.overlap) >= 50
+    assert 100 - median(two.busy) < 50 < 100 - median(slow.busy)
+    page = " ".join((RESULTS / "MEASURED.md").read_text(encoding="utf-8").split())
+    for of in (one.efficiency, two.efficiency, two.communication_free, two.overlap, two.busy):
+        assert of is not None and of.text(1).replace(" (", " % (") in page
+    for of in (slow.overlap, slow.busy, strong.efficiency):
+        assert of is not None and of.text(1).replace(" (", " % (") in page
