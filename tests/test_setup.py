@@ -1,10 +1,16 @@
-"""The set-up's other parts, without a network: missing packages, failed steps, configure, help."""
+"""The set-up on a fresh machine, without a network: packages, sources, which libtorch is taken, a
+.venv that an interruption left half-made, failed steps, configure, bad options."""
 
+import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from apt_sources import parse_deb822, parse_one_line, read_sources, source_list
 
 if TYPE_CHECKING:
     from conftest import ScriptCheckout
@@ -19,31 +25,39 @@ nice-one  command:no-such         optional
 """
 
 
-def set_packages(checkout: "ScriptCheckout") -> None:
-    (checkout.root / "scripts/lib/packages.txt").write_text(PACKAGES)
+def set_packages(checkout: "ScriptCheckout", text: str, user: int) -> None:
+    """What is needed, and whether the user is root; apt-get notes what it is asked for."""
+    (checkout.root / "scripts/lib/packages.txt").write_text(text)
+    checkout.stub("id", f"echo {user}")
+    checkout.stub("apt-get", f'echo "$@" >> "{checkout.root}/calls"')
+
+
+def calls(checkout: "ScriptCheckout") -> list[str]:
+    path = checkout.root / "calls"
+    return path.read_text().splitlines() if path.exists() else []
 
 
 def test_missing_packages_without_root_are_named_with_the_command(
     checkout: "ScriptCheckout",
 ) -> None:
-    set_packages(checkout)
-    checkout.stub("id", "echo 1000")
-    checkout.stub("apt-get", "echo 'apt-get must not run' >&2; exit 1")
+    set_packages(checkout, PACKAGES, user=1000)
     result = checkout.run("set_up_packages py-three; echo unreached")
-    assert result.returncode == 2
-    assert "lib-one lib-two\n" in result.stderr
+    assert (result.returncode, result.stdout) == (2, "")
     assert "sudo apt-get install --no-install-recommends lib-one lib-two" in result.stderr
-    assert "must not run" not in result.stderr
-    assert result.stdout == ""
+    # only an optional one is missing
+    result = checkout.run("set_up_packages lib-one lib-two py-three")
+    assert result.returncode == 0
+    assert "nice-one" in result.stderr
+    assert calls(checkout) == []
+    needed = checkout.run("packages_but have-it lib-two")
+    assert needed.stdout.split() == ["lib-one", "py-three", "nice-one"]
 
 
 def test_missing_packages_are_installed_by_root(checkout: "ScriptCheckout") -> None:
-    set_packages(checkout)
-    checkout.stub("id", "echo 0")
-    checkout.stub("apt-get", f'echo "$@" >> "{checkout.root}/calls"')
+    set_packages(checkout, PACKAGES, user=0)
     result = checkout.run("set_up_packages py-three")
     assert result.returncode == 0, result.stderr
-    assert (checkout.root / "calls").read_text().splitlines() == [
+    assert calls(checkout) == [
         "update",
         "install --yes --no-install-recommends lib-one lib-two",
         "update",
@@ -51,41 +65,293 @@ def test_missing_packages_are_installed_by_root(checkout: "ScriptCheckout") -> N
     ]
 
 
-def test_only_optional_packages_missing_is_no_error(checkout: "ScriptCheckout") -> None:
-    set_packages(checkout)
-    checkout.stub("id", "echo 1000")
-    result = checkout.run("set_up_packages lib-one lib-two py-three")
-    assert result.returncode == 0
-    assert "nice-one" in result.stderr
-
-
-def test_header_is_found_under_any_usual_prefix(checkout: "ScriptCheckout") -> None:
-    header = checkout.root / "a prefix/include/no/such.hpp"
-    header.parent.mkdir(parents=True)
-    header.touch()
-    check = "is_met header:no/such.hpp"
-    assert checkout.run(check).returncode == 1
-    assert checkout.run(check, {"ROCM_PATH": str(checkout.root / "a prefix")}).returncode == 0
-    paths = f"/nowhere:{checkout.root / 'a prefix'}"
-    assert checkout.run(check, {"CMAKE_PREFIX_PATH": paths}).returncode == 0
-
-
-def test_library_and_header_of_python_are_recognised(checkout: "ScriptCheckout") -> None:
+def test_what_is_there_is_recognised_by_itself(checkout: "ScriptCheckout") -> None:
+    prefix = checkout.root / "a prefix"
+    (prefix / "include/no").mkdir(parents=True)
+    (prefix / "include/no/such.hpp").touch()
     checkout.stub("ldconfig", "printf '\tlibkept.so.4 (libc6,x86-64) => /lib/libkept.so.4'")
-    assert checkout.run("is_met library:libother.so.1,libkept.so.4").returncode == 0
-    assert checkout.run("is_met library:libkept.so").returncode == 1
-    checkout.stub("ldconfig", "exit 1")
-    assert checkout.run("is_met library:libkept.so.4").returncode == 1
-    checkout.stub("python3", f"echo '{checkout.root}'")
-    assert checkout.run("is_met python_header:Python.h").returncode == 1
-    (checkout.root / "Python.h").touch()
-    assert checkout.run("is_met python_header:Python.h").returncode == 0
+    checkout.stub("python3", f"echo '{prefix}/include/no'")
+    for check, variables, is_met in (
+        ("header:no/such.hpp", {}, False),
+        ("header:no/such.hpp", {"ROCM_PATH": str(prefix)}, True),
+        ("header:no/such.hpp", {"CMAKE_PREFIX_PATH": f"/nowhere:{prefix}"}, True),
+        ("library:libother.so.1,libkept.so.4", {}, True),
+        ("library:libkept.so", {}, False),
+        ("python_header:Python.h", {}, False),
+        ("python_header:such.hpp", {}, True),
+    ):
+        result = checkout.run(f"is_met {check}", variables)
+        assert (result.returncode == 0) == is_met, (check, variables)
 
 
-def test_packages_that_a_command_does_without(checkout: "ScriptCheckout") -> None:
-    set_packages(checkout)
-    result = checkout.run("packages_but have-it lib-two")
-    assert result.stdout.split() == ["lib-one", "py-three", "nice-one"]
+def test_libraries_that_cannot_be_installed_are_taken_as_sources(
+    checkout: "ScriptCheckout",
+) -> None:
+    packages = "libfmt-dev header:no/fmt.h source\nlibgtest-dev header:no/g.h source\n"
+    code = 'set_up_packages libgtest-dev; sources_lacking "${libraries_not_installed[@]}"'
+    set_packages(checkout, packages, user=1000)
+    lines = checkout.run(code).stdout.splitlines()
+    assert lines == ["benchmark benchmark 1.9.1", "fmt fmtlib 10.1.1"]
+    set_packages(checkout, packages, user=0)
+    assert checkout.run(code).stdout.splitlines() == ["benchmark benchmark 1.9.1"]
+    assert calls(checkout)[-1].endswith(" libfmt-dev")
+    # without a network they are left to CMake
+    checkout.stub("apt-get", "echo 'no network'; exit 100")
+    checkout.stub("apt-cache", "exit 100")
+    result = checkout.run("set_up_library_sources libfmt-dev")
+    assert result.returncode == 0
+    assert "downloads the rest from github.com: benchmark fmt" in result.stderr
+
+
+ONE_LINE = """
+# deb http://mirror.example.org/debian old main
+deb http://mirror.example.org/debian bookworm main contrib  # the mirror
+deb-src http://mirror.example.org/debian bookworm main
+deb [arch=amd64 signed-by=/usr/share/keyrings/k.gpg] https://example.org/debian bookworm main
+deb http://security.example.org/debian-security bookworm-security main
+deb https://vendor.example.org/apt stable vendor
+"""
+DEB822 = """\
+Types: deb
+# a comment inside a stanza
+URIs: http://mirror.example.org/debian http://second.example.org/debian
+Suites: bookworm bookworm-updates
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+
+Enabled: no
+Types: deb
+URIs: http://off.example.org/debian
+Suites: bookworm
+Components: main
+
+Types: deb
+URIs: http://embedded.example.org/debian
+Suites: bookworm
+Components: main
+Signed-By:
+ -----BEGIN PGP PUBLIC KEY BLOCK-----
+ .
+ mDMEY865UxYJ
+ -----END PGP PUBLIC KEY BLOCK-----
+"""
+
+
+def test_the_next_releases_sources_come_from_this_machines_archives() -> None:
+    text = source_list(parse_one_line(ONE_LINE), "bookworm", "trixie")
+    assert text.split("\n\n") == [
+        "Types: deb-src\nURIs: http://mirror.example.org/debian\nSuites: trixie\nComponents: main",
+        "Types: deb-src\nURIs: https://example.org/debian\nSuites: trixie\nComponents: main\n"
+        "Signed-By: /usr/share/keyrings/k.gpg\n",
+    ]
+    text = source_list(parse_deb822(DEB822), "bookworm", "trixie")
+    hosts = ["mirror.example.org", "second.example.org", "embedded.example.org"]
+    assert re.findall(r"//(.*?)/", text) == hosts
+    assert text.count("Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n") == 2
+    # apt itself could read the embedded key again
+    assert parse_deb822(text)[-1].options == parse_deb822(DEB822)[-1].options
+    with pytest.raises(LookupError, match="bookworm"):
+        source_list(parse_one_line("deb http://a.org/apt stable vendor"), "bookworm", "trixie")
+
+
+def test_sources_are_read_from_all_files_of_apt(tmp_path: Path) -> None:
+    parts = tmp_path / "sources.list.d"
+    parts.mkdir()
+    (tmp_path / "sources.list").write_text("deb http://a.example.org/debian bookworm main\n")
+    (parts / "b.list").write_text("deb http://b.example.org/debian bookworm main\n")
+    (parts / "c.sources").write_text(DEB822)
+    (parts / "d.sources.disabled").write_text(DEB822)
+    assert len(read_sources(tmp_path)) == 5
+
+
+def make_torch(checkout: "ScriptCheckout", version: str, library: str = "libtorch_cpu.so") -> Path:
+    """A torch package with nothing in it but what the search looks at, in python3 and ./bin."""
+    package = checkout.root / "site/torch"
+    for name, text in {
+        "__init__.py": "raise RuntimeError('the search must not import torch')",
+        "version.py": f"__version__ = '{version}'",
+        "share/cmake/Torch/TorchConfig.cmake": "",
+        f"lib/{library}": "",
+    }.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
+    checkout.stub("python3", f'PYTHONPATH="{package.parent}" exec "{sys.executable}" "$@"')
+    (checkout.root / "bin").mkdir(exist_ok=True)
+    shutil.copy(checkout.stubs / "python3", checkout.root / "bin/python")
+    return package
+
+
+@pytest.mark.parametrize(
+    ("version", "library", "kind"),
+    [
+        ("2.9.0", "libtorch_cpu.so", "cpu"),
+        ("2.13.1+cu130", "libtorch_cuda.so", "cuda"),
+        ("2.12.0a0+git12ab", "libtorch_hip.so", "rocm"),
+        ("3.0.0", "libtorch_cpu.so", "cpu"),
+        ("2.8.0", "libtorch_cpu.so", None),
+        ("", "libtorch_cpu.so", None),
+    ],
+)
+def test_users_torch_is_taken_if_it_is_new_enough(
+    checkout: "ScriptCheckout", version: str, library: str, kind: str | None
+) -> None:
+    """The active Python's, that of an environment, or a CMake folder."""
+    package = make_torch(checkout, version, library)
+    result = checkout.run('find_own_torch && echo "$torch_kind|$torch_cmake_folder"')
+    assert result.stdout == ("" if kind is None else f"{kind}|{package}/share/cmake/Torch\n")
+    given = checkout.run('find_given_torch .; echo "$torch_kind|$torch_cmake_folder"')
+    assert given.stdout == result.stdout
+    if kind is None:
+        assert f"torch {version or 'unknown'} of" in result.stderr
+        assert given.returncode == 2
+        assert "'.' must be" in given.stderr
+    else:
+        folder = "site/torch/share/cmake/Torch"
+        given = checkout.run(f'find_given_torch {folder}; echo "$torch_kind|$torch_cmake_folder"')
+        assert given.stdout == result.stdout
+
+
+def test_wrong_torch_dir_is_an_error(checkout: "ScriptCheckout") -> None:
+    result = checkout.run("find_own_torch", {"Torch_DIR": "/no/such/folder"})
+    assert result.returncode == 2
+    assert "Torch_DIR=/no/such/folder" in result.stderr
+
+
+def stub_python(checkout: "ScriptCheckout", pip_status: int = 0) -> None:
+    """A python3 whose venvs hold a script that notes pip's arguments: no network, no ensurepip."""
+    inner = checkout.root / "inner"
+    inner.write_text(
+        "#!/bin/bash\n"
+        'case "$*" in "-m pip --version") exit 0;; '
+        '*sys.prefix*) dirname "$(dirname "$0")";; '
+        f'*install*) echo "$*" >> "{checkout.root}/calls"; exit {pip_status};; esac\n'
+    )
+    inner.chmod(0o755)
+    make = f'mkdir -p "$3/bin" && cp "{inner}" "$3/bin/python"'
+    checkout.stub("python3", f'if [[ "$2" == venv ]]; then {make}; else exit 1; fi')
+
+
+FILE = '"$project_root/requirements-test.txt"'
+
+
+def test_interrupted_pip_writes_every_file_again(checkout: "ScriptCheckout") -> None:
+    """And an environment whose Python does not answer is made anew."""
+    (checkout.root / ".venv/bin").mkdir(parents=True)
+    (checkout.root / ".venv/left_over").touch()
+    stub_python(checkout, pip_status=1)
+    assert checkout.run(f"install_requirements {FILE}").returncode == 1
+    assert checkout.run(f"environment_has {FILE}").returncode == 1
+    assert not (checkout.root / ".venv/left_over").exists()
+
+    stub_python(checkout)
+    shutil.copy(checkout.root / "inner", checkout.root / ".venv/bin/python")
+    assert checkout.run(f"install_requirements {FILE}").returncode == 0
+    first, second = calls(checkout)
+    assert "--ignore-installed" not in first
+    assert "--ignore-installed" in second
+    assert checkout.run(f"environment_has {FILE}").returncode == 0
+
+
+def test_requirements_are_installed_once_and_again_when_they_change(
+    checkout: "ScriptCheckout",
+) -> None:
+    stub_python(checkout)
+    install = "set_up_tools requirements-oracle.txt 'the oracle' oracle"
+    for changed, installed in ((False, 1), (False, 1), (True, 2)):
+        if changed:
+            with (checkout.root / "requirements-oracle.txt").open("a") as stream:
+                stream.write("another==1.0\n")
+        result = checkout.run(install)
+        assert result.returncode == 0, result.stderr
+        assert len(calls(checkout)) == installed
+
+
+# Each part of the set-up says that it was called, and does nothing.
+PARTS = """
+find_own_torch() { return OWN_TORCH; }
+set_up_packages() { :; }
+set_up_library_sources() { :; }
+set_up_torch() { echo torch; }
+set_up_tools() { echo "$1"; }
+set_up_build() { echo build "${@:3}"; }
+"""
+TOOLS = "requirements-tools.txt"
+TESTS = f"requirements-test.txt {TOOLS} requirements-pictures.txt"
+
+
+@pytest.mark.parametrize(
+    ("purpose", "has_own_torch", "parts"),
+    [
+        ("bench", False, "torch build programs"),
+        ("test", False, f"torch {TESTS} requirements-oracle.txt build"),
+        ("test", True, f"{TESTS} build"),
+        ("peers", False, "torch requirements-oracle.txt build programs"),
+        ("peers", True, "build programs"),
+        ("golden", False, "torch requirements-oracle.txt"),
+        ("golden", True, ""),
+        ("tools", False, TOOLS),
+    ],
+)
+def test_what_each_command_sets_up(
+    checkout: "ScriptCheckout", purpose: str, has_own_torch: bool, parts: str
+) -> None:
+    functions = PARTS.replace("OWN_TORCH", "0" if has_own_torch else "1")
+    result = checkout.run(f"{functions}set_up {purpose}")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == parts.split()
+
+
+def test_tools_need_nothing_of_the_build_and_do_not_wait_for_one(
+    checkout: "ScriptCheckout",
+) -> None:
+    """Neither a compiler nor a torch is looked for, and a second call finds its packages there."""
+    stub_python(checkout)
+    packages = checkout.root / "scripts/lib/packages.txt"
+    packages.write_text("no-compiler command:no-such-compiler required\n")
+    refused = "set_up_torch() { exit 9; }; find_own_torch() { exit 9; }; set_up_build() { exit 9; }"
+    result = checkout.run(f"{refused}; set_up tools")
+    assert result.returncode == 0, result.stderr
+    again = checkout.run(f"{refused}; lock_set_up() {{ exit 9; }}; set_up tools")
+    assert again.returncode == 0, again.stderr
+    (call,) = calls(checkout)
+    assert call.endswith(f"/{TOOLS}")
+
+
+def test_oracle_runs_in_the_python_that_has_it(checkout: "ScriptCheckout") -> None:
+    checkout.stub("python3", "exit 0")
+    assert checkout.run("find_oracle_python").stdout == "python3\n"
+    checkout.stub("python3", "exit 1")
+    result = checkout.run("find_oracle_python")
+    assert result.returncode == 1
+    assert "pip install -r" in result.stderr
+
+
+PINNED = re.compile(r"^([\w.-]+)==([\w.+!]+)(?: *; *([^\\\n]*?))?(?: \\)?$", re.MULTILINE)
+
+
+def test_a_package_has_one_version(project_root: Path) -> None:
+    """Of each Python; in whatever order the requirements are installed, none undoes another's."""
+    versions: dict[tuple[str, str], set[str]] = {}
+    # that of a build for CUDA goes into an environment of its own
+    own = {project_root / "requirements-cuda.txt"}
+    for path in {*project_root.glob("requirements*.txt")} - own:
+        for name, version, python in PINNED.findall(path.read_text()):
+            older = "older" if "< '3.11'" in python or '< "3.11"' in python else ""
+            versions.setdefault((name.lower(), older), set()).add(version)
+    assert len(versions["numpy", ""]) == len(versions["numpy", "older"]) == 1
+    assert {name: found for name, found in versions.items() if len(found) != 1} == {}
+
+
+def test_requirements_are_complete_and_pinned_by_their_content(project_root: Path) -> None:
+    """All but those of libtorch, whose build the index in use decides."""
+    for source in project_root.glob("requirements-*.in"):
+        text = source.with_suffix(".txt").read_text()
+        pinned = {name.lower() for name, _, _ in PINNED.findall(text)}
+        wanted = re.findall(r"^([\w.-]+)==", source.read_text(), re.MULTILINE)
+        assert wanted
+        assert {name.lower() for name in wanted} <= pinned
+        blocks = re.split(r"^(?=[\w.-]+==)", text, flags=re.MULTILINE)[1:]
+        assert all("--hash=sha256:" in block for block in blocks)
 
 
 def test_failed_step_names_itself_its_last_lines_and_its_log(checkout: "ScriptCheckout") -> None:
@@ -99,6 +365,22 @@ def test_failed_step_names_itself_its_last_lines_and_its_log(checkout: "ScriptCh
     assert "unreached" not in result.stdout + result.stderr
 
 
+@pytest.mark.parametrize(
+    ("ci", "kind", "preset"),
+    [
+        ("", "cpu", "release"),
+        ("false", "rocm", "release"),
+        ("true", "rocm", "ci"),
+        ("true", "cuda", "release"),
+    ],
+)
+def test_only_ci_takes_warnings_for_errors(
+    checkout: "ScriptCheckout", ci: str, kind: str, preset: str
+) -> None:
+    result = checkout.run(f"torch_kind={kind}; choose_preset", {"CI": ci})
+    assert result.stdout == f"{preset}\n"
+
+
 CACHE = """CMAKE_HOME_DIRECTORY:INTERNAL={root}
 Torch_DIR:PATH=/t
 CMAKE_BUILD_TYPE:STRING=Release
@@ -108,76 +390,46 @@ TINY_LLAMA_WARNINGS_AS_ERRORS:BOOL={errors}
 
 
 @pytest.mark.parametrize(
-    ("surroundings", "kind", "preset"),
+    ("preset", "hip", "errors", "torch", "settings", "configures"),
     [
-        ({}, "cpu", "release"),
-        ({"CI": "false"}, "rocm", "release"),
-        ({"CI": "true"}, "cpu", "ci"),
-        ({"CI": "true"}, "rocm", "ci"),
-        ({"CI": "true"}, "cuda", "release"),
+        ("ci", "ON", "ON", "/t", "", False),
+        ("release", "AUTO", "OFF", "/t", "", False),
+        ("release", "ON", "ON", "/t", "", False),  # as preset ci left it
+        ("ci", "AUTO", "ON", "/t", "", True),
+        ("ci", "ON", "OFF", "/t", "", True),
+        ("release", "ON", "ON", "/other", "", True),
+        ("release", "ON", "ON", "/t", "ADDED=ON", True),
+        ("release", "ON", "ON\nADDED:BOOL=OFF", "/t", "ADDED=ON", True),
+        ("release", "ON", "ON\nADDED:BOOL=ON", "/t", "ADDED=ON", False),
     ],
 )
-def test_only_ci_takes_warnings_for_errors(
-    checkout: "ScriptCheckout", surroundings: dict[str, str], kind: str, preset: str
-) -> None:
-    # the headers of HIP, wherever they are, do not make a CI of a machine
-    (checkout.root / "hip/include/hip").mkdir(parents=True)
-    (checkout.root / "hip/include/hip/hip_runtime_api.h").touch()
-    surroundings = surroundings | {"ROCM_PATH": str(checkout.root / "hip")}
-    result = checkout.run(f"torch_kind={kind}; choose_preset", surroundings)
-    assert result.stdout == f"{preset}\n"
-
-
-@pytest.mark.parametrize(
-    ("preset", "hip", "errors", "torch", "ninja", "status"),
-    [
-        ("ci", "ON", "ON", "/t", True, 0),
-        ("release", "AUTO", "OFF", "/t", True, 0),
-        ("release", "ON", "ON", "/t", True, 0),  # as preset ci left it
-        ("ci", "AUTO", "ON", "/t", True, 1),
-        ("ci", "ON", "OFF", "/t", True, 1),
-        ("ci", "ON", "ON", "/other", True, 1),
-        ("release", "ON", "ON", "/other", True, 1),
-        ("ci", "ON", "ON", "/t", False, 1),  # an earlier configure failed
-    ],
-)
-def test_configured_folder_is_recognised(
+def test_a_folder_is_configured_unless_it_was_for_the_same(
     checkout: "ScriptCheckout",
     preset: str,
     hip: str,
     errors: str,
     torch: str,
-    ninja: bool,
-    status: int,
+    settings: str,
+    configures: bool,
 ) -> None:
     build = checkout.root / "build"
     build.mkdir()
     (build / "CMakeCache.txt").write_text(CACHE.format(root=checkout.root, hip=hip, errors=errors))
-    if ninja:
-        (build / "build.ninja").touch()
-    result = checkout.run(
-        f'torch_cmake_folder={torch}; is_configured {preset} "$project_root/build"'
-    )
-    assert result.returncode == status
-
-
-@pytest.mark.parametrize("kept", ["", "ADDED:BOOL=OFF\n", "ADDED:BOOL=ON\n"])
-def test_setting_that_a_command_needs_is_configured_once(
-    checkout: "ScriptCheckout", kept: str
-) -> None:
-    build = checkout.root / "build"
-    build.mkdir()
-    cache = CACHE.format(root=checkout.root, hip="ON", errors="ON") + kept
-    (build / "CMakeCache.txt").write_text(cache)
     (build / "build.ninja").touch()
-    calls = checkout.root / "cmake_calls"
-    checkout.stub("cmake", f'echo "$*" >>"{calls}"')
-    code = 'torch_cmake_folder=/t; set_up_configured ci "$project_root/build" ADDED=ON'
+    checkout.stub("cmake", f'echo "$*" >>"{checkout.root}/calls"')
+    code = (
+        f'torch_cmake_folder={torch}; set_up_configured {preset} "$project_root/build" {settings}'
+    )
     result = checkout.run(code)
     assert result.returncode == 0, result.stderr
-    configured = calls.read_text().splitlines() if calls.exists() else []
-    expected = f"--preset ci -B {build} -DADDED=ON -DTorch_DIR=/t"
-    assert configured == ([] if "ON" in kept else [expected])
+    fresh = " --fresh" if torch == "/other" else ""
+    setting = f" -D{settings}" if settings else ""
+    call = f"--preset {preset} -B {build}{fresh}{setting} -DTorch_DIR={torch}"
+    assert calls(checkout) == ([call] if configures else [])
+    # an earlier configure failed
+    (build / "build.ninja").unlink()
+    checkout.run(code)
+    assert len(calls(checkout)) == 1 + configures
 
 
 def test_our_own_warning_of_a_configure_is_shown(checkout: "ScriptCheckout") -> None:
@@ -191,31 +443,6 @@ def test_our_own_warning_of_a_configure_is_shown(checkout: "ScriptCheckout") -> 
     result = checkout.run(code)
     assert result.returncode == 0, result.stderr
     assert result.stderr.splitlines()[2:] == ["   of ours"]
-
-
-def test_without_apt_the_sources_are_left_to_cmake(checkout: "ScriptCheckout") -> None:
-    checkout.stub("apt-get", "echo 'no network'; exit 100")
-    checkout.stub("apt-cache", "exit 100")
-    result = checkout.run("set_up_library_sources libfmt-dev")
-    assert result.returncode == 0
-    assert "downloads the rest from github.com: benchmark fmt" in result.stderr
-
-
-def test_libraries_that_cannot_be_installed_are_taken_as_sources(
-    checkout: "ScriptCheckout",
-) -> None:
-    packages = "libfmt-dev header:no/fmt.h source\nlibgtest-dev header:no/g.h source\n"
-    (checkout.root / "scripts/lib/packages.txt").write_text(packages)
-    checkout.stub("id", "echo 1000")
-    code = 'set_up_packages libgtest-dev; sources_lacking "${libraries_not_installed[@]}"'
-    result = checkout.run(code)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == ["benchmark benchmark 1.9.1", "fmt fmtlib 10.1.1"]
-    checkout.stub("id", "echo 0")
-    checkout.stub("apt-get", f'echo "$@" >> "{checkout.root}/calls"')
-    result = checkout.run(code)
-    assert result.stdout.splitlines() == ["benchmark benchmark 1.9.1"]
-    assert (checkout.root / "calls").read_text().splitlines()[-1].endswith(" libfmt-dev")
 
 
 def test_builds_with_every_library_as_source(project_root: Path, tmp_path: Path) -> None:
@@ -255,38 +482,17 @@ def test_builds_with_every_library_as_source(project_root: Path, tmp_path: Path)
     assert cache.count("FETCHCONTENT_SOURCE_DIR_") >= len(names)
 
 
-def test_help_needs_no_set_up(project_root: Path) -> None:
-    for script in ("bench", "test", "compare"):
-        result = subprocess.run(
-            ["bash", str(project_root / "scripts" / script), "--help"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert result.returncode == 0
-        assert f"scripts/{script}" in result.stdout
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--bogus"], "'--bogus'; allowed: --long, --sanitize"),
-        (["--torch-dir"], "--torch-dir needs a folder"),
-        (
-            ["--torch-dir", "/no/such"],
-            "--torch-dir '/no/such' must be <libtorch>/share/cmake/Torch",
-        ),
-        (["--torch-dir", "/", "--sanitize"], "exclude each other"),
+        ("--bogus", "'--bogus'; allowed: --long, --sanitize"),
+        ("--torch-dir", "--torch-dir needs a folder"),
+        ("--torch-dir /no/such", "--torch-dir '/no/such' must be <libtorch>/share/cmake/Torch"),
+        ("--torch-dir / --sanitize", "exclude each other"),
     ],
 )
-def test_bad_option_of_scripts_test(project_root: Path, options: list[str], said: str) -> None:
-    result = subprocess.run(
-        ["bash", str(project_root / "scripts/test"), *options],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def test_bad_option_of_scripts_test(project_root: Path, options: str, said: str) -> None:
+    command = ["bash", str(project_root / "scripts/test"), *options.split()]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 2
     assert said in result.stderr

@@ -18,12 +18,8 @@ WithPeaks = Callable[..., list[str]]
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 # a model so small that a case takes well under a millisecond
 DIMENSIONS = [
-    "--hidden-dim=32",
-    "--n-layers=2",
-    "--n-heads=4",
-    "--n-kv-heads=2",
-    "--intermediate-dim=48",
-    "--vocab-size=50",
+    *("--hidden-dim=32", "--n-layers=2", "--n-heads=4", "--n-kv-heads=2"),
+    *("--intermediate-dim=48", "--vocab-size=50"),
 ]
 BASELINE = "--variants=baseline"
 SMALL_MODEL = [*DIMENSIONS, BASELINE]
@@ -31,16 +27,8 @@ POINT = ["--batch=2", "--seq=8"]
 SMALL = [*SMALL_MODEL, *POINT]
 # the contract's, in the order in which they are listed
 COMPONENTS = [
-    "embedding",
-    "rms_norm",
-    "rotary",
-    "attention",
-    "ffn",
-    "block",
-    "loss",
-    "model",
-    "optimizer",
-    "full_step",
+    *("embedding", "rms_norm", "rotary", "attention", "ffn", "block", "loss", "model"),
+    *("optimizer", "full_step"),
 ]
 RUN = ["--device=cpu", "--threads=1"]
 QUICK = ["--benchmark_min_time=1x", "--benchmark_repetitions=2"]

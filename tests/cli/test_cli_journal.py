@@ -4,9 +4,8 @@ import json
 import re
 import signal
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from cli_program import (
@@ -36,13 +35,11 @@ PARTS = [*SMALL_MODEL, "--batch=2,3", "--seq=8", "--components=ffn,loss,rms_norm
 SLOW = ["--benchmark_min_time=0.25s", "--benchmark_repetitions=2"]
 
 
-def start(program: Program, *options: str, lines: int) -> subprocess.Popen[Any]:
+def start(program: Program, journal: Path, *options: str, lines: int) -> subprocess.Popen[Any]:
     """A slow run of whose journal so many lines are written."""
-    journal = next(option for option in options if option.startswith("--journal="))
     pipes: Json = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = program.start(*PARTS, *SLOW, *options, **pipes)
-    path = Path(journal.partition("=")[2])
-    wait_until(lambda: len(read_journal(path)) >= lines or process.poll() is not None)
+    process = program.start(*PARTS, *SLOW, *options, f"--journal={journal}", **pipes)
+    wait_until(lambda: len(read_journal(journal)) >= lines or process.poll() is not None)
     return process
 
 
@@ -67,8 +64,7 @@ def measured_now(completed: Completed) -> list[str]:
     return re.findall(r"^\[\d+/\d+\] (\S+)", completed.stderr, re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class KilledRun:
+class KilledRun(NamedTuple):
     text: str
     lines: list[Json]
 
@@ -78,8 +74,7 @@ def killed_run(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Ki
     """A run that got kill -9 when a few cases were in its journal."""
     folder = tmp_path_factory.mktemp("killed")
     journal, out = folder / "journal.jsonl", folder / "out.json"
-    files = [f"--journal={journal}", f"--benchmark_out={out}"]
-    process = start(program, *RUN, *files, lines=4)
+    process = start(program, journal, *RUN, f"--benchmark_out={out}", lines=4)
     process.kill()
     process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == -signal.SIGKILL, "ended before it was killed"
@@ -89,20 +84,24 @@ def killed_run(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Ki
     return KilledRun(journal.read_text(encoding="utf-8"), lines)
 
 
+@pytest.mark.parametrize("left", [None, 1, 40], ids=["whole", "a byte", "some bytes"])
 def test_killed_run_is_continued(
-    killed_run: KilledRun, program: Program, tmp_path: Path, validator: Draft202012Validator
+    killed_run: KilledRun,
+    program: Program,
+    tmp_path: Path,
+    validator: Draft202012Validator,
+    left: int | None,
 ) -> None:
-    header, *journaled = killed_run.lines
-    assert header["header"]["seed"] == 42
-    assert {len(line["entries"]) for line in journaled} == {2 + 4}
+    """A last line that was cut short is measured again."""
+    *whole, last = killed_run.text.splitlines(keepends=True)
     journal = tmp_path / "journal.jsonl"
-    journal.write_text(killed_run.text, encoding="utf-8")
+    journal.write_text("".join(whole) + last[:left], encoding="utf-8")
+    header, *journaled = killed_run.lines[: None if left is None else -1]
     completed, result = resume(program, journal)
     assert validator.is_valid(result)
     names = program.names(*PARTS)
     assert_complete(result, names)
     assert_kept(result, journaled)
-    assert f"{len(journaled)} cases are in {journal} already" in completed.stderr
     done = {line["case"] for line in journaled}
     assert measured_now(completed) == [name for name in names if name not in done]
     assert "measured peak" not in completed.stderr
@@ -111,21 +110,6 @@ def test_killed_run_is_continued(
         unit = "bytes_per_second" if "bandwidth" in name else "flops_per_second"
         assert peak[unit] >= before[name][unit] > 0, name
     assert sorted(line["case"] for line in read_journal(journal)[1:]) == sorted(names)
-
-
-@pytest.mark.parametrize("left", [1, 40], ids=["a byte", "some bytes"])
-def test_last_line_that_was_cut_short_is_measured_again(
-    killed_run: KilledRun, program: Program, tmp_path: Path, left: int
-) -> None:
-    journal = tmp_path / "journal.jsonl"
-    whole = killed_run.text.splitlines(keepends=True)
-    journal.write_text("".join(whole[:-1]) + whole[-1][:left], encoding="utf-8")
-    completed, result = resume(program, journal)
-    names = program.names(*PARTS)
-    assert_complete(result, names)
-    assert_kept(result, killed_run.lines[1:-1])
-    assert killed_run.lines[-1]["case"] in measured_now(completed)
-    assert len(read_journal(journal)) == 1 + len(names)
 
 
 def test_complete_run_measures_nothing_again(
@@ -165,7 +149,8 @@ def test_interrupted_run_writes_what_it_has(
     number: signal.Signals,
 ) -> None:
     out, journal = tmp_path / "out.json", tmp_path / "journal.jsonl"
-    process = start(program, *with_peaks(journal.name), f"--benchmark_out={out}", lines=3)
+    *options, _, resuming = with_peaks(journal.name)
+    process = start(program, journal, *options, resuming, f"--benchmark_out={out}", lines=3)
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130, stderr
@@ -175,10 +160,8 @@ def test_interrupted_run_writes_what_it_has(
     done = list(entries_by_case(result))
     assert 2 <= len(done) < len(names)
     assert done == names[: len(done)]
-    assert stderr.splitlines()[-1] == (
-        f"interrupted: {len(done)} of {len(names)} cases done; "
-        f"continue with --resume --journal {journal}"
-    )
+    assert f"{len(done)} of {len(names)} cases done" in stderr.splitlines()[-1]
+    assert f"--resume --journal {journal}" in stderr.splitlines()[-1]
     assert "samples/s" in stdout
     _, whole = resume(program, journal)
     assert_complete(whole, names)

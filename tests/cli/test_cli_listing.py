@@ -21,7 +21,6 @@ from cli_program import (
 
 SIZES = ["tiny", "small", "medium", "large", "very_large"]
 ALL_SIZES = f"--sizes={','.join(SIZES)}"
-FORWARD = ["--components=ffn", "--passes=forward", BASELINE]
 MODEL = [*DIMENSIONS, *POINT]
 STEP = [*MODEL, "--components=full_step"]
 
@@ -47,7 +46,8 @@ def test_help_shows_every_option_and_the_exit_status(program: Program) -> None:
     options = (
         "device components passes variants sizes dtypes batch seq hidden-dim n-layers n-heads "
         "n-kv-heads intermediate-dim vocab-size problem-sizes threads seed verify memory-limit "
-        "max-seconds-per-case cold-cache journal resume list dry-run benchmark_filter"
+        "max-seconds-per-case cold-cache weights journal resume list dry-run find-limit confirm "
+        "admit describe-device figures-of-merit trace serve columns benchmark_filter"
     )
     assert [name for name in options.split(" ") if f"--{name}" not in text] == []
     assert "Exit status: 0 " in text
@@ -70,19 +70,10 @@ def test_every_component_and_peak_is_listed_as_by_google_benchmark(program: Prog
     components = list(dict.fromkeys(name.split("/")[0] for name in names))
     assert components[0] == "peak"
     assert [name for name in components if name in COMPONENTS] == COMPONENTS
-    assert program.names(*SMALL, "--seed=7") == names
     # the step's own GEMMs, where the peaks have a shape
     gemms = program.names("--components=peak", "--sizes=tiny", "--dtypes=f32", "--batch=2")
     assert {"peak/gemm/f32/256x1000x256", "peak/gemm/f32/8x256x128x32"} <= set(gemms)
     assert program.names("--components=peak", "--dtypes=f32") == ["peak/gemm/f32", "peak/bandwidth"]
-
-
-def test_lists_are_single_comma_or_range(program: Program) -> None:
-    names = program.names(*FORWARD, "--batch=1,3", "--seq=4:16:*2")
-    points = [re.findall(r"\d+", name.split("f32/")[1]) for name in names]
-    assert points == [[batch, seq] for batch in ("1", "3") for seq in ("4", "8", "16")]
-    names = program.names(*FORWARD, "--seq=128:512:+128")
-    assert [name.split("seq:")[1] for name in names] == ["128", "256", "384", "512"]
 
 
 def test_filter_keeps_and_drops_by_name(program: Program) -> None:
@@ -97,43 +88,14 @@ def test_filter_keeps_and_drops_by_name(program: Program) -> None:
     assert one == ["rotary/forward/baseline/custom/f32/batch:2/seq:8"]
 
 
-def test_each_size_has_its_own_batch_and_sequence_and_the_workshops_parameters(
-    program: Program,
-) -> None:
-    choice = ["--components=full_step", BASELINE, ALL_SIZES]
-    points = [name.split("f32/")[1] for name in program.names(*choice)]
-    assert points == [
-        "batch:8/seq:128",
-        "batch:8/seq:256",
-        "batch:16/seq:512",
-        "batch:8/seq:1024",
-        "batch:4/seq:2048",
-    ]
-    text = shown(program, *choice, "--dry-run", "--device=cpu")
-    rows = [line.split() for line in text.splitlines() if "/baseline/" in line]
-    parameters = [int(row[1]) for row in rows]
-    assert parameters == [2_873_600, 20_890_112, 167_224_320, 1_300_203_520, 10_691_284_992]
+def test_lists_are_single_comma_or_range(program: Program) -> None:
+    choice = ["--components=ffn", "--passes=forward", BASELINE]
+    names = program.names(*choice, "--batch=1,3", "--seq=4:16:*2")
+    points = [re.findall(r"\d+", name.split("f32/")[1]) for name in names]
+    assert points == [[batch, seq] for batch in ("1", "3") for seq in ("4", "8", "16")]
 
 
-@pytest.mark.parametrize("components", ["full_step", "attention,ffn,loss,model"])
-def test_dry_run_shows_costs_and_why_very_large_does_not_fit(
-    program: Program, components: str
-) -> None:
-    choice = [f"--components={components}", BASELINE, ALL_SIZES, "--memory-limit=24GiB"]
-    lines = shown(program, *choice, "--device=cpu", "--dry-run").splitlines()
-    for column in ("case", "parameters", "FLOPs", "bytes", "peak memory", "fits"):
-        assert column in lines[0]
-    names = program.names(*choice)
-    rows = {line.split()[0]: line for line in lines if "/baseline/" in line}
-    assert list(rows) == names
-    assert f"{len(names)} cases" in lines[-1]
-    step = [row for row in rows.values() if row.startswith(("full_step/", "model/backward"))]
-    fits = {size: row for row in step for size in SIZES if f"/{size}/" in row}
-    assert fits["tiny"].rstrip().endswith("yes")
-    assert re.search(r"no: predicted peak memory \d+\.\d+ GiB exceeds ", fits["very_large"])
-
-
-def test_dry_run_as_json_has_the_exact_figures(program: Program) -> None:
+def test_dry_run_has_the_exact_figures_of_each_size_at_its_own_shape(program: Program) -> None:
     choice = ["--components=full_step,ffn", BASELINE, ALL_SIZES, "--memory-limit=8GiB"]
     as_json = [*choice, "--dry-run", "--benchmark_format=json", "--device=cpu"]
     document = read_json(shown(program, *as_json))
@@ -147,18 +109,27 @@ def test_dry_run_as_json_has_the_exact_figures(program: Program) -> None:
     assert document["memory_budget_source"] == "--memory-limit"
     cases = {case["name"]: case for case in document["cases"]}
     assert list(cases) == program.names(*choice)
-    expected = {
-        "parameters": 2_873_600,
-        "model_flops": 17_678_991_360,
-        "fits": True,
-        "reason": "",
+    steps = {name.split("f32/")[1]: case for name, case in cases.items() if "train" in name}
+    # batch and sequence: the workshop's parameters
+    assert {shape: case["parameters"] for shape, case in steps.items()} == {
+        "batch:8/seq:128": 2_873_600,
+        "batch:8/seq:256": 20_890_112,
+        "batch:16/seq:512": 167_224_320,
+        "batch:8/seq:1024": 1_300_203_520,
+        "batch:4/seq:2048": 10_691_284_992,
     }
-    step = cases["full_step/train/baseline/tiny/f32/batch:8/seq:128"]
-    assert {key: step[key] for key in expected} == expected
-    large = cases["full_step/train/baseline/very_large/f32/batch:4/seq:2048"]
+    tiny, *_, large = steps.values()
+    assert (tiny["model_flops"], tiny["fits"], tiny["reason"]) == (17_678_991_360, True, "")
     assert large["predicted_memory_bytes"] > 8 * 2**30
     assert large["fits"] is False
     assert "exceeds 8.00 GiB" in large["reason"]
+    # and the same as a table
+    lines = shown(program, *choice, "--dry-run", "--device=cpu").splitlines()
+    rows = {line.split()[0]: line.split() for line in lines if "/baseline/" in line}
+    assert {n: row[1] for n, row in rows.items()} == {
+        n: str(case["parameters"]) for n, case in cases.items()
+    }
+    assert lines[-1].startswith(f"{len(cases)} cases")
 
 
 def test_dry_run_allocates_nothing(program: Program) -> None:
@@ -181,11 +152,6 @@ def test_baseline_and_optimized_are_the_default(program: Program) -> None:
     optimized = {name[0] for name in names if name[2] == "optimized"}
     assert optimized >= set(COMPONENTS) - {"embedding"}
     assert "embedding" not in optimized  # a look-up has nothing to optimise
-
-
-def test_a_switch_makes_cases_of_the_components_that_contain_it(program: Program) -> None:
-    names = program.cases(*MODEL, "--variants=fused_rotary", "--passes=forward")
-    assert [name.split("/")[0] for name in names] == ["rotary", "attention", "block", "model"]
 
 
 @pytest.mark.parametrize(
@@ -213,6 +179,8 @@ def test_order_and_repetition_of_switches_do_not_matter(program: Program) -> Non
     assert [name.split("/")[2] for name in names] == ["qkv+fused_norm", "qkv"]
     spelled = "--variants=fused_adamw+sdpa+fused_swiglu+gate_up+qkv"
     assert [name.split("/")[2] for name in program.names(*STEP, spelled)] == ["fused"]
+    names = program.cases(*MODEL, "--variants=fused_rotary", "--passes=forward")
+    assert [name.split("/")[0] for name in names] == ["rotary", "attention", "block", "model"]
 
 
 def test_every_variant_is_proved(program: Program) -> None:

@@ -1,0 +1,425 @@
+"""Runs: one of every component, pass and dtype, whose figures agree with each other, and the ways
+to run: --verify, JSON on stdout, limits of memory and time, failures, weights, a terminal."""
+
+import fcntl
+import os
+import pty
+import re
+import shutil
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from cli_program import (
+    AGGREGATES,
+    COMPONENTS,
+    DIMENSIONS,
+    MIB,
+    PROJECT_ROOT,
+    QUICK,
+    RUN,
+    SMALL,
+    SMALL_MODEL,
+    TIMEOUT_S,
+    FinishedRun,
+    Json,
+    Program,
+    WithPeaks,
+    assert_complete,
+    entries_by_case,
+    mappings,
+    message_of,
+    read_json,
+    read_result,
+    was_measured,
+)
+from jsonschema import Draft202012Validator
+
+DTYPES = ["f32", "bf16", "amp_bf16", "f16", "amp_f16"]
+OWN_PASSES = {
+    "model": ["forward", "forward_loss", "backward", "forward_backward"],
+    "optimizer": ["update"],
+    "full_step": ["train"],
+}
+FFN = ["--components=ffn", "--passes=forward"]
+# one case that needs 82 KiB and one that needs 625 MiB
+SMALL_AND_LARGE = [*SMALL_MODEL, *FFN, "--batch=2,20000", "--seq=32"]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.json"
+
+
+def repetitions(run: FinishedRun) -> list[Json]:
+    """The entries that were timed, without the peaks'."""
+    return [
+        entry
+        for entry in run.result["benchmarks"]
+        if entry["run_type"] == "iteration" and not entry["name"].startswith("peak/")
+    ]
+
+
+def test_result_is_whole_and_of_its_schema(
+    smoke_run: FinishedRun, program: Program, validator: Draft202012Validator
+) -> None:
+    errors = validator.iter_errors(smoke_run.result)
+    assert [f"{error.json_path}: {error.message[:300]}" for error in errors] == []
+    assert [entry for entry in smoke_run.result["benchmarks"] if not was_measured(entry)] == []
+    assert smoke_run.completed.returncode == 0
+    names = program.names(*smoke_run.arguments)
+    assert_complete(smoke_run.result, names)
+    expected = {
+        f"{component}/{name}/baseline/custom/{dtype}/batch:2/seq:8"
+        for component in COMPONENTS
+        for name in OWN_PASSES.get(component, ["forward", "backward", "forward_backward"])
+        for dtype in DTYPES
+    }
+    peaks = {"peak/gemm/f32", "peak/gemm/bf16", "peak/gemm/f16", "peak/bandwidth"}
+    assert set(names) >= expected | peaks
+    # where stderr is no terminal, progress is a plain line a case
+    stderr = smoke_run.completed.stderr
+    assert not {"\r", "\x1b"} & set(stderr)
+    steps = [line for line in stderr.splitlines() if line.startswith("[")]
+    assert [line.split()[1] for line in steps] == names
+    # a table a component, and the sum of parts of each dtype
+    tables = [text.split()[0] for text in smoke_run.completed.stdout.strip().split("\n\n")]
+    assert [name for name in tables if name in COMPONENTS] == COMPONENTS
+    assert smoke_run.completed.stdout.count("sum of parts  baseline custom ") == len(DTYPES)
+
+
+def test_counters_agree_with_each_other(smoke_run: FinishedRun) -> None:
+    def same(value: float, expected: float) -> None:
+        assert value == pytest.approx(expected, rel=1e-6)
+
+    for entry in repetitions(smoke_run):
+        seconds = entry["real_time"] * 1e-3
+        assert entry["time_unit"] == "ms"
+        same(entry["samples_per_second"], 2 / seconds)
+        same(entry["tokens_per_second"], 16 / seconds)
+        same(entry["GB_per_second"], entry["bytes"] / seconds * 1e-9)
+        flops = entry["hardware_flops"] or entry["elementwise_flops"]
+        same(entry["flop_per_byte"], flops / entry["bytes"])
+        if entry["model_flops"]:
+            same(entry["TFLOPS"], entry["model_flops"] / seconds * 1e-12)
+            assert entry["causal_flops"] <= entry["model_flops"] <= entry["hardware_flops"]
+    cases = entries_by_case(smoke_run.result)
+    f32, bf16 = (
+        cases[f"ffn/forward/baseline/custom/{dtype}/batch:2/seq:8"][0] for dtype in ("f32", "bf16")
+    )
+    assert f32["model_flops"] == bf16["model_flops"]
+    assert f32["bytes"] == 2 * bf16["bytes"]
+    assert f32["max_rel_error"] < bf16["max_rel_error"]
+
+
+def test_times_follow_from_the_samples_that_rows_keep(smoke_run: FinishedRun) -> None:
+    for entries in entries_by_case(smoke_run.result).values():
+        times = [e["real_time"] for e in entries if e["run_type"] == "iteration"]
+        found = {e["aggregate_name"]: e for e in entries if e["run_type"] == "aggregate"}
+        assert list(found) == AGGREGATES
+        assert found["mean"]["real_time"] == pytest.approx(statistics.mean(times), rel=1e-6)
+    timed = repetitions(smoke_run)
+    for entry in smoke_run.result["benchmarks"]:
+        assert ("samples_ns" in entry) == (entry in timed), entry["name"]
+    for entry in timed:
+        samples, median = entry["samples_ns"], entry["median_ns"]
+        assert len(samples) == min(entry["iterations"], 200)
+        assert min(samples) - 1 <= median <= max(samples) + 1
+        if entry["iterations"] > 200:
+            continue
+        # samples are whole nanoseconds
+        assert 1e6 * entry["real_time"] == pytest.approx(statistics.mean(samples), abs=1)
+        assert median == pytest.approx(statistics.median(samples), abs=1)
+        interval = entry.get("median_interval_ns")
+        assert (interval is not None) == (len(samples) >= 6)
+        if interval is not None:
+            assert interval[0] <= median <= interval[1]
+
+
+def test_context_says_what_was_measured(smoke_run: FinishedRun) -> None:
+    context = smoke_run.result["context"]
+    expected = {
+        "library_build_type": "release",
+        "executable": "tiny_llama_bench",
+        "threads": 1,
+        "seed": 42,
+        "verify": "before",
+        "cold_cache": False,
+    }
+    assert {key: context[key] for key in expected} == expected
+    assert context["device"]["backend"] == "cpu"
+    assert context["settings"]["torch_threads"] == "1"
+    peaks = context["peaks"]
+    measured = peaks["measured"]
+    assert set(measured) == {"f32", "bf16", "f16", "memory_bandwidth", "cache_bandwidth"}
+    sources = [inner["source"] for inner in mappings(measured) if "source" in inner]
+    assert len(sources) == 5
+    assert all(sources)
+    against = "datasheet" if peaks["datasheet"] else "measured peak"
+    assert against in peaks["mfu_is_against"]
+
+
+def test_verify_only_compares_and_times_nothing(program: Program) -> None:
+    choice = [*SMALL, *RUN, "--components=ffn,loss", "--verify=only"]
+    completed = program.run(*choice)
+    assert completed.returncode == 0, completed.stderr
+    lines = [line.split() for line in completed.stdout.splitlines()]
+    assert [line[0] for line in lines] == program.cases(*choice)
+    assert all(float(line[1]) < 2e-5 and line[-1] == "proved" for line in lines)
+    assert "measured peak" not in completed.stderr
+
+
+def test_json_on_stdout_is_pure_and_the_same_as_in_the_file(
+    bench_program: Path, out: Path, validator: Draft202012Validator
+) -> None:
+    """With what its context has to say: --verify=off, cold caches, a seed, and the commit."""
+    program = Program(bench_program, with_commit=True)
+    choice = [*SMALL, *RUN, *FFN, "--verify=off", "--cold-cache", "--seed=7"]
+    completed, result = program.measure(out, *choice, "--benchmark_format=json")
+    assert completed.stdout == out.read_text(encoding="utf-8")
+    assert validator.is_valid(result)
+    assert_complete(result, program.names(*choice))
+    context = result["context"]
+    assert [context[key] for key in ("verify", "cold_cache", "seed")] == ["off", True, 7]
+    # of the build, which may be older than the checkout
+    assert re.fullmatch("[0-9a-f]{40}|unknown", context["git_commit"])
+    assert not any("max_rel_error" in entry for entry in result["benchmarks"])
+    assert [path.name for path in out.parent.iterdir()] == ["out.json"]
+
+
+def test_one_repetition_of_what_a_filter_chooses_has_no_aggregates(
+    program: Program, with_peaks: WithPeaks, validator: Draft202012Validator
+) -> None:
+    choice = [*SMALL, "--benchmark_filter=^(ffn|loss)/backward", *with_peaks()]
+    once = ["--benchmark_repetitions=1", "--benchmark_min_time=1x", "--benchmark_format=json"]
+    completed = program.run(*choice, *once)
+    assert completed.returncode == 0, completed.stderr
+    result = read_json(completed.stdout)
+    assert validator.is_valid(result)
+    names = [f"{part}/backward/baseline/custom/f32/batch:2/seq:8" for part in ("ffn", "loss")]
+    assert list(entries_by_case(result)) == names
+    assert [entry["run_type"] for entry in result["benchmarks"]] == ["iteration"] * 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "pattern"),
+    [
+        (
+            "--memory-limit=400MiB",
+            r"predicted peak memory \d+\.\d+ MiB exceeds 400\.00 MiB \(--memory-limit\)",
+        ),
+        (
+            "--max-seconds-per-case=0.001",
+            r".*need at least \d+\.\d s .* more than --max-seconds-per-case 0\.001.*",
+        ),
+    ],
+)
+def test_case_beyond_a_limit_is_skipped_with_both_numbers(
+    program: Program,
+    out: Path,
+    with_peaks: WithPeaks,
+    validator: Draft202012Validator,
+    limit: str,
+    pattern: str,
+) -> None:
+    completed, result = program.measure(out, *SMALL_AND_LARGE, *with_peaks(), limit)
+    assert validator.is_valid(result)
+    small, large = entries_by_case(result).values()
+    assert len(small) in {1, 2 + 4}
+    assert len(large) == 1
+    assert large[0]["skipped"] is True
+    reason = large[0]["skip_message"]
+    assert re.fullmatch(pattern, reason), reason
+    assert f"skipped: {reason}" in completed.stderr
+    assert f"batch:20000/seq:32: {reason}\n" in completed.stdout.split("\nskipped\n")[1]
+
+
+def test_refused_memory_fails_the_case_and_the_run_goes_on(
+    program: Program, out: Path, with_peaks: WithPeaks, validator: Draft202012Validator
+) -> None:
+    """The system refuses what the prediction took to be free: caught, reported, exit status 1."""
+    choice = [*SMALL_MODEL, "--components=ffn,loss", "--passes=forward", "--batch=2,20000"]
+    short = {"status": 1, "address_space": 900 * MIB}
+    completed, result = program.measure(out, *choice, "--seq=32", *with_peaks(), **short)
+    assert validator.is_valid(result)
+    cases = entries_by_case(result)
+    failed = {name: entries for name, entries in cases.items() if "batch:20000" in name}
+    assert len(failed) == 2
+    for name, entries in failed.items():
+        assert len(entries) == 1
+        assert "out of memory" in entries[0]["error_message"]
+        assert f"{name}  FAILED: out of memory" in completed.stderr
+    assert "frame #" not in completed.stderr + completed.stdout
+    after = cases["loss/forward/baseline/custom/f32/batch:2/seq:32"]
+    assert len(after) == 2 + 4, "the case after the failed one was not measured"
+    assert re.search(r"^FAILED\n  ffn/forward/", completed.stdout, re.MULTILINE)
+
+
+def test_reference_that_does_not_fit_is_no_failure(
+    program: Program, out: Path, with_peaks: WithPeaks
+) -> None:
+    """The case fits, its float64 reference does not: a reason to skip, or to verify on less."""
+    choice = [*SMALL_MODEL, *FFN, "--batch=2", "--seq=65536", "--memory-limit=160MiB"]
+    program.measure(out, *choice, *with_peaks())
+
+
+def test_speedup_is_over_the_baseline_of_the_same_point(
+    program: Program, with_peaks: WithPeaks, out: Path
+) -> None:
+    choice = [*DIMENSIONS, *FFN, "--batch=2,4", "--seq=8", "--variants=gate_up,baseline"]
+    completed, result = program.measure(out, *choice, "--columns=bytes,TFLOPS", *with_peaks())
+    rows = {entry["name"]: entry for entry in result["benchmarks"]}
+    for batch in (2, 4):
+        name = f"ffn/forward/{{}}/custom/f32/batch:{batch}/seq:8/manual_time_median"
+        baseline, variant = (rows[name.format(of)] for of in ("baseline", "gate_up"))
+        assert baseline["speedup"] == pytest.approx(1)
+        assert variant["speedup"] == pytest.approx(baseline["real_time"] / variant["real_time"])
+    for column in ("speedup", "traffic B", "TFLOP/s"):
+        assert column in completed.stdout
+
+
+def test_each_case_leaves_a_trace(program: Program, with_peaks: WithPeaks, tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    choice = [*SMALL, "--components=ffn", *with_peaks(), f"--trace={folder}"]
+    program.measure(tmp_path / "out.json", *choice)
+    names = [
+        f"ffn.{name}.baseline.custom.f32.batch-2.seq-8.json"
+        for name in ("backward", "forward", "forward_backward")
+    ]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    for name in names:
+        events = read_result(folder / name)["traceEvents"]
+        assert any(event.get("name") == "aten::mm" for event in events), name
+
+
+# --weights: components run with the weights of a folder
+GOLDEN = PROJECT_ROOT / "fixtures/golden/gqa_groups_2"
+WEIGHTS = [f"--weights={GOLDEN}", "--variants=baseline"]
+SHORT = [*WEIGHTS, "--batch=2", "--seq=8", *RUN]
+
+
+def test_every_component_is_proved_with_weights_of_size_custom(program: Program) -> None:
+    names = program.cases(*WEIGHTS)
+    assert {name.split("/")[0] for name in names} >= set(COMPONENTS)
+    assert all("/baseline/custom/f32/batch:8/seq:128" in name for name in names)
+    table = program.run(*WEIGHTS, *RUN, "--components=full_step", "--dry-run")
+    parameters = 2 * 37 * 64 + 64 + 2 * (2 * 64 + 2 * 64 * 64 + 2 * 32 * 64 + 3 * 19 * 64)
+    assert f" {parameters} " in table.stdout
+    choice = [*SHORT, f"--dtypes={','.join(DTYPES)}", "--verify=only"]
+    completed = program.run(*choice)
+    assert completed.returncode == 0, completed.stderr
+    verdicts = [line.split()[-1] for line in completed.stdout.splitlines()]
+    assert verdicts == ["proved"] * len(program.cases(*choice))
+
+
+def test_result_says_which_weights_but_not_where_and_other_ones_are_not_resumed(
+    program: Program, tmp_path: Path, validator: Draft202012Validator
+) -> None:
+    folder = Path(shutil.copytree(GOLDEN, tmp_path / "my weights"))
+    out, journal = tmp_path / "out.json", tmp_path / "with_weights.jsonl"
+    choice = [f"--weights={folder}", *SHORT[1:], *FFN, *QUICK, f"--journal={journal}"]
+    _, result = program.measure(out, *choice)
+    assert validator.is_valid(result)
+    weights = result["context"]["weights"]
+    assert (weights["hidden_dim"], weights["n_layers"], weights["vocab_size"]) == (64, 2, 37)
+    assert folder.name not in out.read_text() + journal.read_text()
+    assert program.run(*choice, "--resume").returncode == 0
+    content = bytearray((folder / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(content)
+    message = message_of(program.run(*choice, "--resume"))
+    assert "was written with weights = " in message
+    assert weights["fingerprint"] in message
+
+
+def test_weights_too_large_for_a_type_fail_its_cases_only(program: Program, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(GOLDEN, tmp_path / "large"))
+    file = folder / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    # the first weight of the LM head, 2^100: bfloat16 holds it, float16 does not
+    data = 8 + int.from_bytes(content[:8], "little")
+    content[data : data + 2] = (0x7180).to_bytes(2, "little")
+    file.write_bytes(content)
+    choice = ["--components=loss,embedding", "--passes=forward", "--dtypes=f32,bf16,f16"]
+    completed = program.run(f"--weights={folder}", *SHORT[1:], *choice, "--verify=only")
+    assert completed.returncode == 1
+    (failed,) = (line for line in completed.stdout.splitlines() if "FAILED" in line)
+    assert failed.startswith("loss/forward/baseline/custom/f16/")
+    assert "'lm_head.weight' holds a value of magnitude 1.26765" in failed
+
+
+# On a terminal.
+class Terminal:
+    """A run whose stderr is a terminal."""
+
+    def __init__(self, program: Program, arguments: list[str], columns: int = 200) -> None:
+        self.ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.process = program.start(*arguments, stdout=subprocess.DEVNULL, stderr=theirs)
+        os.close(theirs)
+
+    def read(self, until: bytes = b"never") -> str:
+        written = b""
+        try:
+            while until not in written:
+                written += os.read(self.ours, 4096)
+        except OSError:  # how Linux says that the other end was closed
+            pass
+        return written.decode()
+
+
+def test_terminal_has_a_status_line_that_does_not_wrap(
+    program: Program, with_peaks: WithPeaks
+) -> None:
+    choice = [*SMALL, "--components=ffn,loss"]
+    texts = Terminal(program, [*choice, *with_peaks(), *QUICK]).read().split("\r\x1b[K")
+    names = program.names(*choice)
+    states = [text for text in texts if text.endswith(" ...")]
+    for number, (state, name) in enumerate(zip(states, names, strict=True), start=1):
+        left = r"(, \d+:\d\d left)?" if number == 1 else r", \d+:\d\d left"
+        assert re.fullmatch(rf"\[{number}/{len(names)}{left}\] {re.escape(name)} \.\.\.", state)
+    assert texts[-1] == "", "the status line is left behind"
+    narrow = Terminal(program, [*choice, *with_peaks(), *QUICK], columns=50).read()
+    assert [t for t in narrow.split("\r\x1b[K") if t.endswith(" ...") and len(t) >= 50] == []
+
+
+def test_second_interrupt_ends_at_once(program: Program, with_peaks: WithPeaks) -> None:
+    """The first lets the case that is running finish, which here takes minutes."""
+    endless = ["--benchmark_min_time=20000000x", "--max-seconds-per-case=10000"]
+    terminal = Terminal(program, [*SMALL, "--components=ffn", *with_peaks(), *endless])
+    process = terminal.process
+    try:
+        terminal.read(until=b"[1/3]")
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=TIMEOUT_S) == -signal.SIGINT
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_google_benchmarks_compare_opens_results(
+    smoke_run: FinishedRun, program: Program, tmp_path: Path, with_peaks: WithPeaks
+) -> None:
+    tool = PROJECT_ROOT / ".deps/sources/benchmark/tools/compare.py"
+    if not tool.is_file():
+        pytest.skip("Google Benchmark came without its sources, so compare.py is not here")
+    skipped, failed = tmp_path / "skipped.json", tmp_path / "failed.json"
+    limit = "--memory-limit=400MiB"
+    program.measure(skipped, *SMALL_AND_LARGE, limit, *with_peaks("skipped.jsonl"))
+    short = {"status": 1, "address_space": 900 * MIB}
+    program.measure(failed, *SMALL_AND_LARGE, *with_peaks("failed.jsonl"), **short)
+    for base, new in ((smoke_run.result_file,) * 2, (skipped, failed), (failed, skipped)):
+        command = [sys.executable, str(tool), "-a", "benchmarks", str(base), str(new)]
+        completed = subprocess.run(
+            command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+        assert completed.returncode == 0, completed.stdout + completed.stderr
+        assert re.search(r"ffn/forward/baseline/custom/f32/\S+/manual_time", completed.stdout)
