@@ -46,8 +46,10 @@ ATTENTION, FFN, NORM, BLOCK = LAYERS = ("attention", "ffn", "rms_norm", "block")
 LOSS, OPTIMIZER = "loss", "optimizer"
 SCORES, VALUES, LM_HEAD = "scores", "values", "lm_head"
 # Layers that a switch of this name makes one product of.
-FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up"}
-FUSED |= {"up_proj": "gate_up"}
+FUSED = {
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv"),
+    **dict.fromkeys(("gate_proj", "up_proj"), "gate_up"),
+}
 # model/loss.cpp, fused_loss_chunk: logits of a chunk, and the fewest tokens of one
 CHUNK_LOGITS, FEWEST_TOKENS, TOKENS_STEP = 1 << 19, 256, 64
 
@@ -232,19 +234,47 @@ MOST_LOST = 5
 @dataclass(frozen=True)
 class LightPart:
     """All `count` of a part together. `measured_seconds`: None where the part was not measured.
-    `lost_seconds`: measured less light; None without a measurement, and where light is the longer
-    of the two, which `error` tells. `products_seconds`, `traffic_seconds`: what light is the larger
-    of, for each component of the part. `case`: the case measured; empty for the rest."""
+    `least`: of everything in it, one after another. `case`: the case measured; empty for the rest.
+    `is_bound`: false of a step with a part that was faster than its light."""
 
     name: str
     count: int
     measured_seconds: float | None
-    light_seconds: float
-    lost_seconds: float | None
-    products_seconds: float
-    traffic_seconds: float
+    least: Sequence[LeastTime]
     case: str = ""
-    error: str = ""
+    is_bound: bool = True
+
+    @property
+    def light_seconds(self) -> float:
+        return sum(one.seconds for one in self.least)
+
+    @property
+    def products_seconds(self) -> float:
+        return sum(one.products for one in self.least)
+
+    @property
+    def traffic_seconds(self) -> float:
+        return sum(one.traffic for one in self.least)
+
+    @property
+    def error(self) -> str:
+        """That it was faster than its light. The rest is where parts do more alone than in the
+        step, which is no error."""
+        measured, light = self.measured_seconds, self.light_seconds
+        if measured is None or light <= measured or self.name == REST:
+            return ""
+        return (
+            f"{self.name}: {seconds_text(measured)} is faster than its speed of light, "
+            f"{seconds_text(light)}: a rate was measured too low, or the time is wrong; measure "
+            "both again"
+        )
+
+    @property
+    def lost_seconds(self) -> float | None:
+        """Measured less light; None where one is not known or the light is no bound."""
+        if self.measured_seconds is None or self.error or not self.is_bound:
+            return None
+        return self.measured_seconds - self.light_seconds
 
 
 @dataclass(frozen=True)
@@ -259,12 +289,12 @@ class SpeedOfLight:
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """What cannot be: parts, or the step, that were faster than their light."""
+        """Of parts, or of the step: what cannot be."""
         return tuple(part.error for part in (*self.parts, self.total) if part.error)
 
     @property
     def lost_seconds(self) -> float | None:
-        """The step without its light; None where that is no bound: there are errors."""
+        """The step without its light; None where that is no bound."""
         return self.total.lost_seconds
 
     @property
@@ -289,23 +319,6 @@ class SpeedOfLight:
         """The five parts that lose most time, of those that lose any."""
         losing = [part for part in self.parts if (part.lost_seconds or 0.0) > 0]
         return sorted(losing, key=lambda part: -(part.lost_seconds or 0.0))[:MOST_LOST]
-
-
-def _light_part(
-    name: str, count: int, measured: float | None, least: Sequence[LeastTime], case: str
-) -> LightPart:
-    """Of the least times of everything in it, one after another."""
-    light = sum(one.seconds for one in least)
-    error = ""
-    if measured is not None and light > measured:
-        error = (
-            f"{name}: {seconds_text(measured)} is faster than its speed of light, "
-            f"{seconds_text(light)}: a rate was measured too low, or the time is wrong; measure "
-            "both again"
-        )
-    lost = None if error or measured is None else measured - light
-    products, traffic = sum(one.products for one in least), sum(one.traffic for one in least)
-    return LightPart(name, count, measured, light, lost, products, traffic, case, error)
 
 
 def _known_bytes(step: Step, results: ResultSet) -> dict[str, float]:
@@ -387,7 +400,7 @@ def speed_of_light(results: ResultSet, step: CaseName) -> SpeedOfLight:
     for part in measured.parts:
         name = part.name.component
         of_part = block if name == BLOCK else [least(name, part.count)]
-        parts.append(_light_part(name, part.count, part.seconds, of_part, str(part.name)))
+        parts.append(LightPart(name, part.count, part.seconds, of_part, str(part.name)))
         words = ["not measured"] if part.case is None else []
         if name not in moved and not (name == BLOCK and is_fine):
             words += ["its counters lack bytes"] if part.case else []
@@ -398,18 +411,15 @@ def speed_of_light(results: ResultSet, step: CaseName) -> SpeedOfLight:
             f"no rate at their own shape, the measured {product_type(step.dtype)} peak "
             f"stands in: {', '.join(at_peak)}"
         )
-    # What parts do not have: autograd's own work, and residual additions where layers are taken
-    # apart. No error where it is faster than light: then parts alone do more than in the step.
-    light = 0.0 if any(part.name == BLOCK for part in parts) else residuals.seconds
-    rest = measured.rest_seconds
-    parts.append(LightPart(REST, 1, rest, light, rest - light, 0.0, light))
-
+    # what parts do not have: autograd's own work, and residual additions where layers are apart
+    has_block = any(part.name == BLOCK for part in parts)
+    of_rest = [] if has_block else [residuals]
+    parts.append(LightPart(REST, 1, measured.rest_seconds, of_rest))
     # whichever parts of it this variant was measured by
     whole = [*(least(name, count) for name, count in outside.items()), *block, least(NORM, 1)]
-    total = _light_part("step", 1, case.median_seconds, whole, str(step))
     # a part's light that is no bound leaves the step's without meaning, too
-    if any(part.error for part in parts):
-        total = replace(total, lost_seconds=None)
+    is_bound = not any(part.error for part in parts)
+    total = LightPart("step", 1, case.median_seconds, whole, str(step), is_bound)
     return SpeedOfLight(step, tuple(parts), total, tuple(missing))
 
 
