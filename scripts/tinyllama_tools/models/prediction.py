@@ -47,8 +47,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import InitVar, dataclass, replace
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -80,12 +80,32 @@ LAUNCH, PRODUCTS, ELEMENTWISE, TRAFFIC = range(4)
 class Work:
     """Of one iteration of a part. `flops`: by the model's formulas; `amounts`: operators, FLOPs of
     the products that really run, elementwise FLOPs, and seconds of the least traffic. `seconds`:
-    None where it was not measured, and operators are unknown then."""
+    None where it was not measured, and operators are 0 then."""
 
     name: CaseName
     flops: float
     amounts: Array
     seconds: float | None = None
+
+    @classmethod
+    def of_row(cls, case: MeasuredCase, machine: Machine) -> Work:
+        """RatesRefusedError for a row of another program, which counts less."""
+        keys = ("model_flops", "operators", "hardware_flops", "elementwise_flops", "bytes")
+        lacking = next((key for key in keys if key not in case.counters), None)
+        if lacking:
+            raise RatesRefusedError(
+                f"{case.name}: the row has no counter {lacking}; measure again with this version"
+            )
+        flops, *amounts, moved = (case.counters[key] for key in keys)
+        amounts = np.array([*amounts, machine.traffic_seconds(moved)])
+        return cls(case.name, flops, amounts, case.median_seconds)
+
+    @classmethod
+    def of_cost(cls, cost: CaseCost, machine: Machine) -> Work:
+        """Of a case that was not run."""
+        traffic = machine.traffic_seconds(cost.bytes)
+        amounts = (0.0, cost.hardware_flops, cost.elementwise_flops, traffic)
+        return cls(cost.name, cost.model_flops, np.array(amounts))
 
     @property
     def tokens(self) -> int:
@@ -93,33 +113,25 @@ class Work:
         return self.name.batch * self.name.seq
 
 
-def _work(
-    name: CaseName, figures: Mapping[str, float], machine: Machine, seconds: float | None = None
-) -> Work:
-    """`figures`: of a row or of costs."""
-    needed = ("model_flops", "hardware_flops", "elementwise_flops", "bytes")
-    if seconds is not None:
-        needed = ("operators", *needed)
-    lacking = [key for key in needed if key not in figures]
-    if lacking:
-        raise RatesRefusedError(
-            f"{name}: the row has no counter {lacking[0]}; measure again with this version"
-        )
-    flops, *work, moved = (float(figures[key]) for key in needed[-4:])
-    amounts = (figures.get("operators", 0.0), *work, machine.traffic_seconds(moved))
-    return Work(name, flops, np.array(amounts), seconds)
-
-
 @dataclass(frozen=True)
 class Step:
     """All parts, and how often it has each. `seconds`: of the step itself, None where only its
-    parts were measured."""
+    parts were measured. RatesRefusedError where `model_flops`, as counted for the step itself, are
+    not those of its parts."""
 
     name: CaseName
-    seconds: float | None
     parts: Sequence[tuple[Work, int]]
+    seconds: float | None = None
+    model_flops: InitVar[float | None] = None
 
-    @property
+    def __post_init__(self, model_flops: float | None) -> None:
+        if model_flops not in (None, self.flops):
+            raise RatesRefusedError(
+                f"{self.name}: its model_flops are {model_flops:.0f}, those of its parts "
+                f"{self.flops:.0f}; two different models under one name cannot be predicted from"
+            )
+
+    @cached_property
     def flops(self) -> float:
         """Of the model."""
         return sum(count * part.flops for part, count in self.parts)
@@ -138,15 +150,6 @@ class Step:
     def parts_seconds(self) -> float:
         """Of its measured parts together."""
         return sum(count * (part.seconds or 0.0) for part, count in self.parts)
-
-    def check(self, model_flops: float) -> Step:
-        """RatesRefusedError where the step is not of the model that the parts are of."""
-        if model_flops != self.flops:
-            raise RatesRefusedError(
-                f"{self.name}: its model_flops are {model_flops:.0f}, those of its parts "
-                f"{self.flops:.0f}; two different models under one name cannot be predicted from"
-            )
-        return self
 
 
 Cells = Mapping[str, Sequence[Work]]
@@ -184,16 +187,14 @@ def _part_names(
 
 
 def _collect(
-    results: ResultSet, costs: Sequence[CaseCost], dtype: str, variant: str, machine: Machine
+    results: ResultSet, dtype: str, variant: str, machine: Machine
 ) -> tuple[Cells, list[Step]]:
     """Of one dtype and variant: measured parts by component, those that steps are made of, and the
-    steps all of whose parts were measured, in the order of FLOPs. `costs`: for rows that lack a
-    counter of the formulas.
+    steps all of whose parts were measured, in the order of FLOPs.
 
     Layers are described by attention, ffn and norms, or by block where that was measured at more
     sizes. RatesRefusedError naming a part that no step can do without and nobody measured.
     """
-    formulas = {str(cost.name): vars(cost) for cost in costs}
     known = {
         text: case
         for text, case in results.cases.items()
@@ -204,9 +205,7 @@ def _collect(
 
     @cache
     def work(text: str) -> Work:
-        case = known[text]
-        figures = formulas.get(text, {}) | dict(case.counters)
-        return _work(case.name, figures, machine, case.median_seconds)
+        return Work.of_row(known[text], machine)
 
     def collect(hidden: Collection[str]) -> tuple[Cells, list[Step]]:
         names = {t: case.name for t, case in known.items() if case.name.component not in hidden}
@@ -218,11 +217,8 @@ def _collect(
                 parts.setdefault(names[text].component, {})[text] = work(text)
             if not missing:
                 case = known.get(str(name))
-                step = Step(name, None, [(work(text), count) for text, count in found])
-                if case is not None:
-                    step.check(case.counters.get("model_flops", step.flops))
-                    step = replace(step, seconds=case.median_seconds)
-                complete.append(step)
+                whole = (case.median_seconds, case.counters.get("model_flops")) if case else ()
+                complete.append(Step(name, [(work(text), count) for text, count in found], *whole))
         complete.sort(key=lambda step: step.flops)
         return {component: [*of.values()] for component, of in parts.items()}, complete
 
@@ -588,17 +584,12 @@ class Rates:
         )
 
 
-def calibrate_rates(
-    results: ResultSet, dtype: str, variant: str, costs: Sequence[CaseCost] = ()
-) -> Rates:
-    """Rates of every part of a training step.
-
-    `costs`: for rows that lack a counter of the formulas. RatesRefusedError where a part or a
-    bandwidth was not measured.
-    """
+def calibrate_rates(results: ResultSet, dtype: str, variant: str) -> Rates:
+    """Rates of every part of a training step. RatesRefusedError where a part or a bandwidth was not
+    measured."""
     try:
         machine = Machine.from_context(results.context)
-        cells, steps = _collect(results, costs, dtype, variant, machine)
+        cells, steps = _collect(results, dtype, variant, machine)
     except BadInputError as error:
         raise RatesRefusedError(str(error)) from error
 
@@ -661,10 +652,8 @@ def predict_steps(
                 f"{cost.name}: no cost or no rate of {', '.join(missing)}; ask --dry-run for all "
                 "components, and measure those parts at a size that fits"
             )
-        parts = [
-            (_work(names[text], vars(by_name[text]), rates.machine), count) for text, count in found
-        ]
-        step = Step(cost.name, None, parts).check(cost.model_flops)
+        parts = [(Work.of_cost(by_name[text], rates.machine), count) for text, count in found]
+        step = Step(cost.name, parts, None, cost.model_flops)
         seconds, ratio = rates.part_seconds(step), rates.closure.ratio_at(step.flops_a_token)
         whole = ratio * sum(seconds.values())
         factor = rates.spread.factor(distance(step, rates.steps))

@@ -140,7 +140,7 @@ def steps_predicted(
 ) -> dict[str, LocalStep]:
     """Of every size at its own batch and sequence, from the rates of what was measured, which may
     be refused."""
-    found, _ = predict_steps(calibrate_rates(results, dtype, variant, costs), costs)
+    found, _ = predict_steps(calibrate_rates(results, dtype, variant), costs)
     return {
         one.name.size: LocalStep(
             *(one.name, one.seconds, one.low, one.high, PREDICTED, one.basis, one.range_words)

@@ -300,7 +300,7 @@ def predictions_of(
         what = f"{of.variant} step in {of.dtype} at a size's own batch and sequence"
         return Predictions(refusal=f"costs.json has no {what}")
     try:
-        rates = calibrate_rates(results, of.dtype, of.variant, costs)
+        rates = calibrate_rates(results, of.dtype, of.variant)
         every, refused = predict_steps(rates, costs)
     except RatesRefusedError as error:
         return Predictions(refusal=str(error))
