@@ -16,14 +16,8 @@ import pytest
 
 from fake_study import GIB, PlayedPredictor
 from fake_training import PlayedProgram, set_key
-from noted_waits import noting_waits
-from tinyllama_tools.commands.study import parse_options, study
-from tinyllama_tools.commands.study_sizes import (
-    Rate,
-    Settings,
-    plan_sizes,
-    sample_batch,
-)
+from tinyllama_tools.commands.study import Settings, parse_options, plan_sizes, study
+from tinyllama_tools.core.app import PROJECT, problem_sizes
 from tinyllama_tools.models.size_predictions import Question
 from tools import run_tool
 from training_figures import Figures
@@ -72,22 +66,20 @@ def page(results: Path) -> str:
     return text
 
 
-def changed_summary(folder: Path, changes: Mapping[str, object]) -> None:
-    file = folder / "performance_summary.json"
-    summary = json.loads(file.read_text())
-    for key, value in changes.items():
-        set_key(summary, key, value)
-    file.write_text(json.dumps(summary))
+def json_in(folder: Path, name: str = "performance_summary.json") -> dict:
+    return json.loads((folder / name).read_text())
 
 
-def test_each_size_gets_its_files(tmp_path: Path) -> None:
-    assert run_study(tmp_path, "tiny", "small") == 0
-    small, tiny = folders(tmp_path)
+def test_each_size_gets_its_files_and_the_tables_its_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = PlayedProgram()
+    assert run_study(tmp_path, "small", "tiny", "large", program=program) == 0
+    said, (small, tiny) = capsys.readouterr().out, folders(tmp_path)
     assert small.name.startswith("performance_results_small_20")
     assert len(tiny.name.removeprefix("performance_results_tiny_")) == len("20251014_123456")
     for folder in (small, tiny):
-        summary = json.loads((folder / "performance_summary.json").read_text())
-        config = json.loads((folder / "config.json").read_text())
+        summary, config = json_in(folder), json_in(folder, "config.json")
         assert config["parameters"] == summary["model"]["total_parameters"]
         assert config["batch_size"] == summary["configuration"]["batch_size"]
         assert config["seq_len"] == summary["configuration"]["seq_len"]
@@ -95,32 +87,8 @@ def test_each_size_gets_its_files(tmp_path: Path) -> None:
         assert config["measured"]["average_step_seconds"] == seconds
         assert config["expected"]["step_seconds"] == pytest.approx(seconds, rel=0.3)
         assert len(summary["steps"]) == config["num_steps"] == 50
-
-
-def test_the_workshops_shell_loops_find_the_figures(tmp_path: Path) -> None:
-    run_study(tmp_path, "tiny", "medium", "--max-minutes=1e6")
-    said = subprocess.run(
-        ["bash", "-c", SHELL_LOOPS], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert said.stderr == ""
-    expected = ["=== Throughput Comparison ==="]
-    found = [json.loads((f / "performance_summary.json").read_text()) for f in folders(tmp_path)]
-    names = [f"{s['configuration']['size']}" for s in found]
-    expected += [
-        f"{n}: {s['summary']['samples_per_second']:.1f} samples/sec"
-        for n, s in zip(names, found, strict=True)
-    ]
-    expected += ["", "=== Memory Usage Comparison ==="]
-    expected += [
-        f"{n}: {s['summary']['peak_memory_bytes'] / 2**20:.1f} MB"
-        for n, s in zip(names, found, strict=True)
-    ]
-    assert said.stdout.splitlines() == expected
-
-
-def test_the_banner_and_the_ending(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_study(tmp_path, "tiny")
-    said = capsys.readouterr().out
+        assert config["command"].endswith(f"--variant=baseline --output-dir={folder}")
+    seconds = json_in(tiny)["summary"]["average_step_seconds"]
     for line in (
         "Problem Size: TINY",
         "  Hidden Dimension:    256",
@@ -130,29 +98,51 @@ def test_the_banner_and_the_ending(tmp_path: Path, capsys: pytest.CaptureFixture
         "  Training Steps:      50",
         "  Est. Parameters:     2,873,600 (~2.9M)",
         "  Profilers Enabled:   false",
+        f"Output Directory: {tiny}",
         "Starting V1 Baseline training...",
         "PERFORMANCE STUDY COMPLETE",
+        f"Throughput: {8 / seconds:.1f} samples/sec",
     ):
         assert f"{line}\n" in said, line
-    assert f"Output Directory: {folders(tmp_path)[0]}\n" in said
-    summary = json.loads((folders(tmp_path)[0] / "performance_summary.json").read_text())
-    speed = summary["summary"]["samples_per_second"]
-    assert f"\nThroughput: {speed:.1f} samples/sec\n" in said
-    assert "s/iter measured" in said and "expected (" in said
-    assert said.index("Next steps:") > said.index("PERFORMANCE STUDY COMPLETE")
-
-
-def test_what_does_not_fit_is_said_and_not_attempted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    program = PlayedProgram()
-    predictor = PlayedPredictor(free_bytes=GIB)
-    assert run_study(tmp_path, "tiny", "large", program=program, predictor=predictor) == 0
-    said = capsys.readouterr().out
-    assert said.index("no: predicted peak memory") < said.index("Problem Size: TINY")
-    assert "- large: not attempted: predicted peak memory" in page(tmp_path)
+    assert f"Time: {seconds:.3g} s/iter measured" in said
+    # what does not fit is said before anything runs, and not attempted
+    assert said.index("no: predicted peak memory") < said.index("Problem Size: SMALL")
     assert not [call for call in program.calls if "--size=large" in call]
-    assert [f.name.split("_")[2] for f in folders(tmp_path)] == ["tiny"]
+    text = page(tmp_path)
+    assert "- large: not attempted: predicted peak memory" in text
+    assert said.index("Next steps:") > said.index("- large: not attempted")
+    figures = {"tiny": Figures(size="tiny"), "small": Figures(8, 256, "small")}
+    assert text.index("| tiny ") < text.index("| small ")
+    for size, of in figures.items():
+        row = next(line for line in text.splitlines() if line.startswith(f"| {size} "))
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        found = json_in(small if size == "small" else tiny)["summary"]
+        step, peak = found["average_step_seconds"], found["peak_memory_bytes"]
+        assert cells[1:5] == [
+            *(f"{of.parameters:,}", f"{8 / step:.4g}", f"{8 * of.seq / step:,.0f}"),
+            f"{peak / 2**20:,.1f}",
+        ]
+        ratio, rate = peak / (4 * of.parameters), of.flops / step / 1e9
+        assert (cells[5], cells[6], cells[8]) == (f"{ratio:.1f}", f"{step:.4g}", f"{rate:,.1f}")
+    growth = next(line for line in text.splitlines() if "tiny -> small" in line)
+    a, b = figures["tiny"], figures["small"]
+    assert f"| {b.parameters / a.parameters:.3g}x " in growth
+    assert f"| {b.flops / a.flops:.3g}x " in growth
+    steps = [json_in(folder)["summary"]["average_step_seconds"] for folder in (tiny, small)]
+    assert growth.count(f"| {steps[1] / steps[0]:.3g}x ") == 2
+
+
+def test_the_workshops_shell_loops_find_the_figures(tmp_path: Path) -> None:
+    run_study(tmp_path, "tiny", "medium", "--max-minutes=1e6", predictor=PlayedPredictor(64 * GIB))
+    said = subprocess.run(
+        ["bash", "-c", SHELL_LOOPS], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    found = {f.name.split("_")[2]: json_in(f)["summary"] for f in folders(tmp_path)}
+    assert found.keys() == {"tiny", "medium"} and said.stderr == ""
+    speeds = [f"{n}: {s['samples_per_second']:.1f} samples/sec" for n, s in found.items()]
+    memory = [f"{n}: {s['peak_memory_bytes'] / 2**20:.1f} MB" for n, s in found.items()]
+    heads = ["=== Throughput Comparison ===", "", "=== Memory Usage Comparison ==="]
+    assert said.stdout.splitlines() == [heads[0], *speeds, *heads[1:], *memory]
 
 
 def test_what_takes_too_long_is_said_and_not_attempted(tmp_path: Path) -> None:
@@ -180,51 +170,47 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     assert "- medium: not attempted: interrupted before its turn" in text
 
 
-def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path: Path) -> None:
-    class FailingSmall(PlayedProgram):
-        def run(self, options: Sequence[str], folder: Path, log: Path | None = None):  # noqa: ANN202
-            run = super().run(options, folder, log)
-            is_bad = "--size=small" in options and "--num-steps=50" in options
-            return replace(run, exit_status=1) if is_bad else run
+class FailingSmall(PlayedProgram):
+    def run(self, options: Sequence[str], folder: Path, log: Path | None = None):  # noqa: ANN201
+        run = super().run(options, folder, log)
+        is_bad = "--size=small" in options and "--num-steps=50" in options
+        return replace(run, exit_status=1) if is_bad else run
 
-    assert run_study(tmp_path, "small", "tiny", program=FailingSmall()) == 1
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (FailingSmall(), "ended with 1: Peak memory usage"),
+        (
+            PlayedProgram(refuses={"--size=small": "out of memory"}),
+            "its sample failed: tiny_llama_train: out of memory",
+        ),
+    ],
+)
+def test_a_run_that_fails_is_told_and_the_others_go_on(
+    tmp_path: Path, program: PlayedProgram, words: str
+) -> None:
+    assert run_study(tmp_path, "small", "tiny", program=program) == 1
     text = page(tmp_path)
-    assert "- small: ended with 1: Peak memory usage" in text and "| tiny " in text
-
-
-def test_the_comparison_has_every_size_and_its_growth(tmp_path: Path) -> None:
-    run_study(tmp_path, "small", "tiny")
-    text = page(tmp_path)
-    tiny, small = Figures(size="tiny"), Figures(8, 256, "small")
-    assert f"{tiny.parameters:,}" in text and f"{small.parameters:,}" in text
-    assert text.index("| tiny ") < text.index("| small ")
-    growth = next(line for line in text.splitlines() if "tiny -> small" in line)
-    assert f"{small.parameters / tiny.parameters:.3g}x" in growth
-    assert f"{small.flops / tiny.flops:.3g}x" in growth
-
-
-def test_a_sample_that_fails_leaves_the_other_sizes(tmp_path: Path) -> None:
-    program = PlayedProgram(refuses={"--size=small": "out of memory"})
-    assert run_study(tmp_path, "tiny", "small", program=program) == 1
-    text = page(tmp_path)
-    assert "- small: its sample failed: tiny_llama_train: out of memory" in text
-    assert "| tiny " in text
+    assert f"- small: {words}" in text and "| tiny " in text
 
 
 def test_expected_time_follows_the_rate_of_the_sample() -> None:
     settings = Settings(max_seconds=1e9)
-    predictions = PlayedPredictor(1e15)(Question(("small",)))
-    slow = PlayedProgram(changes={"summary.average_step_seconds": 2.0})
-    fast = PlayedProgram(changes={"summary.average_step_seconds": 0.5})
-    (a,), (b,) = (plan_sizes(p, settings, predictions) for p in (slow, fast))
-    assert a.step_seconds == pytest.approx(4 * b.step_seconds)
-    assert a.total_seconds == pytest.approx(50 * a.step_seconds)
-
-
-def test_a_long_sample_takes_a_quarter_of_the_batch() -> None:
-    (medium,) = PlayedPredictor(1e15)(Question(("medium",)))
-    assert sample_batch(medium, Rate(1e15, "")) == 16
-    assert sample_batch(medium, Rate(1e9, "")) == 4
+    predictions = PlayedPredictor(1e15)(Question(("small", "medium")))
+    flops, batches = Figures(8, 256, "small").flops, []
+    for seconds in (0.01, 2.0):
+        program = PlayedProgram(changes={"summary.average_step_seconds": seconds})
+        small, medium = plan_sizes(program, settings, predictions)
+        # its own rate, of the batch that was sampled
+        sampled = next(call for call in program.calls if "--size=small" in call)
+        batches.append([int(option[13:]) for option in sampled if "--batch-size=" in option])
+        rate = Figures(batches[-1][0], 256, "small").flops / seconds
+        assert small.step_seconds == pytest.approx(flops / rate)
+        assert small.total_seconds == pytest.approx(50 * small.step_seconds)
+        assert medium.rate.flops_per_second > rate
+    # a long sample takes a quarter of the batch
+    assert batches == [[8], [2]]
 
 
 def test_earlier_sizes_join_the_table_where_the_settings_agree(tmp_path: Path) -> None:
@@ -232,167 +218,57 @@ def test_earlier_sizes_join_the_table_where_the_settings_agree(tmp_path: Path) -
     page(tmp_path)
     run_study(tmp_path, "small")
     text = page(tmp_path)
-    assert "| tiny " in text and "From earlier studies" in text
+    assert "| tiny " in text and f"From earlier studies with the same settings: {'tiny'} (" in text
     run_study(tmp_path, "medium", "--variant=sdpa", "--max-minutes=1e6")
-    assert "| tiny " not in page(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"context.threads": 64}, {"context.device.name": "Another CPU"}]
-)
-def test_earlier_sizes_of_another_machine_stay_out(
-    tmp_path: Path, changes: Mapping[str, object]
-) -> None:
-    run_study(tmp_path, "tiny", program=PlayedProgram(changes=changes))
-    page(tmp_path)
-    run_study(tmp_path, "small")
     assert "| tiny " not in page(tmp_path)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
+        {"context.threads": 64},
+        {"context.device.name": "Another CPU"},
         {"summary.steps_completed": 3, "summary.final_loss": None, "steps.2.loss": None},
         {"summary.final_loss": None},
         {"summary.average_step_seconds": None},
         {"summary.steps_completed": 49, "summary.interrupted": True},
     ],
 )
-def test_an_earlier_run_that_did_not_finish_stays_out(
+def test_earlier_sizes_of_another_machine_or_not_finished_stay_out(
     tmp_path: Path, changes: Mapping[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_study(tmp_path, "tiny")
     page(tmp_path)
-    changed_summary(folders(tmp_path)[0], changes)
+    (folder,) = folders(tmp_path)
+    summary = json_in(folder)
+    for key, value in changes.items():
+        set_key(summary, key, value)
+    (folder / "performance_summary.json").write_text(json.dumps(summary))
     capsys.readouterr()
     assert run_study(tmp_path, "tiny", "--dry-run") == 0
-    assert "no time is expected" in capsys.readouterr().out
+    is_finished = "context" in next(iter(changes))
+    assert ("no time is expected" in capsys.readouterr().out) != is_finished
     run_study(tmp_path, "small")
     assert "| tiny " not in page(tmp_path)
 
 
-def test_a_dry_run_expects_the_rate_of_earlier_studies(
+def test_a_dry_run_expects_the_rate_of_the_nearest_earlier_study(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_study(tmp_path, "tiny", "small")
-    rate = (
-        Figures(8, 256, "small").flops
-        / json.loads((folders(tmp_path)[0] / "performance_summary.json").read_text())["summary"][
-            "average_step_seconds"
-        ]
-    )
+    summary = json_in(folders(tmp_path)[0])
+    rate = Figures(8, 256, "small").flops / summary["summary"]["average_step_seconds"]
     capsys.readouterr()
     roomy = PlayedPredictor(64 * GIB)
     assert run_study(tmp_path, "small", "medium", "--dry-run", predictor=roomy) == 0
     said = capsys.readouterr().out
     assert f"Expected from {rate / 1e9:,.1f} GFLOP/s attained in performance_results_small" in said
     assert "on Made-up CPU" in said
-    assert "more than --max-minutes 15" in next(x for x in said.split("\n") if "| medium" in x)
+    seconds = Figures(16, 512, "medium").flops / rate
+    row = next(line for line in said.split("\n") if "| medium" in line)
+    assert f"{seconds:.3g} s/iter" in row and "more than --max-minutes 15" in row
     assert run_study(tmp_path, "small", "--dry-run", "--dtype=bf16") == 0
     assert "no time is expected" in capsys.readouterr().out
-
-
-TESTS = Path(__file__).resolve().parent
-
-
-# Plays one run at once; a run of small with all its steps waits for Ctrl-C, then ends as the
-# training program does: with its summary written and status 130.
-TRAIN = """\
-#!{python}
-import json, signal, sys, time
-from pathlib import Path
-sys.path[:0] = [{tests!r}, {scripts!r}]
-from fake_training import PlayedProgram
-options = sys.argv[1:]
-folder = Path(next(o for o in options if o.startswith("--output-dir=")).partition("=")[2])
-def play(steps=()):
-    print(PlayedProgram().run([*options, *steps], folder).output, end="")
-if "--size=small" in options and "--num-steps=7" in options:
-    def end(*_):
-        play(["--num-steps=4"])
-        sys.exit(130)
-    signal.signal(signal.SIGINT, end)
-    print("Step 1/7: Loss = 6.9", flush=True)
-    time.sleep(60)
-play()
-"""
-
-
-BENCH = """\
-#!/bin/sh
-cat <<'END'
-{answer}
-END
-"""
-
-
-def heed_signals() -> None:
-    """The tests themselves may run where these are ignored, and so a program of theirs."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-
-
-def write_program(path: Path, text: str) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
-
-
-def wait_for(log: Path, text: str) -> None:
-    for _ in range(1200):
-        if log.exists() and text in log.read_text():
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"{text} never came: {log.read_text() if log.exists() else 'no log'}")
-
-
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_being_asked_to_end_keeps_what_is_measured(tmp_path: Path, by: signal.Signals) -> None:
-    """By a signal to the study alone, as a batch system sends it."""
-    scripts = str(TESTS.parent / "scripts")
-    programs = tmp_path / "build"
-    programs.mkdir()
-    train = TRAIN.format(python=sys.executable, tests=str(TESTS), scripts=scripts)
-    write_program(programs / "benchmarks/tiny_llama_train", train)
-    # what the suite says of a step of tiny and of small: its costs, as far as they matter
-    steps = {
-        "tiny/f32/batch:8/seq:128": (2873600, 17_678_991_360),
-        "small/f32/batch:8/seq:256": (20890112, 276_070_000_000),
-    }
-    others = ("causal_flops", "hardware_flops", "elementwise_flops", "bytes")
-    cases = [
-        {"name": f"full_step/train/baseline/{shape}", "parameters": count, "model_flops": flops}
-        | {**dict.fromkeys(others, 1), "predicted_memory_bytes": 2**27, "fits": True, "reason": ""}
-        for shape, (count, flops) in steps.items()
-    ]
-    budget = {"memory_budget_bytes": 2**34, "memory_budget_source": "free on the device"}
-    answer = json.dumps(budget | {"cases": cases})
-    write_program(programs / "benchmarks/tiny_llama_bench", BENCH.format(answer=answer))
-    results, said, waits = tmp_path / "results", tmp_path / "said", tmp_path / "waits"
-    code = "from tinyllama_tools.__main__ import main\nraise SystemExit(main(sys.argv[1:]))"
-    code = f"{noting_waits(waits)}import sys\n{code}"
-    command = [sys.executable, "-c", code, "study", "tiny", "small", "--grid=off"]
-    with said.open("w") as stream:
-        process = subprocess.Popen(
-            [*command, "--num-steps=7", f"--results={results}", f"--build-folder={programs}"],
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONPATH": scripts},
-            start_new_session=True,
-            preexec_fn=heed_signals,
-        )
-        wait_for(said, "Problem Size: SMALL")
-        (log,) = results.glob("performance_results_small_*/training_output.log")
-        wait_for(log, "Step 1/7")
-        wait_for(waits, f"--output-dir={log.parent}")
-        process.send_signal(by)
-        status = process.wait(30)
-    text = said.read_text()
-    assert status == 130, text
-    table = page(results)
-    assert "| tiny " in table and "- small: interrupted after 4 of 7 steps" in table
-    assert (log.parent / "performance_summary.json").is_file()
-    assert "Next steps:" in text
 
 
 def test_profilers_write_into_their_folder(tmp_path: Path) -> None:
@@ -401,10 +277,12 @@ def test_profilers_write_into_their_folder(tmp_path: Path) -> None:
     (folder,) = folders(tmp_path)
     names = {path.name for path in (folder / "pytorch_profiles").iterdir()}
     assert {"trace_step_5_10.json", "memory_timeline.json", "flops_analysis"} <= names
-    assert json.loads((folder / "performance_summary.json").read_text())["operators"]
+    assert json_in(folder)["operators"]
     assert f"--output-dir={folder}" in program.calls[-1]
     assert "--enable-pytorch-profiler" not in program.calls[0]
-    assert json.loads((folder / "config.json").read_text())["profilers_enabled"] is True
+    config = json_in(folder, "config.json")
+    assert config["profilers_enabled"] is True
+    assert config["command"].endswith(f"--profile-dir={folder}/pytorch_profiles")
 
 
 @pytest.mark.parametrize("options", [["tiny", "--dry-run"], ["large"]])
@@ -426,3 +304,84 @@ def test_a_folder_that_cannot_be_written(
     results = tmp_path / "file" / "below"
     assert run_tool(["study", "tiny", "--grid=off", f"--results={results}"]) == 2
     assert str(tmp_path / "file") in capsys.readouterr().err
+
+
+# Plays one run at once; a run of small with all its steps waits for Ctrl-C, then ends as the
+# training program does: with its summary written and status 130.
+TRAIN = f"""\
+#!{sys.executable}
+import signal, sys, time
+from pathlib import Path
+sys.path[:0] = [{str(PROJECT / "tests")!r}, {str(PROJECT / "scripts")!r}]
+from fake_training import PlayedProgram
+options = sys.argv[1:]
+folder = Path(next(o for o in options if o.startswith("--output-dir=")).partition("=")[2])
+def play(steps=()):
+    print(PlayedProgram().run([*options, *steps], folder).output, end="")
+if "--size=small" in options and "--num-steps=7" in options:
+    def end(*_):
+        play(["--num-steps=4"])
+        sys.exit(130)
+    signal.signal(signal.SIGINT, end)
+    print("Step 1/7: Loss = 6.9", flush=True)
+    time.sleep(60)
+play()
+"""
+
+
+def heed_signals() -> None:
+    """The tests themselves may run where these are ignored, and so a program of theirs."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_being_asked_to_end_keeps_what_is_measured(tmp_path: Path, by: signal.Signals) -> None:
+    """By a signal to the study alone, as a batch system sends it."""
+    # what the suite says of a step of tiny and of small: its costs, as far as they matter
+    others = ("causal_flops", "hardware_flops", "elementwise_flops", "bytes")
+    cases = []
+    for size in ("tiny", "small"):
+        shape = problem_sizes()[size]
+        of = Figures(shape["batch"], shape["seq"], size)
+        name = f"full_step/train/baseline/{size}/f32/batch:{of.batch}/seq:{of.seq}"
+        costs = {"parameters": of.parameters, "model_flops": int(of.flops), "fits": True}
+        costs |= dict.fromkeys(others, 1) | {"predicted_memory_bytes": 2**27}
+        cases.append({"name": name, **costs})
+    answer = json.dumps({"memory_budget_bytes": 2**34, "cases": cases})
+    programs = tmp_path / "build/benchmarks"
+    programs.mkdir(parents=True)
+    for name, text in (("train", TRAIN), ("bench", f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")):
+        (programs / f"tiny_llama_{name}").write_text(text)
+        (programs / f"tiny_llama_{name}").chmod(0o755)
+    results, said = tmp_path / "results", tmp_path / "said"
+    command = [sys.executable, "-m", "tinyllama_tools", "study", "tiny", "small", "--grid=off"]
+    with said.open("w") as stream:
+        process = subprocess.Popen(
+            [
+                *command,
+                "--num-steps=7",
+                f"--results={results}",
+                f"--build-folder={programs.parent}",
+            ],
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONPATH": str(PROJECT / "scripts")},
+            start_new_session=True,
+            preexec_fn=heed_signals,
+        )
+        # the study writes the log: it listens
+        deadline = time.monotonic() + 120
+        logs = "performance_results_small_*/training_output.log"
+        while not any("Step 1/7" in log.read_text() for log in results.glob(logs)):
+            assert process.poll() is None and time.monotonic() < deadline, said.read_text()
+            time.sleep(0.02)
+        process.send_signal(by)
+        status = process.wait(30)
+    text = said.read_text()
+    assert status == 130, text
+    table = page(results)
+    assert "| tiny " in table and "- small: interrupted after 4 of 7 steps" in table
+    (log,) = results.glob(logs)
+    assert (log.parent / "performance_summary.json").is_file()
+    assert "Next steps:" in text

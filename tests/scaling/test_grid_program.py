@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tinyllama_tools.commands.grid import GridStudy, costs_of, planned_names, predict_frontier
-from tinyllama_tools.commands.grid_plan import BATCH, COMPONENTS, SEQ, GridPlan, Record
+from tinyllama_tools.commands.grid_plan import BATCH, COMPONENTS, SEQ, GridPlan
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.data.programs import ask_costs
@@ -55,7 +55,8 @@ def test_rounds_and_products_are_what_is_planned(bench_program: Path) -> None:
 
 
 def test_costs_are_told(bench_program: Path, tmp_path: Path) -> None:
-    study = GridStudy(tmp_path, bench_program, Record(GridPlan(("tiny",), (1,), (64,))))
+    plan, build = GridPlan(("tiny",), (1,), (64,)), str(bench_program.parents[1])
+    study = GridStudy(tmp_path, plan, build_folder=build)
     costs = costs_of(study)
     steps = {cost.name.size: cost for cost in costs if cost.name.component == "full_step"}
     assert set(steps) == set(problem_sizes())

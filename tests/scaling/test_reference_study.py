@@ -14,8 +14,8 @@ import pytest
 from reference_study import MACHINES, Published, data_files
 from tinyllama_tools.core.app import read_json
 from tinyllama_tools.core.text import markdown_table
-from tinyllama_tools.data.names import STEP
-from tinyllama_tools.data.studies import AXES, Line, apart_percent
+from tinyllama_tools.data.names import STEP, full_step
+from tinyllama_tools.data.studies import AXES
 from tinyllama_tools.report.analysis import CHECKED
 from tinyllama_tools.report.inputs import ReportInputs, read_inputs
 from tinyllama_tools.report.sources import is_frontier, source_of
@@ -100,11 +100,12 @@ def test_the_frontier_is_where_tries_found_it(place: Published) -> None:
             assert fits == (predicted > 0) or point["remark"], point
             if found is None:
                 continue
-            line = Line(*(point[key] for key in ("size", "variant", "dtype", axis.given)))
+            given = {key: point[key] for key in ("size", "variant", "dtype", axis.given)}
+            steps = [str(full_step(**given, **{axis.searched: found + i})) for i in range(2)]
             # the file says what the tries said: this one ran, and the next larger one did not
-            assert found < axis.smallest or tries[str(line.case(axis, found))] is True
-            assert tries[str(line.case(axis, found + 1))] is False
-            assert point["apart_percent"] == apart_percent(predicted, found)
+            assert found < axis.smallest or tries[steps[0]] is True
+            assert tries[steps[1]] is False
+            assert point["apart_percent"] == (100 * (predicted / found - 1) if found else 0.0)
             most = max(1.0, MOST_OFF["memory"] / 100 * found)
             assert abs(predicted - found) <= most, point
             tried += 1

@@ -20,8 +20,14 @@ from tinyllama_tools.commands.profile_report import (
     read_profile_set,
     report_text,
 )
-from tinyllama_tools.commands.study import fixed_plans, run_sizes
-from tinyllama_tools.commands.study_sizes import PROFILES, Settings, SizeResult, plan_sizes
+from tinyllama_tools.commands.study import (
+    PROFILES,
+    Settings,
+    SizeResult,
+    fixed_plans,
+    plan_sizes,
+    run_sizes,
+)
 from tinyllama_tools.commands.worksheet import (
     INTENSITY,
     INTERRUPTED_REASON,

@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import datetime
 import itertools
+import json
+import math
 import shlex
-import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import jinja2
+from typing import Any, NamedTuple
 
 from tinyllama_tools.commands.grid import (
     begin_study,
-    bench_of,
+    complain,
     drop_study,
     planned_names,
     resuming,
@@ -22,20 +24,6 @@ from tinyllama_tools.commands.grid import (
     unfinished_study,
 )
 from tinyllama_tools.commands.grid_plan import add_grid_options, finish_grid_options
-from tinyllama_tools.commands.study_sizes import (
-    MIB,
-    PROFILES,
-    Settings,
-    SizePlan,
-    SizeResult,
-    earlier_rate,
-    plan_sizes,
-    plan_table,
-    plan_with_rate,
-    run_size,
-    study_folder,
-    with_earlier,
-)
 from tinyllama_tools.core.app import (
     INTERRUPTED,
     PROJECT,
@@ -47,28 +35,37 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import DTYPES, list_of, minutes, positive, script_parser
-from tinyllama_tools.core.process import Progress
-from tinyllama_tools.core.text import duration, markdown_table
-from tinyllama_tools.data.programs import TrainingProgram
-from tinyllama_tools.models.size_predictions import Predictor, Question, predict
+from tinyllama_tools.core.process import SAID_NOTHING, Progress
+from tinyllama_tools.core.text import MIB, duration, markdown_table, template
+from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile
+from tinyllama_tools.data.programs import TrainingError, TrainingProgram, TrainingRun, command_line
+from tinyllama_tools.models.size_predictions import Prediction, Predictor, Question, predict
 
 EPILOG = """\
 Each size goes to results/performance_results_SIZE_TIME/: config.json, training_output.log,
-performance_summary.json and, with --enable-profilers, pytorch_profiles/. A size that does not fit
-in memory or would take longer than --max-minutes is said beforehand and not attempted.
-Ctrl-C keeps the sizes that are done and writes the tables from them.
+performance_summary.json and, with --enable-profilers, pytorch_profiles/; the comparison to
+results/performance_study_TIME.md. A size that does not fit in memory or would take longer than
+--max-minutes, as a sample of three steps predicts, is said beforehand and not attempted. Ctrl-C
+keeps the sizes that are done and writes the tables from them.
 
-The grid goes to results/TIME_grid/: study.json, round_1.json, ..., products.json, check.json,
-costs.json and frontier.json. Lists are 8 or 4,8,16 or '64:512:*2'. Ctrl-C keeps every case that was
-measured, and scripts/study --resume [--results FOLDER] [--build-folder DIR] goes on from there with
-the grid; sizes that were not trained yet stay so.
+Then the grid: every component and the full step over batch x sequence x size, in rounds, each of
+which goes through sizes, batches and sequences in an order of its own (components keep theirs), so
+that drift of the machine does not fall on the same cases each time; the first round proves every
+case before it times it. It goes to results/TIME_grid/: study.json, round_1.json, ..., products.json
+(the model's GEMMs at their own shapes), check.json (some steps of a bigger size, by which
+predictions are checked), costs.json (FLOPs, bytes, memory) and frontier.json (what fits into
+memory). Lists are 8 or 4,8,16 or '64:512:*2' or 128:1024:+128. Ctrl-C, SIGTERM or a closed terminal
+keep every case that was measured; scripts/study --resume [--results FOLDER] [--build-folder DIR]
+continues the newest grid that did not end, with the options it was begun with; it trains nothing.
+scripts/report makes a page of it.
 
-Exit status: 0 all measured, or left out with a reason; 1 some run failed; 2 bad option, the set-up
-failed, or files that cannot be written; 130 interrupted."""
+Exit status: 0 all measured, or left out with a reason; 1 some run or case failed; 2 bad option, the
+set-up failed, or files that cannot be written; 130 interrupted."""
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """All options."""
+def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """`sizes` is a tuple without repetition; `grid_plan` and `trains` say what is to be done. A bad
+    value ends the program with status 2."""
     names = tuple(problem_sizes())
     parser = script_parser(
         "study",
@@ -83,83 +80,388 @@ def make_parser() -> argparse.ArgumentParser:
     add("--max-minutes", type=minutes, default=15.0, help="of each size (default: 15)")
     add("--device", default="auto", help="auto, cpu, cuda[:N] or hip[:N] (default: auto)")
     add("--dtype", type=str, choices=DTYPES, default="f32", help="default: f32")
-    add("--variant", default="baseline", help="baseline, fused, optimized or switches joined by +")
+    variants = "baseline (default), fused, optimized or switches joined by +; the grid is of it too"
+    add("--variant", default="baseline", help=variants)
     add("--dry-run", action="store_true", help="say what would be run, and run nothing")
     add("--results", type=Path, default=RESULTS, help="folder of the folders (default: results)")
     add("--build-folder", type=Path, default=PROJECT / "build", help="default: build")
     add_grid_options(parser)
-    return parser
-
-
-def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """`sizes` is a tuple without repetition; `grid_plan`, `trains` and `unfinished` say what is to
-    be done. A bad value ends the program with status 2."""
-    parser = make_parser()
     options = parser.parse_args(arguments)
     options.sizes = tuple(dict.fromkeys(name for names in options.sizes for name in names))
     finish_grid_options(parser, options)
     return options
 
 
-LINE = "=" * 80
-TEMPLATES = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    autoescape=False,
-)
+# ---- before the runs: what fits, and how long it takes
+
+# The first is left out of the average.
+SAMPLE_STEPS = 3
+# A sample of the whole batch that is expected to take longer is made with a quarter of it, which is
+# nearly as efficient.
+LONG_SAMPLE_SECONDS = 10.0
+SEED_SIZE = "tiny"
 
 
-def _text(template: str, **values: object) -> str:
-    return TEMPLATES.get_template(template).render(values, line=LINE, mib=MIB, shown=shown)
+class Rate(NamedTuple):
+    """What a run attained: model FLOPs a second, and of what it was measured."""
+
+    flops_per_second: float
+    source: str
 
 
-def short_count(parameters: int) -> str:
-    """`~2.9M`, `~167M`, `~1.3B`, as the workshop writes them."""
-    unit, letter = (1e9, "B") if parameters >= 1e9 else (1e6, "M")
-    value = parameters / unit
-    return f"~{value:.0f}{letter}" if value >= 100 else f"~{value:.1f}{letter}"
+@dataclass(frozen=True)
+class Settings:
+    """What all sizes of a study share. `max_seconds`: of one size."""
+
+    dtype: str = "f32"
+    variant: str = "baseline"
+    num_steps: int = 50
+    max_seconds: float = 900.0
+    has_profilers: bool = False
+
+    def options(self, size: str, batch: int, steps: int) -> list[str]:
+        """Of tiny_llama_train; batch and sequence are given so that nothing hangs on its
+        defaults."""
+        return [
+            f"--size={size}",
+            f"--batch-size={batch}",
+            f"--seq-len={problem_sizes()[size]['seq']}",
+            f"--num-steps={steps}",
+            f"--dtype={self.dtype}",
+            f"--variant={self.variant}",
+        ]
 
 
-def banner(settings: Settings, plan: SizePlan, folder: Path) -> str:
-    """What stands above a size's run; the workshop's version 1 is the baseline."""
-    p, dimensions = plan.prediction, problem_sizes()[plan.size]
-    expected = "not known: nothing was measured with these settings"
-    if plan.rate is not None and plan.step_seconds and plan.total_seconds:
-        expected = (
-            f"{plan.step_seconds:.3g} s/iter, {duration(plan.total_seconds)} for {plan.num_steps} "
-            f"steps ({plan.rate.source})"
-        )
-    rows = {
-        "Hidden Dimension": dimensions["hidden_dim"],
-        "Number of Layers": dimensions["n_layers"],
-        "Sequence Length": p.seq,
-        "Batch Size": p.batch,
-        "Training Steps": plan.num_steps,
-        "Est. Parameters": f"{p.parameters:,} ({short_count(p.parameters)})",
-        "Expected Time": expected,
-        "Expected Memory": f"{p.peak_memory_bytes / MIB:,.0f} MB",
-        "Profilers Enabled": str(settings.has_profilers).lower(),
-    }
-    is_baseline = settings.variant == "baseline"
-    return _text(
-        "study_banner.txt.j2",
-        plan=plan,
-        rows=rows.items(),
-        folder=shown(folder),
-        version="VERSION 1 BASELINE" if is_baseline else settings.variant.upper(),
-        name="V1 Baseline" if is_baseline else settings.variant,
+@dataclass(frozen=True)
+class SizePlan:
+    """A size before it runs. `rate` is None where nothing was measured to predict from; `refusal`
+    says why the size is not attempted, `failure` that its sample already went wrong."""
+
+    prediction: Prediction
+    num_steps: int
+    rate: Rate | None = None
+    refusal: str = ""
+    failure: str = ""
+
+    @property
+    def size(self) -> str:
+        """Its name in fixtures/problem_sizes.json."""
+        return self.prediction.size
+
+    @property
+    def step_seconds(self) -> float | None:
+        """FLOPs of a step over the attained rate."""
+        return self.prediction.step_flops / self.rate.flops_per_second if self.rate else None
+
+    @property
+    def total_seconds(self) -> float | None:
+        """Of all steps."""
+        return self.num_steps * self.step_seconds if self.rate else None
+
+    @property
+    def expected(self) -> str:
+        """`0.243 s/iter, 12 s for 50 steps`."""
+        if not self.rate:
+            return "not known"
+        total = f"{duration(self.total_seconds)} for {self.num_steps} steps"
+        return f"{self.step_seconds:.3g} s/iter, {total}"
+
+
+def fixed_plans(
+    sizes: Sequence[str], settings: Settings, device: str, predictor: Predictor
+) -> list[SizePlan]:
+    """Without any run: whether each size fits; no times."""
+    question = Question(tuple(sizes), settings.dtype, (settings.variant,), device=device)
+    found = {prediction.size: prediction for prediction in predictor(question)}
+    return [plan_at(settings, found[size], None) for size in sizes]
+
+
+def plan_at(settings: Settings, prediction: Prediction, rate: Rate | None) -> SizePlan:
+    """Refused where it does not fit, or would take too long at this rate."""
+    plan = SizePlan(prediction, settings.num_steps, rate, prediction.refusal)
+    if plan.refusal or not rate or plan.total_seconds <= settings.max_seconds:
+        return plan
+    refusal = (
+        f"{plan.num_steps} steps would take {duration(plan.total_seconds)}, more than "
+        f"--max-minutes {settings.max_seconds / 60:g} ({rate.source})"
     )
+    return SizePlan(prediction, plan.num_steps, rate, refusal)
 
 
-def ending(plan: SizePlan, result: SizeResult) -> str:
-    """What stands below a size's run."""
-    if not result.is_measured or result.summary is None:
-        return f"PERFORMANCE STUDY OF {plan.size.upper()} NOT COMPLETE: {result.failure}"
-    found = result.summary["summary"]
-    return _text("study_ending.txt.j2", plan=plan, result=result, found=found)
+def attained_rate(program: TrainingProgram, settings: Settings, size: str, batch: int) -> Rate:
+    """From a sample of a few steps. TrainingError where it cannot be run or gives no time."""
+    with tempfile.TemporaryDirectory(prefix="tiny_llama_study_") as folder:
+        run = program.run(settings.options(size, batch, SAMPLE_STEPS), Path(folder))
+    if run.exit_status != 0 or not run.summary:
+        raise TrainingError(f"the sample of {size} ended with {run.exit_status}")
+    return _rate_of(run.summary, f"{SAMPLE_STEPS} steps of {size} at batch {batch}")
 
+
+def _rate_of(summary: Json, what: str) -> Rate:
+    rate = summary["model"]["flops_per_step"] / summary["summary"]["average_step_seconds"]
+    return Rate(rate, f"{rate / 1e9:,.1f} GFLOP/s attained in {what}")
+
+
+def plan_sizes(
+    program: TrainingProgram, settings: Settings, predictions: Sequence[Prediction]
+) -> list[SizePlan]:
+    """Samples every size that fits, the smallest first, and returns them in the order given. The
+    rate of a smaller size decides whether, and with which batch, a size is sampled at all.
+
+    Raises TrainingError where even the smallest model cannot be trained with these settings.
+    """
+    plans: dict[str, SizePlan] = {}
+    known: Rate | None = None
+    for prediction in sorted(predictions, key=lambda p: p.step_flops):
+        plans[prediction.size] = plan_at(settings, prediction, None)
+        if not prediction.fits:
+            continue
+        if known is None:
+            own_batch = problem_sizes()[SEED_SIZE]["batch"]
+            known = attained_rate(program, settings, SEED_SIZE, own_batch)
+        seconds = SAMPLE_STEPS * prediction.step_flops / known.flops_per_second
+        batch = prediction.batch
+        if seconds > LONG_SAMPLE_SECONDS:
+            batch = max(1, batch // 4)
+        try:
+            if (
+                prediction.size != SEED_SIZE
+                and seconds * batch / prediction.batch <= settings.max_seconds
+            ):
+                known = attained_rate(program, settings, prediction.size, batch)
+            plans[prediction.size] = plan_at(settings, prediction, known)
+        except TrainingError as error:
+            failure = f"its sample failed: {error}"
+            plans[prediction.size] = SizePlan(prediction, settings.num_steps, failure=failure)
+    return [plans[prediction.size] for prediction in predictions]
+
+
+def plan_table(plans: Sequence[SizePlan]) -> str:
+    """What is said before anything runs."""
+    header = ("size", "parameters", "batch x seq", "FLOPs a step", "peak MB", "expected", "runs")
+    rows = []
+    for plan in plans:
+        p, reason = plan.prediction, plan.refusal or plan.failure
+        figures = (f"{p.parameters:,}", f"{p.batch} x {p.seq}", f"{p.step_flops:.3g}")
+        memory, runs = f"{p.peak_memory_bytes / MIB:,.0f}", f"no: {reason}" if reason else "yes"
+        rows.append((plan.size, *figures, memory, plan.expected, runs))
+    return "\n".join(markdown_table(header, rows))
+
+
+# ---- one run of a size, and its files
+
+CONFIG, LOG, PROFILES = "config.json", "training_output.log", "pytorch_profiles"
+PROFILERS = ("--enable-pytorch-profiler", "--profile-memory", "--enable-deepspeed-flops")
+# of the end of a folder's name
+TIME = "%Y%m%d_%H%M%S"
+
+
+@dataclass(frozen=True)
+class SizeResult:
+    """A size that was run or left out. `summary`: performance_summary.json, None where there is
+    none; `failure`: why a run gave nothing to compare; `is_earlier`: from a study before this."""
+
+    size: str
+    folder: Path | None = None
+    summary: Json | None = None
+    seconds: float = 0.0
+    failure: str = ""
+    refusal: str = ""
+    is_interrupted: bool = False
+    is_earlier: bool = False
+    config: Json = field(default_factory=dict)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it has figures to compare."""
+        return self.summary is not None and not self.failure
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.timezone.utc)
+
+
+def _text(macro: str, *values: object) -> str:
+    found = template(Path(__file__).with_name("templates") / "study.md.j2")
+    return getattr(found.make_module({"mib": MIB, "shown": shown}), macro)(*values).strip("\n")
+
+
+def configuration(settings: Settings, plan: SizePlan, command: str) -> Json:
+    """config.json of a run about to begin."""
+    dimensions = dict(problem_sizes()[plan.size])
+    return {
+        "problem_size": plan.size,
+        **{key: value for key, value in dimensions.items() if key not in {"batch", "seq"}},
+        "seq_len": plan.prediction.seq,
+        "batch_size": plan.prediction.batch,
+        "num_steps": plan.num_steps,
+        "parameters": plan.prediction.parameters,
+        "dtype": settings.dtype,
+        "variant": settings.variant,
+        "profilers_enabled": settings.has_profilers,
+        "command": command,
+        "started": _now().isoformat(timespec="seconds"),
+        "expected": {
+            "step_seconds": plan.step_seconds,
+            "total_seconds": plan.total_seconds,
+            "source": plan.rate.source if plan.rate else None,
+            "peak_memory_bytes": plan.prediction.peak_memory_bytes,
+        },
+        "measured": None,
+    }
+
+
+def failure_of(run: TrainingRun) -> str:
+    """Empty where the run has figures."""
+    if run.exit_status != 0:
+        words = [line for line in run.output.splitlines() if line.strip()]
+        return f"ended with {run.exit_status}: {words[-1] if words else SAID_NOTHING}"
+    if not run.summary or not run.summary["summary"]["steps_completed"]:
+        return "no step was completed"
+    return ""
+
+
+def run_size(
+    program: TrainingProgram, settings: Settings, plan: SizePlan, folder: Path
+) -> SizeResult:
+    """Trains one size into its folder, which must exist. An interruption keeps what was written.
+
+    Raises OSError where the files cannot be written.
+    """
+
+    def options(place: Path) -> list[str]:
+        found = settings.options(plan.size, plan.prediction.batch, plan.num_steps)
+        return [*found, *PROFILERS, f"--output-dir={place}"] if settings.has_profilers else found
+
+    def keep(name: str, document: Json) -> None:
+        write_whole(folder / name, json.dumps(document, indent=2) + "\n")
+
+    # what repeats the run, typed in the checkout
+    place, below = Path(shown(folder)), PROFILES if settings.has_profilers else ""
+    target = f"--{'profile' if below else 'output'}-dir={place / below}"
+    typed = command_line([*program.arguments, *options(place), target])
+    config = configuration(settings, plan, typed)
+    keep(CONFIG, config)
+    try:
+        run = program.run(options(folder), folder / below, folder / LOG)
+    except TrainingError as error:
+        return SizeResult(plan.size, folder, failure=str(error), config=config)
+    except KeyboardInterrupt:
+        # what the program wrote when it was ended is kept, and is no result to compare
+        try:
+            summary = read_profile(folder / below).summary
+        except BadProfileError:
+            summary = None
+        done = summary["summary"]["steps_completed"] if summary else 0
+        what = f"interrupted after {done} of {plan.num_steps} steps"
+        return SizeResult(plan.size, folder, summary, 0.0, what, is_interrupted=True, config=config)
+    found = (run.summary or {}).get("summary", {})
+    keys = ("average_step_seconds", "samples_per_second", "peak_memory_bytes", "steps_completed")
+    config["measured"] = {"total_seconds": run.seconds, **{key: found.get(key) for key in keys}}
+    keep(CONFIG, config)
+    if run.summary and not (folder / SUMMARY).is_file():
+        keep(SUMMARY, run.summary)
+    return SizeResult(plan.size, folder, run.summary, run.seconds, failure_of(run), config=config)
+
+
+def say_line(text: str) -> None:
+    """To standard output at once, also into a pipe."""
+    print(text, flush=True)
+
+
+def run_sizes(
+    program: TrainingProgram,
+    settings: Settings,
+    plans: Sequence[SizePlan],
+    results: Path,
+    say: Callable[[str], None] = say_line,
+) -> list[SizeResult]:
+    """Runs what the plans do not refuse, in order; stops at an interruption.
+
+    Raises OSError where a folder cannot be written.
+    """
+    found: list[SizeResult] = []
+    for plan in plans:
+        if plan.refusal or any(result.is_interrupted for result in found):
+            why = plan.refusal or "interrupted before its turn"
+            found.append(SizeResult(plan.size, refusal=why))
+        elif plan.failure:
+            found.append(SizeResult(plan.size, failure=plan.failure))
+        else:
+            folder = results / f"performance_results_{plan.size}_{_now().strftime(TIME)}"
+            folder.mkdir(parents=True)
+            about = (plan.num_steps, shown(folder), settings.variant, settings.has_profilers)
+            say(_text("banner", plan, *about, problem_sizes()[plan.size]))
+            result = run_size(program, settings, plan, folder)
+            found.append(result)
+            missed = f"PERFORMANCE STUDY OF {plan.size.upper()} NOT COMPLETE: {result.failure}"
+            say(_text("ending", plan, result) if result.is_measured else missed)
+    return found
+
+
+# ---- earlier studies, which tell rates and join the tables
+
+
+def earlier_results(results: Path) -> list[SizeResult]:
+    """Sizes of earlier studies, the newest first, of which all steps were made, with a last loss
+    that is a number."""
+    found = []
+    folders = results.glob("performance_results_*")
+    for folder in sorted(folders, key=lambda path: path.name[-len("20251014_123456") :])[::-1]:
+        try:
+            config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+            is_whole = (folder / SUMMARY).is_file()
+            summary = read_profile(folder if is_whole else folder / PROFILES).summary
+            means, wanted = summary["summary"], summary["configuration"]["num_steps"]
+            is_finished = means["steps_completed"] == wanted and means["final_loss"] is not None
+            if is_finished and means["average_step_seconds"]:
+                size = config["problem_size"]
+                found.append(SizeResult(size, folder, summary, config=config, is_earlier=True))
+        except (OSError, ValueError, KeyError, TypeError, BadProfileError):
+            continue
+    return found
+
+
+def _setting(result: SizeResult) -> tuple[object, ...]:
+    """Dtype, variant and profilers, device, threads and libtorch: what must be alike in a table."""
+    context = (result.summary or {})["context"]
+    names = (result.config.get(name) for name in ("dtype", "variant", "profilers_enabled"))
+    device = context["device"]["name"]
+    return (*names, device, context.get("threads"), context.get("torch_version"))
+
+
+def with_earlier(found: Sequence[SizeResult], results: Path) -> list[SizeResult]:
+    """The results and the newest earlier ones of other sizes with the same settings, by size."""
+    by_size = {result.size: result for result in found}
+    measured = [result for result in found if result.is_measured]
+    for earlier in earlier_results(results) if measured else ():
+        if _setting(earlier) == _setting(measured[0]):
+            by_size.setdefault(earlier.size, earlier)
+    return [by_size[size] for size in problem_sizes() if size in by_size]
+
+
+def earlier_rate(results: Path, settings: Settings, prediction: Prediction) -> Rate | None:
+    """Of the newest earlier run of that dtype and variant, the nearest in size; None of none.
+
+    It may be of another device: its name stands in the source.
+    """
+    newest: dict[str, Json] = {}
+    for run in earlier_results(results):
+        if (run.config.get("dtype"), run.config.get("variant")) == (
+            settings.dtype,
+            settings.variant,
+        ):
+            where = f"{run.folder.name}, on {run.summary['context']['device']['name']}"
+            newest.setdefault(run.size, run.summary | {"where": where})
+
+    def distance(summary: Json) -> float:
+        return abs(math.log(summary["model"]["flops_per_step"] / prediction.step_flops))
+
+    nearest = min(newest.values(), key=distance, default=None)
+    return _rate_of(nearest, nearest["where"]) if nearest else None
+
+
+# ---- tables over all sizes
 
 # of the comparison: its heading, and its text from the figures of a size
 FIGURES: dict[str, Callable[[Json], str]] = {
@@ -183,122 +485,38 @@ GROWTH: dict[str, Callable[[Json], float]] = {
 }
 
 
-def _figures(results: Sequence[SizeResult]) -> list[Json]:
-    """Of each measured size what was measured, and what was expected."""
-    return [
+def tables(results: Sequence[SizeResult]) -> tuple[str, str]:
+    """The workshop's table over all measured sizes, with why the others are missing; and from each
+    measured size to the next, how often its parameters, memory, ... are those of the one before."""
+    figures: list[dict[str, Any]] = [
         r.summary["model"]
         | r.summary["summary"]
         | {"size": r.size, "expected": (r.config.get("expected") or {}).get("step_seconds")}
         for r in results
-        if r.is_measured and r.summary is not None
+        if r.is_measured
     ]
-
-
-def comparison(results: Sequence[SizeResult]) -> list[str]:
-    """The workshop's table over all measured sizes, and why the others are missing."""
-    rows = [[of(figures) for of in FIGURES.values()] for figures in _figures(results)]
-    lines = markdown_table(tuple(FIGURES), rows) if rows else ["No size was measured."]
-    left_out = [r for r in results if not r.is_measured]
-    if left_out:
-        reasons = ((r.size, r.failure or f"not attempted: {r.refusal}") for r in left_out)
-        lines += ["", "Not in the table:", "", *(f"- {size}: {why}" for size, why in reasons)]
-    earlier = [f"{r.size} ({r.folder.name})" for r in results if r.is_earlier and r.folder]
-    if earlier:
-        lines += ["", f"From earlier studies with the same settings: {', '.join(earlier)}."]
-    return lines
-
-
-def growth(results: Sequence[SizeResult]) -> list[str]:
-    """From each measured size to the next: how often its parameters, memory, ... are those of
-    the one before."""
-    rows = [
+    rows = [[text(of) for text in FIGURES.values()] for of in figures]
+    steps = [
         [f"{a['size']} -> {b['size']}", *(f"{of(b) / of(a):.3g}x" for of in GROWTH.values())]
-        for a, b in itertools.pairwise(_figures(results))
+        for a, b in itertools.pairwise(figures)
     ]
-    return markdown_table(("from -> to", *GROWTH), rows) if rows else []
-
-
-def study_page(settings: Settings, results: Sequence[SizeResult], command: str) -> str:
-    """results/performance_study_<time>.md."""
-    device = next((r.summary["context"]["device"]["name"] for r in results if r.summary), "none")
-    return _text(
-        "study_page.md.j2",
-        command=command,
-        settings=settings,
-        device=device,
-        results=results,
-        comparison="\n".join(comparison(results)),
-        growth="\n".join(growth(results)),
-    )
+    growth = "\n".join(markdown_table(("from -> to", *GROWTH), steps)) if steps else ""
+    return _text("comparison", tuple(FIGURES), rows, results), growth
 
 
 def next_steps(settings: Settings, results: Sequence[SizeResult], page: Path) -> str:
     """What to do with the files, as commands."""
-    done = [r for r in results if r.is_measured and not r.is_earlier and r.folder]
-    lines = [f"  cat {shown(r.folder)}/config.json" for r in done if r.folder]
-    if done and settings.has_profilers and done[-1].folder:
-        profiles = f"{shown(done[-1].folder)}/{PROFILES}"
-        lines.append(f"  scripts/profile --analyze-existing {profiles} --generate-report")
+    done = [shown(r.folder) for r in results if r.is_measured and not r.is_earlier and r.folder]
+    lines = [f"cat {folder}/{CONFIG}" for folder in done]
+    if done and settings.has_profilers:
+        lines.append(f"scripts/profile --analyze-existing {done[-1]}/{PROFILES} --generate-report")
     elif done:
-        lines.append(f"  scripts/study {done[-1].size} --enable-profilers")
-    return "\n".join(["Next steps:", *lines, f"  less {shown(page)}", "  scripts/exercise 3"])
+        last = [result.size for result in results if result.is_measured and not result.is_earlier]
+        lines.append(f"scripts/study {last[-1]} --enable-profilers")
+    return "\n  ".join(["Next steps:", *lines, f"less {shown(page)}", "scripts/exercise 3"])
 
 
-def say_line(text: str) -> None:
-    """To standard output at once, also into a pipe."""
-    print(text, flush=True)
-
-
-def fixed_plans(
-    sizes: Sequence[str], settings: Settings, device: str, predictor: Predictor
-) -> list[SizePlan]:
-    """Without any run: whether each size fits; no times."""
-    question = Question(tuple(sizes), settings.dtype, (settings.variant,), device=device)
-    found = {prediction.size: prediction for prediction in predictor(question)}
-    return [SizePlan(found[s], settings.num_steps, refusal=found[s].refusal) for s in sizes]
-
-
-def dry_run_text(settings: Settings, plans: Sequence[SizePlan], results: Path) -> str:
-    """What would be run, at the rates of earlier studies where there are any."""
-    with_rates = [
-        plan_with_rate(settings, plan.prediction, earlier_rate(results, settings, plan.prediction))
-        for plan in plans
-    ]
-    rates = dict.fromkeys(plan.rate.source for plan in with_rates if plan.rate)
-    sources = [f"Expected from {source}." for source in rates] or [
-        "Nothing was run with these settings so far, so no time is expected."
-    ]
-    return "\n".join([*plan_table(with_rates), "", *sources])
-
-
-def run_sizes(
-    program: TrainingProgram,
-    settings: Settings,
-    plans: Sequence[SizePlan],
-    results: Path,
-    say: Callable[[str], None] = say_line,
-) -> list[SizeResult]:
-    """Runs what the plans do not refuse, in order; stops at an interruption.
-
-    Raises OSError where a folder cannot be written.
-    """
-    found: list[SizeResult] = []
-    is_interrupted = False
-    for plan in plans:
-        if plan.refusal or is_interrupted:
-            why = plan.refusal or "interrupted before its turn"
-            found.append(SizeResult(plan.size, refusal=why))
-        elif plan.failure:
-            found.append(SizeResult(plan.size, failure=plan.failure))
-        else:
-            folder = study_folder(results, plan.size)
-            folder.mkdir(parents=True)
-            say(banner(settings, plan, folder))
-            result = run_size(program, settings, plan, folder, Progress())
-            found.append(result)
-            say(ending(plan, result))
-            is_interrupted = result.is_interrupted
-    return found
+# ---- the whole of it
 
 
 def study(
@@ -308,51 +526,65 @@ def study(
     predictor: Predictor = predict,
 ) -> int:
     """Plans, runs, compares; 130 where it was interrupted, 1 where a run failed."""
-    settings = Settings(
-        options.dtype,
-        options.variant,
-        options.num_steps,
-        60 * options.max_minutes,
-        options.enable_profilers,
-    )
+    limit = 60 * options.max_minutes
+    own = (options.dtype, options.variant, options.num_steps, limit, options.enable_profilers)
+    settings = Settings(*own)
     plans = fixed_plans(options.sizes, settings, options.device, predictor)
+    predictions = [plan.prediction for plan in plans]
     if options.dry_run:
-        say_line(dry_run_text(settings, plans, options.results))
+        rates = [earlier_rate(options.results, settings, p) for p in predictions]
+        plans = [plan_at(settings, p, rate) for p, rate in zip(predictions, rates, strict=True)]
+        sources = dict.fromkeys(f"Expected from {rate.source}." for rate in rates if rate)
+        unknown = "Nothing was run with these settings so far, so no time is expected."
+        say_line("\n".join([plan_table(plans), "", *(sources or [unknown])]))
         return 0
     options.results.mkdir(parents=True, exist_ok=True)
     say_line(f"Sampling the rate of each size that fits ({settings.dtype}, {settings.variant})...")
-    plans = plan_sizes(program, settings, [plan.prediction for plan in plans])
-    say_line("\n".join(plan_table(plans)) + "\n")
+    plans = plan_sizes(program, settings, predictions)
+    say_line(plan_table(plans) + "\n")
     found = run_sizes(program, settings, plans, options.results)
     everything = with_earlier(found, options.results)
-    now = datetime.datetime.now(datetime.timezone.utc)
-    page = options.results / f"performance_study_{now.strftime('%Y%m%d_%H%M%S')}.md"
-    write_whole(page, study_page(settings, everything, command))
-    say_line("\n".join(["", *comparison(everything), ""]))
-    say_line(next_steps(settings, everything, page))
+    devices = [r.summary["context"]["device"]["name"] for r in everything if r.summary]
+    page = options.results / f"performance_study_{_now().strftime(TIME)}.md"
+    compared, growth = tables(everything)
+    about = (command, (devices or ["none"])[0], everything)
+    write_whole(page, _text("page", compared, growth, settings, *about) + "\n")
+    say_line(f"\n{compared}\n\n{next_steps(settings, everything, page)}")
     if any(result.is_interrupted for result in found):
         return INTERRUPTED
     return int(any(result.failure for result in found))
 
 
+def _show_step(line: str) -> None:
+    if line.startswith("Step "):
+        Progress().passing(line)
+
+
 def train(options: argparse.Namespace, command: str) -> int:
     """The problem sizes with the built programs; the exit status. Raises what they raise."""
-    programs = options.build_folder / "benchmarks"
-    program = TrainingProgram(programs / "tiny_llama_train", (f"--device={options.device}",))
+    programs, device = options.build_folder / "benchmarks", (f"--device={options.device}",)
+    program = TrainingProgram(programs / "tiny_llama_train", device, _show_step)
     suite = programs / "tiny_llama_bench"
     try:
         return study(options, program, command, lambda question: predict(question, suite))
     except KeyboardInterrupt:
         # during the samples: nothing was measured yet
-        print("scripts/study: interrupted before the first size", file=sys.stderr)
+        complain("interrupted before the first size")
         return INTERRUPTED
 
 
-def _train_and_measure(options: argparse.Namespace, command: str) -> int:
-    """The problem sizes, then the grid, as far as either is wanted; the exit status."""
-    plan = options.grid_plan
+def main(arguments: Sequence[str]) -> int:
+    """The problem sizes, then the grid, as far as either is wanted; the exit status. Raises what
+    the programs' runs raise."""
+    options = parse_options(arguments)
+    command, plan = shlex.join(["scripts/study", *arguments]), options.grid_plan
+    if options.resume:
+        grid = unfinished_study(options.results, options.build_folder)
+        say_line(f"Resuming {shown(grid.folder)}, begun as: {grid.command}")
+        return run_study(grid, say_line)
     # before anything is measured: only the program knows every variant
-    cases = planned_names(bench_of(options.build_folder), plan.grid()) if plan else []
+    bench = options.build_folder / "benchmarks/tiny_llama_bench"
+    cases = planned_names(bench, plan.grid()) if plan else []
     if plan is None or options.dry_run:
         status = train(options, command) if options.trains else 0
         if plan is not None and status == 0:
@@ -368,17 +600,7 @@ def _train_and_measure(options: argparse.Namespace, command: str) -> int:
     if status == ToolError.exit_status:
         drop_study(grid)
     if status == INTERRUPTED:
-        print(f"scripts/study: the grid was not begun; {resuming(grid)} it alone", file=sys.stderr)
+        complain(f"the grid was not begun; {resuming(grid)} it alone")
     if status in {ToolError.exit_status, INTERRUPTED}:
         return status
     return max(status, run_study(grid, say_line))
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The exit status of the command. Raises what the programs' runs raise."""
-    options = parse_options(arguments)
-    if options.unfinished is None:
-        return _train_and_measure(options, shlex.join(["scripts/study", *arguments]))
-    found = unfinished_study(options.unfinished, options.build_folder)
-    say_line(f"Resuming {shown(options.unfinished)}, begun as: {found.record.command}")
-    return run_study(found, say_line)

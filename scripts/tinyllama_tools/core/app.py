@@ -101,10 +101,6 @@ def run_command(name: str, command: Callable[[], int]) -> int:
     return ToolError.exit_status
 
 
-# of a number in a message
-MOST_DIGITS = 40
-
-
 def is_finite(value: float) -> bool:
     """Of a number; whole ones of JSON have no largest, those beyond a float's count as infinite."""
     try:
@@ -121,8 +117,7 @@ def is_number(value: object) -> bool:
 def shown_value(value: object) -> str:
     """In a message, which a number of hundreds of digits does not fill."""
     text = repr(value)
-    is_long = isinstance(value, int) and len(text) > MOST_DIGITS
-    return f"of {len(text)} digits" if is_long else text
+    return f"of {len(text)} digits" if isinstance(value, int) and len(text) > 40 else text
 
 
 MEASURE_AGAIN = "measure again, or name another file"
@@ -133,66 +128,41 @@ def bad_file(path: Path, what: str, remedy: str) -> BadInputError:
     return BadInputError(f"{path}: {what}; {remedy}")
 
 
-def _read(path: Path) -> tuple[str, bytes]:
-    try:
-        data = path.read_bytes()
-        text = data.decode("utf-8")
-    except IsADirectoryError as error:
-        raise bad_file(path, "is a folder", "name a file in it, such as results.json") from error
-    except OSError as error:
-        raise bad_file(path, f"cannot be read: {error.strerror}", "name a file that can") from error
-    except UnicodeDecodeError as error:
-        raise bad_file(path, f"is no text: {error.reason}", "name a JSON file") from error
-    if not text.strip():
-        raise bad_file(path, "is empty", MEASURE_AGAIN)
-    return text, data
-
-
-def _is_cut_short(text: str, error: json.JSONDecodeError) -> bool:
-    """Whether the text ends where more had to come."""
-    return error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
-
-
 def read_json(path: Path) -> tuple[Json, bytes]:
     """The object in the file, and its bytes; NaN and infinity are left for who knows their meaning.
 
     BadInputError for a file that is missing, empty, cut short, malformed or no object.
     """
-    text, data = _read(path)
+    text = ""
     try:
+        data = path.read_bytes()
+        text = data.decode("utf-8")
         document = json.loads(text)
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        if _is_cut_short(text, error):
-            raise bad_file(path, f"is cut short: it ends at {where}", MEASURE_AGAIN) from error
-        raise bad_file(path, f"is no JSON: {error.msg}, {where}", MEASURE_AGAIN) from error
-    except ValueError as error:
-        # a number of more digits than Python converts
-        raise bad_file(path, f"is no JSON to read: {error}", MEASURE_AGAIN) from error
-    except RecursionError as error:
-        raise bad_file(path, "is no JSON to read: nested too deep", MEASURE_AGAIN) from error
+    except OSError as error:
+        what = "is a folder" if path.is_dir() else f"cannot be read: {error.strerror}"
+        raise bad_file(path, what, "name a JSON file, such as results.json") from error
+    # of JSON, of UTF-8, and a number of more digits than Python converts; nested too deep
+    except (ValueError, RecursionError) as error:
+        ends = isinstance(error, json.JSONDecodeError) and (
+            error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
+        )
+        kind = "is empty" if not data.strip() else "is cut short" if ends else "is no JSON"
+        raise bad_file(path, f"{kind}: {error}", MEASURE_AGAIN) from error
     if not isinstance(document, dict):
         raise bad_file(path, "holds no object", "name a result file of tiny_llama_bench")
     return document, data
 
 
-# of a value in a message
-LONGEST_MESSAGE = 160
+@functools.cache
+def _file_validator(schema: Path) -> jsonschema.protocols.Validator:
+    return _validator(json.loads(schema.read_text(encoding="utf-8")))
 
 
 def _validator(schema: Mapping[str, Any]) -> jsonschema.protocols.Validator:
     """One to which a number that is not finite is none, which JSON Schema lets pass."""
-    number = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
-        "number", lambda _, n: is_number(n)
-    )
-    return jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=number)(
-        schema
-    )
-
-
-@functools.cache
-def _file_validator(schema: Path) -> jsonschema.protocols.Validator:
-    return _validator(json.loads(schema.read_text(encoding="utf-8")))
+    base = jsonschema.Draft202012Validator
+    number = base.TYPE_CHECKER.redefine("number", lambda _, value: is_number(value))
+    return jsonschema.validators.extend(base, type_checker=number)(schema)
 
 
 def schema_problem(document: object, schema: Path | Mapping[str, Any]) -> str:
@@ -204,10 +174,8 @@ def schema_problem(document: object, schema: Path | Mapping[str, Any]) -> str:
         return ""
     key = error.json_path.removeprefix("$").removeprefix(".") or "the file"
     # the message begins with the value, which may be a whole table
-    message = error.message
-    if len(message) > LONGEST_MESSAGE:
-        message = f"...{message[-LONGEST_MESSAGE:]}"
-    return f"{key}: {message}"
+    is_long = len(error.message) > 160
+    return f"{key}: {'...' + error.message[-160:] if is_long else error.message}"
 
 
 PROBLEM_SIZES = PROJECT / "fixtures/problem_sizes.json"
@@ -235,9 +203,9 @@ def run_folder(kind: str, results: Path = RESULTS) -> Path:
     return results / f"{now.strftime('%Y%m%dT%H%M%SZ')}_{kind}"
 
 
-def head_commit(project: Path) -> str:
-    """Of the checkout; empty where it is none."""
-    command = ["git", "-c", "safe.directory=*", "rev-parse", "HEAD"]
+def _git(project: Path, *arguments: str) -> str:
+    """What it answers; empty where there is no checkout, or no git."""
+    command = ["git", "-c", "safe.directory=*", *arguments]
     try:
         found = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
     except OSError:
@@ -245,12 +213,14 @@ def head_commit(project: Path) -> str:
     return found.stdout.strip()
 
 
+def head_commit(project: Path) -> str:
+    """Of the checkout; empty where it is none."""
+    return _git(project, "rev-parse", "HEAD")
+
+
 def changed_files(project: Path) -> str:
     """Tracked files that differ from the commit, results apart."""
-    git = ["git", "-c", "safe.directory=*", "status", "--porcelain", "--untracked-files=no"]
-    command = [*git, "--", ":!results"]
-    found = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
-    return found.stdout.strip()
+    return _git(project, "status", "--porcelain", "--untracked-files=no", "--", ":!results")
 
 
 def problem_sizes() -> dict[str, dict[str, int]]:

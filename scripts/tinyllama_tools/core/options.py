@@ -41,9 +41,29 @@ def positive(text: str) -> int:
     return int(text)
 
 
+LONGEST_LIST = 1000
+LIST = (
+    f"must be a whole number of 1 or more, below 2^63, or at most {LONGEST_LIST} of them: 4,8,16, "
+    "64:512:*2 (first:last:factor) or 128:1024:+128 (first:last:increment)"
+)
+
+
 def positive_list(text: str) -> tuple[int, ...]:
-    """`4,8`."""
-    return tuple(dict.fromkeys(positive(item.strip()) for item in text.split(",")))
+    """The numbers in the order given, each once, in the suite's own grammar: 8, 4,8,16, 64:512:*2
+    and 128:1024:+128."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*([0-9]{1,19})(?::([0-9]{1,19}):([*+])([0-9]{1,19}))?\s*", part)
+        value, last, step = (int(found[i] or found[1]) for i in (1, 2, 4)) if found else (0, 0, 0)
+        is_growing = found and (not found[3] or step > (found[3] == "*"))
+        if not is_growing or not 1 <= value <= last < 2**63:
+            raise argparse.ArgumentTypeError(f"'{text}': {LIST}")
+        while value <= last and len(numbers) <= LONGEST_LIST:
+            numbers.append(value)
+            value = value * step if found[3] == "*" else value + step
+    if len(numbers) > LONGEST_LIST:
+        raise argparse.ArgumentTypeError(f"'{text}': {LIST}")
+    return tuple(dict.fromkeys(numbers))
 
 
 def _positive_number(text: str, unit: str) -> float:
@@ -74,10 +94,3 @@ def variants(text: str) -> tuple[str, ...]:
             message = f"'{name}': must be a name such as baseline or qkv+sdpa"
             raise argparse.ArgumentTypeError(message)
     return chosen
-
-
-def machine(text: str) -> str:
-    """A part of a file name."""
-    if not re.fullmatch(r"[a-z0-9_]+", text):
-        raise argparse.ArgumentTypeError(f"'{text}': must be letters a-z, digits and _")
-    return text

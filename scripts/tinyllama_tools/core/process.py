@@ -1,49 +1,195 @@
-"""Environments of the programs, and progress on standard error."""
+"""Runs one program to its end, whoever interrupts it; and progress on standard error."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
 import sys
+import tempfile
+import threading
 import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TextIO
 
-from tinyllama_tools.core.text import duration
+from tinyllama_tools.core.app import INTERRUPTED, REFUSED_OPTIONS, ToolError
+from tinyllama_tools.core.text import duration, last_words
 
 
 class Progress:
-    """Counts steps of one kind at a time."""
+    """Counts steps of one kind at a time, by their number alone."""
 
-    def __init__(self, stream: TextIO = sys.stderr) -> None:
-        self.stream = stream
-        self.total = 0
-        self.done = 0
-        self.start = 0.0
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = stream or sys.stderr
+        self.begin(0)
+
+    def begin(self, total: int, done: int = 0, title: str = "") -> None:
+        """From now on, `total` steps, of which `done` were made before."""
+        self.total, self.done, self.kept = total, done, done
+        self.title = f"{title} " if title else ""
+        self.start = time.monotonic()
 
     def line(self, text: str) -> None:
         """A line that stays."""
-        self._clear()
+        self.end()
         print(text, file=self.stream, flush=True)
 
-    def begin(self, total: int) -> None:
-        """From now on, `total` steps."""
-        self.total, self.done, self.start = total, 0, time.monotonic()
+    def passing(self, text: str) -> None:
+        """A line that the next one replaces; only a terminal shows it."""
+        if self.stream.isatty():
+            # one that wraps could not be taken away
+            columns = shutil.get_terminal_size().columns - 1
+            print(f"\r{text[:columns]}\033[K", end="", file=self.stream, flush=True)
 
     def step(self, text: str) -> None:
-        """A step begins. Only a terminal shows it; elsewhere every tenth of all steps does."""
-        left = ""
-        if self.done:
+        """The next step. Only a terminal shows each; elsewhere every tenth of all steps is one."""
+        made, left = self.done - self.kept, ""
+        if made:
             elapsed = time.monotonic() - self.start
-            left = f", {duration(elapsed / self.done * (self.total - self.done))} left"
-        message = f"[{self.done + 1}/{self.total}{left}] {text}"
+            left = f", {duration(elapsed / made * (self.total - self.done))} left"
+        message = f"{self.title}[{self.done + 1}/{self.total}{left}] {text}"
         if self.stream.isatty():
-            print(f"\r{message}\033[K", end="", file=self.stream, flush=True)
+            self.passing(message)
         elif self.done % max(1, self.total // 10) == 0:
             print(message, file=self.stream, flush=True)
         self.done += 1
 
     def end(self) -> None:
         """No step is in hand any more."""
-        self._clear()
+        self.passing("")
 
-    def _clear(self) -> None:
-        if self.stream.isatty():
-            print("\r\033[K", end="", file=self.stream, flush=True)
+
+class ProgramError(ToolError):
+    """A program did not do what was asked; the message names it and has its last words.
+
+    `exit_status`: of a script that cannot go on without it: 2 where the program is not there or
+    refused what it was given, else 1.
+    """
+
+    def __init__(self, message: str, exit_status: int = 1) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+
+
+@dataclass(frozen=True)
+class Ended:
+    """`output`: standard output, with standard error in it where they were read as one. `words`:
+    the last of what was said. `seconds`: from start to end, loading included. `is_interrupted`: we
+    were, and the program came to its end all the same."""
+
+    status: int
+    output: str
+    words: str
+    seconds: float
+    is_interrupted: bool
+
+
+ENDING = "interrupted: ending after what is in hand; Ctrl-C once more ends at once"
+SAID_NOTHING = "it said nothing"
+
+
+def _listen(
+    process: subprocess.Popen[str], heard: list[str], hear: Callable[[str], object]
+) -> bool:
+    """Until it ends; whether we were interrupted meanwhile. A KeyboardInterrupt asks it to end
+    after what is in hand, a second one kills it."""
+    is_interrupted = False
+    while process.returncode is None:
+        try:
+            for line in process.stderr or process.stdout or ():
+                heard.append(line)
+                hear(line.rstrip("\n"))
+            process.wait()
+        except KeyboardInterrupt:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL if is_interrupted else signal.SIGINT)
+            if not is_interrupted:
+                Progress().line(ENDING)
+            is_interrupted = True
+    return is_interrupted
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """The whole session: children would keep processors busy."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def run_program(
+    command: Sequence[str],
+    error: type[ProgramError],
+    *,
+    ok: Collection[int] = (0,),
+    hear: Callable[[str], object] = lambda _: None,
+    log: Path | None = None,
+    as_one: bool = False,
+    environment: Mapping[str, str] | None = None,
+    time_limit: float | None = None,
+) -> Ended:
+    """Runs it to its end. `hear` gets each line of standard error as it comes, `as_one` those of
+    standard output too, and then `log` keeps them all. `time_limit`: seconds before it is killed.
+
+    `error` where it cannot be started, refuses its options (status 2) or ends with another status
+    than those in `ok`; KeyboardInterrupt where that is because we, or it, were interrupted.
+    """
+    name, heard, started = Path(command[0]).name, [], time.monotonic()
+    with contextlib.ExitStack() as open_files:
+        try:
+            keep = open_files.enter_context(log.open("w", encoding="utf-8")) if log else None
+        except OSError as failure:
+            message = f"{log}: the program's output cannot be kept: {failure.strerror}"
+            raise error(message, REFUSED_OPTIONS) from failure
+
+        def hear_and_keep(line: str) -> None:
+            if keep:
+                print(line, file=keep, flush=True)
+            hear(line)
+
+        written = open_files.enter_context(tempfile.TemporaryFile())
+        try:
+            # A session of its own: a terminal's Ctrl-C reaches us only, and the program once, from
+            # us. It would die of the second one.
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if as_one else written,
+                stderr=subprocess.STDOUT if as_one else subprocess.PIPE,
+                start_new_session=True,
+                encoding="utf-8",
+                errors="replace",
+                env=None if environment is None else dict(environment),
+            )
+        except OSError as failure:
+            message = f"{name} cannot be started: {failure}; build it: scripts/bench --setup-only"
+            raise error(message, REFUSED_OPTIONS) from failure
+        limit = threading.Timer(time_limit or 0, _kill, [process])
+        if time_limit:
+            limit.start()
+        try:
+            is_interrupted = _listen(process, heard, hear_and_keep)
+        finally:
+            limit.cancel()
+            if process.poll() is None:
+                _kill(process)
+                process.wait()
+            (process.stderr or process.stdout).close()
+        written.seek(0)
+        output = "".join(heard) if as_one else written.read().decode("utf-8", errors="replace")
+    status, seconds = process.returncode, time.monotonic() - started
+    words = last_words("".join(heard))
+    if status in ok:
+        return Ended(status, output, words, seconds, is_interrupted)
+    if is_interrupted or status == INTERRUPTED:
+        raise KeyboardInterrupt
+    if time_limit and seconds >= time_limit:
+        raise error(f"{name} was killed: it took more than {time_limit:g} s")
+    if status == REFUSED_OPTIONS:
+        # the program's own line names the option, its value and what is allowed
+        line = (words or SAID_NOTHING).splitlines()[-1]
+        raise error(line if line.startswith(name) else f"{name}: {line}", REFUSED_OPTIONS)
+    signalled = status < 0 and f"was ended by signal {signal.Signals(-status).name}"
+    raise error(f"{name} {signalled or f'ended with {status}'}: {words or SAID_NOTHING}")

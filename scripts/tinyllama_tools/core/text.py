@@ -100,8 +100,6 @@ def rate(value: float | None, unit: str) -> str:
 
 
 SECONDS_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
-# above it, a ratio reads better than percents
-LARGEST_PERCENT = 1000.0
 
 
 def seconds_text(seconds: float | None) -> str:
@@ -116,10 +114,8 @@ def change_text(ratio: float | None) -> str:
     """`+5.1 %` of new / base."""
     if ratio is None:
         return NOT_MEASURED
-    percent = 100.0 * (ratio - 1.0)
-    # no "-0.0 %"
-    is_small = percent < LARGEST_PERCENT
-    return f"{round(percent, 1) + 0.0:+.1f} %" if is_small else f"{ratio:.3g}x"
+    # a large ratio reads better than percents; no "-0.0 %"
+    return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f} %" if ratio < 11 else f"{ratio:.3g}x"
 
 
 def section(title: str, lines: Sequence[str]) -> list[str]:
@@ -140,9 +136,6 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-LAST_WORDS = 5
-
-
 def last_words(text: str) -> str:
-    """The end of what a program said, on one line where it is one."""
-    return "\n".join(line for line in text.splitlines()[-LAST_WORDS:] if line.strip())
+    """The last five lines of what a program said, without empty ones."""
+    return "\n".join(line for line in text.splitlines()[-5:] if line.strip())

@@ -1,4 +1,7 @@
-"""Results and texts without names of hosts, users and folders, so that they can be published."""
+"""Results and texts without names of hosts, users and folders, so that they can be published.
+
+Google Benchmark writes the host's name, and settings and reasons may name folders of whoever
+measured."""
 
 from __future__ import annotations
 
@@ -13,83 +16,63 @@ from typing import Any, TypeVar
 from tinyllama_tools.core.app import PROJECT, BadInputError, read_json, write_whole
 from tinyllama_tools.core.text import compact_json
 
-# of anybody: settings and reasons may name folders of whoever measured
+# where a path begins and where the name of a folder ends
 START, END = r"(?<![\w.~-])", r"(?=[/\s:;,'\"]|$)"
 # any other path of two names or more: below a device or a name it is none, nor after a scheme
 PATHS = re.compile(r"(?<![\w.~-])(?<!:/)~?/(?:[\w.@+-]+/)+(?P<name>[\w.@+-]*)")
 HOMES = re.compile(rf"{START}(?:/(?:home|Users)/[^/\s:;,'\"]+|/root){END}")
+HOST = "host_name"
 Value = TypeVar("Value")
 
 
-def _text(text: str) -> str:
+def _short(text: str) -> str:
     """The home folder as `~`, the checkout and the folder we are in as nothing."""
-    if "/" not in text:
-        return text
-    short = text
-    # where the report is made, and the checkout: what lies below is told from there
     for folder in {str(Path.cwd()), str(PROJECT)} - {"/"}:
-        short = re.sub(rf"{START}{re.escape(folder)}/", "", short)
-        short = re.sub(rf"{START}{re.escape(folder)}{END}", ".", short)
+        text = re.sub(rf"{START}{re.escape(folder)}/", "", text)
+        text = re.sub(rf"{START}{re.escape(folder)}{END}", ".", text)
     home = str(Path.home())
     if home != "/":
-        short = re.sub(rf"{START}{re.escape(home)}{END}", "~", short)
-    return HOMES.sub("~", short)
+        text = re.sub(rf"{START}{re.escape(home)}{END}", "~", text)
+    return HOMES.sub("~", text)
 
 
 def _changed(value: Value, change: Callable[[str], str]) -> Value:
     """The same with every text in it changed: of lists, mappings and data classes, deeply."""
     changed: Any = value
     if isinstance(value, str):
-        changed = change(value)
+        changed = change(value) if "/" in value else value
     elif isinstance(value, Mapping):
         changed = {key: _changed(item, change) for key, item in value.items()}
     elif isinstance(value, (list, tuple)):
         changed = type(value)(_changed(item, change) for item in value)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = (f.name for f in dataclasses.fields(value))
-        found = {name: _changed(getattr(value, name), change) for name in fields}
+        names = [field.name for field in dataclasses.fields(value)]
+        found = {name: _changed(getattr(value, name), change) for name in names}
         changed = dataclasses.replace(value, **found)
     return changed
 
 
 def without_places(value: Value) -> Value:
     """The same without the reader's own folders in any text."""
-    return _changed(value, _text)
-
-
-def _names_alone(text: str) -> str:
-    return PATHS.sub(lambda found: found["name"], _text(text))
+    return _changed(value, _short)
 
 
 def names_alone(value: Value) -> Value:
     """As without_places, and of every other path that is not told from the checkout its last name:
     for what everybody may read."""
-    return _changed(value, _names_alone)
-
-
-HOST_DIGEST = re.compile("host_[0-9a-f]{8}")
-
-
-def host_digest(name: str) -> str:
-    """A word that tells hosts apart and does not name them; of such a word itself."""
-    if HOST_DIGEST.fullmatch(name):
-        return name
-    return f"host_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return _changed(value, lambda text: PATHS.sub(lambda path: path["name"], _short(text)))
 
 
 def nameless_context(context: Mapping[str, Any]) -> dict[str, Any]:
-    """A result file's context for a file that others may read: the host by its digest, the program
-    by its name alone."""
+    """A result file's context for a file that others may read: the program by its name alone, and
+    the host by a word that tells hosts apart and does not name them, which such a word keeps."""
     found = dict(context)
-    if "host_name" in found:
-        found["host_name"] = host_digest(str(found["host_name"]))
+    host = str(found.get(HOST, ""))
+    if HOST in found and not re.fullmatch("host_[0-9a-f]{8}", host):
+        found[HOST] = f"host_{hashlib.sha256(host.encode()).hexdigest()[:8]}"
     if "executable" in found:
-        found["executable"] = str(found["executable"]).rpartition("/")[2]
+        found["executable"] = Path(str(found["executable"])).name
     return found
-
-
-# lists that get a line an item
-EXPANDED = ("benchmarks", "cases", "points", "sequences", "tries")
 
 
 def make_nameless(path: Path) -> None:
@@ -98,4 +81,5 @@ def make_nameless(path: Path) -> None:
     with contextlib.suppress(BadInputError, AttributeError, TypeError):
         document = read_json(path)[0]
         context = nameless_context(document.get("context") or {})
-        write_whole(path, compact_json(names_alone({**document, "context": context}), EXPANDED))
+        text = compact_json(names_alone({**document, "context": context}), ("benchmarks",))
+        write_whole(path, text)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 CASE_PATTERN = re.compile(
     r"(?P<component>[^/]+)/(?P<pass_name>[^/]+)/(?P<variant>[^/]+)/(?P<size>[^/]+)/"
@@ -55,11 +55,6 @@ class CaseName:
     def is_training_step(self) -> bool:
         """Whether it is a whole training step of one process."""
         return (self.component, self.pass_name) == (STEP, TRAIN) and not self.is_data_parallel
-
-    @property
-    def circumstances(self) -> tuple[str, str, str, int, int]:
-        """What the parts of one step have in common: variant, size, dtype, batch, seq."""
-        return (self.variant, self.size, self.dtype, self.batch, self.seq)
 
 
 def full_step(size: str, dtype: str, batch: int, seq: int, variant: str = "baseline") -> CaseName:
@@ -196,10 +191,9 @@ class SideState:
         return "" if self.is_measured else f"not in the {side}"
 
 
-BASELINE, OPTIMIZED = "baseline", "optimized"
+BASELINE, OPTIMIZED, CHECKPOINT = "baseline", "optimized", "checkpoint"
 FUSED = frozenset({"qkv", "gate_up", "fused_swiglu", "sdpa", "fused_adamw"})
 PRODUCTS = frozenset({"onednn", "wide_gemm", "layout"})
-CHECKPOINT = "checkpoint"
 # Switches that change a component; the others leave it as the baseline has it.
 SWITCHES: Mapping[str, frozenset[str]] = {
     "embedding": frozenset(),
@@ -215,19 +209,16 @@ TRAINING_STEP = "training/step"
 TRAINING_PHASES = ("data_loading", "forward", "backward", "optimizer", "evaluation", "other")
 # Passes of a whole's parts by the pass of the whole.
 PART_PASSES = {"train": "forward_backward", "forward_loss": "forward"}
-WITHOUT_LOSS = "forward"
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A case and how often the whole contains it."""
 
     case: str
     count: int
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """`measured`: those that were; `missing`: names of those that were not."""
 
     measured: tuple[Part, ...]
@@ -254,32 +245,27 @@ def _name_of_part(whole: CaseName, component: str, measured: Collection[str]) ->
     return str(part) if changed else str(replace(part, variant=BASELINE))
 
 
-def _layer_counts(whole: CaseName, layers: int, measured: Collection[str]) -> dict[str, int]:
-    """The parts of all layers and the final norm."""
-    fine = ("attention", "ffn")
-    is_fine = all(_name_of_part(whole, part, measured) in measured for part in fine)
-    has_block = _name_of_part(whole, "block", measured) in measured
-    # a checkpointed layer computes its forward twice, which only the block's time has
-    computes_again = CHECKPOINT in switches_named(whole.variant)
-    if (has_block and not is_fine) or computes_again:
-        return {"block": layers, "rms_norm": 1}
-    return {"attention": layers, "ffn": layers, "rms_norm": 2 * layers + 1}
-
-
 def _counts(whole: CaseName, layers: int | None, measured: Collection[str]) -> dict[str, int]:
     """How often the whole contains each component; empty for what is no whole."""
+    # a checkpointed layer computes its forward twice, which only the block's time has
+    computes_again = CHECKPOINT in switches_named(whole.variant)
     if whole.component == "attention":
         return {"rotary": 1}
-    if whole.component == "block" and CHECKPOINT not in switches_named(whole.variant):
+    if whole.component == "block" and not computes_again:
         return {"attention": 1, "ffn": 1, "rms_norm": 2}
     if whole.component not in {"full_step", "model"} or layers is None:
         return {}
-    counts = {"embedding": 1, **_layer_counts(whole, layers, measured)}
-    if whole.pass_name != WITHOUT_LOSS:
+    has = {
+        part: _name_of_part(whole, part, measured) in measured
+        for part in ("attention", "ffn", "block")
+    }
+    if computes_again or (has["block"] and not (has["attention"] and has["ffn"])):
+        counts = {"embedding": 1, "block": layers, "rms_norm": 1}
+    else:
+        counts = {"embedding": 1, "attention": layers, "ffn": layers, "rms_norm": 2 * layers + 1}
+    if whole.pass_name != "forward":
         counts["loss"] = 1
-    if whole.component == "full_step":
-        counts["optimizer"] = 1
-    return counts
+    return counts | ({"optimizer": 1} if whole.component == "full_step" else {})
 
 
 def parts_of(whole: CaseName, layers: int | None, measured: Collection[str]) -> Parts:
@@ -300,12 +286,6 @@ def training_case(phase: str) -> str:
     return f"training/{phase}"
 
 
-def _training_parts(measured: Collection[str]) -> Parts:
-    # a phase that took no time, such as evaluation, is no part that somebody forgot to measure
-    names = [training_case(phase) for phase in TRAINING_PHASES]
-    return Parts(tuple(Part(name, 1) for name in names if name in measured), ())
-
-
 def wholes_among(
     measured: Collection[str], layers: Mapping[str, int]
 ) -> Iterator[tuple[str, Parts]]:
@@ -318,7 +298,9 @@ def wholes_among(
         if name is not None:
             parts = parts_of(name, layers.get(name.size), measured)
         elif text == TRAINING_STEP:
-            parts = _training_parts(measured)
+            # a phase that took no time, such as evaluation, is no part that somebody forgot
+            phases = map(training_case, TRAINING_PHASES)
+            parts = Parts(tuple(Part(phase, 1) for phase in phases if phase in measured), ())
         else:
             continue
         if parts.measured:

@@ -5,34 +5,36 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import signal
-import subprocess
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from tinyllama_tools.core.app import (
-    INTERRUPTED,
     PROJECT,
     REFUSED_OPTIONS,
     BadInputError,
     Json,
-    ToolError,
+    is_number,
     schema_problem,
 )
-from tinyllama_tools.core.text import last_words
+from tinyllama_tools.core.process import ProgramError, run_program
 from tinyllama_tools.data.nameless import nameless_context
-from tinyllama_tools.data.names import OWN_KEYS, UNITS, CaseName, parse_case_name
+from tinyllama_tools.data.names import OWN_KEYS, TIMED_BY, UNITS, CaseName, parse_case_name
 from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile
 
 PROGRAM = PROJECT / "build/benchmarks/tiny_llama_bench"
 
 
-class SuiteError(ToolError):
-    """The program did not do what was asked; the message names it and has its last words."""
+class SuiteError(ProgramError):
+    """Of tiny_llama_bench."""
+
+    def __init__(self, message: str, exit_status: int = REFUSED_OPTIONS) -> None:
+        super().__init__(message, exit_status)
+
+
+class TrainingError(ProgramError):
+    """Of tiny_llama_train."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +66,15 @@ class SuiteResult:
 
 def read_case(name: str, entries: Sequence[Json]) -> CaseRun:
     """Makes one case of its entries in the file's order."""
-    repetitions = [e for e in entries if e["run_type"] == "iteration"]
+    repetitions = [entry for entry in entries if entry["run_type"] == "iteration"]
     if not repetitions:
-        raise SuiteError(f"{PROGRAM.name}: {name} has no repetition in the result")
+        raise SuiteError(f"{PROGRAM.name} wrote nothing about {name}")
     last = repetitions[-1]
     measured = [e for e in repetitions if "skipped" not in e and "error_occurred" not in e]
-    numbers = {k: v for k, v in last.items() if isinstance(v, (int, float)) and k not in OWN_KEYS}
     return CaseRun(
-        name=name,
-        seconds=tuple(e["real_time"] * UNITS[e["time_unit"]] for e in measured),
-        counters={k: v for k, v in numbers.items() if not isinstance(v, bool)},
+        name,
+        tuple(e["real_time"] * UNITS[e["time_unit"]] for e in measured),
+        {key: v for key, v in last.items() if key not in OWN_KEYS and is_number(v)},
         label=last.get("label", ""),
         skipped=last.get("skip_message", ""),
         failed=last.get("error_message", ""),
@@ -82,33 +83,19 @@ def read_case(name: str, entries: Sequence[Json]) -> CaseRun:
     )
 
 
-def read_result(document: Json, names: Sequence[str]) -> SuiteResult:
-    """The cases of these names; SuiteError where one is not in the file."""
-    entries: dict[str, list[Json]] = {name: [] for name in names}
-    for entry in document["benchmarks"]:
-        name = entry["run_name"].removesuffix("/manual_time")
-        if name in entries:
-            entries[name].append(entry)
-    missing = [name for name, found in entries.items() if not found]
-    if missing:
-        raise SuiteError(f"{PROGRAM.name} wrote nothing about {', '.join(missing)}")
-    runs = tuple(read_case(name, found) for name, found in entries.items())
-    return SuiteResult(nameless_context(document["context"]), runs)
-
-
 def axis_options(cases: Sequence[CaseName]) -> list[str]:
     """Options whose grid contains the cases, and the filter that leaves exactly them."""
-    axes: dict[str, list[str]] = {
+    axes: dict[str, list[object]] = {
         "components": [c.component for c in cases],
         "passes": [c.pass_name for c in cases],
         "variants": [c.variant for c in cases],
         "sizes": [c.size for c in cases],
         "dtypes": [c.dtype for c in cases],
-        "batch": [str(c.batch) for c in cases],
-        "seq": [str(c.seq) for c in cases],
+        "batch": [c.batch for c in cases],
+        "seq": [c.seq for c in cases],
     }
     # one of each, in the order of the cases
-    options = [f"--{axis}={','.join(dict.fromkeys(values))}" for axis, values in axes.items()]
+    options = [f"--{axis}={','.join(map(str, dict.fromkeys(v)))}" for axis, v in axes.items()]
     names = "|".join(re.sub(r"([.+*?()\[\]{}^$|\\])", r"\\\1", str(case)) for case in cases)
     return [*options, f"--benchmark_filter=^({names})$"]
 
@@ -140,9 +127,10 @@ class SuiteProgram:
         case above --max-seconds-per-case comes back skipped, one that fails with its reason. Raises
         SuiteError where the program refuses the options or does not come to its end.
         """
+        proof = "before" if verify else "off"
         options = [
             *axis_options(cases),
-            f"--verify={'before' if verify else 'off'}",
+            f"--verify={proof}",
             "--benchmark_min_time=1x",
             f"--benchmark_repetitions={repetitions}",
             *self.arguments,
@@ -150,69 +138,56 @@ class SuiteProgram:
         ]
         key = tuple(sorted({f"{c.size}/{c.dtype.removeprefix('amp_')}" for c in cases}))
         with tempfile.TemporaryDirectory(prefix="tiny_llama_run_") as folder:
-            document = self._result(options, Path(folder), key, verify)
+            document = self._measure(options, Path(folder), self._peaks.get(key), proof)
         self._peaks[key] = document["context"]
-        return read_result(document, [str(case) for case in cases])
+        entries: dict[str, list[Json]] = {str(case): [] for case in cases}
+        for entry in document["benchmarks"]:
+            entries.get(entry["run_name"].removesuffix(TIMED_BY), []).append(entry)
+        runs = tuple(read_case(name, found) for name, found in entries.items())
+        return SuiteResult(nameless_context(document["context"]), runs)
 
     def list_cases(self, options: Sequence[str] = ()) -> tuple[list[str], str]:
         """What --list names, and no refusal; or nothing, and why the program refuses the options.
 
         Raises SuiteError where it does neither.
         """
-        finished = self._start([*options, "--list"])
-        words = last_words(finished.stderr)
-        if finished.returncode == REFUSED_OPTIONS:
-            return [], words.splitlines()[-1] if words else "refused without a word"
-        if finished.returncode != 0 or not finished.stdout.strip():
-            raise SuiteError(f"{self.program.name} --list: {words}")
-        return finished.stdout.split(), ""
+        command = [str(self.program), *options, "--list"]
+        done = run_program(command, SuiteError, ok=(0, REFUSED_OPTIONS))
+        if done.status == REFUSED_OPTIONS:
+            return [], (done.words or "refused without a word").splitlines()[-1]
+        if not done.output.strip():
+            raise SuiteError(f"{self.program.name} --list: {done.words}")
+        return done.output.split(), ""
 
-    def _start(self, options: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        try:
-            return subprocess.run(
-                [str(self.program), *options],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
-                env=None if self.environment is None else dict(self.environment),
-                timeout=self.time_limit,
-            )
-        except subprocess.TimeoutExpired as error:
-            message = f"{self.program.name} was killed: it took more than {self.time_limit:g} s"
-            raise SuiteError(message) from error
-        except OSError as error:
-            raise SuiteError(f"{self.program.name} cannot be started: {error}") from error
-
-    def _result(self, options: list[str], folder: Path, key: tuple[str, ...], verify: bool) -> Json:
-        known = self._peaks.get(key)
+    def _measure(self, options: list[str], folder: Path, known: Json | None, proof: str) -> Json:
+        """`known`: context of a process before it, whose peaks need not be measured again."""
         if known:
             journal = folder / "journal.jsonl"
             header = {
                 "journal": "tiny_llama_bench journal",
                 "schema_version": known["schema_version"],
-                "header": known | {"verify": "before" if verify else "off"},
+                "header": known | {"verify": proof},
             }
             journal.write_text(json.dumps(header) + "\n", encoding="utf-8")
             try:
-                return self._execute(
-                    [*options, f"--journal={journal}", "--resume"], folder / "resumed.json"
-                )
+                return self._result([*options, f"--journal={journal}", "--resume"], folder)
             except SuiteError as error:
-                # Somebody committed, or changed the program: its peaks are measured anew.
+                # somebody committed, or changed the program: its peaks are measured anew
                 if f"journal {journal}" not in str(error):
                     raise
-        return self._execute(options, folder / "new.json")
+        return self._result(options, folder)
 
-    def _execute(self, options: list[str], out: Path) -> Json:
-        finished = self._start([*options, f"--benchmark_out={out}"])
-        if finished.returncode in {0, 1} and out.is_file():
-            return json.loads(out.read_text(encoding="utf-8"))
-        words = last_words(finished.stderr) or "it said nothing"
-        if finished.returncode == REFUSED_OPTIONS:
-            # the program's own line begins with its name
-            raise SuiteError(words.splitlines()[-1])
-        raise SuiteError(f"{self.program.name} ended with {finished.returncode}: {words}")
+    def _result(self, options: Sequence[str], folder: Path) -> Json:
+        out = folder / "result.json"
+        command = [str(self.program), *options, f"--benchmark_out={out}"]
+        how = {"environment": self.environment, "time_limit": self.time_limit}
+        # 1: some case failed
+        done = run_program(command, SuiteError, ok=(0, 1), **how)
+        if done.is_interrupted:
+            raise KeyboardInterrupt
+        if not out.is_file():
+            raise SuiteError(f"{self.program.name} ended with {done.status}: {done.words}")
+        return json.loads(out.read_text(encoding="utf-8"))
 
 
 TRAINING_PROGRAM = PROJECT / "build/benchmarks/tiny_llama_train"
@@ -226,18 +201,6 @@ PROFILER_FLAGS = frozenset(
     }
 )
 LOSS_NOT_FINITE = 1
-
-
-class TrainingError(ToolError):
-    """The program did not do what was asked; the message names it and has its last words.
-
-    `exit_status`: what a script that cannot go on ends with: 2 where the program refused what it
-    was given or is not there, else 1.
-    """
-
-    def __init__(self, message: str, exit_status: int = 1) -> None:
-        super().__init__(message)
-        self.exit_status = exit_status
 
 
 @dataclass(frozen=True)
@@ -271,27 +234,14 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """The exit status. An interruption of ours, by whatever signal, asks the program to end after
-    its current step."""
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        try:
-            process.send_signal(signal.SIGINT)
-            process.wait()
-        except KeyboardInterrupt:
-            process.kill()
-            process.wait()
-        raise
-
-
 @dataclass
 class TrainingProgram:
-    """tiny_llama_train with the options that all its runs share, e.g. `--device=cpu`."""
+    """tiny_llama_train with the options that all its runs share, e.g. `--device=cpu`. `hear` gets
+    each line that it says."""
 
     program: Path = TRAINING_PROGRAM
     arguments: tuple[str, ...] = ()
+    hear: Callable[[str], object] = lambda _: None
 
     def run(self, options: Sequence[str], folder: Path, log: Path | None = None) -> TrainingRun:
         """Trains with these options, without a folder among them: its files go to `folder`.
@@ -305,55 +255,15 @@ class TrainingProgram:
         flag = "--profile-dir" if PROFILER_FLAGS & set(arguments) else "--output-dir"
         command = (str(self.program), *arguments, f"{flag}={folder}")
         before = _identity(folder / SUMMARY)
-        started = time.monotonic()
-        status, output = self._execute(command, log)
-        seconds = time.monotonic() - started
-        self._raise_unless_ended(status, output)
+        ok = (0, LOSS_NOT_FINITE)
+        how = {"ok": ok, "hear": self.hear, "log": log, "as_one": True}
+        done = run_program(command, TrainingError, **how)
+        if done.is_interrupted:
+            raise KeyboardInterrupt
         written = _identity(folder / SUMMARY)
         # a summary of an earlier run is not this run's
         summary = self._summary(folder) if written not in {None, before} else None
-        return TrainingRun(command, status, output, seconds, folder, summary)
-
-    def _execute(self, command: Sequence[str], log: Path | None) -> tuple[int, str]:
-        with tempfile.TemporaryDirectory(prefix="tiny_llama_train_") as temporary:
-            path = log or Path(temporary) / "output"
-            try:
-                with path.open("wb") as file:
-                    status = _wait(self._start(command, file))
-                return status, path.read_text(encoding="utf-8", errors="replace")
-            except OSError as error:
-                message = f"{path}: the program's output cannot be kept: {error.strerror}"
-                raise TrainingError(message, REFUSED_OPTIONS) from error
-
-    def _start(self, command: Sequence[str], file: BinaryIO) -> subprocess.Popen[bytes]:
-        try:
-            # a session of its own: a terminal's Ctrl-C reaches us only, and the program from us
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            reason = f"{self.program.name} cannot be started: {error}"
-            message = f"{reason}; build it: scripts/bench --setup-only"
-            raise TrainingError(message, REFUSED_OPTIONS) from error
-
-    def _raise_unless_ended(self, status: int, output: str) -> None:
-        words = last_words(output) or "it said nothing"
-        name = self.program.name
-        if status == INTERRUPTED:
-            raise KeyboardInterrupt
-        if status == REFUSED_OPTIONS:
-            # the program's own line names the option, its value and what is allowed
-            line = words.splitlines()[-1]
-            message = line if line.startswith(name) else f"{name}: {line}"
-            raise TrainingError(message, REFUSED_OPTIONS)
-        if status < 0:
-            raise TrainingError(f"{name} was ended by {signal.strsignal(-status)}: {words}")
-        if status not in {0, LOSS_NOT_FINITE}:
-            raise TrainingError(f"{name} ended with {status}: {words}")
+        return TrainingRun(command, done.status, done.output, done.seconds, folder, summary)
 
     def _summary(self, folder: Path) -> Json:
         try:
@@ -362,7 +272,6 @@ class TrainingProgram:
             raise TrainingError(f"{self.program.name} wrote a bad summary: {error}") from error
 
 
-FLAGS = ("--dry-run", "--benchmark_format=json")
 NUMBERS = (
     "parameters",
     "model_flops",
@@ -372,9 +281,6 @@ NUMBERS = (
     "bytes",
     "predicted_memory_bytes",
 )
-# of a program that was built outside a checkout
-UNKNOWN = "unknown"
-ASK_AGAIN = "ask again: tiny_llama_bench --dry-run --benchmark_format=json"
 
 
 @dataclass(frozen=True)
@@ -397,21 +303,19 @@ class CaseCost:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class DryRun:
-    """The whole answer: what was free, who said so, and the cases in the program's order; `device`:
-    as --describe-device describes it, `git_commit`: of the program, both empty where it does not
-    say."""
-
-    memory_budget_bytes: int
-    memory_budget_source: str
-    cases: tuple[CaseCost, ...]
-    device: Mapping[str, Any] = field(default_factory=dict)
-    git_commit: str = ""
-
-
 # a number is one that a float can hold (core/app.py)
 _WHOLE = {"type": "number", "multipleOf": 1, "minimum": 0}
+_COST = {
+    "type": "object",
+    "required": ["name", "fits", *NUMBERS],
+    "properties": {
+        # component/pass/variant/size/dtype/batch:B/seq:S
+        "name": {"type": "string", "pattern": r"^([^/]+/){5}batch:\d+/seq:\d+$"},
+        "fits": {"type": "boolean"},
+        "reason": {"type": "string"},
+        **dict.fromkeys(NUMBERS, _WHOLE),
+    },
+}
 _ANSWER = {
     "type": "object",
     "required": ["cases", "memory_budget_bytes"],
@@ -419,49 +323,29 @@ _ANSWER = {
         "memory_budget_bytes": _WHOLE,
         "device": {"type": "object"},
         "git_commit": {"type": "string"},
-        "cases": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["name", "fits", *NUMBERS],
-                "properties": {
-                    "name": {"type": "string"},
-                    "fits": {"type": "boolean"},
-                    "reason": {"type": "string"},
-                    **dict.fromkeys(NUMBERS, _WHOLE),
-                },
-            },
-        },
+        "cases": {"type": "array", "items": _COST},
     },
 }
+DRY_RUN = ("--dry-run", "--benchmark_format=json")
 
 
-def read_dry_run(document: object) -> DryRun:
-    """Of the program's JSON. BadInputError naming the case, the key and the value that is wrong."""
+def read_case_costs(document: Json) -> list[CaseCost]:
+    """Of the JSON of --dry-run. BadInputError naming the case, the key and the value that is
+    wrong."""
     problem = schema_problem(document, _ANSWER)
-    if problem or not isinstance(document, dict):
-        raise BadInputError(f"no answer of --dry-run: {problem}; {ASK_AGAIN}")
-    cases = []
-    for entry in document["cases"]:
-        name = parse_case_name(entry["name"])
-        if name is None:
-            rule = "must be component/pass/variant/size/dtype/batch:B/seq:S"
-            raise BadInputError(f"--dry-run: name is {entry['name']!r}, {rule}; {ASK_AGAIN}")
-        figures = (int(entry[key]) for key in NUMBERS)
-        cases.append(CaseCost(name, *figures, entry["fits"], entry.get("reason", "")))
-    commit = document.get("git_commit", UNKNOWN)
-    return DryRun(
-        int(document["memory_budget_bytes"]),
-        str(document.get("memory_budget_source", "")),
-        tuple(cases),
-        document.get("device", {}),
-        "" if commit == UNKNOWN else commit,
-    )
-
-
-def read_case_costs(document: object) -> list[CaseCost]:
-    """The cases alone. BadInputError as read_dry_run."""
-    return list(read_dry_run(document).cases)
+    if problem:
+        raise BadInputError(
+            f"no answer of --dry-run: {problem}; ask again: tiny_llama_bench {' '.join(DRY_RUN)}"
+        )
+    return [
+        CaseCost(
+            parse_case_name(entry["name"]),
+            *(int(entry[key]) for key in NUMBERS),
+            entry["fits"],
+            entry.get("reason", ""),
+        )
+        for entry in document["cases"]
+    ]
 
 
 def ask_json(program: Path, options: Sequence[str]) -> Json:
@@ -469,39 +353,26 @@ def ask_json(program: Path, options: Sequence[str]) -> Json:
 
     SuiteError where it refuses the options, cannot be started, or says nonsense.
     """
+    done = run_program([str(program), *options], SuiteError)
     try:
-        done = subprocess.run(
-            [str(program), *options],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except OSError as error:
-        raise SuiteError(f"{program.name} cannot be started: {error}") from error
-    if done.returncode != 0:
-        words = last_words(done.stderr) or "it said nothing"
-        raise SuiteError(words.splitlines()[-1])
-    try:
-        return json.loads(done.stdout)
+        return json.loads(done.output)
     except ValueError as error:
         raise SuiteError(f"{program.name} {options[0]}: {error}") from error
 
 
-def ask_dry_run(program: Path, options: Sequence[str]) -> DryRun:
-    """Of the cases that the axes in `options` name. SuiteError as ask_json, and where there is no
-    case."""
-    given = [option for option in options if option not in FLAGS]
-    document = ask_json(program, [*FLAGS, *given])
+def ask_dry_run(program: Path, options: Sequence[str]) -> tuple[Json, list[CaseCost]]:
+    """The whole answer on the cases that the axes in `options` name, and the cases as read.
+    SuiteError as ask_json, and where there is no case."""
+    document = ask_json(program, [*DRY_RUN, *(text for text in options if text not in DRY_RUN)])
     try:
-        answer = read_dry_run(document)
+        costs = read_case_costs(document)
     except BadInputError as error:
         raise SuiteError(f"{program.name} --dry-run: {error}") from error
-    if not answer.cases:
+    if not costs:
         raise SuiteError(f"{program.name} --dry-run: no case in its answer")
-    return answer
+    return document, costs
 
 
 def ask_costs(program: Path, options: Sequence[str]) -> list[CaseCost]:
     """The cases alone. SuiteError as ask_dry_run."""
-    return list(ask_dry_run(program, options).cases)
+    return ask_dry_run(program, options)[1]

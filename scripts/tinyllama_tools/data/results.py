@@ -11,7 +11,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -52,17 +52,29 @@ from tinyllama_tools.data.studies import is_result
 SCHEMA_VERSION = 3
 # measurements of the machine, which are the percentages' denominators and nobody's code
 PEAKS = "peak/"
-# of those rows, the counter that is the more the better
-PEAK_RATES = ("TFLOPS", "GB_per_second")
 ITERATION = "iteration"
-NEEDED = {"run_name": str, "run_type": str, "real_time": (int, float), "time_unit": str}
-# where they are there at all
+NO_REASON = "no reason given"
+
+# What cases are told apart and computed with by; a time that is not finite is named with its case.
 _OBJECT = {"type": ["object", "null"]}
 _MEASURED = {**_OBJECT, "additionalProperties": {"type": "object"}}
-CONTEXT = {
+_NEEDED = {
+    **{key: {"type": "string"} for key in ("run_name", "run_type")},
+    "real_time": {"type": "number"},
+    "time_unit": {"enum": list(UNITS)},
+}
+FILE = {
     "properties": {
-        **dict.fromkeys(("device", "settings", "weights"), _OBJECT),
-        "peaks": {**_OBJECT, "properties": {"measured": _MEASURED}},
+        "context": {
+            "properties": {
+                **dict.fromkeys(("device", "settings", "weights"), _OBJECT),
+                "peaks": {**_OBJECT, "properties": {"measured": _MEASURED}},
+            }
+        },
+        "benchmarks": {
+            "type": "array",
+            "items": {"type": "object", "required": list(_NEEDED), "properties": _NEEDED},
+        },
     }
 }
 
@@ -75,46 +87,30 @@ class BadCounterError(BadInputError):
         self.reason = reason
 
 
-def _check_context(document: Json, path: Path) -> None:
-    version = document["context"].get("schema_version")
+def _is_row(entry: object) -> bool:
+    """Whether it is as the schema wants it, a hundred times faster; its time may be any number."""
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("run_name"), str)
+        and isinstance(entry.get("run_type"), str)
+        and type(entry.get("real_time")) in (int, float)
+        and entry.get("time_unit") in list(UNITS)
+    )
+
+
+def checked_result(document: Json, path: Path) -> Json:
+    """A result, checked so far that its rows can be told apart; BadInputError as of read_rows."""
+    version, rows = document["context"].get("schema_version"), document["benchmarks"]
     if version is None:
         what = "its context has no schema_version, so it is of another benchmark"
         raise bad_file(path, what, "name a result file of tiny_llama_bench")
     if version != SCHEMA_VERSION:
         what = f"schema_version is {version!r}, must be {SCHEMA_VERSION}"
         raise bad_file(path, what, "measure again with this version of the suite")
-    if not isinstance(document["benchmarks"], list):
-        raise bad_file(path, "'benchmarks' is no list", MEASURE_AGAIN)
-    problem = schema_problem(document["context"], CONTEXT)
+    has_good_rows = isinstance(rows, list) and all(map(_is_row, rows))
+    problem = schema_problem(document | ({"benchmarks": []} if has_good_rows else {}), FILE)
     if problem:
-        raise bad_file(path, f"context.{problem}", MEASURE_AGAIN)
-
-
-def _check_entry(entry: object, index: int, path: Path) -> None:
-    where = f"benchmarks[{index}]"
-    if not isinstance(entry, dict):
-        raise bad_file(path, f"{where} is no object", MEASURE_AGAIN)
-    for key, kind in NEEDED.items():
-        value = entry.get(key)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            what = f"has no '{key}'" if key not in entry else f"has {key} {value!r}"
-            rule = f"must be {'a text' if kind is str else 'a number'}"
-            raise bad_file(path, f"{where} {what}, {rule}", MEASURE_AGAIN)
-    if entry["time_unit"] not in UNITS:
-        known = ", ".join(UNITS)
-        raise bad_file(
-            path,
-            f"{entry['run_name']}: time_unit '{entry['time_unit']}', must be one of {known}",
-            MEASURE_AGAIN,
-        )
-
-
-def checked_result(document: Json, path: Path) -> Json:
-    """A result, checked so far that its rows can be told
-    apart; BadInputError as of read_rows."""
-    _check_context(document, path)
-    for index, entry in enumerate(document["benchmarks"]):
-        _check_entry(entry, index, path)
+        raise bad_file(path, problem, MEASURE_AGAIN)
     return document
 
 
@@ -122,12 +118,8 @@ def _seconds(entry: Json, path: Path) -> float:
     time = entry["real_time"]
     seconds = time * UNITS[entry["time_unit"]] if is_finite(time) else math.inf
     if not (is_finite(seconds) and seconds > 0):
-        raise bad_file(
-            path,
-            f"{entry['run_name']}: real_time {shown_value(time)} {entry['time_unit']}, "
-            "must be a positive, finite number",
-            MEASURE_AGAIN,
-        )
+        what = f"real_time {shown_value(time)} {entry['time_unit']}, must be a positive, finite"
+        raise bad_file(path, f"{entry['run_name']}: {what} number", MEASURE_AGAIN)
     return seconds
 
 
@@ -143,42 +135,43 @@ def _counters(repetitions: Sequence[Json], path: Path) -> tuple[dict[str, float]
             bad = next(v for v in values if not is_finite(v))
             reason = f"counter {name} is {shown_value(bad)}, must be finite"
             raise BadCounterError(path, first["run_name"], reason)
-        if values.count(value) == len(values):
-            found[name] = value
-        else:
+        found[name] = value
+        if values.count(value) != len(values):
             found[name] = statistics.median(values)
             varying.add(name)
     return found, frozenset(varying)
 
 
 def _refuse_twice(name: str, repetitions: Sequence[Json], path: Path) -> None:
-    indices = [entry.get("repetition_index") for entry in repetitions]
     # as text, since a bad file may have anything there
-    counts = Counter(map(repr, indices))
-    twice = next((text for text, count in counts.items() if count > 1), None)
-    if twice is not None:
-        which = f"repetition {twice}" if twice != repr(None) else "a repetition without an index"
-        raise bad_file(
-            path,
-            f"{name}: {which} is there {counts[twice]} times, but a case belongs once in a file",
-            "give two runs as two files: --base A.json B.json",
-        )
+    indices = Counter(repr(entry.get("repetition_index", "unknown")) for entry in repetitions)
+    for index, count in indices.items():
+        if count > 1:
+            raise bad_file(
+                path,
+                f"{name}: repetition {index} is there {count} times, but a case belongs once in a "
+                "file",
+                "give two runs as two files: --base A.json B.json",
+            )
 
 
-def _suite_case(name: str, entries: Sequence[Json], path: Path) -> StoredCase:
+def _suite_case(name: str, entries: Sequence[Json], path: Path, *, is_peak: bool) -> StoredCase:
+    """The median over its repetitions; of a peak the best one alone: what a machine can do is the
+    best it did."""
     repetitions = [entry for entry in entries if entry["run_type"] == ITERATION]
     _refuse_twice(name, repetitions, path)
-    failed = next((e for e in repetitions if e.get("error_occurred")), None)
-    if failed is not None:
-        return StoredCase(failed=str(failed.get("error_message") or "no reason given"))
-    skipped = next((e for e in repetitions if e.get("skipped")), None)
-    if skipped is not None:
-        return StoredCase(skipped=str(skipped.get("skip_message") or "no reason given"))
+    for entry in repetitions:
+        if entry.get("error_occurred"):
+            return StoredCase(failed=str(entry.get("error_message") or NO_REASON))
+    for entry in repetitions:
+        if entry.get("skipped"):
+            return StoredCase(skipped=str(entry.get("skip_message") or NO_REASON))
     count = len(repetitions)
-    label = str(entries[0].get("label", ""))
+    if is_peak and repetitions:
+        entries = repetitions = [max(repetitions, key=_peak_rate)]
     if not repetitions:
         # --benchmark_report_aggregates_only leaves the median of them
-        repetitions = [e for e in entries if e.get("aggregate_name") == "median"]
+        repetitions = [entry for entry in entries if entry.get("aggregate_name") == "median"]
         if not repetitions:
             raise bad_file(path, f"{name}: neither a repetition nor a median", MEASURE_AGAIN)
         iterations = repetitions[0].get("iterations")
@@ -190,34 +183,15 @@ def _suite_case(name: str, entries: Sequence[Json], path: Path) -> StoredCase:
         count,
         counters,
         varying,
-        label=label,
+        label=str(entries[0].get("label", "")),
         above_peak=str(repetitions[0].get("above_peak", "")),
         extremes=(min(times), max(times)) if len(times) > 1 else None,
     )
 
 
 def _peak_rate(entry: Json) -> float:
-    rates = (entry.get(name) for name in PEAK_RATES)
+    rates = (entry.get(name) for name in ("TFLOPS", "GB_per_second"))
     return next((rate for rate in rates if type(rate) in (int, float)), 0.0)
-
-
-def _peak(name: str, entries: Sequence[Json], path: Path) -> StoredCase:
-    """As a case, but of its best repetition alone: what a machine can do is the best it did."""
-    case = _suite_case(name, entries, path)
-    repetitions = [entry for entry in entries if entry["run_type"] == ITERATION]
-    if case.seconds is None or not repetitions:
-        return case
-    best = max(repetitions, key=_peak_rate)
-    counters, _ = _counters([best], path)
-    label = str(best.get("label", ""))
-    return replace(case, seconds=_seconds(best, path), counters=counters, label=label)
-
-
-def _by_name(entries: Sequence[Json]) -> Mapping[str, list[Json]]:
-    found: dict[str, list[Json]] = {}
-    for entry in entries:
-        found.setdefault(entry["run_name"].removesuffix(TIMED_BY), []).append(entry)
-    return found
 
 
 def read_rows(document: Json, path: Path, *, bad_counters_fail: bool = False) -> StoredRun:
@@ -228,31 +202,21 @@ def read_rows(document: Json, path: Path, *, bad_counters_fail: bool = False) ->
     case that is there twice. `bad_counters_fail`: a row with such a counter has failed instead, and
     the others stay.
     """
-    document = checked_result(document, path)
+    by_name: dict[str, list[Json]] = {}
+    for entry in checked_result(document, path)["benchmarks"]:
+        by_name.setdefault(entry["run_name"].removesuffix(TIMED_BY), []).append(entry)
     cases: dict[str, StoredCase] = {}
     peaks: dict[str, StoredCase] = {}
-    for name, entries in _by_name(document["benchmarks"]).items():
-        found, read = (peaks, _peak) if name.startswith(PEAKS) else (cases, _suite_case)
+    for name, entries in by_name.items():
+        is_peak = name.startswith(PEAKS)
+        found = peaks if is_peak else cases
         try:
-            found[name] = read(name, entries, path)
+            found[name] = _suite_case(name, entries, path, is_peak=is_peak)
         except BadCounterError as error:
             if not bad_counters_fail:
                 raise
             found[name] = StoredCase(failed=error.reason)
     return StoredRun(path, document["context"], cases, peaks)
-
-
-def read_result(document: Json, path: Path) -> StoredRun:
-    """As read_rows, and BadInputError for a file without cases."""
-    run = read_rows(document, path)
-    if not run.cases:
-        raise bad_file(path, "holds no case", MEASURE_AGAIN)
-    return run
-
-
-COMMIT_DIGITS = 8
-# of names in one warning
-MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -289,16 +253,15 @@ class ResultSet:
     cases: Mapping[str, MeasuredCase]
     left_out: tuple[LeftOut, ...] = ()
     products: tuple[ProductRate, ...] = ()
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
 
 
 def title_of(context: Mapping[str, Any]) -> str:
     """Device, commit and day, which tell one set from another."""
     device = (context.get("device") or {}).get("name") or "unknown device"
-    commit = str(context.get("git_commit") or "unknown commit")[:COMMIT_DIGITS]
+    commit = str(context.get("git_commit") or "unknown commit")[:8]
     changed = " with changes" if context.get("git_dirty") else ""
-    day = str(context.get("date") or "unknown date")[:10]
-    return f"{device} · {commit}{changed} · {day}"
+    return f"{device} · {commit}{changed} · {str(context.get('date') or 'unknown date')[:10]}"
 
 
 def refuse_other_run(
@@ -317,52 +280,45 @@ def _median_counters(rows: Sequence[StoredCase]) -> Mapping[str, float]:
     if len(rows) == 1:
         return rows[0].counters
     names = dict.fromkeys(name for row in rows for name in row.counters)
-    return {
-        name: statistics.median(row.counters[name] for row in rows if name in row.counters)
-        for name in names
-    }
+    return {n: statistics.median(r.counters[n] for r in rows if n in r.counters) for n in names}
 
 
 def _measured_case(name: CaseName, rows: Mapping[int, StoredCase]) -> MeasuredCase | LeftOut:
     """A failure in any round is the case's failure; a skip in some rounds leaves the others."""
-    failed = next((row for row in rows.values() if row.failed), None)
-    if failed is not None:
-        return LeftOut(str(name), failed.failed, is_failure=True)
-    seconds = {number: row.seconds for number, row in rows.items() if row.seconds is not None}
-    if not seconds:
-        return LeftOut(str(name), next(iter(rows.values())).skipped, is_failure=False)
-    measured = [rows[number] for number in seconds]
-    ends = [end for row in measured for end in row.extremes or (row.seconds or 0.0,)]
+    failed = next((row.failed for row in rows.values() if row.failed), "")
+    measured = {number: row for number, row in rows.items() if row.seconds is not None}
+    if failed or not measured:
+        reason = failed or next(iter(rows.values())).skipped
+        return LeftOut(str(name), reason, is_failure=bool(failed))
+    found = list(measured.values())
+    ends = [end for row in found for end in row.extremes or (row.seconds,)]
     return MeasuredCase(
         name,
-        tuple(seconds.values()),
-        _median_counters(measured),
-        measured[-1].label,
-        tuple(seconds),
-        next((row.above_peak for row in measured if row.above_peak), ""),
+        tuple(row.seconds for row in found),
+        _median_counters(found),
+        found[-1].label,
+        tuple(measured),
+        next((row.above_peak for row in found if row.above_peak), ""),
         (min(ends), max(ends)) if len(ends) > 1 else None,
     )
 
 
-def _short_cases(
+def _lacking(
     cases: Mapping[str, MeasuredCase],
     rows: Mapping[str, Mapping[int, StoredCase]],
-    runs: Sequence[StoredRun],
+    paths: list[str],
 ) -> Iterator[str]:
     """What some of the rounds lack: a warning for each of the reasons."""
-    short: dict[tuple[int, str], list[str]] = {}
+    lacking: dict[tuple[str, str], list[str]] = {}
     for name, case in cases.items():
-        if len(case.rounds) == len(runs):
-            continue
-        for number, _ in enumerate(runs, start=1):
+        for number, path in enumerate(paths, start=1):
             if number not in case.rounds:
                 row = rows[name].get(number)
                 reason = row.skipped if row is not None else "not in the file"
-                short.setdefault((number, reason), []).append(name)
-    for (number, reason), names in short.items():
-        shown, more = ", ".join(names[:MOST_NAMED]), len(names) - MOST_NAMED
-        others = f" and {more} more" if more > 0 else ""
-        yield f"not measured in {runs[number - 1].path.name}: {shown}{others}: {reason}"
+                lacking.setdefault((path, reason), []).append(name)
+    for (path, reason), names in lacking.items():
+        others = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        yield f"not measured in {path}: {', '.join(names[:3])}{others}: {reason}"
 
 
 def _products(runs: Sequence[StoredRun]) -> tuple[tuple[ProductRate, ...], list[LeftOut]]:
@@ -388,7 +344,7 @@ def _with_peaks(
         name: replace(case, counters=found)
         for (name, case), found in zip(results.cases.items(), counters, strict=True)
     }
-    known = (*results.warnings, *(w for w in warnings if w not in results.warnings))
+    known = tuple(dict.fromkeys((*results.warnings, *warnings)))
     return replace(results, context=context, cases=cases, products=tuple(products), warnings=known)
 
 
@@ -409,18 +365,16 @@ def combine(runs: Sequence[StoredRun]) -> ResultSet:
         if name is None or name.is_data_parallel:
             # of several ranks, or a collective: data/ranks.py reads those
             warnings.append(f"not a case of one process of this suite: {text}")
-            continue
-        case = _measured_case(name, found)
-        if isinstance(case, LeftOut):
+        elif isinstance(case := _measured_case(name, found), LeftOut):
             left_out.append(case)
         else:
             cases[text] = case
     warnings += [f"{text}: {case.above_peak}" for text, case in cases.items() if case.above_peak]
-    warnings += _short_cases(cases, rows, runs)
-    warnings += [warning for run in runs for warning in run.warnings]
+    warnings += _lacking(cases, rows, [run.path.name for run in runs])
     paths = tuple(run.path for run in runs)
-    title = title_of(first.context)
-    bare = ResultSet(title, paths, {}, cases, tuple(left_out), (), tuple(warnings))
+    bare = ResultSet(
+        title_of(first.context), paths, {}, cases, tuple(left_out), warnings=tuple(warnings)
+    )
     return _with_peaks(bare, [run.context for run in runs], products)
 
 
@@ -439,6 +393,11 @@ def add_products(results: ResultSet, others: ResultSet) -> ResultSet:
     return _with_peaks(joined, [results.context, others.context], products)
 
 
+def _foreign(path: Path, document: Json, programs: str) -> BadInputError:
+    keys = ", ".join(list(document)[:5]) or "none"
+    return bad_file(path, f"is no result of {programs}: its keys are {keys}", MEASURE_AGAIN)
+
+
 def read_result_set(paths: Sequence[Path]) -> ResultSet:
     """Of result files of tiny_llama_bench, each a round.
 
@@ -450,24 +409,24 @@ def read_result_set(paths: Sequence[Path]) -> ResultSet:
     for path in paths:
         document, _ = read_json(path)
         if not is_result(document):
-            known = ", ".join(list(document)[:5]) or "none"
-            raise bad_file(path, f"is no result of the suite: its keys are {known}", MEASURE_AGAIN)
+            raise _foreign(path, document, "the suite")
         runs.append(read_rows(document, path, bad_counters_fail=True))
-    if not runs or not any(run.cases or run.peaks for run in runs):
+    if not any(run.cases or run.peaks for run in runs):
         names = ", ".join(map(str, paths)) or "no file"
         raise BadInputError(f"{names}: no case was measured; {MEASURE_AGAIN}")
     return combine(runs)
 
 
 def read_stored(path: Path) -> StoredRun:
-    """A run of the suite or of the training program, told by its content."""
+    """A run of the suite or of the training program, told by its content; BadInputError, too, for
+    one without cases."""
     document, data = read_json(path)
     if is_training_summary(document):
         run = read_training(document, path)
     elif is_result(document):
-        run = read_result(document, path)
+        run = read_rows(document, path)
     else:
-        keys = ", ".join(list(document)[:5]) or "none"
-        remedy = "name results of tiny_llama_bench or performance summaries of tiny_llama_train"
-        raise bad_file(path, f"is no result that can be compared: its keys are {keys}", remedy)
+        raise _foreign(path, document, "tiny_llama_bench or tiny_llama_train")
+    if not run.cases:
+        raise bad_file(path, "holds no case", MEASURE_AGAIN)
     return replace(run, digest=hashlib.sha256(data).hexdigest())

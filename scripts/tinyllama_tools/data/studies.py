@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tinyllama_tools.core.app import Json
-from tinyllama_tools.data.names import STEP, TRAIN, CaseName
 
 KIND, SCHEMA_VERSION = "grid", 1
 STUDY, COSTS, PRODUCTS, FRONTIER = "study.json", "costs.json", "products.json", "frontier.json"
 # training steps of a bigger size, which no rate is calibrated on: what predictions are checked by
 CHECK = "check.json"
-ROUNDS = "round_*.json"
 
 
 def round_file(folder: Path, number: int) -> Path:
@@ -28,14 +26,9 @@ def journal_of(result: Path) -> Path:
     return result.with_name(result.stem + ".journal.jsonl")
 
 
-def _round_number(path: Path) -> tuple[int, str]:
-    digits = path.stem.rpartition("_")[2]
-    return (int(digits) if digits.isdecimal() else -1, path.name)
-
-
 def rounds_of(folder: Path) -> list[Path]:
     """The results of all rounds that ended, in their order."""
-    return sorted(folder.glob(ROUNDS), key=_round_number)
+    return sorted(folder.glob("round_*.json"), key=lambda path: (len(path.name), path.name))
 
 
 def journaled_names(journal: Path) -> list[str]:
@@ -94,41 +87,11 @@ class Axis:
         """`confirmed_batch`, `confirmed_seq`: of what was found by trying."""
         return f"confirmed_{self.searched}"
 
-    def value_of(self, name: CaseName) -> int:
-        """The searched value of a case."""
-        return name.batch if self.searched == "batch" else name.seq
-
-    def counted(self, value: int) -> str:
-        """`batch 12`, `sequence 512`."""
-        return f"{'batch' if self.searched == 'batch' else 'sequence'} {value}"
-
 
 BY_SEQ = Axis("batch", "seq", "largest", 1, "points")
 # the next token's loss needs two
 BY_BATCH = Axis("seq", "batch", "longest", 2, "sequences")
 AXES: Mapping[str, Axis] = {axis.given: axis for axis in (BY_SEQ, BY_BATCH)}
-
-
-@dataclass(frozen=True)
-class Line:
-    """Steps that differ in the searched axis only; `given`: their value of the other one."""
-
-    size: str
-    variant: str
-    dtype: str
-    given: int
-
-    def case(self, axis: Axis, value: int) -> CaseName:
-        """The training step at a value of the searched axis."""
-        batch, seq = (value, self.given) if axis.searched == "batch" else (self.given, value)
-        return CaseName(STEP, TRAIN, self.variant, self.size, self.dtype, batch, seq)
-
-
-def apart_percent(predicted: int, confirmed: int | None) -> float | None:
-    """100 (predicted / confirmed - 1); None where there is nothing to compare with."""
-    if confirmed is None or (confirmed == 0 and predicted != 0):
-        return None
-    return 100 * (predicted / confirmed - 1) if confirmed else 0.0
 
 
 # of several ranks: what scripts/scaling writes, and beside it the programs' files
