@@ -218,8 +218,11 @@ def test_slower_cases_are_found_and_attributed(document: Json) -> None:
     # the first look, of six parts without the step
     look = plan_design(6, alpha=0.05, looks=2).looks[0]
     assert ten["all"]["median_seconds"] == pytest.approx(OPENING + look * (OWN + 6 * EACH))
-    changes = [case["true_change"] for case in injected["cases"]]
-    assert changes == pytest.approx([0.05] * 6, abs=0.02)
+    by_two, by_five, by_ten = (
+        np.array([case["true_change"] for case in row["cases"]]) for row in (two, injected, ten)
+    )
+    assert by_five == pytest.approx([0.05] * 6, abs=0.02)
+    assert (1 + by_ten) / (1 + by_two) == pytest.approx([1.10 / 1.02] * 6)
     assert all(
         row["is_shown"] == (min(row["blocks"]) >= row["looks"][-1]) for row in found.values()
     )

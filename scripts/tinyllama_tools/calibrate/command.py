@@ -25,7 +25,7 @@ import re
 import shlex
 import statistics
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime, timezone
@@ -275,14 +275,13 @@ def group_row(runs: Sequence[Json]) -> Json:
     false = {Outcome.SLOWER.value, Outcome.FASTER.value}
     either = rates.share(sum(bool(false & words) for words in found), len(runs))
     without = [run["reason"] for run in runs if run["exit_status"] == BAD_INPUT]
-    by_case: dict[str, Counter[str]] = {}
-    blamed: dict[str, Counter[str]] = {}
+    by_case, blamed = defaultdict(Counter), defaultdict(Counter)
     for run in runs:
         for name, outcome in run["outcomes"].items():
-            by_case.setdefault(name, Counter())[outcome] += 1
+            by_case[name][outcome] += 1
         for whole, culprit in run["culprits"].items():
             if run["outcomes"].get(whole) == Outcome.SLOWER.value:
-                blamed.setdefault(whole, Counter())[culprit or rates.NOBODY] += 1
+                blamed[whole][culprit or rates.NOBODY] += 1
     row = {
         "slowdown": ", ".join(f"{part} {x:g}" for part, x in first["slowdown"].items()),
         "options": shlex.join(first["options"]),
@@ -294,8 +293,8 @@ def group_row(runs: Sequence[Json]) -> Json:
         "slower": slower,
         "slower_or_faster": either,
         "without_verdict": dict(Counter(without)),
-        "by_case": {name: dict(counts) for name, counts in by_case.items()},
-        "culprits": {whole: dict(counts) for whole, counts in blamed.items()},
+        "by_case": by_case,
+        "culprits": blamed,
     }
     if not first["slowdown"]:
         is_held = len(runs) - len(without) >= ENOUGH_RUNS and slower["count"] == 0
@@ -351,33 +350,36 @@ def recorded_part(quiet: Recorded, folder: Path, settings: Settings) -> Json:
 
 
 REACHED = {HELD: "reached", BROKEN: "not reached", NOT_SHOWN: NOT_SHOWN}
+QUIET_RUNS = f"no `slower` in at least {ENOUGH_RUNS} real A/A runs"
+SLOWED_RUNS = f"at least {ENOUGH_TRIES} real slowed runs, `slower` in {WANTED_SHARE:.0%}"
+ATTRIBUTED = f"a full step 5% slower found and attributed in {WANTED_SHARE:.0%}"
 
 
 def target_rows(document: Json) -> list[Json]:
     """What is promised, what was measured, and whether that is `reached`, `not reached` or `not
     shown`. Of simulated data the scenarios together; of detection the case that is found least."""
-    found: list[tuple[str, str, str]] = []
+    rows: list[Json] = []
 
-    def wanted(share: Json, is_shown: bool) -> str:
-        return (HELD if share["share"] >= WANTED_SHARE else BROKEN) if is_shown else NOT_SHOWN
+    def add(target: str, measured: str, shown: str) -> None:
+        rows.append({"target": target, "measured": measured, "reached": REACHED[shown]})
+
+    def add_share(target: str, found: Json, of: str, is_shown: bool) -> None:
+        is_reached = HELD if found["share"] >= WANTED_SHARE else BROKEN
+        add(target, f"{share_words(found)}: {of}", is_reached if is_shown else NOT_SHOWN)
 
     for row in document["false_alarms"]:
-        # of simulated data only all scenarios together
         if row["data"].removeprefix(rates.SIMULATED) not in rates.SCENARIOS:
-            target = f"false alarms of families, {row['data']}, {row['sides']}: bound at most"
-            measured = f"{bounded(row['false'])}, from {row['blocks']} blocks"
-            found.append((f"{target} {small_percent(row['alpha'])}", measured, row["standing"]))
-    quiet = f"no `slower` in at least {ENOUGH_RUNS} real A/A runs"
-    slowed = f"at least {ENOUGH_TRIES} real slowed runs, `slower` in {WANTED_SHARE:.0%}"
-    inside = f"a full step 5 % slower found and attributed in {WANTED_SHARE:.0%}"
+            bound = f"bound at most {small_percent(row['alpha'])}"
+            target = f"false alarms of families, {row['data']}, {row['sides']}: {bound}"
+            add(target, f"{bounded(row['false'])}: {row['blocks']} blocks", row["standing"])
     for row in document["runs"]:
+        slower, words = row["slower"], row["options"]
         if row["slowdown"]:
-            is_reached = wanted(row["slower"], row["runs"] >= ENOUGH_TRIES)
-            found.append((f"{slowed}: {row['slowdown']}", share_words(row["slower"]), is_reached))
+            is_shown = row["runs"] >= ENOUGH_TRIES
+            add_share(SLOWED_RUNS, slower, f"{row['slowdown']} {words}", is_shown)
         else:
-            without = sum(row["without_verdict"].values())
-            words = f"{bounded(row['slower'])}, {without} without a verdict: {row['options']}"
-            found.append((quiet, words, BROKEN if row["slower"]["count"] else row["standing"]))
+            shown = BROKEN if slower["count"] else row["standing"]
+            add(QUIET_RUNS, f"{bounded(slower)}: {words}", shown)
     for row in document["detection"]:
         minutes = {0.05: 10, 0.10: 5}.get(row["slowdown"])
         if minutes and row["margin"] == document["rule"]["margin"]:
@@ -385,17 +387,13 @@ def target_rows(document: Json) -> list[Json]:
             least = min(row["cases"], key=lambda case: case[key]["share"])
             target = f"{row['slowdown']:.0%} slower ({row['how']}) found in {WANTED_SHARE:.0%}"
             target += f" within {minutes} minutes, every case"
-            words = f"all {share_words(row['all'][key])}; least: {case_words(least['case'])}"
-            measured = f"{words} {share_words(least[key])}"
-            found.append((target, measured, wanted(least[key], row["is_shown"])))
+            add_share(target, least[key], case_words(least["case"]), row["is_shown"])
     for row in document["attribution"]:
-        measured = f"{share_words(row['attributed'])}, from {row['blocks']} blocks"
-        is_reached = wanted(row["attributed"], row["is_shown"])
-        found.append((f"{inside}: inside {row['part']}", measured, is_reached))
-    for target in (quiet, slowed, inside):
-        if not any(row[0].startswith(target) for row in found):
-            found.append((target, "none", NOT_SHOWN))
-    return [{"target": t, "measured": m, "reached": REACHED[r]} for t, m, r in found]
+        what = f"inside {row['part']}, {row['blocks']} blocks"
+        add_share(ATTRIBUTED, row["attributed"], what, row["is_shown"])
+    known = {row["target"] for row in rows}
+    missing = [name for name in (QUIET_RUNS, SLOWED_RUNS, ATTRIBUTED) if name not in known]
+    return rows + [{"target": t, "measured": "none", "reached": NOT_SHOWN} for t in missing]
 
 
 def document_standing(document: Json) -> str:

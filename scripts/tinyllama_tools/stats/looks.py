@@ -71,11 +71,10 @@ def look_at(log_ratios: Array, errors: Array, confidence: float) -> Look:
     blocks = log_ratios.shape[1]
     averages, tail = walsh_averages(log_ratios), signed_rank_tail(blocks)
     estimate = middle(averages)
-    unbounded = np.full(len(log_ratios), np.inf)
-    low, high = interval_ends(averages, tail, confidence) or (-unbounded, unbounded)
+    # a design has no look at fewer blocks than its interval needs
+    low, high = interval_ends(averages, tail, confidence)
     of_estimate = math.sqrt(ESTIMATE_VARIANCE / blocks)
-    between = standard_errors(averages, tail, blocks - 1)
-    scatter = unbounded if between is None else between / of_estimate
+    scatter = standard_errors(averages, tail, blocks - 1) / of_estimate
     # the estimate is not moved by a single wild block, so neither is its error
     within = np.median(errors, axis=1)
     p_value = p_values(log_ratios)
