@@ -2,7 +2,7 @@
 no line of a command's help is wider than 100 columns.
 
 tests/test_workshop_commands.py runs those of docs/workshop.md, and
-tests/compare/test_compare_docs.py reads those of scripts/compare.
+tests/compare/test_commands.py reads those of scripts/compare.
 """
 
 import os

@@ -15,7 +15,7 @@ from tinyllama_tools.core.app import run_command
 # Modules with parse_options(arguments) and main(arguments) -> exit status; imported when needed.
 COMMANDS = {
     "ablation": "tinyllama_tools.commands.ablation",
-    "compare": "tinyllama_tools.compare.main",
+    "compare": "tinyllama_tools.compare",
     "exercise": "tinyllama_tools.commands.exercise",
     "peers": "tinyllama_tools.commands.peers",
     "profile": "tinyllama_tools.commands.profile",

@@ -132,7 +132,9 @@ class FakeBench:
         for line in sys.stdin:
             request = json.loads(line)
             with (self.folder / "requests").open("a") as file:
-                file.write(json.dumps({**request, "process": self.process}) + "\n")
+                file.write(
+                    json.dumps({**request, "process": self.process, "at": time.time()}) + "\n"
+                )
             case, do = request["case"], request["do"]
             if self.is_in_trouble(case, do):
                 continue

@@ -43,12 +43,15 @@ from tinyllama_tools.compare.blocks import (
     CaseFailure,
     CaseOpening,
     CaseSkip,
+    RecordingHeader,
+    RecordingWriter,
     Side,
+    read_recording,
 )
-from tinyllama_tools.compare.noise import read_noise_profile
-from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter, read_recording
-from tinyllama_tools.compare.sequential_run import RunProgress, SequentialRun
+from tinyllama_tools.compare.run import SequentialRun
+from tinyllama_tools.compare.stored import mismatch, read_noise_profile
 from tinyllama_tools.core.app import PROJECT, RESULTS, BadInputError, Json
+from tinyllama_tools.core.process import Progress
 from tinyllama_tools.stats.looks import judge_rows
 from tinyllama_tools.stats.rank_tests import Block, summarise
 from tinyllama_tools.stats.verdicts import Outcome, plan_design
@@ -233,7 +236,8 @@ def test_slower_cases_are_found_and_attributed(document: Json) -> None:
 
 
 def test_noise_is_that_of_the_blocks_and_comparisons_read_it(folder: Path, document: Json) -> None:
-    blocks = read_recording(folder / "quiet_0001.jsonl").blocks[NAMES["ffn"]]
+    items = read_recording(folder / "quiet_0001.jsonl").case_blocks
+    blocks = [item.block for item in items if item.case == NAMES["ffn"]]
     medians = np.array([[np.median(b.base), np.median(b.new)] for b in blocks])
     ratios = np.array([summarise(block).log_ratio for block in blocks])
     apart = ratios - ratios.mean()
@@ -244,10 +248,11 @@ def test_noise_is_that_of_the_blocks_and_comparisons_read_it(folder: Path, docum
     expected = [np.median(medians[:, 0]), scatter, ratios.std(ddof=1), lag, 39]
     assert [row[key] for key in keys] == pytest.approx(expected)
     profile = read_noise_profile(folder / "noise_profile.json")
-    assert profile.mismatch([CONTEXT]) == ""
-    assert "host_name" in profile.mismatch([{**CONTEXT, "host_name": "another"}])
-    assert profile.of(NAMES["ffn"]).scatter == pytest.approx(scatter)
-    assert profile.of("unknown").scatter == max(profile.of(n).scatter for n in NAMES.values())
+    assert mismatch(profile, [CONTEXT]) == ""
+    assert "host_name" in mismatch(profile, [{**CONTEXT, "host_name": "another"}])
+    assert profile["cases"][NAMES["ffn"]]["scatter"] == pytest.approx(scatter)
+    known = [profile["cases"][name]["scatter"] for name in NAMES.values()]
+    assert profile["default"]["scatter"] == max(known)
 
 
 def test_the_page_shows_it_and_no_file_names_a_folder_or_host(folder: Path, document: Json) -> None:
@@ -464,7 +469,7 @@ def test_detection_by_hand() -> None:
 @pytest.mark.parametrize("budget", [1e6, 70.0, 110.0, 150.0, 10.0])
 def test_verdicts_are_those_of_the_sequential_run(budget: float) -> None:
     machine = Machine({"attention": 0.3, "loss": 0.3}, noise=2.0)
-    names, progress = list(machine.blocks), RunProgress(io.StringIO())
+    names, progress = list(machine.blocks), Progress(io.StringIO())
     design = plan_design(7, alpha=0.05, margin=0.1, looks=4)
     more = {"keep": lambda _: None, "progress": progress, "clock": machine}
     run = SequentialRun(machine, names, design, budget, **more)
@@ -472,10 +477,10 @@ def test_verdicts_are_those_of_the_sequential_run(budget: float) -> None:
     values = [[astuple(summarise(b)) for b in blocks] for blocks in machine.blocks.values()]
     costs = Costs(OWN, [EACH] * 7, OPENING)
     found = rates.judge_looks(list(np.array(values)), design, costs, budget)
-    judged = [run.record.judgements.get(name) for name in names]
+    judged = [run.judgements.get(name) for name in names]
     assert [v.outcome for v in found] == [j.outcome if j else Outcome.UNCLEAR for j in judged]
     if budget > 10:
-        assert [v.blocks for v in found] == [len(c.blocks) for c in run.record.cases.values()]
+        assert [v.blocks for v in found] == [len(c.blocks) for c in run.cases.values()]
         assert max(v.seconds for v in found) == pytest.approx(machine.now)
         assert found[1].outcome is Outcome.SLOWER
     else:

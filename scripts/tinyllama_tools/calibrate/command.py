@@ -36,11 +36,11 @@ import numpy as np
 from tinyllama_tools.calibrate import rates, record
 from tinyllama_tools.calibrate.rates import BROKEN, HELD, NOT_SHOWN, PairedBlocks, Settings
 from tinyllama_tools.calibrate.record import Recorded, read_recordings, recording_paths, say
+from tinyllama_tools.compare.blocks import read_recording
 from tinyllama_tools.compare.comparison import layers_by_size
-from tinyllama_tools.compare.noise import DEFAULT_PATH, noise_profile, scatter
 from tinyllama_tools.compare.options import duration_of, fraction, run_settings
-from tinyllama_tools.compare.recording import read_recording
 from tinyllama_tools.compare.sides import PROGRAM_IN_BUILD
+from tinyllama_tools.compare.stored import DEFAULT_PATH, noise_profile, scatter
 from tinyllama_tools.core.app import (
     PROJECT,
     RESULTS,

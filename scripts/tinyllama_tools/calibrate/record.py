@@ -29,19 +29,15 @@ from tinyllama_tools.compare.blocks import (
     CaseFailure,
     CaseRecord,
     Interleaved,
-    Measurer,
-    Side,
-    SliceEffort,
-)
-from tinyllama_tools.compare.options import is_chosen, program_arguments, run_settings, settings_of
-from tinyllama_tools.compare.recording import (
     Recording,
     RecordingHeader,
     RecordingWriter,
+    Side,
+    SliceEffort,
     read_recording,
 )
-from tinyllama_tools.compare.served_process import ProcessLostError, ServedProgram
-from tinyllama_tools.compare.sides import PROGRAM_IN_BUILD
+from tinyllama_tools.compare.options import is_chosen, program_arguments, run_settings, settings_of
+from tinyllama_tools.compare.sides import PROGRAM_IN_BUILD, ProcessLostError, ServedProgram
 from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json, schema_problem
 from tinyllama_tools.core.text import last_words
 from tinyllama_tools.data.nameless import nameless_context, names_alone
@@ -61,7 +57,7 @@ def recording_paths(folder: Path, kind: str) -> list[Path]:
 
 
 def record_blocks(
-    measurer: Measurer,
+    measurer: Interleaved,
     cases: Sequence[str],
     writer: RecordingWriter,
     seconds: float,

@@ -1,22 +1,37 @@
-"""Two served programs that are timed interleaved, in short slices, so that drift hits both alike.
+"""Two served programs that are timed interleaved, in short slices, so that drift hits both alike;
+and the recording of every slice.
 
 A block is one fresh pair of processes. Within it the cases come in random order, and of each pair
 of slices either side begins, half of the pairs each. Whatever else one side must do before the
 other (start, open a case, close it) one side does first in this block and the other in the next.
+
+A recording is JSON lines, each written when it is known, so that nothing is lost:
+
+  {"recording": "tiny_llama paired blocks", "schema_version": 1, "base", "new", "base_context",
+   "new_context", "method", "pairs", "slice_seconds", "started", "seed", "settings"}
+  {"opened": NAME, "side": "base"|"new", "seconds": s, "counters": {...}}
+  {"block": i, "case": NAME, "base": [s...], "new": [s...], "first": [0|1...], "at": s}
+  {"block": i, "case": NAME, "failed": {"side": "base"|"new", "reason": text}}
+  {"skipped": NAME, "side": "base"|"new", "reason": text}
+
+Blocks count from 1; a failure of block 0 came before any timing. `settings`: what both programs
+were given, the environment added to each side, budget, limit and proof.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Protocol
+from pathlib import Path
 
-from tinyllama_tools.compare.served_process import (
+from tinyllama_tools.compare.sides import (
     MOST_PADDING_BYTES,
     CaseFailedError,
     CaseSkippedError,
@@ -24,8 +39,8 @@ from tinyllama_tools.compare.served_process import (
     ProcessLostError,
     ServedProcess,
     ServedProgram,
-    start_all,
 )
+from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.data.names import SideState
 from tinyllama_tools.stats.rank_tests import Block, BlockSummary, summarise
 
@@ -35,11 +50,6 @@ class Side(str, Enum):
 
     BASE = "base"
     NEW = "new"
-
-    @property
-    def other(self) -> Side:
-        """The one it is compared with."""
-        return Side.NEW if self is Side.BASE else Side.BASE
 
 
 SIDES = (Side.BASE, Side.NEW)
@@ -95,40 +105,6 @@ class BothReady:
 Measured = CaseBlock | CaseFailure | CaseSkip
 Opened = CaseOpening | CaseFailure | CaseSkip
 
-
-class Measurer(Protocol):
-    """What runs the two sides: Interleaved, or a fake with a clock of its own."""
-
-    method: str
-    """As a recording calls it."""
-
-    def open_once(self, cases: Sequence[str], *, verify: bool) -> Iterator[Opened]:
-        """Before any timing: every case once on each side, with its counters, and with the proof
-        of its result where `verify`."""
-        ...
-
-    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Measured | BothReady]:
-        """One block: a fresh process on each side, BothReady when both are there, then every case
-        once, each yielded when done."""
-        ...
-
-
-class SideOrder:
-    """Drawn, and balanced: of every two blocks each side comes first in one."""
-
-    def __init__(self, order: random.Random) -> None:
-        self._order = order
-        self._coming: list[tuple[Side, Side]] = []
-
-    def next(self) -> tuple[Side, Side]:
-        """Of the next block."""
-        if not self._coming:
-            base, new = SIDES
-            self._coming = [(base, new), (new, base)]
-            self._order.shuffle(self._coming)
-        return self._coming.pop()
-
-
 # of one side, until the case is given up: one may be the machine's
 MOST_FAILURES = 2
 
@@ -155,7 +131,6 @@ class CaseRecord:
         return not (self.given_up or self.decided or self.out_of_time or self.exhausted)
 
     def counters(self, side: Side) -> Mapping[str, float]:
-        """Of the first opening."""
         return self.openings[side].counters if side in self.openings else {}
 
     def add(self, item: Measured | Opened) -> None:
@@ -167,67 +142,29 @@ class CaseRecord:
         elif isinstance(item, CaseSkip):
             self.skips[item.side] = item.reason
             self.given_up = True
-        elif isinstance(item, CaseFailure):
+        else:
             self.failures[item.side].append(item.reason)
-            if len(self.failures[item.side]) >= MOST_FAILURES:
-                self.given_up = True
+            self.given_up |= len(self.failures[item.side]) >= MOST_FAILURES
 
     def end_of_openings(self) -> None:
         """Who could not be opened before any timing is not timed."""
-        if any(side not in self.openings for side in SIDES):
-            self.given_up = True
+        self.given_up |= len(self.openings) < len(SIDES)
 
     def state(self, side: Side) -> SideState:
         """For the outcome. What failed once and went well since counts as measured."""
-        failed = self.failures[side]
+        failed, is_open = self.failures[side], side in self.openings
         if side in self.skips:
             return SideState(skipped=self.skips[side])
-        if failed and (side not in self.openings or len(failed) >= MOST_FAILURES):
+        if failed and (not is_open or len(failed) >= MOST_FAILURES):
             return SideState(failed=failed[-1])
-        is_open = side in self.openings
         return SideState(is_measured=is_open, is_pending=not is_open)
 
     @property
-    def failed_sides(self) -> dict[Side, list[str]]:
-        """Reasons by side, of sides that failed at all, whether it went on after that or not."""
-        return {side: reasons for side, reasons in self.failures.items() if reasons}
-
-
-# the last few: a machine that others use may change within minutes
-REMEMBERED = 5
-# Of the budget, where blocks became slower than they were when a look was begun for.
-MOST_OVERRUN = 1.15
-
-
-class BlockCost:
-    """Seconds of a block: those around the cases (start and end of its processes), and each case's
-    own."""
-
-    def __init__(self) -> None:
-        self._around: list[float] = []
-        self._cases: dict[str, list[float]] = {}
-
-    def learn(self, whole: float, cases: Mapping[str, float]) -> None:
-        """One block: its seconds, and of these the cases' own, the processes' start left out."""
-        self._around = [*self._around, max(0.0, whole - sum(cases.values()))][-REMEMBERED:]
-        for case, seconds in cases.items():
-            self._cases[case] = [*self._cases.get(case, []), seconds][-REMEMBERED:]
-
-    @property
-    def around(self) -> float:
-        """Start and end of the processes."""
-        return statistics.median(self._around) if self._around else 0.0
-
-    def of_case(self, case: str) -> float:
-        """As the usual case where it was not measured yet."""
-        if case in self._cases:
-            return statistics.median(self._cases[case])
-        known = [statistics.median(found) for found in self._cases.values()]
-        return statistics.median(known) if known else 0.0
-
-    def of_block(self, cases: Collection[str]) -> float:
-        """With these cases."""
-        return self.around + sum(map(self.of_case, cases))
+    def why(self) -> str:
+        """The last word of each side that skipped it or failed at it."""
+        skipped = [f"{side.value}: skipped: {reason}" for side, reason in self.skips.items()]
+        failed = [f"{side.value}: {found[-1]}" for side, found in self.failures.items() if found]
+        return "; ".join((*skipped, *failed))
 
 
 METHOD = "interleaved"
@@ -256,32 +193,6 @@ class SliceEffort:
         return min(self.pairs, max(FEWEST_PAIRS, affordable))
 
 
-class SideError(Exception):
-    """A side could not go on with a case. `is_skip`: it does not mean to run it. `is_lost`: its
-    process is gone."""
-
-    def __init__(
-        self, side: Side, reason: object, *, is_skip: bool = False, is_lost: bool = False
-    ) -> None:
-        super().__init__(str(reason))
-        self.side = side
-        self.is_skip = is_skip
-        self.is_lost = is_lost
-
-
-@contextlib.contextmanager
-def of_side(side: Side) -> Iterator[None]:
-    """Whatever goes wrong inside is this side's."""
-    try:
-        yield
-    except CaseSkippedError as error:
-        raise SideError(side, error, is_skip=True) from error
-    except CaseFailedError as error:
-        raise SideError(side, error) from error
-    except ProcessLostError as error:
-        raise SideError(side, error, is_lost=True) from error
-
-
 class ProcessPair:
     """Both sides' processes, started at once; one that was lost is started anew when needed.
 
@@ -293,51 +204,56 @@ class ProcessPair:
         programs: Mapping[Side, ServedProgram],
         limit: float,
         order: random.Random,
-        sides: tuple[Side, ...] = SIDES,
+        sides: Sequence[Side] = SIDES,
     ) -> None:
         self.sides = sides
         self._programs = programs
         self._limit = limit
         self._order = order
-        self.greetings: dict[Side, Greeting] = {}
         self._processes: dict[Side, ServedProcess] = {}
+        self._greetings: dict[Side, Greeting] = {}
         # why a side is not started once more: each try may take as long as the limit
         self._cannot_start: dict[Side, str] = {}
 
     def __enter__(self) -> ProcessPair:
-        self._start(self.sides)
+        try:
+            self._start(self.sides)
+        except BaseException:
+            self.__exit__(BaseException)
+            raise
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        for side in self.sides:
-            self._processes[side].close(wait=kind is None)
+        for process in self._processes.values():
+            process.close(wait=kind is None)
 
     def _start(self, sides: Sequence[Side]) -> None:
+        """All at once, so that they load while the others do."""
         paddings = [self._order.randint(0, MOST_PADDING_BYTES) for _ in sides]
-        programs = [self._programs[side] for side in sides]
-        started = start_all(programs, limit=self._limit, paddings=paddings)
-        self._processes.update(zip(sides, started, strict=True))
+        for side, padding in zip(sides, paddings, strict=True):
+            program = self._programs[side]
+            self._processes[side] = ServedProcess(program, limit=self._limit, padding=padding)
 
     def greet(self, side: Side) -> Greeting:
         """What the side says of itself; waits until it is there."""
-        if side not in self.greetings:
-            self.greetings[side] = self._processes[side].greet()
-        return self.greetings[side]
+        if side not in self._greetings:
+            self._greetings[side] = self._processes[side].greet()
+        return self._greetings[side]
 
     def ready(self, side: Side) -> ServedProcess:
-        """Its process, which has nothing open where it is a new one. SideError: it cannot start;
-        after a second try it is left at that."""
+        """Its process, which has nothing open where it is a new one. CaseFailedError: it cannot
+        start; after a second try it is left at that."""
+        if side not in self._cannot_start:
+            if not self._processes[side].is_running:
+                self._processes[side].close()
+                self._greetings.pop(side, None)
+                self._start([side])
+            try:
+                self.greet(side)
+            except ProcessLostError as error:
+                self._cannot_start[side] = str(error)
         if side in self._cannot_start:
-            raise SideError(side, self._cannot_start[side])
-        if not self._processes[side].is_running:
-            self._processes[side].close()
-            self.greetings.pop(side, None)
-            self._start([side])
-        try:
-            self.greet(side)
-        except ProcessLostError as error:
-            self._cannot_start[side] = str(error)
-            raise SideError(side, error) from error
+            raise CaseFailedError(side, self._cannot_start[side])
         return self._processes[side]
 
     def wait_until_ready(self) -> None:
@@ -345,44 +261,6 @@ class ProcessPair:
         for side in self.sides:
             with contextlib.suppress(ProcessLostError):
                 self.greet(side)
-
-
-Opening = Mapping[Side, ServedProcess]
-
-
-def _close_case(case: str, opened: dict[Side, ServedProcess]) -> None:
-    """Where one side fails at this, `opened` keeps the other if it has not been asked yet."""
-    for side in tuple(opened):
-        process = opened.pop(side)
-        with of_side(side):
-            process.close_case(case)
-
-
-def _leave(case: str, opened: Opening) -> None:
-    """After a failure; what fails once more shows at the next case."""
-    for process in opened.values():
-        if process.is_running:
-            with contextlib.suppress(CaseFailedError, CaseSkippedError, ProcessLostError):
-                process.close_case(case)
-
-
-def _open_both(processes: Opening, case: str, opened: dict[Side, ServedProcess]) -> float:
-    """Both build at once, since nothing is timed yet; `opened` gets those that could. Seconds of an
-    iteration of the less disturbed side."""
-    for process in processes.values():
-        process.ask_to_open(case)
-    seconds, errors = [], []
-    for side, process in processes.items():
-        try:
-            with of_side(side):
-                seconds.append(process.opened(case).seconds)
-            opened[side] = process
-        except SideError as error:
-            # the other side's answer has to be read all the same
-            errors.append(error)
-    if errors:
-        raise errors[0]
-    return min(seconds)
 
 
 def balanced_order(pairs: int, order: random.Random) -> tuple[int, ...]:
@@ -393,16 +271,10 @@ def balanced_order(pairs: int, order: random.Random) -> tuple[int, ...]:
     return tuple(first)
 
 
-def _time_pairs(opened: Opening, case: str, effort: SliceEffort, firsts: Sequence[int]) -> Block:
-    """The median iteration of each slice, since an interrupt lengthens one of them only."""
-    slices: dict[Side, list[float]] = {side: [] for side in SIDES}
-    for first in firsts:
-        for side in (SIDES[first], SIDES[1 - first]):
-            time.sleep(SETTLING_SECONDS)
-            with of_side(side):
-                seconds = opened[side].time(case, effort.slice_seconds)
-            slices[side].append(statistics.median(seconds))
-    return Block(tuple(slices[Side.BASE]), tuple(slices[Side.NEW]))
+def _ending(index: int, case: str, error: CaseFailedError) -> CaseFailure | CaseSkip:
+    if isinstance(error, CaseSkippedError):
+        return CaseSkip(case, Side(error.side), str(error))
+    return CaseFailure(index, case, Side(error.side), str(error))
 
 
 class Interleaved:
@@ -420,11 +292,12 @@ class Interleaved:
         self.effort = effort
         self._programs = programs
         self._order = random.Random(seed)
-        self._sides = SideOrder(self._order)
+        # drawn, and balanced: of every two blocks each side comes first in one
+        self._coming: list[tuple[Side, ...]] = []
         self._clock = clock
         self._started = clock()
 
-    def _pair(self, sides: tuple[Side, ...] = SIDES) -> ProcessPair:
+    def _pair(self, sides: Sequence[Side] = SIDES) -> ProcessPair:
         return ProcessPair(self._programs, self.effort.limit, self._order, sides)
 
     def greet(self) -> dict[Side, Greeting]:
@@ -434,9 +307,10 @@ class Interleaved:
             return {side: pair.greet(side) for side in SIDES}
 
     def open_once(self, cases: Sequence[str], *, verify: bool) -> Iterator[Opened]:
-        """Untimed, in processes of their own: proof and metering leave memory behind that a case
-        would else be timed with in the first block only. Who was lost at a case gets another
-        chance at it, since memory may have been short for a moment."""
+        """Before any timing: every case once on each side, with its counters, and with the proof of
+        its result where `verify`. In processes of their own: proof and metering leave memory behind
+        that a case would else be timed with in the first block only. Who was lost at a case gets
+        another chance at it, since memory may have been short for a moment."""
         with self._pair() as pair:
             pair.wait_until_ready()
             for case in cases:
@@ -447,40 +321,232 @@ class Interleaved:
         for _ in range(CHANCES):
             try:
                 process = pair.ready(side)
-                with of_side(side):
-                    found = process.open(case, verify=verify, meter=True)
-                    process.close_case(case)
-            except SideError as error:
-                if error.is_skip:
-                    yield CaseSkip(case, side, str(error))
-                else:
-                    yield CaseFailure(0, case, side, str(error))
-                if error.is_lost:
+                found = process.open(case, verify=verify, meter=True)
+                process.close_case(case)
+            except CaseFailedError as error:
+                yield _ending(0, case, error)
+                if isinstance(error, ProcessLostError):
                     continue
             else:
                 yield CaseOpening(case, side, found.seconds, found.counters)
             return
 
     def measure(self, index: int, cases: Sequence[str]) -> Iterator[Measured | BothReady]:
-        """One block; see Measurer."""
+        """One block: a fresh process on each side, BothReady when both are there, then every case
+        once, each yielded when done."""
         shuffled = list(cases)
         self._order.shuffle(shuffled)
-        with self._pair(self._sides.next()) as pair:
+        if not self._coming:
+            self._coming = [SIDES, SIDES[::-1]]
+            self._order.shuffle(self._coming)
+        with self._pair(self._coming.pop()) as pair:
             pair.wait_until_ready()
             yield BothReady()
             for case in shuffled:
                 yield self._measure_case(pair, index, case)
 
     def _measure_case(self, pair: ProcessPair, index: int, case: str) -> Measured:
-        opened: dict[Side, ServedProcess] = {}
+        opened: list[ServedProcess] = []
         try:
-            seconds = _open_both({side: pair.ready(side) for side in pair.sides}, case, opened)
-            firsts = balanced_order(self.effort.pairs_for(seconds), self._order)
-            block = _time_pairs(opened, case, self.effort, firsts)
-            _close_case(case, opened)
-        except SideError as error:
-            _leave(case, opened)
-            if error.is_skip:
-                return CaseSkip(case, error.side, str(error))
-            return CaseFailure(index, case, error.side, str(error))
+            processes = {side: pair.ready(side) for side in pair.sides}
+            seconds = _open_all(processes.values(), case, opened)
+            # of the less disturbed side
+            firsts = balanced_order(self.effort.pairs_for(min(seconds)), self._order)
+            block = self._time_pairs(processes, case, firsts)
+            while opened:
+                opened.pop(0).close_case(case)
+        except CaseFailedError as error:
+            for process in opened:
+                if process.is_running:
+                    # what fails once more shows at the next case
+                    with contextlib.suppress(CaseFailedError):
+                        process.close_case(case)
+            return _ending(index, case, error)
         return CaseBlock(index, case, block, firsts, self._clock() - self._started)
+
+    def _time_pairs(
+        self, processes: Mapping[Side, ServedProcess], case: str, firsts: Sequence[int]
+    ) -> Block:
+        """The median iteration of each slice, since an interrupt lengthens one of them only."""
+        slices: dict[Side, list[float]] = {side: [] for side in SIDES}
+        for first in firsts:
+            for side in (SIDES[first], SIDES[1 - first]):
+                time.sleep(SETTLING_SECONDS)
+                seconds = processes[side].time(case, self.effort.slice_seconds)
+                slices[side].append(statistics.median(seconds))
+        return Block(tuple(slices[Side.BASE]), tuple(slices[Side.NEW]))
+
+
+def _open_all(
+    processes: Sequence[ServedProcess], case: str, opened: list[ServedProcess]
+) -> list[float]:
+    """All build at once, since nothing is timed yet; `opened` gets those that could. Seconds of an
+    iteration of each."""
+    for process in processes:
+        process.ask_to_open(case)
+    seconds, errors = [], []
+    for process in processes:
+        # another side's answer has to be read even where one fails
+        try:
+            seconds.append(process.opened(case).seconds)
+            opened.append(process)
+        except CaseFailedError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return seconds
+
+
+KIND = "tiny_llama paired blocks"
+SCHEMA_VERSION = 1
+# what recordings called it until interleaving was called by its name
+FORMER_METHOD = "in turn"
+
+
+@dataclass(frozen=True)
+class RecordingHeader:
+    """How it was measured. `started`: ISO."""
+
+    base: str
+    new: str
+    method: str
+    pairs: int
+    slice_seconds: float
+    seed: int
+    started: str
+    base_context: Json = field(default_factory=dict)
+    new_context: Json = field(default_factory=dict)
+    settings: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a file holds, `items` in its order."""
+
+    header: RecordingHeader
+    items: tuple[Measured | Opened, ...]
+
+    @property
+    def case_blocks(self) -> tuple[CaseBlock, ...]:
+        return tuple(item for item in self.items if isinstance(item, CaseBlock))
+
+
+def _rounded(seconds: Sequence[float]) -> list[float]:
+    """More digits than any clock has."""
+    return [float(f"{value:.6g}") for value in seconds]
+
+
+def _line(item: Measured | Opened) -> Json:
+    if isinstance(item, CaseBlock):
+        sides = {"base": _rounded(item.block.base), "new": _rounded(item.block.new)}
+        first = {"first": item.first, "at": round(item.at, 3)}
+        return {"block": item.index, "case": item.case, **sides, **first}
+    if isinstance(item, CaseFailure):
+        failed = {"side": item.side, "reason": item.reason}
+        return {"block": item.index, "case": item.case, "failed": failed}
+    if isinstance(item, CaseSkip):
+        return {"skipped": item.case, "side": item.side, "reason": item.reason}
+    (seconds,) = _rounded([item.seconds])
+    opened = {"opened": item.case, "side": item.side, "seconds": seconds}
+    return {**opened, "counters": dict(item.counters)}
+
+
+def refuse_existing(path: Path) -> None:
+    """BadInputError where the file is there: what an earlier run measured is not written over."""
+    if path.exists():
+        raise BadInputError(
+            f"{path}: is there already, and a recording is never written over: name another "
+            "--output or --record, or move it away"
+        )
+
+
+class RecordingWriter:
+    """Writes lines as they come. BadInputError where the file exists, or cannot be written."""
+
+    def __init__(self, path: Path, header: RecordingHeader) -> None:
+        self.path = path
+        refuse_existing(path)
+        with self._named_errors():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # closed in __exit__(); "x": nor is it written over where it has come meanwhile
+            self._file = path.open("x", encoding="utf-8")
+        self._write({"recording": KIND, "schema_version": SCHEMA_VERSION, **asdict(header)})
+
+    def __enter__(self) -> RecordingWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Every line has been handed to the system by then, or its failure was raised; closing
+        tries a failed one once more, and what that says is no news."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+    def add(self, item: Measured | Opened) -> None:
+        """One line, handed to the operating system when this returns: it outlives this process,
+        though not a power failure."""
+        self._write(_line(item))
+
+    def _write(self, line: Json) -> None:
+        with self._named_errors():
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            message = f"{self.path}: the recording cannot be written: {error}"
+            raise BadInputError(message) from error
+
+
+def _seconds(values: Sequence[float]) -> tuple[float, ...]:
+    found = tuple(map(float, values))
+    if any(not (math.isfinite(value) and value > 0) for value in found):
+        raise ValueError("seconds must be positive numbers")
+    return found
+
+
+def _item(line: Json) -> Measured | Opened:
+    if "opened" in line:
+        side = Side(line["side"])
+        return CaseOpening(line["opened"], side, float(line["seconds"]), line["counters"])
+    if "skipped" in line:
+        return CaseSkip(line["skipped"], Side(line["side"]), line["reason"])
+    if "failed" in line:
+        side, reason = Side(line["failed"]["side"]), line["failed"]["reason"]
+        return CaseFailure(int(line["block"]), line["case"], side, reason)
+    block = Block(_seconds(line["base"]), _seconds(line["new"]))
+    first = tuple(map(int, line["first"]))
+    return CaseBlock(int(line["block"]), line["case"], block, first, float(line["at"]))
+
+
+def _header(line: Json) -> RecordingHeader:
+    kind = {name: line.pop(name) for name in ("recording", "schema_version")}
+    if kind != {"recording": KIND, "schema_version": SCHEMA_VERSION}:
+        raise ValueError(f"{kind}: must be '{KIND}', {SCHEMA_VERSION}; record it anew")
+    if line.get("method") == FORMER_METHOD:
+        line["method"] = METHOD
+    return RecordingHeader(**line)
+
+
+def read_recording(path: Path) -> Recording:
+    """The file's contents; a last line cut short is left out.
+
+    Raises BadInputError where it cannot be read or is not a recording, naming the line.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: cannot be read: {error}") from error
+    if not lines:
+        raise BadInputError(f"{path}: empty, or cut short in its first line: record it anew")
+    found = []
+    for number, text in enumerate(lines, start=1):
+        try:
+            found.append(_item(json.loads(text)) if found else _header(json.loads(text)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            what = "" if found else "not a recording of `scripts/compare run`: "
+            raise BadInputError(f"{path}: {what}line {number}: {error!r}") from error
+    header, *items = found
+    return Recording(header, tuple(items))

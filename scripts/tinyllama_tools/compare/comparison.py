@@ -1,18 +1,20 @@
-"""What a comparison says of its cases, and the exit status that follows from it."""
+"""What a comparison says of its cases, the exit status that follows, and why the two sides may
+differ for another reason than their code."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.core.app import PROBLEM_SIZES
+from tinyllama_tools.data.profiles import SAME_WORK
 from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import (
     NO_REGRESSION,
@@ -26,16 +28,13 @@ if TYPE_CHECKING:
     from tinyllama_tools.data.names import SideState
     from tinyllama_tools.stats.looks import Attribution
 
-if TYPE_CHECKING:
-    from tinyllama_tools.stats.looks import Attribution
-
 
 @dataclass(frozen=True)
 class CounterChange:
     """One counter of a case; None on a side that does not have it.
 
     `exact`: deterministic (memory, allocations, operators, kernels, FLOPs), compared to the last
-    digit. `worse`: it moved in the direction that its users do not want; `better`: in the other.
+    digit. `worse`, `better`: it moved against, or in, the direction that its users want.
     """
 
     name: str
@@ -47,7 +46,6 @@ class CounterChange:
 
     @property
     def is_one_sided(self) -> bool:
-        """Whether only one side has it."""
         return self.base is None or self.new is None
 
 
@@ -56,10 +54,10 @@ class ComparedCase:
     """One case. Without times on both sides, `ratio` and all that follows from it are None.
 
     `p_value`: corrected for looks and for the family. `blocks`: how many the verdict stands on.
-    `base_seconds`, `new_seconds`: medians, of an iteration. `smallest_difference`: of an unclear
-    case, what this data could have shown, as a fraction (0.04: 4 %); `seconds_needed`: time until
-    it is likely to have an answer, None where more may not settle it. `note`: the reason of a
-    failure or skip, or what else to know.
+    `base_seconds`, `new_seconds`: medians, of an iteration. `smallest_difference`: what this data
+    could have shown, as a fraction; `seconds_needed`: until an unclear case is likely to have an
+    answer, None where more may not settle it. `note`: the reason of a failure or skip, or what else
+    to know. `allowed`: missing or failed, but excused by name.
     """
 
     name: str
@@ -82,11 +80,6 @@ class ComparedCase:
         """Whether a deterministic counter got worse: a warning without noise."""
         return any(c.exact and c.worse for c in self.counters)
 
-    @property
-    def fails(self) -> bool:
-        """A regression that was not allowed by name."""
-        return self.outcome.is_regression and not self.allowed
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -106,70 +99,86 @@ class Comparison:
     base_context: Mapping[str, Any] = field(default_factory=dict)
     new_context: Mapping[str, Any] = field(default_factory=dict)
     seconds: float | None = None
+    exit_status: int = NO_REGRESSION
+
+    @property
+    def geometric_mean_ratio(self) -> float | None:
+        """Of new over base, of the cases that both sides measured."""
+        logarithms = [math.log(case.ratio) for case in self.cases if case.ratio]
+        return math.exp(statistics.fmean(logarithms)) if logarithms else None
 
 
-MEANINGS = {
-    NO_REGRESSION: "no regression shown",
-    REGRESSION: "regression",
-    STILL_UNCLEAR: "not every case has an answer (--strict)",
-}
+ANSWERED = frozenset({Outcome.SAME, Outcome.FASTER})
+CHANGED = frozenset({Outcome.SLOWER, Outcome.FASTER})
+OPEN = frozenset({Outcome.UNCLEAR, Outcome.NO_VERDICT})
+EXCUSABLE = frozenset({Outcome.MISSING, Outcome.FAILED})
 
 
-def geometric_mean_ratio(cases: Iterable[ComparedCase]) -> float | None:
-    """Of new over base, of the cases that both sides measured; None where there is none."""
-    logarithms = [math.log(case.ratio) for case in cases if case.ratio]
-    return math.exp(statistics.fmean(logarithms)) if logarithms else None
-
-
-def is_absence_shown(cases: Iterable[ComparedCase]) -> bool:
-    """Whether every case is `same` or `faster`: no regression, and not only none that was seen."""
-    found = {case.outcome for case in cases}
-    return bool(found) and found <= {Outcome.SAME, Outcome.FASTER}
+def exit_status(cases: Iterable[ComparedCase], *, strict: bool, fail_on_growth: bool) -> int:
+    """0, 1 or 3. `strict`: cases without an answer fail too, and with `fail_on_growth` a
+    deterministic counter that got worse. Cases allowed by name fail nothing."""
+    cases = list(cases)
+    judged = [case for case in cases if not case.allowed]
+    grown = fail_on_growth and any(case.grown for case in cases)
+    if grown or any(case.outcome.is_regression for case in judged):
+        return REGRESSION
+    is_open = any(case.outcome in OPEN for case in judged)
+    return STILL_UNCLEAR if strict and is_open else NO_REGRESSION
 
 
 @dataclass(frozen=True)
-class Gate:
-    """What fails beside regressions. `strict`: cases without an answer; `fail_on_growth`: a
-    deterministic counter that got worse."""
+class SideCase:
+    """A case on one side. `seconds`: its median. `varying`: counters that are not the same in all
+    runs of the side, so that they are not compared exactly."""
 
-    strict: bool = False
-    fail_on_growth: bool = False
-
-    def status(self, comparison: Comparison) -> int:
-        """0, 1 or 3. Cases allowed by name do not fail it."""
-        if self.fail_on_growth and any(case.grown for case in comparison.cases):
-            return REGRESSION
-        if any(case.fails for case in comparison.cases):
-            return REGRESSION
-        outcomes = {case.outcome for case in comparison.cases if not case.allowed}
-        is_open = not outcomes.isdisjoint({Outcome.UNCLEAR, Outcome.NO_VERDICT})
-        return STILL_UNCLEAR if self.strict and is_open else NO_REGRESSION
-
-    def colour(self, comparison: Comparison) -> str:
-        """The one that every output gives the whole: grey where nothing failed and nothing was
-        shown either."""
-        shown = "green" if is_absence_shown(comparison.cases) else "grey"
-        colours = {NO_REGRESSION: shown, REGRESSION: "red", STILL_UNCLEAR: "yellow"}
-        return colours[self.status(comparison)]
+    state: SideState
+    seconds: float | None = None
+    counters: Mapping[str, float] = field(default_factory=dict)
+    varying: frozenset[str] = frozenset()
 
 
-REGRESSIONS_ONLY = Gate()
-
-
-def gate_of(options: argparse.Namespace) -> Gate:
-    """From the options that every comparison has."""
-    return Gate(strict=options.strict, fail_on_growth=options.fail_on_growth)
-
-
-def interval_of(judgement: Judgement) -> Interval | None:
-    """Of the ratio; None where so few blocks cannot give one."""
+def compared_case(
+    name: str,
+    base: SideCase,
+    new: SideCase,
+    judgement: Judgement | None = None,
+    *,
+    ratio: float | None = None,
+    blocks: int = 0,
+    **more: Any,  # noqa: ANN401
+) -> ComparedCase:
+    """`ratio`, `blocks`: where there is no judgement. `more`: of a case with times."""
+    counters = compare_counters(base.counters, new.counters, base.varying | new.varying)
+    case = ComparedCase(
+        name,
+        Outcome.NO_VERDICT,
+        base_seconds=base.seconds,
+        new_seconds=new.seconds,
+        counters=counters,
+    )
+    untimed = outcome_without_times(base.state, new.state)
+    if untimed:
+        return replace(case, outcome=untimed[0], note=untimed[1])
+    if judgement is None:
+        return replace(case, ratio=ratio, blocks=blocks, **more)
     found = judgement.evidence
-    if not (math.isfinite(found.low) and math.isfinite(found.high)):
-        return None
-    return Interval(math.exp(found.low), math.exp(found.high), found.confidence)
+    is_bounded = math.isfinite(found.low) and math.isfinite(found.high)
+    ends = Interval(math.exp(found.low), math.exp(found.high), found.confidence)
+    smallest = found.smallest_difference
+    return replace(
+        case,
+        outcome=judgement.outcome,
+        ratio=math.exp(found.estimate),
+        # so few blocks may not give one
+        interval=ends if is_bounded else None,
+        p_value=judgement.adjusted_p_value,
+        blocks=found.blocks,
+        smallest_difference=smallest if math.isfinite(smallest) else None,
+        **more,
+    )
 
 
-def unsettled_text(judgement: Judgement, samples: str = "blocks") -> str:
+def unsettled_text(judgement: Judgement, samples: str) -> str:
     """Of an unclear case that more samples may not settle; else empty."""
     if judgement.outcome is not Outcome.UNCLEAR or judgement.evidence.blocks_needed is not None:
         return ""
@@ -219,14 +228,12 @@ ORDER = {name: i for i, name in enumerate(dict.fromkeys((*HEADLINE, *KINDS)))}
 def compare_counters(
     base: Mapping[str, float], new: Mapping[str, float], varying: Collection[str] = ()
 ) -> tuple[CounterChange, ...]:
-    """Every counter of either side; None at all where a side has none: it was not measured there,
-    which its case says itself. `varying`: runs of one side disagree, so it is not exact after all.
-    """
+    """Every counter of either side; none at all where a side has none: it was not measured there,
+    which its case says itself."""
     if not base or not new:
         return ()
     changes = []
-    names = base.keys() | new.keys()
-    for name in sorted(names, key=lambda name: (ORDER.get(name, len(ORDER)), name)):
+    for name in sorted({*base, *new}, key=lambda name: (ORDER.get(name, len(ORDER)), name)):
         better_when, exact = KINDS.get(name, UNKNOWN)
         before, after = base.get(name), new.get(name)
         moved = 0.0 if before is None or after is None else (after - before) * better_when
@@ -258,12 +265,11 @@ def is_allowed(name: str, patterns: Iterable[str]) -> bool:
 
 
 def allow_missing(
-    cases: Sequence[ComparedCase], patterns: Sequence[str]
+    cases: Iterable[ComparedCase], patterns: Sequence[str]
 ) -> tuple[ComparedCase, ...]:
     """Marks missing and failed cases of these names as allowed; others stay what they are."""
-    excusable = {Outcome.MISSING, Outcome.FAILED}
     return tuple(
-        replace(case, allowed=case.outcome in excusable and is_allowed(case.name, patterns))
+        replace(case, allowed=case.outcome in EXCUSABLE and is_allowed(case.name, patterns))
         for case in cases
     )
 
@@ -272,3 +278,96 @@ def layers_by_size(path: Path = PROBLEM_SIZES) -> dict[str, int]:
     """Number of layers of each named problem size; OSError or ValueError of a bad file."""
     sizes = json.loads(path.read_text(encoding="utf-8"))
     return {name: size["n_layers"] for name, size in sizes.items()}
+
+
+Contexts = Sequence[Mapping[str, Any]]
+# the most important first
+KEYS = (
+    *("distributed world_size", "distributed backend", "distributed bucket_MiB"),
+    *("distributed started_by", "distributed scaling", "device name", "device backend"),
+    *("device architecture", "host_name", "threads", "device driver_version"),
+    *("device runtime_version", "torch_version", "library_version", "cold_cache", "verify"),
+    *("seed", "weights fingerprint", "memory_source", "num_cpus", "cpu_scaling_enabled"),
+)
+# of the configurations of training runs
+WORK = (*SAME_WORK, "seed", "deterministic", "data", "variant", "learning_rate")
+# of a measured peak between two runs of one machine: more than their own scatter explains
+PEAK_CHANGE = 0.10
+
+
+def context_value(context: Mapping[str, Any], keys: str) -> Any:  # noqa: ANN401
+    """Under `device name`, what `name` is in `device`; names of settings may have blanks too."""
+    if keys in context:
+        return context[keys]
+    found: Any = context
+    for key in keys.split():
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def value_differences(
+    names: Iterable[str], base: Contexts, new: Contexts, prefix: str = ""
+) -> list[str]:
+    """`threads: 2 in the base, 4 in the new`, of the names whose values are not all the same."""
+    found = []
+    for name in names:
+        values = [[context_value(context, name) for context in side] for side in (base, new)]
+        if any(value != values[0][0] for side in values for value in side):
+            shown = [
+                ", ".join(dict.fromkeys("not said" if v in (None, "") else str(v) for v in side))
+                for side in values
+            ]
+            found.append(f"{prefix}{name}: {shown[0]} in the base, {shown[1]} in the new")
+    return found
+
+
+def one_after_the_other(base: Contexts, new: Contexts) -> str:
+    """What to know where all files of one side are older than all of the other: their order is then
+    the same as their side, and no test can tell the two apart. Empty where a file has no date."""
+    try:
+        # "Z" is not read before Python 3.11
+        texts = [[str(c.get("date")).replace("Z", "+00:00") for c in side] for side in (base, new)]
+        before, after = ([datetime.fromisoformat(t).timestamp() for t in side] for side in texts)
+    except (ValueError, OverflowError, OSError):
+        return ""
+    if max(before) < min(after) or max(after) < min(before):
+        return (
+            "measured one after the other: what changed on the machine between the two periods "
+            "counts as difference, and alpha does not hold; measure base and new alternately"
+        )
+    return ""
+
+
+def _peak(contexts: Contexts, name: str) -> float | None:
+    """The mean over those that have it."""
+    peaks = [context_value(context, f"peaks measured {name}") or {} for context in contexts]
+    rates = [next((v for k, v in peak.items() if k != "source"), None) for peak in peaks]
+    known = [rate for rate in rates if isinstance(rate, (int, float)) and rate > 0]
+    return sum(known) / len(known) if known else None
+
+
+def context_differences(base: Contexts, new: Contexts) -> list[str]:
+    """From the contexts of all files of a side; a debug build and another device come first."""
+    sides = (("base", base), ("new", new))
+    found = [
+        f"debug build in the {side}: its figures mean nothing"
+        for side, contexts in sides
+        if any(context.get("library_build_type") == "debug" for context in contexts)
+    ]
+    found += value_differences(KEYS, base, new)
+    settings = [[context.get("settings") or {} for context in side] for side in (base, new)]
+    names = dict.fromkeys(name for side in settings for context in side for name in context)
+    found += value_differences(names, *settings, "setting ")
+    found += [
+        f"the {side} was built from files that are in no commit (git_dirty)"
+        for side, contexts in sides
+        if any(context.get("git_dirty") for context in contexts)
+    ]
+    for name in context_value(base[0], "peaks measured") or {}:
+        before, after = _peak(base, name), _peak(new, name)
+        if before and after and abs(after / before - 1) > PEAK_CHANGE:
+            found.append(
+                f"the machine's own measured peak ({name}) is {100 * (after / before - 1):+.0f} % "
+                "in the new: it was in another state"
+            )
+    return found

@@ -13,8 +13,6 @@ from tinyllama_tools.core.options import positive
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.stats.verdicts import ALPHA, LOOKS, MARGIN
 
-FORMATS = ("text", "md", "json", "csv")
-
 
 def fraction(text: str) -> float:
     """A number between 0 and 1, both excluded."""
@@ -52,7 +50,8 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     add("--fail-on-growth", action="store_true", help=growth)
     allow = "cases that may be missing or fail in the new, by name or pattern (loss/*)"
     add("--allow-missing", nargs="+", action="extend", default=[], metavar="NAME", help=allow)
-    add("--format", choices=FORMATS, default="text", help="what to print (default: %(default)s)")
+    forms = ("text", "md", "json", "csv")
+    add("--format", choices=forms, default="text", help="what to print (default: %(default)s)")
     output = "also write comparison.json, comparison.md and comparison.html there"
     add("--output", type=Path, metavar="FOLDER", help=output)
 
@@ -67,15 +66,14 @@ DEFAULT_FAMILY = (
 )
 AXES = ("components", "passes", "variants", "sizes", "dtypes", "batch", "seq")
 DEFAULT_AXES = {"variants": "baseline", "sizes": "tiny", "dtypes": "f32"}
-SIDE_HELP = "build folder, tiny_llama_bench, or a git commit, which is built in a worktree"
+# Of the budget, where blocks became slower than they were when a look was begun for.
+MOST_OVERRUN = 1.15
 
 
 def duration_of(text: str) -> float:
     """Seconds of `15ms`, `30s`, `10m`, `1h`, or of a plain number of seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(ms|s|m|h)?", text)
-    seconds = 0.0
-    if found:
-        seconds = float(found[1]) * UNITS[found[2] or "s"]
+    seconds = float(found[1]) * UNITS[found[2] or "s"] if found else 0.0
     if not seconds > 0:
         raise argparse.ArgumentTypeError(f"'{text}': must be a time such as 15ms, 30s, 10m or 1h")
     return seconds
@@ -89,25 +87,12 @@ def variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def pattern(text: str) -> str:
-    """A regular expression, which the program itself reads."""
-    if not text:
-        raise argparse.ArgumentTypeError("'': must be a regular expression such as ffn|loss")
-    return text
-
-
-def whole_number(text: str) -> int:
-    """0 or more."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}': must be a whole number of 0 or more")
-    return int(text)
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Of scripts/compare run."""
     add = parser.add_argument_group("sides").add_argument
     for side in ("base", "new"):
-        add(f"--{side}", required=True, metavar="BUILD|REF", help=SIDE_HELP)
+        built = "build folder, tiny_llama_bench, or a git commit, which is built in a worktree"
+        add(f"--{side}", required=True, metavar="BUILD|REF", help=built)
         name, own = f"--environment-{side}", f"environment variable of the {side} alone"
         add(name, type=variable, action="append", default=[], metavar="NAME=VALUE", help=own)
     slow = "slow these cases of the new side by that fraction: whether that is found (a test)"
@@ -123,16 +108,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     ).add_argument
     for axis in AXES:
         add(f"--{axis}", metavar="LIST", help="as tiny_llama_bench takes it")
-    add("--filter", type=pattern, metavar="REGEX", help="of these, by their names")
+    add("--filter", metavar="REGEX", help="of these, by their names")
     add("--device", help="auto, cpu, cuda[:N] or hip[:N]")
     add("--threads", type=positive, help="CPU threads of each side")
     add("--problem-sizes", type=Path, metavar="FILE", help="sizes by their names")
 
     add = parser.add_argument_group("effort").add_argument
-    # blocks.py has the limit: MOST_OVERRUN
     budget = (
         "time to spend, such as 30s, 10m or 1h (default: 10m); builds come before it, and where "
-        "blocks become slower on the way to a look, up to 15 %% and the block in hand come on top"
+        "blocks become slower on the way to a look, up to "
+        f"{100 * (MOST_OVERRUN - 1):.0f} %% and the block in hand come on top"
     )
     add("--budget", type=duration_of, default=600.0, metavar="TIME", help=budget)
     pairs = "of slices, a case and block; 4 of a case that takes long (default: 8)"
@@ -143,7 +128,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--looks", type=positive, default=LOOKS, help=looks)
     limit = "a side that takes longer for one answer is killed (default: 60s)"
     add("--limit", type=duration_of, default=60.0, metavar="TIME", help=limit)
-    add("--seed", type=whole_number, help="of all orders (default: drawn, and recorded)")
+    add("--seed", type=int, help="of all orders (default: drawn, and recorded)")
     verify = "before: each side proves each case before any timing; off (default: before)"
     add("--verify", choices=("before", "off"), default="before", help=verify)
 

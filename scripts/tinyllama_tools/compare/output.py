@@ -1,30 +1,27 @@
-"""A comparison as text, Markdown, JSON and one HTML page."""
+"""A comparison as text, Markdown, CSV, JSON and one HTML page, all from the same rows."""
 
 from __future__ import annotations
 
 import csv
 import html
 import io
-import itertools
 import json
 import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, NamedTuple
 
 from tinyllama_tools.compare.comparison import (
+    ANSWERED,
+    CHANGED,
     HEADLINE,
-    MEANINGS,
-    REGRESSIONS_ONLY,
     ComparedCase,
     Comparison,
     CounterChange,
-    Gate,
-    geometric_mean_ratio,
-    is_absence_shown,
+    context_value,
 )
 from tinyllama_tools.core.app import BadInputError, write_whole
 from tinyllama_tools.core.text import (
@@ -38,42 +35,32 @@ from tinyllama_tools.core.text import (
 )
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.stats.rank_tests import Interval
-from tinyllama_tools.stats.verdicts import NO_REGRESSION, REGRESSION, Outcome
-
-if TYPE_CHECKING:
-    from tinyllama_tools.stats.looks import Attribution
+from tinyllama_tools.stats.verdicts import NO_REGRESSION, REGRESSION, STILL_UNCLEAR, Outcome
 
 SCHEMA_VERSION = 1
+TEMPLATES = Path(__file__).with_name("templates")
+MEANINGS = {
+    NO_REGRESSION: "no regression shown",
+    REGRESSION: "regression",
+    STILL_UNCLEAR: "not every case has an answer (--strict)",
+}
 HEADER = ("case", "base", "new", "change", "interval", "verdict", "blocks", "note")
-# columns of text; those of numbers are aligned at their right
-LEFT = {"case", "verdict", "note"}
-CLASSES = {"case": "name", "verdict": "verdict-cell", "note": "note"}
+VERDICT = HEADER.index("verdict")
 # what needs somebody's eyes comes first
 ORDER = (
     *(Outcome.SLOWER, Outcome.FAILED, Outcome.MISSING, Outcome.UNCLEAR, Outcome.FASTER),
     *(Outcome.NO_VERDICT, Outcome.SAME, Outcome.ADDED, Outcome.SKIPPED),
 )
-JUDGED = {Outcome.SLOWER, Outcome.FASTER, Outcome.SAME, Outcome.UNCLEAR}
-TEMPLATES = Path(__file__).with_name("templates")
 # of the terminal, and of Markdown
 CODES = {"red": "31", "green": "32", "yellow": "33", "grey": "90"}
 MARKS = {"red": "🔴", "green": "🟢", "yellow": "🟡", "grey": "⚪"}
 # GitHub refuses comments of more than 65,536 characters
 MOST_CHARACTERS = 60_000
 MOST_DETAILS_OF_COMMENT, MOST_DETAILS_OF_PAGE = 20, 50
-CONTEXT_ROWS = ("git_commit", "git_dirty", "device", "torch_version", "threads", "settings")
-# the picture ends here on either side, as a log-ratio: one that is further out touches the edge
+CONTEXT_ROWS = ("git_commit", "git_dirty", "device name", "torch_version", "threads")
+# the picture of an interval ends here on either side, as a log-ratio
 WIDEST = math.log(2.0)
 NARROWEST_IN_MARGINS = 2.0
-
-
-def colour_of(case: ComparedCase) -> str:
-    """The outcome's colour; what was allowed by name alarms nobody."""
-    return "grey" if case.allowed else case.outcome.colour
-
-
-def _verdict(case: ComparedCase) -> str:
-    return f"{case.outcome.value} (allowed)" if case.allowed else case.outcome.value
 
 
 def _value(value: float | None) -> str:
@@ -85,19 +72,43 @@ def _value(value: float | None) -> str:
 def counter_text(change: CounterChange) -> str:
     """`allocations 29 -> 31 (+6.9 %), worse`, or `kernels 7 in the new only`."""
     base, new = change.base, change.new
-    if base is None:
-        return f"{change.name} {_value(new)} in the new only"
-    if new is None:
-        return f"{change.name} {_value(base)} in the base only"
-    text = f"{change.name} {_value(base)} -> {_value(new)}"
-    if base == new:
-        return f"{text} (as before)"
+    if base is None or new is None:
+        side, value = ("new", new) if base is None else ("base", base)
+        return f"{change.name} {_value(value)} in the {side} only"
     moved = f" ({change_text(new / base)})" if base else ""
-    return text + moved + (", better" if change.better else ", worse" if change.worse else "")
+    way = ", worse" if change.worse else ", better" if change.better else ""
+    return f"{change.name} {_value(base)} -> {_value(new)}{moved}{way}"
 
 
-def _cases(count: int) -> str:
-    return "case" if count == 1 else "cases"
+def _part(case: str) -> str:
+    """`ffn/forward_backward`: the other axes are those of the whole."""
+    name = parse_case_name(case)
+    return f"{name.component}/{name.pass_name}" if name and not name.is_data_parallel else case
+
+
+def detail_lines(case: ComparedCase) -> list[str]:
+    """What matters beside time, every deterministic counter that moved, those that a side lacks,
+    and the parts that a change is attributed to."""
+    lines = [
+        counter_text(c)
+        for c in case.counters
+        if c.name in HEADLINE or c.is_one_sided or (c.exact and c.base != c.new)
+    ]
+    if case.p_value is not None:
+        # no p-value of one test: every correction that alpha stands for is in it
+        lines.append(f"p = {case.p_value:.2g}, with all corrections, as held against alpha")
+    if case.attribution is None:
+        return lines
+    found = case.attribution
+    lines.append(f"attributed to {_part(found.culprit) if found.culprit else 'no single part'}")
+    lines += [
+        f"{part.count} x {_part(part.case)}: {1e3 * part.seconds:+.4g} ms, {100 * part.share:.0f} "
+        f"% of the change [{100 * part.low:.0f} %, {100 * part.high:.0f} %]"
+        for part in found.parts
+    ]
+    missing = ", ".join(map(_part, found.missing)) or "none"
+    lines.append(f"not explained: {100 * found.unexplained:.0f} %; parts not measured: {missing}")
+    return lines
 
 
 def warning_texts(comparison: Comparison) -> list[str]:
@@ -106,84 +117,19 @@ def warning_texts(comparison: Comparison) -> list[str]:
     lone = [c for case in comparison.cases for c in case.counters if c.is_one_sided]
     for side, lacks in (("base", "new"), ("new", "base")):
         counts = Counter(c.name for c in lone if getattr(c, lacks) is None)
-        names = ", ".join(f"{name} ({n} {_cases(n)})" for name, n in counts.items())
+        names = ", ".join(f"{name} (cases: {n})" for name, n in counts.items())
         texts += [f"counters of the {side} only: {names}"] if names else []
     return texts
 
 
-def part_text(case: str) -> str:
-    """`ffn/forward_backward`: the other axes are those of the whole."""
-    name = parse_case_name(case)
-    is_part = name is not None and not name.is_data_parallel
-    return f"{name.component}/{name.pass_name}" if is_part else case
-
-
-def attribution_text(attribution: Attribution) -> list[str]:
-    """A line for the culprit, and one for each part."""
-    culprit = attribution.culprit
-    lines = [f"attributed to {part_text(culprit)}" if culprit else "attributed to no single part"]
-    for part in attribution.parts:
-        times = f"{part.count} x " if part.count > 1 else ""
-        lines.append(
-            f"{times}{part_text(part.case)}: {1e3 * part.seconds:+.4g} ms, {100 * part.share:.0f} "
-            f"% of the change [{100 * part.low:.0f} %, {100 * part.high:.0f} %]"
-        )
-    lines.append(f"not explained by these parts: {100 * attribution.unexplained:.0f} %")
-    if attribution.missing:
-        lines.append(
-            f"parts that were not measured: {', '.join(map(part_text, attribution.missing))}"
-        )
-    return lines
-
-
 def _note(case: ComparedCase) -> str:
-    """What else to know of a case: its reason, and of an unclear one what the data could show."""
     # a reason may be the last words of a program, on several lines
     notes = [" ".join(case.note.split())] if case.note else []
     if case.outcome is Outcome.UNCLEAR and case.smallest_difference is not None:
         notes.append(f"could have shown {100.0 * case.smallest_difference:.1f} %")
-        if case.seconds_needed is not None:
-            notes.append(f"an answer needs about {duration(case.seconds_needed)} more")
+    if case.seconds_needed is not None:
+        notes.append(f"an answer needs about {duration(case.seconds_needed)} more")
     return "; ".join(notes)
-
-
-def _counts(comparison: Comparison) -> str:
-    """`2 slower, 38 same`, in the order of Outcome."""
-    counts = Counter(case.outcome for case in comparison.cases)
-    return ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
-
-
-def verdict_sentence(comparison: Comparison, gate: Gate) -> str:
-    """The whole comparison in one sentence."""
-    status, cases, counts = gate.status(comparison), comparison.cases, _counts(comparison)
-    every = f"{len(cases)} {_cases(len(cases))}"
-    if status == REGRESSION:
-        failed = Counter(case.outcome for case in cases if case.fails)
-        if not failed:
-            grown = sum(case.grown for case in cases)
-            return f"Regression: deterministic counters got worse in {grown} {_cases(grown)}."
-        parts = ", ".join(f"{n} {outcome.value}" for outcome, n in failed.items())
-        slower = [c for c in cases if c.outcome is Outcome.SLOWER]
-        worst = max(slower, key=lambda case: case.ratio or 0.0, default=None)
-        said = f"; the worst is {worst.name}, {change_text(worst.ratio)}" if worst else ""
-        return f"Regression: {parts} of {every}{said}."
-    outcomes = {case.outcome for case in cases}
-    if Outcome.NO_VERDICT in outcomes and not outcomes & JUDGED:
-        strict = " (--strict makes that exit status 3)" if status == NO_REGRESSION else ""
-        return f"No verdict on times: {counts}{strict}."
-    if status == NO_REGRESSION:
-        shown = "No regression" if is_absence_shown(cases) else "No regression shown"
-        return f"{shown} in {every}: {counts}."
-    return f"No regression shown, but not every case has an answer: {counts}."
-
-
-def mean_text(comparison: Comparison) -> str:
-    """Of the whole comparison in one figure; empty where fewer than two cases have one."""
-    count = sum(case.ratio is not None for case in comparison.cases)
-    mean = geometric_mean_ratio(comparison.cases)
-    if mean is None or count < 2:
-        return ""
-    return f"geometric mean of new / base over {count} cases: {mean:.4f} ({change_text(mean)})"
 
 
 def in_order(cases: Iterable[ComparedCase]) -> list[ComparedCase]:
@@ -196,23 +142,96 @@ def in_order(cases: Iterable[ComparedCase]) -> list[ComparedCase]:
     return sorted(cases, key=key)
 
 
-def table_rows(cases: Iterable[ComparedCase]) -> list[tuple[ComparedCase, tuple[str, ...]]]:
-    """In that order, each with its texts under HEADER."""
+class Row(NamedTuple):
+    """A case as people read it: `texts` under HEADER. What was allowed by name alarms nobody."""
 
-    def cells(case: ComparedCase) -> tuple[str, ...]:
+    case: ComparedCase
+    texts: tuple[str, ...]
+    colour: str
+
+
+def rows_of(cases: Iterable[ComparedCase]) -> list[Row]:
+    rows = []
+    for case in in_order(cases):
         ends = case.interval
-        return (
+        texts = (
             case.name,
             seconds_text(case.base_seconds),
             seconds_text(case.new_seconds),
             change_text(case.ratio),
             f"[{change_text(ends.low)}, {change_text(ends.high)}]" if ends else NOT_MEASURED,
-            _verdict(case),
+            f"{case.outcome.value} (allowed)" if case.allowed else case.outcome.value,
             str(case.blocks or NOT_MEASURED),
             _note(case),
         )
+        rows.append(Row(case, texts, "grey" if case.allowed else case.outcome.colour))
+    return rows
 
-    return [(case, cells(case)) for case in in_order(cases)]
+
+def colour_of(comparison: Comparison) -> str:
+    """Of the whole: grey where nothing failed and nothing was shown either."""
+    found = {case.outcome for case in comparison.cases}
+    shown = "green" if found and found <= ANSWERED else "grey"
+    return {NO_REGRESSION: shown, REGRESSION: "red", STILL_UNCLEAR: "yellow"}[
+        comparison.exit_status
+    ]
+
+
+def headline(comparison: Comparison) -> str:
+    """`2 slower, 38 same; exit status 1: regression`."""
+    counts = Counter(case.outcome for case in comparison.cases)
+    said = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
+    status = comparison.exit_status
+    return f"{said or 'no case'}; exit status {status}: {MEANINGS[status]}"
+
+
+def _rendered(
+    name: str,
+    comparison: Comparison,
+    most_details: int | None,
+    **more: Any,  # noqa: ANN401
+) -> str:
+    """`most_details`: of the cases with another time or a counter that grew; None for all."""
+    changed = [
+        row for row in rows_of(comparison.cases) if row.case.outcome in CHANGED or row.case.grown
+    ]
+    count, mean = sum(case.ratio is not None for case in comparison.cases), ""
+    ratio = comparison.geometric_mean_ratio
+    if ratio is not None and count > 1:
+        mean = (
+            f"geometric mean of new / base over {count} cases: {ratio:.4f} ({change_text(ratio)})"
+        )
+    took = "" if comparison.seconds is None else f"; {comparison.seconds:.0f} s of measuring"
+    return template(TEMPLATES / name).render(
+        comparison=comparison,
+        headline=headline(comparison),
+        method=f"{comparison.method}; family-wise alpha {comparison.alpha:g}, margin "
+        f"{100 * comparison.margin:g} %{took}",
+        warnings=warning_texts(comparison),
+        mean=mean,
+        grown=sum(case.grown for case in comparison.cases),
+        details=[(row, detail_lines(row.case)) for row in changed[:most_details]],
+        more_details=len(changed[most_details:]) if most_details else 0,
+        **more,
+    )
+
+
+def text_of(comparison: Comparison, *, colour: bool = False) -> str:
+    """For a terminal; the last line has the counts and the meaning of the exit status."""
+    rows = rows_of(comparison.cases)
+    table = [HEADER, *(row.texts for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = []
+    for texts, row in zip(table, (None, *rows), strict=True):
+        padded = [text.ljust(width) for text, width in zip(texts, widths, strict=True)]
+        if colour and row:
+            # after padding, since codes have a length that nobody sees
+            padded[VERDICT] = f"\033[{CODES[row.colour]}m{padded[VERDICT]}\033[0m"
+        lines.append("  ".join(padded).rstrip())
+    shown: Callable[[str], str] = str
+    return _rendered(
+        "comparison.md.j2", comparison, None, is_comment=False, table=lines, shown=shown
+    )
 
 
 def _plain(text: str) -> str:
@@ -220,162 +239,70 @@ def _plain(text: str) -> str:
     return cell(html.escape(text, quote=False))
 
 
-def _rendered(
-    name: str,
-    comparison: Comparison,
-    gate: Gate,
-    most: int | None = None,
-    **more: Any,  # noqa: ANN401
-) -> str:
-    """`most`: of the cases whose details are shown, those with another time or a counter that
-    grew; None for all."""
-    changed = in_order(
-        case
-        for case in comparison.cases
-        if case.outcome in {Outcome.SLOWER, Outcome.FASTER} or case.grown
-    )
-    status = gate.status(comparison)
-    counts = _counts(comparison) or "no case"
-    values = {
-        "comparison": comparison,
-        "sentence": verdict_sentence(comparison, gate),
-        "meaning": MEANINGS[status],
-        "last_line": f"{counts}; exit status {status}: {MEANINGS[status]}",
-        "level": f"family-wise alpha {comparison.alpha:g}, margin {100 * comparison.margin:g} %",
-        "warnings": warning_texts(comparison),
-        "grown": sum(case.grown for case in comparison.cases),
-        "details": [
-            {
-                "case": case,
-                "verdict": _verdict(case),
-                # what matters beside time, every deterministic counter that moved, and those that
-                # a side lacks
-                "counters": [
-                    counter_text(c)
-                    for c in case.counters
-                    if c.name in HEADLINE or c.is_one_sided or (c.exact and c.base != c.new)
-                ],
-                # no p-value of one test: every correction that alpha stands for is in it
-                "p_value": []
-                if case.p_value is None
-                else [f"p = {case.p_value:.2g}, with all corrections, as held against alpha"],
-                "attribution": attribution_text(case.attribution) if case.attribution else [],
-            }
-            for case in changed[:most]
-        ],
-        "more": 0 if most is None else max(0, len(changed) - most),
-        "mean": mean_text(comparison),
-        "plain": _plain,
-    }
-    return template(TEMPLATES / name).render({**values, **more})
+def markdown_of(comparison: Comparison) -> str:
+    """For a comment of a pull request: verdict, details, and a folded table of all cases; at most
+    60,000 characters, however many cases there are."""
+    rows = []
+    for row in rows_of(comparison.cases):
+        name, *figures, verdict, blocks, note = row.texts
+        marked = f"{MARKS[row.colour]} {verdict}"
+        rows.append((f"`{name}`", *figures, marked, blocks, html.escape(note, quote=False)))
+    failed = [r for r in comparison.cases if r.outcome.is_regression and not r.allowed]
+    regressions = markdown_table(HEADER, rows[: len(failed)][:MOST_DETAILS_OF_COMMENT])
 
-
-def text_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY, *, colour: bool = False) -> str:
-    """For a terminal; the last line has the counts and the meaning of the exit status."""
-
-    def paint(text: str, name: str) -> str:
-        return f"\033[{CODES[name]}m{text}\033[0m" if colour else text
-
-    rows = table_rows(comparison.cases)
-    columns = zip(HEADER, *(cells for _, cells in rows), strict=True)
-    widths = [max(map(len, column)) for column in columns]
-    verdict, lines = HEADER.index("verdict"), []
-    for case, cells in [(None, HEADER), *rows] if rows else []:
-        padded = [
-            text.ljust(width) if title in LEFT else text.rjust(width)
-            for text, title, width in zip(cells, HEADER, widths, strict=True)
-        ]
-        # padding first, so that invisible codes do not shift the columns
-        if case:
-            padded[verdict] = paint(padded[verdict], colour_of(case))
-        lines.append("  ".join(padded).rstrip())
-    sentence = paint(verdict_sentence(comparison, gate), gate.colour(comparison))
-    return _rendered("comparison.txt.j2", comparison, gate, table=lines, sentence=sentence)
-
-
-def _marked(cases: Iterable[ComparedCase]) -> list[str]:
-    """A Markdown table of them."""
-    rows = [
-        (
-            f"`{name}`",
-            *figures,
-            f"{MARKS[colour_of(case)]} {verdict}",
-            blocks,
-            html.escape(note, quote=False),
-        )
-        for case, (name, *figures, verdict, blocks, note) in table_rows(cases)
-    ]
-    return markdown_table(HEADER, rows) if rows else []
-
-
-def markdown_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY) -> str:
-    """For a comment of a pull request: verdict, regressions, and a folded table of all cases; at
-    most 60,000 characters, however many cases there are."""
-    failed = in_order(case for case in comparison.cases if case.fails)
-    regressions = _marked(failed[:MOST_DETAILS_OF_COMMENT])
-
-    def rendered(table: Sequence[str], more_cases: int) -> str:
+    def rendered(lines: list[str]) -> str:
         return _rendered(
             "comparison.md.j2",
             comparison,
-            gate,
             MOST_DETAILS_OF_COMMENT,
-            regressions=regressions,
-            more_regressions=max(0, len(failed) - MOST_DETAILS_OF_COMMENT),
-            table=table,
-            more_cases=more_cases,
+            is_comment=True,
+            table=lines,
+            left_out=len(rows) + 2 - len(lines),
+            regressions=regressions if failed else [],
+            shown=_plain,
         )
 
-    lines = _marked(comparison.cases)
-    used = itertools.accumulate(len(line) + 1 for line in lines)
-    room = MOST_CHARACTERS - len(rendered([], 0)) - 200
-    kept = max(2, sum(characters <= room for characters in used))
-    return rendered(lines[:kept], len(lines) - kept)
+    lines = markdown_table(HEADER, rows)
+    room = MOST_CHARACTERS - len(rendered([])) - 200
+    used = 0
+    for kept, line in enumerate(lines):
+        used += len(line) + 1
+        if used > room:
+            return rendered(lines[:kept])
+    return rendered(lines)
 
 
-def _context(value: Any) -> str:  # noqa: ANN401
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {inner}" for key, inner in value.items() if inner != "")
-    return NOT_MEASURED if value is None else str(value)
-
-
-def page_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY) -> str:
+def page_of(comparison: Comparison) -> str:
     """One HTML file that needs nothing else; texts from files are escaped."""
     intervals = [case.interval for case in comparison.cases if case.interval is not None]
-    ends = [end for i in intervals for end in (i.low, i.high) if 0 < end < math.inf]
+    ends = [abs(math.log(e)) for i in intervals for e in (i.low, i.high) if 0 < e < math.inf]
     margin = 1.0 + comparison.margin
     # all bars have one scale: that of the widest interval, within limits
-    widest = max([NARROWEST_IN_MARGINS * math.log(margin), *(abs(math.log(end)) for end in ends)])
-    half = min(WIDEST, widest)
+    half = min(WIDEST, max([NARROWEST_IN_MARGINS * math.log(margin), *ends]))
 
     def place(ratio: float) -> float:
         """In percent of the picture's width; no change is at 50."""
         log = math.log(ratio) if ratio > 0 else -math.inf
         return round(50.0 * (1.0 + max(-1.0, min(1.0, log / half))), 2)
 
-    def bar(case: ComparedCase) -> dict[str, float] | None:
+    def bar(case: ComparedCase) -> tuple[float, float, float] | None:
         if case.ratio is None:
             return None
-        ends = case.interval or Interval(case.ratio, case.ratio, 0.0)
-        return {"low": place(ends.low), "high": place(ends.high), "point": place(case.ratio)}
+        found = case.interval or Interval(case.ratio, case.ratio, 0.0)
+        return place(found.low), place(case.ratio), place(found.high)
 
     contexts = (comparison.base_context, comparison.new_context)
     return _rendered(
         "comparison.html.j2",
         comparison,
-        gate,
         MOST_DETAILS_OF_PAGE,
-        colour=gate.colour(comparison),
-        columns=[(title, CLASSES.get(title, "")) for title in HEADER],
-        rows=[(*row, bar(row[0]), colour_of(row[0])) for row in table_rows(comparison.cases)],
+        colour=colour_of(comparison),
+        header=HEADER,
+        rows=[(row, bar(row.case)) for row in rows_of(comparison.cases)],
         outcomes=[o.value for o in Outcome if any(c.outcome is o for c in comparison.cases)],
         band=(place(1 / margin), place(margin)),
         edge=f"{100 * math.expm1(half):.0f}",
-        context=[
-            (key, *(_context(context.get(key)) for context in contexts))
-            for key in CONTEXT_ROWS
-            if any(context.get(key) is not None for context in contexts)
-        ],
+        context=[(key, *(context_value(c, key) for c in contexts)) for key in CONTEXT_ROWS],
     )
 
 
@@ -387,70 +314,61 @@ def _plain_values(value: Any) -> Any:  # noqa: ANN401
     }
 
 
-def json_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY) -> str:
+def json_of(comparison: Comparison) -> str:
     """comparison.json, with the exit status and its meaning; a line for each case."""
-    status = gate.status(comparison)
-    kind = {"schema_version": SCHEMA_VERSION, "kind": "tiny_llama comparison"}
-    ending = {"exit_status": status, "meaning": MEANINGS[status]}
-    mean = {"geometric_mean_ratio": geometric_mean_ratio(comparison.cases)}
-    head = {**kind, **vars(comparison), **mean, **ending}
-    text = json.dumps({k: v for k, v in head.items() if k != "cases"}, indent=1, allow_nan=False)
+    head = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "tiny_llama comparison",
+        **{key: value for key, value in vars(comparison).items() if key != "cases"},
+        "geometric_mean_ratio": comparison.geometric_mean_ratio,
+        "meaning": MEANINGS[comparison.exit_status],
+    }
+    text = json.dumps(head, indent=1, allow_nan=False)
     cases = [json.dumps(case, default=_plain_values, allow_nan=False) for case in comparison.cases]
     lines = ",\n  ".join(cases)
     return f'{text[:-2]},\n "cases": [\n  {lines}\n ]\n}}\n'
 
 
-CSV_COLUMNS = (
-    *("name", "outcome", "base_seconds", "new_seconds", "ratio"),
-    *("low", "high", "p_value", "note"),
-)
+CSV_COLUMNS = ("name", "outcome", "base_seconds", "new_seconds", "ratio", "low", "high", "p_value")
 
 
-def csv_of(comparison: Comparison, gate: Gate = REGRESSIONS_ONLY) -> str:
+def csv_of(comparison: Comparison) -> str:
     """A line a case, in the order of the table; an interval's ends are ratios as well."""
-    del gate
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
+    writer.writerow([*CSV_COLUMNS, "note"])
     for case in in_order(comparison.cases):
-        times = (case.base_seconds, case.new_seconds, case.ratio)
         ends = (case.interval.low, case.interval.high) if case.interval else (None, None)
+        times = (case.base_seconds, case.new_seconds, case.ratio)
         writer.writerow([case.name, case.outcome.value, *times, *ends, case.p_value, _note(case)])
     return text.getvalue()
 
 
-FORMS = {"json": json_of, "md": markdown_of, "html": page_of}
+FILES = {"json": json_of, "md": markdown_of, "html": page_of}
 
 
-def write_comparison(
-    comparison: Comparison, folder: Path, gate: Gate = REGRESSIONS_ONLY
-) -> tuple[Path, ...]:
+def write_comparison(comparison: Comparison, folder: Path) -> tuple[Path, ...]:
     """Writes comparison.json, .md and .html, each whole or not at all; the folder is made.
 
     BadInputError where it cannot be written.
     """
-    texts = {f"comparison.{form}": made(comparison, gate) for form, made in FORMS.items()}
+    texts = {folder / f"comparison.{form}": made(comparison) for form, made in FILES.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            write_whole(folder / name, text)
+        for path, text in texts.items():
+            write_whole(path, text)
     except OSError as error:
         raise BadInputError(
             f"--output {folder}: cannot be written: {error.strerror}; name a folder that can"
         ) from error
-    return tuple(folder / name for name in texts)
+    return tuple(texts)
 
 
-def print_comparison(
-    comparison: Comparison,
-    form: str = "text",
-    gate: Gate = REGRESSIONS_ONLY,
-    stream: TextIO | None = None,
-) -> None:
+def print_comparison(comparison: Comparison, form: str) -> None:
     """`form`: text, md, json or csv. Colour on a terminal only (https://no-color.org)."""
-    out = sys.stdout if stream is None else stream
-    if form != "text":
-        out.write({**FORMS, "csv": csv_of}[form](comparison, gate))
-        return
-    is_dumb = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    out.write(text_of(comparison, gate, colour=out.isatty() and not is_dumb))
+    if form == "text":
+        is_dumb = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        text = text_of(comparison, colour=sys.stdout.isatty() and not is_dumb)
+    else:
+        text = {**FILES, "csv": csv_of}[form](comparison)
+    sys.stdout.write(text)

@@ -24,45 +24,61 @@ import os
 import random
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
-from tinyllama_tools.compare.blocks import SIDES, CaseRecord, Side
+from tinyllama_tools.compare.blocks import (
+    METHOD,
+    SIDES,
+    BothReady,
+    CaseRecord,
+    CaseSkip,
+    Interleaved,
+    Measured,
+    Opened,
+    RecordingHeader,
+    RecordingWriter,
+    Side,
+    SliceEffort,
+    refuse_existing,
+)
 from tinyllama_tools.compare.comparison import (
+    CHANGED,
     ComparedCase,
     Comparison,
+    SideCase,
     allow_missing,
-    compare_counters,
-    gate_of,
-    interval_of,
+    compared_case,
+    context_differences,
+    exit_status,
     layers_by_size,
     outcome_without_times,
     unsettled_text,
 )
-from tinyllama_tools.compare.context_differences import context_differences
-from tinyllama_tools.compare.options import add_options, settings_of
-from tinyllama_tools.compare.output import print_comparison, write_comparison
-from tinyllama_tools.compare.recording import RecordingHeader, RecordingWriter, refuse_existing
-from tinyllama_tools.compare.sequential_run import (
-    BUDGET_USED,
-    RunProgress,
-    RunRecord,
-    SequentialRun,
-    cases_text,
+from tinyllama_tools.compare.options import (
+    MOST_OVERRUN,
+    add_options,
+    is_chosen,
+    program_arguments,
+    settings_of,
 )
-from tinyllama_tools.compare.served_process import WAITING
-from tinyllama_tools.compare.sides import Sides, prepare
-from tinyllama_tools.core.app import INTERRUPTED, PROBLEM_SIZES, BadInputError, run_folder
+from tinyllama_tools.compare.output import print_comparison, write_comparison
+from tinyllama_tools.compare.sides import WAITING, Builder, ProcessLostError, ServedProgram
+from tinyllama_tools.core.app import INTERRUPTED, PROBLEM_SIZES, BadInputError, Json, run_folder
+from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import duration
 from tinyllama_tools.data.names import SideState, parse_case_name
-from tinyllama_tools.stats.looks import Attribution, attributions
+from tinyllama_tools.stats.looks import Attribution, attributions, judge_family
 from tinyllama_tools.stats.rank_tests import hodges_lehmann
 from tinyllama_tools.stats.verdicts import (
+    DECIDED,
     REGRESSION,
     SPENT,
     Design,
     DesignError,
+    Judgement,
     Outcome,
     plan_design,
 )
@@ -70,12 +86,290 @@ from tinyllama_tools.stats.verdicts import (
 TERA = 1e-12
 SEEDS = 2**32
 RECORDING = "blocks.jsonl"
-ATTRIBUTED = frozenset({Outcome.SLOWER, Outcome.FASTER})
 WITHOUT_ANSWER = frozenset({Outcome.NO_VERDICT, Outcome.SKIPPED, Outcome.ADDED})
+BUDGET_USED, ALL_LOOKS, ALL_DECIDED = "budget used", "all looks taken", "every case decided"
+TOO_SHORT = "budget too short for any verdict"
+# the last few blocks: a machine that others use may change within minutes
+REMEMBERED = 5
+
+
+class BlockCost:
+    """Seconds of a block: those around the cases (start and end of its processes), and each case's
+    own."""
+
+    def __init__(self) -> None:
+        self._around: list[float] = []
+        self._cases: dict[str, list[float]] = {}
+
+    def learn(self, whole: float, cases: Mapping[str, float]) -> None:
+        """One block: its seconds, and of these the cases' own, the processes' start left out."""
+        self._around = [*self._around, max(0.0, whole - sum(cases.values()))][-REMEMBERED:]
+        for case, seconds in cases.items():
+            self._cases[case] = [*self._cases.get(case, []), seconds][-REMEMBERED:]
+
+    @property
+    def around(self) -> float:
+        return statistics.median(self._around or [0.0])
+
+    def of_case(self, case: str) -> float:
+        """As the usual case where it was not measured yet."""
+        if case in self._cases:
+            return statistics.median(self._cases[case])
+        return statistics.median(
+            [statistics.median(found) for found in self._cases.values()] or [0.0]
+        )
+
+    def of_block(self, cases: Collection[str]) -> float:
+        return self.around + sum(map(self.of_case, cases))
+
+
+class SequentialRun:
+    """Block after block until every case has its verdict, the budget is used, or all looks are
+    taken; what it has found so far is in its attributes, for whoever interrupts it.
+
+    Cases that have their verdict drop out, so that time goes to those that are still open. That is
+    sound: judging happens at planned numbers of blocks only, and each look was paid for beforehand.
+
+    `keep`: gets every item as it comes. `budget`, `seconds`: from the start of run(). `ended`: why
+    it ended; empty while it goes on or was interrupted. `refusal`: why the budget reaches to no
+    verdict, and what would.
+    """
+
+    def __init__(
+        self,
+        measurer: Interleaved,
+        cases: Sequence[str],
+        design: Design,
+        budget: float,
+        *,
+        keep: Callable[[Measured | Opened], None],
+        progress: Progress,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.cases = {name: CaseRecord(name) for name in cases}
+        self.judgements: dict[str, Judgement | None] = {}
+        self.cost = BlockCost()
+        self.blocks, self.seconds = 0, 0.0
+        self.ended, self.refusal = "", ""
+        self._measurer, self._design, self._budget = measurer, design, budget
+        self._keep, self._progress, self._clock = keep, progress, clock
+        self._start = clock()
+
+    def run(self, *, verify: bool) -> None:
+        """Until `ended`; where the budget does not reach to the first verdict it ends after the
+        first block at the latest, with a refusal."""
+        self._start = self._clock()
+        try:
+            self._open_all(verify)
+            while not self.ended:
+                self._one_block()
+        finally:
+            self.seconds = self._elapsed
+            self._progress.end()
+
+    def judge(self) -> None:
+        """Judges what there is, at the looks reached."""
+        blocks = {name: record.blocks for name, record in self.cases.items()}
+        self.judgements = judge_family(blocks, self._design)
+
+    @property
+    def open_cases(self) -> list[str]:
+        """In the order in which they were given."""
+        return [name for name, record in self.cases.items() if record.is_open]
+
+    @property
+    def _elapsed(self) -> float:
+        return self._clock() - self._start
+
+    def _take(self, item: Measured | Opened) -> None:
+        # first: where it cannot be kept, it is known all the same
+        self.cases[item.case].add(item)
+        self._keep(item)
+
+    def _open_all(self, verify: bool) -> None:
+        self._progress.begin(len(SIDES) * len(self.cases))
+        for item in self._measurer.open_once(list(self.cases), verify=verify):
+            self._take(item)
+            self._progress.step(f"opened {item.case}")
+        for record in self.cases.values():
+            record.end_of_openings()
+            if record.given_up:
+                self._progress.line(f"{record.name}: left out: {record.why}")
+        if not self.open_cases:
+            self.ended = ALL_DECIDED
+        self._progress.begin(self._design.looks[-1])
+
+    def _one_block(self) -> None:
+        cases, is_first = self.open_cases, self.blocks == 0
+        if is_first and self._elapsed > self._budget:
+            self._refuse(
+                f"opening the cases once took {duration(self._elapsed)}, before the first block"
+            )
+            return
+        expected = self._elapsed + self.cost.of_block(cases)
+        if not is_first and expected > MOST_OVERRUN * self._budget:
+            self.ended = BUDGET_USED
+            return
+        left = max(0.0, self._budget - self._elapsed)
+        self._progress.step(f"block of {_cases(cases)}, at most {duration(left)} left")
+        self._measure(cases)
+        if is_first:
+            self._announce()
+        if self.ended:
+            return
+        has_looked = self._look()
+        self._end_where_nothing_is_open()
+        if not self.ended:
+            # a look that was begun for is reached, unless blocks became much slower since
+            self._leave_out_what_does_not_fit(1.0 if has_looked else MOST_OVERRUN)
+            self._end_where_nothing_is_open()
+
+    def _refuse(self, why: str) -> None:
+        self.refusal = f"--budget {duration(self._budget)} is too short: {why}"
+        self.ended = TOO_SHORT
+
+    def _measure(self, cases: Sequence[str]) -> None:
+        began = last = self._clock()
+        seconds: dict[str, float] = {}
+        for item in self._measurer.measure(self.blocks + 1, cases):
+            now = self._clock()
+            if isinstance(item, BothReady):
+                last = now
+                continue
+            seconds[item.case], last = now - last, now
+            self._take(item)
+            record = self.cases[item.case]
+            if record.given_up and not isinstance(item, CaseSkip):
+                self._progress.line(f"{item.case}: given up: {record.why}")
+        self.cost.learn(self._clock() - began, seconds)
+        self.blocks += 1
+
+    def _blocks_to_next_look(self, case: str) -> int:
+        done = len(self.cases[case].blocks)
+        return next((look for look in self._design.looks if look > done), done) - done
+
+    def _announce(self) -> None:
+        """How long it takes, while the user still watches; refuses what cannot end well."""
+        cases, design = self.open_cases, self._design
+        if not cases:
+            return
+        block = self.cost.of_block(cases)
+        fit = 1 + int(max(0.0, self._budget - self._elapsed) / block)
+        needed = self._elapsed + max(map(self._blocks_to_next_look, cases)) * block
+        self._progress.line(
+            f"a block of {_cases(cases)} takes {block:.1f} s; {duration(self._budget)} hold {fit}, "
+            f"the first verdicts come after {design.looks[0]} ({duration(needed)}), the last after "
+            f"{design.looks[-1]}"
+        )
+        if needed > self._budget:
+            self._refuse(
+                f"the first verdicts on {_cases(cases)} at --alpha {design.alpha:g} need "
+                f"{design.looks[0]} blocks of {block:.1f} s, {needed / 60:.1f} minutes in all; "
+                f"give --budget {int(needed / 60) + 1}m or more, fewer cases (--filter, "
+                "--components), fewer --pairs, fewer --looks or a larger --alpha"
+            )
+
+    def _look(self) -> bool:
+        """Whether some open case has reached a look, and then all verdicts anew."""
+        if not any(len(self.cases[n].blocks) in self._design.looks for n in self.open_cases):
+            return False
+        self.judge()
+        decided = []
+        for name, judgement in self.judgements.items():
+            record = self.cases[name]
+            if judgement is not None and judgement.outcome in DECIDED and record.is_open:
+                record.decided = True
+                decided.append(judgement.outcome.value)
+        found = ", ".join(f"{decided.count(word)} {word}" for word in dict.fromkeys(decided))
+        still = len(self.open_cases)
+        self._progress.line(f"after {self.blocks} blocks: {found or 'none'}; {still} open")
+        return True
+
+    def _leave_out_what_does_not_fit(self, share: float) -> None:
+        """Where not all open cases can reach their next look within this share of the budget, those
+        farthest from a verdict go, or before the first look the costliest: blocks between looks
+        decide nothing."""
+
+        def distance(case: str) -> tuple[float, float]:
+            judgement = self.judgements.get(case)
+            return judgement.evidence.distance if judgement else 0.0, self.cost.of_case(case)
+
+        left = share * self._budget - self._elapsed
+        cases = sorted(self.open_cases, key=distance)
+        while cases:
+            blocks = {case: self._blocks_to_next_look(case) for case in cases}
+            own = sum(count * self.cost.of_case(case) for case, count in blocks.items())
+            if max(blocks.values()) * self.cost.around + own <= left:
+                break
+            self.cases[cases.pop()].out_of_time = True
+
+    def _end_where_nothing_is_open(self) -> None:
+        records = self.cases.values()
+        for record in records:
+            record.exhausted |= record.is_open and len(record.blocks) >= self._design.looks[-1]
+        if self.open_cases:
+            return
+        if any(record.out_of_time for record in records):
+            self.ended = BUDGET_USED
+        else:
+            is_exhausted = any(record.exhausted for record in records)
+            self.ended = ALL_LOOKS if is_exhausted else ALL_DECIDED
+
+
+def _cases(cases: Collection[str]) -> str:
+    return "1 case" if len(cases) == 1 else f"{len(cases)} cases"
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Both sides, ready to be measured: `names` as people read them, and what each lists."""
+
+    measurer: Interleaved
+    names: Mapping[Side, str]
+    cases: Mapping[Side, Sequence[str]]
+    contexts: Mapping[Side, Json]
+
+    @property
+    def shared(self) -> list[str]:
+        """Cases that both sides list, in the base's order."""
+        return [name for name in self.cases[Side.BASE] if name in self.cases[Side.NEW]]
+
+
+def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides:
+    """Builds what has to be built, and asks both sides what they can measure.
+
+    Raises BadInputError where a side is none, does not start, cannot be served, or has no case in
+    common with the other.
+    """
+    builder = Builder(options.build_folder, rebuild=options.rebuild, say=progress.line)
+    shared, slow = program_arguments(options), [f"--slow={text}" for text in options.slow_new]
+    named = (
+        (Side.BASE, options.base, options.environment_base, shared),
+        (Side.NEW, options.new, options.environment_new, (*shared, *slow)),
+    )
+    names, programs = {}, {}
+    for side, text, environment, arguments in named:
+        names[side], program = builder.resolve(text, f"--{side.value}")
+        programs[side] = ServedProgram(side.value, program, arguments, dict(environment))
+    effort = SliceEffort(options.pairs, options.slice, options.limit)
+    measurer = Interleaved(programs, effort, seed)
+    try:
+        greetings = measurer.greet()
+    except ProcessLostError as error:
+        raise BadInputError(f"a side does not start: {error.side}: {error}") from error
+    cases = {s: [n for n in greetings[s].cases if is_chosen(n, options)] for s in SIDES}
+    sides = Sides(measurer, names, cases, {side: greetings[side].context for side in SIDES})
+    if not sides.shared:
+        counts = ", ".join(f"{len(cases[side])} on the {side.value} side" for side in SIDES)
+        raise BadInputError(
+            f"no case to compare ({counts}, none on both): the sides must have one in common; give "
+            "other --components, --passes or --filter"
+        )
+    return sides
 
 
 def rates(case: str, seconds: float, counters: Mapping[str, float]) -> dict[str, float]:
-    """samples_per_second, tokens_per_second, and TFLOPS where there are products.
+    """samples_per_second, tokens_per_second, and TFLOPS where there are matrix multiplications.
 
     `seconds`: of an iteration, above 0. `counters`: of the case's opening.
     """
@@ -83,21 +377,16 @@ def rates(case: str, seconds: float, counters: Mapping[str, float]) -> dict[str,
     # of a data-parallel step, the mode decides how many samples there are
     if axes is None or axes.is_data_parallel:
         return {}
-    found = {
-        "samples_per_second": axes.batch / seconds,
-        "tokens_per_second": axes.batch * axes.seq / seconds,
-    }
-    flops = counters.get("model_flops", 0.0)
-    if flops > 0:
-        found["TFLOPS"] = TERA * flops / seconds
-    return found
+    samples, flops = axes.batch / seconds, counters.get("model_flops", 0.0)
+    found = {"samples_per_second": samples, "tokens_per_second": axes.seq * samples}
+    return {**found, "TFLOPS": TERA * flops / seconds} if flops > 0 else found
 
 
 def option_warnings(options: argparse.Namespace) -> Iterator[str]:
     """Known before anything ran: of the environment of each side, and of proofs left out."""
     added = {"base": dict(options.environment_base), "new": dict(options.environment_new)}
     sides = {side: {**os.environ, **variables} for side, variables in added.items()}
-    for name in dict.fromkeys([*added["base"], *added["new"]]):
+    for name in dict.fromkeys(chain(*added.values())):
         values = {side: seen.get(name) for side, seen in sides.items()}
         if values["base"] != values["new"]:
             texts = (f"{'not set' if v is None else v} in the {s}" for s, v in values.items())
@@ -113,7 +402,7 @@ def option_warnings(options: argparse.Namespace) -> Iterator[str]:
         yield "--verify off: results were not compared with the float64 baseline"
 
 
-def run_warnings(run: RunRecord, sides: Sides, options: argparse.Namespace) -> Iterator[str]:
+def run_warnings(run: SequentialRun, sides: Sides, options: argparse.Namespace) -> Iterator[str]:
     """Of how it ended, of failures, and of what differs beside the code; the gravest first."""
     if run.refusal:
         yield run.refusal
@@ -126,75 +415,56 @@ def run_warnings(run: RunRecord, sides: Sides, options: argparse.Namespace) -> I
     ]
     if unproven:
         yield (
-            f"{cases_text(len(unproven))} failed in the base, so nothing shows that the new is no "
-            f"slower there: {', '.join(unproven)}"
+            f"{_cases(unproven)} failed in the base, so nothing shows that the new is no slower "
+            f"there: {', '.join(unproven)}"
         )
     yield from option_warnings(options)
     yield from context_differences(*([sides.contexts[side]] for side in SIDES))
-    late = sum(record.out_of_time for record in run.cases.values())
+    late = [name for name, record in run.cases.items() if record.out_of_time]
     if run.ended == BUDGET_USED and late:
-        yield f"{cases_text(late)} left open: the budget does not reach to their next look"
-    failed = [name for name, record in run.cases.items() if record.failed_sides]
-    if failed:
-        yield f"processes failed at {', '.join(failed)}; see there"
+        yield f"{_cases(late)} left open: the budget does not reach to their next look"
 
 
-def _compared_case(
-    record: CaseRecord, run: RunRecord, design: Design, attribution: Attribution | None
+def _compared(
+    record: CaseRecord, run: SequentialRun, design: Design, attribution: Attribution | None
 ) -> ComparedCase:
-    counters = {side: record.counters(side) for side in SIDES}
-    found = ComparedCase(
-        record.name, Outcome.NO_VERDICT, counters=compare_counters(*counters.values())
-    )
-    untimed = outcome_without_times(record.state(Side.BASE), record.state(Side.NEW))
-    if untimed is not None:
-        return replace(found, outcome=untimed[0], note=untimed[1])
-    blocks = record.blocks
-    if blocks:
-        seconds = {
-            Side.BASE: statistics.median(block.base_seconds for block in blocks),
-            Side.NEW: statistics.median(block.new_seconds for block in blocks),
-        }
-        both = [{**counters[s], **rates(record.name, seconds[s], counters[s])} for s in SIDES]
-        found = replace(
-            found,
-            base_seconds=seconds[Side.BASE],
-            new_seconds=seconds[Side.NEW],
-            ratio=math.exp(hodges_lehmann([block.log_ratio for block in blocks])),
-            blocks=len(blocks),
-            counters=compare_counters(*both),
-        )
-    judgement = run.judgements.get(record.name)
-    if not blocks or judgement is None:
+    blocks, name = record.blocks, record.name
+    sides = []
+    for side in SIDES:
+        seconds, counters = None, dict(record.counters(side))
+        if blocks:
+            seconds = statistics.median(getattr(b, f"{side.value}_seconds") for b in blocks)
+            counters |= rates(name, seconds, counters)
+        sides.append(SideCase(record.state(side), seconds, counters))
+    judgement = run.judgements.get(name)
+    if judgement is None:
         first = design.looks[0]
         note = f"{len(blocks)} blocks were measured, and the first look comes after {first}"
-        return replace(found, note=note)
-    evidence, is_unclear = judgement.evidence, judgement.outcome is Outcome.UNCLEAR
-    seconds_needed = None
-    if is_unclear and evidence.blocks_needed is not None:
+        ratios = [block.log_ratio for block in blocks]
+        ratio = math.exp(hodges_lehmann(ratios)) if blocks else None
+        return compared_case(name, *sides, ratio=ratio, blocks=len(blocks), note=note)
+    needed, seconds_needed = judgement.evidence.blocks_needed, None
+    if judgement.outcome is Outcome.UNCLEAR and needed is not None:
         # of further blocks of this case alone
-        each = run.cost.around + run.cost.of_case(record.name)
-        seconds_needed = max(1, evidence.blocks_needed - len(blocks)) * each
-    went_on = [
+        each = run.cost.around + run.cost.of_case(name)
+        seconds_needed = max(1, needed - len(blocks)) * each
+    notes = [
         f"failed once on the {side.value} side: {reasons[-1]}"
-        for side, reasons in record.failed_sides.items()
+        for side, reasons in record.failures.items()
+        if reasons
     ]
-    return replace(
-        found,
-        outcome=judgement.outcome,
-        ratio=math.exp(evidence.estimate),
-        interval=interval_of(judgement),
-        p_value=judgement.adjusted_p_value,
-        blocks=evidence.blocks,
-        smallest_difference=evidence.smallest_difference if is_unclear else None,
+    return compared_case(
+        name,
+        *sides,
+        judgement,
         seconds_needed=seconds_needed,
-        note="; ".join(filter(None, (*went_on, unsettled_text(judgement)))),
-        attribution=attribution if judgement.outcome in ATTRIBUTED else None,
+        note="; ".join(filter(None, (*notes, unsettled_text(judgement, "blocks")))),
+        attribution=attribution if judgement.outcome in CHANGED else None,
     )
 
 
 def comparison_of(
-    run: RunRecord,
+    run: SequentialRun,
     design: Design,
     sides: Sides,
     options: argparse.Namespace,
@@ -202,22 +472,22 @@ def comparison_of(
     seed: int,
     layers: Mapping[str, int],
 ) -> Comparison:
-    """What a run recorded, as all outputs read it. `layers`: of each problem size."""
+    """What a run found, as all outputs read it. `layers`: of each problem size."""
     parts: Mapping[str, Attribution] = {}
-    if any(found and found.outcome in ATTRIBUTED for found in run.judgements.values()):
+    if any(found and found.outcome in CHANGED for found in run.judgements.values()):
         parts = attributions({n: r.blocks for n, r in run.cases.items() if r.blocks}, layers)
-    cases = [
-        _compared_case(record, run, design, parts.get(name)) for name, record in run.cases.items()
-    ]
+    cases = [_compared(record, run, design, parts.get(name)) for name, record in run.cases.items()]
     measured, absent = SideState(is_measured=True), SideState()
     for side, states in ((Side.BASE, (measured, absent)), (Side.NEW, (absent, measured))):
         outcome, note = outcome_without_times(*states) or (Outcome.NO_VERDICT, "")
-        cases += [ComparedCase(name, outcome, note=note) for name in sides.only(side)]
+        alone = [name for name in sides.cases[side] if name not in run.cases]
+        cases += [ComparedCase(name, outcome, note=note) for name in alone]
+    allowed = allow_missing(cases, options.allow_missing)
     return Comparison(
-        method=sides.measurer.method,
+        method=METHOD,
         base=sides.names[Side.BASE],
         new=sides.names[Side.NEW],
-        cases=allow_missing(cases, options.allow_missing),
+        cases=allowed,
         alpha=design.alpha,
         margin=design.margin,
         warnings=tuple(run_warnings(run, sides, options)),
@@ -235,6 +505,9 @@ def comparison_of(
         base_context=sides.contexts[Side.BASE],
         new_context=sides.contexts[Side.NEW],
         seconds=run.seconds,
+        exit_status=exit_status(
+            allowed, strict=options.strict, fail_on_growth=options.fail_on_growth
+        ),
     )
 
 
@@ -242,7 +515,7 @@ def _header(options: argparse.Namespace, sides: Sides, seed: int) -> RecordingHe
     return RecordingHeader(
         base=sides.names[Side.BASE],
         new=sides.names[Side.NEW],
-        method=sides.measurer.method,
+        method=METHOD,
         pairs=options.pairs,
         slice_seconds=options.slice,
         seed=seed,
@@ -253,23 +526,14 @@ def _header(options: argparse.Namespace, sides: Sides, seed: int) -> RecordingHe
     )
 
 
-def _layers(options: argparse.Namespace) -> dict[str, int]:
-    path = options.problem_sizes or PROBLEM_SIZES
-    try:
-        return layers_by_size(path)
-    except (OSError, ValueError, KeyError) as error:
-        raise BadInputError(f"--problem-sizes {path}: cannot be read: {error!r}") from error
-
-
-def _refuse_without_answer(comparison: Comparison, run: RunRecord) -> None:
+def _refuse_without_answer(comparison: Comparison, run: SequentialRun) -> None:
     """BadInputError where nothing is known of any case."""
     if any(case.outcome not in WITHOUT_ANSWER for case in comparison.cases):
         return
-    late = [record for record in run.cases.values() if not record.given_up]
+    late = [len(record.blocks) for record in run.cases.values() if not record.given_up]
     if run.ended == BUDGET_USED and late:
         raise BadInputError(
-            f"no verdict: blocks became slower, so that --budget held "
-            f"{max(len(record.blocks) for record in late)} of the "
+            f"no verdict: blocks became slower, so that --budget held {max(late)} of the "
             f"{comparison.design['looks'][0]} that the first verdicts need; give a larger "
             "--budget, fewer cases or a quieter machine"
         )
@@ -277,50 +541,28 @@ def _refuse_without_answer(comparison: Comparison, run: RunRecord) -> None:
     raise BadInputError(f"nothing comparable: no case was measured on both sides: {reasons}")
 
 
-def _report(
-    comparison: Comparison, options: argparse.Namespace, folder: Path, progress: RunProgress
-) -> list[str]:
-    """What could not be printed or written. Prints first: what was found is then known even where
-    the folder takes no more; and a reader that stops does not keep the files from being written."""
-    troubles = []
-    try:
-        print_comparison(comparison, options.format, gate_of(options))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        pass
-    except OSError as error:
-        troubles.append(f"standard output cannot be written: {error}")
-    try:
-        for path in write_comparison(comparison, folder, gate_of(options)):
-            progress.say(str(path))
-    except BadInputError as error:
-        troubles.append(str(error))
-    return troubles
-
-
 def _run(options: argparse.Namespace) -> int:
-    progress = RunProgress()
+    progress = Progress()
     folder = options.output or run_folder("compare")
     recording = options.record or folder / RECORDING
     # before anything is built
     refuse_existing(recording)
     seed = random.SystemRandom().randrange(SEEDS) if options.seed is None else options.seed
-    sides, layers = prepare(options, seed, progress), _layers(options)
+    sides = prepare(options, seed, progress)
+    sizes = options.problem_sizes or PROBLEM_SIZES
     try:
+        layers = layers_by_size(sizes)
         design = plan_design(
             len(sides.shared), alpha=options.alpha, margin=options.margin, looks=options.looks
         )
     except DesignError as error:
         raise BadInputError(str(error)) from error
+    except (OSError, ValueError, KeyError) as error:
+        raise BadInputError(f"--problem-sizes {sizes}: cannot be read: {error!r}") from error
     is_interrupted, troubles = False, []
     with RecordingWriter(recording, _header(options, sides, seed)) as writer:
         run = SequentialRun(
-            sides.measurer,
-            sides.shared,
-            design,
-            options.budget,
-            keep=writer.add,
-            progress=progress,
+            sides.measurer, sides.shared, design, options.budget, keep=writer.add, progress=progress
         )
         # whatever ends it too early, what was measured is judged
         try:
@@ -329,26 +571,36 @@ def _run(options: argparse.Namespace) -> int:
             is_interrupted = True
             run.judge()
         except (BadInputError, OSError) as error:
-            troubles.append(f"ended after {run.record.blocks} blocks: {error}")
+            troubles.append(f"ended after {run.blocks} blocks: {error}")
             run.judge()
-    record = run.record
-    where = "" if troubles else f"; every slice is in {recording}"
-    progress.say(f"{record.blocks} blocks in {duration(record.seconds)}{where}")
-    comparison = comparison_of(record, design, sides, options, seed=seed, layers=layers)
-    troubles += _report(comparison, options, folder, progress)
+    progress.line(f"{run.blocks} blocks in {duration(run.seconds)}; slices: {recording}")
+    comparison = comparison_of(run, design, sides, options, seed=seed, layers=layers)
+    # prints first: what was found is then known even where the folder takes no more
+    try:
+        print_comparison(comparison, options.format)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # a reader that stops does not keep the files from being written
+        pass
+    except OSError as error:
+        troubles.append(f"standard output cannot be written: {error}")
+    try:
+        for path in write_comparison(comparison, folder):
+            progress.line(str(path))
+    except BadInputError as error:
+        troubles.append(str(error))
     if is_interrupted:
         for trouble in troubles:
-            progress.say(trouble)
+            progress.line(trouble)
         return INTERRUPTED
     if troubles:
         raise BadInputError("; ".join(troubles))
-    status = gate_of(options).status(comparison)
     # a regression that is known already is one, whatever else could not be found out
-    if status != REGRESSION:
-        if record.refusal:
-            raise BadInputError(record.refusal)
-        _refuse_without_answer(comparison, record)
-    return status
+    if comparison.exit_status != REGRESSION:
+        if run.refusal:
+            raise BadInputError(run.refusal)
+        _refuse_without_answer(comparison, run)
+    return comparison.exit_status
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:

@@ -1,70 +1,64 @@
-"""What --base and --new name: a build folder, a program, or a git commit, which is built.
+"""A side of `compare run`: what --base or --new names (a build folder, a program, or a git commit,
+which is built), and its resident process, which measures when asked and else computes nothing.
 
 A commit gets a worktree in .deps/compare/<commit>, built with the settings of this checkout's own
-build, so that the two sides differ in nothing but their code.
+build, so that the two sides differ in nothing but their code. docs/serve.md describes the lines of
+JSON that go to and from a process.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import fcntl
 import json
 import os
 import re
+import select
 import shutil
+import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-from tinyllama_tools.compare.blocks import SIDES, Interleaved, Side, SliceEffort
-from tinyllama_tools.compare.options import is_chosen, program_arguments
-from tinyllama_tools.compare.served_process import ProcessLostError, ServedProgram
-from tinyllama_tools.core.app import PROJECT, BadInputError, Json
-
-if TYPE_CHECKING:
-    from tinyllama_tools.compare.sequential_run import RunProgress
+from tinyllama_tools.core.app import (
+    PROJECT,
+    REFUSED_OPTIONS,
+    BadInputError,
+    Json,
+    is_number,
+    placed_threads,
+)
+from tinyllama_tools.core.text import last_words
 
 PROGRAM_IN_BUILD = Path("benchmarks/tiny_llama_bench")
 KEPT_WORKTREES = 3
 SHOWN_LINES = 20
-# What decides how code is compiled, and where its libraries are.
+GIT = ("git", "-c", "safe.directory=*")
+# What decides how code is compiled, and where its libraries are; types that CMake computed itself
+# are left to it.
 CARRIED = re.compile(
-    r"Torch_DIR|benchmark_DIR|FETCHCONTENT_SOURCE_DIR_BENCHMARK|CMAKE_BUILD_TYPE|"
+    r"(?P<name>Torch_DIR|benchmark_DIR|FETCHCONTENT_SOURCE_DIR_BENCHMARK|CMAKE_BUILD_TYPE|"
     r"CMAKE_CXX_COMPILER|CMAKE_CXX_COMPILER_LAUNCHER|CMAKE_CXX_FLAGS|CMAKE_CXX_FLAGS_RELEASE|"
-    r"CMAKE_EXE_LINKER_FLAGS|CMAKE_PREFIX_PATH|"
-    r"TINY_LLAMA_(?!BUILD_TESTS|HAS_)\w+"
+    r"CMAKE_EXE_LINKER_FLAGS|CMAKE_PREFIX_PATH|TINY_LLAMA_(?!BUILD_TESTS|HAS_)\w+)"
+    r":(?!INTERNAL|STATIC)\w+=(?P<value>.+)"
 )
-ENTRY = re.compile(r"(?P<name>[\w-]+):(?P<type>\w+)=(?P<value>.*)")
-COMPUTED = frozenset({"INTERNAL", "STATIC"})
 
 
-@dataclass(frozen=True)
-class BuiltSide:
-    """`name`: what people read. `commit`: of a side that was built here, else empty."""
-
-    name: str
-    program: Path
-    commit: str = ""
-
-
-def carried_settings(cache: Path, build_folder: Path) -> dict[str, str]:
-    """The entries of a CMakeCache.txt that another build has to share.
-
-    Those that CMake computed, did not find or keeps inside that build's folder are left to it.
-    """
-    found = {}
-    for line in cache.read_text(encoding="utf-8").splitlines():
-        entry = ENTRY.fullmatch(line)
-        if entry is None or entry["type"] in COMPUTED or not CARRIED.fullmatch(entry["name"]):
-            continue
-        value = entry["value"]
-        is_inside = value == str(build_folder) or value.startswith(f"{build_folder}/")
-        if value and not value.endswith("-NOTFOUND") and not is_inside:
-            found[entry["name"]] = value
-    return found
+def carried_settings(build_folder: Path) -> dict[str, str]:
+    """The entries of its CMakeCache.txt that another build has to share; what CMake did not find,
+    or keeps inside that build's folder, is left to it."""
+    text = (build_folder / "CMakeCache.txt").read_text(encoding="utf-8")
+    entries = filter(None, map(CARRIED.fullmatch, text.splitlines()))
+    found = {entry["name"]: entry["value"] for entry in entries}
+    return {
+        name: value
+        for name, value in found.items()
+        if not value.endswith("-NOTFOUND") and not f"{value}/".startswith(f"{build_folder}/")
+    }
 
 
 @dataclass(frozen=True)
@@ -74,139 +68,125 @@ class Builder:
     build_folder: Path = PROJECT / "build"
     project: Path = PROJECT
     rebuild: bool = False
-    say: Callable[[str], None] = lambda _: None
+    say: Callable[[str], None] = print
 
     @property
     def worktrees(self) -> Path:
-        """Where the worktrees are."""
         return self.project / ".deps/compare"
 
-    def resolve(self, text: str, option: str) -> BuiltSide:
-        """The program that `text`, the value of `option`, names. Raises BadInputError."""
+    def resolve(self, text: str, option: str) -> tuple[str, Path]:
+        """What people read of it, and the program that `text`, the value of `option`, names."""
         path = Path(text)
-        if path.is_dir() and (path / PROGRAM_IN_BUILD).is_file():
-            return BuiltSide(text, (path / PROGRAM_IN_BUILD).resolve())
+        if (path / PROGRAM_IN_BUILD).is_file():
+            return text, (path / PROGRAM_IN_BUILD).resolve()
         if path.is_file():
             if not os.access(path, os.X_OK):
                 raise BadInputError(f"{option} {text}: must be a program, but cannot be executed")
-            return BuiltSide(text, path.resolve())
-        commit = self.commit_of(text)
+            return text, path.resolve()
+        commit = self._git(
+            "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}"
+        )
         if not commit:
             folder = f"no {PROGRAM_IN_BUILD} in that folder" if path.is_dir() else "no such folder"
             raise BadInputError(
                 f"{option} {text}: must be a build folder ({folder}), a program, or a git commit "
                 "(git knows none of this name); build it first: scripts/bench --setup-only"
             )
-        program = self.build(commit, option)
-        name = text if commit.startswith(text) else f"{text} ({commit[:12]})"
-        return BuiltSide(name, program, commit)
+        program = self._build(commit, option)
+        return text if commit.startswith(text) else f"{text} ({commit[:12]})", program
 
-    def commit_of(self, ref: str) -> str:
-        """The full hash; empty where git knows no such commit."""
-        found = self._git(
-            ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"]
-        )
-        return found.stdout.strip() if found.returncode == 0 else ""
-
-    def build(self, commit: str, option: str) -> Path:
+    def _build(self, commit: str, option: str) -> Path:
         """The program of a commit, from the worktree that is there or a new one."""
-        tree = self.worktrees / commit
+        tree, what = self.worktrees / commit, f"{option}: commit {commit[:12]}"
         log = self.project / f".deps/log/compare_{commit[:12]}.log"
-        with self._alone():
+        try:
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_text("", encoding="utf-8")
-            if self.rebuild or not self._is_whole(tree, commit):
-                self._remove(tree)
-            if not tree.is_dir():
-                self.say(f"making a worktree of {commit[:12]} in {tree}")
-                self._step(
-                    ["git", "-c", "safe.directory=*", "worktree", "add", "--force", "--detach",
-                     str(tree), commit],
-                    log,
-                    f"{option}: a worktree of {commit[:12]} cannot be made",
-                )  # fmt: skip
-            self._configure_and_build(tree, commit, option, log)
-            os.utime(tree)
-            self._forget_old_worktrees(tree)
+            self.worktrees.mkdir(parents=True, exist_ok=True)
+            with (self.worktrees / "lock").open("w") as lock:
+                # two builds of one worktree would spoil each other: the second one waits
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if self.rebuild or not self._is_whole(tree, commit):
+                    self._remove(tree)
+                if not tree.is_dir():
+                    self.say(f"making a worktree of {commit[:12]} in {tree}")
+                    add = (*GIT, "worktree", "add", "--force", "--detach", str(tree), commit)
+                    self._step(add, log, f"{what} cannot be checked out")
+                self._configure_and_build(tree, what, log)
+                os.utime(tree)
+                self._forget_old_worktrees(tree)
+        except OSError as error:
+            raise BadInputError(f"{self.worktrees}: cannot be written: {error}") from error
         program = tree / "build" / PROGRAM_IN_BUILD
         if not program.is_file():
-            raise BadInputError(f"{option}: commit {commit[:12]} builds no {PROGRAM_IN_BUILD}")
+            raise BadInputError(f"{what} builds no {PROGRAM_IN_BUILD}")
         return program
 
-    def _configure_and_build(self, tree: Path, commit: str, option: str, log: Path) -> None:
+    def _configure_and_build(self, tree: Path, what: str, log: Path) -> None:
         folder = tree / "build"
-        settings = self._settings()
-        kept = folder / "compare_settings.json"
-        text = json.dumps(settings, indent=1, sort_keys=True) + "\n"
-        is_configured = (folder / "build.ninja").is_file() and kept.is_file()
-        failure = f"{option}: commit {commit[:12]} does not"
-        if not is_configured or kept.read_text(encoding="utf-8") != text:
-            shutil.rmtree(folder, ignore_errors=True)
-            definitions = [f"-D{name}={value}" for name, value in settings.items()]
-            command = ["cmake", "-S", str(tree), "-B", str(folder), "-G", "Ninja", *definitions]
-            self.say(f"configuring {commit[:12]}")
-            self._step(command, log, f"{failure} configure")
-            kept.write_text(text, encoding="utf-8")
-        self.say(f"building {commit[:12]} (minutes where it is new); log: {log}")
-        jobs = ["--parallel", str(self._parallel_jobs())]
-        target = ["--target", PROGRAM_IN_BUILD.name]
-        self._step(["cmake", "--build", str(folder), *target, *jobs], log, f"{failure} build")
-
-    def _settings(self) -> dict[str, str]:
-        cache = self.build_folder / "CMakeCache.txt"
-        if not cache.is_file():
+        if not (self.build_folder / "CMakeCache.txt").is_file():
             raise BadInputError(
                 f"--build-folder {self.build_folder}: has no CMakeCache.txt, whose settings a git "
                 "commit is built with; run scripts/bench --setup-only"
             )
-        settings = carried_settings(cache, self.build_folder.resolve())
-        return {**settings, "TINY_LLAMA_BUILD_TESTS": "OFF"}
-
-    def _parallel_jobs(self) -> int:
-        """As scripts/bench builds: what memory allows."""
-        script = PROJECT / "scripts/lib/build.sh"
-        command = ["bash", "-c", f'source "{script}"; parallel_jobs']
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
-        jobs = found.stdout.strip()
-        return int(jobs) if jobs.isdecimal() else 1
+        settings = carried_settings(self.build_folder.resolve()) | {"TINY_LLAMA_BUILD_TESTS": "OFF"}
+        kept = folder / "compare_settings.json"
+        text = json.dumps(settings, indent=1, sort_keys=True) + "\n"
+        is_configured = (folder / "build.ninja").is_file() and kept.is_file()
+        if not is_configured or kept.read_text(encoding="utf-8") != text:
+            shutil.rmtree(folder, ignore_errors=True)
+            definitions = [f"-D{name}={value}" for name, value in settings.items()]
+            command = ("cmake", "-S", str(tree), "-B", str(folder), "-G", "Ninja", *definitions)
+            self.say(f"configuring {tree.name[:12]}")
+            self._step(command, log, f"{what} does not configure")
+            kept.write_text(text, encoding="utf-8")
+        self.say(f"building {tree.name[:12]} (minutes where it is new); log: {log}")
+        # as scripts/bench builds: what memory allows
+        script = f'source "{PROJECT}/scripts/lib/build.sh"; parallel_jobs'
+        found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+        jobs = found.stdout.strip() if found.stdout.strip().isdecimal() else "1"
+        target = ("--target", "tiny_llama_bench", "--parallel", jobs)
+        self._step(("cmake", "--build", str(folder), *target), log, f"{what} does not build")
 
     def _step(self, command: Sequence[str], log: Path, failure: str) -> None:
-        with log.open("a", encoding="utf-8") as file:
-            try:
+        try:
+            with log.open("a", encoding="utf-8") as file:
                 finished = subprocess.run(
                     command, cwd=self.project, stdin=subprocess.DEVNULL, stdout=file,
                     stderr=subprocess.STDOUT, check=False,
                 )  # fmt: skip
-            except OSError as error:
-                raise BadInputError(f"{failure}: {command[0]}: {error.strerror}") from error
+        except OSError as error:
+            raise BadInputError(f"{failure}: {command[0]}: {error.strerror}") from error
         if finished.returncode != 0:
             said = log.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]
             end = "\n".join(f"  | {line}" for line in said)
             raise BadInputError(f"{failure}; the whole log is {log}; its end:\n{end}")
 
-    def _git(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        command = ["git", "-c", "safe.directory=*", *arguments]
+    def _git(self, *arguments: str) -> str | None:
+        """What it printed; None where it failed."""
+        command = [*GIT, *arguments]
         try:
-            return subprocess.run(
+            found = subprocess.run(
                 command, cwd=self.project, capture_output=True, text=True, check=False
             )
         except OSError as error:
             raise BadInputError(f"git cannot be started: {error.strerror}") from error
+        return found.stdout.strip() if found.returncode == 0 else None
 
     def _is_whole(self, tree: Path, commit: str) -> bool:
         """Whether the worktree was made completely, and still is that commit unchanged."""
-        if not (tree / ".git").exists():
-            return False
-        head = self._git(["-C", str(tree), "rev-parse", "HEAD"])
-        changed = self._git(["-C", str(tree), "status", "--porcelain", "--untracked-files=no"])
-        is_clean = changed.returncode == 0 and not changed.stdout.strip()
-        return head.stdout.strip() == commit and is_clean
+        inside = ("-C", str(tree))
+        return (
+            (tree / ".git").exists()
+            and self._git(*inside, "rev-parse", "HEAD") == commit
+            and self._git(*inside, "status", "--porcelain", "--untracked-files=no") == ""
+        )
 
     def _remove(self, tree: Path) -> None:
         if tree.exists():
             shutil.rmtree(tree)
         # git itself forgets the worktrees whose folders are gone
-        self._git(["worktree", "prune"])
+        self._git("worktree", "prune")
 
     def _forget_old_worktrees(self, newest: Path) -> None:
         """One of a run that is going on was used later than the three newest only if more than
@@ -216,72 +196,245 @@ class Builder:
         for tree in trees[KEPT_WORKTREES - 1 :]:
             self._remove(tree)
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Two builds of one worktree would spoil each other: the second one waits."""
-        try:
-            self.worktrees.mkdir(parents=True, exist_ok=True)
-            with (self.worktrees / "lock").open("w") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                yield
-        except OSError as error:
-            raise BadInputError(f"{self.worktrees}: cannot be written: {error}") from error
+
+MOST_PADDING_BYTES = 4096
+# How long OpenMP's workers spin before they sleep: about a millisecond, since a processor's pause
+# takes 40 to 140 cycles. Spinning for longer, as is the default, they would disturb the other side.
+# Not spinning at all (a passive wait policy) changes what is measured: between the operators of an
+# optimizer update they would sleep and be woken 700 times, and the update take three times as long.
+SHORT_SPIN = {"GOMP_SPINCOUNT": "20000", "KMP_BLOCKTIME": "1"}
+# What says how workers wait, for whoever wants them to wait otherwise.
+WAITING = ("OMP_WAIT_POLICY", *SHORT_SPIN)
+SECONDS_TO_END = 5.0
+# an answer of a whole minute of the fastest case is shorter
+LONGEST_ANSWER_BYTES = 64 * 2**20
+LAST_BYTES = 20_000
+SHOWN_CHARACTERS = 80
+
+
+class CaseFailedError(Exception):
+    """A side cannot go on with a case; it can be asked for others. `side`: its name."""
+
+    def __init__(self, side: str, reason: str) -> None:
+        super().__init__(reason)
+        self.side = side
+
+
+class CaseSkippedError(CaseFailedError):
+    """The side does not run this case."""
+
+
+class ProcessLostError(CaseFailedError):
+    """The process ended, hung or answered nonsense, and has been ended."""
 
 
 @dataclass(frozen=True)
-class Sides:
-    """Both sides, ready to be measured: `names` as people read them, and what each lists."""
+class ServedProgram:
+    """How a side's process is started. `name`: the side's. `environment`: added to that of this
+    process."""
 
-    measurer: Interleaved
-    names: Mapping[Side, str]
-    cases: Mapping[Side, Sequence[str]]
-    contexts: Mapping[Side, Json]
+    name: str
+    program: Path
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def environment_with(self, padding: int) -> dict[str, str]:
+        """Everything the process sees. Where `padding` bytes begin, the stack begins: an effect of
+        its place is thus drawn anew with each process instead of being taken for a difference.
+        Threads are placed as the program itself would place them, which saves its second start."""
+        around = placed_threads({**os.environ, **self.environment})
+        wait = {} if any(name in around for name in WAITING) else SHORT_SPIN
+        return {**around, **wait, "TINY_LLAMA_PADDING": "x" * padding}
+
+
+class Greeting(NamedTuple):
+    """The first line: what can be opened, and the context of a result file."""
+
+    cases: tuple[str, ...]
+    context: Json
+
+
+class OpenedCase(NamedTuple):
+    """`seconds`: of one warm iteration."""
+
+    seconds: float
+    counters: dict[str, float]
+
+
+class ServedProcess:
+    """A running process, in a session of its own: Ctrl-C is for us, who then end it.
+
+    `limit`: seconds that one answer may take. Every request raises ProcessLostError where no proper
+    answer came; the process is gone then.
+    """
+
+    def __init__(self, program: ServedProgram, *, limit: float, padding: int) -> None:
+        self.name = program.name
+        self._limit = limit
+        self._buffer = b""
+        # closed in close(), with the process
+        self._said = tempfile.TemporaryFile("w+b")  # noqa: SIM115
+        try:
+            self._process = subprocess.Popen(
+                (program.program, *program.arguments, "--serve"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                env=program.environment_with(padding),
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            self._said.close()
+            message = f"{program.program} cannot be started: {error.strerror}"
+            raise BadInputError(f"{message}; build it: scripts/bench --setup-only") from error
+
+    def __enter__(self) -> ServedProcess:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(wait=kind is None)
+
+    def greet(self) -> Greeting:
+        """Waits for the first line. BadInputError where --serve or another option is refused."""
+        try:
+            line = self._answer("its start")
+        except ProcessLostError:
+            if self._process.returncode != REFUSED_OPTIONS:
+                raise
+            said = (self.last_words or "refused without a word").splitlines()[-1]
+            if "--serve" in said.partition(";")[0]:
+                said = (
+                    "this build does not know --serve; compare stored results of both sides "
+                    "instead: scripts/compare BASE.json NEW.json"
+                )
+            raise BadInputError(f"{self.name}: {said}") from None
+        cases, context = line.get("cases"), line.get("context")
+        if line.get("turns") != 1 or not isinstance(cases, list) or not isinstance(context, dict):
+            raise self._lost(f"answered its start with '{line}'")
+        return Greeting(tuple(map(str, cases)), context)
+
+    def open(self, case: str, *, verify: bool = False, meter: bool = False) -> OpenedCase:
+        """Builds and warms up a case. CaseFailedError, CaseSkippedError: it is not open."""
+        self.ask_to_open(case, verify=verify, meter=meter)
+        return self.opened(case)
+
+    def ask_to_open(self, case: str, *, verify: bool = False, meter: bool = False) -> None:
+        """The first half of open(), so that both sides can build at once; opened() has to follow,
+        since no other request would get its own answer before."""
+        self._send({"do": "open", "case": case, "verify": verify, "meter": meter})
+
+    def opened(self, case: str) -> OpenedCase:
+        answer = self._reply(f"open {case}")
+        (seconds,) = self._positive("open", [answer.get("seconds")])
+        counters = {k: float(v) for k, v in answer.get("counters", {}).items() if is_number(v)}
+        return OpenedCase(seconds, counters)
+
+    def time(self, case: str, seconds: float) -> list[float]:
+        """Seconds of each iteration of one slice. CaseFailedError: the case is open no more."""
+        self._send({"do": "time", "case": case, "seconds": seconds})
+        return self._positive("time", self._reply(f"time {case}").get("seconds"))
+
+    def close_case(self, case: str) -> None:
+        """Lets go of its memory."""
+        self._send({"do": "close", "case": case})
+        self._reply(f"close {case}")
+
+    def close(self, *, wait: bool = True) -> None:
+        """Lets it end, and makes it where it does not; at once without `wait`."""
+        if self._said.closed:
+            return
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if stdin and stdout:
+            with contextlib.suppress(OSError):
+                stdin.close()
+            if wait:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(SECONDS_TO_END)
+            self._kill()
+            stdout.close()
+        self._said.close()
 
     @property
-    def shared(self) -> list[str]:
-        """Cases that both sides list, in the base's order."""
-        new = set(self.cases[Side.NEW])
-        return [name for name in self.cases[Side.BASE] if name in new]
+    def is_running(self) -> bool:
+        """Whether it can be asked."""
+        return not self._said.closed and self._process.poll() is None
 
-    def only(self, side: Side) -> list[str]:
-        """Cases that this side alone lists."""
-        other = set(self.cases[side.other])
-        return [name for name in self.cases[side] if name not in other]
+    @property
+    def last_words(self) -> str:
+        """The end of what it said on standard error."""
+        size = os.fstat(self._said.fileno()).st_size
+        said = os.pread(self._said.fileno(), LAST_BYTES, max(0, size - LAST_BYTES))
+        return last_words(said.decode("utf-8", errors="replace"))
 
+    def _send(self, request: Json) -> None:
+        if self._process.stdin:
+            # that it has ended shows where the answer is missing
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(json.dumps(request).encode() + b"\n")
 
-def prepare(options: argparse.Namespace, seed: int, progress: RunProgress) -> Sides:
-    """Builds what has to be built, and asks both sides what they can measure.
+    def _reply(self, what: str) -> Json:
+        answer = self._answer(what)
+        if "skipped" in answer:
+            raise CaseSkippedError(self.name, str(answer["skipped"]))
+        if "failed" in answer:
+            raise CaseFailedError(self.name, str(answer["failed"]))
+        if "error" in answer:
+            raise CaseFailedError(self.name, f"{what}: {answer['error']}")
+        return answer
 
-    Raises BadInputError where a side is none, does not start, cannot be served, or has no case in
-    common with the other.
-    """
-    builder = Builder(options.build_folder, rebuild=options.rebuild, say=progress.say)
-    shared, slow = program_arguments(options), [f"--slow={text}" for text in options.slow_new]
-    named = (
-        (Side.BASE, options.base, options.environment_base, shared),
-        (Side.NEW, options.new, options.environment_new, (*shared, *slow)),
-    )
-    names, programs = {}, {}
-    for side, text, environment, arguments in named:
-        built = builder.resolve(text, f"--{side.value}")
-        names[side] = built.name
-        programs[side] = ServedProgram(side.value, built.program, arguments, dict(environment))
-    effort = SliceEffort(options.pairs, options.slice, options.limit)
-    measurer = Interleaved(programs, effort, seed)
-    try:
-        greetings = measurer.greet()
-    except ProcessLostError as error:
-        raise BadInputError(f"a side does not start: {error}") from error
-    sides = Sides(
-        measurer,
-        names,
-        {s: [n for n in greetings[s].cases if is_chosen(n, options)] for s in SIDES},
-        {side: greetings[side].context for side in SIDES},
-    )
-    if not sides.shared:
-        counts = ", ".join(f"{len(sides.cases[side])} on the {side.value} side" for side in SIDES)
-        raise BadInputError(
-            f"no case to compare ({counts}, none on both): the sides must have one in common; give "
-            "other --components, --passes or --filter"
+    def _positive(self, what: str, found: object) -> list[float]:
+        """Times of at least one iteration."""
+        if isinstance(found, list) and found and all(is_number(v) and v > 0 for v in found):
+            return [float(value) for value in found]
+        raise self._lost(f"answered {what} with seconds {found}")
+
+    def _answer(self, what: str) -> Json:
+        text = self._line(what).decode("utf-8", errors="replace")
+        with contextlib.suppress(ValueError):
+            answer = json.loads(text)
+            if isinstance(answer, dict):
+                return answer
+        shown = text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
+        raise self._lost(f"answered {what} with '{shown}'")
+
+    def _line(self, what: str) -> bytes:
+        deadline = time.monotonic() + self._limit
+        output = self._process.stdout
+        while output and b"\n" not in self._buffer:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise self._lost(f"gave no answer to {what} within {self._limit:g} s")
+            if not select.select([output], [], [], left)[0]:
+                continue
+            piece = os.read(output.fileno(), 65536)
+            if not piece:
+                raise self._lost(f"{self._ending()} at {what}")
+            self._buffer += piece
+            if len(self._buffer) > LONGEST_ANSWER_BYTES:
+                raise self._lost(f"answered {what} without an end")
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _ending(self) -> str:
+        try:
+            status = self._process.wait(SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            return "closed its output"
+        is_signal = status < 0
+        return (
+            f"was ended by signal {signal.Signals(-status).name}"
+            if is_signal
+            else f"ended with {status}"
         )
-    return sides
+
+    def _lost(self, how: str) -> ProcessLostError:
+        self._kill()
+        said = f"; it last said: {self.last_words}" if self.last_words else ""
+        return ProcessLostError(self.name, f"the process {how}{said}")
+
+    def _kill(self) -> None:
+        if self._process.poll() is None:
+            # the whole session: children would keep processors busy
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()

@@ -14,31 +14,40 @@ import re
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tinyllama_tools.compare.comparison import (
+    CHANGED,
+    WORK,
     ComparedCase,
     Comparison,
+    SideCase,
     allow_missing,
-    compare_counters,
-    gate_of,
-    interval_of,
+    compared_case,
+    context_differences,
+    exit_status,
     is_allowed,
     layers_by_size,
+    one_after_the_other,
     outcome_without_times,
     unsettled_text,
+    value_differences,
 )
-from tinyllama_tools.compare.context_differences import (
-    axis_differences,
-    context_differences,
-    one_after_the_other,
-    work_differences,
-)
-from tinyllama_tools.compare.noise import DEFAULT_PATH, NoiseProfile, read_noise_profile
 from tinyllama_tools.compare.options import add_common_options, regular_expression
 from tinyllama_tools.compare.output import print_comparison, write_comparison
-from tinyllama_tools.core.app import BadInputError, bad_file
+from tinyllama_tools.core.app import (
+    RESULTS,
+    BadInputError,
+    Json,
+    bad_file,
+    read_json,
+    schema_problem,
+)
+from tinyllama_tools.data.nameless import nameless_context
 from tinyllama_tools.data.names import TIMED_BY, SideState, StoredCase, StoredRun, parse_case_name
 from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.stats.looks import attributions
@@ -56,18 +65,102 @@ Runs = Sequence[StoredRun]
 FEWEST_FILES = 2
 # nobody has more, so the exact number would only look like a plan
 MOST_FILES = 1000
-MOST_NAMES = 5
 SEVERAL, PROFILE, NONE = "exact rank sum over files", "recorded noise profile", "none"
 CORRECTIONS = {SEVERAL: "Holm over cases", PROFILE: "Bonferroni over cases", NONE: "none"}
-CHANGED = frozenset({Outcome.SLOWER, Outcome.FASTER})
-SAID_FIRST = {
-    Outcome.MISSING: "measured in the base, not in the new",
-    Outcome.FAILED: "failed in the new",
-    Outcome.SKIPPED: "not measured on either side",
-    Outcome.ADDED: "measured in the new only",
-}
 # counters that say what was asked for, and not how it was done
 WORK_COUNTERS = {"model_flops", "parameters"}
+
+NOISE_KIND = "tiny_llama noise profile"
+NOISE_VERSION = 1
+DEFAULT_PATH = RESULTS / "noise_profile.json"
+MACHINE = ("host_name", "device", "architecture", "threads")
+_NOISE = {
+    "type": "object",
+    "required": ["scatter", "degrees"],
+    "additionalProperties": False,
+    "properties": {
+        name: {"type": "number", "exclusiveMinimum": 0} for name in ("scatter", "degrees")
+    },
+}
+NOISE_SCHEMA = {
+    "type": "object",
+    "required": ["kind", "schema_version", "cases", "default"],
+    "properties": {
+        "kind": {"const": NOISE_KIND},
+        "schema_version": {"const": NOISE_VERSION},
+        "cases": {"type": "object", "additionalProperties": _NOISE},
+        "default": _NOISE,
+    },
+}
+
+
+class Noise(NamedTuple):
+    """`scatter`: standard deviation of log seconds between processes; `degrees`: of freedom."""
+
+    scatter: float
+    degrees: int
+
+
+def _machine(context: Mapping[str, Any]) -> Json:
+    device = context.get("device") or {}
+    return {
+        "host_name": nameless_context(context).get("host_name"),
+        "device": device.get("name"),
+        "architecture": device.get("architecture"),
+        "threads": context.get("threads"),
+    }
+
+
+def read_noise_profile(path: Path) -> Json:
+    """What `scripts/compare calibrate` recorded of a machine, which stands in for a scatter that
+    one file a side cannot show. BadInputError naming the file and the key that is wrong."""
+    document, _ = read_json(path)
+    problem = schema_problem(document, NOISE_SCHEMA)
+    if problem:
+        remedy = "record it again: scripts/compare calibrate"
+        raise bad_file(path, f"is no noise profile: {problem}", remedy)
+    return document | nameless_context({key: document.get(key) for key in MACHINE})
+
+
+def mismatch(profile: Json, contexts: Sequence[Mapping[str, Any]]) -> str:
+    """Empty, or why it is not of the machine that these results were measured on."""
+    for measured in map(_machine, contexts):
+        for key in MACHINE:
+            if measured[key] != profile[key]:
+                return (
+                    f"the noise profile is of {key} '{profile[key]}', the results are of "
+                    f"'{measured[key]}'"
+                )
+    return ""
+
+
+def scatter(summaries: Sequence[BlockSummary]) -> Noise:
+    """Of the processes of these blocks; ValueError on fewer than two."""
+    if len(summaries) < 2:
+        raise ValueError(f"{len(summaries)} block: a scatter needs at least 2")
+    logs = np.log([[s.base_seconds, s.new_seconds] for s in summaries])
+    return Noise(float(np.sqrt(logs.var(axis=0, ddof=1).mean())), len(summaries) - 1)
+
+
+def noise_profile(
+    blocks: Mapping[str, Sequence[BlockSummary]], context: Mapping[str, Any], date: str
+) -> Json:
+    """The document, from blocks by case and a result file's context; `default`, for cases that were
+    not recorded, is the worst of those that were."""
+    found = {name: scatter(summaries) for name, summaries in blocks.items()}
+    machine = _machine(context)
+    worst = Noise(max(n.scatter for n in found.values()), min(n.degrees for n in found.values()))
+    return {
+        "kind": NOISE_KIND,
+        "schema_version": NOISE_VERSION,
+        **machine,
+        "device": machine["device"] or "unknown",
+        "architecture": machine["architecture"] or "unknown",
+        "date": date,
+        "method": "standard deviation over blocks of the log of a process's median seconds",
+        "cases": {name: noise._asdict() for name, noise in found.items()},
+        "default": worst._asdict(),
+    }
 
 
 def read_sides(options: argparse.Namespace) -> tuple[list[StoredRun], list[StoredRun]]:
@@ -90,10 +183,9 @@ def read_sides(options: argparse.Namespace) -> tuple[list[StoredRun], list[Store
         digests = [run.digest for run in runs]
         for run in runs:
             # one and the same would pass for agreement between runs
-            if digests.count(run.digest) > 1:
-                what = f"is there {digests.count(run.digest)} times among the files of the {side}"
-                remedy = "each file must be a run of its own"
-                raise bad_file(run.path, f"{what}, or copies are", remedy)
+            if (times := digests.count(run.digest)) > 1:
+                what = f"is there {times} times among the files of the {side}, or copies are"
+                raise bad_file(run.path, what, "each file must be a run of its own")
     programs = {bool(run.configuration): run.path for side in sides for run in side}
     if len(programs) > 1:
         raise BadInputError(
@@ -126,20 +218,16 @@ def variants_of(runs: Runs, variants: tuple[str, str]) -> tuple[list[StoredRun],
 
 
 @dataclass(frozen=True)
-class SideCase:
-    """A case in the files of a side. `seconds`: a median for each file that measured it; `median`:
-    over them. `counters`: medians; `varying`: those that are not the same in all runs. `note`: in
-    how many files it was measured, if not in all; why one has no shares of peaks."""
+class FileCase(SideCase):
+    """A case in the files of a side. `files`: the median of each that measured it; `counters`:
+    medians over files. `remark`: in how many files it was measured, if not in all; why one has no
+    shares of peaks."""
 
-    state: SideState
-    seconds: tuple[float, ...] = ()
-    median: float | None = None
-    counters: Mapping[str, float] = field(default_factory=dict)
-    varying: frozenset[str] = frozenset()
-    note: str = ""
+    files: tuple[float, ...] = ()
+    remark: str = ""
 
 
-def _side_case(runs: Sequence[StoredCase], files: int) -> SideCase:
+def _file_case(runs: Sequence[StoredCase], files: int) -> FileCase:
     """`runs`: of the files that know the case; `files`: how many there are."""
     skipped = next((run.skipped for run in runs if run.skipped), "")
     failures = [run.failed for run in runs if run.failed]
@@ -147,27 +235,27 @@ def _side_case(runs: Sequence[StoredCase], files: int) -> SideCase:
     measured = [run for run in runs if run.seconds is not None]
     state = SideState(bool(measured), skipped, many + failures[0] if failures else "")
     if not measured:
-        return SideCase(state)
+        return FileCase(state)
     seconds = tuple(run.seconds or 0.0 for run in measured)
     shared = set.intersection(*(set(run.counters) for run in measured))
     values = {name: [run.counters[name] for run in measured] for name in shared}
-    varying = {name for name, found in values.items() if len(set(found)) > 1}
-    notes = [] if len(measured) == files else [f"measured in {len(measured)} of {files} files"]
-    notes += [run.above_peak for run in runs if run.above_peak][:1]
-    return SideCase(
+    varying = frozenset(name for name, found in values.items() if len(set(found)) > 1)
+    remarks = [] if len(measured) == files else [f"measured in {len(measured)} of {files} files"]
+    remarks += [run.above_peak for run in runs if run.above_peak][:1]
+    return FileCase(
         state,
-        seconds,
         statistics.median(seconds),
         {name: statistics.median(found) for name, found in values.items()},
-        frozenset(varying).union(*(run.varying for run in measured)),
-        ", ".join(notes),
+        varying.union(*(run.varying for run in measured)),
+        seconds,
+        ", ".join(remarks),
     )
 
 
-Pairs = Mapping[str, tuple[SideCase, SideCase]]
+Pairs = Mapping[str, tuple[FileCase, FileCase]]
 
 
-def side_cases(runs: Runs, wanted: re.Pattern[str] | None) -> dict[str, SideCase]:
+def file_cases(runs: Runs, wanted: re.Pattern[str] | None) -> dict[str, FileCase]:
     """By name, in the order of the first file that has each."""
     found: dict[str, list[StoredCase]] = {}
     for run in runs:
@@ -175,92 +263,100 @@ def side_cases(runs: Runs, wanted: re.Pattern[str] | None) -> dict[str, SideCase
             # names as they are, and as Google Benchmark writes them
             if wanted is None or wanted.search(name) or wanted.search(name + TIMED_BY):
                 found.setdefault(name, []).append(case)
-    return {name: _side_case(cases, len(runs)) for name, cases in found.items()}
+    return {name: _file_case(cases, len(runs)) for name, cases in found.items()}
+
+
+class Judged(NamedTuple):
+    """`judgements`, and `remarks` of each, by case. `warning`: what to know of them all."""
+
+    test: str
+    judgements: Mapping[str, Judgement]
+    remarks: Mapping[str, str]
+    warning: str
 
 
 def judge_stored(
-    shared: Pairs, files: int, options: argparse.Namespace, profile: NoiseProfile | None
-) -> tuple[str, dict[str, Judgement], dict[str, str], str]:
-    """The test, judgements and notes by case, and what to know of them all.
-
-    Judges the cases that both sides measured: over `files` where there are several a side, else by
-    the noise profile if there is one.
-    """
+    shared: Pairs, files: int, options: argparse.Namespace, profile: Json | None
+) -> Judged:
+    """Of the cases that both sides measured: over `files` where there are several a side, else by
+    the noise profile if there is one."""
 
     def needed(cases: int) -> str:
-        family = "1 case" if cases == 1 else f"{cases} cases"
         fewest = fewest_files(cases, options.alpha)
+        family = "1 case" if cases == 1 else f"{cases} cases"
         return f"{fewest} files a side are needed for {family} at alpha {options.alpha:g}"
 
     levels = {"alpha": options.alpha, "margin": options.margin}
-    warning = ""
     if files >= FEWEST_FILES:
-        seconds = {name: (base.seconds, new.seconds) for name, (base, new) in shared.items()}
+        seconds = {name: (base.files, new.files) for name, (base, new) in shared.items()}
         enough = {n: s for n, s in seconds.items() if min(map(len, s)) >= FEWEST_FILES}
         judgements = judge_unpaired(enough, **levels) if enough else {}
-        notes = {name: "one file of a side only" for name in shared if name not in enough}
+        remarks = {name: "one file of a side only" for name in shared if name not in enough}
+        remarks |= {name: _files_needed(found) for name, found in judgements.items()}
         smallest = [found.evidence.smallest_difference for found in judgements.values()]
-        if smallest and min(smallest) == math.inf:
-            warning = f"so few files cannot show any difference: {needed(len(enough))}"
-        return SEVERAL, judgements, notes, warning
+        nothing = smallest and min(smallest) == math.inf
+        few = f"so few files cannot show any difference: {needed(len(enough))}" if nothing else ""
+        return Judged(SEVERAL, judgements, remarks, few)
     if profile is not None and shared:
-        family = {"cases": len(shared), **levels}
         judgements = {
-            name: judge_with_profile(*(s.median or 0.0 for s in pair), *profile.of(name), **family)
+            name: judge_with_profile(
+                *(side.files[0] for side in pair),
+                **profile["cases"].get(name, profile["default"]),
+                cases=len(shared),
+                **levels,
+            )
             for name, pair in shared.items()
         }
         unknown = "not in the noise profile, whose default stands in"
         warning = (
-            f"one file a side: the recorded noise profile {profile.path} stands in for more; alpha "
+            "one file a side: the recorded noise profile stands in for more; alpha "
             "holds only as far as log seconds are normal with the recorded scatter, which has no "
             "drift over days in it"
         )
-        return PROFILE, judgements, dict.fromkeys(shared.keys() - profile.cases, unknown), warning
+        remarks = dict.fromkeys(shared.keys() - profile["cases"], unknown)
+        return Judged(PROFILE, judgements, remarks, warning)
     warning = (
         "one file of a side shows no scatter between runs: differences, but no verdict; "
         f"{needed(max(1, len(shared)))} (--base A.json B.json ... --new C.json D.json ...), or "
         "record the machine's noise: scripts/compare calibrate"
     )
-    return NONE, {}, {}, warning
+    return Judged(NONE, {}, {}, warning)
 
 
-def names_text(names: Sequence[str]) -> str:
-    """`a, b, c and 3 more`."""
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+def _files_needed(judgement: Judgement) -> str:
+    files = judgement.evidence.blocks_needed
+    if judgement.outcome is not Outcome.UNCLEAR or files is None:
+        return unsettled_text(judgement, "files")
+    if files > MOST_FILES:
+        return f"no number of files that anybody has gives an answer (over {MOST_FILES} a side)"
+    return f"an answer needs about {files} files a side"
 
 
 def stored_warnings(
-    base: Runs, new: Runs, cases: Sequence[ComparedCase], allowed: Sequence[str] = ()
+    base: Runs, new: Runs, cases: Sequence[ComparedCase], allowed: Sequence[str]
 ) -> Iterator[str]:
     """What to know before any number, the most important first: of the contexts, of cases that are
     not on both sides, and of the files."""
-    sides = (base, new)
-    contexts = [[run.context for run in runs] for runs in sides]
-    in_order = one_after_the_other(*contexts)
+    contexts = [[run.context for run in runs] for runs in (base, new)]
     # one file of a side has no alpha that could fail to hold
-    if in_order and min(len(base), len(new)) >= FEWEST_FILES:
-        yield in_order
+    if min(len(base), len(new)) >= FEWEST_FILES:
+        yield one_after_the_other(*contexts)
     yield from context_differences(*contexts)
-    yield from work_differences(*([run.configuration for run in runs] for runs in sides))
-    yield from axis_differences(*([name for run in runs for name in run.cases] for runs in sides))
+    configurations = [[run.configuration for run in runs] for runs in (base, new)]
+    yield from value_differences(WORK, *configurations, "not the same work: ")
     other_work = [
         case.name
         for case in cases
-        for c in case.counters
-        if c.name in WORK_COUNTERS and c.exact and c.base != c.new and not c.is_one_sided
+        if any(
+            c.name in WORK_COUNTERS and c.exact and c.base != c.new and not c.is_one_sided
+            for c in case.counters
+        )
     ]
     if other_work:
-        names = list(dict.fromkeys(other_work))
         yield (
-            f"{len(names)} did not do the same work, model_flops or parameters differ: "
-            f"{names_text(names)}"
+            f"{len(other_work)} did not do the same work, model_flops or parameters differ: "
+            f"{other_work[0]}, ..."
         )
-    for outcome, words in SAID_FIRST.items():
-        found = [case for case in cases if case.outcome is outcome]
-        names = [f"{case.name} (allowed)" if case.allowed else case.name for case in found]
-        if names:
-            yield f"{len(names)} {words}: {names_text(names)}"
     digests = {run.digest: run.path for run in base}
     for run in new:
         if run.digest in digests:
@@ -268,58 +364,21 @@ def stored_warnings(
     for pattern in allowed:
         if not any(is_allowed(case.name, [pattern]) for case in cases):
             yield f"--allow-missing '{pattern}': no case is called so"
-    yield from (text for run in (*base, *new) for text in run.warnings)
     for run in (*base, *new):
-        names = [name for name, case in run.cases.items() if case.repetitions == 1]
-        if names:
-            yield (
-                f"{run.path}: one repetition, so no scatter within the run is known, of "
-                f"{names_text(names)}"
-            )
+        yield from run.warnings
 
 
-def _files_needed(judgement: Judgement) -> str:
-    files = judgement.evidence.blocks_needed
-    if files is None:
-        return unsettled_text(judgement, "files")
-    if files > MOST_FILES:
-        return f"no number of files that anybody has gives an answer (over {MOST_FILES} a side)"
-    return f"an answer needs about {files} files a side"
-
-
-def _compared_case(
-    name: str, sides: Sequence[SideCase], judgement: Judgement | None, test: str, note: str
-) -> ComparedCase:
-    """`sides`: base and new, either perhaps without runs. `note`: of the judgement."""
-    base, new = sides
-    case = ComparedCase(name, Outcome.NO_VERDICT, base_seconds=base.median, new_seconds=new.median)
-    without_times = outcome_without_times(base.state, new.state)
-    if without_times:
-        return replace(case, outcome=without_times[0], note=without_times[1])
-    notes = [f"{side} {c.note}" for side, c in (("base", base), ("new", new)) if c.note]
-    notes += [note] if note else []
-    case = replace(
-        case,
-        ratio=(new.median or 0.0) / (base.median or 1.0),
-        blocks=min(len(base.seconds), len(new.seconds)),
-        # a counter that is not the same in all runs of a side is not compared exactly
-        counters=compare_counters(base.counters, new.counters, base.varying | new.varying),
+def _compared(name: str, base: FileCase, new: FileCase, judged: Judged) -> ComparedCase:
+    remarks = [f"{side} {c.remark}" for side, c in (("base", base), ("new", new)) if c.remark]
+    return compared_case(
+        name,
+        base,
+        new,
+        judged.judgements.get(name),
+        ratio=(new.seconds or 0.0) / (base.seconds or 1.0),
+        blocks=min(len(base.files), len(new.files)),
+        note="; ".join(filter(None, (*remarks, judged.remarks.get(name, "")))),
     )
-    if judgement:
-        evidence = judgement.evidence
-        if judgement.outcome is Outcome.UNCLEAR and test == SEVERAL:
-            notes.append(_files_needed(judgement))
-        smallest = evidence.smallest_difference
-        case = replace(
-            case,
-            outcome=judgement.outcome,
-            ratio=math.exp(evidence.estimate),
-            interval=interval_of(judgement),
-            p_value=judgement.adjusted_p_value,
-            blocks=evidence.blocks,
-            smallest_difference=smallest if math.isfinite(smallest) else None,
-        )
-    return replace(case, note="; ".join(notes))
 
 
 def _attributed(cases: Sequence[ComparedCase], shared: Pairs) -> list[ComparedCase]:
@@ -329,7 +388,7 @@ def _attributed(cases: Sequence[ComparedCase], shared: Pairs) -> list[ComparedCa
     blocks = {
         name: [
             BlockSummary(math.log(n / b), 0.0, b, n)
-            for b, n in zip(base.seconds, new.seconds, strict=False)
+            for b, n in zip(base.files, new.files, strict=False)
         ]
         for name, (base, new) in shared.items()
     }
@@ -345,32 +404,30 @@ def _side_name(runs: Runs) -> str:
     return f"{', '.join(str(run.path) for run in runs)} (commit {', '.join(commits)})"
 
 
-def usable_profile(
-    named: Path | None, base: Runs, new: Runs
-) -> tuple[NoiseProfile | None, list[str]]:
+def usable_profile(named: Path | None, base: Runs, new: Runs) -> tuple[Json | None, str]:
     """The profile to judge one file of a side by, or why there is none.
 
     BadInputError for a file that is no profile, and for one of another machine that was named.
     """
-    reason = ""
-    if min(len(base), len(new)) >= FEWEST_FILES:
-        reason = "several files a side show it"
-    elif base[0].configuration:
-        reason = "it is not of training runs"
-    if reason:
-        return None, [f"--noise-profile is not used: {reason}"] if named else []
-    if not named and not DEFAULT_PATH.is_file():
-        return None, []
-    profile = read_noise_profile(named or DEFAULT_PATH)
-    mismatch = profile.mismatch([run.context for run in (*base, *new)])
-    if mismatch and named:
-        raise BadInputError(f"{mismatch}; record one there: scripts/compare calibrate")
-    return (None, [mismatch]) if mismatch else (profile, [])
+    if min(len(base), len(new)) >= FEWEST_FILES or base[0].configuration:
+        alone = "it is for one file a side of tiny_llama_bench"
+        return None, f"--noise-profile is not used: {alone}" if named else ""
+    path = named or DEFAULT_PATH
+    if not named and not path.is_file():
+        return None, ""
+    profile = read_noise_profile(path)
+    other = mismatch(profile, [run.context for run in (*base, *new)])
+    if not other:
+        return profile, ""
+    other = f"{path}: {other}"
+    if named:
+        raise BadInputError(f"{other}; record one there: scripts/compare calibrate")
+    return None, other
 
 
 def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Comparison:
     """BadInputError where no case is in both sides."""
-    before, after = (side_cases(runs, options.filter) for runs in (base, new))
+    before, after = (file_cases(runs, options.filter) for runs in (base, new))
     if not before.keys() & after.keys():
         first = [next(iter(cases), "none") for cases in (before, after)]
         which = f" that matches '{options.filter.pattern}'" if options.filter else ""
@@ -378,7 +435,7 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
             f"nothing to compare: no case{which} is in both sides (base: {first[0]}, ...; new: "
             f"{first[1]}, ...); name results of the same cases"
         )
-    absent = SideCase(SideState())
+    absent = FileCase(SideState())
     sides = {n: (before.get(n, absent), after.get(n, absent)) for n in {**before, **after}}
     shared = {
         name: pair
@@ -386,14 +443,10 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
         if outcome_without_times(*(side.state for side in pair)) is None
     }
     profile, why_not = usable_profile(options.noise_profile, base, new)
-    files = min(len(base), len(new))
-    test, judgements, notes, warning = judge_stored(shared, files, options, profile)
-    compared = [
-        _compared_case(name, pair, judgements.get(name), test, notes.get(name, ""))
-        for name, pair in sides.items()
-    ]
+    judged = judge_stored(shared, min(len(base), len(new)), options, profile)
+    compared = [_compared(name, *pair, judged) for name, pair in sides.items()]
     cases = allow_missing(_attributed(compared, shared), options.allow_missing)
-    warnings = [*stored_warnings(base, new, cases, options.allow_missing), warning, *why_not]
+    said = stored_warnings(base, new, cases, options.allow_missing)
     return Comparison(
         "stored",
         _side_name(base),
@@ -401,15 +454,18 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
         cases,
         options.alpha,
         options.margin,
-        warnings=tuple(filter(None, warnings)),
+        warnings=tuple(filter(None, (*said, judged.warning, why_not))),
         design={
-            "test": test,
-            "correction": CORRECTIONS[test],
-            "family": len(judgements),
+            "test": judged.test,
+            "correction": CORRECTIONS[judged.test],
+            "family": len(judged.judgements),
             "files": {"base": len(base), "new": len(new)},
         },
         base_context=base[0].context,
         new_context=new[0].context,
+        exit_status=exit_status(
+            cases, strict=options.strict, fail_on_growth=options.fail_on_growth
+        ),
     )
 
 
@@ -452,10 +508,9 @@ def main(arguments: Sequence[str]) -> int:
     add_options(parser)
     options = parser.parse_args(arguments)
     comparison = compare_stored(*read_sides(options), options)
-    gate = gate_of(options)
-    print_comparison(comparison, options.format, gate)
+    print_comparison(comparison, options.format)
     if options.output:
-        paths = write_comparison(comparison, options.output, gate)
+        paths = write_comparison(comparison, options.output)
         # standard output may be read by a program
         print(f"wrote {', '.join(map(str, paths))}", file=sys.stderr)
-    return gate.status(comparison)
+    return comparison.exit_status

@@ -1,0 +1,210 @@
+"""Made-up result files, a comparison with one case of every outcome, and `scripts/compare` as a
+user would run it, in this process."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_bench import PROGRAM
+
+import made_up_context
+from fake_training import made_up_summary
+from tinyllama_tools.compare.comparison import ComparedCase, Comparison, CounterChange
+from tinyllama_tools.compare.sides import ServedProcess
+from tinyllama_tools.stats.looks import Attribution, PartChange
+from tinyllama_tools.stats.rank_tests import Interval
+from tinyllama_tools.stats.verdicts import Outcome
+from tools import compare
+
+Json = dict[str, Any]
+AXES = "baseline/tiny/f32/batch:8/seq:128"
+FFN, LOSS = f"ffn/forward_backward/{AXES}", f"loss/forward_backward/{AXES}"
+ATTENTION, NORM = f"attention/forward_backward/{AXES}", f"rms_norm/forward_backward/{AXES}"
+EMBEDDING, STEP = f"embedding/forward_backward/{AXES}", f"full_step/train/{AXES}"
+OPTIMIZER, BLOCK = f"optimizer/update/{AXES}", f"block/forward_backward/{AXES}"
+# seconds of a step that adds up, with four layers
+TIMES = {EMBEDDING: 0.0002, NORM: 0.0005, ATTENTION: 0.009, FFN: 0.008, LOSS: 0.006}
+TIMES |= {OPTIMIZER: 0.0033, STEP: 0.0820}
+COUNTERS = {"samples_per_second": 1000.0, "TFLOPS": 0.2, "MFU_percent": 40.0}
+COUNTERS |= {"peak_memory_MiB": 12.5, "allocations": 29.0, "operators": 74.0}
+COUNTERS |= {"model_flops": 1e9, "parameters": 256.0}
+CONTEXT: Mapping[str, Any] = {
+    **made_up_context.CONTEXT,
+    "date": "2026-01-02T03:04:05+00:00",
+    "cpu_scaling_enabled": False,
+    "git_commit": "a" * 40,
+    "device": {**made_up_context.DEVICE, "name": "Some CPU", "memory_bytes": 1 << 34},
+    "settings": {"torch_threads": "2"},
+    "peaks": {"measured": {"f32": {"flops_per_second": 3e11, "source": "product"}}},
+}
+
+
+def entry(name: str, seconds: float, index: int = 0, **more: object) -> Json:
+    """One repetition as Google Benchmark writes it."""
+    named = {"name": f"{name}/manual_time", "run_name": f"{name}/manual_time"}
+    kind = {"run_type": "iteration", "repetition_index": index, "repetitions": 3}
+    times = {"real_time": 1e3 * seconds, "cpu_time": 1e3 * seconds, "time_unit": "ms"}
+    return {**named, **kind, **times, "threads": 1, "iterations": 10, **more}
+
+
+def stopped(name: str, *, skipped: str = "", failed: str = "") -> Json:
+    """The one entry of a case without times."""
+    if skipped:
+        return entry(name, 0.0, skipped=True, skip_message=skipped)
+    return entry(name, 0.0, error_occurred=True, error_message=failed)
+
+
+def document(
+    times: Mapping[str, float],
+    *,
+    context: Mapping[str, Any] | None = None,
+    counters: Mapping[str, Mapping[str, float]] | None = None,
+    more: Sequence[Json] = (),
+) -> Json:
+    """A result file, its repetitions a percent apart. `counters`: of a case, other than COUNTERS.
+    `more`: entries."""
+    entries = [
+        entry(
+            name, seconds * (0.99 + 0.01 * i), i, **{**COUNTERS, **(counters or {}).get(name, {})}
+        )
+        for name, seconds in times.items()
+        for i in range(3)
+    ]
+    whole = copy.deepcopy(dict(CONTEXT)) | dict(context or {})
+    return {"context": whole, "benchmarks": [*entries, *more]}
+
+
+def write(path: Path, content: object) -> Path:
+    """As JSON."""
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def write_runs(
+    folder: Path, side: str, files: int, times: Mapping[str, float], *, scatter: float = 0.005
+) -> list[Path]:
+    """Files of one side, whose times scatter between them; seeded by the side's name."""
+    rng = np.random.default_rng(sum(map(ord, side)))
+    drawn = [
+        {n: s * math.exp(rng.normal(0, scatter)) for n, s in times.items()} for _ in range(files)
+    ]
+    return [write(folder / f"{side}_{i}.json", document(t)) for i, t in enumerate(drawn)]
+
+
+def summary(factor: float = 1.0, **changes: object) -> Json:
+    """Of a training run without profilers whose times are `factor` times the made-up ones."""
+    found = made_up_summary(profilers=())
+    for step in found["steps"]:
+        step |= {k: factor * v for k, v in step.items() if k.endswith("_seconds")}
+    found["configuration"] |= changes
+    return found
+
+
+def every_outcome() -> Comparison:
+    """A comparison as `compare run` could have made it."""
+    parts = (
+        PartChange(FFN, 4, 0.0045, 0.93, 0.85, 1.01),
+        PartChange(ATTENTION, 4, 0.0001, 0.02, -0.03, 0.06),
+    )
+    counters = (
+        CounterChange("samples_per_second", 88.9, 84.7, exact=False, worse=True),
+        CounterChange("peak_memory_MiB", 100.5, 100.5, exact=True, worse=False),
+        CounterChange("allocations", 29, 31, exact=True, worse=True),
+        CounterChange("kernels", 7, None, exact=True, worse=False),
+    )
+    # name, outcome, seconds of base and new, ends of the interval, corrected p, blocks
+    table = (
+        (NORM, Outcome.SAME, 0.0005, 0.0005, (0.99, 1.01), 1.0, 17),
+        (STEP, Outcome.SLOWER, 0.09, 0.0945, (1.04, 1.06), 0.0002, 23),
+        (OPTIMIZER, Outcome.FASTER, 0.0033, 0.00264, (0.78, 0.82), 0.0002, 17),
+        (LOSS, Outcome.UNCLEAR, 0.006, 0.00618, (0.95, 1.12), 0.4, 17),
+        (BLOCK, Outcome.MISSING, 0.02, None, None, None, 0),
+        (EMBEDDING, Outcome.FAILED, 0.0002, None, None, None, 0),
+        (FFN, Outcome.NO_VERDICT, 0.008, 0.00816, None, None, 0),
+        (ATTENTION, Outcome.ADDED, None, 0.009, None, None, 0),
+        ("peer/x", Outcome.SKIPPED, None, None, None, None, 0),
+    )
+    more: dict[str, Json] = {
+        STEP: {"counters": counters, "attribution": Attribution(parts, 0.05, FFN, (LOSS,))},
+        LOSS: {"smallest_difference": 0.081, "seconds_needed": 240.0},
+        EMBEDDING: {"note": "crashed | <b>\nthen  died", "allowed": True},
+    }
+    cases = [
+        ComparedCase(
+            name, outcome, new / base if base and new else None,
+            Interval(*ends, 0.99) if ends else None, p, blocks, base, new, **more.get(name, {}),
+        )
+        for name, outcome, base, new, ends, p, blocks in table
+    ]  # fmt: skip
+    return Comparison(
+        "interleaved",
+        "build_a",
+        "build_b",
+        tuple(cases),
+        alpha=0.001,
+        margin=0.03,
+        warnings=("threads: 2 in the base, 4 in the new",),
+        base_context={"git_commit": "a" * 40, "device": {"name": "Some <CPU>"}},
+        seconds=123.0,
+        exit_status=1,
+    )
+
+
+# few blocks, so that a run takes a second
+QUICK = ("--alpha=0.2", "--looks=1", "--pairs=4", "--seed=5")
+
+
+class Found:
+    """What `scripts/compare` wrote into a folder with these arguments."""
+
+    def __init__(self, output: Path, *arguments: object) -> None:
+        self.status = compare([*map(str, arguments), f"--output={output}"])
+        file = output / "comparison.json"
+        self.document: Json = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        self.warnings: list[str] = self.document.get("warnings", [])
+        self.cases: dict[str, Json] = {c["name"]: c for c in self.document.get("cases", [])}
+        self.outcomes = {name: case["outcome"] for name, case in self.cases.items()}
+
+
+def ran(base: Path, new: Path, output: Path, *more: str, quick: bool = True) -> Found:
+    """`compare run` between two builds."""
+    options = [f"--base={base}", f"--new={new}", *(QUICK if quick else ())]
+    return Found(output, "run", *options, *more)
+
+
+START = "its start"
+SHORT, LONG = 0.3, 30.0
+
+
+def _starts(build: Path) -> int:
+    path = (build / PROGRAM).with_name("starts")
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def cut_wait_short(monkeypatch: pytest.MonkeyPatch, build: Path, what: str) -> None:
+    """Where processes of this build, which is named as its side, are waited for at `what`, an
+    answer that never comes; the limit of all others can then be long, since on a busy machine the
+    start of a healthy program alone may take seconds. A start is waited for until the process has
+    noted that it began, so that it can be counted."""
+    line = ServedProcess._line
+    waits: list[str] = []
+
+    def short(process: ServedProcess, asked: str) -> bytes:
+        if (process.name, asked) == (build.name, what):
+            waits.append(asked)
+            deadline = time.monotonic() + LONG
+            while what == START and _starts(build) < len(waits):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            process._limit = SHORT
+        return line(process, asked)
+
+    monkeypatch.setattr(ServedProcess, "_line", short)

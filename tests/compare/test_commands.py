@@ -1,0 +1,390 @@
+"""scripts/compare and scripts/ci_compare.sh, the workflow that runs it, and docs/compare.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+import tinyllama_tools.compare as command
+from tinyllama_tools.calibrate import command as calibrate_command
+from tinyllama_tools.compare import history as history_command
+from tinyllama_tools.compare import run as run_command
+from tinyllama_tools.compare import stored as stored_command
+from tinyllama_tools.core.app import ASKING_TO_END, PROJECT, ended_as_by_ctrl_c
+from tinyllama_tools.stats.verdicts import (
+    ALPHA,
+    LOOKS,
+    MARGIN,
+    SPENT,
+    Outcome,
+    fewest_files,
+    plan_design,
+)
+from tools import compare
+
+if TYPE_CHECKING:
+    from conftest import ScriptCheckout
+
+Json = dict[str, Any]
+START = "import sys; import tinyllama_tools.compare as m; m.COMMANDS['run'] = 'played'; "
+START += "from tools import compare; sys.exit(compare(['run']))"
+
+
+def played(folder: Path, body: str, output: int) -> subprocess.CompletedProcess[str]:
+    """The command, whose `run` is a module with this body."""
+    (folder / "played.py").write_text(f"import sys\ndef main(arguments):\n    {body}\n")
+    path = f"{PROJECT / 'scripts'}:{PROJECT / 'tests'}:{folder}"
+    return subprocess.run(
+        [sys.executable, "-c", START],
+        # an empty PYTHONUNBUFFERED counts as none
+        env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": ""},
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+
+
+def test_what_nobody_foresaw_is_no_regression(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.py").write_text("def main(_):\n    raise KeyError('a case')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module, said in (("broken", "not foreseen: KeyError: 'a case'"), ("no_such_module", "")):
+        monkeypatch.setitem(command.COMMANDS, "run", module)
+        assert compare(["run"]) == 2
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last.startswith(f"scripts/compare run: {said}")
+
+
+@pytest.mark.parametrize(
+    ("body", "is_full", "status", "said"),
+    [
+        # what fits into the buffer fails when all is said, and the verdict is known by then
+        ("print('x' * 10); return 3", False, 3, ""),
+        ("print('x' * 10_000_000); return 3", False, 2, "broken pipe"),
+        ("print('a verdict'); return 1", True, 2, "output: "),
+    ],
+)
+def test_output_that_cannot_be_written(
+    tmp_path: Path, body: str, is_full: bool, status: int, said: str
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ended = played(tmp_path, body, full.fileno() if is_full else writer)
+    os.close(writer)
+    assert ended.returncode == status
+    assert said in ended.stderr
+    assert not re.search("Traceback|Exception ignored", ended.stderr)
+
+
+@pytest.mark.parametrize("number", ASKING_TO_END)
+def test_being_asked_to_end_is_ctrl_c_and_an_ignored_signal_stays_so(
+    number: signal.Signals,
+) -> None:
+    for handler, is_ending in ((signal.SIG_DFL, True), (signal.SIG_IGN, False)):
+        before = signal.signal(number, handler)
+        is_ended = False
+        try:
+            with ended_as_by_ctrl_c():
+                signal.raise_signal(number)
+        except KeyboardInterrupt:
+            is_ended = True
+        finally:
+            after = signal.signal(number, before)
+        assert (after, is_ended) == (handler, is_ending)
+
+
+FILES = ("a.json", "b.json")
+SIDES = ("run", "--base=build", "--new=build")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((*FILES, "--alpha", "0"), "'0': must be a number between 0 and 1"),
+        ((*FILES, "--margin", "much"), "'much': must be a number between 0 and 1"),
+        ((*FILES, "--filter", "("), "is no regular expression"),
+        ((*FILES, "--format", "pdf"), "invalid choice: 'pdf'"),
+        (("--variants", "a,b,c", "a.json"), "must be two variants"),
+        ((*SIDES, "--budget=10x"), "'10x': must be a time such as"),
+        ((*SIDES, "--budget=0s"), "'0s': must be a time"),
+        ((*SIDES, "--pairs=0"), "'0': must be a whole number of 1 or more"),
+        ((*SIDES, "--environment-new=A"), "'A': must be NAME=VALUE"),
+        (("run", "--base=build"), "required: --new"),
+        (("history", "show", "--case", "("), "'(': is no regular expression"),
+        (("history", "changes", "--margin", "3"), "'3'"),
+        (("history", "page"), "-o"),
+        (("history",), "add|show|changes|page"),
+    ],
+)
+def test_bad_options_are_named(
+    arguments: Sequence[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        compare(arguments)
+    assert ended.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
+# Each part of the set-up and each Python program says its name; the check of options refuses
+# --bogus.
+STAND_INS = """
+set_up() { echo "set up $1"; torch_cmake_folder=/of/this/torch; }
+virtual_python=say_python
+"""
+PYTHON = """
+if [[ "$3" == --check-options ]]; then
+  echo "check $5"
+  if [[ "$*" == *--bogus* ]]; then exit 2; fi
+else
+  shift 2
+  echo "$* with ${Torch_DIR:-no torch}"
+fi
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "lines"),
+    [
+        ("a.json b.json", 0, ["set up tools", "compare a.json b.json with no torch"]),
+        ("history show", 0, ["set up tools", "compare history show with no torch"]),
+        ("calibrate", 0, ["set up tools", "compare calibrate with no torch"]),
+        *(
+            (
+                f"{name} {options}",
+                0,
+                [
+                    "set up tools",
+                    f"check {name}",
+                    "set up bench",
+                    f"compare {name} {options} with /of/this/torch",
+                ],
+            )
+            for name, options in (("run", "--base build"), ("calibrate", "--record=1m"))
+        ),
+        ("run --help", 0, ["set up tools", "check run"]),
+        # a bad option is told before the build
+        ("run --bogus", 2, ["set up tools", "check run"]),
+        ("--help", 0, None),
+        ("", 2, None),
+    ],
+)  # fmt: skip
+def test_only_what_measures_needs_the_build(
+    checkout: ScriptCheckout, arguments: str, status: int, lines: list[str] | None
+) -> None:
+    checkout.stub("say_python", PYTHON)
+    with (checkout.root / "scripts/lib/set_up.sh").open("a") as stream:
+        stream.write(STAND_INS)
+    result = checkout.run(f"bash scripts/compare {arguments}")
+    assert result.returncode == status, result.stderr
+    if lines is None:
+        assert "set up tools" not in result.stdout
+        assert "Exit status: 0 no regression" in result.stdout + result.stderr
+    else:
+        assert result.stdout.splitlines() == lines
+
+
+PAGE = PROJECT / "docs/compare.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+MODULES = {"run": run_command, "calibrate": calibrate_command, "history": history_command}
+
+
+def parser_of(module: object) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    module.add_options(parser)  # type: ignore[attr-defined]
+    return parser
+
+
+def documented() -> list[str]:
+    blocks = re.findall(r"^```\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+    lines = [line.partition(" #")[0].strip() for block in blocks for line in block.splitlines()]
+    inline = re.findall(r"`(scripts/compare [^`]* [^`]*)`", TEXT.replace("\n", " "))
+    return list(dict.fromkeys([*lines, *inline]))
+
+
+@pytest.mark.parametrize("text", documented())
+def test_documented_commands_parse(text: str) -> None:
+    # without the variables before it
+    program, *given = shlex.split(re.sub(r"^([A-Z_]+=\S+ )+", "", text))
+    if program == "scripts/ci_compare.sh":
+        assert given == []
+        return
+    assert program == "scripts/compare"
+    options = given[1:] if given[0] in MODULES else given
+    if "--help" not in options:
+        parser_of(MODULES.get(given[0], stored_command)).parse_args(options)
+
+
+def test_figures_and_options_of_the_page_are_those_of_the_code() -> None:
+    words = [line.split("|")[1] for line in TEXT.splitlines() if line.startswith("| `")]
+    explained = {word for row in words for word in re.findall(r"`([a-z ]+)`", row)}
+    assert explained == {outcome.value for outcome in Outcome}
+    for cases in (1, 10, 40):
+        looks = ", ".join(map(str, plan_design(cases).looks))
+        assert f"| {cases} | {looks} |" in TEXT
+        assert f"| {cases} | {fewest_files(cases, ALPHA)} |" in TEXT
+    assert f"each has {100 * plan_design(1).look_confidence:.1f} %" in TEXT
+    # the reserve makes what is held against alpha so many times as large
+    assert 1 / SPENT == 4
+    assert "four times as large" in TEXT
+    assert f"(alpha {ALPHA:g}, {LOOKS} looks)" in TEXT
+    assert f"**`--alpha`** ({ALPHA:g})" in TEXT
+    assert f"**`--margin`** ({MARGIN:g})" in TEXT
+    assert f"from {history_command.FEWEST_FILES} files on" in TEXT
+    parsers = [parser_of(module) for module in (*MODULES.values(), stored_command)]
+    actions = [a for p in parsers for a in p._actions if isinstance(a, argparse._SubParsersAction)]
+    parsers += [one for action in actions for one in action.choices.values()]
+    known = "".join(parser.format_help() for parser in parsers)
+    assert all(name in known for name in re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT))
+    for link in re.findall(r"\]\(([^)#]+)\)", TEXT):
+        assert (PAGE.parent / link).exists(), link
+
+
+WORKFLOW = yaml.safe_load((PROJECT / ".github/workflows/compare.yml").read_text(encoding="utf-8"))
+SCRIPT = PROJECT / "scripts/ci_compare.sh"
+
+
+def steps_of(job: str) -> list[Json]:
+    return WORKFLOW["jobs"][job]["steps"]
+
+
+def test_the_workflow_is_well_formed_and_cautious() -> None:
+    every = [step for job in WORKFLOW["jobs"] for step in steps_of(job)]
+    commands = [step["run"] for step in every if "run" in step]
+    for text in commands:
+        subprocess.run(["bash", "-n", "-c", text], check=True)
+        # what an event says must not become a part of a command
+        assert "${{" not in text
+    named = [name for text in commands for name in re.findall(r"\bscripts/[\w.]+", text)]
+    assert named == ["scripts/ci_compare.sh"]
+    assert os.access(SCRIPT, os.X_OK)
+    used = [step["uses"] for step in every if "uses" in step]
+    assert used
+    assert [name for name in used if not re.fullmatch(r"actions/[\w-]+@v\d+", name)] == []
+    # only the comment may write, and it runs nothing of the checkout; forks are not commented on
+    assert WORKFLOW["permissions"] == {}
+    permissions = {name: job["permissions"] for name, job in WORKFLOW["jobs"].items()}
+    assert permissions == {"gate": {"contents": "read"}, "comment": {"pull-requests": "write"}}
+    assert not re.search("checkout|scripts/", yaml.safe_dump(steps_of("comment")))
+    comment = WORKFLOW["jobs"]["comment"]
+    same = "github.event.pull_request.head.repo.full_name == github.repository"
+    assert same in comment["if"].split(" && ")
+    assert comment["needs"] == "gate"
+    # YAML 1.1 reads the key `on` as true
+    assert "pull_request" in WORKFLOW[True]
+    assert "pull_request_target" not in WORKFLOW[True]
+    steps = {s.get("uses", s.get("name", "")).split("@")[0]: s for s in steps_of("gate")}
+    assert steps["actions/checkout"]["with"]["fetch-depth"] == 0
+    upload = steps["actions/upload-artifact"]
+    assert upload["if"] == "always()"
+    assert upload["with"]["path"].rstrip("/") == steps["Compare"]["env"]["COMPARE_OUTPUT"]
+    assert set(steps["Compare"]["env"]) == set(re.findall(r"\bCOMPARE_\w+", SCRIPT.read_text()))
+    (download,) = [s for s in steps_of("comment") if "download" in s.get("uses", "")]
+    assert download["with"]["name"] == upload["with"]["name"]
+
+
+# answers a query as gh does, with jq's language
+GH = """#!/bin/bash
+if [[ "$*" == *--jq* ]]; then
+  while [[ "$1" != --jq ]]; do shift; done
+  echo "$2" > query
+  echo "$KNOWN"
+else echo "$*" >> calls; fi
+"""
+
+
+@pytest.mark.parametrize(
+    ("known", "call"),
+    [
+        ("", "--method POST repos/o/r/issues/7/comments"),
+        ("41", "--method PATCH repos/o/r/issues/comments/41"),
+    ],
+)
+def test_a_pull_request_has_one_comment(tmp_path: Path, known: str, call: str) -> None:
+    """A later run renews the comment that an earlier one wrote."""
+    (tmp_path / "gh").write_text(GH)
+    (tmp_path / "gh").chmod(0o755)
+    # the cut falls into the middle of a character, whichever way
+    (tmp_path / "comparison.md").write_text("| table |\n" + "€" * 40_000, encoding="utf-8")
+    (text,) = [step["run"] for step in steps_of("comment") if "run" in step]
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "KNOWN": known,
+        "COMMENTS": "repos/o/r/issues/7/comments",
+        "ONE_COMMENT": "repos/o/r/issues/comments",
+        "RUN_PAGE": "https://example.org/run",
+    }
+    shell = ["bash", "-eo", "pipefail", "-c", text]
+    subprocess.run(shell, cwd=tmp_path, env=environment, check=True)
+    assert (tmp_path / "calls").read_text() == f"api --silent {call} --field body=@comment.md\n"
+    # whoever else begins a comment so does not have it written over
+    query = (tmp_path / "query").read_text()
+    assert '.user.login == "github-actions[bot]"' in query
+    assert 'startswith("<!-- tiny_llama comparison -->")' in query
+    comment = (tmp_path / "comment.md").read_bytes().decode("utf-8")
+    assert comment.startswith("<!-- tiny_llama comparison -->\n| table |")
+    assert comment.endswith("(https://example.org/run)\n")
+    assert "€\n\n[Page" in comment
+    assert 15_000 < len(comment) < 65536
+
+
+def ci(root: Path, body: str, *arguments: str, **environment: str) -> int:
+    """The script's exit status, in a folder where `scripts/compare` notes its arguments."""
+    (root / "scripts").mkdir(parents=True, exist_ok=True)
+    (root / "scripts/ci_compare.sh").write_bytes(SCRIPT.read_bytes())
+    program = root / "scripts/compare"
+    program.write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" > arguments\n{body}\n')
+    program.chmod(0o755)
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("COMPARE_", "GITHUB_"))}
+    shell = ["bash", "scripts/ci_compare.sh", *arguments]
+    return subprocess.run(shell, cwd=root, env=own | environment, check=False).returncode
+
+
+def test_the_ci_script_gives_options_table_and_status_on(tmp_path: Path) -> None:
+    root = tmp_path / "a checkout"
+
+    def options() -> argparse.Namespace:
+        name, *given = (root / "arguments").read_text().splitlines()
+        assert name == "run"
+        return parser_of(run_command).parse_args(given)
+
+    results, summary = root / "results/ci_compare", tmp_path / "summary"
+    assert ci(root, "exit 1", "--help") == 0
+    assert not (root / "arguments").exists()
+    assert ci(root, "exit 0") == 0
+    defaults = options()
+    assert (defaults.base, defaults.new, defaults.budget) == ("HEAD^1", "build", 600.0)
+    named = {"COMPARE_BASE": "v1", "COMPARE_BUDGET": "5m", "COMPARE_OUTPUT": "some where"}
+    ci(root, "exit 0", "--strict", "--filter", "ffn", **named)
+    given = options()
+    assert (given.base, given.budget, given.strict, given.filter) == ("v1", 300.0, True, "ffn")
+    assert given.output == Path("some where")
+    summary.write_text("before\n")
+    # a recording of an earlier run would be in the way
+    body = (
+        "test ! -e results/ci_compare/blocks.jsonl || exit 9; touch results/ci_compare/blocks.jsonl"
+    )
+    for status in (0, 1, 2, 3, 130):
+        table = f'{body}; echo "| table {status} |" > results/ci_compare/comparison.md'
+        assert ci(root, f"{table}; exit {status}", GITHUB_STEP_SUMMARY=str(summary)) == status
+    tables = "".join(f"| table {status} |\n" for status in (0, 1, 2, 3, 130))
+    assert summary.read_text() == f"before\n{tables}"
+    # an old table is not this run's
+    assert ci(root, "exit 2", COMPARE_BASE="gone") == 2
+    text = (results / "comparison.md").read_text()
+    assert "table" not in text
+    assert "No comparison with gone" in text
+    assert "exit status 2" in text

@@ -1,0 +1,382 @@
+"""The history: its store, change points, page and command."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from samples import CONTEXT, FFN, LOSS, Json, document, stopped, write
+
+from chromium import Chromium, chromium
+from tinyllama_tools.compare import history as history_command
+from tinyllama_tools.compare.history import FEWEST_FILES, HistoryStore, change_indices, commit_time
+from tinyllama_tools.core.app import PROJECT, BadInputError
+from tools import compare
+
+__all__ = ["chromium"]
+FIRST_DAY = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.timezone.utc)
+FILES, CHANGED_AT = 16, 9
+MACHINE = "Some CPU, x86-64 AVX2, 2 threads"
+HOSTILE = "</script><b id='hostile'>CPU"
+
+
+def result(path: Path, day: int, times: dict[str, float], **context: object) -> Path:
+    """Of a day, one commit a day where none is named."""
+    told = {"date": (FIRST_DAY + datetime.timedelta(days=day)).isoformat(), **context}
+    commit = {"git_commit": f"{day:04d}{'ab' * 18}"}
+    return write(path, document(times, context=commit | told))
+
+
+def run(*arguments: object) -> int:
+    return compare(["history", *(str(argument) for argument in arguments)])
+
+
+def rows(path: Path, statement: str) -> list[tuple[object, ...]]:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        return database.execute(statement).fetchall()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixteen files of one machine, added in another order; FFN is 20 % slower from the tenth day
+    on. And two of another machine."""
+    folder = tmp_path_factory.mktemp("history")
+    files = []
+    for day in reversed(range(FILES)):
+        wobble = (1 + 1e-3 * (day % 4)) * (1.2 if day >= CHANGED_AT else 1.0)
+        times = {FFN: 0.010 * wobble, LOSS: 0.005 * (1 + 1e-3 * (day % 3))}
+        version = "2.14.0" if day >= CHANGED_AT else "2.13.0"
+        files.append(result(folder / f"{day}.json", day, times, torch_version=version))
+    device = {**CONTEXT["device"], "name": HOSTILE}
+    files += [result(folder / f"h{day}.json", day, {FFN: 0.1}, device=device) for day in (0, 1)]
+    assert run("add", *files, "--store", folder / "history.sqlite") == 0
+    return folder / "history.sqlite"
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[Json]:
+    assert run(*arguments, "--format", "json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_files_are_added_shown_and_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "results/history.sqlite"
+    files = []
+    for day, seconds in ((0, 0.01), (1, 0.02), (2, 0.03)):
+        more = [stopped(LOSS, failed="wrong result")] if day == 1 else []
+        context = {"date": (FIRST_DAY + datetime.timedelta(days=day)).isoformat()}
+        found = document({FFN: seconds}, more=more, context=context)
+        files.append(write(tmp_path / f"{day}.json", found))
+    # what was measured of changed files stands at its date
+    files.append(result(tmp_path / "dirty.json", 1, {FFN: 0.025}, git_dirty=True))
+    assert run("add", *files, "--store", path) == 0
+    assert f"result 4: 0001ababab+ on {MACHINE}" in capsys.readouterr().out
+    (series,) = as_json(capsys, "show", "--store", path)
+    assert [point["seconds"] for point in series["points"]] == [0.01, 0.02, 0.025, 0.03]
+    assert series["points"][2]["dirty"] is True
+    assert run("show", "--store", path) == 0
+    # 30 ms against the median of 10, 20 and 25
+    assert "+50.0 % of 20 ms (3 before)" in capsys.readouterr().out
+    columns = "name, seconds, repetitions, reason, json_extract(counters, '$.operators')"
+    assert rows(path, f"SELECT {columns} FROM cases WHERE result = 2") == [
+        (FFN, 0.02, 3, "", 74.0),
+        (LOSS, None, 0, "wrong result", None),
+    ]
+    assert rows(path, "SELECT count(*) FROM results WHERE context LIKE '%peaks%'") == [(0,)]
+    assert run("add", files[0], "--store", path) == 2
+    assert "this very file is result 1 of history.sqlite" in capsys.readouterr().err
+    assert run("add", files[0], "--skip-known", "--store", path) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_one_bad_file_keeps_no_other_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, good = tmp_path / "history.sqlite", document({FFN: 0.01})
+    cut = tmp_path / "cut.json"
+    cut.write_text(json.dumps(good)[:-50])
+    bad = {cut: "is cut short", tmp_path / "absent.json": "cannot be read"}
+    contexts = {
+        "debug": ({"library_build_type": "debug"}, "is of a debug build"),
+        "device": ({"device": {}}, "names no device"),
+        "threads": ({"threads": "two"}, "names no device or no threads"),
+        "date": ({"date": "yesterday"}, "date 'yesterday'"),
+    }
+    for name, (context, expected) in contexts.items():
+        found = document({FFN: 0.01}, context=context)
+        bad[write(tmp_path / f"{name}.json", found)] = expected
+    foreign = PROJECT / "results/reference/ablation_2core_xeon_avx512.json"
+    bad[foreign] = "is no result"
+    assert run("add", *bad, write(tmp_path / "good.json", good), "--store", path) == 2
+    said = capsys.readouterr()
+    for line, (file, expected) in zip(said.err.splitlines(), bad.items(), strict=True):
+        assert f"{file}: " in line
+        assert expected in line
+    assert "result 1:" in said.out
+
+
+def test_a_file_is_added_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    file = write(tmp_path / "a.json", document({FFN: 0.01, LOSS: 0.02}))
+    with HistoryStore(path, create=True) as store:
+        # as a full disk does: the statement fails, and the transaction is over
+        store._connection.execute(
+            "CREATE TEMP TRIGGER full BEFORE INSERT ON cases WHEN NEW.name LIKE 'loss%' "
+            "BEGIN SELECT RAISE(ROLLBACK, 'database or disk is full'); END"
+        )
+        with pytest.raises(BadInputError, match="database or disk is full"):
+            store.add(file)
+        store._connection.execute("DROP TRIGGER full")
+        assert store.series() == []
+        store.add(file)
+        assert [one.seconds for one in store.series()] == [(0.01,), (0.02,)]
+
+
+def _another_version(path: Path) -> None:
+    HistoryStore(path, create=True).__exit__()
+    rows(path, "PRAGMA user_version = 7")
+
+
+def _damaged(path: Path) -> None:
+    path.write_bytes(b"no database, but longer than the header of one" * 40)
+
+
+def _foreign(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE songs (title TEXT)")
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (Path.exists, "begin one with scripts/compare history add"),
+        (_damaged, "must be a history of this suite"),
+        (_foreign, "is not a history of this suite, and is left as it is"),
+        (_another_version, "has schema version 7, this program reads 1"),
+        (Path.mkdir, "no history at"),
+    ],
+)
+def test_files_that_are_no_history_are_named_and_left_alone(
+    make: Callable[[Path], None], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "history.sqlite"
+    make(path)
+    before = path.read_bytes() if path.is_file() else None
+    assert run("show", "--store", path) == 2
+    assert expected in capsys.readouterr().err
+    assert (path.read_bytes() if path.is_file() else None) == before
+
+
+def test_writers_at_the_same_time_wait_for_each_other(tmp_path: Path) -> None:
+    """Four at once, which also make the file at once."""
+    path = tmp_path / "history.sqlite"
+    writers = []
+    for writer in range(4):
+        days = range(8 * writer, 8 * writer + 8)
+        files = [result(tmp_path / f"{day}.json", day, {FFN: 0.01}) for day in days]
+        command = [sys.executable, "-m", "tinyllama_tools", "compare", "history", "add", *files]
+        environment = os.environ | {"PYTHONPATH": str(PROJECT / "scripts")}
+        writers.append(
+            subprocess.Popen(
+                [*command, "--store", path], env=environment, stdout=subprocess.DEVNULL
+            )
+        )
+    assert [writer.wait(timeout=120) for writer in writers] == [0] * 4
+    numbers = rows(path, "SELECT number FROM results ORDER BY number")
+    assert numbers == [(n,) for n in range(1, 33)]
+
+
+def test_the_time_of_a_commit_comes_from_git(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {"GIT_COMMITTER_DATE": "2026-02-03T04:05:06+02:00", "HOME": str(tmp_path)}
+    for words in ("init -q", "-c user.name=a -c user.email=b@c commit -q --allow-empty -m x"):
+        subprocess.run(["git", *words.split()], cwd=tmp_path, env=environment, check=True)
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert commit_time(head, tmp_path) == "2026-02-03T02:05:06+00:00"
+    assert commit_time("0" * 40, tmp_path) == commit_time(head, tmp_path / "none") == ""
+    # only a commit reaches git
+    monkeypatch.setattr(history_command.subprocess, "run", lambda *_, **__: pytest.fail("asked"))
+    for word in ("", "HEAD", "--output=x", "abc123", "A" * 40, "abcdef1\n"):
+        assert commit_time(word, tmp_path) == ""
+
+
+def noise(kind: str, random: np.random.Generator, files: int) -> np.ndarray:
+    """Logarithms of times without a change."""
+    if kind == "heavy tails":
+        return random.standard_t(3, files) * 0.04
+    if kind == "spikes":
+        spiked = random.random(files) < 0.1
+        return random.normal(0, 0.03, files) + spiked * random.exponential(0.4, files)
+    values = random.normal(0, 0.05, files)
+    if kind == "neighbours":
+        for i in range(1, files):
+            values[i] += 0.3 * values[i - 1]
+    return values
+
+
+@pytest.mark.parametrize(
+    ("kind", "most"), [("normal", 6), ("heavy tails", 6), ("spikes", 6), ("neighbours", 16)]
+)
+def test_noise_rarely_makes_a_change(kind: str, most: int) -> None:
+    """300 series: 6 is beyond what a rate of 1 in 100 gives in 95 of 100 tries; 16 of 3 to 4."""
+    random = np.random.default_rng(7)
+    lengths = [12, 20, 50] * 100
+    found = sum(bool(change_indices(np.exp(noise(kind, random, n)).tolist())) for n in lengths)
+    assert found <= most
+
+
+@pytest.mark.parametrize(("shift", "least"), [(0.2, 98), (0.1, 65)])
+def test_a_change_is_found_where_it_is(shift: float, least: int) -> None:
+    """Twenty files of 4 % scatter, 100 series."""
+    random = np.random.default_rng(8)
+    step = np.repeat([0.0, shift], 10)
+    found = [change_indices(np.exp(step + random.normal(0, 0.04, 20)).tolist()) for _ in range(100)]
+    assert sum(any(abs(i - 10) <= 2 for i in indices) for indices in found) >= least
+
+
+HALF = FEWEST_FILES // 2
+RISING = [(1 + 1e-3 * i) * (1.0 if i < HALF else 2.0) for i in range(FEWEST_FILES)]
+THREE = np.repeat([0.0, -0.3, 0.1], 10) + np.random.default_rng(9).normal(0, 0.02, 30)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "margin", "expected"),
+    [
+        (np.exp(THREE).tolist(), 0.03, [10, 20]),
+        # one bad file is no change
+        ([1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0, 5.0, 1.0, 1.01, 0.99, 1.0, 1.01], 0.03, []),
+        ([1.0] * 10 + [1.02] * 10, 0.03, []),
+        ([1.0] * 10 + [1.02] * 10, 0.01, [10]),
+        (RISING, 0.03, [HALF]),
+        (RISING[1:], 0.03, []),
+    ],
+)
+def test_changes_of_one_series(
+    seconds: Sequence[float], margin: float, expected: list[int]
+) -> None:
+    assert change_indices(seconds, margin) == expected
+
+
+def test_changes_are_advisory_and_name_commit_and_files(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (point,) = as_json(capsys, "changes", "--store", store)
+    assert (point["advisory"], point["case"], point["machine"]) == (True, FFN, MACHINE)
+    assert point["ratio"] == pytest.approx(1.2, rel=5e-3)
+    # added from the last day to the first
+    assert point["results_after"] == list(range(FILES - CHANGED_AT, 0, -1))
+    assert point["results_before"] == list(range(FILES, FILES - CHANGED_AT, -1))
+    assert (point["commit"][:4], point["last_commit_before"][:4]) == ("0009", "0008")
+    assert point["remark"] == "libtorch 2.13.0 before, 2.14.0 after"
+    assert run("changes", "--store", store) == 0
+    shown = capsys.readouterr().out
+    assert "Advisory: results of different days are not paired" in shown
+    assert "2 of 3 series have the 11 files" in shown
+    (row,) = [line for line in shown.splitlines() if line.startswith("| +")]
+    assert "| 0009ababab |" in row
+    assert run("changes", "--store", store, "--margin", "0.5") == 0
+    assert "No change point." in capsys.readouterr().out
+
+
+def test_cases_and_machines_are_chosen(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (series,) = as_json(
+        capsys, "show", "--case", "^loss/", "--machine", "some cpu", "--store", store
+    )
+    assert (series["case"], len(series["points"])) == (LOSS, FILES)
+    for wrong in (["--case", "^los$"], ["--machine", "MI300X"]):
+        assert run("show", *wrong, "--store", store) == 2
+        said = capsys.readouterr().err
+        assert wrong[1] in said
+        assert MACHINE in said
+
+
+# Clicks and types, and tells what came of it to the page that it is a frame of.
+INNER = """<script>
+document.querySelector("#changes a[data-block]").click();
+search.value = "LOSS";
+search.dispatchEvent(new Event("input"));
+addEventListener("load", () => setTimeout(() => {
+  const texts = (selector, text) => [...document.querySelectorAll(selector)].map(text);
+  parent.postMessage(JSON.stringify({
+    marked: texts("tr.marked", (row) => Number(row.id.replace("result-", ""))),
+    open: document.querySelector("tr.marked").closest("details").open,
+    shown: texts("article:not([hidden])", (one) => one.dataset.name),
+    width: document.documentElement.scrollWidth, window: innerWidth,
+  }), "*");
+}, 2000));
+</script></body>"""
+OUTER = """<!doctype html><link rel="icon" href="data:,"><pre id="said"></pre>
+<iframe src="inner.html" style="width:360px;height:700px;border:0"></iframe><script>
+addEventListener("message", (event) => {
+  document.getElementById("said").textContent = event.data;
+});
+</script>"""
+
+
+def test_the_page_draws_links_and_searches(
+    store: Path, tmp_path: Path, chromium: Chromium, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "new/page.html"
+    assert run("page", "-o", page, "--store", store) == 0
+    assert capsys.readouterr().out.strip() == str(page)
+    text = page.read_text(encoding="utf-8")
+    assert len(text.encode()) < 6_000_000
+    assert not re.search(r"<(script|link|img)[^>]*(src|href)=[\"']?(https?:)?//", text)
+    assert text.count('<tr id="result-') == FILES + 2
+    opened = chromium.open(page.as_uri(), milliseconds=5000)
+    assert opened.console == []
+    # the markers of every file, and the change of the one case that changed
+    assert opened.document.count('data-drawn="yes"') >= 2
+    assert opened.document.count('class="point"') >= 2 + FILES
+    found = re.findall(r'class="annotation-text"[^>]*>([^<]*)<', opened.document)
+    assert found == ["+20.1 %"]
+    # names of devices are text
+    assert 'id="hostile"' not in opened.document
+    page.with_name("inner.html").write_text(text.replace("</body>", INNER), encoding="utf-8")
+    page.with_name("outer.html").write_text(OUTER, encoding="utf-8")
+    opened = chromium.open(page.with_name("outer.html").as_uri(), milliseconds=8000)
+    said = re.search(r'<pre id="said">(.+?)</pre>', opened.document)
+    assert said, opened
+    state = json.loads(said[1])
+    # the rows of the results after the change, and the folded list of files opened for them
+    assert (sorted(state["marked"]), state["open"]) == (list(range(1, 8)), True)
+    assert state["shown"] == [LOSS]
+    # nothing is wider than the window of a phone
+    assert state["width"] <= state["window"] == 360
+    (tmp_path / "file").write_text("")
+    assert run("page", "-o", tmp_path / "file/page.html", "--store", store) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_neither_torch_nor_a_build_is_needed(store: Path) -> None:
+    """As in an environment of requirements-tools.txt alone."""
+    code = f"""
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "transformers", "pandas", "tensorboard", "yaml"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Refuse())
+from tinyllama_tools.compare import main
+sys.exit(main(["history", "show", "--store", {str(store)!r}]))
+"""
+    environment = {"PYTHONPATH": str(PROJECT / "scripts"), "PATH": "/nowhere"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert FFN in done.stdout

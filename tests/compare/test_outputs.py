@@ -1,0 +1,344 @@
+"""What a comparison says: counters, attribution, and every output."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from samples import (
+    ATTENTION,
+    BLOCK,
+    EMBEDDING,
+    FFN,
+    LOSS,
+    NORM,
+    OPTIMIZER,
+    STEP,
+    TIMES,
+    every_outcome,
+)
+
+from chromium import Chromium, chromium, served
+from tinyllama_tools.compare.comparison import (
+    KINDS,
+    ComparedCase,
+    Comparison,
+    CounterChange,
+    compare_counters,
+    exit_status,
+    layers_by_size,
+)
+from tinyllama_tools.compare.output import (
+    colour_of,
+    csv_of,
+    in_order,
+    json_of,
+    markdown_of,
+    page_of,
+    print_comparison,
+    text_of,
+    write_comparison,
+)
+from tinyllama_tools.core.app import PROJECT
+from tinyllama_tools.data.names import OWN_KEYS, parse_case_name, parts_of
+from tinyllama_tools.stats.looks import attributions
+from tinyllama_tools.stats.rank_tests import BlockSummary, Interval
+from tinyllama_tools.stats.verdicts import Outcome
+
+__all__ = ["chromium"]
+ESCAPE = re.compile(r"\033\[(\d+)m")
+ORDERED = [STEP, BLOCK, LOSS, OPTIMIZER, FFN, NORM, ATTENTION, "peer/x", EMBEDDING]
+
+
+def test_text_has_every_case_and_figure_and_colour_is_for_terminals(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    print_comparison(every_outcome(), "text")
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    rows = lines[lines.index("") + 2 :]
+    assert [row.split()[0] for row in rows[: len(ORDERED)]] == ORDERED
+    step, *_ = rows
+    assert re.split(r"  +", step) == [
+        STEP, "90 ms", "94.5 ms", "+5.0 %", "[+4.0 %, +6.0 %]", "slower", "23",
+    ]  # fmt: skip
+    for said in (
+        "samples_per_second 88.9 -> 84.7 (-4.7 %), worse",
+        "kernels 7 in the base only",
+        "p = 0.0002,",
+        "4 x ffn/forward_backward: +4.5 ms, 93 % of the change [85 %, 101 %]",
+        "not explained: 5 %; parts not measured: loss/forward_backward",
+        "could have shown 8.1 %; an answer needs about 4 min more",
+        "crashed | <b> then died",
+        "counters of the base only: kernels (cases: 1)",
+    ):
+        assert said in text
+    assert lines[-1].startswith("1 slower, 1 faster, 1 same, 1 unclear, 1 no verdict, 1 missing")
+    assert lines[-1].endswith("exit status 1: regression")
+    painted = text_of(every_outcome(), colour=True)
+    assert ESCAPE.sub("", painted) == text
+    found = {m[2].strip(): m[1] for m in re.finditer(r"\033\[(\d+)m([^\033]+)", painted)}
+    expected = {"slower": "31", "missing": "31", "unclear": "33", "same": "32", "added": "90"}
+    # nobody is alarmed by what was allowed
+    assert (expected | {"failed (allowed)": "90"}).items() <= found.items()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_comparison(every_outcome(), "text")
+    monkeypatch.setenv("NO_COLOR", "1")
+    print_comparison(every_outcome(), "text")
+    assert capsys.readouterr().out == painted + text
+
+
+@pytest.mark.parametrize(
+    ("outcome", "strict", "status", "colour"),
+    [
+        (Outcome.SLOWER, False, 1, "red"),
+        (Outcome.MISSING, True, 1, "red"),
+        (Outcome.FAILED, False, 1, "red"),
+        (Outcome.SAME, True, 0, "green"),
+        (Outcome.FASTER, False, 0, "green"),
+        # nothing failed, and nothing was shown
+        (Outcome.UNCLEAR, False, 0, "grey"),
+        (Outcome.ADDED, True, 0, "grey"),
+        (Outcome.UNCLEAR, True, 3, "yellow"),
+        (Outcome.NO_VERDICT, True, 3, "yellow"),
+    ],
+)
+def test_status_colour_and_headline_of_all_outputs_agree(
+    outcome: Outcome, strict: bool, status: int, colour: str
+) -> None:
+    cases = tuple(ComparedCase(f"case {i}", outcome, ratio=1.2) for i in range(2))
+    assert exit_status(cases, strict=strict, fail_on_growth=True) == status
+    found = replace(every_outcome(), cases=cases, exit_status=status)
+    assert colour_of(found) == colour
+    last = text_of(found).splitlines()[-1]
+    assert last.startswith(f"2 {outcome.value}; exit status {status}: ")
+    assert markdown_of(found).startswith(f"**{last}**")
+    assert json.loads(json_of(found))["exit_status"] == status
+    assert f'<header class="verdict {colour}">\n<h1>{last}</h1>' in page_of(found)
+    # what was allowed by name fails nothing
+    allowed = [replace(case, allowed=True) for case in cases]
+    assert exit_status(allowed, strict=strict, fail_on_growth=False) == 0
+
+
+def test_growth_only_fails_where_it_was_asked_for() -> None:
+    (step,) = [case for case in every_outcome().cases if case.name == STEP]
+    cases = [replace(step, outcome=Outcome.SAME)]
+    assert exit_status(cases, strict=False, fail_on_growth=False) == 0
+    assert exit_status(cases, strict=False, fail_on_growth=True) == 1
+    # what fails is shown with its figures
+    found = replace(every_outcome(), cases=tuple(cases))
+    assert "allocations 29 -> 31 (+6.9 %), worse" in text_of(found)
+
+
+def test_csv_and_json_have_every_figure_of_a_case() -> None:
+    header, first, *others = csv.reader(csv_of(every_outcome()).splitlines())
+    assert header[:5] == ["name", "outcome", "base_seconds", "new_seconds", "ratio"]
+    assert header[5:] == ["low", "high", "p_value", "note"]
+    assert first == [STEP, "slower", "0.09", "0.0945", "1.05", "1.04", "1.06", "0.0002", ""]
+    assert [row[0] for row in others] == ORDERED[1:]
+    assert [case.name for case in in_order(every_outcome().cases)] == ORDERED
+    endless = replace(every_outcome().cases[0], interval=Interval(0.0, float("inf"), 0.95))
+    comparison = replace(every_outcome(), cases=(endless, *every_outcome().cases[1:]))
+    found = json.loads(json_of(comparison), parse_constant=lambda name: pytest.fail(name))
+    assert found["kind"] == "tiny_llama comparison"
+    # of the five that both sides have
+    ratios = [1.0, 1.05, 0.8, 1.03, 1.02]
+    assert found["geometric_mean_ratio"] == pytest.approx(math.prod(ratios) ** (1 / 5))
+    assert found["cases"][0]["interval"] == {"low": 0.0, "high": None, "confidence": 0.95}
+    assert found["cases"][1]["attribution"]["culprit"] == FFN
+    assert found["cases"][1]["counters"][2] == {
+        **{"name": "allocations", "base": 29, "new": 31},
+        **{"exact": True, "worse": True, "better": False},
+    }
+
+
+def test_markdown_has_regressions_then_all_below_what_a_comment_may_have() -> None:
+    text = markdown_of(every_outcome())
+    regressions, table = text.index("**Regressions**"), text.index("<details>")
+    shown = {n for n in ORDERED if f"| `{n}`" in text[regressions:table]}
+    # EMBEDDING was allowed by name
+    assert shown == {STEP, BLOCK}
+    assert all(f"| `{n}`" in text[table:] for n in ORDERED)
+    assert "🔴 missing" in text
+    # not broken by what programs said
+    assert "crashed \\| &lt;b&gt; then died" in text
+    cases = tuple(
+        ComparedCase(f"{FFN}/{i}", Outcome.SLOWER if i % 2 else Outcome.SAME, ratio=1.1)
+        for i in range(5000)
+    )
+    text = markdown_of(replace(every_outcome(), cases=cases))
+    assert 55_000 < len(text) < 65_536
+    (more,) = re.findall(r"and (\d+) more in the page\n\n</details>", text)
+    table = text[text.index("<details>") :]
+    assert table.count("\n| `") + int(more) == 5000
+    assert "and 2480 more in the page" in text
+
+
+# What a script of the page's own finds after it typed and unticked.
+USE = """<script>
+search.value = "FULL_STEP";
+search.dispatchEvent(new Event("input"));
+const found = [document.getElementById("shown").textContent];
+search.value = "";
+document.querySelector("input[value=same]").click();
+found.push(document.getElementById("shown").textContent);
+const wide = document.documentElement.scrollWidth > window.innerWidth;
+document.body.insertAdjacentHTML("beforeend", `<pre id="use">${found} ${wide}</pre>`);
+</script></body>"""
+
+
+def test_what_is_written_is_whole_and_the_page_works(tmp_path: Path, chromium: Chromium) -> None:
+    written = write_comparison(every_outcome(), tmp_path / "a/b")
+    assert sorted(path.suffix for path in written) == [".html", ".json", ".md"]
+    assert sorted(written) == sorted((tmp_path / "a/b").iterdir())
+    page = tmp_path / "a/b/comparison.html"
+    text = page.read_text(encoding="utf-8")
+    assert re.search(r"(src|href)=\"(?!data:)", text) is None, "needs another file"
+    page.write_text(text.replace("</body>", USE), encoding="utf-8")
+    with served(tmp_path) as address:
+        opened = chromium.open(f"{address}/a/b/comparison.html")
+    assert opened.console == []
+    assert '<pre id="use">1,8 false</pre>' in opened.document
+    assert opened.document.count("<tr data-outcome=") == 9
+    assert "crashed | &lt;b&gt; then died" in opened.document
+
+    # all bars have the scale of the widest interval, whose lower end is 0.78
+    def place(ratio: float) -> float:
+        return 50 * (1 - math.log(ratio) / math.log(0.78))
+
+    assert f'<i style="left:{place(1.04):.2f}%;width:3.8' in text
+    assert f'<b style="left:{place(1.05):.2f}%">' in text
+    assert '<i style="left:0.0%;' in text
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "new", "exact", "worse", "better"),
+    [
+        # the least growth of a deterministic counter is worse
+        ("peak_memory_MiB", 1000.0, 1000.0000001, True, True, False),
+        ("model_flops", 1000.0, 1000.0000001, True, True, False),
+        ("operators", 1000.0, 999.0, True, False, True),
+        ("operators", 1000.0, 1000.0, True, False, False),
+        # rates are worse when they fall, and not exact
+        ("TFLOPS", 10.0, 9.0, False, True, False),
+        ("TFLOPS", 10.0, 11.0, False, False, True),
+        ("max_rel_error", 1.0, 2.0, False, True, False),
+        ("parameters", 10.0, 11.0, True, False, False),
+        ("unknown", 10.0, 11.0, False, False, False),
+    ],
+)
+def test_which_way_a_counter_is_worse(
+    name: str, base: float, new: float, exact: bool, worse: bool, better: bool
+) -> None:
+    found = compare_counters({name: base}, {name: new})
+    assert found == (CounterChange(name, base, new, exact, worse, better),)
+    assert not compare_counters({name: base}, {name: new}, [name])[0].exact
+
+
+def test_counters_that_matter_come_first_and_all_of_the_schema_are_known() -> None:
+    base = {"operators": 1.0, "zeta": 1.0, "samples_per_second": 1.0, "kernels": 5.0}
+    changes = compare_counters(base, {"zeta": 1.0, "bytes": 1.0, "operators": 1.0})
+    names = ["samples_per_second", "operators", "kernels", "bytes", "zeta"]
+    assert [change.name for change in changes] == names
+    assert [c.name for c in changes if c.is_one_sided] == [names[0], "kernels", "bytes"]
+    assert compare_counters(base, {}) == ()
+    schema = json.loads((PROJECT / "results/schema.json").read_text(encoding="utf-8"))
+    measured = schema["$defs"]["measured"]["properties"]
+    counters = {n for n, rule in measured.items() if isinstance(rule, dict) and "type" in rule}
+    assert len(counters) > 20
+    assert counters - OWN_KEYS <= KINDS.keys()
+
+
+def at(name: str, variant: str) -> str:
+    return name.replace("/baseline/", f"/{variant}/")
+
+
+def forward(name: str) -> str:
+    return name.replace("forward_backward", "forward")
+
+
+MODEL = STEP.replace("full_step/train", "model/forward_backward")
+OURS = "qkv+fused_norm"
+# of a whole: what was measured, and how often the whole contains which of it, with four layers
+PARTS: list[tuple[str, list[str], Mapping[str, int]]] = [
+    (STEP, list(TIMES), {EMBEDDING: 1, ATTENTION: 4, FFN: 4, NORM: 9, LOSS: 1, OPTIMIZER: 1}),
+    # the block stands in where a part of the layer is missing
+    (STEP, [STEP, BLOCK, ATTENTION, NORM, EMBEDDING], {EMBEDDING: 1, BLOCK: 4, NORM: 1}),
+    # a block and a model have parts of their pass
+    (forward(BLOCK), [*map(forward, (FFN, NORM)), FFN], {forward(FFN): 1, forward(NORM): 2}),
+    (FFN, list(TIMES), {}),
+    (MODEL, [FFN, LOSS, OPTIMIZER], {FFN: 4, LOSS: 1}),
+    (forward(MODEL), [forward(FFN), forward(LOSS)], {forward(FFN): 4}),
+    # a part that the variant leaves alone was measured as the baseline; others are not replaced
+    (
+        at(STEP, OURS),
+        [at(ATTENTION, OURS), at(NORM, OURS), FFN, NORM, ATTENTION],
+        {at(ATTENTION, OURS): 4, FFN: 4, at(NORM, OURS): 9},
+    ),
+    (at(STEP, "optimized"), [ATTENTION, EMBEDDING], {EMBEDDING: 1}),
+    # a checkpointed layer is only its block
+    (at(STEP, "checkpoint"), [at(BLOCK, "checkpoint"), ATTENTION], {at(BLOCK, "checkpoint"): 4}),
+]
+
+
+@pytest.mark.parametrize(("whole", "measured", "expected"), PARTS)
+def test_a_whole_is_its_parts(whole: str, measured: list[str], expected: Mapping[str, int]) -> None:
+    name = parse_case_name(whole)
+    assert name is not None
+    found = parts_of(name, 4, measured)
+    assert {part.case: part.count for part in found.measured} == expected
+    known = {part.case for part in found.measured}
+    assert known.isdisjoint(found.missing)
+    if name.component == "full_step":
+        # each part is there or said to be missing
+        every = {case.split("/")[0] for case in (*known, *found.missing)}
+        assert {"embedding", "rms_norm", "loss", "optimizer"} <= every
+
+
+def blocks(seconds: float, slowdown: float, count: int, seed: int) -> list[BlockSummary]:
+    logs = math.log1p(slowdown) + np.random.default_rng(seed).normal(0, 0.01, count)
+    return [BlockSummary(x, 0.003, seconds, seconds * math.exp(x)) for x in logs]
+
+
+def slowed(ffn: float, step: float, count: int = 20) -> dict[str, list[BlockSummary]]:
+    change = {FFN: ffn, STEP: step}
+    return {
+        n: blocks(s, change.get(n, 0.0), count, seed) for seed, (n, s) in enumerate(TIMES.items())
+    }
+
+
+def test_a_slowdown_is_put_down_to_the_part_that_has_it() -> None:
+    share = 4 * TIMES[FFN] / TIMES[STEP]
+    found = attributions(slowed(0.05 / share, 0.05), layers_by_size())[STEP]
+    assert found.culprit == found.parts[0].case == FFN
+    assert found.parts[0].share == pytest.approx(1.0, abs=0.15)
+    assert abs(found.unexplained) < 0.15
+    outside = attributions(slowed(0.0, 0.05), layers_by_size())[STEP]
+    assert outside.culprit is None
+    assert outside.unexplained == pytest.approx(1.0, abs=0.2)
+    # single blocks and steps that did not change are left out
+    assert attributions(slowed(0.15, 0.05, count=1), layers_by_size()) == {}
+    still = slowed(0.15, 0.05) | {STEP: [BlockSummary(0.0, 0.0, 0.09, 0.09)] * 5}
+    assert STEP not in attributions(still, layers_by_size())
+    phases = {"step": (0.1, 0.1), "forward": (0.03, 0.0), "backward": (0.06, 1 / 6)}
+    cases = {
+        f"training/{name}": blocks(*of, 20, seed) for seed, (name, of) in enumerate(phases.items())
+    }
+    training = attributions(cases, {})["training/step"]
+    assert (training.culprit, training.missing) == ("training/backward", ())
+
+
+def test_an_empty_comparison_has_every_output() -> None:
+    empty: Comparison = replace(every_outcome(), cases=(), exit_status=0)
+    for output in (text_of, markdown_of, page_of, json_of, csv_of):
+        assert output(empty)
