@@ -26,40 +26,23 @@ REQUIRED = {"n_ranks", "n_nodes", "processes_per_node", "mpi_command", "batch_su
 FomType = enum.Enum("FomType", ["TIME", "THROUGHPUT", "MEASURE", "CATEGORY", "INFO", "UNDEFINED"])
 
 
-# The signatures of Ramble's directives, as far as the application needs them.
+# The parameters of Ramble's directives, as far as the application needs them, with defaults.
 # https://ramble.readthedocs.io/en/latest/dev_guides/application_dev_guide.html
-def tags(*values: str) -> None: ...
-def executable(name: str, template: str, use_mpi: bool = False) -> None: ...
-def workload(name: str, executables: list[str]) -> None: ...
-def workload_variable(
-    name: str,
-    default: str,
-    description: str,
-    values: list[str] | None = None,
-    workloads: list[str] | None = None,
-) -> None: ...
-def figure_of_merit_context(name: str, regex: str, output_format: str) -> None: ...
-def figure_of_merit(
-    name: str,
-    fom_regex: str,
-    group_name: str,
-    units: str = "",
-    contexts: list[str] | None = None,
-    log_file: str = "{log_file}",
-    fom_type: FomType = FomType.UNDEFINED,
-) -> None: ...
-def success_criteria(name: str, mode: str, match: str, file: str = "{log_file}") -> None: ...
-
-
-DIRECTIVES = [
-    tags,
-    executable,
-    workload,
-    workload_variable,
-    figure_of_merit_context,
-    figure_of_merit,
-    success_criteria,
-]
+NEEDED = inspect.Parameter.empty
+DIRECTIVES: dict[str, dict[str, object]] = {
+    "executable": {"name": NEEDED, "template": NEEDED, "use_mpi": False},
+    "workload": {"name": NEEDED, "executables": NEEDED},
+    "workload_variable": {
+        **{"name": NEEDED, "default": NEEDED, "description": NEEDED},
+        **{"values": None, "workloads": None},
+    },
+    "figure_of_merit_context": {"name": NEEDED, "regex": NEEDED, "output_format": NEEDED},
+    "figure_of_merit": {
+        **{"name": NEEDED, "fom_regex": NEEDED, "group_name": NEEDED, "units": ""},
+        **{"contexts": None, "log_file": "{log_file}", "fom_type": FomType.UNDEFINED},
+    },
+    "success_criteria": {"name": NEEDED, "mode": NEEDED, "match": NEEDED, "file": "{log_file}"},
+}
 Arguments = dict[str, Any]
 
 
@@ -97,15 +80,19 @@ def expand(text: str, variables: Mapping[str, object]) -> str:
 
 def load_application(path: Path) -> Application:
     """Imports an application.py with this module's language in place of Ramble's."""
-    calls: dict[str, list[Arguments]] = {directive.__name__: [] for directive in DIRECTIVES}
+    calls: dict[str, list[Arguments]] = {name: [] for name in DIRECTIVES}
 
-    def recording(directive: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(directive)
+    def recording(name: str) -> Callable[..., None]:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters = DIRECTIVES[name].items()
+        signature = inspect.Signature(
+            [inspect.Parameter(p, kind, default=default) for p, default in parameters]
+        )
 
         def record(*positional: object, **keywords: object) -> None:
             bound = signature.bind(*positional, **keywords)
             bound.apply_defaults()
-            calls[directive.__name__].append(dict(bound.arguments))
+            calls[name].append(dict(bound.arguments))
 
         return record
 
@@ -113,8 +100,9 @@ def load_application(path: Path) -> Application:
         pass
 
     appkit = ModuleType("ramble.appkit")
-    vars(appkit).update({one.__name__: recording(one) for one in DIRECTIVES})
+    vars(appkit).update({name: recording(name) for name in DIRECTIVES})
     vars(appkit).update(ExecutableApplication=ExecutableApplication, FomType=FomType)
+    vars(appkit).update(tags=lambda *_values: None)
     spec = importlib.util.spec_from_file_location("ramble_application", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -8,9 +8,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -30,8 +29,7 @@ def need_reframe() -> None:
     pytest.skip(reason)
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What ReFrame says of one test; reason only where it failed."""
 
     verdict: str
@@ -57,8 +55,7 @@ def outcome(case: Mapping[str, Any], prefix: Path) -> Outcome:
     return Outcome(case["result"], reason, figures, folder, text, tuple(case["tags"]))
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """A run of ReFrame: what it printed, and its tests."""
 
     console: str
