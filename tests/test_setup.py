@@ -317,6 +317,38 @@ def test_tools_need_nothing_of_the_build_and_do_not_wait_for_one(
     assert call.endswith(f"/{TOOLS}")
 
 
+@pytest.mark.parametrize(
+    ("command", "needs"),
+    [
+        ("study tiny", "tools bench"),
+        ("exercise 1", "tools bench"),
+        ("peers", "tools peers"),
+        ("peers --from=a.json", "tools"),
+        ("ablation --from a.json", "tools"),
+        ("scaling --processes 2", "tools bench"),
+        ("scaling --from results/a", "tools"),
+        ("scaling --processes 2 -- --from", "tools bench"),
+        ("profile --batch-size 4", "tools bench"),
+        ("profile --compare a b", "tools"),
+        ("report a.json", "tools"),
+        ("compare a.json b.json", "tools"),
+        ("compare run --base a --new b", "tools bench"),
+        ("compare calibrate a.jsonl", "tools"),
+        ("compare calibrate --record=a.jsonl", "tools bench"),
+        # options are looked at before a build that can take minutes
+        ("study --help", "tools"),
+    ],
+)
+def test_only_what_measures_is_built(checkout: "ScriptCheckout", command: str, needs: str) -> None:
+    with (checkout.root / "scripts/lib/set_up.sh").open("a") as file:
+        file.write('set_up() { echo "$1"; }; tool() { echo checked >&2; }; virtual_python=true\n')
+        file.write("find_oracle_python() { echo python3; }\n")
+    result = checkout.run(f"scripts/{command}")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == needs.split()
+    assert ("checked" in result.stderr) == (needs != "tools" or "--help" in command)
+
+
 def test_oracle_runs_in_the_python_that_has_it(checkout: "ScriptCheckout") -> None:
     checkout.stub("python3", "exit 0")
     assert checkout.run("find_oracle_python").stdout == "python3\n"

@@ -30,15 +30,6 @@ given_value() {
   return "$found"
 }
 
-has_argument() { # <argument> <argument>...
-  local wanted="$1" argument
-  shift
-  for argument in "$@"; do
-    if [[ "$argument" == "$wanted" ]]; then return 0; fi
-  done
-  return 1
-}
-
 # The device's name as a part of a file name, e.g. amd_instinct_mi300x. The program says which device --device means.
 device_slug() { # <program> <argument>...
   local program="$1" device options=() description
@@ -77,7 +68,7 @@ new_run_folder() { # <device slug>
 run_and_keep_results() {
   local program="$1" folder="" slug status=0 options=() file
   shift
-  if has_argument --resume "$@" && ! given_value --journal "$@" >/dev/null; then
+  if given --resume "$@" && ! given_value --journal "$@" >/dev/null; then
     folder="$(unfinished_run)" || {
       say "error: --resume: results/ has no run that did not end. To name a journal: --resume --journal FILE"
       exit 2

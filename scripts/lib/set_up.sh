@@ -132,13 +132,23 @@ run_tool() {
   PYTHONPATH="$scripts_folder" exec "$virtual_python" -m tinyllama_tools "$@"
 }
 
-wants_help() { # <argument>...: up to --, whose rest is another program's
-  local option
+# run_tool_unless <options> <needs> <command> <argument>...: needs nothing where one of these options reads stored results.
+run_tool_unless() {
+  local options="$1" needs="$2"
+  shift 2
+  if given "$options" "$@"; then needs=""; fi
+  run_tool "$needs" "$@"
+}
+
+# given <option>[,<option>]... <argument>...: whether one of these options is there, up to --, whose rest is another program's.
+given() {
+  local options=",$1," option
+  shift
   for option in "$@"; do
-    case "$option" in
-      --) return 1 ;;
-      --help | -h) return 0 ;;
-    esac
+    if [[ "$option" == -- ]]; then return 1; fi
+    if [[ "$options" == *",${option%%=*},"* ]]; then return 0; fi
   done
   return 1
 }
+
+wants_help() { given --help,-h "$@"; }
