@@ -282,6 +282,9 @@ def test_a_peak_that_does_not_depend_on_the_size_is_no_part_of_the_law() -> None
     assert len(law.points) + len(law.below) == len(exact)
     assert law.at(2, 64) == floor
     assert law.formula.endswith("155 bytes x B S², at least 60 MiB")
+    # but sizes below what the law of the others says have no other moment
+    low = sorted(exact, key=lambda p: p.value)[:2]
+    assert fit_memory_law(scaled(exact, lambda p: 0.7 if p in low else 1.0)).below == ()
 
 
 def step_peak(size: Mapping[str, int], batch: int, seq: int) -> float:
@@ -426,6 +429,11 @@ def test_an_interval_allows_for_a_hidden_term_and_for_none() -> None:
     )
     assert none[0] < 0.97 * hidden[0] and hidden[1] > 1.03 * none[1]
     assert law.interval(64, 512) == pytest.approx((none[0], hidden[1]))
+    # so does that of a supported coefficient
+    ends = np.quantile([draws.coefficients for draws in law.draws], [0.025, 0.975], axis=1)
+    linear = law.coefficients[1]
+    assert (linear.low, linear.high) == (ends[0, :, 1].min(), ends[1, :, 1].max())
+    assert ends[0, 0, 1] != ends[0, 1, 1] and ends[1, 0, 1] != ends[1, 1, 1]
 
 
 def with_slow_round(points: Grid, by: float) -> Grid:
