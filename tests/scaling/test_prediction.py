@@ -19,7 +19,6 @@ from simulated_machine import (
     SimulatedMachine,
     cost,
     costs,
-    figures,
     named,
     own_cell,
 )
@@ -50,7 +49,7 @@ from tinyllama_tools.models.prediction import (
     spread_of,
 )
 
-GRID = [(s, b, q) for s in ("tiny", "small") for b in (1, 4, 16) for q in (64, 128, 256)]
+GRID = [(s, b, q) for s in ("tiny", "small") for b in (1, 4, 8) for q in (64, 128, 512)]
 TINY = [cell for cell in GRID if cell[0] == "tiny"]
 COARSE = ("embedding", "block", "rms_norm", "loss", "optimizer", STEP)
 QUIET = SimulatedMachine(noise=0.0)
@@ -68,18 +67,6 @@ def predict(rates: Rates, *sizes: str) -> list[StepPrediction]:
 
 def with_cases(results: ResultSet, cases: Mapping[str, MeasuredCase]) -> ResultSet:
     return dataclasses.replace(results, cases=cases)
-
-
-def test_the_simulated_machine_counts_as_the_suite_does() -> None:
-    cases = read_result_set([MEASURED]).cases
-    residual = 4 * 8 * 128 * 256
-    # a real block has two residual additions besides: forward and backward, an element each
-    beside = {"elementwise_flops": residual, "bytes": 4 * residual}
-    for part in ("embedding", "rms_norm", "loss", "optimizer", "block"):
-        counters = cases[str(named(part, "tiny", 8, 128))].counters
-        for key, value in figures(part, "tiny", 8, 128).items():
-            expected = value + (beside.get(key, 0) if part == "block" else 0)
-            assert expected == counters[key], (part, key)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02])
@@ -166,7 +153,7 @@ def test_one_real_size_calibrates_and_says_how_little_that_is(variant: str) -> N
     asked = [
         dataclasses.replace(each, name=dataclasses.replace(each.name, variant=name))
         for size in ("tiny", "small", "medium")
-        for each in (cost(part, *own_cell(size)) for part in COARSE)
+        for each in costs([own_cell(size)], COARSE)
         for name in dict.fromkeys(("baseline", variant))
     ]
     (tiny, small, medium), _ = predict_steps(rates, asked)
