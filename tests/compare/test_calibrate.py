@@ -255,6 +255,13 @@ def test_noise_is_that_of_the_blocks_and_comparisons_read_it(folder: Path, docum
     assert profile["default"]["scatter"] == max(known)
 
 
+def table(page: str, section: str) -> list[dict[str, str]]:
+    """The first table of a section."""
+    text = page.partition(f"## {section}\n\n")[2].partition("\n\n")[0]
+    head, _, *rows = ([c.strip() for c in line.split("|")] for line in text.splitlines())
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
 def test_the_page_shows_it_and_no_file_names_a_folder_or_host(folder: Path, document: Json) -> None:
     names = ("CALIBRATION.md", "calibration.json", "noise_profile.json")
     page, *others = ((folder / name).read_text(encoding="utf-8") for name in names)
@@ -266,10 +273,18 @@ def test_the_page_shows_it_and_no_file_names_a_folder_or_host(folder: Path, docu
     assert reached["no `slower` in at least 50 real A/A runs"] == NOT_SHOWN
     found = [row["reached"] for row in document["targets"] if "10% slower" in row["target"]]
     assert found == ["reached"]
-    for row in document["detection"]:
-        low, high = row["all"]["found_in_5_minutes"]["interval_95"]
-        share = row["all"]["found_in_5_minutes"]["share"]
-        assert f"{100 * share:.1f} % ({100 * low:.1f} to {100 * high:.1f})" in page
+    heads = {"found in 5 min": "found_in_5_minutes", "`unclear`": "unclear", "`same`": "same"}
+    for cells, row in zip(table(page, "Detection"), document["detection"], strict=True):
+        for head, key in heads.items():
+            found = row["all"][key]
+            low, high = (100 * end for end in found["interval_95"])
+            assert cells[head] == f"{100 * found['share']:.1f} % ({low:.1f} to {high:.1f})"
+    alarms = [*document["false_alarms"], document["check"]]
+    for cells, row in zip(table(page, "False alarms"), alarms, strict=True):
+        false = row["false"]
+        assert cells["with a false alarm"].startswith(f"{false['count']} of {false['trials']}, ")
+        bound = float(cells["with a false alarm"].split()[-2])
+        assert bound == pytest.approx(100 * false["upper_bound_95"], rel=0.05)
 
 
 def test_simulated_data_need_no_recording(

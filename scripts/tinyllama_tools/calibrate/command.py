@@ -26,7 +26,7 @@ import shlex
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import datetime, timezone
 from pathlib import Path
@@ -39,7 +39,6 @@ from tinyllama_tools.calibrate.record import Recorded, read_recordings, recordin
 from tinyllama_tools.compare.blocks import read_recording
 from tinyllama_tools.compare.comparison import layers_by_size
 from tinyllama_tools.compare.options import duration_of, fraction, run_settings
-from tinyllama_tools.compare.sides import PROGRAM_IN_BUILD
 from tinyllama_tools.compare.stored import DEFAULT_PATH, noise_profile, scatter
 from tinyllama_tools.core.app import (
     PROJECT,
@@ -190,22 +189,23 @@ def _record_slowed(options: argparse.Namespace) -> None:
     Both sides are one program: only its option differs. For attribution the part is slowed by what
     changes the step so, and the step with it. Recordings that are continued are slowed as before.
     """
-    kinds: dict[str, Mapping[str, float]] = {kind: {".": x} for x, kind in SLOWED_KINDS.items()}
+    kinds = {kind: [f".={x:g}"] for x, kind in SLOWED_KINDS.items()}
     quiet = read_recordings(recording_paths(options.folder, QUIET)).blocks
     earlier = recording_paths(options.folder, INSIDE_KIND)
     if earlier:
         kinds[INSIDE_KIND] = read_recording(earlier[0]).header.settings.get("new_slow")
-        if not kinds[INSIDE_KIND]:
+        if not isinstance(kinds[INSIDE_KIND], list):
             raise BadInputError(f"{earlier[0]}: does not say how it was slowed; move it away")
     else:
         found = fraction_inside(quiet, INSIDE, STEP_SLOWDOWN)
-        kinds[INSIDE_KIND] = {f"^{INSIDE}/": found, f"^{rates.WHOLE_STEP}/": STEP_SLOWDOWN}
+        slow = (f"^{INSIDE}/={found:.6g}", f"^{rates.WHOLE_STEP}/={STEP_SLOWDOWN:g}")
+        kinds[INSIDE_KIND] = list(slow)
     started, is_first = time.monotonic(), True
     while is_first or time.monotonic() - started < options.record_slowed:
         for kind, slow in kinds.items():
             say(f"recording {kind}")
             seconds = options.record_slowed / len(kinds)
-            record.record_kind(kind, options, seconds, slowdown=slow, most=ROUND_BLOCKS)
+            record.record_kind(kind, options, seconds, slow=slow, most=ROUND_BLOCKS)
         is_first = False
 
 
@@ -218,7 +218,7 @@ def _do_runs(options: argparse.Namespace) -> None:
     more = [*rule, "--looks", str(options.looks), *options.run_options]
     in_a_row = 0
     for number in range(1, options.runs + 1):
-        run = record.run_once(options.build / PROGRAM_IN_BUILD, options.slow, more)
+        run = record.run_once(options.build, options.slow, more)
         record.keep_run(run, options.folder)
         found = ", ".join(f"{name} {outcome}" for name, outcome in run["outcomes"].items())
         is_judged = run["exit_status"] != BAD_INPUT

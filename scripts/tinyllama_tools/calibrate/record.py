@@ -14,7 +14,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -32,13 +32,13 @@ from tinyllama_tools.compare.blocks import (
     Recording,
     RecordingHeader,
     RecordingWriter,
-    Side,
-    SliceEffort,
     read_recording,
 )
-from tinyllama_tools.compare.options import is_chosen, program_arguments, run_settings, settings_of
-from tinyllama_tools.compare.sides import PROGRAM_IN_BUILD, ProcessLostError, ServedProgram
+from tinyllama_tools.compare.options import run_settings
+from tinyllama_tools.compare.run import prepare, recording_header
+from tinyllama_tools.compare.sides import PROGRAM_IN_BUILD
 from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json, schema_problem
+from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import last_words
 from tinyllama_tools.data.nameless import nameless_context, names_alone
 from tinyllama_tools.stats.rank_tests import summarise
@@ -108,52 +108,30 @@ def record_kind(
     seconds: float,
     *,
     words: Sequence[str] = (),
-    slowdown: Mapping[str, float] | None = None,
+    slow: Sequence[str] = (),
     most: int | None = None,
 ) -> None:
     """Records one file, KIND_NNNN.jsonl; an interrupt leaves all that was measured in it.
-    `words`: options of `compare run` before the user's; `slowdown`: of the new side, fractions by
-    expression.
+    `words`: options of `compare run` before the user's; `slow`: of the new side, REGEX=FRACTION.
 
     Raises BadInputError where the program cannot be served or has no such case.
     """
-    program, slowdown = options.build / PROGRAM_IN_BUILD, slowdown or {}
-    settings = run_settings([*words, *options.run_options])
     taken = recording_paths(options.folder, kind)
     number = int(taken[-1].stem[-4:]) + 1 if taken else 1
-    slow = [f"--slow={pattern}={fraction:.6g}" for pattern, fraction in slowdown.items()]
-    shared = program_arguments(settings)
-    programs = {
-        Side.BASE: ServedProgram(Side.BASE.value, program, shared),
-        Side.NEW: ServedProgram(Side.NEW.value, program, (*shared, *slow)),
-    }
-    effort = SliceEffort(settings.pairs, settings.slice, settings.limit)
+    settings = run_settings([*words, *options.run_options])
+    settings.base = settings.new = str(options.build)
+    settings.slow_new = list(slow)
     # another seed for every file, so that a continued recording does not repeat its orders
-    measurer = Interleaved(programs, effort, options.seed + number)
-    try:
-        greetings = measurer.greet()
-    except ProcessLostError as error:
-        raise BadInputError(f"{program} cannot be recorded: {error}") from error
-    cases = [name for name in greetings[Side.BASE].cases if is_chosen(name, settings)]
-    if not cases:
-        message = "the program has no case of these axes and this filter"
-        raise BadInputError(f"{' '.join(shared)}: {message}")
-    header = RecordingHeader(
-        base=program.name,
-        new=" ".join([program.name, *slow]),
-        method=measurer.method,
-        pairs=effort.pairs,
-        slice_seconds=effort.slice_seconds,
-        seed=options.seed + number,
-        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        base_context=nameless_context(greetings[Side.BASE].context),
-        new_context=nameless_context(greetings[Side.NEW].context),
-        settings={**settings_of(settings), "new_slow": dict(slowdown)},
-    )
+    seed = options.seed + number
+    sides = prepare(settings, seed, Progress())
+    header = recording_header(settings, sides, seed)
+    # whoever reads it need not know where the program lies
+    contexts = {f"{side.value}_context": nameless_context(c) for side, c in sides.contexts.items()}
+    names = dict.fromkeys(("base", "new"), Path(PROGRAM_IN_BUILD).name)
     path = options.folder / f"{kind}_{number:04d}.jsonl"
-    with RecordingWriter(path, header) as writer:
-        blocks = record_blocks(measurer, cases, writer, seconds, most)
-    say(f"{blocks} blocks of {len(cases)} cases in {path}")
+    with RecordingWriter(path, replace(header, **names, **contexts)) as writer:
+        blocks = record_blocks(sides.measurer, sides.shared, writer, seconds, most)
+    say(f"{blocks} blocks of {len(sides.shared)} cases in {path}")
 
 
 class Recorded(NamedTuple):
@@ -207,6 +185,7 @@ def _conditions(header: RecordingHeader) -> dict[str, object]:
         found[f"{side}_context.device.name"] = context.get("device", {}).get("name")
         found[f"{side}_context.threads"] = context.get("threads")
         found[f"{side}_environment"] = header.settings.get(f"{side}_environment") or {}
+    found["new_slow"] = header.settings.get("new_slow") or []
     return found
 
 
@@ -273,7 +252,7 @@ RUN_SCHEMA = {
 }
 
 
-def run_once(program: Path, slowdown: Mapping[str, float], options: Sequence[str]) -> Json:
+def run_once(build: Path, slowdown: Mapping[str, float], options: Sequence[str]) -> Json:
     """One run of the command: a line of RUNS. `slowdown`: of the new side, fraction by expression.
 
     `outcomes` and `culprits` by case; `reason`: why it measured and ended without a verdict (budget
@@ -281,7 +260,7 @@ def run_once(program: Path, slowdown: Mapping[str, float], options: Sequence[str
     measured: bad options, or a program that cannot start.
     """
     started, clock = datetime.now(timezone.utc), time.monotonic()
-    sides = ["--base", str(program), "--new", str(program)]
+    sides = ["--base", str(build), "--new", str(build)]
     more = [f"--slow-new={pattern}={fraction:.6g}" for pattern, fraction in slowdown.items()]
     with tempfile.TemporaryDirectory(prefix="tiny_llama_calibrate_") as folder:
         command = [*COMMAND, *sides, *more, *options, "--output", folder]

@@ -511,7 +511,7 @@ def comparison_of(
     )
 
 
-def _header(options: argparse.Namespace, sides: Sides, seed: int) -> RecordingHeader:
+def recording_header(options: argparse.Namespace, sides: Sides, seed: int) -> RecordingHeader:
     return RecordingHeader(
         base=sides.names[Side.BASE],
         new=sides.names[Side.NEW],
@@ -560,7 +560,7 @@ def _run(options: argparse.Namespace) -> int:
     except (OSError, ValueError, KeyError) as error:
         raise BadInputError(f"--problem-sizes {sizes}: cannot be read: {error!r}") from error
     is_interrupted, troubles = False, []
-    with RecordingWriter(recording, _header(options, sides, seed)) as writer:
+    with RecordingWriter(recording, recording_header(options, sides, seed)) as writer:
         run = SequentialRun(
             sides.measurer, sides.shared, design, options.budget, keep=writer.add, progress=progress
         )
