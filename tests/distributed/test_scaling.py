@@ -26,9 +26,15 @@ from tinyllama_tools.data.ranks import read_scaling_result
 from tinyllama_tools.models.data_parallel import Analysis, Estimate, ScalingPoint
 from tinyllama_tools.report.command import build_document
 from tinyllama_tools.report.document import Section
-from tinyllama_tools.report.inputs import ReportInputs, read_inputs
+from tinyllama_tools.report.inputs import (
+    Kind,
+    ReportInputs,
+    Source,
+    newest_sources,
+    read_inputs,
+    source_of,
+)
 from tinyllama_tools.report.output import figures_of_merit
-from tinyllama_tools.report.sources import Kind, Source, newest_sources, source_of
 from tools import compare
 from tools import scaling as main
 
@@ -266,7 +272,7 @@ def section(inputs: ReportInputs) -> Section:
 def rows(of: Section, identity: str) -> list[Json]:
     """With the headings of the table."""
     (table,) = (table for table in of.tables if table.id == identity)
-    titles = [column.title for column in table.columns]
+    titles = [heading.partition(" [")[0] for heading in table.columns]
     return [dict(zip(titles, row, strict=True)) for row in table.rows]
 
 

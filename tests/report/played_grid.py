@@ -186,6 +186,7 @@ def counters(name: str, costs: Costs, seconds: float) -> Json:
     batch, seq = (int(part.partition(":")[2]) for part in name.split("/")[-2:])
     shares = ("MFU_percent", "MFU_causal_percent", "peak_percent")
     rate = costs.model_flops / seconds
+    ideal = max(costs.model_flops / PEAK, costs.bytes / MEMORY)
     return {
         **_work(costs),
         "samples_per_second": batch / seconds,
@@ -196,6 +197,7 @@ def counters(name: str, costs: Costs, seconds: float) -> Json:
         "peak_memory_MiB": costs.memory / MIB,
         "predicted_memory_MiB": costs.memory / MIB,
         "max_rel_error": 1e-6,
+        "roof_percent": 100 * ideal / seconds,
         **({"TFLOPS": rate / 1e12, **dict.fromkeys(shares, 100 * rate / PEAK)} if rate else {}),
     }
 

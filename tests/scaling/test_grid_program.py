@@ -18,8 +18,7 @@ from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.data.programs import ask_costs
 from tinyllama_tools.data.results import read_result_set
 from tinyllama_tools.models.prediction import check_against
-from tinyllama_tools.report.inputs import ReportInputs, read_inputs
-from tinyllama_tools.report.sources import source_of
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs, source_of
 from tools import run_tool
 
 # of each component, and the model's forward_loss
@@ -118,7 +117,7 @@ def measured(bench_program: Path, tmp_path_factory: pytest.TempPathFactory) -> R
 def test_laws_and_predictions_meet_what_was_not_fitted(measured: ReportInputs) -> None:
     for fits, most in ((measured.time_fits, 15.0), (measured.memory_fits, 5.0)):
         for size in ("tiny", "small"):
-            held = [c for fit in fits if fit.series.name.size == size for c in fit.held_out]
+            held = [c for fit in fits if fit.name.size == size for c in fit.held_out]
             median = statistics.median(abs(cell.error_percent) for cell in held)
             print(f"{size}: median error {median:.2f} % of {len(held)} held-out cells")
             assert median <= most

@@ -17,8 +17,7 @@ from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.data.names import STEP, full_step
 from tinyllama_tools.data.studies import AXES
 from tinyllama_tools.report.analysis import CHECKED
-from tinyllama_tools.report.inputs import ReportInputs, read_inputs
-from tinyllama_tools.report.sources import is_frontier, source_of
+from tinyllama_tools.report.inputs import ReportInputs, is_frontier, read_inputs, source_of
 from tinyllama_tools.stats.laws import HeldOutCell
 
 SIZES = ("tiny", "small")
@@ -61,10 +60,10 @@ def test_laws_meet_the_cells_that_were_held_out(place: Published, what: str, siz
     """The components together and the full step alone; of single components the table says it."""
     inputs = inputs_of(place)
     every = inputs.time_fits if what == "time" else inputs.memory_fits
-    fits = [fit for fit in every if fit.series.name.size == size and fit.held_out]
-    of_step = [one for fit in fits if fit.series.name.component == STEP for one in fit.held_out]
-    of_parts = [one for fit in fits if fit.series.name.component != STEP for one in fit.held_out]
-    rows = [stated(str(fit.series), [*fit.held_out]) for fit in fits]
+    fits = [fit for fit in every if fit.name.size == size and fit.held_out]
+    of_step = [one for fit in fits if fit.name.component == STEP for one in fit.held_out]
+    of_parts = [one for fit in fits if fit.name.component != STEP for one in fit.held_out]
+    rows = [stated(fit.series, [*fit.held_out]) for fit in fits]
     header = [f"{what} at {size}", "median", "largest", "covered", "median width"]
     print("", *markdown_table(header, [*rows, stated("components", of_parts)]), sep="\n")
     # the step's largest three cells, and those of every component

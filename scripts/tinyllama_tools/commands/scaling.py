@@ -26,7 +26,7 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import positive, positive_list, script_parser, seconds
-from tinyllama_tools.core.text import NOT_MEASURED, markdown_table
+from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.data.nameless import make_nameless, names_alone
 from tinyllama_tools.data.ranks import Failure, ReadRun, read_again, read_results, result_file
 from tinyllama_tools.data.studies import (
@@ -38,7 +38,7 @@ from tinyllama_tools.data.studies import (
 from tinyllama_tools.models.collectives import FIXTURE, Interconnect, read_interconnects
 from tinyllama_tools.models.data_parallel import Analysis, analyse
 from tinyllama_tools.models.scaling_projection import StepSource, projection_of, read_step_source
-from tinyllama_tools.report.document import Cell, Table
+from tinyllama_tools.report.document import Table, cell_text
 from tinyllama_tools.report.sections import data_parallel
 
 DEFAULT_SIZE = "small"
@@ -200,19 +200,10 @@ def scaling_document(
     }
 
 
-def _cell(value: Cell, digits: int) -> str:
-    if value is None or isinstance(value, str):
-        return value or NOT_MEASURED
-    # in full, whatever its size
-    return f"{float(f'{value:.{digits}g}'):,.15g}"
-
-
 def _markdown(table: Table) -> list[str]:
-    heads = [f"{of.title} {of.unit}".strip() for of in table.columns]
-    digits = [column.digits for column in table.columns]
-    rows = [[_cell(v, d) for v, d in zip(row, digits, strict=True)] for row in table.rows]
+    rows = [[cell_text(cell) for cell in row] for row in table.rows]
     note = [table.note, ""] if table.note else []
-    return [f"## {table.title}", "", *note, *markdown_table(heads, rows), ""]
+    return [f"## {table.title}", "", *note, *markdown_table(table.columns, rows), ""]
 
 
 # what a run was made for; the page has all tables

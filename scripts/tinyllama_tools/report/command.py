@@ -5,67 +5,30 @@ from __future__ import annotations
 import argparse
 import datetime
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
-from tinyllama_tools.core.app import RESULTS, BadInputError, write_whole
-from tinyllama_tools.core.app import shown_path as shown
+from tinyllama_tools.core.app import RESULTS, BadInputError, shown_path, write_whole
 from tinyllama_tools.core.options import script_parser
 from tinyllama_tools.data.nameless import without_places
 from tinyllama_tools.data.programs import SuiteError
 from tinyllama_tools.models.prediction import RatesRefusedError
 from tinyllama_tools.report.document import (
     Document,
+    Fact,
+    Missing,
     Omission,
     Section,
     count_of,
     listed,
     not_foreseen,
 )
-from tinyllama_tools.report.inputs import ReportInputs, read_inputs
-from tinyllama_tools.report.output import (
-    figures_of_merit,
-    figures_text,
-    markdown_of,
-    page_of,
-    write_pngs,
-)
-from tinyllama_tools.report.sections import (
-    ablation,
-    cases,
-    comparison,
-    data_parallel,
-    environment,
-    frontier,
-    left_out,
-    memory,
-    predictions,
-    roofline,
-    scaling,
-    speed_of_light,
-    time,
-    training,
-)
-from tinyllama_tools.report.sources import Kind, Source, newest_sources, source_of
-from tinyllama_tools.report.summary import SENTENCES, cost_sentence
+from tinyllama_tools.report.inputs import Kind, ReportInputs, newest_sources, read_inputs, source_of
+from tinyllama_tools.report.output import figures_of_merit, markdown_of, page_of, write_pngs
+from tinyllama_tools.report.sections import SECTIONS, machine
+from tinyllama_tools.report.sections.summary import SUMMARY
 from tinyllama_tools.stats.laws import LawRefusedError
 
-# in the order in which they are read; what was left out comes last, when all of it is known
-BUILDERS: Sequence[tuple[str, str, Callable[[ReportInputs], Section]]] = tuple(
-    (module.ID, module.TITLE, module.build)
-    for module in (
-        *(cases, environment, roofline, speed_of_light, time, scaling, memory, frontier),
-        *(predictions, data_parallel, ablation, training, comparison),
-    )
-)
-ALL_SENTENCES: Sequence[tuple[str, Callable[[ReportInputs], str]]] = (
-    *SENTENCES,
-    (
-        "what fits and what bigger sizes cost",
-        lambda inputs: cost_sentence(inputs, frontier.chosen(inputs)),
-    ),
-)
 REFUSALS = (BadInputError, LawRefusedError, RatesRefusedError, SuiteError)
 
 
@@ -73,63 +36,40 @@ def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, REFUSALS) else not_foreseen(error)
 
 
-def _section(
-    identity: str, title: str, build: Callable[[ReportInputs], Section], inputs: ReportInputs
-) -> Section:
-    """One that cannot be made names its reason, and a table without a row, or a figure without a
-    point, becomes a sentence."""
-    try:
-        section = build(inputs)
-    except Exception as error:
-        # a fault of ours in one section must not cost the reader the others
-        missed = Omission("section", title, reason := _reason(error), is_error=True)
-        return Section(identity, title, missing=reason, omissions=[missed])
-    tables = [table for table in section.tables if table.rows]
-    figures = [figure for figure in section.figures if figure.points]
-    empty = [table.title for table in section.tables if not table.rows]
-    empty += [figure.title for figure in section.figures if not figure.points]
-    text = list(section.text)
-    if empty and not section.missing:
-        text.append(f"Nothing was measured for: {'; '.join(empty)}.")
-    return replace(section, tables=tables, figures=figures, text=text)
-
-
-def _sentences(inputs: ReportInputs) -> tuple[list[str], list[Omission]]:
-    """Five, and those of them that cannot be made."""
-    texts, omissions = [], []
-    for what, sentence in ALL_SENTENCES:
-        try:
-            texts.append(sentence(inputs))
-        except Exception as error:
-            texts.append(f"There is no sentence on {what}: Left out says why.")
-            omissions.append(Omission("summary", what, _reason(error), is_error=True))
-    return texts, omissions
-
-
-def _default_title(inputs: ReportInputs) -> str:
-    """Of the first result, else of the first of anything."""
-    if inputs.main is not None:
-        return f"Tiny LLaMA on {inputs.main.title}"
-    return f"Tiny LLaMA: {inputs.sources[0].path.name}" if inputs.sources else "Tiny LLaMA"
-
-
 def build_document(inputs: ReportInputs, title: str = "") -> Document:
-    """Every section, in order; `title`: instead of the one made from the data."""
-    sections = [_section(*builder, inputs) for builder in BUILDERS]
-    sentences, unsaid = _sentences(inputs)
-    of_sections = (omission for section in sections for omission in section.omissions)
-    omissions = without_places(
-        [*inputs.omissions, *left_out.case_omissions(inputs), *unsaid, *of_sections]
-    )
-    now = datetime.datetime.now(datetime.timezone.utc)
+    """Every section, in order; `title`: instead of the one made from the data. A fault of ours in
+    one part must not cost the reader the others."""
+    facts: list[Fact] = []
+    sections: list[Section] = []
+    omissions = [*inputs.omissions, *machine.case_omissions(inputs)]
+    for what, find in SUMMARY:
+        try:
+            facts += find(inputs)
+        except Exception as error:
+            omissions.append(Omission("summary", what, _reason(error), is_error=True))
+    for identity, name, fill in SECTIONS:
+        page = Section(identity, name)
+        try:
+            fill(page, inputs)
+        except Missing as missing:
+            page.missing = str(missing)
+        except Exception as error:
+            page = Section(identity, name, missing=_reason(error))
+            page.omissions.append(Omission("section", name, page.missing, is_error=True))
+        page.tables = [table for table in page.tables if table.rows]
+        page.figures = [figure for figure in page.figures if figure.points]
+        sections.append(page)
+        omissions += page.omissions
+    last = Section("left_out", "Left out")
+    machine.left_out(last, without_places(omissions))
+    of = inputs.main.title if inputs.main else next((s.path.name for s in inputs.sources), "")
     return Document(
-        title or _default_title(inputs),
-        now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        without_places(sentences),
-        [environment.set_summary(results) for results in inputs.sets],
-        without_places([*sections, left_out.build(omissions)]),
-        comparison.comparison_json(inputs.sets),
-        omissions,
+        title or f"Tiny LLaMA on {of}",
+        datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        without_places(facts),
+        without_places([*sections, last]),
+        machine.comparison_json(inputs.sets),
+        without_places(omissions),
     )
 
 
@@ -161,52 +101,38 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _default_path(end: str, results: Path) -> Path:
-    now = datetime.datetime.now(datetime.timezone.utc)
-    return results / f"report_{now.strftime('%Y%m%dT%H%M%SZ')}{end}"
-
-
-def _write(path: Path, text: str) -> list[Path]:
-    if path.is_dir():
-        raise BadInputError(
-            f"{path}: is a folder; name a file to write, such as {path}/report.html"
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text)
-    return [path]
-
-
 def write_report(document: Document, inputs: ReportInputs, of: argparse.Namespace) -> list[Path]:
     """The files written; md and fom go to standard output unless a file is named. BadInputError
     where that cannot be written."""
     path = of.output
+    if path is None and of.format in ("html", "png"):
+        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+        end = ".html" if of.format == "html" else "_png"
+        path = of.results_folder / f"report_{now}{end}"
     try:
-        if of.format == "html":
-            path = path or _default_path(".html", of.results_folder)
-            return _write(path, page_of(document.as_json()))
         if of.format == "png":
-            path = path or _default_path("_png", of.results_folder)
-            written = write_pngs(document.as_json(), path)
+            written = write_pngs(document, path)
             if not written:
                 raise BadInputError("the report has no figure to draw; --format md has its tables")
             return written
-        if of.format == "md":
+        if of.format == "html":
+            text = page_of(document)
+        elif of.format == "md":
             text = markdown_of(document)
         else:
-            text = figures_text(figures_of_merit(inputs), document.errors)
-        if path is not None:
-            return _write(path, text)
+            text = figures_of_merit(inputs, document.errors)
+        if path is None:
+            sys.stdout.write(text)
+            return []
+        if path.is_dir():
+            raise BadInputError(f"{path}: is a folder; name a file, such as {path}/report.html")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+        return [path]
     except OSError as error:
         raise BadInputError(
             f"{path}: cannot be written: {error.strerror}; name another file with -o"
         ) from error
-    sys.stdout.write(text)
-    return []
-
-
-WRITTEN, WITH_ERRORS = 0, 1
-# names that share a reason, in a line on standard error
-MOST_NAMES = 5
 
 
 def _say(text: str) -> None:
@@ -215,14 +141,13 @@ def _say(text: str) -> None:
 
 
 def _say_omissions(omissions: Sequence[Omission]) -> None:
-    for first, names in left_out.grouped(omissions):
+    for first, names in machine.grouped(omissions):
         mark = "error" if first.is_error else "left out"
-        _say(f"{mark}: {first.kind} {listed(names, MOST_NAMES)}: {first.reason}")
+        _say(f"{mark}: {first.kind} {listed(names, 5)}: {first.reason}")
 
 
 def _read_named(paths: Sequence[Path]) -> ReportInputs:
-    sources: list[Source] = []
-    unknown: list[Omission] = []
+    sources, unknown = [], []
     for path in paths:
         try:
             sources.append(source_of(path))
@@ -236,10 +161,11 @@ def _read_newest(results: Path) -> ReportInputs:
     """The newest of each kind, which is said."""
     found = newest_sources(results)
     for source in found.sources:
-        _say(f"taking {shown(source.path)}: {source.kind.words}")
+        _say(f"taking {shown_path(source.path)}: {source.kind.words}")
     for kind in found.absent:
-        _say(f"no {kind.words.partition(' ')[2]} in {shown(results)}: {kind.command} makes one")
-    return read_inputs(found.sources, found.absent, found.passed_over)
+        what = kind.words.partition(" ")[2]
+        _say(f"no {what} in {shown_path(results)}: {kind.command} makes one")
+    return read_inputs(*found)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -260,4 +186,4 @@ def main(arguments: Sequence[str]) -> int:
         _say(f"wrote {written[0]}")
     elif written:
         _say(f"wrote {count_of(len(written), 'file')} to {written[0].parent}")
-    return WITH_ERRORS if document.errors else WRITTEN
+    return 1 if document.errors else 0

@@ -1,13 +1,12 @@
-"""What a report consists of: sections of text, figures and tables; numbers as people read them.
-
-The page, the pictures and the Markdown are made from this and from nothing else.
-"""
+"""What a report consists of: sections of text, figures and tables. The page, the pictures and the
+Markdown are made from this and from nothing else."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.core.app import Json, is_number
@@ -15,87 +14,11 @@ from tinyllama_tools.core.app import Json, is_number
 if TYPE_CHECKING:
     from tinyllama_tools.data.names import CaseName
 
-# a measurement has no more of them, and the page stays small
-DIGITS = 5
 Cell = str | int | float | None
 
 
-@dataclass(frozen=True)
-class Column:
-    """`unit` belongs to every number below it; `digits`: significant ones to show."""
-
-    title: str
-    unit: str = ""
-    numeric: bool = True
-    digits: int = 4
-
-
-def text_column(title: str) -> Column:
-    """A column of words."""
-    return Column(title, numeric=False)
-
-
-@dataclass(frozen=True)
-class Table:
-    """`is_key`: also shown where there is little room, such as in a pull request."""
-
-    id: str
-    title: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
-    note: str = ""
-    is_key: bool = False
-
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise ValueError(f"{self.id}: {len(row)} cells under {len(self.columns)} headings")
-
-    def as_json(self) -> Json:
-        """Plain values."""
-        texts = {"id": self.id, "title": self.title, "note": self.note}
-        return {**texts, "columns": [asdict(c) for c in self.columns], "rows": self.rows}
-
-
-@dataclass(frozen=True)
-class Figure:
-    """`traces` and `layout` as plotly takes them. A trace's `role` stands for a colour of the
-    theme: measured, fit, predicted, held_out, roof, light or other; without one, `series` is the
-    number of its colour, which is its place in the figure where it has none."""
-
-    id: str
-    title: str
-    traces: Sequence[Json]
-    layout: Json
-    note: str = ""
-
-    @property
-    def points(self) -> int:
-        """Of all traces together."""
-        return sum(len(trace.get("y", ())) for trace in self.traces)
-
-    def as_json(self) -> Json:
-        """Plain values."""
-        texts = {"id": self.id, "title": self.title, "note": self.note}
-        layout = with_log_ticks(self.layout, self.traces)
-        return {**texts, "traces": self.traces, "layout": layout, "points": self.points}
-
-
-def with_log_ticks(layout: Json, traces: Sequence[Json]) -> Json:
-    """Steps of 1, 2 and 5 on logarithmic axes of up to 400 times, then powers of ten; plotly's own
-    would meet where they are labelled in full. Less than six times is left to plotly."""
-    found = dict(layout)
-    for key, axis in layout.items():
-        if not isinstance(axis, Mapping) or axis.get("type") != "log" or "tickvals" in axis:
-            continue
-        letter, place = key[0], key[0] + key[len("xaxis") :]
-        own = [trace for trace in traces if trace.get(f"{letter}axis", letter) == place]
-        values = [v for trace in own for v in trace.get(letter) or () if is_number(v) and v > 0]
-        decades = math.log10(max(values) / min(values)) if values else 0.0
-        if decades >= 0.8:
-            steps = "D2" if decades < 2.6 else math.ceil(decades / 7)
-            found[key] = {**axis, "dtick": steps, "tick0": 0}
-    return found
+class Missing(Exception):  # noqa: N818 - it is no error: the message says which command measures it
+    """Nothing to show in a section."""
 
 
 @dataclass(frozen=True)
@@ -115,74 +38,127 @@ def not_foreseen(error: Exception) -> str:
 
 
 @dataclass(frozen=True)
+class Fact:
+    """A line of the summary."""
+
+    what: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """`columns`: `title` or `title [unit]`. `is_key`: also shown where there is little room, such
+    as in a pull request."""
+
+    id: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+    is_key: bool = False
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"{self.id}: {len(row)} cells under {len(self.columns)} headings")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """`traces` and `layout` as plotly takes them, but for a trace's `role` (below) or `series`,
+    the number of its colour; without either its place in the figure is that number."""
+
+    id: str
+    title: str
+    traces: Sequence[Json]
+    layout: Json
+    note: str = ""
+
+    @property
+    def points(self) -> int:
+        return sum(len(trace["y"]) for trace in self.traces)
+
+    def as_json(self) -> Json:
+        """As plotly draws it, on a light ground and on a dark one."""
+        traces, layout = _styled(self.traces), dict(self.layout)
+        for letter in "xy":
+            layout[f"{letter}axis"] = _with_steps(layout[f"{letter}axis"], letter, traces)
+        return {"id": self.id, "traces": traces, "layout": layout, "height": _height(traces)}
+
+
+@dataclass
 class Section:
     """`missing`: why there is nothing to show and which command makes it; empty where there is.
     `omissions` stand in a section of their own."""
 
     id: str
     title: str
-    text: Sequence[str] = ()
+    text: list[str] = field(default_factory=list)
     missing: str = ""
-    figures: Sequence[Figure] = ()
-    tables: Sequence[Table] = ()
-    omissions: Sequence[Omission] = ()
-
-    def as_json(self) -> Json:
-        """Plain values."""
-        return {
-            "id": self.id,
-            "title": self.title,
-            "text": self.text,
-            "missing": self.missing,
-            "figures": [figure.as_json() for figure in self.figures],
-            "tables": [table.as_json() for table in self.tables],
-        }
+    figures: list[Figure] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    omissions: list[Omission] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Document:
-    """The whole report. `sets`: what the results are of; `comparison`: times of all of them;
-    `omissions`: everything that was left out, as the last section lists it."""
+    """`comparison`: times of all cases of all results, of which the page compares any two."""
 
     title: str
     generated: str
-    summary: Sequence[str]
-    sets: Sequence[Json]
+    facts: Sequence[Fact]
     sections: Sequence[Section]
     comparison: Json
-    omissions: Sequence[Omission] = ()
+    omissions: Sequence[Omission]
 
     @property
     def errors(self) -> int:
-        """How many of those went wrong."""
         return sum(omission.is_error for omission in self.omissions)
 
     def as_json(self) -> Json:
-        """What the page and the pictures are drawn from, numbers rounded to DIGITS."""
-        keys = ("title", "generated", "summary", "sets", "sections", "comparison")
-        found = {key: getattr(self, key) for key in keys}
-        return compact({**found, "sections": [section.as_json() for section in self.sections]})
+        return compact({**asdict(self), "errors": self.errors})
 
 
-def compact(value: Any, digits: int = DIGITS) -> Any:  # noqa: ANN401
-    """The value with every float rounded to `digits`; what is not finite becomes None, since JSON
+# of a value of a figure: a measurement has no more, and the page stays small
+DIGITS = 5
+
+
+def compact(value: Any) -> Any:  # noqa: ANN401
+    """The value with every float rounded to DIGITS; what is not finite becomes None, since JSON
     has no such number. Whole numbers keep all their digits."""
     if isinstance(value, Mapping):
-        return {str(key): compact(item, digits) for key, item in value.items()}
+        return {str(key): compact(item) for key, item in value.items()}
     if isinstance(value, (str, int)) or value is None:
         return value
     if isinstance(value, Sequence):
-        return [compact(item, digits) for item in value]
+        return [compact(item) for item in value]
     if not math.isfinite(value):
         return None
-    number = float(f"{value:.{digits}g}")
+    number = float(f"{value:.{DIGITS}g}")
     # "12" is shorter than "12.0", and there is no "-0"
     return int(number) if number.is_integer() and abs(number) < 1e15 else number
 
 
+def number_text(value: float, digits: int = 4) -> str:
+    """So many significant digits, but never fewer than the whole number has: `0.01234`, `12.34`,
+    `12,345`; with an exponent below 1e-4 and from 1e15 on."""
+    if abs(value) < 1e15 and float(value).is_integer():
+        return f"{value:,.0f}"
+    exponent = int(f"{value:.{digits - 1}e}".split("e")[1]) if math.isfinite(value) else 15
+    if not -4 <= exponent < 15:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:,.{max(0, digits - 1 - exponent)}f}"
+
+
+def cell_text(value: Cell) -> str:
+    if value is None or value == "":
+        return "\u2013"
+    return value if isinstance(value, str) else number_text(value)
+
+
 BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 RATE_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-MOST_LISTED = 6
 
 
 def rate_text(value: float, unit: str) -> str:
@@ -193,15 +169,8 @@ def rate_text(value: float, unit: str) -> str:
 
 def bytes_text(value: float) -> str:
     """`131.8 MiB`."""
-    power = 0
-    while value >= 1024 and power + 1 < len(BYTE_UNITS):
-        value, power = value / 1024, power + 1
-    return f"{value:.4g} {BYTE_UNITS[power]}"
-
-
-def percent_text(value: float) -> str:
-    """`50.8 %`; a digit after the point where it says something."""
-    return f"{value:.0f} %" if abs(value) >= 99.95 else f"{value:.1f} %"
+    power = min(len(BYTE_UNITS) - 1, max(0, math.floor(math.log2(max(value, 1)) / 10)))
+    return f"{value / 1024**power:.4g} {BYTE_UNITS[power]}"
 
 
 def shape_text(name: CaseName) -> str:
@@ -209,13 +178,8 @@ def shape_text(name: CaseName) -> str:
     return f"{name.batch} x {name.seq}"
 
 
-def case_text(name: CaseName) -> str:
-    """`tiny, optimized, f32, batch 8 x sequence 128`."""
-    return f"{name.size}, {name.variant}, {name.dtype}, batch {name.batch} x sequence {name.seq}"
-
-
 def step_text(name: CaseName) -> str:
-    """`tiny, optimized, f32, 8 x 128`: where there is little room."""
+    """`tiny, optimized, f32, 8 x 128`."""
     return f"{name.size}, {name.variant}, {name.dtype}, {shape_text(name)}"
 
 
@@ -224,19 +188,82 @@ def count_of(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
+def listed(names: Sequence[str], most: int = 6) -> str:
     """`a, b, c and 12 more`."""
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
+# A trace's role says its colour; where several traces measure, fit or predict, each is a series
+# with the next colour. All have a contrast of 3 or more to white and to the page's dark ground.
 MEASURED, FIT, PREDICTED, HELD_OUT = "measured", "fit", "predicted", "held_out"
 ROOF, LIGHT, OTHER = "roof", "light", "other"
-# plotly's symbols and dashes that differ in grey print too
+ROLES = {
+    **{MEASURED: "#2f7fd1", FIT: "#7a8490", PREDICTED: "#d2601a", HELD_OUT: "#b055ad"},
+    **{ROOF: "#7a8490", LIGHT: "#13906f", OTHER: "#8a7a6a"},
+}
+COLOURS = (
+    *("#2f7fd1", "#c26d00", "#13906f", "#c04d8f", "#7d68d6", "#cf4b2d", "#8a7d00", "#6b7b8a"),
+    *("#4c9436", "#a9694f"),
+)
+SERIES_ROLES = {"", MEASURED, FIT, PREDICTED, HELD_OUT}
+# plotly's symbols, dashes and patterns that differ in grey print too
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "pentagon", "cross")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-# more would meet
-MOST_TICKS = 10
+PATTERNS = ("", "/", ".", "\\", "x", "-", "+", "|")
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    """Names come from files: plotly would take some for markup."""
+    if isinstance(value, str):
+        return value.replace("<", "&lt;")
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _styled(traces: Sequence[Json]) -> list[Json]:
+    counts = Counter(trace.get("role", "") for trace in traces)
+    groups = list(dict.fromkeys(trace.get("legendgroup") for trace in traces))
+    many = sum(len(trace["y"]) for trace in traces if trace.get("mode") != "lines") > 200
+    seen: Counter[str] = Counter()
+    found = []
+    for trace in traces:
+        own = {"type": "scatter", **_plain(trace)}
+        role, group = own.pop("role", ""), own.get("legendgroup")
+        place = own.pop("series", groups.index(group) if group else seen[role])
+        seen[role] += 1
+        is_series = role in SERIES_ROLES and (not role or counts[role] > 1)
+        colour = COLOURS[place % len(COLOURS)] if is_series else ROLES[role]
+        if own["type"] == "bar":
+            pattern = {"shape": PATTERNS[len(found) % len(PATTERNS)], "fillmode": "overlay"}
+            pattern |= {"fgcolor": "#ffffff", "fgopacity": 0.6, "solidity": 0.2}
+            own["marker"] = {"color": colour, "pattern": pattern}
+        elif own["type"] == "waterfall":
+            own["increasing"] = {"marker": {"color": colour}}
+            own["decreasing"] = {"marker": {"color": ROLES[LIGHT]}}
+            own["totals"] = {"marker": {"color": ROLES[ROOF]}}
+        else:
+            own["marker"] = {"color": colour, "size": 6 if many else 9, **own.get("marker", {})}
+            own["line"] = {"color": colour, **own.get("line", {})}
+        found.append(own)
+    return found
+
+
+def _with_steps(axis: Json, letter: str, traces: Sequence[Json]) -> Json:
+    """Steps of 1, 2 and 5 on logarithmic axes of up to 400 times, then powers of ten; plotly's own
+    would meet where they are labelled in full. Less than six times is left to plotly."""
+    values = [v for trace in traces for v in trace.get(letter, ()) if is_number(v) and v > 0]
+    decades = math.log10(max(values) / min(values)) if values else 0.0
+    if axis.get("type") != "log" or "tickvals" in axis or decades < 0.8:
+        return axis
+    return {**axis, "dtick": "D2" if decades < 2.6 else math.ceil(decades / 7)}
+
+
+def _height(traces: Sequence[Json]) -> int:
+    """In pixels: a row a bar where they lie."""
+    rows = {name for trace in traces for name in trace["y"] if isinstance(name, str)}
+    return min(1000, max(240, 110 + 26 * len(rows))) if rows else 420
 
 
 def axis(
@@ -248,20 +275,18 @@ def axis(
     **more: Any,  # noqa: ANN401
 ) -> Json:
     """An axis with its unit in the title. `ticks`: the values that were measured, which are its
-    ticks where they are few."""
+    ticks where they are few enough not to meet."""
     text, values = f"{title} [{unit}]" if unit else title, sorted(set(ticks))
-    own = {"tickvals": values} if 2 <= len(values) <= MOST_TICKS else {}
+    own = {"tickvals": values} if 2 <= len(values) <= 10 else {}
     return {"title": {"text": text}, **({"type": "log"} if log else {}), **own, **more}
 
 
 def layout(x: Json, y: Json, **more: Any) -> Json:  # noqa: ANN401
-    """Of a figure with one pair of axes."""
     return {"xaxis": x, "yaxis": y, **more}
 
 
-def _trace(first: Json, name: str, x: Sequence[object], y: Sequence[object], role: str) -> Json:
-    own_colour = {"role": role} if role else {}
-    return {**first, "name": name, "x": list(x), "y": list(y), **own_colour}
+def _trace(name: str, x: Sequence[object], y: Sequence[object], role: str, more: Json) -> Json:
+    return {"name": name, "x": list(x), "y": list(y), **({"role": role} if role else {}), **more}
 
 
 def markers(
@@ -273,9 +298,7 @@ def markers(
     symbol: str = SYMBOLS[0],
     **more: Any,  # noqa: ANN401
 ) -> Json:
-    """Points without lines between them."""
-    kind = {"type": "scatter", "mode": "markers"}
-    return {**_trace(kind, name, x, y, role), "marker": {"symbol": symbol}, **more}
+    return _trace(name, x, y, role, {"mode": "markers", "marker": {"symbol": symbol}, **more})
 
 
 def line(
@@ -287,23 +310,21 @@ def line(
     dash: str = DASHES[0],
     **more: Any,  # noqa: ANN401
 ) -> Json:
-    """A line without points."""
-    kind = {"type": "scatter", "mode": "lines"}
-    return {**_trace(kind, name, x, y, role), "line": {"dash": dash}, **more}
+    return _trace(name, x, y, role, {"mode": "lines", "line": {"dash": dash}, **more})
 
 
 def bars(
     name: str, x: Sequence[object], y: Sequence[float], *, role: str = "", **more: object
 ) -> Json:
     """Upright bars."""
-    return {**_trace({"type": "bar"}, name, x, y, role), **more}
+    return _trace(name, x, y, role, {"type": "bar", **more})
 
 
 def lying_bars(
     name: str, labels: Sequence[str], lengths: Sequence[float], *, role: str = "", **more: object
 ) -> Json:
     """Bars from left to right, one a label."""
-    return {**_trace({"type": "bar", "orientation": "h"}, name, lengths, labels, role), **more}
+    return _trace(name, lengths, labels, role, {"type": "bar", "orientation": "h", **more})
 
 
 def error_bars(values: Sequence[float], low: Sequence[float], high: Sequence[float]) -> Json:

@@ -1,13 +1,16 @@
-"""Everything a report is made from, read and checked, and what follows from it, computed once."""
+"""Everything a report is made from: found, told apart, read and checked, and what follows from it,
+computed once."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tinyllama_tools.core.app import (
     SUITE_FILE,
@@ -18,7 +21,8 @@ from tinyllama_tools.core.app import (
     schema_problem,
 )
 from tinyllama_tools.data.names import STEP, TRAIN, CaseName
-from tinyllama_tools.data.profiles import BadProfileError, check_summary
+from tinyllama_tools.data.profiles import SUMMARY as TRAINING_FILE
+from tinyllama_tools.data.profiles import BadProfileError, check_summary, is_training_summary
 from tinyllama_tools.data.programs import CaseCost, read_case_costs
 from tinyllama_tools.data.ranks import Failure, read_again
 from tinyllama_tools.data.results import (
@@ -29,67 +33,205 @@ from tinyllama_tools.data.results import (
     refuse_other_run,
 )
 from tinyllama_tools.data.studies import (
+    AXES,
     CHECK,
     COSTS,
     FRONTIER,
+    KIND,
     PRODUCTS,
+    RANK_FILES,
     SCALING_FILE,
+    SCALING_KIND,
     SCALING_SCHEMA_VERSION,
     SCHEMA_VERSION,
     STUDY,
+    Axis,
+    is_result,
+    is_scaling_result,
     rounds_of,
     why_no_round,
 )
+from tinyllama_tools.models.ablations import RESULT as ABLATION_FILE
 from tinyllama_tools.models.ablations import Study as AblationStudy
 from tinyllama_tools.models.ablations import read_study as read_ablation
 from tinyllama_tools.models.data_parallel import Analysis, analyse
-from tinyllama_tools.models.prediction import (
-    RatesRefusedError,
-    calibrate_rates,
-    check_against,
-    predict_steps,
-)
-from tinyllama_tools.models.scaling_projection import ProjectedStep
 from tinyllama_tools.models.speed_of_light import SpeedOfLight, Waterfall, speed_of_light, waterfall
 from tinyllama_tools.report.analysis import (
-    CALIBRATED,
-    CHECKED,
-    NOT_RUN,
-    PredictedStep,
     Predictions,
     SeriesFit,
     headline_steps,
-    is_own_shape,
     is_same_device,
+    lacks_parts,
     main_step,
     memory_fits,
-    missing_parts,
-    rank,
-    sizes_by_name,
+    predictions_of,
     time_fits,
 )
-from tinyllama_tools.report.document import Omission, case_text, not_foreseen
-from tinyllama_tools.report.sources import FrontierFile, Kind, Source, is_grid_study, read_frontier
+from tinyllama_tools.report.document import Omission, not_foreseen, step_text
 
 Found = TypeVar("Found")
 
 
-@dataclass(frozen=True)
-class GridStudy:
-    """A folder of scripts/study --grid. `description`: its study.json; `frontier`: None
-    where there is none; `results`: None where no round could be used; `check`: steps of a bigger
-    size, which are no part of `results` so that nothing is calibrated on them."""
+class Kind(Enum):
+    """`words`: what it is; `command`: what makes one."""
 
-    folder: Path
+    STUDY = ("a grid study", "scripts/study tiny small")
+    SUITE = ("a run of the suite", "scripts/bench")
+    TRAINING = ("a training study", "scripts/study tiny small --grid off")
+    FRONTIER = ("a frontier", "scripts/study")
+    ABLATION = ("an ablation", "scripts/ablation")
+    SCALING = ("a data-parallel run", "scripts/scaling --processes 1,2")
+
+    def __init__(self, words: str, command: str) -> None:
+        self.words = words
+        self.command = command
+
+
+class Source(NamedTuple):
+    """A result to read. `path`: the folder of a grid study or of a data-parallel run, the file of
+    any other kind, and of a data-parallel result that somebody named alone."""
+
+    kind: Kind
+    path: Path
+
+
+# of a folder the first that is there says what it is
+FILES = (STUDY, SUITE_FILE, ABLATION_FILE, TRAINING_FILE, FRONTIER, SCALING_FILE)
+NAME_A_RESULT = "name a result of scripts/bench, scripts/study, scripts/scaling or scripts/ablation"
+
+
+def _is_study(document: Json) -> bool:
+    return document.get("kind") == KIND and "schema_version" in document
+
+
+def is_frontier(document: Json) -> bool:
+    return "limit_bytes" in document and any(axis.key in document for axis in AXES.values())
+
+
+# the first that holds; of those in folders the path is the folder
+KINDS: tuple[tuple[Callable[[Json], bool], Kind, bool], ...] = (
+    (_is_study, Kind.STUDY, True),
+    (is_training_summary, Kind.TRAINING, False),
+    (lambda found: {"format_version", "gates"} <= set(found), Kind.ABLATION, False),
+    (is_frontier, Kind.FRONTIER, False),
+    (
+        lambda found: found.get("kind") == SCALING_KIND and "schema_version" in found,
+        *(Kind.SCALING, True),
+    ),
+    (is_scaling_result, Kind.SCALING, False),
+    (is_result, Kind.SUITE, False),
+)
+
+
+def source_of(path: Path) -> Source:
+    """What a path that somebody named is; BadInputError where it is no result, or unreadable."""
+    if path.is_dir():
+        inside = next((path / name for name in FILES if (path / name).exists()), None)
+        if inside == path / STUDY or (inside is None and any(path.glob(RANK_FILES))):
+            # a damaged study.json is named as such when it is read
+            return Source(Kind.STUDY if inside else Kind.SCALING, path)
+        if inside is None:
+            known = f"{', '.join(FILES)} or {RANK_FILES}"
+            raise BadInputError(f"{path}: holds none of {known}; {NAME_A_RESULT}")
+        path = inside
+    document, _ = read_json(path)
+    for holds, kind, is_folder in KINDS:
+        if holds(document):
+            return Source(kind, path.parent if is_folder else path)
+    known = ", ".join(list(document)[:5]) or "none"
+    raise bad_file(
+        path, f"is no result that this report knows: its keys are {known}", NAME_A_RESULT
+    )
+
+
+# 20260131T080000Z_amd_instinct_mi300x, performance_results_tiny_20260131_080000
+TIME = re.compile(r"(\d{8})[T_](\d{6})")
+TRAINING_SIZE = re.compile(r"performance_results_(.+)_\d{8}_\d{6}")
+
+
+def _time_of(folder: Path) -> tuple[str, ...]:
+    """By its name, which survives copying; empty of a folder without a time in it."""
+    found = TIME.search(folder.name)
+    return found.groups() if found else ()
+
+
+def _document(path: Path) -> Json | None:
+    """None of a damaged file, which is named as such when it is read."""
+    try:
+        return read_json(path)[0]
+    except BadInputError:
+        return None
+
+
+class Newest(NamedTuple):
+    """`sources`: the newest of each kind, grid study first; `absent`: the kinds of which there is
+    none; `passed_over`: newer studies that have measured nothing to report on."""
+
+    sources: list[Source]
+    absent: list[Kind]
+    passed_over: list[Omission]
+
+
+def newest_sources(results: Path) -> Newest:
+    """What a report takes where nothing was named. OSError where `results` cannot be listed."""
+    listed = results.iterdir() if results.is_dir() else ()
+    dated = [path for path in listed if path.is_dir() and _time_of(path)]
+    folders = sorted(dated, key=lambda path: (_time_of(path), path.name), reverse=True)
+    passed_over: list[Omission] = []
+    studies: list[Path] = []
+    for folder in folders:
+        document = _document(folder / STUDY) if (folder / STUDY).exists() else {}
+        if document is not None and not _is_study(document):
+            continue
+        if rounds_of(folder):
+            studies = [folder]
+            break
+        passed_over.append(Omission("grid study", str(folder), why_no_round(folder)))
+    # scripts/study makes a folder a size
+    trainings: dict[str, Path] = {}
+    for folder in folders:
+        named = TRAINING_SIZE.fullmatch(folder.name)
+        if named and (folder / TRAINING_FILE).is_file():
+            trainings.setdefault(named[1], folder / TRAINING_FILE)
+    # one over sequences and one over batches, apart from those of studies; a study's own serves
+    # where there is no later one
+    with_own = [folder for folder in studies if (folder / FRONTIER).is_file()]
+    frontiers: dict[object, Path] = {}
+    for folder in folders:
+        path, oldest = folder / FRONTIER, _time_of(with_own[0]) if with_own else ()
+        if path.is_file() and not (folder / STUDY).exists() and _time_of(folder) >= oldest:
+            frontiers.setdefault((_document(path) or {}).get("by"), path)
+
+    def newest(name: str) -> list[Path]:
+        return [folder / name for folder in folders if (folder / name).is_file()][:1]
+
+    found = {
+        Kind.STUDY: studies,
+        Kind.SUITE: newest(SUITE_FILE),
+        Kind.TRAINING: list(trainings.values()),
+        Kind.FRONTIER: list(frontiers.values()),
+        Kind.ABLATION: newest(ABLATION_FILE),
+        Kind.SCALING: [path.parent for path in newest(SCALING_FILE)],
+    }
+    sources = [Source(kind, path) for kind, paths in found.items() for path in paths]
+    served = {Kind.FRONTIER} if with_own else set()
+    absent = [kind for kind, paths in found.items() if not paths and kind not in served]
+    return Newest(sources, absent, passed_over)
+
+
+class GridStudy(NamedTuple):
+    """A folder of scripts/study. `description`: its study.json; `frontier`: None where there is
+    none; `results`: None where no round could be used; `check`: steps of a bigger size, which are
+    no part of `results` so that nothing is calibrated on them."""
+
     description: Mapping[str, Any]
     results: ResultSet | None
     costs: Sequence[CaseCost] = ()
-    frontier: FrontierFile | None = None
+    frontier: Json | None = None
     check: ResultSet | None = None
 
 
-@dataclass(frozen=True)
-class TrainingRun:
+class TrainingRun(NamedTuple):
     """A performance_summary.json of tiny_llama_train."""
 
     path: Path
@@ -103,12 +245,10 @@ class TrainingRun:
 
     @property
     def name(self) -> str:
-        """`tiny, baseline, f32, batch 8 x sequence 128`."""
-        return case_text(self.step_name)
+        return step_text(self.step_name)
 
 
-@dataclass(frozen=True)
-class Ablation:
+class Ablation(NamedTuple):
     """An ablation.json."""
 
     path: Path
@@ -116,31 +256,15 @@ class Ablation:
 
 
 @dataclass(frozen=True)
-class StatedLocalStep:
-    """One device's step that projections start from. `low`, `high`: seconds, of a predicted one,
-    which `range_words` names; of a measured one there are none."""
-
-    name: str
-    kind: str
-    seconds: float
-    low: float
-    high: float
-    range_words: str
-    source: str
-
-
-@dataclass(frozen=True)
 class ScalingRun:
     """`analysis`: made anew of the results. `failures`: numbers of ranks without a usable result.
-    `projections`, `local_steps`, `projection`: the rows and the rest of what scaling.json says of
-    them; empty where there is no such file, or where it is damaged, which `refusal` says."""
+    `projection`: of scaling.json; None where there is no such file, or where it is damaged, which
+    `refusal` says."""
 
     path: Path
     analysis: Analysis
     failures: tuple[Failure, ...] = ()
-    projections: tuple[ProjectedStep, ...] = ()
-    local_steps: tuple[StatedLocalStep, ...] = ()
-    projection: Mapping[str, Any] | None = None
+    projection: Json | None = None
     refusal: str = ""
 
     @property
@@ -155,15 +279,14 @@ class ScalingRun:
 @dataclass(frozen=True)
 class ReportInputs:
     """`sets`: every result of the suite, grid studies' included; the first one is what the report
-    analyses. `frontiers`: those of studies come last.
-    `absent`: kinds of which there was none."""
+    analyses. `frontiers`: those of studies come last. `absent`: kinds of which there was none."""
 
     sources: tuple[Source, ...] = ()
     sets: tuple[ResultSet, ...] = ()
     studies: tuple[GridStudy, ...] = ()
     trainings: tuple[TrainingRun, ...] = ()
     ablations: tuple[Ablation, ...] = ()
-    frontiers: tuple[FrontierFile, ...] = ()
+    frontiers: tuple[Json, ...] = ()
     scalings: tuple[ScalingRun, ...] = ()
     absent: tuple[Kind, ...] = ()
     omissions: tuple[Omission, ...] = ()
@@ -212,17 +335,16 @@ class ReportInputs:
 
     @cached_property
     def time_fits(self) -> list[SeriesFit]:
-        """Laws of time of the first result."""
         return time_fits(self.main) if self.main is not None else []
 
     @cached_property
     def memory_fits(self) -> list[SeriesFit]:
-        """Laws of peak memory of the first result."""
         return memory_fits(self.main) if self.main is not None else []
 
     def _of_main_step(
         self, analyse: Callable[[ResultSet, CaseName], Found]
     ) -> tuple[Found | None, str]:
+        """Or None and why."""
         if self.main is None:
             return None, "no result of the suite was given"
         step = main_step(self.main)
@@ -235,17 +357,16 @@ class ReportInputs:
 
     @cached_property
     def light(self) -> tuple[SpeedOfLight | None, str]:
-        """Of the main step; or None and why."""
         return self._of_main_step(speed_of_light)
 
     @cached_property
     def sum_of_parts(self) -> tuple[Waterfall | None, str]:
-        """Of the main step; or None and why."""
         return self._of_main_step(waterfall)
 
     def _of_headline_steps(
         self, analyse: Callable[[ResultSet, CaseName], Found]
     ) -> tuple[list[Found], list[Omission]]:
+        """Of one step a size, dtype and variant; and of which it is refused."""
         found, refused = [], []
         for step in headline_steps(self.main) if self.main is not None else ():
             try:
@@ -257,71 +378,16 @@ class ReportInputs:
 
     @cached_property
     def lights(self) -> tuple[list[SpeedOfLight], list[Omission]]:
-        """Of one step a size, dtype and variant of the first result; and of which it is refused."""
         return self._of_headline_steps(speed_of_light)
 
     @cached_property
     def sums_of_parts(self) -> list[Waterfall]:
-        """Of one step a size, dtype and variant of the first result. The main step's refusal is
-        told where its parts are shown."""
+        """The main step's refusal is told where its parts are shown."""
         return self._of_headline_steps(waterfall)[0]
 
     @cached_property
     def predictions(self) -> Predictions:
-        """Of steps that were not run."""
         return predictions_of(self.main, self.costs, self.known_steps)
-
-
-NO_STEP = "no training step (full_step/train) was measured to calibrate on"
-NO_COSTS = "no costs of sizes that were not run were given: a grid study writes costs.json"
-
-
-def predictions_of(
-    results: ResultSet | None, costs: Sequence[CaseCost], known: Mapping[str, MeasuredCase]
-) -> Predictions:
-    """In the dtype and variant of the main step of `results`, which the rates come from: of steps
-    at their problem size's own shape, and of those that were run.
-
-    `known`: steps of the same machine by name, from wherever they were run.
-    """
-    step = main_step(results) if results is not None else None
-    if results is None or step is None:
-        return Predictions(refusal=NO_STEP)
-    if not costs:
-        return Predictions(refusal=NO_COSTS)
-    of = step.name
-    asked = {
-        str(cost.name): cost
-        for cost in costs
-        if (cost.name.component, cost.name.dtype, cost.name.variant) == (STEP, of.dtype, of.variant)
-        and (is_own_shape(cost.name) or str(cost.name) in known)
-    }
-    if not asked:
-        what = f"{of.variant} step in {of.dtype} at a size's own batch and sequence"
-        return Predictions(refusal=f"costs.json has no {what}")
-    try:
-        rates = calibrate_rates(results, of.dtype, of.variant)
-        every, refused = predict_steps(rates, costs)
-    except RatesRefusedError as error:
-        return Predictions(refusal=str(error))
-    found = []
-    for one in every:
-        name, is_calibrated = str(one.name), one.name.size in rates.sizes
-        if name not in asked or (is_calibrated and not is_own_shape(one.name)):
-            continue
-        case = known.get(name)
-        kind = CALIBRATED if is_calibrated else NOT_RUN if case is None else CHECKED
-        measured = (case.median_seconds, check_against(one, case)) if case is not None else ()
-        found.append(PredictedStep(asked[name], one, kind, *measured))
-    order = tuple(sizes_by_name())
-    found.sort(
-        key=lambda one: (
-            *(rank(one.cost.name.size, order), not is_own_shape(one.cost.name)),
-            *(one.cost.name.batch, one.cost.name.seq),
-        )
-    )
-    omissions = [Omission("prediction", r.name, r.reason) for r in refused if r.name in asked]
-    return Predictions(found, "" if found else "no step could be predicted", omissions)
 
 
 def _attempt(omissions: list[Omission], path: Path, read: Callable[[Path], Found]) -> Found | None:
@@ -379,20 +445,103 @@ def _read_costs(path: Path, results: ResultSet | None) -> tuple[CaseCost, ...]:
     return costs
 
 
-def _read_description(path: Path) -> Json:
-    document, _ = read_json(path)
-    if not is_grid_study(document):
-        raise bad_file(path, "is no study of a grid", "make one: scripts/study tiny small")
-    version = document["schema_version"]
-    if version != SCHEMA_VERSION:
-        rule = f"must be {SCHEMA_VERSION}"
-        raise bad_file(path, f"schema_version is {version!r}, {rule}", "make the study again")
-    return document
+def _of_schema(schema: Json, remedy: str) -> Callable[[Path], Json]:
+    """Reads a file that keeps it; BadInputError names the key that does not."""
+
+    def read(path: Path) -> Json:
+        found, _ = read_json(path)
+        problem = schema_problem(found, schema)
+        if problem:
+            raise bad_file(path, problem, remedy)
+        return found
+
+    return read
+
+
+TEXT, NUMBER = {"type": "string"}, {"type": "number", "minimum": 0}
+NUMBER_OR_NONE = {"type": ["number", "null"]}
+STUDY_SCHEMA: Json = {
+    "required": ["kind", "schema_version"],
+    "properties": {"kind": {"const": KIND}, "schema_version": {"const": SCHEMA_VERSION}},
+}
+
+
+def _points_schema(axis: Axis) -> Json:
+    needed = {"size": TEXT, "variant": TEXT, "dtype": TEXT, "predicted_bytes": NUMBER}
+    needed |= {axis.given: NUMBER, axis.largest_key: NUMBER}
+    tried = {axis.confirmed_key: NUMBER_OR_NONE, "apart_percent": NUMBER_OR_NONE}
+    properties = needed | tried | {"confirmed": TEXT, "remark": TEXT}
+    return {
+        "type": "array",
+        "items": {"type": "object", "required": list(needed), "properties": properties},
+    }
+
+
+FRONTIER_SCHEMA: Json = {
+    "required": ["schema_version", "limit_bytes", "limit_source", "overhead"],
+    # one point, or more
+    "anyOf": [{"properties": {a.key: {"minItems": 1}}, "required": [a.key]} for a in AXES.values()],
+    "properties": {
+        **{axis.key: _points_schema(axis) for axis in AXES.values()},
+        **dict.fromkeys(("limit_source", "device", "git_commit", "date"), TEXT),
+        "schema_version": {"const": SCHEMA_VERSION},
+        "limit_bytes": NUMBER,
+        "overhead": {"type": "object", "required": ["source"], "properties": {"source": TEXT}},
+    },
+}
+read_frontier = _of_schema(FRONTIER_SCHEMA, "make it again: scripts/study")
+
+
+def _rows_schema(**of: Json) -> Json:
+    return {"type": "array", "items": {"type": "object", "required": list(of), "properties": of}}
+
+
+ANY_NUMBER = {"type": "number"}
+PROJECTION: Mapping[str, Json] = {
+    "steps": _rows_schema(
+        **dict.fromkeys(("size", "interconnect", "scaling", "local_kind", "algorithm"), TEXT),
+        **dict.fromkeys(("ranks", "batch", "local_seconds", "communication_seconds"), ANY_NUMBER),
+        **dict.fromkeys(("seconds_low", "seconds_high"), ANY_NUMBER),
+        **dict.fromkeys(("efficiency_low", "efficiency_high"), ANY_NUMBER),
+        seconds_between=NUMBER_OR_NONE,
+        kind=TEXT,
+    ),
+    "local_steps": _rows_schema(
+        **dict.fromkeys(("name", "kind", "range_words", "source"), TEXT),
+        **dict.fromkeys(("seconds", "low", "high"), ANY_NUMBER),
+    ),
+    "interconnects": _rows_schema(
+        name=TEXT, device={"type": ["object", "null"]}, network={"type": "object"}
+    ),
+    "missing": {"type": "object"},
+}
+SCALING_SCHEMA: Json = {
+    "required": ["schema_version", "projection"],
+    "properties": {
+        "schema_version": {"const": SCALING_SCHEMA_VERSION},
+        "projection": {"type": "object", "required": list(PROJECTION), "properties": PROJECTION},
+    },
+}
+read_projection = _of_schema(SCALING_SCHEMA, "make it again: scripts/scaling --from FOLDER")
+
+
+def read_scaling_run(path: Path) -> ScalingRun:
+    """BadInputError where no result can be used."""
+    read = read_again(path)
+    run = ScalingRun(path, analyse(read.results), read.failures)
+    document = path / SCALING_FILE
+    if not path.is_dir() or not document.exists():
+        return run
+    try:
+        return replace(run, projection=read_projection(document)["projection"])
+    except BadInputError as error:
+        return replace(run, refusal=str(error).removeprefix(f"{document}: "))
 
 
 def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy | None:
     """What the folder holds; files that are not there are missing parts, not errors."""
-    description = _attempt(omissions, folder / STUDY, _read_description)
+    read = _of_schema(STUDY_SCHEMA, "make the study again: scripts/study tiny small")
+    description = _attempt(omissions, folder / STUDY, read)
     if description is None:
         return None
     rounds = rounds_of(folder)
@@ -411,67 +560,7 @@ def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy | Non
         results = found or measured
         check = beside(CHECK, lambda path: _read_check(path, measured))
     costs = beside(COSTS, lambda path: _read_costs(path, results))
-    frontier = beside(FRONTIER, read_frontier)
-    return GridStudy(folder, description, results, costs or (), frontier, check)
-
-
-# of fields that JSON gives
-TYPES: Mapping[str, Json] = {
-    "str": {"type": "string"},
-    "int": {"type": "number"},
-    "float": {"type": "number"},
-    "float | None": {"type": ["number", "null"]},
-}
-
-
-def _rows_of(kind: type) -> Json:
-    """The schema of a list of rows with the fields of a data class."""
-    properties = {field.name: TYPES[str(field.type)] for field in fields(kind)}
-    row = {"type": "object", "required": list(properties), "properties": properties}
-    return {"type": "array", "items": row}
-
-
-PROJECTION: Mapping[str, Json] = {
-    "steps": _rows_of(ProjectedStep),
-    "local_steps": _rows_of(StatedLocalStep),
-    "interconnects": {"type": "array"},
-    "missing": {"type": "object"},
-}
-SCALING_SCHEMA: Json = {
-    "type": "object",
-    "required": ["schema_version", "projection"],
-    "properties": {
-        "schema_version": {"const": SCALING_SCHEMA_VERSION},
-        "projection": {"type": "object", "required": list(PROJECTION), "properties": PROJECTION},
-    },
-}
-
-
-def _rows(kind: type[Found], rows: Sequence[Json]) -> tuple[Found, ...]:
-    return tuple(kind(**{field.name: row[field.name] for field in fields(kind)}) for row in rows)
-
-
-def read_scaling_run(path: Path) -> ScalingRun:
-    """BadInputError where no result can be used."""
-    read = read_again(path)
-    run = ScalingRun(path, analyse(read.results), read.failures)
-    document = path / SCALING_FILE
-    if not path.is_dir() or not document.exists():
-        return run
-    try:
-        found, _ = read_json(document)
-        problem = schema_problem(found, SCALING_SCHEMA)
-        if problem:
-            raise bad_file(document, problem, "make it again: scripts/scaling --from FOLDER")
-    except BadInputError as error:
-        return replace(run, refusal=str(error).removeprefix(f"{document}: "))
-    projection = found["projection"]
-    return replace(
-        run,
-        projections=_rows(ProjectedStep, projection["steps"]),
-        local_steps=_rows(StatedLocalStep, projection["local_steps"]),
-        projection=projection,
-    )
+    return GridStudy(description, results, costs or (), beside(FRONTIER, read_frontier), check)
 
 
 def _analysed_first(sets: Sequence[ResultSet]) -> list[ResultSet]:
@@ -480,7 +569,7 @@ def _analysed_first(sets: Sequence[ResultSet]) -> list[ResultSet]:
 
     def lacks(results: ResultSet) -> int:
         step = main_step(results)
-        return 2 if step is None else bool(missing_parts(results, step.name))
+        return 2 if step is None else lacks_parts(results, step.name)
 
     best = min(sets, key=lacks, default=None)
     return [one for one in sets if one is best] + [one for one in sets if one is not best]
@@ -520,10 +609,8 @@ def read_inputs(
         if one is None:
             continue
         found[source.kind].append(one)
-        if source.kind is Kind.SUITE:
-            sets.append(one)
-        elif source.kind is Kind.STUDY and one.results is not None:
-            sets.append(one.results)
+        results = one if source.kind is Kind.SUITE else getattr(one, "results", None)
+        sets += [results] if results is not None else []
     of_studies = [study.frontier for study in found[Kind.STUDY] if study.frontier]
     return ReportInputs(
         tuple(sources),

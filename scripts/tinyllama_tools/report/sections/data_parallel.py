@@ -18,8 +18,8 @@ from tinyllama_tools.report.document import (
     LIGHT,
     ROOF,
     Cell,
-    Column,
     Figure,
+    Missing,
     Omission,
     Section,
     Table,
@@ -31,7 +31,7 @@ from tinyllama_tools.report.document import (
     markers,
     spaced,
 )
-from tinyllama_tools.report.sources import Kind
+from tinyllama_tools.report.inputs import Kind
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
@@ -153,9 +153,7 @@ def _table(identity: str, rows: Iterable[Any]) -> Table:
         assert of is not None
         name, unit = of["title"], of["unit"] or ""
         cells.append([_cell(row, of["path"] or name, unit) for row in found])
-        is_text = any(isinstance(cell, str) for cell in cells[-1])
-        digits = 12 if all(isinstance(cell, int) for cell in cells[-1]) else 4
-        columns.append(Column(name, unit, not is_text, digits))
+        columns.append(heading.partition(" = ")[0])
     rows = list(zip(*cells, strict=True))
     return Table(identity, title, columns, rows, note, is_key=identity in KEY_TABLES)
 
@@ -361,7 +359,6 @@ def _figures(analysis: Analysis, projection: Json | None, mark: str) -> Iterator
             yield projection_figure(f"projection_{scaling}{mark}", steps, title)
 
 
-ID, TITLE = "data_parallel", "Data-parallel scaling"
 MISSING = f"no data-parallel run was given; {Kind.SCALING.command} makes one"
 NO_PROJECTION = "no scaling.json is beside the results; scripts/scaling --from FOLDER makes it"
 SAME_NAMES = "an earlier run has steps of the same names: --format fom prints its figures only"
@@ -371,26 +368,25 @@ METHOD = (
 )
 
 
-def build(inputs: ReportInputs) -> Section:
+def build(page: Section, inputs: ReportInputs) -> None:
     """Of every data-parallel run that was given."""
     if not inputs.scalings:
-        return Section(ID, TITLE, missing=MISSING)
-    texts, figures, tables, omissions = [METHOD], [], [], []
+        raise Missing(MISSING)
+    page.text.append(METHOD)
     named: set[str] = set()
     for number, run in enumerate(inputs.scalings):
         names = {str(row.name) for result in run.analysis.results for row in result.steps.values()}
         if names & named:
-            omissions.append(Omission("figures of merit", run.title, SAME_NAMES))
+            page.omissions.append(Omission("figures of merit", run.title, SAME_NAMES))
         named |= names
         mark = f"_{number + 1}" if number else ""
-        texts += [f"{run.title}: {text}." for text in facts(run.analysis, run.projection)]
-        figures += _figures(run.analysis, run.projection, mark)
+        page.text += [f"{run.title}: {text}." for text in facts(run.analysis, run.projection)]
+        page.figures += _figures(run.analysis, run.projection, mark)
         for table in tables_of(run.analysis, run.projection, SHOWN_DEVICES):
-            tables.append(replace(table, id=table.id + mark))
-        omissions += omissions_of(run.analysis, run.failures, run.title)
+            page.tables.append(replace(table, id=table.id + mark))
+        page.omissions += omissions_of(run.analysis, run.failures, run.title)
         if run.refusal:
             what = f"{run.title}, {SCALING_FILE}"
-            omissions.append(Omission("projection", what, run.refusal, is_error=True))
+            page.omissions.append(Omission("projection", what, run.refusal, is_error=True))
         elif run.projection is None:
-            omissions.append(Omission("projection", run.title, NO_PROJECTION))
-    return Section(ID, TITLE, texts, figures=figures, tables=tables, omissions=omissions)
+            page.omissions.append(Omission("projection", run.title, NO_PROJECTION))

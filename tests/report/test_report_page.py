@@ -1,0 +1,250 @@
+"""The report's page: what is in the file, and what it does in a browser; pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import statistics
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pypdf import PdfReader
+
+from conftest import OpenPage, PageOpener
+from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.report import output
+from tinyllama_tools.report.document import COLOURS, ROLES, Document, Fact, Figure, Section, Table
+from tinyllama_tools.report.output import page_of, write_pngs
+
+HOSTILE = "</script><script>alert(1)</script>"
+CASES = "#table-all_cases"
+COMPARED = "#table-comparison"
+# keeps what is copied, whatever the browser allows
+CLIPBOARD = """() => Object.defineProperty(navigator, "clipboard",
+  {value: {writeText: async (text) => { window.copied = text; }}})"""
+
+
+def hostile_document() -> Document:
+    """Every text that may come from a file has markup."""
+    axes = {"xaxis": {"title": {"text": "x"}}, "yaxis": {"title": {"text": "y"}}}
+    figure = Figure("f", HOSTILE, [{"name": HOSTILE, "x": [HOSTILE], "y": [1]}], axes, HOSTILE)
+    table = Table("t", HOSTILE, [f"{HOSTILE} [ms]", "b"], [[float("nan"), HOSTILE]], HOSTILE)
+    whole = Section("comparison", HOSTILE, [HOSTILE], figures=[figure], tables=[table])
+    missing = Section("b", "B", missing=f"no {HOSTILE}; `scripts/a` makes one")
+    sets = [{"title": HOSTILE, "seconds": [seconds]} for seconds in (1.0, 2.0)]
+    comparison = {"cases": [HOSTILE], "sets": sets}
+    facts = [Fact(HOSTILE, HOSTILE, HOSTILE)]
+    return Document(HOSTILE, "2026-11-22", facts, [whole, missing], comparison, [])
+
+
+@pytest.fixture(scope="session")
+def page(built: Document, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(page_of(built), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def opened(open_page: PageOpener, page: Path) -> OpenPage:
+    return open_page(page)
+
+
+def test_the_file_is_whole_and_needs_nothing_else(page: Path, built: Document) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert page_of(built) == text
+    assert not re.search(r"<(script|link|img|iframe)[^>]*\s(src|href)=(?![\"']?data:,)", text)
+    assert "@import" not in text and "url(" not in text
+    for section in built.sections:
+        assert text.count(f'<section id="{section.id}"') == 1
+        assert text.count(f'<a href="#{section.id}">{section.title}</a>') == 1
+        for table in section.tables:
+            body = text.split(f'id="table-{table.id}"')[1].partition("</tbody>")[0]
+            assert body.count("<tr>") == 1 + len(table.rows)
+    twice = replace(built, sections=[*built.sections, built.sections[-1]])
+    with pytest.raises(ValueError, match="an id is there twice"):
+        page_of(twice)
+
+
+def test_texts_of_files_are_no_markup(tmp_path: Path, open_page: PageOpener) -> None:
+    text = page_of(hostile_document())
+    assert HOSTILE not in text
+    # four elements of ours: before painting, the data, plotly, the page's script
+    assert len(re.findall(r"<script\b", text)) == len(re.findall(r"</script>", text)) == 4
+    assert "makes one</p>" in text and "<code>scripts/a</code>" in text
+    (tmp_path / "page.html").write_text(text, encoding="utf-8")
+    opened = open_page(tmp_path / "page.html")
+    assert opened.points() == {"f": 1, "comparison": 1}
+    assert opened.texts("#table-t td") == ["\u2013", HOSTILE]
+    assert opened.texts(f"{COMPARED} td")[0] == HOSTILE
+    assert opened.said == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1300, "light")])
+def test_every_plot_has_every_point(
+    open_page: PageOpener, page: Path, built: Document, width: int, scheme: str
+) -> None:
+    opened = open_page(page, width, scheme)
+    points = {figure.id: figure.points for part in built.sections for figure in part.figures}
+    drawn = opened.points()
+    assert {name: drawn[name] for name in points} == points and len(points) > 20
+    assert (opened.said, opened.asked) == ([], [page.as_uri()])
+    assert opened.page.evaluate("document.documentElement.scrollWidth") == width
+    assert opened.page.evaluate("document.documentElement.dataset.theme") == scheme
+
+
+def test_colours_can_be_told_from_either_ground() -> None:
+    def luminance(colour: str) -> float:
+        """WCAG 2.2, relative luminance."""
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    style = (output.TEMPLATES / "report_page.css").read_text(encoding="utf-8")
+    for ground in re.findall(r"--panel: (#\w{6})", style):
+        for colour in (*COLOURS, *ROLES.values()):
+            low, high = sorted((luminance(colour), luminance(ground)))
+            assert (high + 0.05) / (low + 0.05) >= 3, (colour, ground)
+
+
+def test_the_theme_is_switched_remembered_and_light_on_paper(
+    open_page: PageOpener, page: Path, built: Document
+) -> None:
+    opened = open_page(page, scheme="dark")
+    first = "document.querySelector('[data-figure=roofline_plot] .plot')"
+    opened.page.evaluate(f"{first}.scrollIntoView()")
+    opened.page.wait_for_function(f"{first}.dataset.drawn")
+    ground = f"{first}._fullLayout.paper_bgcolor"
+    dark = opened.page.evaluate(ground)
+    opened.page.click("#theme")
+    assert opened.page.evaluate(ground) == "#ffffff" != dark
+    opened.page.reload()
+    assert opened.page.evaluate("document.documentElement.dataset.theme") == "light"
+    opened.page.click("#theme")
+    reader = PdfReader(io.BytesIO(opened.page.pdf(format="A4")))
+    text = "".join("".join(one.extract_text().split()) for one in reader.pages)
+    for figure in (figure for part in built.sections for figure in part.figures):
+        assert "".join(figure.layout["xaxis"]["title"]["text"].split()) in text, figure.id
+    assert opened.page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_a_heading_sorts_up_down_and_back_and_words_filter(
+    opened: OpenPage, built: Document
+) -> None:
+    rows = built.sections[0].tables[0].rows
+    names, mfu = [row[0] for row in rows], {row[0]: row[5] for row in rows}
+    cells, missing = f"{CASES} td:first-child", sum(row[5] is None for row in rows)
+    assert opened.texts(cells) == names and missing > 0
+    for order in ("ascending", "descending"):
+        opened.page.locator(f"{CASES} th button").nth(5).click()
+        assert opened.page.locator(f"{CASES} th").nth(5).get_attribute("aria-sort") == order
+        shown = [mfu[name] for name in opened.texts(cells)]
+        known = shown[: len(shown) - missing]
+        # cells without a value come last, whatever the direction
+        assert None not in known
+        assert known == sorted(known, reverse=order == "descending")
+    opened.page.locator(f"{CASES} th button").nth(5).click()
+    assert opened.texts(cells) == names
+    opened.page.fill(f"{CASES} input", "FULL_step compute")
+    wanted = [row for row in rows if row[0].startswith("full_step") and row[7] == "compute"]
+    assert opened.texts(cells) == [row[0] for row in wanted] and wanted
+    opened.page.evaluate(CLIPBOARD)
+    opened.page.click(f"{CASES} button[data-action=markdown]")
+    assert len(opened.page.evaluate("copied").splitlines()) == 2 + len(wanted)
+    with opened.page.expect_download() as download:
+        opened.page.click(f"{CASES} button[data-action=save]")
+    text = Path(download.value.path()).read_text(encoding="utf-8")
+    heading, *saved = csv.reader(io.StringIO(text))
+    assert heading[:2] == ["case", "time ms"]
+    times = [(row[0], pytest.approx(row[1], rel=1e-5)) for row in wanted]
+    assert [(row[0], float(row[1])) for row in saved] == times
+    assert opened.said == []
+
+
+def test_points_and_picture_of_a_plot_are_saved(opened: OpenPage, built: Document) -> None:
+    (figure,) = [one for part in built.sections for one in part.figures if one.id == "launch_bound"]
+    card = "[data-figure=launch_bound] button[data-action="
+    with opened.page.expect_download() as download:
+        opened.page.click(f"{card}csv]")
+    rows = list(csv.reader(io.StringIO(Path(download.value.path()).read_text(encoding="utf-8"))))
+    assert len(rows) == 1 + figure.points
+    first = figure.traces[0]
+    assert [float(row[2]) for row in rows[1 : 1 + len(first["y"])]] == pytest.approx(
+        first["y"], rel=1e-4
+    )
+    with opened.page.expect_download() as download:
+        opened.page.click(f"{card}png]")
+    assert picture_size(Path(download.value.path())) == (1600, 900)
+
+
+def test_any_two_results_are_compared(opened: OpenPage, built: Document) -> None:
+    def ratios(base: int, new: int) -> dict[str, float]:
+        one, other = (built.comparison["sets"][of]["seconds"] for of in (base, new))
+        pairs = zip(built.comparison["cases"], one, other, strict=True)
+        found = {name: b / a for name, a, b in pairs if a is not None and b is not None}
+        return dict(sorted(found.items(), key=lambda item: -max(item[1], 1 / item[1])))
+
+    names, expected = f"{COMPARED} td:first-child", ratios(0, 1)
+    assert sorted(opened.texts(names)) == sorted(expected)
+    sentence = opened.texts("#compare > [role=status]")[0]
+    middle = float(re.search(r"Median ratio ([\d.]+)", sentence)[1])
+    assert sentence.startswith(f"{len(expected)} cases in both; 0 only in the base")
+    assert middle == pytest.approx(statistics.median(expected.values()), rel=0.01)
+    shown = [float(text) for text in opened.texts(f"{COMPARED} td:nth-child(4)")]
+    assert shown == pytest.approx(list(expected.values()), rel=1e-3)
+    assert opened.points()["comparison"] == 40
+    # the same result on both sides changes places
+    opened.page.select_option("#compare label:nth-child(1) select", "1")
+    assert opened.page.input_value("#compare label:nth-child(2) select") == "0"
+    turned = [float(text) for text in opened.texts(f"{COMPARED} td:nth-child(4)")]
+    assert turned == pytest.approx(list(ratios(1, 0).values()), rel=1e-3)
+    opened.page.fill("#compare .choice input", "loss tiny")
+    wanted = [name for name in expected if "loss" in name and "tiny" in name]
+    assert sorted(opened.texts(names)) == sorted(wanted)
+    opened.page.fill("#compare .choice input", "no such case")
+    assert not opened.page.is_visible("[data-figure=comparison]")
+    assert opened.said == []
+
+
+def picture_size(path: Path) -> tuple[int, ...]:
+    content = path.read_bytes()
+    assert content[:8] == b"\x89PNG\r\n\x1a\n"
+    return tuple(int.from_bytes(content[i : i + 4], "big") for i in (16, 20))
+
+
+def write_beside(document: Document, folder: Path) -> list[Path]:
+    """In a thread of its own: the driver of the other tests' browser holds this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(write_pngs, document, folder).result()
+
+
+def test_every_figure_is_a_picture_of_1600_by_900(tmp_path: Path, built: Document) -> None:
+    pytest.importorskip("playwright")
+    few = replace(built, sections=built.sections[2:4])
+    try:
+        written = write_beside(few, tmp_path / "pictures")
+    except BadInputError as error:
+        pytest.skip(str(error))
+    names = [figure.id for part in few.sections for figure in part.figures]
+    assert [path.name for path in written] == [f"{name}.png" for name in names]
+    assert {picture_size(path) for path in written} == {(1600, 900)}
+
+
+def test_what_pictures_lack_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, project_root: Path
+) -> None:
+    driver = (project_root / "requirements-pictures.in").read_text(encoding="utf-8")
+    assert output.DRIVER in driver.splitlines()
+    monkeypatch.setattr(output, "BROWSERS", ("false",))
+    with pytest.raises(BadInputError, match="false does not start"):
+        write_beside(hostile_document(), tmp_path)
+    monkeypatch.setitem(sys.modules, "playwright.sync_api", None)
+    with pytest.raises(BadInputError, match="package playwright is not installed"):
+        write_pngs(hostile_document(), tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BadInputError, match="package chromium"):
+        write_pngs(hostile_document(), tmp_path)
+    assert write_pngs(replace(hostile_document(), sections=[]), tmp_path / "none") == []
