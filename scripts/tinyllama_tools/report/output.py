@@ -73,8 +73,8 @@ def _packed_plotly() -> str:
 
 
 def table_view(table: Table) -> Json:
-    """Cells as text, number and share: a number is what rows are sorted by, a share the length of
-    a bar in percent."""
+    """Cells as text, number and share: a number is what rows are sorted by where the text has it
+    rounded, a share the length of a bar in percent."""
     columns = []
     for index, heading in enumerate(table.columns):
         title, _, unit = heading.partition(" [")
@@ -87,7 +87,9 @@ def table_view(table: Table) -> Json:
     def cell(value: Any, *, is_share: bool) -> tuple[str, str, str]:  # noqa: ANN401
         if not isinstance(value, (int, float)) or not math.isfinite(value):
             return (cell_text(value if isinstance(value, str) else None), "", "")
-        return (cell_text(value), f"{value:.6g}", f"{value:.2f}" if is_share else "")
+        text, number = cell_text(value), f"{value:.6g}"
+        number = "" if float(text.replace(",", "")) == float(number) else number
+        return (text, number, f"{value:.0f}" if is_share else "")
 
     rows = [
         [cell(value, is_share=of[-1]) for value, of in zip(row, columns, strict=True)]
@@ -305,7 +307,7 @@ def _of_ranks(inputs: ReportInputs) -> Iterator[Row]:
                     yield f"{name}/{what}_percent", share.median if share else None, "%"
 
 
-def figures_of_merit(inputs: ReportInputs, errors: int) -> str:
+def figures_of_merit(inputs: ReportInputs, errors: int = 0) -> str:
     """Of the first result, and of every data-parallel run: the lines, and at the end SUCCESS: or
     FAILED:, which are looked for as those of tiny_llama_bench --figures-of-merit are."""
     lines = [

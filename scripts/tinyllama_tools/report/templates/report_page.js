@@ -70,7 +70,10 @@ function connectTable(card) {
   const [body] = card.querySelector("table").tBodies;
   const heads = all("th", card);
   const search = card.querySelector("input");
-  const valueOf = (cell) => (cell.dataset.v === undefined ? cell.textContent : Number(cell.dataset.v));
+  const valueOf = (cell) => {
+    const number = Number(cell.dataset.v ?? cell.textContent.replace(/,/g, ""));
+    return cell.className && !Number.isNaN(number) ? number : cell.textContent;
+  };
   const byName = new Intl.Collator("en", {numeric: true});
   let rows = [...body.rows], column = 0, order = "none";
 
@@ -114,7 +117,7 @@ function connectTable(card) {
       for (const value of row) {
         const cell = line.insertCell();
         cell.textContent = typeof value === "number" ? short.format(value) : value;
-        if (typeof value === "number") Object.assign(cell, {className: "number"}).dataset.v = value;
+        if (typeof value === "number") Object.assign(cell, {className: "n"}).dataset.v = value;
       }
       return line;
     });
