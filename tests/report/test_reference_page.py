@@ -8,8 +8,8 @@ import json
 import re
 
 import pytest
+from page_browser import PageOpener
 
-from conftest import PageOpener
 from reference_study import MACHINES, MOST_BYTES, MOST_PICTURE_BYTES, Published, data_files
 from tinyllama_tools.core.app import read_json
 from tinyllama_tools.report.sections import SECTIONS

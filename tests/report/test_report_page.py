@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from page_browser import OpenPage, PageOpener
 from pypdf import PdfReader
 
-from conftest import OpenPage, PageOpener
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.report import output
 from tinyllama_tools.report.document import COLOURS, ROLES, Document, Fact, Figure, Section, Table
