@@ -375,7 +375,7 @@ def spoiled_summaries() -> list[tuple[bytes, str]]:
     """Files that are no summary, and what is said of each."""
     good = json.dumps(made_up_summary()).encode()
     found = [(good[:keep], "is ") for keep in (0, 1, 200, 5000)]
-    found += [(b"\xff\xfe\x00", "is no text"), (b"[" * 100_000, "is no JSON"), (b"[]", "holds no")]
+    found += [(b"\xff\xfe\x00", "is no JSON"), (b"[" * 100_000, "is no JSON"), (b"[]", "holds no")]
     for changes, words in (
         ({"summary.final_loss": float("nan")}, "summary.final_loss"),
         ({"schema_version": 2}, "schema_version"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import json
 import os
 import re
@@ -34,7 +35,6 @@ from tinyllama_tools.core.app import (
     problem_sizes,
     read_json,
     run_folder,
-    schema_problem,
     write_whole,
 )
 from tinyllama_tools.core.app import shown_path as shown
@@ -78,22 +78,6 @@ class GridError(ProgramError):
     """The program cannot go on with the grid; what it measured is kept."""
 
 
-# study.json: what was asked for, and how far it is
-_TEXT, _WHOLE, _NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
-RECORD: Json = {
-    "kind": {"const": KIND},
-    "schema_version": {"const": SCHEMA_VERSION},
-    **{name: {"type": "array", "items": item, "minItems": 1} for names, item in (
-        (("sizes", "components", "variants", "dtypes"), _TEXT), (("batch", "seq"), _WHOLE),
-    ) for name in names},
-    **dict.fromkeys(("command", "device", "check_size", "build_folder"), _TEXT),
-    **dict.fromkeys(("left_out", "finished"), _TEXT),
-    **dict.fromkeys(("rounds", "rounds_done", "seed"), _WHOLE),
-    "minutes": _NUMBER,
-    "round_seconds": {"type": "array", "items": _NUMBER},
-}  # fmt: skip
-
-
 @dataclass
 class GridStudy:
     """A grid's folder, its program, and how far it is, which is on disk whenever it changes.
@@ -134,17 +118,20 @@ class GridStudy:
 
     @classmethod
     def read(cls, folder: Path) -> GridStudy:
-        """BadInputError naming the file and the value where study.json is not one of a grid."""
+        """BadInputError naming the file and what is wrong where study.json is not one of a grid."""
         path = folder / STUDY
         # studies of before there was a check had none
         document = {"check_size": NO_CHECK} | read_json(path)[0]
-        wrong = schema_problem(document, {"properties": RECORD, "required": list(RECORD)})
-        if wrong:
-            raise bad_file(path, wrong, "remove the folder, or name another with --results")
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items()}
-        values["dtype"] = values["dtypes"][0]
-        plan = GridPlan(**{f.name: values[f.name] for f in fields(GridPlan)})
-        own = {f.name: document[f.name] for f in fields(cls) if f.name in document}
+        try:
+            if (document["kind"], document["schema_version"]) != (KIND, SCHEMA_VERSION):
+                raise ValueError(f"kind must be {KIND}, schema_version {SCHEMA_VERSION}")
+            values = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items()}
+            (values["dtype"],) = values["dtypes"]
+            plan = GridPlan(**{f.name: values[f.name] for f in fields(GridPlan)})
+            own = {f.name: document[f.name] for f in fields(cls) if f.name in document}
+        except (KeyError, TypeError, ValueError) as error:
+            remedy = "remove the folder, or name another with --results"
+            raise bad_file(path, f"is no study of a grid: {error!r}", remedy) from error
         return cls(folder, plan, **own)
 
 
@@ -228,10 +215,15 @@ def case_of(entry: Json) -> str:
     return OWN_SUFFIXES.sub("", entry["run_name"])
 
 
-def outcomes(document: Json) -> list[int]:
-    """How many cases of a result were measured, left out with a reason, and failed."""
+def rows_of(result: Path) -> list[Json]:
+    """Of a file that the program wrote."""
+    return read_json(result)[0]["benchmarks"]
+
+
+def outcomes(rows: Sequence[Json]) -> list[int]:
+    """How many cases were measured, left out with a reason, and failed."""
     of: dict[str, int] = {}
-    for entry in document["benchmarks"]:
+    for entry in rows:
         kind = 2 if "error_occurred" in entry else int("skipped" in entry)
         of[case_of(entry)] = max(kind, of.get(case_of(entry), 0))
     return [list(of.values()).count(kind) for kind in range(3)]
@@ -244,13 +236,12 @@ def run_journaled(
     names: Sequence[str],
     title: str,
     number: int = 0,
-) -> tuple[Json, bool]:
-    """Runs the program to its end, from where its journal is: the result that it wrote, and whether
-    we were interrupted while it did. `names`: of all cases that have to be in it. `number`: of the
-    round, where it is one.
+) -> list[Json]:
+    """Runs the program to its end, from where its journal is: the rows that it wrote. `names`: of
+    all cases that have to be there. `number`: of the round, where it is one.
 
-    Raises KeyboardInterrupt where it had to end before, and has kept what it had; GridError where
-    there is no whole result.
+    Raises KeyboardInterrupt where we were interrupted, and its journal has what it had; GridError
+    where there is no whole result.
     """
     progress, rounds = Progress(), study.plan.rounds if number else 1
     kept = len(set(names) & set(journaled_names(journal_of(result))))
@@ -276,16 +267,15 @@ def run_journaled(
     finally:
         progress.end()
     make_nameless(result)
-    try:
-        document = read_json(result)[0]
-        missing = set(names) - set(map(case_of, document["benchmarks"]))
-    except (BadInputError, KeyError, TypeError) as error:
-        raise GridError(f"{title}: tiny_llama_bench wrote no result: {error}") from error
+    rows = rows_of(result) if result.is_file() else []
+    missing = set(names) - set(map(case_of, rows))
     if missing:
         # it could not write its journal, say
         what = f"{result.name} lacks {len(missing)} of {len(names)} cases"
         raise GridError(f"{what}; last words of {study.program.name}: {done.words}")
-    return document, done.is_interrupted
+    if done.is_interrupted:
+        raise KeyboardInterrupt
+    return rows
 
 
 # ---- the files of a grid, in the order in which they are made
@@ -303,17 +293,8 @@ def costs_of(study: GridStudy) -> list[CaseCost]:
         answers = [ask_dry_run(study.program, options)[0] for options in study.plan.priced()]
         keys = ("name", *NUMBERS, "fits", "reason")
         cases = [{key: case.get(key, "") for key in keys} for of in answers for case in of["cases"]]
-        document = {
-            key: answers[0].get(key, default)
-            for key, default in (
-                ("device", {}),
-                ("git_commit", ""),
-                ("memory_budget_bytes", 0),
-                ("memory_budget_source", ""),
-            )
-        }
-        # of a program that was built outside a checkout
-        document["git_commit"] = document["git_commit"].replace("unknown", "")
+        head = ("device", "git_commit", "memory_budget_bytes", "memory_budget_source")
+        document = {key: answers[0].get(key, "") for key in head}
         document["cases"] = list({case["name"]: case for case in cases}.values())
         write_whole(path, json.dumps(document, indent=1) + "\n")
     return read_case_costs(read_json(path)[0])
@@ -327,18 +308,14 @@ def _run_round(study: GridStudy, number: int, names: Sequence[str]) -> None:
     spent = [*study.round_seconds, *[0.0] * (number - len(study.round_seconds))]
     started = clock()
     try:
-        document, is_interrupted = run_journaled(
-            study, study.plan.round(number), result, names, title, number
-        )
+        rows = run_journaled(study, study.plan.round(number), result, names, title, number)
     finally:
         spent[number - 1] += clock() - started
         study.keep(round_seconds=spent)
     study.keep(rounds_done=number)
-    measured, left_out, failed = outcomes(document)
+    measured, left_out, failed = outcomes(rows)
     what = f"{measured} measured, {left_out} left out, {failed} failed"
     Progress().line(f"{title}: {what}, in {duration(spent[number - 1])}")
-    if is_interrupted:
-        raise KeyboardInterrupt
 
 
 def run_rounds(study: GridStudy, names: Sequence[str]) -> None:
@@ -370,23 +347,22 @@ def write_products(study: GridStudy) -> None:
     path = study.folder / PRODUCTS
     if path.is_file():
         return
-    whole: Json = {}
-    rows: list[Json] = []
+    rows: dict[str, list[Json]] = {}
     parts = []
     for which, options in study.plan.products().items():
         part = study.folder / f"{path.stem}_{which}.json"
         names = planned_names(study.program, options)
-        document, is_interrupted = run_journaled(study, options, part, names, "GEMMs")
-        if is_interrupted:
-            # its journal has what was measured
-            raise KeyboardInterrupt
-        seen = set(map(case_of, rows))
-        rows += [entry for entry in document["benchmarks"] if case_of(entry) not in seen]
-        whole = whole or document
-        parts += [part, journal_of(part)]
-    write_whole(path, json.dumps(whole | {"benchmarks": rows}, indent=1) + "\n")
+        found: dict[str, list[Json]] = {}
+        for row in run_journaled(study, options, part, names, "GEMMs"):
+            found.setdefault(case_of(row), []).append(row)
+        rows |= {name: of for name, of in found.items() if name not in rows}
+        parts.append(part)
+    context = read_json(parts[0])[0]["context"]
+    document = {"context": context, "benchmarks": list(itertools.chain(*rows.values()))}
+    write_whole(path, json.dumps(document, indent=1) + "\n")
     for part in parts:
         part.unlink()
+        journal_of(part).unlink()
 
 
 def _attained_rate(study: GridStudy, costs: Sequence[CaseCost]) -> float | None:
@@ -397,7 +373,7 @@ def _attained_rate(study: GridStudy, costs: Sequence[CaseCost]) -> float | None:
         if (cost.name.component, cost.name.variant) == (STEP, study.plan.checked_variant)
     }
     found: list[tuple[int, float]] = []
-    for row in read_json(round_file(study.folder, 1))[0]["benchmarks"]:
+    for row in rows_of(round_file(study.folder, 1)):
         of, seconds = flops.get(case_of(row)), row.get("real_time", 0.0) * UNITS[row["time_unit"]]
         if of and seconds > 0 and not row.keys() & {"error_occurred", "skipped"}:
             found.append((of, of / seconds))
@@ -437,11 +413,9 @@ def write_check(study: GridStudy, costs: Sequence[CaseCost]) -> None:
         return
     title = f"check at {plan.check_size}"
     names = [str(step.name)]
-    document, is_interrupted = run_journaled(study, plan.check(step), path, names, title)
+    rows = run_journaled(study, plan.check(step), path, names, title)
     journal_of(path).unlink()
-    if is_interrupted:
-        raise KeyboardInterrupt
-    for row in document["benchmarks"]:
+    for row in rows:
         if why_not := row.get("skip_message") or row.get("error_message"):
             say(f"{CHECK} has no step: {why_not}")
 
@@ -539,7 +513,7 @@ def _make(study: GridStudy, say: Callable[[str], None]) -> int:
             return FAILED
     files = [round_file(study.folder, n + 1) for n in range(study.rounds_done)]
     files += [path for name in (PRODUCTS, CHECK) if (path := study.folder / name).is_file()]
-    has_failures = any(outcomes(read_json(path)[0])[2] for path in files)
+    has_failures = any(outcomes(rows_of(path))[2] for path in files)
     study.keep(finished=_now())
     return FAILED if has_failures else 0
 
