@@ -52,7 +52,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
+from scipy.optimize import lsq_linear, nnls
 from scipy.special import stdtrit
 
 from tinyllama_tools.core.app import BadInputError, problem_sizes
@@ -285,17 +285,12 @@ def _solve(rows: Array, targets: Array, least: Array, shares: Array, weight: flo
     `shares`, each at least `least`, that of traffic at most MOST_TRAFFIC."""
     scale = np.abs(rows).mean(axis=0)
     scale[scale == 0] = 1.0
-    # the unknowns are what goes beyond the least, as shares of time
+    # the unknowns are shares of time
     system = np.vstack((rows / scale, weight * np.eye(len(scale))))
-    wanted = weight * (shares - least * scale)
-    solution, _ = nnls(system, np.concatenate((targets - rows @ least, wanted)))
-    found = least + solution / scale
-    if len(found) <= TRAFFIC or found[TRAFFIC] <= MOST_TRAFFIC:
-        return found
-    # least squares are convex: the best within a bound that the free best breaks is on it
-    rest, kept = targets - MOST_TRAFFIC * rows[:, TRAFFIC], slice(TRAFFIC)
-    others = _solve(rows[:, kept], rest, least[kept], shares[kept], weight)
-    return np.append(others, MOST_TRAFFIC)
+    most = np.array([math.inf, math.inf, math.inf, MOST_TRAFFIC])
+    bounds = (least * scale, most * scale)
+    wanted = np.concatenate((targets, weight * shares))
+    return lsq_linear(system, wanted, bounds, method="bvls").x / scale
 
 
 def fit_terms(cells: Mapping[str, tuple[Array, Array]], peak: float | None) -> dict[str, Array]:
