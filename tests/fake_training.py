@@ -12,8 +12,7 @@ from typing import Any
 
 from tinyllama_tools.data.programs import TrainingError, TrainingRun
 from training_figures import SETS, Figures
-from training_flops import flops_part
-from training_parts import memory_part, operators_part, steps_part, summary_part
+from training_parts import flops_part, memory_part, operators_part, steps_part, summary_part
 
 Json = dict[str, Any]
 ALL_PROFILERS = ("operators", "memory", "flops")

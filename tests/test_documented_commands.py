@@ -1,7 +1,7 @@
 """Every command of the README, CONTRIBUTING and docs/ is known to its program, options and all; and
 no line of a command's help is wider than 100 columns.
 
-tests/test_workshop_commands.py runs those of docs/workshop.md, and
+tests/test_workshop.py runs those of docs/workshop.md, and
 tests/compare/test_commands.py reads those of scripts/compare.
 """
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from built_programs import PROJECT_ROOT
 from tinyllama_tools.core.app import Json, problem_sizes
-from workshop_page import commands
 
 SMALL_MODEL = {
     "--hidden-dim": "32",
@@ -36,6 +35,11 @@ TIMEOUT_S = 300.0
 # On a busy machine a step of the small model may take any time.
 NO_LIMIT = "--max-minutes 1e6"
 SIZES = "build/benchmarks/small_sizes.json"
+
+
+def commands() -> list[str]:
+    """Everything that a reader of the workshop types, as it is typed here, once each."""
+    return (PROJECT_ROOT / "tests/workshop_typed.txt").read_text(encoding="utf-8").splitlines()
 
 
 def small_options(arguments: Sequence[str]) -> list[str]:

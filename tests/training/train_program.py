@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import subprocess
@@ -70,8 +69,7 @@ class Program:
 
     def run(self, *arguments: str | Path, folder: Path | None = None) -> Completed:
         """Runs it to its end, in this folder."""
-        process = self.start(*arguments, cwd=folder)
-        return finish(process)
+        return finish(self.start(*arguments, cwd=folder))
 
     def trained(self, folder: Path, *arguments: str | Path) -> Json:
         """The summary of a run that must go well."""
@@ -122,14 +120,9 @@ def read_json(file: Path) -> Json:
     def refuse(constant: str) -> None:
         raise ValueError(f"{file}: {constant} is not JSON")
 
-    def finite(digits: str) -> float:
-        value = float(digits)
-        if not math.isfinite(value):
-            raise ValueError(f"{file}: {digits} is not finite")
-        return value
-
-    text = file.read_text(encoding="utf-8")
-    return json.loads(text, parse_constant=refuse, parse_float=finite)
+    found = json.loads(file.read_text(encoding="utf-8"), parse_constant=refuse)
+    json.dumps(found, allow_nan=False)  # 1e999 is infinite too
+    return found
 
 
 def read_summary(folder: Path) -> Json:

@@ -27,8 +27,7 @@ QUICK_BATCH, QUICK_SEQ = 4, 32
 EPILOG = """\
 Runs the commands of that exercise of the workshop and writes its worksheet with every blank, table,
 tick box and question answered from what was measured, each with the number and rule that decided
-it, and each part with the files and keys it is from. Ctrl-C keeps the profiles written so far, and
-a page that says what is missing.
+it. Ctrl-C keeps the profiles written so far, and a page that says what is missing.
 
 Exit status: 0 the worksheet is complete; 1 a run failed or its loss was not finite; 2 bad option,
 the set-up failed, or files that cannot be written; 130 interrupted."""

@@ -86,13 +86,11 @@ TARGETS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Findings:
-    """All that the worksheet is made of. `log`: profile_runs.json of the analysis.
-
-    `results`: of scripts/study, smallest first. `forecasts`: by the names in FORECASTS.
-    `gap`: what ended the measuring early, empty where nothing did.
-    """
+    """All that the worksheet is made of, as far as it came. `log`: profile_runs.json of the
+    analysis. `results`: of scripts/study, smallest first. `forecasts`: by the names in FORECASTS.
+    `gap`: what ended the measuring early, empty where nothing did."""
 
     analysis: MeasuredRun
     log: Json
@@ -195,16 +193,17 @@ def analyse(options: Namespace, program: TrainingProgram) -> Findings:
             raise
         gap = f"{ANALYSIS}: {reason_of(error)}"
     found = read_profile_set(folder)
+    summary = found.merged()
     lacks = [name for name in SECTIONS if name not in found.profiles]
     if lacks and not gap:
         gap = f"{ANALYSIS}: no profile of {', '.join(lacks)}: the loss was not finite"
-    evidence = find_evidence(found.merged())
+    evidence = find_evidence(summary)
     write_whole(folder / REPORT, report_text(found, TOP, evidence))
     if OPERATORS in found.profiles:
         detailed.mkdir(exist_ok=True)
         operators = read_profile_set(folder / "pytorch_profiling")
         write_whole(detailed / REPORT, report_text(operators, TOP, evidence))
-    analysis = MeasuredRun(ANALYSIS, command, found.merged(), link=shown_path(folder))
+    analysis = MeasuredRun(ANALYSIS, command, summary, link=shown_path(folder))
     return Findings(analysis, found.runs or {}, evidence, {}, gap=gap)
 
 
@@ -227,19 +226,18 @@ def measure_findings(
     What ends it before the first run is done passes through, and so does OSError.
     """
     predicted = forecasts(predictor, options.device)
-    first = analyse(options, program)
-    analysis, log, evidence, gap = first.analysis, first.log, first.evidence, first.gap
-    if gap:
-        return Findings(analysis, log, evidence, predicted, gap=gap)
+    found = analyse(options, program)
+    found.forecasts = predicted
+    if found.gap:
+        return found
     folder, page = options.profile_dir, options.output.parent
-    runs = measure_all(planned_runs(options), program, folder, page, has_measured=True)
-    results: list[SizeResult] = []
-    if not was_interrupted(runs):
+    found.runs = measure_all(planned_runs(options), program, folder, page, has_measured=True)
+    if not was_interrupted(found.runs):
         try:
-            results = study_sizes(options, program, predictor)
+            found.results = study_sizes(options, program, predictor)
         except (KeyboardInterrupt, TrainingError, SuiteError) as error:
-            gap = f"problem sizes: {reason_of(error)}"
-    return Findings(analysis, log, evidence, predicted, runs, results, gap)
+            found.gap = f"problem sizes: {reason_of(error)}"
+    return found
 
 
 # Shares and speedups of the analysis.
@@ -347,28 +345,23 @@ def target_rows(findings: Findings, speedup: float | None, gain: float | None) -
     base, after, kernels = runs["baseline"], runs["version_2"], "operators.kernels_per_step"
     has_kernels = analysis(kernels) is not None
     key = kernels if has_kernels else "operators.operator_calls_per_step"
-    # three products a layer fewer, each in forward and twice in backward
-    fewer = 3 * 3 * (analysis("configuration.n_layers") or 0)
-    scores, mfu = analysis("memory.breakdown_at_peak.attention_scores"), analysis(MFU)
-    rate, peak, calls = "summary.samples_per_second", base(PEAK), analysis(key)
-
-    def times(value: float | None, factor: float | None) -> float | None:
-        return None if value is None or factor is None else value * factor
-
-    def less(value: float | None, part: float | None) -> float | None:
-        return None if value is None or part is None else value - part
-
     count = "Kernel count per step" if has_kernels else "Operator count per step (CPU)"
+    rate, mfu = "summary.samples_per_second", analysis(MFU)
+    scores = analysis("memory.breakdown_at_peak.attention_scores")
+    # three products a layer fewer, each in forward and twice in backward
+    fewer = 3 * 3 * analysis("configuration.n_layers")
+    # now, and what it is multiplied by and what is taken off
     rows = (
-        ("Training throughput", "samples/sec", base(rate), times(base(rate), speedup), after(rate)),
-        ("Model FLOPS Utilization", "%", mfu, times(mfu, speedup), times(mfu, gain)),
-        ("Peak memory usage", "MB", peak, less(peak, scores), after(PEAK)),
-        (count, "", calls, less(calls, fewer), runs["version_2_profiled"](key)),
+        ("Training throughput", "samples/sec", base(rate), speedup, 0, after(rate)),
+        ("Model FLOPS Utilization", "%", mfu, speedup, 0, mfu and gain and mfu * gain),
+        ("Peak memory usage", "MB", base(PEAK), 1, scores, after(PEAK)),
+        (count, "", analysis(key), 1, fewer, runs["version_2_profiled"](key)),
     )
-    return [
-        (name, *(None if v is None else shown(v, unit) for v in values))
-        for name, unit, *values in rows
-    ]
+    found = []
+    for name, unit, now, factor, less, reached in rows:
+        target = None if None in (now, factor, less) else now * factor - less
+        found.append((name, *(v if v is None else shown(v, unit) for v in (now, target, reached))))
+    return found
 
 
 def plan_values(findings: Findings) -> Json:

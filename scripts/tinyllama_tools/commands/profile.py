@@ -38,7 +38,7 @@ from tinyllama_tools.core.app import (
     run_folder,
     write_whole,
 )
-from tinyllama_tools.core.options import DTYPES, positive
+from tinyllama_tools.core.options import DTYPES, positive, script_parser
 from tinyllama_tools.data.programs import TrainingError, TrainingProgram, command_line
 from tinyllama_tools.models.ablation_evidence import Evidence, find_evidence, read_evidence
 from tinyllama_tools.models.ablations import read_study
@@ -52,24 +52,38 @@ WARNING = re.compile(r"(?i:\b(warning|error):)|^\[[WE]\d+ ")
 MOST_NOTES = 10
 
 
+ABOUT = """\
+Runs tiny_llama_train four times: without profilers (DIR/baseline_training), with the operator
+profiler (DIR/pytorch_profiling), the memory profiler (DIR/memory_analysis) and the FLOPS profiler
+(DIR/flops_analysis), and writes DIR/performance_summary_report.md. Progress goes to standard error,
+the report's path to standard output."""
+EPILOG = """\
+Exit status: 0 done; 1 a run failed, or its loss was not finite; 2 bad option, missing or damaged
+profile, unwritable folder; 130 interrupted: the report has what was measured so far."""
+
+
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Checked as far as text can be; argparse ends the program with 2 where it is wrong."""
-    parser = argparse.ArgumentParser(prog="scripts/profile", allow_abbrev=False)
-    add = parser.add_argument
-    add("--size", choices=sorted(problem_sizes()))
-    for name in ("--batch-size", "--seq-len", "--num-steps", "--threads"):
-        add(name, type=positive)
-    add("--dtype", choices=DTYPES)
-    add("--variant")
-    add("--device")
-    add("--profile-dir", type=Path)
-    add("--build-folder", type=Path, default=PROJECT / "build")
-    add("--top", type=positive, default=10)
-    add("--ablation", type=Path)
-    add("--analyze-existing", type=Path, metavar="DIR")
-    add("--generate-report", action="store_true")
-    add("--output-dir", type=Path)
-    add("--compare", type=Path, nargs=2, metavar=("DIR_A", "DIR_B"))
+    parser = script_parser("profile", ABOUT, EPILOG)
+    add, same = parser.add_argument, "as in tiny_llama_train"
+    add("--size", choices=sorted(problem_sizes()), help="default: tiny, in its own shape")
+    for name in ("--batch-size", "--seq-len", "--threads"):
+        add(name, type=positive, metavar="N", help=same)
+    add("--num-steps", type=positive, metavar="N", help=f"default: {DEFAULT_STEPS}")
+    add("--dtype", choices=DTYPES, help=same)
+    for name in ("--variant", "--device"):
+        add(name, help=same)
+    add("--profile-dir", type=Path, metavar="DIR", help="default: results/<UTC time>_profile")
+    add("--build-folder", type=Path, default=PROJECT / "build", help="of the programs")
+    add("--top", type=positive, default=10, help="operators in the report's table; default: 10")
+    newest = "default: the newest in results/ that is of this device and shape"
+    add("--ablation", type=Path, help=f"ablation.json, for measured speedups; {newest}")
+    existing = "report on saved profiles: a folder of this script, or one of tiny_llama_train"
+    add("--analyze-existing", type=Path, metavar="DIR", help=existing)
+    add("--generate-report", action="store_true", help="write that report instead of printing it")
+    add("--output-dir", type=Path, help="where; default: the folder of the profiles")
+    side = "two saved profiles side by side; with --output-dir also in comparison_report.md there"
+    add("--compare", type=Path, nargs=2, metavar=("A", "B"), help=side)
     options = parser.parse_args(arguments)
     refused: tuple[str, ...] = (*PASSED_ON, "profile_dir")
     if options.compare:
