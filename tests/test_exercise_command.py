@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -216,11 +215,7 @@ def test_bad_options_are_exit_2(
     assert words in capsys.readouterr().err
 
 
-def test_options_of_every_run_and_help(project_root: Path) -> None:
+def test_options_of_every_run() -> None:
     options = parse_options(["1", "--device=cpu", "--threads=2", "--hidden-dim=64", "--size=small"])
     assert program_arguments(options) == ("--device=cpu", "--threads=2")
     assert options.model == ("--size=small", "--hidden-dim=64")
-    # needs no set-up
-    command = [str(project_root / "scripts/exercise"), "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
-    assert "scripts/exercise 1|2|3" in done.stdout

@@ -870,6 +870,10 @@ def test_growth_of_nothing() -> None:
     assert growth_exponent([1, 2, 4], [1, 4, 16]) == pytest.approx(2)
     assert growth_exponent([2, 2], [1, 5]) is None
     assert exercise_3.saturated([]) is None
+    second = {"summary": {"median_step_seconds": 1.0}}
+    runs = [MeasuredRun("", "", {"configuration": {"batch_size": b}, **second}) for b in (4, 16)]
+    # four times the batch in the same time: twice as fast at each of two doublings
+    assert exercise_3.batch_gain(runs) == pytest.approx(2)
     assert exercise_3.compile_speedup(None) is None
     best = exercise_3.compile_speedup(made_up_evidence(ABLATION, qkv=1.0))
     assert best == pytest.approx(1.1328, abs=1e-4)
