@@ -117,7 +117,7 @@ def test_status_colour_and_headline_of_all_outputs_agree(
     outcome: Outcome, strict: bool, status: int, colour: str
 ) -> None:
     cases = tuple(ComparedCase(f"case {i}", outcome, ratio=1.2) for i in range(2))
-    assert exit_status(cases, strict=strict, fail_on_growth=True) == status
+    assert exit_status(cases, strict, fail_on_growth=True) == status
     found = replace(every_outcome(), cases=cases, exit_status=status)
     assert colour_of(found) == colour
     last = text_of(found).splitlines()[-1]

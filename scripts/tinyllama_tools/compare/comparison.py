@@ -114,16 +114,15 @@ OPEN = frozenset({Outcome.UNCLEAR, Outcome.NO_VERDICT})
 EXCUSABLE = frozenset({Outcome.MISSING, Outcome.FAILED})
 
 
-def exit_status(cases: Iterable[ComparedCase], *, strict: bool, fail_on_growth: bool) -> int:
+def exit_status(cases: Iterable[ComparedCase], strict: bool, fail_on_growth: bool) -> int:
     """0, 1 or 3. `strict`: cases without an answer fail too, and with `fail_on_growth` a
     deterministic counter that got worse. Cases allowed by name fail nothing."""
     cases = list(cases)
-    judged = [case for case in cases if not case.allowed]
+    judged = {case.outcome for case in cases if not case.allowed}
     grown = fail_on_growth and any(case.grown for case in cases)
-    if grown or any(case.outcome.is_regression for case in judged):
+    if grown or any(outcome.is_regression for outcome in judged):
         return REGRESSION
-    is_open = any(case.outcome in OPEN for case in judged)
-    return STILL_UNCLEAR if strict and is_open else NO_REGRESSION
+    return STILL_UNCLEAR if strict and judged & OPEN else NO_REGRESSION
 
 
 @dataclass(frozen=True)
@@ -145,9 +144,11 @@ def compared_case(
     *,
     ratio: float | None = None,
     blocks: int = 0,
+    attribution: Attribution | None = None,
     **more: Any,  # noqa: ANN401
 ) -> ComparedCase:
-    """`ratio`, `blocks`: where there is no judgement. `more`: of a case with times."""
+    """`ratio`, `blocks`: where there is no judgement. `attribution`: if it has changed. `more`: of
+    a case with times."""
     counters = compare_counters(base.counters, new.counters, base.varying | new.varying)
     case = ComparedCase(
         name,
@@ -174,6 +175,7 @@ def compared_case(
         p_value=judgement.adjusted_p_value,
         blocks=found.blocks,
         smallest_difference=smallest if math.isfinite(smallest) else None,
+        attribution=attribution if judgement.outcome in CHANGED else None,
         **more,
     )
 

@@ -26,8 +26,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 from tinyllama_tools.compare.blocks import (
     METHOD,
@@ -320,19 +320,19 @@ def _cases(cases: Collection[str]) -> str:
     return "1 case" if len(cases) == 1 else f"{len(cases)} cases"
 
 
-@dataclass(frozen=True)
-class Sides:
-    """Both sides, ready to be measured: `names` as people read them, and what each lists."""
+class Sides(NamedTuple):
+    """Both sides, ready to be measured: what each lists, and `described`, as a recording and a
+    comparison say it: `base`, `new`, `base_context`, `new_context`."""
 
     measurer: Interleaved
-    names: Mapping[Side, str]
     cases: Mapping[Side, Sequence[str]]
-    contexts: Mapping[Side, Json]
+    described: Json
 
     @property
     def shared(self) -> list[str]:
         """Cases that both sides list, in the base's order."""
-        return [name for name in self.cases[Side.BASE] if name in self.cases[Side.NEW]]
+        new = set(self.cases[Side.NEW])
+        return [name for name in self.cases[Side.BASE] if name in new]
 
 
 def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides:
@@ -347,9 +347,9 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
         (Side.BASE, options.base, options.environment_base, shared),
         (Side.NEW, options.new, options.environment_new, (*shared, *slow)),
     )
-    names, programs = {}, {}
+    described, programs = {}, {}
     for side, text, environment, arguments in named:
-        names[side], program = builder.resolve(text, f"--{side.value}")
+        described[side.value], program = builder.resolve(text, f"--{side.value}")
         programs[side] = ServedProgram(side.value, program, arguments, dict(environment))
     effort = SliceEffort(options.pairs, options.slice, options.limit)
     measurer = Interleaved(programs, effort, seed)
@@ -357,8 +357,9 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
         greetings = measurer.greet()
     except ProcessLostError as error:
         raise BadInputError(f"a side does not start: {error.side}: {error}") from error
+    described |= {f"{side.value}_context": greetings[side].context for side in SIDES}
     cases = {s: [n for n in greetings[s].cases if is_chosen(n, options)] for s in SIDES}
-    sides = Sides(measurer, names, cases, {side: greetings[side].context for side in SIDES})
+    sides = Sides(measurer, cases, described)
     if not sides.shared:
         counts = ", ".join(f"{len(cases[side])} on the {side.value} side" for side in SIDES)
         raise BadInputError(
@@ -419,7 +420,7 @@ def run_warnings(run: SequentialRun, sides: Sides, options: argparse.Namespace) 
             f"there: {', '.join(unproven)}"
         )
     yield from option_warnings(options)
-    yield from context_differences(*([sides.contexts[side]] for side in SIDES))
+    yield from context_differences(*([sides.described[f"{s.value}_context"]] for s in SIDES))
     late = [name for name, record in run.cases.items() if record.out_of_time]
     if run.ended == BUDGET_USED and late:
         yield f"{_cases(late)} left open: the budget does not reach to their next look"
@@ -459,7 +460,7 @@ def _compared(
         judgement,
         seconds_needed=seconds_needed,
         note="; ".join(filter(None, (*notes, unsettled_text(judgement, "blocks")))),
-        attribution=attribution if judgement.outcome in CHANGED else None,
+        attribution=attribution,
     )
 
 
@@ -484,9 +485,8 @@ def comparison_of(
         cases += [ComparedCase(name, outcome, note=note) for name in alone]
     allowed = allow_missing(cases, options.allow_missing)
     return Comparison(
+        **sides.described,
         method=METHOD,
-        base=sides.names[Side.BASE],
-        new=sides.names[Side.NEW],
         cases=allowed,
         alpha=design.alpha,
         margin=design.margin,
@@ -502,27 +502,8 @@ def comparison_of(
             "ended": run.ended or "interrupted",
             "settings": settings_of(options),
         },
-        base_context=sides.contexts[Side.BASE],
-        new_context=sides.contexts[Side.NEW],
         seconds=run.seconds,
-        exit_status=exit_status(
-            allowed, strict=options.strict, fail_on_growth=options.fail_on_growth
-        ),
-    )
-
-
-def recording_header(options: argparse.Namespace, sides: Sides, seed: int) -> RecordingHeader:
-    return RecordingHeader(
-        base=sides.names[Side.BASE],
-        new=sides.names[Side.NEW],
-        method=METHOD,
-        pairs=options.pairs,
-        slice_seconds=options.slice,
-        seed=seed,
-        started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        base_context=sides.contexts[Side.BASE],
-        new_context=sides.contexts[Side.NEW],
-        settings=settings_of(options),
+        exit_status=exit_status(allowed, options.strict, options.fail_on_growth),
     )
 
 
@@ -559,8 +540,17 @@ def _run(options: argparse.Namespace) -> int:
         raise BadInputError(str(error)) from error
     except (OSError, ValueError, KeyError) as error:
         raise BadInputError(f"--problem-sizes {sizes}: cannot be read: {error!r}") from error
+    header = RecordingHeader(
+        **sides.described,
+        method=METHOD,
+        pairs=options.pairs,
+        slice_seconds=options.slice,
+        seed=seed,
+        started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        settings=settings_of(options),
+    )
     is_interrupted, troubles = False, []
-    with RecordingWriter(recording, recording_header(options, sides, seed)) as writer:
+    with RecordingWriter(recording, header) as writer:
         run = SequentialRun(
             sides.measurer, sides.shared, design, options.budget, keep=writer.add, progress=progress
         )

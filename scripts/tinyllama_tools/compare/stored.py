@@ -50,7 +50,7 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.data.nameless import nameless_context
 from tinyllama_tools.data.names import TIMED_BY, SideState, StoredCase, StoredRun, parse_case_name
 from tinyllama_tools.data.results import read_stored
-from tinyllama_tools.stats.looks import attributions
+from tinyllama_tools.stats.looks import Attribution, attributions
 from tinyllama_tools.stats.rank_tests import BlockSummary
 from tinyllama_tools.stats.verdicts import (
     Judgement,
@@ -368,23 +368,15 @@ def stored_warnings(
         yield from run.warnings
 
 
-def _compared(name: str, base: FileCase, new: FileCase, judged: Judged) -> ComparedCase:
-    remarks = [f"{side} {c.remark}" for side, c in (("base", base), ("new", new)) if c.remark]
-    return compared_case(
-        name,
-        base,
-        new,
-        judged.judgements.get(name),
-        ratio=(new.seconds or 0.0) / (base.seconds or 1.0),
-        blocks=min(len(base.files), len(new.files)),
-        note="; ".join(filter(None, (*remarks, judged.remarks.get(name, "")))),
-    )
+def _note(base: FileCase, new: FileCase, remark: str) -> str:
+    sides = [f"{side} {c.remark}" for side, c in (("base", base), ("new", new)) if c.remark]
+    return "; ".join(filter(None, (*sides, remark)))
 
 
-def _attributed(cases: Sequence[ComparedCase], shared: Pairs) -> list[ComparedCase]:
+def _attributions(shared: Pairs, judged: Judged) -> Mapping[str, Attribution]:
     """Files of the two sides are not pairs; put side by side they give the scatter of a change."""
-    if not any(case.outcome in CHANGED for case in cases):
-        return list(cases)
+    if not any(found.outcome in CHANGED for found in judged.judgements.values()):
+        return {}
     blocks = {
         name: [
             BlockSummary(math.log(n / b), 0.0, b, n)
@@ -392,11 +384,7 @@ def _attributed(cases: Sequence[ComparedCase], shared: Pairs) -> list[ComparedCa
         ]
         for name, (base, new) in shared.items()
     }
-    parts = attributions(blocks, layers_by_size())
-    return [
-        replace(case, attribution=parts.get(case.name)) if case.outcome in CHANGED else case
-        for case in cases
-    ]
+    return attributions(blocks, layers_by_size())
 
 
 def _side_name(runs: Runs) -> str:
@@ -444,8 +432,23 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
     }
     profile, why_not = usable_profile(options.noise_profile, base, new)
     judged = judge_stored(shared, min(len(base), len(new)), options, profile)
-    compared = [_compared(name, *pair, judged) for name, pair in sides.items()]
-    cases = allow_missing(_attributed(compared, shared), options.allow_missing)
+    parts = _attributions(shared, judged)
+    cases = allow_missing(
+        (
+            compared_case(
+                name,
+                old,
+                new_case,
+                judged.judgements.get(name),
+                ratio=(new_case.seconds or 0.0) / (old.seconds or 1.0),
+                blocks=min(len(old.files), len(new_case.files)),
+                attribution=parts.get(name),
+                note=_note(old, new_case, judged.remarks.get(name, "")),
+            )
+            for name, (old, new_case) in sides.items()
+        ),
+        options.allow_missing,
+    )
     said = stored_warnings(base, new, cases, options.allow_missing)
     return Comparison(
         "stored",
@@ -463,9 +466,7 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
         },
         base_context=base[0].context,
         new_context=new[0].context,
-        exit_status=exit_status(
-            cases, strict=options.strict, fail_on_growth=options.fail_on_growth
-        ),
+        exit_status=exit_status(cases, options.strict, options.fail_on_growth),
     )
 
 
