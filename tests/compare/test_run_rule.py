@@ -145,7 +145,7 @@ def test_no_block_is_begun_that_cannot_reach_a_look_within_the_budget() -> None:
     played = Played({"far": 1.03, "near": 1.1}, scatter={"far": 0.2, "near": 0.1})
     run, _ = ran(played, budget=3.0 * looks[0] + 2.0 * (looks[1] - looks[0]) + 0.5)
     assert played.asked[looks[0] :] == [["near"]] * (looks[1] - looks[0])
-    assert run.cases["far"].out_of_time
+    assert run.cases["far"].closed == BUDGET_USED
 
 
 def test_a_budget_that_reaches_no_look_is_refused_after_the_first_block() -> None:
@@ -167,7 +167,7 @@ def test_blocks_that_became_slow_do_not_overrun_the_budget_for_ever() -> None:
     costs = {"step": 8.0, "part": 1.0}
     played = Played({"step": 1.0, "part": 1.0}, costs=costs, slower_from=4, slower_by=1.5)
     run, _ = ran(played, budget=10.0 * first)
-    assert run.cases["step"].out_of_time
+    assert run.cases["step"].closed == BUDGET_USED
     assert outcomes(run) == {"step": None, "part": "same"}
     assert played.now <= 10.0 * first
 

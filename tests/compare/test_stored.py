@@ -57,6 +57,7 @@ def test_several_files_a_side_give_verdicts_and_attribution(tmp_path: Path) -> N
         [math.log(read_stored(path).cases[FFN].seconds or 0) for path in side]
         for side in (base, new)
     ]
+    assert ffn["base_seconds"] == pytest.approx(math.exp(statistics.median(logs[0])))
     # the Hodges-Lehmann shift: the median of all differences
     differences = [after - before for before in logs[0] for after in logs[1]]
     assert ffn["ratio"] == pytest.approx(math.exp(statistics.median(differences)))

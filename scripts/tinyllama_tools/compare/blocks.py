@@ -107,28 +107,25 @@ Opened = CaseOpening | CaseFailure | CaseSkip
 
 # of one side, until the case is given up: one may be the machine's
 MOST_FAILURES = 2
+GIVEN_UP = "given up"
 
 
 @dataclass
 class CaseRecord:
-    """`failures`: reasons by side, in order. `given_up`: no more blocks, since a side fails or
-    skips it. `decided`: it has its verdict. `out_of_time`: its next look does not fit. `exhausted`:
-    it is past the last look."""
+    """`failures`: reasons by side, in order. `closed`: why no more blocks of it are measured; empty
+    while it is open."""
 
     name: str
     blocks: list[BlockSummary] = field(default_factory=list)
     openings: dict[Side, CaseOpening] = field(default_factory=dict)
     failures: dict[Side, list[str]] = field(default_factory=lambda: {side: [] for side in SIDES})
     skips: dict[Side, str] = field(default_factory=dict)
-    given_up: bool = False
-    decided: bool = False
-    out_of_time: bool = False
-    exhausted: bool = False
+    closed: str = ""
 
     @property
-    def is_open(self) -> bool:
-        """Whether another block of it may be measured."""
-        return not (self.given_up or self.decided or self.out_of_time or self.exhausted)
+    def given_up(self) -> bool:
+        """Whether a side fails or skips it."""
+        return self.closed == GIVEN_UP
 
     def counters(self, side: Side) -> Mapping[str, float]:
         return self.openings[side].counters if side in self.openings else {}
@@ -141,14 +138,16 @@ class CaseRecord:
             self.openings[item.side] = item
         elif isinstance(item, CaseSkip):
             self.skips[item.side] = item.reason
-            self.given_up = True
+            self.closed = GIVEN_UP
         else:
             self.failures[item.side].append(item.reason)
-            self.given_up |= len(self.failures[item.side]) >= MOST_FAILURES
+            if len(self.failures[item.side]) >= MOST_FAILURES:
+                self.closed = GIVEN_UP
 
     def end_of_openings(self) -> None:
         """Who could not be opened before any timing is not timed."""
-        self.given_up |= len(self.openings) < len(SIDES)
+        if len(self.openings) < len(SIDES):
+            self.closed = GIVEN_UP
 
     def state(self, side: Side) -> SideState:
         """For the outcome. What failed once and went well since counts as measured."""

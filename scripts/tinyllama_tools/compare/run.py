@@ -175,7 +175,7 @@ class SequentialRun:
     @property
     def open_cases(self) -> list[str]:
         """In the order in which they were given."""
-        return [name for name, record in self.cases.items() if record.is_open]
+        return [name for name, record in self.cases.items() if not record.closed]
 
     @property
     def _elapsed(self) -> float:
@@ -276,9 +276,9 @@ class SequentialRun:
         self.judge()
         decided = []
         for name, judgement in self.judgements.items():
-            record = self.cases[name]
-            if judgement is not None and judgement.outcome in DECIDED and record.is_open:
-                record.decided = True
+            is_open = not self.cases[name].closed
+            if judgement is not None and judgement.outcome in DECIDED and is_open:
+                self.cases[name].closed = ALL_DECIDED
                 decided.append(judgement.outcome.value)
         found = ", ".join(f"{decided.count(word)} {word}" for word in dict.fromkeys(decided))
         still = len(self.open_cases)
@@ -301,19 +301,15 @@ class SequentialRun:
             own = sum(count * self.cost.of_case(case) for case, count in blocks.items())
             if max(blocks.values()) * self.cost.around + own <= left:
                 break
-            self.cases[cases.pop()].out_of_time = True
+            self.cases[cases.pop()].closed = BUDGET_USED
 
     def _end_where_nothing_is_open(self) -> None:
-        records = self.cases.values()
-        for record in records:
-            record.exhausted |= record.is_open and len(record.blocks) >= self._design.looks[-1]
-        if self.open_cases:
-            return
-        if any(record.out_of_time for record in records):
-            self.ended = BUDGET_USED
-        else:
-            is_exhausted = any(record.exhausted for record in records)
-            self.ended = ALL_LOOKS if is_exhausted else ALL_DECIDED
+        for record in self.cases.values():
+            if not record.closed and len(record.blocks) >= self._design.looks[-1]:
+                record.closed = ALL_LOOKS
+        if not self.open_cases:
+            reasons = {record.closed for record in self.cases.values()}
+            self.ended = next((r for r in (BUDGET_USED, ALL_LOOKS) if r in reasons), ALL_DECIDED)
 
 
 def _cases(cases: Collection[str]) -> str:
@@ -421,8 +417,8 @@ def run_warnings(run: SequentialRun, sides: Sides, options: argparse.Namespace) 
         )
     yield from option_warnings(options)
     yield from context_differences(*([sides.described[f"{s.value}_context"]] for s in SIDES))
-    late = [name for name, record in run.cases.items() if record.out_of_time]
-    if run.ended == BUDGET_USED and late:
+    late = [name for name, record in run.cases.items() if record.closed == BUDGET_USED]
+    if late:
         yield f"{_cases(late)} left open: the budget does not reach to their next look"
 
 
@@ -507,6 +503,18 @@ def comparison_of(
     )
 
 
+def recording_header(options: argparse.Namespace, sides: Sides, seed: int) -> RecordingHeader:
+    return RecordingHeader(
+        **sides.described,
+        method=METHOD,
+        pairs=options.pairs,
+        slice_seconds=options.slice,
+        seed=seed,
+        started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        settings=settings_of(options),
+    )
+
+
 def _refuse_without_answer(comparison: Comparison, run: SequentialRun) -> None:
     """BadInputError where nothing is known of any case."""
     if any(case.outcome not in WITHOUT_ANSWER for case in comparison.cases):
@@ -540,17 +548,8 @@ def _run(options: argparse.Namespace) -> int:
         raise BadInputError(str(error)) from error
     except (OSError, ValueError, KeyError) as error:
         raise BadInputError(f"--problem-sizes {sizes}: cannot be read: {error!r}") from error
-    header = RecordingHeader(
-        **sides.described,
-        method=METHOD,
-        pairs=options.pairs,
-        slice_seconds=options.slice,
-        seed=seed,
-        started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        settings=settings_of(options),
-    )
     is_interrupted, troubles = False, []
-    with RecordingWriter(recording, header) as writer:
+    with RecordingWriter(recording, recording_header(options, sides, seed)) as writer:
         run = SequentialRun(
             sides.measurer, sides.shared, design, options.budget, keep=writer.add, progress=progress
         )
