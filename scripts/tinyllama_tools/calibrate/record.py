@@ -126,7 +126,8 @@ def record_kind(
     sides = prepare(settings, seed, Progress())
     header = recording_header(settings, sides, seed)
     # whoever reads it need not know where the program lies
-    contexts = {f"{side.value}_context": nameless_context(c) for side, c in sides.contexts.items()}
+    keys = ("base_context", "new_context")
+    contexts = {key: nameless_context(getattr(header, key)) for key in keys}
     names = dict.fromkeys(("base", "new"), Path(PROGRAM_IN_BUILD).name)
     path = options.folder / f"{kind}_{number:04d}.jsonl"
     with RecordingWriter(path, replace(header, **names, **contexts)) as writer:
