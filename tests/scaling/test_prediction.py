@@ -419,9 +419,12 @@ def test_a_step_without_the_costs_of_its_parts_is_refused_by_name() -> None:
     assert found.name.size == "medium"
     assert refused.name == str(named(STEP, *own_cell("large")))
     assert "no cost or no rate of ffn/forward_backward/baseline/large" in refused.reason
-    wrong = [dataclasses.replace(c, model_flops=c.model_flops + 1) for c in asked[:7]]
-    _, (refused,) = predict_steps(rates, wrong)
-    assert "two different models under one name" in refused.reason
+    step = cost(STEP, *own_cell("medium"))
+    wrong = dataclasses.replace(step, model_flops=step.model_flops + 1)
+    custom = dataclasses.replace(step, name=dataclasses.replace(step.name, size="custom"))
+    _, refused = predict_steps(rates, [*asked[:6], wrong, custom])
+    assert "two different models under one name" in refused[0].reason
+    assert "none of fixtures/problem_sizes.json" in refused[1].reason
 
 
 def test_a_check_gives_percent_and_place() -> None:

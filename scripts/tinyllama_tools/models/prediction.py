@@ -176,6 +176,8 @@ def _part_names(
 ) -> tuple[list[tuple[str, int]], tuple[str, ...]]:
     """The step's parts among the known cases with how often it has each, and those that are not
     known. An optimizer does the same at every batch and sequence, so any of its size's will do."""
+    if step.size not in _layers():
+        raise RatesRefusedError(f"{step}: its size is none of fixtures/problem_sizes.json")
     updates = {
         str(replace(known[text], batch=step.batch, seq=step.seq)): text
         for text in sorted(known, reverse=True)
@@ -228,7 +230,7 @@ def _collect(
         # the fewest parts that would have to be measured too
         names = {text: case.name for text, case in known.items()}
         lacking = [_part_names(step, names)[1] for step in steps]
-        words = f"no part of a {variant} step was measured in {dtype}"
+        words = f"no part of a {variant} step of a named size was measured in {dtype}"
         if lacking:
             words = f"not measured: {', '.join(min(lacking, key=len))}"
         raise RatesRefusedError(
