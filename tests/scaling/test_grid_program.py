@@ -18,7 +18,7 @@ from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.data.programs import ask_costs
 from tinyllama_tools.data.results import read_result_set
 from tinyllama_tools.models.prediction import check_against
-from tinyllama_tools.report.inputs import ReportInputs, read_inputs, source_of
+from tinyllama_tools.report.inputs import read_inputs, source_of
 from tools import run_tool
 
 # of each component, and the model's forward_loss
@@ -103,18 +103,12 @@ def test_a_study_of_two_rounds(bench_program: Path, tmp_path: Path) -> None:
     assert step.counters["peak_memory_MiB"] > 0
 
 
-@pytest.fixture(scope="module")
-def measured(bench_program: Path, tmp_path_factory: pytest.TempPathFactory) -> ReportInputs:
-    """The default grid."""
-    results = tmp_path_factory.mktemp("held_out")
-    places = (f"--results={results}", f"--build-folder={bench_program.parents[1]}")
-    assert run_tool(["study", "tiny", "small", "--grid=only", *places]) == 0
-    (folder,) = results.glob("*_grid")
-    return read_inputs([source_of(folder)])
-
-
 @pytest.mark.long
-def test_laws_and_predictions_meet_what_was_not_fitted(measured: ReportInputs) -> None:
+def test_laws_and_predictions_meet_what_was_not_fitted(bench_program: Path, tmp_path: Path) -> None:
+    places = (f"--results={tmp_path}", f"--build-folder={bench_program.parents[1]}")
+    assert run_tool(["study", "tiny", "small", "--grid=only", *places]) == 0
+    (folder,) = tmp_path.glob("*_grid")
+    measured = read_inputs([source_of(folder)])
     for fits, most in ((measured.time_fits, 15.0), (measured.memory_fits, 5.0)):
         for size in ("tiny", "small"):
             held = [c for fit in fits if fit.name.size == size for c in fit.held_out]
