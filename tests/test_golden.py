@@ -96,15 +96,6 @@ def test_float64_mode_answers_float32_with_float64_and_leaves_other_types_alone(
     assert [result.dtype for result in results] == [torch.float64] * 4
 
 
-def test_frequencies_stay_float32_in_a_bfloat16_model() -> None:
-    size = GOLDEN_CASES[CASE]
-    narrow, wide = oracle.build_model(size, torch.bfloat16), oracle.build_model(size)
-    assert narrow.lm_head.weight.dtype == torch.bfloat16
-    frequencies = (model.model.rotary_emb.inv_freq for model in (narrow, wide))
-    assert torch.equal(*frequencies)
-    assert not torch.equal(wide.lm_head.weight, oracle.build_model(size, seed=7).lm_head.weight)
-
-
 def test_a_proof_of_nothing_of_nan_or_beyond_its_tolerance_does_not_hold() -> None:
     proof = Proof("section", "check", "against", tolerance=0.5)
     assert not proof.held

@@ -236,7 +236,7 @@ def test_page_shows_what_held_and_what_did_not() -> None:
     claim = prove.proof_of(json.dumps(CLAIM))
     assert (claim.largest_error, claim.held) == (float("inf"), False)
     good = Proof("Values", "logits", "oracle", 1e-5, 3, 3e-7, "logits[7]")
-    faults = {Fault("wrong | scale", "a.cpp", {}): ["A.B"], Fault("late", "b.cpp", {}): []}
+    faults = {Fault("wrong | scale", "a.cpp", "", "", {}): ["A.B"], Fault("late", *"bcd", {}): []}
     text = prove.proof_page({"commit": "abc"}, [good, claim], faults, ["golden_test: A.B"])
     assert (
         "**1 of 2 proofs held, over 15 comparisons; 1 of 2 deliberate faults were found.**" in text
@@ -276,11 +276,10 @@ def test_without_a_fault_nothing_fails(control: Fault, bench_program: Path, tmp_
 
 
 def test_stale_replacement_and_a_crash_find_nothing(bench_program: Path, tmp_path: Path) -> None:
-    stale = Fault("stale", "model/rotary.cpp", {"no such text": ""})
+    stale = Fault("stale", "model/rotary.cpp", "golden_test", "x", {"no such text": ""})
     with pytest.raises(RuntimeError, match="no longer has 'no such text'"):
         failed_tests(stale, bench_program.parents[1], tmp_path)
-    crash = Fault(
-        "crash", "model/rotary.cpp", {"return at::cat(": "__builtin_trap();return at::cat("}
-    )
+    change = {"return at::cat(": "__builtin_trap();return at::cat("}
+    crash = Fault("crash", "model/rotary.cpp", "golden_test", "GoldenTest.", change)
     with pytest.raises(RuntimeError, match="golden_test ended with status"):
         failed_tests(crash, bench_program.parents[1], tmp_path)

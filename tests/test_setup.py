@@ -107,7 +107,7 @@ ONE_LINE = """
 # deb http://mirror.example.org/debian old main
 deb http://mirror.example.org/debian bookworm main contrib  # the mirror
 deb-src http://mirror.example.org/debian bookworm main
-deb [arch=amd64 signed-by=/usr/share/keyrings/k.gpg] https://example.org/debian bookworm main
+deb [arch=amd64 signed-by=/usr/share/keyrings/k.gpg trusted=yes] https://example.org/debian bookworm main
 deb http://security.example.org/debian-security bookworm-security main
 deb https://vendor.example.org/apt stable vendor
 """
@@ -142,7 +142,7 @@ def test_the_next_releases_sources_come_from_this_machines_archives() -> None:
     assert text.split("\n\n") == [
         "Types: deb-src\nURIs: http://mirror.example.org/debian\nSuites: trixie\nComponents: main",
         "Types: deb-src\nURIs: https://example.org/debian\nSuites: trixie\nComponents: main\n"
-        "Signed-By: /usr/share/keyrings/k.gpg\n",
+        "Signed-By: /usr/share/keyrings/k.gpg\nTrusted: yes\n",
     ]
     text = source_list(parse_deb822(DEB822), "bookworm", "trixie")
     hosts = ["mirror.example.org", "second.example.org", "embedded.example.org"]

@@ -260,14 +260,6 @@ def test_refused_memory_fails_the_case_and_the_run_goes_on(
     assert re.search(r"^FAILED\n  ffn/forward/", completed.stdout, re.MULTILINE)
 
 
-def test_reference_that_does_not_fit_is_no_failure(
-    program: Program, out: Path, with_peaks: WithPeaks
-) -> None:
-    """The case fits, its float64 reference does not: a reason to skip, or to verify on less."""
-    choice = [*SMALL_MODEL, *FFN, "--batch=2", "--seq=65536", "--memory-limit=160MiB"]
-    program.measure(out, *choice, *with_peaks())
-
-
 def test_speedup_is_over_the_baseline_of_the_same_point(
     program: Program, with_peaks: WithPeaks, out: Path
 ) -> None:

@@ -37,141 +37,28 @@ class Fault:
 
     name: str
     source: str
+    program: str
+    found_by: str
     replacements: dict[str, str]
-    found_by: str = "GoldenTest.LogitsLossAndEveryGradient"
-    program: str = "golden_test"
 
 
-OVERLAP = {"if (tensor.begin < covered) {": "if (false) {"}
-HOLE = {"if (tensor.begin > covered) {": "if (false) {"}
-FAULTS = (
-    Fault(
-        "rotary convention swapped: neighbours are paired instead of halves",
-        "model/rotary.cpp",
-        {
-            "return at::cat({x.narrow(-1, half, half).neg(), x.narrow(-1, 0, half)}, -1);": (
-                "const at::Tensor pairs = x.unflatten(-1, {half, 2});\n  return at::cat("
-                "{pairs.narrow(-1, 1, 1).neg(), pairs.narrow(-1, 0, 1)}, -1).flatten(-2);"
-            ),
-            "at::cat({angles, angles}, -1)": "angles.repeat_interleave(2, -1)",
-        },
-    ),
-    Fault(
-        "rotary embedding turns backwards",
-        "model/rotary.cpp",
-        {
-            "{x.narrow(-1, half, half).neg(), x.narrow(-1, 0, half)}": (
-                "{x.narrow(-1, half, half), x.narrow(-1, 0, half).neg()}"
-            )
-        },
-    ),
-    Fault(
-        "scale of attention: 1 / head_dim instead of its root",
-        "model/attention.cpp",
-        {"std::sqrt(static_cast<double>(q.size(-1)))": "static_cast<double>(q.size(-1))"},
-    ),
-    Fault(
-        "labels shifted twice",
-        "model/loss.cpp",
-        {"tokens.narrow(1, 1, seq - 1), {0, 1}": "tokens.narrow(1, 2, seq - 2), {0, 2}"},
-    ),
-    Fault(
-        "K and V heads interleaved instead of repeated",
-        "model/attention.cpp",
-        {
-            "q.mul_(score_scale(q))\n          .transpose(1, 2)": (
-                "q.mul_(score_scale(q)).unflatten(2, {-1, kv_heads}).permute({0, 3, 2, 1, 4})"
-            ),
-            ".view({batch, heads, seq, head_dim})\n      .transpose(1, 2)": (
-                ".view({batch, kv_heads, -1, seq, head_dim}).permute({0, 3, 2, 1, 4})"
-            ),
-        },
-        "GoldenTest.LogitsLossAndEveryGradient/gqa_groups_4",
-    ),
-    Fault("positions see their future: no mask", "model/attention.cpp", {".add_(mask)": ""}),
-    Fault(
-        "sdpa: positions see their future",
-        "model/attention.cpp",
-        {"/*is_causal=*/true": "/*is_causal=*/false"},
-        "_sdpa_",
-    ),
-    Fault(
-        "fused_loss: gradient of the sum of the losses instead of their mean",
-        "model/loss.cpp",
-        {"gradients[0] / saved[2]": "gradients[0]"},
-        "_fused_loss_",
-    ),
-    Fault(
-        "RMSNorm without eps", "model/rms_norm.cpp", {"mean_square + eps": "mean_square + 0 * eps"}
-    ),
-    Fault(
-        "weight decay added to the gradient",
-        "model/adamw.cpp",
-        {
-            "const at::Tensor& gradient = lists.gradients[i];": (
-                "const at::Tensor gradient = "
-                "lists.gradients[i] + options_.weight_decay * parameter;"
-            ),
-            "parameter.mul_(1.0 - options_.learning_rate * options_.weight_decay);": "",
-        },
-        "GoldenTrainingTest.WeightsAfterFiveSteps",
-    ),
-    Fault(
-        "AdamW without bias correction of the second moment",
-        "model/adamw.cpp",
-        {".div_(root_correction2)": ""},
-        "GoldenTrainingTest.WeightsAfterFiveSteps",
-    ),
-    Fault(
-        "optimiser does nothing",
-        "model/adamw.cpp",
-        {"parameter.addcdiv_(m, denominator, -step_size);": ""},
-        "TrainingParityTest.Float32FollowsTheOraclesCurve",
-    ),
-    Fault(
-        "no loss scaling in amp_f16",
-        "model/train_step.cpp",
-        {
-            "if (model.dtype() == Dtype::amp_f16) scaler_": (
-                "if (model.dtype() == Dtype::f64) scaler_"
-            )
-        },
-        "TrainingParityTest.ScaledLoss",
-    ),
-    Fault(
-        "cost: K and V projections at the full width",
-        "model/attention.cpp",
-        {"const int64_t Kd = config.kv_dim();": "const int64_t Kd = config.hidden_dim();"},
-        "FlopProof.ModelFlopsAreTheOraclesCount",
-        "components_test",
-    ),
-    Fault(
-        "memory: gradients are never added in place",
-        "model/meta_device.cpp",
-        {"if (is_sum_of_gradients(a))": "if (false)"},
-        "MemoryPredictionTest.PeakAndLiveBytesAreTheMeters",
-        "components_test",
-    ),
-    Fault(
-        "safetensors: tensors may overlap",
-        "model/safetensors.cpp",
-        OVERLAP,
-        "SafetensorsHeader.RefusesOverlaps",
-        "weights_test",
-    ),
-    Fault(
-        "safetensors: tensors may overlap and leave holes",
-        "model/safetensors.cpp",
-        OVERLAP | HOLE,
-        "SafetensorsFuzz.DamagedHeaders",
-        "weights_test",
-    ),
-)
+def read_faults(text: str) -> list[Fault]:
+    """faults.txt says of what form it is."""
+    faults = []
+    for block in text.strip().split("\n\n")[1:]:
+        name, where, lines = block.split("\n", 2)
+        pairs = re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)*)", f"{lines}\n", re.MULTILINE)
+        texts = (("\n".join(line[1:] for line in half.splitlines()) for half in p) for p in pairs)
+        faults.append(Fault(name, *where.split(" ", 2), dict(texts)))
+    return faults
+
+
+FAULTS = read_faults((Path(__file__).parent / "faults.txt").read_text())
 # The same with nothing changed, in every program that has to find a fault: has to find none.
-CONTROLS = tuple(
-    Fault(f"none ({program})", source, {}, "", program)
+CONTROLS = [
+    Fault(f"none ({program})", source, program, "", {})
     for program, source in {fault.program: fault.source for fault in FAULTS}.items()
-)
+]
 FAULT_TIMEOUT_S = 600
 
 
