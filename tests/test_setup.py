@@ -107,7 +107,7 @@ ONE_LINE = """
 # deb http://mirror.example.org/debian old main
 deb http://mirror.example.org/debian bookworm main contrib  # the mirror
 deb-src http://mirror.example.org/debian bookworm main
-deb [arch=amd64 signed-by=/usr/share/keyrings/k.gpg trusted=yes] https://example.org/debian bookworm main
+deb [signed-by=/usr/share/keyrings/k.gpg trusted=yes] https://example.org/debian bookworm main
 deb http://security.example.org/debian-security bookworm-security main
 deb https://vendor.example.org/apt stable vendor
 """

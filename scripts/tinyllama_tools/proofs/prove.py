@@ -88,14 +88,16 @@ def failed_tests(fault: Fault, build_folder: Path, scratch: Path) -> list[str]:
     source = scratch / Path(fault.source).name
     source.write_text(changed_source(fault))
     # programs under sanitizers compile some sources again; what is replaced is the library's
-    (compile_command,) = (
+    commands = [
         entry["command"]
         for entry in json.loads((build_folder / "compile_commands.json").read_text())
         if entry["file"] == str(PROJECT / fault.source)
         and "/CMakeFiles/tiny_llama_" in entry["command"]
-    )
+    ]
+    if not commands:
+        raise RuntimeError(f"{build_folder} is not of this checkout: it has no {fault.source}")
     faulty = source.with_suffix(".o")
-    before, _, _ = compile_command.rpartition(" -o ")
+    before, _, _ = commands[0].rpartition(" -o ")
     run_shell(f"{before} -w -o '{faulty}' -c '{source}'", build_folder)
     # its object before all libraries, so that it is the one taken
     listed = run_shell(f"ninja -t commands {fault.program}", build_folder)
