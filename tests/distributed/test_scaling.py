@@ -97,7 +97,7 @@ def test_losses_make_up_the_whole(kind: str, request: pytest.FixtureRequest) -> 
         names = [part.name for part in one.parts]
         assert ("small batch" in names) == (kind == "strong")
         result = next(r for r in analysis.results if r.ranks == one.ranks)
-        values = list(result.step.counters["loss_slower_local_percent"].values())
+        values = list(result.step.figures("loss_slower_local_percent").values())
         (part,) = (p for p in one.parts if p.name == "slower local work")
         error = statistics.stdev(values) / math.sqrt(len(values))
         ends = stats.t.interval(0.95, len(values) - 1, statistics.fmean(values), error)

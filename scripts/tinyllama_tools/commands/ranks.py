@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from tinyllama_tools.core.app import INTERRUPTED, REFUSED_OPTIONS, BadInputError
-from tinyllama_tools.data.ranks import Failure, log_file, result_file
+from tinyllama_tools.data.ranks import Failure, result_file
 
 SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
@@ -356,14 +356,15 @@ def measure(options: argparse.Namespace, folder: Path, say: Say, show: Say) -> M
     measured = Measured()
     try:
         for ranks in options.processes:
+            result = result_file(folder, ranks)
             command = [
                 str(options.build_folder / PROGRAM),
-                f"--benchmark_out={result_file(folder, ranks)}",
+                f"--benchmark_out={result}",
                 f"--threads={threads}",
                 f"--timeout={options.timeout:g}",
                 *options.program,
             ]
-            log = log_file(folder, ranks)
+            log = result.with_suffix(".log")
             end = run_world(command, left[ranks], others_seconds, log, (say, show))
             del left[ranks]
             if end.status == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +19,6 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.data.names import (
     ALONE,
-    OWN_KEYS,
     STEPS,
     STRONG,
     TIMED_BY,
@@ -50,13 +49,8 @@ class Failure:
 
 
 def result_file(folder: Path, ranks: int) -> Path:
-    """What tiny_llama_scaling writes at rank 0."""
+    """What tiny_llama_scaling writes at rank 0; ranks_<N>.log beside it has what the ranks said."""
     return folder / f"ranks_{ranks}.json"
-
-
-def log_file(folder: Path, ranks: int) -> Path:
-    """What the ranks said, a line each with its rank before it."""
-    return folder / f"ranks_{ranks}.log"
 
 
 def ranks_of(path: Path) -> int:
@@ -112,17 +106,31 @@ SCHEMA: Json = {
 Name = TypeVar("Name", CaseName, CollectiveName)
 # by the number of a round
 Rounds = Mapping[int, float]
+# of the whole batch on one rank (strong scaling)
+ALONE_GLOBAL = "alone_global"
 
 
 @dataclass(frozen=True)
 class Row(Generic[Name]):
-    """`seconds`: of the slowest rank's step or call, the mean of each round. `cpu_seconds`:
-    likewise, of rank 0's processors, all its threads together. `counters`: by their name."""
+    """`rounds`: what the file says of each, by its number."""
 
     name: Name
-    seconds: Rounds
-    cpu_seconds: Rounds
-    counters: Mapping[str, Rounds]
+    rounds: Mapping[int, Json]
+
+    def figures(self, key: str, scale: str = "") -> Rounds:
+        """Of a counter, or of a clock in seconds: `scale` is then the key of its unit."""
+        found = {n: of[key] for n, of in self.rounds.items() if is_number(of.get(key))}
+        return {n: of * UNITS[self.rounds[n][scale]] if scale else of for n, of in found.items()}
+
+    @property
+    def seconds(self) -> Rounds:
+        """Of the slowest rank's step or call, the mean of each round."""
+        return self.figures("real_time", "time_unit")
+
+    @property
+    def cpu_seconds(self) -> Rounds:
+        """Likewise, of rank 0's processors, all its threads together."""
+        return self.figures("cpu_time", "time_unit")
 
     @property
     def median_seconds(self) -> float:
@@ -132,15 +140,14 @@ class Row(Generic[Name]):
 
 @dataclass(frozen=True)
 class ScalingResult:
-    """One world: `steps` by mode at the batch of a rank. `alone_global`: the whole batch on one
-    rank (strong scaling). `failed`: rows without a figure, with their reason. `rank_samples`:
-    seconds of every step, [round][rank][step], by the row's name."""
+    """One world: `steps` by mode at the batch of a rank, and by ALONE_GLOBAL. `failed`: rows
+    without a figure, with their reason. `rank_samples`: seconds of every step, [round][rank][step],
+    by the row's name."""
 
     path: Path
     context: Mapping[str, Any]
     steps: Mapping[str, Row[CaseName]]
-    alone_global: Row[CaseName] | None
-    collectives: tuple[Row[CollectiveName], ...]
+    collectives: list[Row[CollectiveName]]
     failed: Mapping[str, str]
     rank_samples: Mapping[str, Any]
 
@@ -171,34 +178,16 @@ class ScalingResult:
         return row.name if row is not None else None
 
 
-def _row(name: Name, rounds: Mapping[int, Json]) -> Row[Name]:
-    def seconds(clock: str) -> Rounds:
-        return {n: e[clock] * UNITS[e["time_unit"]] for n, e in rounds.items() if clock in e}
-
-    keys = {key for entry in rounds.values() for key in entry} - OWN_KEYS
-    counters = {
-        key: {n: entry[key] for n, entry in rounds.items() if is_number(entry.get(key))}
-        for key in keys
-    }
-    return Row(name, seconds("real_time"), seconds("cpu_time"), counters)
-
-
-def _by_mode(
-    rows: Sequence[Row[CaseName]], path: Path
-) -> tuple[dict[str, Row[CaseName]], Row[CaseName] | None]:
-    """And the row of the whole batch apart. Two sizes in one file are refused."""
+def _by_mode(rows: Sequence[Row[CaseName]], path: Path) -> dict[str, Row[CaseName]]:
+    """Two sizes in one file are refused."""
     own = min(((row.name.mode == ALONE, row.name.batch) for row in rows), default=(False, 0))[1]
     found: dict[str, Row[CaseName]] = {}
-    alone_global = None
     for row in rows:
-        if row.name.mode == ALONE and row.name.batch != own:
-            alone_global = row
-        elif row.name.mode in found:
-            names = f"{found[row.name.mode].name} and {row.name}"
-            raise bad_file(path, f"has {names}", "measure one step a file")
-        else:
-            found[row.name.mode] = row
-    return found, alone_global
+        is_global = row.name.mode == ALONE and row.name.batch != own
+        first = found.setdefault(ALONE_GLOBAL if is_global else row.name.mode, row)
+        if first is not row:
+            raise bad_file(path, f"has {first.name} and {row.name}", "measure one step a file")
+    return found
 
 
 def read_scaling_result(path: Path) -> ScalingResult:
@@ -215,26 +204,23 @@ def read_scaling_result(path: Path) -> ScalingResult:
         text = entry["run_name"].removesuffix(TIMED_BY)
         if entry["run_type"] == ITERATION and text not in failed:
             rounds.setdefault(text, {})[entry.get("repetition_index", 0)] = entry
-    world_size = document["context"][CONTEXT_OF_RANKS]["world_size"]
+    result = ScalingResult(
+        path, document["context"], {}, [], failed, document.get("rank_samples", {})
+    )
     steps: list[Row[CaseName]] = []
-    collectives: list[Row[CollectiveName]] = []
-    for text, entries in rounds.items():
+    for text, of in rounds.items():
         step, collective = parse_case_name(text), parse_collective_name(text)
         name = step if step is not None and step.is_data_parallel else collective
         if name is None:
             continue
-        if name.ranks != world_size:
+        if name.ranks != result.ranks:
             # a figure for each rank would be wrong by the factor between them
             what = f"{name}: is of {name.ranks} ranks, context.{CONTEXT_OF_RANKS}.world_size is"
-            raise bad_file(path, f"{what} {world_size}", MEASURE_AGAIN)
-        (steps if name is step else collectives).append(_row(name, entries))
-    if not steps and not collectives and not failed:
+            raise bad_file(path, f"{what} {result.ranks}", MEASURE_AGAIN)
+        (steps if name is step else result.collectives).append(Row(name, of))
+    if not steps and not result.collectives and not failed:
         raise bad_file(path, "holds neither a data-parallel step nor a collective", REMEDY)
-    by_mode, alone_global = _by_mode(steps, path)
-    samples = document.get("rank_samples", {})
-    return ScalingResult(
-        path, document["context"], by_mode, alone_global, tuple(collectives), failed, samples
-    )
+    return replace(result, steps=_by_mode(steps, path))
 
 
 @dataclass(frozen=True)
@@ -242,7 +228,7 @@ class ReadRun:
     """`failures`: numbers of ranks without a usable result, those known before first. `unread`: of
     the others, how many."""
 
-    results: tuple[ScalingResult, ...]
+    results: Sequence[ScalingResult]
     failures: tuple[Failure, ...]
     unread: int
 
@@ -264,7 +250,7 @@ def read_results(path: Path, known: Sequence[Failure] = ()) -> ReadRun:
         raise refused[0][1]
     failed = {failure.ranks for failure in known}
     unread = [Failure(ranks, 1, str(error)) for ranks, error in refused if ranks not in failed]
-    return ReadRun(tuple(found), (*known, *unread), len(unread))
+    return ReadRun(found, (*known, *unread), len(unread))
 
 
 def read_again(path: Path) -> ReadRun:

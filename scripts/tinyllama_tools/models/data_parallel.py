@@ -23,7 +23,6 @@ import itertools
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import stats
@@ -40,8 +39,10 @@ from tinyllama_tools.data.names import (
     SHARDED,
     STEPS,
     STRONG,
-    WEAK,
+    CaseName,
+    CollectiveName,
 )
+from tinyllama_tools.data.ranks import ALONE_GLOBAL, Rounds, Row, ScalingResult
 from tinyllama_tools.models.collectives import (
     AlphaBeta,
     Interconnect,
@@ -51,10 +52,6 @@ from tinyllama_tools.models.collectives import (
     link_of_ring,
 )
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE, Interval, median_interval
-
-if TYPE_CHECKING:
-    from tinyllama_tools.data.names import CaseName, CollectiveName
-    from tinyllama_tools.data.ranks import Rounds, Row, ScalingResult
 
 
 @dataclass(frozen=True)
@@ -123,8 +120,7 @@ def points_of(result: ScalingResult) -> Iterator[ScalingPoint]:
     local, plain, sums = (rows.get(mode) for mode in (LOCAL, NO_OVERLAP, COMMUNICATION))
     alone, parts, busy = rows.get(ALONE), 1, None
     if result.scaling == STRONG and result.ranks > 1:
-        parts = result.ranks
-        alone = result.alone_global.seconds if result.alone_global is not None else None
+        parts, alone = result.ranks, rows.get(ALONE_GLOBAL)
     if sums is not None and result.distributed["backend"] == GLOO:
         cpu_seconds = result.steps[COMMUNICATION].cpu_seconds
         busy = paired(lambda cpu, real: 100 * cpu / real, cpu_seconds, sums)
@@ -188,16 +184,16 @@ class LossWaterfall:
     refusal: str = ""
 
 
-def waterfall_of(result: ScalingResult) -> LossWaterfall:
-    """Of the main data-parallel step, from the program's own counters. A refusal where one is
+def waterfall_of(result: ScalingResult, step: Row[CaseName]) -> LossWaterfall:
+    """Of a data-parallel step, from the program's own counters. A refusal where one is
     missing or the parts do not add up to the whole."""
-    counters = result.step.counters if result.step is not None else {}
     losses = [name for name in PARTS if name != SMALL_BATCH or result.scaling == STRONG]
     names = [f"{result.scaling}_efficiency_percent", *losses]
-    rounds = sorted(set.intersection(*(set(counters.get(name, ())) for name in names)))
+    counters = {name: step.figures(name) for name in names}
+    rounds = sorted(set.intersection(*map(set, counters.values())))
     if not rounds:
-        missing = ", ".join(name for name in names if name not in counters)
-        return LossWaterfall(result.ranks, refusal=f"not measured: {missing or 'a whole round'}")
+        missing = ", ".join(name for name, of in counters.items() if not of) or "a whole round"
+        return LossWaterfall(result.ranks, refusal=f"not measured: {missing}")
     shares = np.array([[counters[name][number] for number in rounds] for name in names])
     for number, whole in zip(rounds, shares.sum(axis=0), strict=True):
         if abs(whole - 100) > TOLERANCE:
@@ -331,9 +327,9 @@ class Analysis:
         return (self.results[0].context.get("device") or {}).get("name", "")
 
     @property
-    def collectives(self) -> tuple[Row[CollectiveName], ...]:
+    def collectives(self) -> list[Row[CollectiveName]]:
         """Of all worlds."""
-        return tuple(row for result in self.results for row in result.collectives)
+        return [row for result in self.results for row in result.collectives]
 
     @property
     def overlap_share(self) -> float | None:
@@ -399,15 +395,10 @@ def analyse(results: Sequence[ScalingResult]) -> Analysis:
     return Analysis(
         tuple(ordered),
         tuple(point for one in ordered for point in points_of(one)),
-        tuple(waterfall_of(one) for one in ordered if one.ranks > 1 and one.step is not None),
+        tuple(waterfall_of(one, one.step) for one in ordered if one.ranks > 1 and one.step),
         tuple(fits),
         tuple(checks),
         tuple(refused),
         {f"{name} ({one.path.name})": why for one in ordered for name, why in one.failed.items()},
         tuple(text for other in ordered[1:] for text in _differences(ordered[0], other)),
     )
-
-
-def scaling_words(scaling: str) -> str:
-    """For people."""
-    return {WEAK: "weak: a batch a rank", STRONG: "strong: one batch for all ranks"}[scaling]

@@ -25,7 +25,12 @@ import numpy as np
 from tinyllama_tools.core.app import SUITE_FILE, Json, problem_sizes, read_json
 from tinyllama_tools.data.names import ALONE, BASELINE, STRONG, WEAK, CaseName
 from tinyllama_tools.data.programs import CaseCost, SuiteError, ask_costs, read_case_costs
-from tinyllama_tools.data.ranks import ScalingResult, read_scaling_result, result_files
+from tinyllama_tools.data.ranks import (
+    ALONE_GLOBAL,
+    ScalingResult,
+    read_scaling_result,
+    result_files,
+)
 from tinyllama_tools.data.results import ResultSet, read_result_set
 from tinyllama_tools.data.studies import COSTS, RANK_FILES, is_scaling_result, rounds_of
 from tinyllama_tools.models.collectives import MIB, Interconnect, buckets_of
@@ -89,44 +94,43 @@ class LocalStep:
         return asdict(self) | known | {"seconds_by_batch": batches}
 
 
-def _measured(name: CaseName, source: str, seconds_of: Mapping[int, float]) -> LocalStep:
-    """`seconds_of`: by batch, that of the name among them."""
-    seconds = seconds_of[name.batch]
-    others = {batch: of for batch, of in seconds_of.items() if batch != name.batch}
-    return LocalStep(name, seconds, seconds, seconds, MEASURED, source, seconds_by_batch=others)
+def _measured(rows: Iterable[tuple[CaseName, float, str]]) -> dict[str, LocalStep]:
+    """By size, of steps with their seconds and source, the preferred one first; others at its
+    sequence are further batches."""
+    found: dict[str, LocalStep] = {}
+    for name, seconds, source in rows:
+        step = LocalStep(name, *[seconds] * 3, MEASURED, source, seconds_by_batch={})
+        first = found.setdefault(name.size, step)
+        if name.seq == first.name.seq and name.batch != first.name.batch:
+            found[name.size] = replace(
+                first, seconds_by_batch={name.batch: seconds, **first.seconds_by_batch}
+            )
+    return found
 
 
 def steps_alone(results: Iterable[ScalingResult], dtype: str, variant: str) -> dict[str, LocalStep]:
     """Of the ranks that computed alone, by size. The world with the fewest ranks first, whose rank
-    alone had no neighbours that wait; what others have beside it are further batches."""
-    first: dict[str, tuple[CaseName, str]] = {}
-    seconds_of: dict[str, dict[int, float]] = {}
-    for result in sorted(results, key=lambda one: one.ranks):
-        for row in (result.steps.get(ALONE), result.alone_global):
-            if row is not None and (row.name.dtype, row.name.variant) == (dtype, variant):
-                # the same step as a case of one process
-                name = replace(row.name, ranks=None, mode="")
-                first.setdefault(name.size, (name, f"{row.name}, {result.path.name}"))
-                of = seconds_of.setdefault(name.size, {})
-                of.setdefault(name.batch, row.median_seconds)
-    return {size: _measured(*first[size], seconds_of[size]) for size in first}
+    alone had no neighbours that wait."""
+    rows = [
+        # the same step as a case of one process
+        (replace(row.name, ranks=None, mode=""), row.median_seconds, f"{row.name}, {one.path.name}")
+        for one in sorted(results, key=lambda one: one.ranks)
+        for row in (one.steps.get(ALONE), one.steps.get(ALONE_GLOBAL))
+        if row is not None and (row.name.dtype, row.name.variant) == (dtype, variant)
+    ]
+    return _measured(rows)
 
 
 def steps_of_suite(results: ResultSet, dtype: str, variant: str) -> dict[str, LocalStep]:
     """Of one dtype and variant, by size: at the size's own batch and sequence, else at the largest
     batch of its longest sequence."""
-    by_size: dict[str, dict[CaseName, float]] = {}
-    for case in results.cases.values():
-        name = case.name
-        if name.is_training_step and (name.dtype, name.variant) == (dtype, variant):
-            by_size.setdefault(name.size, {})[name] = case.median_seconds
     files = ", ".join(path.name for path in results.paths)
-    found = {}
-    for size, cases in by_size.items():
-        best = max(cases, key=lambda name: (_is_own(name), name.seq, name.batch))
-        seconds_of = {name.batch: s for name, s in cases.items() if name.seq == best.seq}
-        found[size] = _measured(best, f"{best}, {files}", seconds_of)
-    return found
+    rows = [
+        (case.name, case.median_seconds, f"{case.name}, {files}")
+        for case in results.cases.values()
+        if case.name.is_training_step and (case.name.dtype, case.name.variant) == (dtype, variant)
+    ]
+    return _measured(sorted(rows, key=lambda r: (_is_own(r[0]), r[0].seq, r[0].batch))[::-1])
 
 
 def _is_own(name: CaseName) -> bool:
