@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import re
@@ -18,9 +19,10 @@ import pytest
 
 from made_up_scaling import write_run
 from tinyllama_tools.commands import ranks as measuring
-from tinyllama_tools.commands.ranks import Measured, allowed_cores, core_order, core_sets, measure
+from tinyllama_tools.commands.ranks import allowed_cores, core_order, core_sets, measure
 from tinyllama_tools.commands.scaling import parse_options
 from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json
+from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.ranks import Failure
 
 FAKE = Path(__file__).with_name("scaling_fake.py")
@@ -38,14 +40,14 @@ class Launch:
         program.parent.mkdir(parents=True)
         shutil.copy(FAKE, program)
         write_run(self.folder, rounds=1)
-        self.said: list[str] = []
+        self.said = io.StringIO()
 
     def options(self, *arguments: str) -> argparse.Namespace:
         return parse_options([f"--build-folder={self.build}", *arguments])
 
-    def measure(self, *arguments: str) -> Measured:
+    def measure(self, *arguments: str) -> tuple[int, list[Failure]]:
         options = self.options("--oversubscribe", *arguments)
-        return measure(options, self.out, self.said.append, lambda _: None)
+        return measure(options, self.out, Progress(self.said))
 
     def seen(self, rank: int) -> Json:
         return json.loads((self.folder / f"seen_{rank}.json").read_text(encoding="utf-8"))
@@ -86,7 +88,7 @@ def test_ranks_get_the_environment_of_torchrun_and_cores(
 ) -> None:
     for name in ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"):
         monkeypatch.setenv(name, "7")
-    assert launch.measure("--processes=2", "--", "--size=tiny").status == 0
+    assert launch.measure("--processes=2", "--", "--size=tiny") == (0, [])
     ranks = [launch.seen(rank) for rank in range(2)]
     ports = {seen["environment"].pop("MASTER_PORT") for seen in ranks}
     assert len(ports) == 1 and int(ports.pop()) > 1024
@@ -115,7 +117,7 @@ def test_cores_are_shared_out() -> None:
 def test_what_cannot_be_started_is_told(launch: Launch) -> None:
     many = 4 * len(allowed_cores())
     with pytest.raises(BadInputError, match=rf"--processes {many} with .* logical processors"):
-        measure(launch.options(f"--processes=1,{many}"), launch.out, print, print)
+        measure(launch.options(f"--processes=1,{many}"), launch.out, Progress())
     assert not launch.out.exists(), "before any rank is started"
     (launch.build / measuring.PROGRAM).unlink()
     with pytest.raises(BadInputError, match="build it: scripts/bench --setup-only"):
@@ -147,14 +149,14 @@ def test_a_rank_that_fails_ends_the_others_and_is_quoted(
     # a test need not wait for a rank that hangs as people do
     monkeypatch.setattr(measuring, "GRACE_SECONDS", 0.1)
     monkeypatch.setattr(measuring, "TERM_SECONDS", 0.3)
-    measured = launch.measure(f"--processes={','.join(map(str, ranks))}", "--timeout=0.5")
-    assert measured.status == status
-    assert [failure.ranks for failure in measured.failures] == ranks
-    assert re.search(words, measured.failures[0].words, re.DOTALL)
+    processes = f"--processes={','.join(map(str, ranks))}"
+    found, failures = launch.measure(processes, "--timeout=0.5")
+    assert (found, [failure.ranks for failure in failures]) == (status, ranks)
+    assert re.search(words, failures[0].words, re.DOTALL)
     if status == 2:
         not_started = "not started, since the command ended before"
-        assert measured.failures[1:] == [Failure(4, 2, not_started)]
-    is_forced = "2 ranks: ended by force: 1" in launch.said
+        assert failures[1:] == [Failure(4, 2, not_started)]
+    is_forced = "2 ranks: ended by force: 1" in launch.said.getvalue()
     assert is_forced == (fault in ("1:hangs", "1:ignores_sigterm"))
     launch.assert_none_is_left()
     log = (launch.out / "ranks_2.log").read_text(encoding="utf-8")
@@ -166,7 +168,7 @@ def test_a_port_that_was_taken_meanwhile_is_another_one(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_FAULT", "0:port_taken")
-    assert launch.measure("--processes=2").status == 0
+    assert launch.measure("--processes=2") == (0, [])
     ports = (launch.folder / "ports").read_text(encoding="utf-8").split()
     assert len(ports) == 2 and (launch.out / "ranks_2.json").exists()
 
@@ -178,9 +180,9 @@ def test_an_interrupt_between_two_worlds_names_those_that_were_not_started(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(measuring, "run_world", interrupted)
-    measured = launch.measure("--processes=1,2")
-    assert measured.status == INTERRUPTED
-    assert [(f.ranks, f.status) for f in measured.failures] == [(1, INTERRUPTED), (2, INTERRUPTED)]
+    status, failures = launch.measure("--processes=1,2")
+    assert status == INTERRUPTED
+    assert [(f.ranks, f.status) for f in failures] == [(1, INTERRUPTED), (2, INTERRUPTED)]
 
 
 # in the background of a shell SIGINT is ignored, and Python then leaves it so

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import math
 import os
 import re
 import selectors
@@ -13,12 +14,14 @@ import socket
 import subprocess
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import TextIO
 
 from tinyllama_tools.core.app import INTERRUPTED, REFUSED_OPTIONS, BadInputError
+from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.ranks import Failure, result_file
 
 SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
@@ -88,81 +91,92 @@ def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     return kept | own | {"MASTER_ADDR": ADDRESS, "MASTER_PORT": str(port)}
 
 
+PROGRAM = Path("benchmarks/tiny_llama_scaling")
 BUILD_IT = "build it: scripts/bench --setup-only"
-SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
-# loaded before any fork: a child between fork and exec must not load libraries
-LIBC = ctypes.CDLL(None, use_errno=True)
+FINISHING = "interrupted: the ranks finish the round in hand and write; Ctrl-C again kills them"
+NOT_STARTED = "not started, since the command ended before"
+PORT_IN_USE = re.compile(r"in use|EADDRINUSE", re.IGNORECASE)
+# somebody else may take a free port before the ranks do
+PORT_TRIES = 3
 # between two looks at the ranks
 LOOK_SECONDS = 0.05
 # how long a rank may take to end after SIGTERM
 TERM_SECONDS = 5.0
+# a rank that still computes notices a loss within one timeout and asks who it was within another
+TIMEOUTS = 2
+# beyond those: 11 s of asking at the most, and the end of a process
+GRACE_SECONDS = 15.0
 LAST_WORDS = 8
-OnLine = Callable[[int, str], None]
-Process = subprocess.Popen[bytes]
+SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+# loaded before any fork: a child between fork and exec must not load libraries
+LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def _start(command: Sequence[str], environment: Mapping[str, str], cores: Sequence[int]) -> Process:
-    parent = os.getpid()
-
-    def in_child() -> None:
-        """Between fork and exec: the kernel ends the rank with the launcher, however that ends."""
-        if hasattr(LIBC, "prctl"):
-            LIBC.prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-            # died before the line above
-            if os.getppid() != parent:
-                os._exit(1)
-        os.sched_setaffinity(0, cores)
-
-    try:
-        return subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            # Ctrl-C reaches the launcher alone, and the ranks once, from it
-            start_new_session=True,
-            preexec_fn=in_child,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        name = Path(command[0]).name
-        raise BadInputError(f"{name} cannot be started: {error}; {BUILD_IT}") from error
+def _before_exec(cores: Sequence[int], parent: int) -> None:
+    """In the child: the kernel ends the rank with the launcher, however that ends."""
+    if hasattr(LIBC, "prctl"):
+        LIBC.prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        # died before the line above
+        if os.getppid() != parent:
+            os._exit(1)
+    os.sched_setaffinity(0, cores)
 
 
-def _ended_with(process: Process) -> int | None:
-    """None while it runs, -N where signal N ended it. It is looked at without being waited for:
-    until then, its number is the number of its group and nobody else's."""
-    found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if found is None:
-        return None
-    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-
-
-def ending_text(status: int) -> str:
-    """`ended with 1`, `was ended by SIGKILL`."""
-    if status >= 0:
-        return f"ended with {status}"
-    known = {int(number) for number in signal.Signals}
-    name = signal.Signals(-status).name if -status in known else f"signal {-status}"
-    return f"was ended by {name}"
-
-
-@dataclass
 class Rank:
-    """`words`: the last lines it said, on standard output or error; `rest`: of an unfinished line.
-    `status`: once it has ended."""
+    """A started one. `words`: the last lines it said, on standard output or error. `status`: once
+    it has ended, -N where signal N ended it."""
 
-    number: int
-    process: Process
-    output: IO[bytes]
-    words: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_WORDS))
-    rest: bytes = b""
-    status: int | None = None
+    def __init__(self, command: Sequence[str], cores: Sequence[int], *place: int) -> None:
+        """`place`: as of rank_environment()."""
+        self.number = place[0]
+        self.status: int | None = None
+        self.words: deque[str] = deque(maxlen=LAST_WORDS)
+        self._rest = b""
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env=rank_environment(*place),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C reaches the launcher alone, and the ranks once, from it
+                start_new_session=True,
+                preexec_fn=partial(_before_exec, cores, os.getpid()),
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            name = Path(command[0]).name
+            raise BadInputError(f"{name} cannot be started: {error}; {BUILD_IT}") from error
+        assert self._process.stdout is not None
+        self.output = self._process.stdout
+
+    def lines(self) -> list[str] | None:
+        """Whole lines of what is there to be read, waiting for something; None at the end."""
+        data = os.read(self.output.fileno(), 1 << 16)
+        *found, self._rest = (self._rest + data).split(b"\n")
+        if not data:
+            found, self._rest = [self._rest] if self._rest else [], b""
+        texts = [line.decode("utf-8", errors="replace").rstrip("\r") for line in found]
+        self.words.extend(text for text in texts if text.strip())
+        return texts if data or texts else None
+
+    def look(self) -> int | None:
+        """At the status. It is looked at without being waited for: until then, the process's number
+        is the number of its group and nobody else's."""
+        found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is not None:
+            ended = found.si_code == os.CLD_EXITED
+            self.status = found.si_status if ended else -found.si_status
+        return self.status
 
     def signal_group(self, number: int) -> None:
         """To it and whatever it started; nothing where they are gone."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
+            os.killpg(self._process.pid, number)
+
+    def close(self) -> None:
+        """Waits for its end."""
+        self._process.wait()
+        self.output.close()
 
 
 @dataclass(frozen=True)
@@ -178,15 +192,14 @@ class WorldEnd:
 class World:
     """The ranks of one run; none of them, and nothing that one started, is left when it is left."""
 
-    def __init__(self, on_line: OnLine) -> None:
-        """`on_line`: gets every line with its rank."""
+    def __init__(self, log: TextIO, progress: Progress) -> None:
+        """What the ranks say goes to `log`, and what rank 0 says to a terminal too."""
         self.ranks: list[Rank] = []
-        self._on_line = on_line
+        self._log, self._progress = log, progress
         self._pipes = selectors.DefaultSelector()
         # in the order in which they ended
         self._bad: list[Rank] = []
         self._killed: list[int] = []
-        self._is_interrupted = False
 
     def __enter__(self) -> World:
         return self
@@ -195,18 +208,17 @@ class World:
         for rank in self.ranks:
             rank.signal_group(signal.SIGKILL)
         for rank in self.ranks:
-            rank.process.wait()
-            rank.output.close()
+            rank.close()
         self._pipes.close()
 
-    def start(self, command: Sequence[str], sets: Sequence[Sequence[int]], port: int) -> None:
+    def start(self, command: Sequence[str], sets: Sequence[Sequence[int]]) -> None:
         """A rank on each set of cores."""
+        port = free_port()
         for number, cores in enumerate(sets):
-            process = _start(command, rank_environment(number, len(sets), port), cores)
-            assert process.stdout is not None
-            rank = Rank(number, process, process.stdout)
+            rank = Rank(command, cores, number, len(sets), port)
             self.ranks.append(rank)
             self._pipes.register(rank.output, selectors.EVENT_READ, rank)
+        self._progress.line(f"{len(sets)} ranks on cores {'; '.join(map(_listed, sets))}")
 
     def _running(self) -> list[Rank]:
         return [rank for rank in self.ranks if rank.status is None]
@@ -216,99 +228,67 @@ class World:
         ready = self._pipes.select(timeout)
         for key, _ in ready:
             rank: Rank = key.data
-            data = os.read(key.fd, 1 << 16)
-            *lines, rank.rest = (rank.rest + data).split(b"\n")
-            if not data:
+            lines = rank.lines()
+            if lines is None:
                 self._pipes.unregister(key.fileobj)
-                lines, rank.rest = [rank.rest] if rank.rest else [], b""
-            for line in (one.decode("utf-8", errors="replace").rstrip("\r") for one in lines):
-                if line.strip():
-                    rank.words.append(line)
-                self._on_line(rank.number, line)
+            for line in lines or ():
+                self._log.write(f"[rank {rank.number}] {line}\n")
+                if rank.number == 0 and line.strip():
+                    self._progress.passing(line)
         return bool(ready)
 
-    def _note_ends(self) -> None:
-        new = []
-        for rank in self._running():
-            rank.status = _ended_with(rank.process)
-            if rank.status:
-                new.append((rank.status > 0, -rank.status, rank.number, rank))
-        # of several at once, the one that a signal ended, or that refused to start, is the cause,
-        # and the 1 of the others the effect
-        self._bad += [rank for *_, rank in sorted(new)]
+    def _look(self) -> None:
+        # of several that ended at once, the one that a signal ended, or that refused to start, is
+        # the cause, and the 1 of the others the effect
+        new = [rank for rank in self._running() if rank.look()]
+        self._bad += sorted(new, key=lambda rank: (rank.status > 0, -rank.status))
 
-    def _interrupt(self, on_interrupt: Callable[[], None]) -> None:
-        """The ranks finish the round in hand, however long that takes, and write; a second time
-        they are killed."""
-        for rank in self._running():
-            rank.signal_group(signal.SIGKILL if self._is_interrupted else signal.SIGINT)
-        if not self._is_interrupted:
-            on_interrupt()
-        self._is_interrupted = True
-
-    def watch(self, others_seconds: float, on_interrupt: Callable[[], None]) -> WorldEnd:
+    def watch(self, others_seconds: float) -> WorldEnd:
         """To the end of all of them. `others_seconds`: how long they have to end by themselves once
-        one has ended. A KeyboardInterrupt asks them to end (SIGINT), a second one kills them;
-        `on_interrupt` is called at the first."""
-        deadline, harsher = float("inf"), signal.SIGTERM
+        one has ended. A KeyboardInterrupt asks them to end after the round in hand, however long
+        that takes, and a second one kills them."""
+        deadline, harsher, interrupt = math.inf, signal.SIGTERM, signal.SIGINT
         while self._running():
             try:
                 self._listen(LOOK_SECONDS)
-                self._note_ends()
+                self._look()
                 now, left = time.monotonic(), self._running()
                 if len(left) < len(self.ranks):
                     deadline = min(deadline, now + others_seconds)
-                if now < deadline or not left:
+                if now < deadline:
                     continue
-                if harsher == signal.SIGTERM:
-                    self._killed = [rank.number for rank in left]
+                self._killed = self._killed or [rank.number for rank in left]
                 for rank in left:
                     rank.signal_group(harsher)
                 deadline, harsher = now + TERM_SECONDS, signal.SIGKILL
             except KeyboardInterrupt:
-                self._interrupt(on_interrupt)
+                for rank in self._running():
+                    rank.signal_group(interrupt)
+                self._progress.line(FINISHING)
+                interrupt = signal.SIGKILL
         while self._listen(0):
             pass
-        return self._end()
-
-    def _end(self) -> WorldEnd:
-        """Of the rank that ended badly first. Of a wrong result all ranks end with 1 and rank 0
-        alone says why, so a silent one has no word where another of its status has."""
-        if self._is_interrupted:
+        if interrupt == signal.SIGKILL:
             return WorldEnd(INTERRUPTED, "interrupted", self._killed)
-        if not self._bad:
-            return WorldEnd(0)
-        status = self._bad[0].status or 0
-        alike = [rank for rank in self._bad if rank.status == status]
-        cause = next((rank for rank in alike if rank.words), alike[0]) if status > 0 else alike[0]
-        how = ending_text(status)
-        if cause.number in self._killed:
+        return self._first_bad() if self._bad else WorldEnd(0)
+
+    def _first_bad(self) -> WorldEnd:
+        """Of a wrong result all ranks end with 1 and rank 0 alone says why, so a silent one has no
+        word where another of its status has."""
+        first = self._bad[0]
+        status, how = first.status, f"ended with {first.status}"
+        if status > 0:
+            alike = (one for one in self._bad if one.status == status and one.words)
+            first = next(alike, first)
+        else:
+            with contextlib.suppress(ValueError):  # a signal without a name
+                how = f"was ended by {signal.Signals(-status).name}"
+        if first.number in self._killed:
             how = "did not end after the others had"
-        what = f"rank {cause.number} of {len(self.ranks)} {how}"
-        words = "\n".join(cause.words)
+        words = "\n".join(first.words)
+        what = f"rank {first.number} of {len(self.ranks)} {how}"
         what += f"; its last words: {words}" if words else ""
-        return WorldEnd(status if status > 0 else 1, what, self._killed)
-
-
-PROGRAM = Path("benchmarks/tiny_llama_scaling")
-FINISHING = "interrupted: the ranks finish the round in hand and write; Ctrl-C again kills them"
-# a rank that still computes notices a loss within one timeout and asks who it was within another
-TIMEOUTS = 2
-# beyond those: 11 s of asking at the most, and the end of a process
-GRACE_SECONDS = 15.0
-# somebody else may take a free port before the ranks do
-PORT_TRIES = 3
-NOT_STARTED = "not started, since the command ended before"
-PORT_IN_USE = re.compile(r"in use|EADDRINUSE", re.IGNORECASE)
-Say = Callable[[str], None]
-
-
-@dataclass
-class Measured:
-    """`failures`: numbers of ranks that did not come to their end. `status`: of the command."""
-
-    failures: list[Failure] = field(default_factory=list)
-    status: int = 0
+        return WorldEnd(max(1, status), what, self._killed)
 
 
 def run_world(
@@ -316,32 +296,25 @@ def run_world(
     sets: Sequence[Sequence[int]],
     others_seconds: float,
     log: Path,
-    talk: tuple[Say, Say],
+    progress: Progress,
 ) -> WorldEnd:
-    """One world of as many ranks as there are sets of cores. What they say goes to `log`. `talk`:
-    what is done goes to the first, what rank 0 says to the second. A taken port is tried again with
+    """One world of as many ranks as there are sets of cores. A taken port is tried again with
     another one."""
-    say, show = talk
     for left in reversed(range(PORT_TRIES)):
-        with log.open("a", encoding="utf-8", buffering=1) as stream:
-
-            def keep(rank: int, line: str, stream: IO[str] = stream) -> None:
-                stream.write(f"[rank {rank}] {line}\n")
-                if rank == 0 and line.strip():
-                    show(line)
-
-            with World(keep) as world:
-                world.start(command, sets, free_port())
-                say(f"{len(sets)} ranks on cores {'; '.join(map(_listed, sets))}")
-                end = world.watch(others_seconds, lambda: say(FINISHING))
+        with log.open("a", encoding="utf-8", buffering=1) as stream, World(stream, progress) as of:
+            of.start(command, sets)
+            end = of.watch(others_seconds)
         if not left or end.status != REFUSED_OPTIONS or not PORT_IN_USE.search(end.what):
             break
-        say("the port was taken meanwhile: trying another one")
+        progress.line("the port was taken meanwhile: trying another one")
     return end
 
 
-def measure(options: argparse.Namespace, folder: Path, say: Say, show: Say) -> Measured:
+def measure(
+    options: argparse.Namespace, folder: Path, progress: Progress
+) -> tuple[int, list[Failure]]:
     """Every number of ranks in its order. A refused option ends it, a world that failed does not.
+    The status of the command, and the numbers of ranks that did not come to their end.
 
     BadInputError where there are too few cores, before anything is started, or where the program
     cannot be started.
@@ -353,31 +326,26 @@ def measure(options: argparse.Namespace, folder: Path, say: Say, show: Say) -> M
     }
     others_seconds = TIMEOUTS * options.timeout + GRACE_SECONDS
     folder.mkdir(parents=True, exist_ok=True)
-    measured = Measured()
+    failures: list[Failure] = []
+    status = 0
     try:
         for ranks in options.processes:
             result = result_file(folder, ranks)
-            command = [
-                str(options.build_folder / PROGRAM),
-                f"--benchmark_out={result}",
-                f"--threads={threads}",
-                f"--timeout={options.timeout:g}",
-                *options.program,
-            ]
+            own = (f"--threads={threads}", f"--timeout={options.timeout:g}", *options.program)
+            command = (str(options.build_folder / PROGRAM), f"--benchmark_out={result}", *own)
             log = result.with_suffix(".log")
-            end = run_world(command, left[ranks], others_seconds, log, (say, show))
+            end = run_world(command, left[ranks], others_seconds, log, progress)
             del left[ranks]
             if end.status == 0:
                 continue
-            measured.failures.append(Failure(ranks, end.status, end.what))
-            say(f"{ranks} ranks: {end.what}")
+            failures.append(Failure(ranks, end.status, end.what))
+            progress.line(f"{ranks} ranks: {end.what}")
             if end.killed:
-                say(f"{ranks} ranks: ended by force: {_listed(end.killed)}")
-            measured.status = end.status if end.status in (REFUSED_OPTIONS, INTERRUPTED) else 1
-            if measured.status != 1:
+                progress.line(f"{ranks} ranks: ended by force: {_listed(end.killed)}")
+            status = end.status if end.status in (REFUSED_OPTIONS, INTERRUPTED) else 1
+            if status != 1:
                 break
     except KeyboardInterrupt:
         # between two worlds
-        measured.status = INTERRUPTED
-    measured.failures += [Failure(ranks, measured.status, NOT_STARTED) for ranks in left]
-    return measured
+        status = INTERRUPTED
+    return status, failures + [Failure(ranks, status, NOT_STARTED) for ranks in left]

@@ -6,9 +6,7 @@ import argparse
 import datetime
 import json
 import shlex
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +24,7 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import positive, positive_list, script_parser, seconds
+from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.data.nameless import make_nameless, names_alone
 from tinyllama_tools.data.ranks import Failure, ReadRun, read_again, read_results, result_file
@@ -161,18 +160,6 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def say(text: str) -> None:
-    """To standard error: standard output holds results."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def show(line: str) -> None:
-    """The latest word of rank 0, on a terminal only, in a line that goes away."""
-    if sys.stderr.isatty():
-        width = shutil.get_terminal_size().columns - 1
-        print(f"\r{line[:width]}\033[K", end="\r", file=sys.stderr, flush=True)
-
-
 def scaling_document(
     analysis: Analysis, projection: Json, command: str, failures: Iterable[Failure]
 ) -> Json:
@@ -273,14 +260,15 @@ def main(arguments: Sequence[str]) -> int:
         write_results(read, folder, options, given, command)
         return 1 if read.unread else 0
     folder = run_folder("scaling", options.results)
-    measured = measure(options, folder, say, show)
+    progress = Progress()
+    status, failures = measure(options, folder, progress)
     written = [path for n in options.processes if (path := result_file(folder, n)).exists()]
     for path in written:
         make_nameless(path)
     try:
-        read = read_results(folder, measured.failures)
+        read = read_results(folder, failures)
     except BadInputError as error:
-        say(f"no result can be used: {error}; what the ranks said is in {shown(folder)}")
-        return measured.status or 1
+        progress.line(f"no result can be used: {error}; what the ranks said is in {shown(folder)}")
+        return status or 1
     write_results(read, folder, options, given, command)
-    return measured.status or (1 if read.unread or any(one.failed for one in read.results) else 0)
+    return status or (1 if read.unread or any(one.failed for one in read.results) else 0)
