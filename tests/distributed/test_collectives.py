@@ -254,7 +254,9 @@ def test_bounds_are_nothing_hidden_and_all_that_can_be() -> None:
     slow = setting(link=Link(1e-6, 53e6 / 3)).at(2, 8, "weak")
     least = slow.communication_seconds - 2 / 3 * SECONDS
     assert slow.seconds_low == slow.seconds_between == pytest.approx(SECONDS + least)
-    assert slow.kind == "projection"
+    # of several batches one after the other, only the last one's backward
+    four = setting(link=Link(1e-6, 53e6 / 3)).at(2, 32, "weak")
+    assert four.seconds_low == pytest.approx(4 * SECONDS + least)
 
 
 def test_strong_scaling_shares_a_batch() -> None:

@@ -14,12 +14,13 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from made_up_scaling import write_run
 from tinyllama_tools.commands import ranks as measuring
-from tinyllama_tools.commands.ranks import allowed_cores, core_order, core_sets, measure
+from tinyllama_tools.commands.ranks import World, allowed_cores, core_order, core_sets, measure
 from tinyllama_tools.commands.scaling import parse_options
 from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json
 from tinyllama_tools.core.process import Progress
@@ -133,8 +134,6 @@ def test_what_cannot_be_started_is_told(launch: Launch) -> None:
         # the next world is measured after a wrong result, not after a refused option
         ("1:fails", 1, [2, 4], "gradients differ by 0.5"),
         ("0:refuses", 2, [2, 4], "must be one of tiny, small"),
-        # all ranks end with 1 where a result is wrong, and rank 0 alone says so, perhaps last
-        ("1:is_silent", 1, [2], "rank 0 of 2 ended with 1; its last words: wrong result: grad"),
     ],
 )
 def test_a_rank_that_fails_ends_the_others_and_is_quoted(
@@ -146,8 +145,9 @@ def test_a_rank_that_fails_ends_the_others_and_is_quoted(
     words: str,
 ) -> None:
     monkeypatch.setenv("FAKE_FAULT", fault)
+    hangs = fault in ("1:hangs", "1:ignores_sigterm")
     # a test need not wait for a rank that hangs as people do
-    monkeypatch.setattr(measuring, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(measuring, "GRACE_SECONDS", 0.1 if hangs else SOON)
     monkeypatch.setattr(measuring, "TERM_SECONDS", 0.3)
     processes = f"--processes={','.join(map(str, ranks))}"
     found, failures = launch.measure(processes, "--timeout=0.5")
@@ -156,12 +156,31 @@ def test_a_rank_that_fails_ends_the_others_and_is_quoted(
     if status == 2:
         not_started = "not started, since the command ended before"
         assert failures[1:] == [Failure(4, 2, not_started)]
-    is_forced = "2 ranks: ended by force: 1" in launch.said.getvalue()
-    assert is_forced == (fault in ("1:hangs", "1:ignores_sigterm"))
+    assert ("2 ranks: ended by force: 1" in launch.said.getvalue()) == hangs
     launch.assert_none_is_left()
     log = (launch.out / "ranks_2.log").read_text(encoding="utf-8")
-    is_told = f"[rank 0] tiny_llama_scaling: rank 0 of 2: {LOST}" in log
-    assert is_told or fault in ("0:refuses", "1:is_silent")
+    assert fault == "0:refuses" or f"[rank 0] tiny_llama_scaling: rank 0 of 2: {LOST}" in log
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        # a signal and a refusal are the cause, the 1 of others the effect
+        ([(1, "lost"), (-9, "")], "rank 1 of 2 was ended by SIGKILL"),
+        ([(1, "lost"), (2, "huge")], "rank 1 of 2 ended with 2; its last words: huge"),
+        # all ranks end with 1 where a result is wrong, and one alone says so
+        ([(1, ""), (1, "differs")], "rank 1 of 2 ended with 1; its last words: differs"),
+    ],
+)
+def test_of_ranks_that_end_at_once_the_cause_is_named(
+    ends: list[tuple[int, str]], words: str
+) -> None:
+    world = World(io.StringIO(), Progress(io.StringIO()))
+    for number, (status, said) in enumerate(ends):
+        rank = SimpleNamespace(number=number, status=None, words=[said] if said else [])
+        rank.look = lambda rank=rank, status=status: setattr(rank, "status", status) or status
+        world.ranks.append(rank)
+    assert world.watch(SOON).what == words
 
 
 def test_a_port_that_was_taken_meanwhile_is_another_one(

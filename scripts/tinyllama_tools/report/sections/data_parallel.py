@@ -3,13 +3,12 @@ scripts/scaling shows the same tables."""
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from tinyllama_tools.data.names import ALL_REDUCE, LOCAL, STEPS, STRONG, WEAK
+from tinyllama_tools.data.names import ALL_REDUCE, LOCAL, STRONG, WEAK
 from tinyllama_tools.data.studies import SCALING_FILE
 from tinyllama_tools.models.data_parallel import Estimate, LossPart
 from tinyllama_tools.models.scaling_projection import RANKS
@@ -29,7 +28,6 @@ from tinyllama_tools.report.document import (
     layout,
     line,
     markers,
-    spaced,
 )
 from tinyllama_tools.report.inputs import Kind
 
@@ -130,7 +128,6 @@ TABLES: Mapping[str, tuple[str, str, str]] = {
     ),
 }
 KEY_TABLES = ("parallel_efficiency", "projections")
-HEADING = re.compile(r"(?P<title>[^\[=]+?)(?: \[(?P<unit>.+)\])?(?: = (?P<path>.+))?")
 
 
 def _cell(row: Any, path: str, unit: str) -> Cell:  # noqa: ANN401
@@ -146,16 +143,14 @@ def _cell(row: Any, path: str, unit: str) -> Cell:  # noqa: ANN401
 
 
 def _table(identity: str, rows: Iterable[Any]) -> Table:
-    title, headings, note = TABLES[identity]
-    found, columns, cells = list(rows), [], []
-    for heading in headings.split(" | "):
-        of = HEADING.fullmatch(heading)
-        assert of is not None
-        name, unit = of["title"], of["unit"] or ""
-        cells.append([_cell(row, of["path"] or name, unit) for row in found])
-        columns.append(heading.partition(" = ")[0])
+    title, columns, note = TABLES[identity]
+    found, headings, cells = list(rows), [], []
+    for heading, _, path in (column.partition(" = ") for column in columns.split(" | ")):
+        name, _, unit = heading.removesuffix("]").partition(" [")
+        headings.append(heading)
+        cells.append([_cell(row, path or name, unit) for row in found])
     rows = list(zip(*cells, strict=True))
-    return Table(identity, title, columns, rows, note, is_key=identity in KEY_TABLES)
+    return Table(identity, title, headings, rows, note, is_key=identity in KEY_TABLES)
 
 
 def _losses(analysis: Analysis) -> Iterator[Json]:
@@ -258,24 +253,29 @@ def omissions_of(analysis: Analysis, failures: Sequence[Failure], title: str) ->
             yield Omission("loss of a step", f"{title}, {one.ranks} ranks", one.refusal)
 
 
-def _curve(name: str, x: Sequence[float], y: Sequence[float], number: int, errors: Json) -> Json:
-    trace = line(name, x, y, dash=DASHES[number % len(DASHES)], error_y=errors)
-    return trace | {"mode": "lines+markers"}
+def _lines(points: Iterable[tuple[str, float, float, float, float]]) -> list[Json]:
+    """A line with error bars for each name, of points (name, x, y, low, high)."""
+    traces, found = [], list(points)
+    for number, name in enumerate(dict.fromkeys(point[0] for point in found)):
+        xs, ys, lows, highs = zip(*(of[1:] for of in found if of[0] == name), strict=True)
+        dash = DASHES[number % len(DASHES)]
+        trace = line(name, xs, ys, dash=dash, error_y=error_bars(ys, lows, highs))
+        traces.append(trace | {"mode": "lines+markers"})
+    return traces
+
+
+def _speedups(analysis: Analysis) -> Iterator[tuple[str, float, float, float, float]]:
+    for point in analysis.points:
+        if of := point.speedup:
+            ends = (of.interval.low, of.interval.high) if of.interval else (of.median,) * 2
+            yield (point.mode.replace("_", " "), point.ranks, of.median, *ends)
 
 
 def speedup_figure(identity: str, analysis: Analysis) -> Figure:
     """How many times one rank's throughput, against as many times as there are ranks."""
     ranks = sorted({point.ranks for point in analysis.points})
-    traces = [line("ideal", ranks, ranks, role=ROOF)] if ranks else []
-    for number, mode in enumerate(STEPS):
-        of = [(p.ranks, p.speedup) for p in analysis.points if p.mode == mode and p.speedup]
-        if not of:
-            continue
-        ys = [found.median for _, found in of]
-        lows = [found.interval.low if found.interval else found.median for _, found in of]
-        highs = [found.interval.high if found.interval else found.median for _, found in of]
-        errors = error_bars(ys, lows, highs)
-        traces.append(_curve(mode.replace("_", " "), [x for x, _ in of], ys, number, errors))
+    if traces := _lines(_speedups(analysis)):
+        traces.insert(0, line("ideal", ranks, ranks, role=ROOF))
     axes = layout(
         axis("ranks", log=True, ticks=ranks), axis("speed-up over one rank alone", log=True)
     )
@@ -295,26 +295,22 @@ def loss_figure(identity: str, analysis: Analysis) -> Figure:
     return Figure(identity, "Where the rest of an ideal step went", traces, axes, note)
 
 
-CURVE_POINTS = 40
-
-
 def bandwidth_figure(identity: str, analysis: Analysis, ranks: int) -> Figure:
     """Algorithm bandwidth over size, measured and as latency and bandwidth say."""
     traces = []
-    points: dict[str, dict[int, float]] = {}
-    for row in analysis.collectives:
-        if row.name.ranks == ranks:
-            rate = row.name.bytes / row.median_seconds / GIGA
-            points.setdefault(row.name.operation, {})[row.name.bytes] = rate
+    rates: dict[str, dict[int, float]] = {}
+    for row in _rates(analysis):
+        if row["ranks"] == ranks:
+            rates.setdefault(row["operation"], {})[row["bytes"]] = row["algorithm"] / GIGA
     fits = {fit.operation: fit for fit in analysis.fits if fit.ranks == ranks}
-    for number, (operation, of) in enumerate(points.items()):
+    for number, (operation, of) in enumerate(rates.items()):
         group = {"legendgroup": operation, "series": number}
-        traces.append(markers(operation, sorted(of), [of[x] for x in sorted(of)]) | group)
+        sizes = sorted(of)
+        traces.append(markers(operation, sizes, [of[size] for size in sizes]) | group)
         if fit := fits.get(operation):
-            sizes = spaced(fit.smallest, fit.largest, CURVE_POINTS)
-            rates = [size / fit.seconds(size) / GIGA for size in sizes]
+            fitted = [size / fit.seconds(size) / GIGA for size in sizes]
             dash = DASHES[number % len(DASHES)]
-            traces.append(line(f"{operation}, fit", sizes, rates, dash=dash) | group)
+            traces.append(line(f"{operation}, fit", sizes, fitted, dash=dash) | group)
     axes = layout(axis("size", "bytes", log=True), axis("algorithm bandwidth", "GB/s", log=True))
     note = (
         "Bytes over time, as nccl-tests counts them; fits: bytes / (latency + bytes / bandwidth)."
@@ -322,41 +318,34 @@ def bandwidth_figure(identity: str, analysis: Analysis, ranks: int) -> Figure:
     return Figure(identity, f"Collectives of {ranks} ranks", traces, axes, note)
 
 
-def projection_figure(identity: str, steps: Sequence[Mapping], title: str) -> Figure:
+def projection_figure(identity: str, steps: Sequence[Json], title: str) -> Figure:
     """Efficiency over devices, a line for each interconnect."""
-    traces = []
-    for number, link in enumerate(dict.fromkeys(step["interconnect"] for step in steps)):
-        rows = [step for step in steps if step["interconnect"] == link]
-        xs, lows, highs = (
-            [row[key] for row in rows] for key in ("ranks", "efficiency_low", "efficiency_high")
-        )
-        traces.append(_curve(link, xs, lows, number, error_bars(lows, lows, highs)))
+    ends = ("efficiency_low", "efficiency_low", "efficiency_high")
+    points = [(of["interconnect"], of["ranks"], *(of[end] for end in ends)) for of in steps]
     devices = axis("devices", log=True, ticks=[step["ranks"] for step in steps])
     axes = layout(devices, axis("projected efficiency", "%", rangemode="tozero"))
     note = (
         "Projections, not measurements. The line is with nothing hidden behind the backward, the "
         "bar reaches to as much hidden as can be."
     )
-    return Figure(identity, f"Projection: {title}", traces, axes, note)
+    return Figure(identity, f"Projection: {title}", _lines(points), axes, note)
 
 
-def _figures(analysis: Analysis, projection: Json | None, mark: str) -> Iterator[Figure]:
-    if any(point.speedup is not None for point in analysis.points):
-        yield speedup_figure(f"speedup{mark}", analysis)
-    if any(not one.refusal for one in analysis.waterfalls):
-        yield loss_figure(f"scaling_loss{mark}", analysis)
+def figures_of(analysis: Analysis, projection: Json | None, mark: str) -> list[Figure]:
+    """Those with points. `mark`: what tells them from another run's."""
+    figures = [
+        speedup_figure(f"speedup{mark}", analysis),
+        loss_figure(f"scaling_loss{mark}", analysis),
+    ]
     for ranks in sorted({row.name.ranks for row in analysis.collectives}):
-        yield bandwidth_figure(f"collectives_{ranks}{mark}", analysis, ranks)
+        figures.append(bandwidth_figure(f"collectives_{ranks}{mark}", analysis, ranks))
     size = analysis.name.size if analysis.name is not None else ""
     for scaling in (WEAK, STRONG):
-        steps = [
-            step
-            for step in (projection or {}).get("steps", ())
-            if (step["size"], step["scaling"]) == (size, scaling)
-        ]
-        if steps:
-            title = f"{scaling} scaling of {size}"
-            yield projection_figure(f"projection_{scaling}{mark}", steps, title)
+        every = (projection or {}).get("steps", ())
+        steps = [of for of in every if (of["size"], of["scaling"]) == (size, scaling)]
+        title = f"{scaling} scaling of {size}"
+        figures.append(projection_figure(f"projection_{scaling}{mark}", steps, title))
+    return [figure for figure in figures if figure.points]
 
 
 MISSING = f"no data-parallel run was given; {Kind.SCALING.command} makes one"
@@ -381,7 +370,7 @@ def build(page: Section, inputs: ReportInputs) -> None:
         named |= names
         mark = f"_{number + 1}" if number else ""
         page.text += [f"{run.title}: {text}." for text in facts(run.analysis, run.projection)]
-        page.figures += _figures(run.analysis, run.projection, mark)
+        page.figures += figures_of(run.analysis, run.projection, mark)
         for table in tables_of(run.analysis, run.projection, SHOWN_DEVICES):
             page.tables.append(replace(table, id=table.id + mark))
         page.omissions += omissions_of(run.analysis, run.failures, run.title)
