@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,24 +101,16 @@ def test_traffic_within_twice_the_cache_sees_its_bandwidth() -> None:
         cached.traffic_seconds(2 * CACHE_BYTES + 1)
 
 
-@pytest.mark.parametrize(
-    ("context", "words"),
-    [
-        ({}, "no cache_bandwidth"),
-        ({"peaks": {"measured": {"f32": {"flops_per_second": 1.0}}}}, "no cache_bandwidth"),
-        *(
-            ({"device": {"last_level_cache_bytes": bad}}, f"last_level_cache_bytes is {words}")
-            for bad, words in ((-1, "-1"), ("8", "'8'"), (10**400, "of 401 digits"))
-        ),
-    ],
-)
-def test_a_context_without_a_machine_is_refused(context: dict[str, Any], words: str) -> None:
-    known = result_set([]).context if "device" in context else {}
-    with pytest.raises(BadInputError, match=words):
-        Machine.from_context({**known, **context})
-
-
-def test_autocast_multiplies_in_its_narrow_type() -> None:
+def test_a_context_without_a_machine_is_refused() -> None:
+    rates_alone = {"peaks": {"measured": {"f32": {"flops_per_second": 1.0}}}}
+    for context in ({}, rates_alone):
+        with pytest.raises(BadInputError, match="no cache_bandwidth"):
+            Machine.from_context(context)
+    known = result_set([]).context
+    for bad, words in ((-1, "-1"), ("8", "'8'"), (10**400, "of 401 digits")):
+        with pytest.raises(BadInputError, match=f"last_level_cache_bytes is {words}"):
+            Machine.from_context({**known, "device": {"last_level_cache_bytes": bad}})
+    # autocast multiplies in its narrow type
     assert [product_type(of) for of in ("f32", "bf16", "amp_bf16")] == ["f32", "bf16", "bf16"]
 
 
@@ -127,30 +119,20 @@ def only(*cases: MeasuredCase) -> RooflinePoint:
     return roofline_of(result_set(cases)).points[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "counters", "intensity", "attainable", "percent", "bound"),
-    [
+def test_points_by_hand() -> None:
+    for name, counters, intensity, attainable, percent, bound in (
         (FFN, {"model_flops": 2000.0, "bytes": 1000.0}, 2.0, PEAK, 50.0, "compute"),
         (FFN, {"model_flops": 500.0, "bytes": 1000.0}, 0.5, 0.5 * CACHE, 25.0, "bandwidth"),
         # no compute roof for elementwise work: above what products reach
         (NORM, {"elementwise_flops": 5000.0, "bytes": 1000.0}, 5.0, 5 * CACHE, 25.0, "bandwidth"),
         # what really ran counts
         (FFN, {"model_flops": 2e3, "hardware_flops": 1.5e3}, 15.0, PEAK, 37.5, "compute"),
-    ],
-)
-def test_points_by_hand(
-    name: str,
-    counters: dict[str, float],
-    intensity: float,
-    attainable: float,
-    percent: float,
-    bound: str,
-) -> None:
-    point = only(case(name, 4e-6, **counters))
-    found = (point.intensity, point.attainable, point.percent)
-    assert found == pytest.approx((intensity, attainable, percent))
-    assert (point.bound, point.case) == (bound, name_of(name))
-    assert point.flops_per_second == pytest.approx(percent / 100 * attainable)
+    ):
+        point = only(case(name, 4e-6, **counters))
+        found = (point.intensity, point.attainable, point.percent)
+        assert found == pytest.approx((intensity, attainable, percent)), counters
+        assert (point.bound, point.case) == (bound, name_of(name)), counters
+        assert point.flops_per_second == pytest.approx(percent / 100 * attainable)
 
 
 def test_above_a_peak_or_the_roofline_there_is_no_share() -> None:
@@ -161,54 +143,39 @@ def test_above_a_peak_or_the_roofline_there_is_no_share() -> None:
     assert not only(case(FFN, 2.0001e-6, model_flops=2000.0)).error
 
 
-@pytest.mark.parametrize(
-    ("seconds", "flops", "operators", "bound"),
-    [
+def test_launches_bound_what_they_explain_mostly() -> None:
+    # 10 operators and nothing to move, so 0.9 us each
+    small = case(NORM, 9.01e-6, bytes=10.0, operators=10.0)
+    for seconds, flops, operators, bound in (
         (2e-4, 5e4, 150, "latency"),
         # products take longer than launches do
         (3e-4, 2e5, 150, "compute"),
         (2e-4, 1.5e5, 130, "compute"),
         # launches take longer than products, but most of the time is neither's
         (4e-4, 5e4, 150, "compute"),
-    ],
-)
-def test_launches_bound_what_they_explain_mostly(
-    seconds: float, flops: float, operators: int, bound: str
-) -> None:
-    # 10 operators and nothing to move, so 0.9 us each
-    small = case(NORM, 9.01e-6, bytes=10.0, operators=10.0)
-    large = case(HEAD, seconds, model_flops=flops, operators=float(operators))
-    found = roofline_of(result_set([large, small]))
-    point, source = found.points
-    assert found.launch == LaunchCost(pytest.approx(0.9e-6), NORM)
-    assert (point.bound, point.starts_seconds) == (bound, pytest.approx(operators * 0.9e-6))
-    # the case that shows it is not bound by it
-    assert (source.bound, source.starts_seconds) == ("bandwidth", None)
+    ):
+        large = case(HEAD, seconds, model_flops=flops, operators=float(operators))
+        found = roofline_of(result_set([large, small]))
+        point, source = found.points
+        assert found.launch == LaunchCost(pytest.approx(0.9e-6), NORM)
+        assert (point.bound, point.starts_seconds) == (bound, pytest.approx(operators * 0.9e-6))
+        # the case that shows it is not bound by it
+        assert (source.bound, source.starts_seconds) == ("bandwidth", None)
 
 
-@pytest.mark.parametrize(
-    ("cells", "expected"),
-    [
-        # of the cell that shows it best; one that is nearly at its roof shows scatter
-        (
-            [
-                case(HEAD, 1e-3, bytes=1000.0, operators=20.0),
-                case(NORM, 3e-5, bytes=1000.0, operators=10.0),
-                case(FFN, 1e-3, model_flops=0.99e6, operators=10.0),
-            ],
-            LaunchCost(pytest.approx((3e-5 - 1e-6) / 10), NORM),
-        ),
-        # no cell can start its operators longer than it takes
-        (
-            [case(FFN, 1e-5, model_flops=9e3, operators=10.0), case(NORM, 5e-5, operators=10.0)],
-            LaunchCost(pytest.approx(1e-6), FFN),
-        ),
-        # large ones show nothing
-        ([case(NORM, 1e-3, bytes=1e4, operators=10.0)], None),
-    ],
-)
-def test_what_the_start_of_an_operator_costs(cells: list[MeasuredCase], expected: object) -> None:
-    assert roofline_of(result_set(cells)).launch == expected
+def test_what_the_start_of_an_operator_costs() -> None:
+    # of the cell that shows it best; one that is nearly at its roof shows scatter
+    best = case(NORM, 3e-5, bytes=1000.0, operators=10.0)
+    at_roof = case(FFN, 1e-3, model_flops=0.99e6, operators=10.0)
+    slow = case(HEAD, 1e-3, bytes=1000.0, operators=20.0)
+    found = roofline_of(result_set([slow, best, at_roof])).launch
+    assert found == LaunchCost(pytest.approx((3e-5 - 1e-6) / 10), NORM)
+    # no cell can start its operators longer than it takes
+    whole = case(FFN, 1e-5, model_flops=9e3, operators=10.0)
+    found = roofline_of(result_set([whole, case(NORM, 5e-5, operators=10.0)])).launch
+    assert found == LaunchCost(pytest.approx(1e-6), FFN)
+    # large ones show nothing
+    assert roofline_of(result_set([case(NORM, 1e-3, bytes=1e4, operators=10.0)])).launch is None
 
 
 def test_products_have_points_and_what_has_none_is_named() -> None:
@@ -515,38 +482,30 @@ def test_bars_in_the_order_of_the_step() -> None:
     assert found.missing == tuple(f"{name}/{AXES}" for name in parts)
 
 
-@pytest.mark.parametrize(
-    ("measured", "expected", "missing"),
-    [
-        ({FORWARD: 300, BOTH: 900}, {"forward": 300, "backward": 600, "other": 90}, ()),
-        ({BACKWARD: 500, BOTH: 900}, {"forward": 400, "backward": 500, "other": 90}, ()),
-        ({FORWARD: 300, BACKWARD: 500}, {"forward": 300, "backward": 500, "other": 190}, ()),
+def test_phases() -> None:
+    # what was measured of the model, what is shown beside the optimizer's 10, and what is missing
+    for forward, backward, both, expected, missing in (
+        (300, 0, 900, {"forward": 300, "backward": 600, "other": 90}, ()),
+        (0, 500, 900, {"forward": 400, "backward": 500, "other": 90}, ()),
+        (300, 500, 0, {"forward": 300, "backward": 500, "other": 190}, ()),
         # the difference belongs to the step's pass, not to the backward alone
-        (
-            {FORWARD: 300, BACKWARD: 500, BOTH: 900},
-            {"forward": 300, "backward": 600, "other": 90},
-            (),
-        ),
-        ({BOTH: 900}, {"forward and backward": 900, "other": 90}, (FORWARD,)),
+        (300, 500, 900, {"forward": 300, "backward": 600, "other": 90}, ()),
+        (0, 0, 900, {"forward and backward": 900, "other": 90}, (FORWARD,)),
         # scatter: both take no longer than one
-        ({FORWARD: 900, BOTH: 800}, {"forward and backward": 800, "other": 190}, ()),
-        ({FORWARD: 300}, {"forward": 300, "backward, other": 690}, (BOTH,)),
-        ({}, {"forward, backward, other": 990}, (FORWARD, BOTH)),
-    ],
-)
-def test_phases(
-    measured: Mapping[str, float], expected: Mapping[str, float], missing: tuple[str, ...]
-) -> None:
-    cases = [case(name, 1e-6 * time) for name, time in measured.items()]
-    found = waterfall(result_set(step_cases(1e-3) + cases), STEP)
-    shown = {bar.name: round(1e6 * bar.seconds, 6) for bar in found.phases}
-    assert shown == {**expected, "optimizer": 10}
-    assert found.phases_missing == missing
+        (900, 0, 800, {"forward and backward": 800, "other": 190}, ()),
+        (300, 0, 0, {"forward": 300, "backward, other": 690}, (BOTH,)),
+        (0, 0, 0, {"forward, backward, other": 990}, (FORWARD, BOTH)),
+    ):
+        times = {FORWARD: forward, BACKWARD: backward, BOTH: both}
+        cases = [case(name, 1e-6 * time) for name, time in times.items() if time]
+        found = waterfall(result_set(step_cases(1e-3) + cases), STEP)
+        shown = {bar.name: round(1e6 * bar.seconds, 6) for bar in found.phases}
+        assert shown == {**expected, "optimizer": 10}, times
+        assert found.phases_missing == missing, times
 
 
-@pytest.mark.parametrize(
-    ("variant", "label", "is_found"),
-    [
+def test_a_switch_of_the_update_leaves_the_model_as_it_is() -> None:
+    for variant, label, is_found in (
         ("fused_adamw", "", True),
         ("qkv", "", False),
         # one of the set's switches is the update's, the others are not
@@ -554,25 +513,18 @@ def test_phases(
         # what that stands for is in the label
         ("optimized", "optimized = fused_adamw", True),
         ("optimized", "optimized = sdpa+fused_adamw", False),
-    ],
-)
-def test_a_switch_of_the_update_leaves_the_model_as_it_is(
-    variant: str, label: str, is_found: bool
-) -> None:
-    step = replace(STEP, variant=variant)
-    cases = [case(FORWARD, 3e-4), case(BOTH, 9e-4), case(str(step), 1e-3, label)]
-    found = waterfall(result_set(cases), step)
-    assert ("forward" in [bar.name for bar in found.phases]) == is_found
+    ):
+        step = replace(STEP, variant=variant)
+        cases = [case(FORWARD, 3e-4), case(BOTH, 9e-4), case(str(step), 1e-3, label)]
+        found = waterfall(result_set(cases), step)
+        assert ("forward" in [bar.name for bar in found.phases]) == is_found, (variant, label)
 
 
-@pytest.mark.parametrize(
-    ("step", "flops", "words"),
-    [
+def test_what_has_no_speed_of_light_is_named() -> None:
+    for step, flops, words in (
         (replace(STEP, size="other"), 1.0, "dimensions of size 'other' are not known"),
         (STEP, 5.0, "model_flops is 5.0, by the dimensions"),
         (replace(STEP, dtype="bf16"), flops_of(PRODUCTS), "no peak of bf16 products"),
-    ],
-)
-def test_what_has_no_speed_of_light_is_named(step: CaseName, flops: float, words: str) -> None:
-    with pytest.raises(BadInputError, match=words):
-        speed_of_light(result_set([case(str(step), 1.0, model_flops=flops)]), step)
+    ):
+        with pytest.raises(BadInputError, match=words):
+            speed_of_light(result_set([case(str(step), 1.0, model_flops=flops)]), step)
