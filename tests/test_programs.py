@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 
 from fake_training import made_up_summary
 from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.names import CaseName, full_step
 from tinyllama_tools.data.programs import (
     NUMBERS,
@@ -232,12 +234,13 @@ def test_a_training_that_fails(
     assert "banner" not in str(error.value)
 
 
-def test_an_interrupted_program_ends_its_step_first(tmp_path: Path) -> None:
-    """By Ctrl-C at a terminal, which every process of its group gets."""
+@pytest.mark.parametrize("status", [0, 130])
+def test_an_interrupted_program_ends_its_step_first(tmp_path: Path, status: int) -> None:
+    """By Ctrl-C at a terminal, which every process of its group gets: a second one would kill."""
     used = training(
         tmp_path,
-        "trap 'sleep 0.3; touch $folder/step; exit 130' INT\n"
-        "mkdir -p $folder; echo ready; while :; do sleep 0.05; done",
+        f"trap 'trap - INT; sleep 0.3; touch $folder/step; exit {status}' INT\n"
+        "mkdir -p $folder; echo ready $(cut -d' ' -f6 /proc/$$/stat); while :; do sleep 0.05; done",
     )
     log = tmp_path / "log"
     code = (
@@ -260,6 +263,28 @@ def test_an_interrupted_program_ends_its_step_first(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert b"KeyboardInterrupt" in errors
     assert (tmp_path / "out/step").exists()
+    # in a session of its own, which a terminal's Ctrl-C does not reach
+    assert log.read_text().split()[1] != str(process.pid)
+
+
+def test_progress_counts_and_tells_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("tinyllama_tools.core.process.time.monotonic", lambda: now)
+    for is_terminal in (False, True):
+        stream = io.StringIO()
+        stream.isatty = lambda of=is_terminal: of
+        progress = Progress(stream)
+        progress.begin(40, 10, "round 1/2")
+        for number in range(11, 41):
+            progress.step(f"case {number}")
+            now += 2.0
+        progress.line("done")
+        lines = stream.getvalue().replace("\r", "\n").replace("\033[K", "").split("\n")
+        assert len(lines) == (33 if is_terminal else 9)
+        found = next(line for line in lines if "case 17" in line)
+        # 6 of 30 took 12 s, 24 are left
+        assert found == "round 1/2 [17/40, 48 s left] case 17"
+        assert "done" in lines
 
 
 # ---- the JSON of tiny_llama_bench --dry-run

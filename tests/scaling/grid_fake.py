@@ -142,7 +142,8 @@ class Run:
 
     def _end(self, *_: object) -> None:
         self.is_asked_to_end = True
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        ignores = self.told.get("is_stubborn")
+        signal.signal(signal.SIGINT, signal.SIG_IGN if ignores else signal.SIG_DFL)
 
     @property
     def context(self) -> Json:

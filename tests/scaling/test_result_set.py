@@ -52,10 +52,11 @@ def test_rounds_are_one_set(tmp_path: Path) -> None:
     for factor in (1.0, 4.0, 2.0):
         content = document()
         for entry in of_case(content):
-            entry["real_time"] *= factor
-            entry["bytes"] = factor
+            # milliseconds as microseconds
+            entry["real_time"] *= 1e3 * factor
+            entry |= {"time_unit": "us", "bytes": factor}
         paths.append(write(tmp_path, f"round_{factor}.json", content))
-    case, one = (read_result_set(files).cases[NAME] for files in (paths, paths[:1]))
+    case, one = (read_result_set(files).cases[NAME] for files in (paths, [MEASURED]))
     assert case.seconds == pytest.approx([x * one.median_seconds for x in (1, 4, 2)])
     assert case.median_seconds == pytest.approx(2 * one.median_seconds)
     assert (case.rounds, case.counters["bytes"]) == ((1, 2, 3), 2.0)
