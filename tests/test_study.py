@@ -180,7 +180,7 @@ class FailingSmall(PlayedProgram):
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (FailingSmall(), "ended with 1: Peak memory usage"),
+        (FailingSmall(), "ended with 1: Step 49/50"),
         (
             PlayedProgram(refuses={"--size=small": "out of memory"}),
             "its sample failed: tiny_llama_train: out of memory",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import itertools
 import json
@@ -36,9 +37,9 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import DTYPES, list_of, minutes, positive, script_parser
 from tinyllama_tools.core.process import SAID_NOTHING, Progress
-from tinyllama_tools.core.text import MIB, duration, markdown_table, template
+from tinyllama_tools.core.text import MIB, duration, last_words, markdown_table, template
 from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile
-from tinyllama_tools.data.programs import TrainingError, TrainingProgram, TrainingRun, command_line
+from tinyllama_tools.data.programs import TrainingError, TrainingProgram, command_line
 from tinyllama_tools.models.size_predictions import Prediction, Predictor, Question, predict
 
 EPILOG = """\
@@ -122,14 +123,9 @@ class Settings:
     def options(self, size: str, batch: int, steps: int) -> list[str]:
         """Of tiny_llama_train; batch and sequence are given so that nothing hangs on its
         defaults."""
-        return [
-            f"--size={size}",
-            f"--batch-size={batch}",
-            f"--seq-len={problem_sizes()[size]['seq']}",
-            f"--num-steps={steps}",
-            f"--dtype={self.dtype}",
-            f"--variant={self.variant}",
-        ]
+        shape = {"size": size, "batch-size": batch, "seq-len": problem_sizes()[size]["seq"]}
+        how = {"num-steps": steps, "dtype": self.dtype, "variant": self.variant}
+        return [f"--{name}={value}" for name, value in {**shape, **how}.items()]
 
 
 @dataclass(frozen=True)
@@ -224,10 +220,8 @@ def plan_sizes(
         if seconds > LONG_SAMPLE_SECONDS:
             batch = max(1, batch // 4)
         try:
-            if (
-                prediction.size != SEED_SIZE
-                and seconds * batch / prediction.batch <= settings.max_seconds
-            ):
+            is_quick = seconds * batch / prediction.batch <= settings.max_seconds
+            if is_quick and prediction.size != SEED_SIZE:
                 known = attained_rate(program, settings, prediction.size, batch)
             plans[prediction.size] = plan_at(settings, prediction, known)
         except TrainingError as error:
@@ -286,41 +280,6 @@ def _text(macro: str, *values: object) -> str:
     return getattr(found.make_module({"mib": MIB, "shown": shown}), macro)(*values).strip("\n")
 
 
-def configuration(settings: Settings, plan: SizePlan, command: str) -> Json:
-    """config.json of a run about to begin."""
-    dimensions = dict(problem_sizes()[plan.size])
-    return {
-        "problem_size": plan.size,
-        **{key: value for key, value in dimensions.items() if key not in {"batch", "seq"}},
-        "seq_len": plan.prediction.seq,
-        "batch_size": plan.prediction.batch,
-        "num_steps": plan.num_steps,
-        "parameters": plan.prediction.parameters,
-        "dtype": settings.dtype,
-        "variant": settings.variant,
-        "profilers_enabled": settings.has_profilers,
-        "command": command,
-        "started": _now().isoformat(timespec="seconds"),
-        "expected": {
-            "step_seconds": plan.step_seconds,
-            "total_seconds": plan.total_seconds,
-            "source": plan.rate.source if plan.rate else None,
-            "peak_memory_bytes": plan.prediction.peak_memory_bytes,
-        },
-        "measured": None,
-    }
-
-
-def failure_of(run: TrainingRun) -> str:
-    """Empty where the run has figures."""
-    if run.exit_status != 0:
-        words = [line for line in run.output.splitlines() if line.strip()]
-        return f"ended with {run.exit_status}: {words[-1] if words else SAID_NOTHING}"
-    if not run.summary or not run.summary["summary"]["steps_completed"]:
-        return "no step was completed"
-    return ""
-
-
 def run_size(
     program: TrainingProgram, settings: Settings, plan: SizePlan, folder: Path
 ) -> SizeResult:
@@ -328,9 +287,11 @@ def run_size(
 
     Raises OSError where the files cannot be written.
     """
+    prediction, dimensions = plan.prediction, dict(problem_sizes()[plan.size])
+    shape = {"seq_len": dimensions.pop("seq"), "batch_size": dimensions.pop("batch")}
 
     def options(place: Path) -> list[str]:
-        found = settings.options(plan.size, plan.prediction.batch, plan.num_steps)
+        found = settings.options(plan.size, prediction.batch, plan.num_steps)
         return [*found, *PROFILERS, f"--output-dir={place}"] if settings.has_profilers else found
 
     def keep(name: str, document: Json) -> None:
@@ -339,8 +300,25 @@ def run_size(
     # what repeats the run, typed in the checkout
     place, below = Path(shown(folder)), PROFILES if settings.has_profilers else ""
     target = f"--{'profile' if below else 'output'}-dir={place / below}"
-    typed = command_line([*program.arguments, *options(place), target])
-    config = configuration(settings, plan, typed)
+    config = {
+        "problem_size": plan.size,
+        **dimensions,
+        **shape,
+        "num_steps": plan.num_steps,
+        "parameters": prediction.parameters,
+        "dtype": settings.dtype,
+        "variant": settings.variant,
+        "profilers_enabled": settings.has_profilers,
+        "command": command_line([*program.arguments, *options(place), target]),
+        "started": _now().isoformat(timespec="seconds"),
+        "expected": {
+            "step_seconds": plan.step_seconds,
+            "total_seconds": plan.total_seconds,
+            "source": plan.rate.source if plan.rate else None,
+            "peak_memory_bytes": prediction.peak_memory_bytes,
+        },
+        "measured": None,
+    }
     keep(CONFIG, config)
     try:
         run = program.run(options(folder), folder / below, folder / LOG)
@@ -348,10 +326,9 @@ def run_size(
         return SizeResult(plan.size, folder, failure=str(error), config=config)
     except KeyboardInterrupt:
         # what the program wrote when it was ended is kept, and is no result to compare
-        try:
+        summary = None
+        with contextlib.suppress(BadProfileError):
             summary = read_profile(folder / below).summary
-        except BadProfileError:
-            summary = None
         done = summary["summary"]["steps_completed"] if summary else 0
         what = f"interrupted after {done} of {plan.num_steps} steps"
         return SizeResult(plan.size, folder, summary, 0.0, what, is_interrupted=True, config=config)
@@ -361,7 +338,11 @@ def run_size(
     keep(CONFIG, config)
     if run.summary and not (folder / SUMMARY).is_file():
         keep(SUMMARY, run.summary)
-    return SizeResult(plan.size, folder, run.summary, run.seconds, failure_of(run), config=config)
+    failure = "" if found.get("steps_completed") else "no step was completed"
+    if run.exit_status != 0:
+        failure = f"ended with {run.exit_status}: {last_words(run.output) or SAID_NOTHING}"
+        failure = failure.replace("\n", "; ")
+    return SizeResult(plan.size, folder, run.summary, run.seconds, failure, config=config)
 
 
 def say_line(text: str) -> None:
@@ -447,10 +428,8 @@ def earlier_rate(results: Path, settings: Settings, prediction: Prediction) -> R
     """
     newest: dict[str, Json] = {}
     for run in earlier_results(results):
-        if (run.config.get("dtype"), run.config.get("variant")) == (
-            settings.dtype,
-            settings.variant,
-        ):
+        own = (run.config.get("dtype"), run.config.get("variant"))
+        if own == (settings.dtype, settings.variant):
             where = f"{run.folder.name}, on {run.summary['context']['device']['name']}"
             newest.setdefault(run.size, run.summary | {"where": where})
 
