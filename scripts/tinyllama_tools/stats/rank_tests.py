@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from functools import lru_cache
 from typing import Any
@@ -33,21 +33,22 @@ MOST_BLOCKS = 1000
 Array = NDArray[np.float64]
 
 
-def _sign_flips(ranks: Sequence[int], largest: int) -> Array:
-    """At w up to `largest`: P(sum of the ranks of positive values = w), every sign a fair coin.
-
-    One rank after the other, the distribution of the sum is added to itself moved by that rank.
+def _sign_flips(ranks: Iterable[int], largest: int) -> Array:
+    """At w up to `largest`: P(sum of the ranks of positive values = w), every sign a fair coin;
+    ranks in growing order. The distribution is added to itself, moved by one rank after the other.
     """
+    ranks = tuple(ranks)
     if len(ranks) > MOST_BLOCKS:
         raise ValueError(f"{len(ranks)} values: at most {MOST_BLOCKS} in an exact test")
-    mass = np.zeros(largest + 1)
+    mass, used = np.zeros(largest + 1), 1
     mass[0] = 0.5 ** len(ranks)
-    used = 1
     for rank in ranks:
-        fits = max(0, min(used, mass.size - rank))
+        fits = min(used, mass.size - rank)
+        if fits <= 0:
+            break
         # numpy reads all of the right side before it writes, although they overlap
         mass[rank : rank + fits] += mass[:fits]
-        used = max(used, rank + fits) if fits else used
+        used = rank + fits
     return mass
 
 
@@ -63,34 +64,29 @@ def _tail_of_ties(doubled_ranks: tuple[int, ...], doubled_sum: int) -> float:
     return float(_sign_flips(doubled_ranks, doubled_sum).sum())
 
 
-def _p_values_of_ties(rows: Array) -> Array:
+def _tails_with_ties(rows: Array) -> list[float]:
     doubled = np.rint(2 * stats.rankdata(np.abs(rows), axis=1)).astype(np.int64)
-    # zeros take part in ranking and are then left out
+    of_positive, of_negative = ((doubled * side).sum(axis=1) for side in (rows > 0, rows < 0))
+    # zeros took part in ranking and are left out
     doubled[rows == 0] = 0
-    of_positive = np.where(rows > 0, doubled, 0).sum(axis=1)
-    # the distribution is symmetric: only the smaller tail is computed
-    smaller = np.minimum(of_positive, doubled.sum(axis=1) - of_positive)
     doubled.sort(axis=1)
-    tails = [
-        _tail_of_ties(tuple(rank for rank in ranks if rank), doubled_sum)
-        for ranks, doubled_sum in zip(doubled.tolist(), smaller.tolist(), strict=True)
-    ]
-    return np.minimum(1.0, 2.0 * np.array(tails))
+    smaller = np.minimum(of_positive, of_negative).tolist()
+    kept = (tuple(rank for rank in ranks if rank) for ranks in doubled.tolist())
+    return [_tail_of_ties(*found) for found in zip(kept, smaller, strict=True)]
 
 
 def p_values(rows: Array) -> Array:
     """Exact two-sided signed-rank p-value of each row (cases x values) for a location of zero."""
     count = rows.shape[1]
-    magnitudes = np.abs(rows)
-    order = np.argsort(magnitudes, axis=1)
-    ordered = np.take_along_axis(magnitudes, order, axis=1)
-    of_positive = (np.take_along_axis(rows, order, axis=1) > 0) @ np.arange(1, count + 1)
-    smaller = np.minimum(of_positive, count * (count + 1) // 2 - of_positive)
-    found = np.minimum(1.0, 2.0 * signed_rank_tail(count)[smaller])
-    tied = (ordered[:, 0] == 0) | np.any(ordered[:, 1:] == ordered[:, :-1], axis=1)
+    ordered = np.take_along_axis(rows, np.argsort(np.abs(rows), axis=1), axis=1)
+    of_positive = (ordered > 0) @ np.arange(1, count + 1)
+    # the distribution is symmetric: only the smaller tail is needed
+    tails = signed_rank_tail(count)[np.minimum(of_positive, count * (count + 1) // 2 - of_positive)]
+    sizes = np.abs(ordered)
+    tied = (sizes[:, 0] == 0) | np.any(sizes[:, 1:] == sizes[:, :-1], axis=1)
     if tied.any():
-        found[tied] = _p_values_of_ties(rows[tied])
-    return found
+        tails[tied] = _tails_with_ties(rows[tied])
+    return np.minimum(1.0, 2.0 * tails)
 
 
 _pairs = lru_cache(maxsize=512)(np.triu_indices)
