@@ -198,15 +198,16 @@ def _record_slowed(options: argparse.Namespace) -> None:
             raise BadInputError(f"{earlier[0]}: does not say how it was slowed; move it away")
     else:
         found = fraction_inside(quiet, INSIDE, STEP_SLOWDOWN)
-        slow = (f"^{INSIDE}/={found:.6g}", f"^{rates.WHOLE_STEP}/={STEP_SLOWDOWN:g}")
-        kinds[INSIDE_KIND] = list(slow)
-    started, is_first = time.monotonic(), True
-    while is_first or time.monotonic() - started < options.record_slowed:
+        step = f"^{rates.WHOLE_STEP}/={STEP_SLOWDOWN:g}"
+        kinds[INSIDE_KIND] = [f"^{INSIDE}/={found:.6g}", step]
+    end = time.monotonic() + options.record_slowed
+    while True:
         for kind, slow in kinds.items():
             say(f"recording {kind}")
             seconds = options.record_slowed / len(kinds)
             record.record_kind(kind, options, seconds, slow=slow, most=ROUND_BLOCKS)
-        is_first = False
+        if time.monotonic() > end:
+            return
 
 
 def _do_runs(options: argparse.Namespace) -> None:
@@ -381,8 +382,8 @@ def target_rows(document: Json) -> list[Json]:
             shown = BROKEN if slower["count"] else row["standing"]
             add(QUIET_RUNS, f"{bounded(slower)}: {words}", shown)
     for row in document["detection"]:
-        minutes = {0.05: 10, 0.10: 5}.get(row["slowdown"])
-        if minutes and row["margin"] == document["rule"]["margin"]:
+        minutes = f"{row['budget_seconds'] / 60:g}"
+        if row["slowdown"] >= 0.05:
             key = f"found_in_{minutes}_minutes"
             least = min(row["cases"], key=lambda case: case[key]["share"])
             target = f"{row['slowdown']:.0%} slower ({row['how']}) found in {WANTED_SHARE:.0%}"

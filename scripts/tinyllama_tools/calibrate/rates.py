@@ -272,12 +272,8 @@ def shared_noise(rng: np.random.Generator, shape: Shape) -> Array:
 
 
 SCENARIOS: dict[str, Callable[[np.random.Generator, Shape], Array]] = {
-    "drift": drift,
-    "spikes": spikes,
-    "two modes": two_modes,
-    "ties": ties,
-    "heavy tails": heavy_tails,
-    "shared noise": shared_noise,
+    scenario.__name__.replace("_", " "): scenario
+    for scenario in (drift, spikes, two_modes, ties, heavy_tails, shared_noise)
 }
 
 
