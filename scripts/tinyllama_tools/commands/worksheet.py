@@ -210,11 +210,6 @@ def criteria(boxes: Sequence[str], label: str) -> str:
     return "\n".join([*boxes, box(label, known == len(boxes), reason)])
 
 
-def count(label: str, known: int, wanted: int, what: str) -> str:
-    """A box that holds where so many were found, or more."""
-    return box(label, known >= wanted, f"{known} {what}; rule: {wanted} or more")
-
-
 def within(value: float | None, low: float, high: float) -> str:
     """Where a value lies."""
     if value is None:
@@ -273,7 +268,7 @@ class Sheet:
 
 ANSWERING: dict[str, Callable[..., Any]] = {
     function.__name__: function
-    for function in (box, tick, largest, criteria, count, within, ranges, ratio, share_of)
+    for function in (box, tick, largest, criteria, within, ranges, ratio, share_of)
 }
 
 

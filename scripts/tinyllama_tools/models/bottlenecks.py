@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from tinyllama_tools.core.app import Json
-from tinyllama_tools.data.profiles import component_percent
+from tinyllama_tools.data.profiles import component_percent, value_at
 from tinyllama_tools.models.ablations import (
     BASELINE,
     Cell,
@@ -49,6 +49,7 @@ PRODUCTS = re.compile(
 COPIES = re.compile(r"::(copy_|clone|contiguous|_to_copy|cat|_reshape_copy)$|memcpy", re.IGNORECASE)
 # A kernel or operator that runs shorter than this costs about as much to start as to run.
 SMALL_CALL_SECONDS = 20e-6
+LAUNCHES = "operators.launch_overhead_percent"
 # The smallest speedup that the worksheet's table expects of any category.
 HIGH_IMPACT = 1.1
 # What anything has to bring to be worth doing: below it, a step is as fast as before.
@@ -112,7 +113,7 @@ def addressable_shares(operators: Json) -> dict[str, float]:
 
 def launch_part(summary: Json) -> float | None:
     """Launch overhead as a part of the step; None where it was not measured."""
-    percent = (summary.get("operators") or {}).get("launch_overhead_percent")
+    percent = value_at(summary, LAUNCHES)
     return None if percent is None else min(percent, 100.0) / 100
 
 
@@ -121,7 +122,7 @@ def recorded_part(summary: Json) -> float | None:
 
     On a GPU they are shares of the kernels' time, which is the step's without launch overhead.
     """
-    if (summary.get("operators") or {}).get("device_time") != "gpu":
+    if value_at(summary, "operators.device_time") != "gpu":
         return 1.0
     launches = launch_part(summary)
     return None if launches is None else 1 - launches
@@ -134,24 +135,15 @@ def _of_the_step(summary: Json, percent: float | None) -> float | None:
 
 def _share_of(*names: str) -> Callable[[Json], float | None]:
     def share(summary: Json) -> float | None:
-        operators = summary.get("operators")
-        found = component_percent(operators["components"], *names) if operators else None
-        return _of_the_step(summary, found)
+        components = value_at(summary, "operators.components")
+        return _of_the_step(summary, components and component_percent(components, *names))
 
     return share
 
 
-def _softmax_share(summary: Json) -> float | None:
-    return _of_the_step(summary, (summary.get("operators") or {}).get("softmax_percent"))
-
-
-def _launch_share(summary: Json) -> float | None:
-    return (summary.get("operators") or {}).get("launch_overhead_percent")
-
-
 def fragmentation_share(summary: Json) -> float | None:
     """Host time that goes into getting memory: all that fragmentation can cost in time."""
-    table = (summary.get("operators") or {}).get("table") or []
+    table = value_at(summary, "operators.table") or []
     total = sum(row["cpu_self_seconds"] for row in table)
     spent = sum(row["cpu_self_seconds"] for row in table if ALLOCATION.fullmatch(row["name"]))
     return 100 * spent / total if total > 0 else None
@@ -186,9 +178,9 @@ def _causal_factor(summary: Json) -> float:
 def _launch_factor(summary: Json) -> float:
     """On a GPU a captured step is one launch. Elsewhere the 7 products of a layer's forward (Q, K,
     V, output, gate, up, down) become 4 where QKV and gate-up are fused; the LM head stays."""
-    operators = summary.get("operators") or {}
-    if operators.get("device_time") == "gpu" and operators.get("kernels_per_step"):
-        return float(operators["kernels_per_step"])
+    kernels = value_at(summary, "operators.kernels_per_step")
+    if kernels:
+        return float(kernels)
     layers = summary["configuration"]["n_layers"]
     return (7 * layers + 1) / (4 * layers + 1)
 
@@ -239,7 +231,8 @@ CATEGORIES = (
     ),
     Category(
         *("Kernel launch overhead", "Medium-High", "1.5-3.0x", ("graph",)),
-        *("time of launches against computation", _launch_share),
+        "time of launches against computation",
+        lambda summary: value_at(summary, LAUNCHES),
         "GPU: a captured graph is one launch; CPU: 7 products of a layer become 4 by fusion",
         _launch_factor,
     ),
@@ -251,7 +244,8 @@ CATEGORIES = (
     ),
     Category(
         *("Softmax operations", "Medium-High", "1.2-1.8x", ATTENTION),
-        *("softmax operators, forward and backward", _softmax_share),
+        "softmax operators, forward and backward",
+        lambda summary: _of_the_step(summary, value_at(summary, "operators.softmax_percent")),
         "softmax within the tile: S(S+1)/2 of S x S values, none written to memory",
         _causal_factor,
     ),
@@ -415,21 +409,17 @@ def effects_by_ablation(study: Study, point: Point) -> list[Effect]:
             cells = [table.get(BASELINE, at) for at in types for table in (study.main, study.types)]
         else:
             cells = [study.main.get(row, point) for row in ABLATION_ROWS[name]]
-        known = []
-        for cell in cells:
-            after = peak(cell)
-            if cell is None or after is None:
-                continue
-            is_timed = cell.seconds and baseline.seconds
-            what = cell.point.dtype if name == MIXED else cell.row
-            known.append(
-                Effect(
-                    name,
-                    (before - after) * 2**20,
-                    cell.seconds / baseline.seconds if is_timed else None,
-                    f"measured: `{what}` at {cell.point.title}",
-                )
+        known = [
+            Effect(
+                name,
+                (before - after) * 2**20,
+                cell.seconds / baseline.seconds if cell.seconds and baseline.seconds else None,
+                f"measured: `{cell.point.dtype if name == MIXED else cell.row}`"
+                f" at {cell.point.title}",
             )
+            for cell in cells
+            if cell and (after := peak(cell)) is not None
+        ]
         effects += ranked(known[:1] if name == MIXED else known)[:1]
     return effects
 
