@@ -314,17 +314,10 @@ def line(
 
 
 def bars(
-    name: str, x: Sequence[object], y: Sequence[float], *, role: str = "", **more: object
+    name: str, x: Sequence[object], y: Sequence[object], *, role: str = "", **more: object
 ) -> Json:
-    """Upright bars."""
+    """Upright ones; with orientation="h" they lie and `y` has their labels."""
     return _trace(name, x, y, role, {"type": "bar", **more})
-
-
-def lying_bars(
-    name: str, labels: Sequence[str], lengths: Sequence[float], *, role: str = "", **more: object
-) -> Json:
-    """Bars from left to right, one a label."""
-    return _trace(name, lengths, labels, role, {"type": "bar", "orientation": "h", **more})
 
 
 def error_bars(values: Sequence[float], low: Sequence[float], high: Sequence[float]) -> Json:

@@ -3,6 +3,7 @@ computed once."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from tinyllama_tools.core.app import (
     read_json,
     schema_problem,
 )
+from tinyllama_tools.data import studies
 from tinyllama_tools.data.names import STEP, TRAIN, CaseName
 from tinyllama_tools.data.profiles import SUMMARY as TRAINING_FILE
 from tinyllama_tools.data.profiles import BadProfileError, check_summary, is_training_summary
@@ -42,10 +44,7 @@ from tinyllama_tools.data.studies import (
     RANK_FILES,
     SCALING_FILE,
     SCALING_KIND,
-    SCALING_SCHEMA_VERSION,
-    SCHEMA_VERSION,
     STUDY,
-    Axis,
     is_result,
     is_scaling_result,
     rounds_of,
@@ -445,84 +444,25 @@ def _read_costs(path: Path, results: ResultSet | None) -> tuple[CaseCost, ...]:
     return costs
 
 
-def _of_schema(schema: Json, remedy: str) -> Callable[[Path], Json]:
-    """Reads a file that keeps it; BadInputError names the key that does not."""
-
-    def read(path: Path) -> Json:
-        found, _ = read_json(path)
-        problem = schema_problem(found, schema)
-        if problem:
-            raise bad_file(path, problem, remedy)
-        return found
-
-    return read
+SCHEMAS = json.loads(
+    (Path(studies.__file__).parent / "study_schemas.json").read_text(encoding="utf-8")
+)
 
 
-TEXT, NUMBER = {"type": "string"}, {"type": "number", "minimum": 0}
-NUMBER_OR_NONE = {"type": ["number", "null"]}
-STUDY_SCHEMA: Json = {
-    "required": ["kind", "schema_version"],
-    "properties": {"kind": {"const": KIND}, "schema_version": {"const": SCHEMA_VERSION}},
-}
+def _checked(path: Path, kind: str, remedy: str) -> Json:
+    """BadInputError names the key that does not keep the schema."""
+    found, _ = read_json(path)
+    problem = schema_problem(found, SCHEMAS[kind])
+    if problem:
+        raise bad_file(path, problem, f"make it again: {remedy}")
+    return found
 
 
-def _points_schema(axis: Axis) -> Json:
-    needed = {"size": TEXT, "variant": TEXT, "dtype": TEXT, "predicted_bytes": NUMBER}
-    needed |= {axis.given: NUMBER, axis.largest_key: NUMBER}
-    tried = {axis.confirmed_key: NUMBER_OR_NONE, "apart_percent": NUMBER_OR_NONE}
-    properties = needed | tried | {"confirmed": TEXT, "remark": TEXT}
-    return {
-        "type": "array",
-        "items": {"type": "object", "required": list(needed), "properties": properties},
-    }
+def read_frontier(path: Path) -> Json:
+    return _checked(path, "frontier", "scripts/study")
 
 
-FRONTIER_SCHEMA: Json = {
-    "required": ["schema_version", "limit_bytes", "limit_source", "overhead"],
-    # one point, or more
-    "anyOf": [{"properties": {a.key: {"minItems": 1}}, "required": [a.key]} for a in AXES.values()],
-    "properties": {
-        **{axis.key: _points_schema(axis) for axis in AXES.values()},
-        **dict.fromkeys(("limit_source", "device", "git_commit", "date"), TEXT),
-        "schema_version": {"const": SCHEMA_VERSION},
-        "limit_bytes": NUMBER,
-        "overhead": {"type": "object", "required": ["source"], "properties": {"source": TEXT}},
-    },
-}
-read_frontier = _of_schema(FRONTIER_SCHEMA, "make it again: scripts/study")
-
-
-def _rows_schema(**of: Json) -> Json:
-    return {"type": "array", "items": {"type": "object", "required": list(of), "properties": of}}
-
-
-ANY_NUMBER = {"type": "number"}
-PROJECTION: Mapping[str, Json] = {
-    "steps": _rows_schema(
-        **dict.fromkeys(("size", "interconnect", "scaling", "local_kind", "algorithm"), TEXT),
-        **dict.fromkeys(("ranks", "batch", "local_seconds", "communication_seconds"), ANY_NUMBER),
-        **dict.fromkeys(("seconds_low", "seconds_high"), ANY_NUMBER),
-        **dict.fromkeys(("efficiency_low", "efficiency_high"), ANY_NUMBER),
-        seconds_between=NUMBER_OR_NONE,
-        kind=TEXT,
-    ),
-    "local_steps": _rows_schema(
-        **dict.fromkeys(("name", "kind", "range_words", "source"), TEXT),
-        **dict.fromkeys(("seconds", "low", "high"), ANY_NUMBER),
-    ),
-    "interconnects": _rows_schema(
-        name=TEXT, device={"type": ["object", "null"]}, network={"type": "object"}
-    ),
-    "missing": {"type": "object"},
-}
-SCALING_SCHEMA: Json = {
-    "required": ["schema_version", "projection"],
-    "properties": {
-        "schema_version": {"const": SCALING_SCHEMA_VERSION},
-        "projection": {"type": "object", "required": list(PROJECTION), "properties": PROJECTION},
-    },
-}
-read_projection = _of_schema(SCALING_SCHEMA, "make it again: scripts/scaling --from FOLDER")
+AGAIN = "scripts/scaling --from FOLDER"
 
 
 def read_scaling_run(path: Path) -> ScalingRun:
@@ -533,15 +473,16 @@ def read_scaling_run(path: Path) -> ScalingRun:
     if not path.is_dir() or not document.exists():
         return run
     try:
-        return replace(run, projection=read_projection(document)["projection"])
+        return replace(run, projection=_checked(document, "scaling", AGAIN)["projection"])
     except BadInputError as error:
         return replace(run, refusal=str(error).removeprefix(f"{document}: "))
 
 
 def _read_grid_study(folder: Path, omissions: list[Omission]) -> GridStudy | None:
     """What the folder holds; files that are not there are missing parts, not errors."""
-    read = _of_schema(STUDY_SCHEMA, "make the study again: scripts/study tiny small")
-    description = _attempt(omissions, folder / STUDY, read)
+    description = _attempt(
+        omissions, folder / STUDY, lambda path: _checked(path, "study", "scripts/study tiny small")
+    )
     if description is None:
         return None
     rounds = rounds_of(folder)

@@ -16,10 +16,10 @@ from tinyllama_tools.report.document import (
     Section,
     Table,
     axis,
+    bars,
     error_bars,
     layout,
     line,
-    lying_bars,
     markers,
 )
 from tinyllama_tools.report.inputs import Kind
@@ -71,7 +71,8 @@ def ablation(page: Section, inputs: ReportInputs) -> None:
         if drawn:
             names, medians, lows, highs = zip(*drawn[::-1], strict=True)
             errors = error_bars(medians, lows, highs)
-            trace = lying_bars("speed-up", names, medians, role=MEASURED, error_x=errors)
+            more = {"orientation": "h", "error_x": errors}
+            trace = bars("speed-up", medians, names, role=MEASURED, **more)
             axes = layout(axis("ratio of times", "x"), axis(""))
             page.figures.append(Figure(f"ablation_plot_{number}", title, [trace], axes))
         identity, is_key = f"ablation_{number}", number == 1
@@ -108,7 +109,8 @@ def _phases(runs: Sequence[TrainingRun]) -> list[Figure]:
     for phase in PHASES:
         values = {n: 1e3 * of[phase]["seconds"] for n, of in shares.items() if of[phase]["seconds"]}
         if values:
-            traces.append(lying_bars(phase.replace("_", " "), list(values), list(values.values())))
+            names, lengths = list(values), list(values.values())
+            traces.append(bars(phase.replace("_", " "), lengths, names, orientation="h"))
     axes = layout(axis("time of a step", "ms"), axis(""), barmode="stack")
     title = "Phases of a training step"
     return [Figure("training_phases", title, traces, axes)] if traces else []

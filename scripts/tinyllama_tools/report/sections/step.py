@@ -32,7 +32,6 @@ from tinyllama_tools.report.document import (
     layout,
     line,
     listed,
-    lying_bars,
     markers,
     rate_text,
     spaced,
@@ -340,7 +339,8 @@ def _shares_figure(
     for name in dict.fromkeys(name for of in shares.values() for name in of):
         found = {step: of[name] for step, of in shares.items() if name in of}
         own = {"role": roles[name]} if name in roles else {}
-        traces.append(lying_bars(name, list(found), list(found.values()), **own))
+        percents, labels = list(found.values()), list(found)
+        traces.append(bars(name, percents, labels, orientation="h", **own))
     axes = layout(axis("share of the step", "%"), axis(""), barmode="relative")
     return Figure(identity, title, traces, axes, note)
 

@@ -187,8 +187,10 @@ function pointsCsv(figure) {
 // A data: address of the picture, for slides.
 function pngOf(figure) {
   const layout = layoutOf(figure, PNG.width, PNG.height);
-  const top = heightOf(figure, PNG.width) - figure.height + 60;
-  const title = {text: `<b>${figure.title.replace(/</g, "&lt;")}</b>`, x: 0.02, y: 0.96, yanchor: "top"};
+  const top = heightOf(figure, PNG.width) - figure.height + 78;
+  const plain = (text) => text.replace(/</g, "&lt;");
+  const subtitle = {text: plain(document.title), font: {size: 11}};
+  const title = {text: `<b>${plain(figure.title)}</b>`, font: {size: 16}, subtitle, x: 0.02, y: 0.97, yanchor: "top"};
   return Plotly.toImage({data: figure.traces, layout: {...layout, title, margin: {l: 16, r: 16, t: top, b: 12}}}, PNG);
 }
 
