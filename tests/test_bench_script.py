@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from device_slug import device_slug
+from run_folder import device_slug
 
 if TYPE_CHECKING:
     from conftest import ScriptCheckout

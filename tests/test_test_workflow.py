@@ -19,12 +19,9 @@ def jobs(project_root: Path) -> dict[str, dict]:
     return workflow["jobs"]
 
 
-@pytest.fixture
-def job(jobs: dict[str, dict]) -> dict:
-    return jobs["test"]
-
-
-def test_their_steps_are_shell_and_actions_of_stated_versions(jobs: dict[str, dict]) -> None:
+def test_jobs_are_cautious_and_their_steps_shell_and_actions_of_stated_versions(
+    jobs: dict[str, dict], project_root: Path
+) -> None:
     for step in [step for job in jobs.values() for step in job["steps"]]:
         if "uses" in step:
             assert re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"])
@@ -32,28 +29,21 @@ def test_their_steps_are_shell_and_actions_of_stated_versions(jobs: dict[str, di
             subprocess.run(["bash", "-n", "-c", step["run"]], check=True)
             # what an event says must not become a part of a command
             assert "${{" not in step["run"]
-
-
-def test_systems_that_nobody_tried_fail_nothing(job: dict) -> None:
-    matrix = job["strategy"]["matrix"]
+    # systems that nobody tried fail nothing
+    matrix = jobs["test"]["strategy"]["matrix"]
     assert (matrix["system"], matrix["must_pass"]) == (["debian:12"], [True])
     assert {one["must_pass"] for one in matrix["include"]} == {False}
-    assert job["continue-on-error"] == "${{ !matrix.must_pass }}"
-
-
-def test_the_build_for_cuda_is_the_option_of_scripts_test(
-    jobs: dict[str, dict], project_root: Path
-) -> None:
-    assert set(jobs) == {"test", "cuda-build"}
+    assert jobs["test"]["continue-on-error"] == "${{ !matrix.must_pass }}"
+    # the build for CUDA is the option of scripts/test
     command = jobs["cuda-build"]["steps"][-1]["run"]
     assert f"\n{command}\n" in (project_root / "scripts/test").read_text()
 
 
 @pytest.mark.parametrize("options", ["", "--long"])
 def test_the_tests_are_those_of_ci_run(
-    job: dict, project_root: Path, tmp_path: Path, options: str
+    jobs: dict[str, dict], project_root: Path, tmp_path: Path, options: str
 ) -> None:
-    (step,) = [one for one in job["steps"] if one.get("name") == "Test"]
+    (step,) = [one for one in jobs["test"]["steps"] if one.get("name") == "Test"]
     assert options in step["env"]["TEST_OPTIONS"]
     (tmp_path / ".ci").mkdir()
     (tmp_path / "scripts").mkdir()

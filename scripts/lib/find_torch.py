@@ -10,41 +10,8 @@ import re
 import sys
 from pathlib import Path
 
+# of a version that was never tried CMake warns
 MINIMUM = (2, 9)
-
-
-def library_kind(library_folder: Path) -> str:
-    """Which device a libtorch was built for, by the libraries beside it."""
-    if (library_folder / "libtorch_hip.so").exists():
-        return "rocm"
-    if (library_folder / "libtorch_cuda.so").exists():
-        return "cuda"
-    return "cpu"
-
-
-def package_version(package_folder: Path) -> str:
-    """The version that `torch/version.py` states, or an empty text (a half-installed package)."""
-    try:
-        text = (package_folder / "version.py").read_text(encoding="utf-8")
-    except OSError:
-        return ""
-    match = re.search(r"^__version__\s*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
-    return match[1] if match else ""
-
-
-def is_supported(version: str) -> bool:
-    """Whether a version such as 2.13.0+cpu will do; of one that was never tried CMake warns."""
-    match = re.match(r"(\d+)\.(\d+)", version)
-    return match is not None and (int(match[1]), int(match[2])) >= MINIMUM
-
-
-def describe(package_folder: Path) -> tuple[str, int]:
-    """The line to print and the exit status for a torch package in this folder."""
-    version = package_version(package_folder)
-    cmake_folder = package_folder / "share" / "cmake" / "Torch"
-    line = f"{version or 'unknown'} {library_kind(package_folder / 'lib')} {cmake_folder}"
-    complete = (cmake_folder / "TorchConfig.cmake").is_file()
-    return line, 0 if complete and is_supported(version) else 3
 
 
 def main() -> int:
@@ -54,9 +21,21 @@ def main() -> int:
         found = None
     if found is None or found.origin is None:
         return 1
-    line, status = describe(Path(found.origin).parent)
-    print(line)
-    return status
+    package = Path(found.origin).parent
+    try:
+        text = (package / "version.py").read_text(encoding="utf-8")
+    except OSError:  # a half-installed package
+        text = ""
+    stated = re.search(r"^__version__\s*=\s*['\"]((\d+)\.(\d+)[^'\"]*)['\"]", text, re.MULTILINE)
+    cmake_folder = package / "share" / "cmake" / "Torch"
+    kind = "cpu"
+    for library, device in (("libtorch_cuda.so", "cuda"), ("libtorch_hip.so", "rocm")):
+        if (package / "lib" / library).exists():
+            kind = device
+    print(stated[1] if stated else "unknown", kind, cmake_folder)
+    complete = (cmake_folder / "TorchConfig.cmake").is_file()
+    is_new = stated is not None and (int(stated[2]), int(stated[3])) >= MINIMUM
+    return 0 if complete and is_new else 3
 
 
 if __name__ == "__main__":

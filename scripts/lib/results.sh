@@ -36,7 +36,7 @@ device_slug() { # <program> <argument>...
   shift
   if device="$(given_value --device "$@")"; then options=(--device "$device"); fi
   description="$("$program" --describe-device "${options[@]}")" || return
-  python3 "$scripts_folder/lib/device_slug.py" <<<"$description"
+  python3 "$scripts_folder/lib/run_folder.py" slug <<<"$description"
 }
 
 # The newest run that did not come to its end, for --resume. It keeps its marker through Ctrl-C, kill -9 and a lost machine.
@@ -95,7 +95,7 @@ run_and_keep_results() {
     if [[ ! -s "$file" ]]; then rm -f "$file"; fi
   done
   if [[ -f "$folder/results.json" && "${folder##*Z_}" != "$folder" ]]; then
-    python3 "$scripts_folder/lib/earlier_bandwidth.py" "$folder/results.json" "$results_folder"/*Z_"${folder##*Z_}"/results.json >&2 || true
+    python3 "$scripts_folder/lib/run_folder.py" warn "$folder/results.json" "$results_folder"/*Z_"${folder##*Z_}"/results.json >&2 || true
   fi
   # a bad option leaves nothing behind
   if rmdir "$folder" 2>/dev/null; then exit "$status"; fi

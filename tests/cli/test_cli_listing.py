@@ -88,13 +88,6 @@ def test_filter_keeps_and_drops_by_name(program: Program) -> None:
     assert one == ["rotary/forward/baseline/custom/f32/batch:2/seq:8"]
 
 
-def test_lists_are_single_comma_or_range(program: Program) -> None:
-    choice = ["--components=ffn", "--passes=forward", BASELINE]
-    names = program.names(*choice, "--batch=1,3", "--seq=4:16:*2")
-    points = [re.findall(r"\d+", name.split("f32/")[1]) for name in names]
-    assert points == [[batch, seq] for batch in ("1", "3") for seq in ("4", "8", "16")]
-
-
 def test_dry_run_has_the_exact_figures_of_each_size_at_its_own_shape(program: Program) -> None:
     choice = ["--components=full_step,ffn", BASELINE, ALL_SIZES, "--memory-limit=8GiB"]
     as_json = [*choice, "--dry-run", "--benchmark_format=json", "--device=cpu"]
@@ -172,15 +165,6 @@ def test_what_component_device_or_type_lack_is_skipped_with_the_reason(
     completed = program.run(*MODEL, *RUN, "--verify=only", *options.split())
     assert completed.returncode == 0
     assert f"skipped: {reason}" in completed.stdout
-
-
-def test_order_and_repetition_of_switches_do_not_matter(program: Program) -> None:
-    names = program.names(*STEP, "--variants=fused_norm+qkv,qkv+fused_norm,qkv+qkv")
-    assert [name.split("/")[2] for name in names] == ["qkv+fused_norm", "qkv"]
-    spelled = "--variants=fused_adamw+sdpa+fused_swiglu+gate_up+qkv"
-    assert [name.split("/")[2] for name in program.names(*STEP, spelled)] == ["fused"]
-    names = program.cases(*MODEL, "--variants=fused_rotary", "--passes=forward")
-    assert [name.split("/")[0] for name in names] == ["rotary", "attention", "block", "model"]
 
 
 def test_every_variant_is_proved(program: Program) -> None:

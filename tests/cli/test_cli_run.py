@@ -1,17 +1,14 @@
 """Runs: one of every component, pass and dtype, whose figures agree with each other, and the ways
 to run: --verify, JSON on stdout, limits of memory and time, failures, weights, a terminal."""
 
-import fcntl
 import os
 import pty
 import re
 import shutil
 import signal
 import statistics
-import struct
 import subprocess
 import sys
-import termios
 from pathlib import Path
 
 import pytest
@@ -345,48 +342,17 @@ def test_weights_too_large_for_a_type_fail_its_cases_only(program: Program, tmp_
     assert "'lm_head.weight' holds a value of magnitude 1.26765" in failed
 
 
-# On a terminal.
-class Terminal:
-    """A run whose stderr is a terminal."""
-
-    def __init__(self, program: Program, arguments: list[str], columns: int = 200) -> None:
-        self.ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        self.process = program.start(*arguments, stdout=subprocess.DEVNULL, stderr=theirs)
-        os.close(theirs)
-
-    def read(self, until: bytes = b"never") -> str:
-        written = b""
-        try:
-            while until not in written:
-                written += os.read(self.ours, 4096)
-        except OSError:  # how Linux says that the other end was closed
-            pass
-        return written.decode()
-
-
-def test_terminal_has_a_status_line_that_does_not_wrap(
-    program: Program, with_peaks: WithPeaks
-) -> None:
-    choice = [*SMALL, "--components=ffn,loss"]
-    texts = Terminal(program, [*choice, *with_peaks(), *QUICK]).read().split("\r\x1b[K")
-    names = program.names(*choice)
-    states = [text for text in texts if text.endswith(" ...")]
-    for number, (state, name) in enumerate(zip(states, names, strict=True), start=1):
-        left = r"(, \d+:\d\d left)?" if number == 1 else r", \d+:\d\d left"
-        assert re.fullmatch(rf"\[{number}/{len(names)}{left}\] {re.escape(name)} \.\.\.", state)
-    assert texts[-1] == "", "the status line is left behind"
-    narrow = Terminal(program, [*choice, *with_peaks(), *QUICK], columns=50).read()
-    assert [t for t in narrow.split("\r\x1b[K") if t.endswith(" ...") and len(t) >= 50] == []
-
-
 def test_second_interrupt_ends_at_once(program: Program, with_peaks: WithPeaks) -> None:
-    """The first lets the case that is running finish, which here takes minutes."""
+    """On a terminal. The first lets the case that is running finish, which here takes minutes."""
     endless = ["--benchmark_min_time=20000000x", "--max-seconds-per-case=10000"]
-    terminal = Terminal(program, [*SMALL, "--components=ffn", *with_peaks(), *endless])
-    process = terminal.process
+    ours, theirs = pty.openpty()
+    options = [*SMALL, "--components=ffn", *with_peaks(), *endless]
+    process = program.start(*options, stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
     try:
-        terminal.read(until=b"[1/3]")
+        written = b""
+        while b"[1/3]" not in written:
+            written += os.read(ours, 4096)
         process.send_signal(signal.SIGINT)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=0.5)
@@ -395,6 +361,7 @@ def test_second_interrupt_ends_at_once(program: Program, with_peaks: WithPeaks) 
     finally:
         process.kill()
         process.wait()
+        os.close(ours)
 
 
 def test_google_benchmarks_compare_opens_results(
