@@ -208,6 +208,16 @@ def test_the_time_of_a_commit_comes_from_git(
     ).stdout.strip()
     assert commit_time(head, tmp_path) == "2026-02-03T02:05:06+00:00"
     assert commit_time("0" * 40, tmp_path) == commit_time(head, tmp_path / "none") == ""
+    # a file stands with its commit, whenever it was measured; one of changed files with its date
+    files = [
+        result(tmp_path / "a.json", 0, {FFN: 1.0}),
+        result(tmp_path / "b.json", 5, {FFN: 2.0}, git_commit=head),
+        result(tmp_path / "c.json", 5, {FFN: 3.0}, git_commit=head, git_dirty=True),
+    ]
+    with HistoryStore(tmp_path / "history.sqlite", create=True) as store:
+        for file in files:
+            store.add(file, tmp_path)
+        assert [one.seconds for one in store.series()] == [pytest.approx((2.0, 1.0, 3.0))]
     # only a commit reaches git
     monkeypatch.setattr(history_command.subprocess, "run", lambda *_, **__: pytest.fail("asked"))
     for word in ("", "HEAD", "--output=x", "abc123", "A" * 40, "abcdef1\n"):

@@ -146,6 +146,11 @@ def test_csv_and_json_have_every_figure_of_a_case() -> None:
     assert first == [STEP, "slower", "0.09", "0.0945", "1.05", "1.04", "1.06", "0.0002", ""]
     assert [row[0] for row in others] == ORDERED[1:]
     assert [case.name for case in in_order(every_outcome().cases)] == ORDERED
+    # the largest change comes first
+    changes = ((Outcome.SLOWER, 1.1), (Outcome.SLOWER, 1.3), (Outcome.FASTER, 0.9))
+    changes += ((Outcome.FASTER, 0.7),)
+    cases = [ComparedCase("case", outcome, ratio) for outcome, ratio in changes]
+    assert [case.ratio for case in in_order(cases)] == [1.3, 1.1, 0.7, 0.9]
     endless = replace(every_outcome().cases[0], interval=Interval(0.0, float("inf"), 0.95))
     comparison = replace(every_outcome(), cases=(endless, *every_outcome().cases[1:]))
     found = json.loads(json_of(comparison), parse_constant=lambda name: pytest.fail(name))

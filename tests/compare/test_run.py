@@ -45,8 +45,9 @@ from tinyllama_tools.compare.sides import (
     ServedProgram,
 )
 from tinyllama_tools.core.app import PLACING, PROJECT, BadInputError
+from tinyllama_tools.stats.looks import judge_family
 from tinyllama_tools.stats.rank_tests import hodges_lehmann, summarise
-from tinyllama_tools.stats.verdicts import fewest_blocks
+from tinyllama_tools.stats.verdicts import fewest_blocks, plan_design
 
 CASES = [FFN, LOSS, NORM]
 
@@ -148,6 +149,31 @@ def test_unclear_cases_say_what_could_have_been_shown(tmp_path: Path) -> None:
     # with so much scatter, no planned look comes late enough
     assert found.cases[FFN]["seconds_needed"] is None
     assert "more blocks may not settle it" in found.cases[FFN]["note"]
+
+
+def test_an_unclear_case_says_how_long_an_answer_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    design = plan_design(1, alpha=0.2, looks=6)
+    measure = Interleaved.measure
+
+    def interrupted(self: Interleaved, index: int, cases: list[str]) -> Iterator[object]:
+        if index > design.looks[0]:
+            raise KeyboardInterrupt
+        yield from measure(self, index, cases)
+
+    monkeypatch.setattr(Interleaved, "measure", interrupted)
+    builds = [make_build(tmp_path / s, cases={FFN: 0.01}, between=0.014) for s in ("base", "new")]
+    found = ran(*builds, tmp_path / "out", "--looks=6")
+    assert (found.status, found.outcomes) == (130, {FFN: "unclear"})
+    items = read_recording(tmp_path / "out/blocks.jsonl").case_blocks
+    judged = judge_family({FFN: [summarise(item.block) for item in items]}, design)[FFN]
+    assert judged is not None
+    assert judged.evidence.blocks_needed is not None
+    further = judged.evidence.blocks_needed - len(items)
+    pairs = itertools.pairwise(items)
+    block = statistics.median(after.at - before.at for before, after in pairs)
+    assert found.cases[FFN]["seconds_needed"] == pytest.approx(further * block, rel=0.4)
 
 
 def interleaved(base: Path, new: Path, *, seed: int = 1, pairs: int = 4) -> Interleaved:
@@ -348,7 +374,7 @@ def test_programs_that_cannot_be_served_are_bad_input(
     (absent / PROGRAM).write_text("#!/no/such/interpreter\n")
     other = make_build(tmp_path / "other", cases={NORM.replace("f32", "bf16"): 0.1})
     for build, expected in (
-        (old, "new: this build does not know --serve; compare stored results"),
+        (old, "new: tiny_llama_bench: argument not expected: --serve"),
         (refusing, "new: bench: --sizes huge: unknown"),
         (absent, "cannot be started: No such file"),
         (other, "no case to compare (3 on the base side, 1 on the new side"),

@@ -425,7 +425,7 @@ def test_files_that_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFix
         (["--base", good, copy, "--new", good], "is there 2 times among the files of the base"),
         ([good, other], "nothing to compare: no case is in both sides"),
         ([good, good, "--filter", "nothing"], "that matches 'nothing'"),
-        ([training, good], "is of tiny_llama_train"),
+        ([training, good], "no case is in both sides (base: training/step"),
         ([good], "1 files"),
         (["--base", good], "0 of --new"),
         ([good, good, "--output", good / "below"], "cannot be written"),

@@ -303,11 +303,6 @@ class ServedProcess:
             if self._process.returncode != REFUSED_OPTIONS:
                 raise
             said = (self.last_words or "refused without a word").splitlines()[-1]
-            if "--serve" in said.partition(";")[0]:
-                said = (
-                    "this build does not know --serve; compare stored results of both sides "
-                    "instead: scripts/compare BASE.json NEW.json"
-                )
             raise BadInputError(f"{self.name}: {said}") from None
         cases, context = line.get("cases"), line.get("context")
         if line.get("turns") != 1 or not isinstance(cases, list) or not isinstance(context, dict):

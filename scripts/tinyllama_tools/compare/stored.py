@@ -165,7 +165,7 @@ def noise_profile(
 
 def read_sides(options: argparse.Namespace) -> tuple[list[StoredRun], list[StoredRun]]:
     """BadInputError unless both sides are named in one way, for a file that cannot be read, one
-    that is twice on a side, a variant that it lacks, and files of different programs."""
+    that is twice on a side, and a variant that it lacks."""
     files, base, new = options.files, options.base or [], options.new or []
     if options.variants:
         if base or new or not files:
@@ -186,12 +186,6 @@ def read_sides(options: argparse.Namespace) -> tuple[list[StoredRun], list[Store
             if (times := digests.count(run.digest)) > 1:
                 what = f"is there {times} times among the files of the {side}, or copies are"
                 raise bad_file(run.path, what, "each file must be a run of its own")
-    programs = {bool(run.configuration): run.path for side in sides for run in side}
-    if len(programs) > 1:
-        raise BadInputError(
-            f"{programs[True]} is of tiny_llama_train and {programs[False]} of tiny_llama_bench, "
-            "which have no case in common; name files of one program"
-        )
     return variants_of(sides[0], options.variants) if options.variants else sides
 
 
