@@ -197,32 +197,24 @@ class SequentialRun:
                 self._progress.line(f"{record.name}: left out: {record.why}")
         if not self.open_cases:
             self.ended = ALL_DECIDED
+        elif self._elapsed > self._budget:
+            took = duration(self._elapsed)
+            self._refuse(f"opening the cases once took {took}, before the first block")
         self._progress.begin(self._design.looks[-1])
 
     def _one_block(self) -> None:
-        cases, is_first = self.open_cases, self.blocks == 0
-        if is_first and self._elapsed > self._budget:
-            self._refuse(
-                f"opening the cases once took {duration(self._elapsed)}, before the first block"
-            )
-            return
-        expected = self._elapsed + self.cost.of_block(cases)
-        if not is_first and expected > MOST_OVERRUN * self._budget:
-            self.ended = BUDGET_USED
-            return
-        left = max(0.0, self._budget - self._elapsed)
+        cases, left = self.open_cases, max(0.0, self._budget - self._elapsed)
         self._progress.step(f"block of {_cases(cases)}, at most {duration(left)} left")
         self._measure(cases)
-        if is_first:
+        if self.blocks == 1:
             self._announce()
         if self.ended:
             return
-        has_looked = self._look()
-        self._end_where_nothing_is_open()
-        if not self.ended:
-            # a look that was begun for is reached, unless blocks became much slower since
-            self._leave_out_what_does_not_fit(1.0 if has_looked else MOST_OVERRUN)
-            self._end_where_nothing_is_open()
+        # a look that was begun for is reached, unless blocks became much slower since
+        self._leave_out_what_does_not_fit(1.0 if self._look() else MOST_OVERRUN)
+        if not self.open_cases:
+            reasons = {record.closed for record in self.cases.values()}
+            self.ended = next((r for r in (BUDGET_USED, ALL_LOOKS) if r in reasons), ALL_DECIDED)
 
     def _refuse(self, why: str) -> None:
         self.refusal = f"--budget {duration(self._budget)} is too short: {why}"
@@ -275,11 +267,15 @@ class SequentialRun:
             return False
         self.judge()
         decided = []
-        for name, judgement in self.judgements.items():
-            is_open = not self.cases[name].closed
-            if judgement is not None and judgement.outcome in DECIDED and is_open:
-                self.cases[name].closed = ALL_DECIDED
+        for record in self.cases.values():
+            judgement = self.judgements[record.name]
+            if judgement is None or record.closed:
+                continue
+            if judgement.outcome in DECIDED:
+                record.closed = ALL_DECIDED
                 decided.append(judgement.outcome.value)
+            elif len(record.blocks) >= self._design.looks[-1]:
+                record.closed = ALL_LOOKS
         found = ", ".join(f"{decided.count(word)} {word}" for word in dict.fromkeys(decided))
         still = len(self.open_cases)
         self._progress.line(f"after {self.blocks} blocks: {found or 'none'}; {still} open")
@@ -302,14 +298,6 @@ class SequentialRun:
             if max(blocks.values()) * self.cost.around + own <= left:
                 break
             self.cases[cases.pop()].closed = BUDGET_USED
-
-    def _end_where_nothing_is_open(self) -> None:
-        for record in self.cases.values():
-            if not record.closed and len(record.blocks) >= self._design.looks[-1]:
-                record.closed = ALL_LOOKS
-        if not self.open_cases:
-            reasons = {record.closed for record in self.cases.values()}
-            self.ended = next((r for r in (BUDGET_USED, ALL_LOOKS) if r in reasons), ALL_DECIDED)
 
 
 def _cases(cases: Collection[str]) -> str:
