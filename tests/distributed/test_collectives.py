@@ -243,34 +243,34 @@ def setting(step: LocalStep | None = None, link: Link = LINK) -> Setting:
 
 def test_bounds_are_nothing_hidden_and_all_that_can_be() -> None:
     alone, found = setting().at(1, 8, "weak"), setting().at(2, 8, "weak")
-    assert (alone.seconds_low, alone.seconds_high, alone.seconds_between) == (SECONDS,) * 3
-    assert found.communication_seconds == pytest.approx(sum(EACH))
-    assert found.seconds_high == pytest.approx(SECONDS + sum(EACH))
+    assert (alone["seconds_low"], alone["seconds_high"], alone["seconds_between"]) == (SECONDS,) * 3
+    assert found["communication_seconds"] == pytest.approx(sum(EACH))
+    assert found["seconds_high"] == pytest.approx(SECONDS + sum(EACH))
     # only the last bucket is seen
-    assert found.seconds_low == pytest.approx(SECONDS + EACH[-1])
-    assert found.seconds_between == pytest.approx(SECONDS + sum(EACH) / 2)
-    assert found.efficiency_low == pytest.approx(100 * SECONDS / found.seconds_high)
+    assert found["seconds_low"] == pytest.approx(SECONDS + EACH[-1])
+    assert found["seconds_between"] == pytest.approx(SECONDS + sum(EACH) / 2)
+    assert found["efficiency_low"] == pytest.approx(100 * SECONDS / found["seconds_high"])
     # no more is hidden than two thirds of the step, whatever was measured
     slow = setting(link=Link(1e-6, 53e6 / 3)).at(2, 8, "weak")
-    least = slow.communication_seconds - 2 / 3 * SECONDS
-    assert slow.seconds_low == slow.seconds_between == pytest.approx(SECONDS + least)
+    least = slow["communication_seconds"] - 2 / 3 * SECONDS
+    assert slow["seconds_low"] == slow["seconds_between"] == pytest.approx(SECONDS + least)
     # of several batches one after the other, only the last one's backward
     four = setting(link=Link(1e-6, 53e6 / 3)).at(2, 32, "weak")
-    assert four.seconds_low == pytest.approx(4 * SECONDS + least)
+    assert four["seconds_low"] == pytest.approx(4 * SECONDS + least)
 
 
 def test_strong_scaling_shares_a_batch() -> None:
     """Proportional to the samples where only one batch is known; by a line through two."""
     found = setting().at(8, 1, "strong")
-    assert found.local_seconds == pytest.approx(SECONDS / 8)
-    assert found.efficiency_high == pytest.approx(100 * SECONDS / 8 / found.seconds_low)
+    assert found["local_seconds"] == pytest.approx(SECONDS / 8)
+    assert found["efficiency_high"] == pytest.approx(100 * SECONDS / 8 / found["seconds_low"])
     step = local(seconds_by_batch={4: 0.24})  # 0.08 + 0.04 a sample
     assert step.knows_small_batches
     times = [step.seconds_at(batch) for batch in (1, 8, 32)]
     assert times == pytest.approx([0.12, SECONDS, 4 * SECONDS])
     found = setting(step).at(8, 1, "strong")
-    assert found.efficiency_high == pytest.approx(100 * SECONDS / 8 / found.seconds_low)
-    assert found.local_seconds == pytest.approx(0.12)
+    assert found["efficiency_high"] == pytest.approx(100 * SECONDS / 8 / found["seconds_low"])
+    assert found["local_seconds"] == pytest.approx(0.12)
     assert not local(seconds_by_batch={4: 0.1}).knows_small_batches, "a constant below 0"
 
 
@@ -278,12 +278,12 @@ def test_strong_scaling_shares_a_batch() -> None:
 def test_more_devices_are_no_more_efficient(one: Interconnect) -> None:
     found = Setting(local(), BUCKETS, one, 0.5).project(64)
     for scaling, largest in (("weak", 4096), ("strong", 64)):
-        rows = [row for row in found if row.scaling == scaling]
-        assert [row.ranks for row in rows] == [n for n in POWERS if 8 <= n <= largest]
+        rows = [row for row in found if row["scaling"] == scaling]
+        assert [row["ranks"] for row in rows] == [n for n in POWERS if 8 <= n <= largest]
         for figure in ("efficiency_low", "efficiency_between"):
-            values = [getattr(row, figure) for row in rows]
+            values = [row[figure] for row in rows]
             assert values == sorted(values, reverse=True), (one.name, scaling)
-        assert all(r.seconds_low <= (r.seconds_between or 0) <= r.seconds_high for r in rows)
+        assert all(r["seconds_low"] <= r["seconds_between"] <= r["seconds_high"] for r in rows)
 
 
 def test_local_steps_are_those_of_the_rank_alone(weak: Analysis, strong: Analysis) -> None:

@@ -182,7 +182,7 @@ def scaling_document(
         "waterfalls": [asdict(one) for one in analysis.waterfalls],
         "fits": [asdict(fit) for fit in analysis.fits],
         "fits_refused": analysis.refused,
-        "projection_checks": [asdict(check) for check in analysis.checks],
+        "projection_checks": analysis.checks,
         "projection": projection,
     }
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.data.names import (
     ALL_REDUCE,
     ALONE,
@@ -256,30 +256,10 @@ def measured_interconnect(fit: AlphaBeta, backend: str) -> Interconnect:
     return Interconnect(MEASURED_LINK, title, 1, network)
 
 
-ALL_REDUCES = "all-reduce of all buckets"
-STEP_ALONE = "step, nothing hidden, from a rank alone"
-STEP_LOCAL = "step, nothing hidden, from the ranks without communication"
-STEP_BOUNDS = "step, from a rank alone"
-
-
-@dataclass(frozen=True)
-class ProjectionCheck:
-    """Seconds. `fitted_at`: ranks that latency and bandwidth were measured at, fewer than `ranks`
-    where the formulas carried them on. `low`, `high`: what the model says, alike but for
-    STEP_BOUNDS. `percent_off`: of the measured, above 0 where the model says too much; 0 between
-    the bounds, else to the nearer one."""
-
-    ranks: int
-    fitted_at: int
-    what: str
-    low: float
-    high: float
-    measured: float
-    percent_off: float
-
-
-def checks_of(result: ScalingResult, fit: AlphaBeta) -> Iterator[ProjectionCheck]:
-    """With the fit itself at its own ranks, and at others as a projection over its link."""
+def checks_of(result: ScalingResult, fit: AlphaBeta) -> Iterator[Json]:
+    """What the model says, `low` to `high` seconds, beside what was measured; with the fit itself
+    at its own ranks, and at others, `fitted_at`, as a projection over its link. `percent_off`: of
+    the measured, above 0 where the model says too much, 0 between the bounds."""
     buckets = result.distributed["bucket_bytes"]
     if fit.ranks == result.ranks:
         each = [fit.seconds(size) for size in buckets]
@@ -288,18 +268,27 @@ def checks_of(result: ScalingResult, fit: AlphaBeta) -> Iterator[ProjectionCheck
         of = communication_of(result.ranks, buckets, measured_interconnect(fit, ""))
     medians = {mode: row.median_seconds for mode, row in result.steps.items()}
     alone, local = medians.get(ALONE), medians.get(LOCAL)
+    plain = "step, nothing hidden, from"
     for what, mode, start, least in (
-        (ALL_REDUCES, COMMUNICATION, 0.0, of.seconds),
-        (STEP_LOCAL, NO_OVERLAP, local, of.seconds),
-        (STEP_ALONE, NO_OVERLAP, alone, of.seconds),
-        (STEP_BOUNDS, OVERLAP, alone, of.exposed(BACKWARD_SHARE * (alone or 0.0))),
+        ("all-reduce of all buckets", COMMUNICATION, 0.0, of.seconds),
+        (f"{plain} the ranks without communication", NO_OVERLAP, local, of.seconds),
+        (f"{plain} a rank alone", NO_OVERLAP, alone, of.seconds),
+        ("step, from a rank alone", OVERLAP, alone, of.exposed(BACKWARD_SHARE * (alone or 0.0))),
     ):
         measured = medians.get(mode)
         if start is None or measured is None:
             continue
         low, high = start + least, start + of.seconds
         off = 100 * (min(max(measured, low), high) / measured - 1)
-        yield ProjectionCheck(result.ranks, fit.ranks, what, low, high, measured, off)
+        yield {
+            "ranks": result.ranks,
+            "fitted_at": fit.ranks,
+            "what": what,
+            "low": low,
+            "high": high,
+            "measured": measured,
+            "percent_off": off,
+        }
 
 
 @dataclass(frozen=True)
@@ -311,7 +300,7 @@ class Analysis:
     points: tuple[ScalingPoint, ...]
     waterfalls: tuple[LossWaterfall, ...]
     fits: tuple[AlphaBeta, ...]
-    checks: tuple[ProjectionCheck, ...]
+    checks: tuple[Json, ...]
     refused: tuple[str, ...]
     failed: Mapping[str, str]
     warnings: tuple[str, ...]
@@ -386,7 +375,7 @@ def analyse(results: Sequence[ScalingResult]) -> Analysis:
     _refuse_no_run(ordered)
     fits, refused = fit_collectives([row for one in ordered for row in one.collectives])
     reductions = {fit.ranks: fit for fit in fits if fit.operation == ALL_REDUCE}
-    checks: list[ProjectionCheck] = []
+    checks: list[Json] = []
     for result in ordered:
         # from its own fit, and from that of the largest smaller number of ranks
         smaller = max((ranks for ranks in reductions if ranks < result.ranks), default=0)

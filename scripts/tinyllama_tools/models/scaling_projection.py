@@ -1,16 +1,13 @@
 """What more devices would give: step time and efficiency from a local step and a model of links.
 
-A projection, not a measurement. With L the local step and C the all-reduces of all buckets,
-    nothing hidden        T = L + C
-    as much as can be     T = L + max(C_last, C - b L)
-where b is the share of the local step that is backward, in which buckets may travel, and C_last the
-last bucket, which is ready only when the backward ends. Where overlap was measured, T between the
-two has that share of C hidden which was hidden of the sums timed by themselves, though never more
-than can be.
+A projection, not a measurement. With L the local step and C the all-reduces of all buckets, a step
+takes from L + C (nothing hidden) to L + max(C_last, C - b L): b is the share of the local step that
+is backward, in which buckets may travel, and C_last the last bucket, which is ready only when the
+backward ends. Where overlap was measured, T between the two has that share of C hidden which was
+hidden of the sums timed by themselves, though never more than can be.
     weak:   every device has a batch of its own,  efficiency = L / T
     strong: the devices share G samples,          efficiency = L(G) / (N T)
-Ranks are taken as equally fast, links as free of other traffic: imbalance, slower local work, start
-of operations and input are in no figure. L is measured, of a rank alone, or predicted.
+Imbalance, slower local work, other traffic, start of operations and input are in no figure.
 """
 
 from __future__ import annotations
@@ -236,31 +233,6 @@ def local_steps(
 
 
 @dataclass(frozen=True)
-class ProjectedStep:
-    """`seconds_low` to `seconds_high`: as much hidden as can be, and nothing; `seconds_between`:
-    with the measured overlap share, None where there is none. Efficiencies in percent, low with
-    high seconds. `batch`: of each device. `local_kind`: whether the local step was measured or is a
-    prediction itself. `kind`: always PROJECTION."""
-
-    size: str
-    interconnect: str
-    scaling: str
-    ranks: int
-    batch: float
-    local_seconds: float
-    communication_seconds: float
-    algorithm: str
-    seconds_low: float
-    seconds_high: float
-    seconds_between: float | None
-    efficiency_low: float
-    efficiency_high: float
-    efficiency_between: float | None
-    local_kind: str
-    kind: str = PROJECTION
-
-
-@dataclass(frozen=True)
 class Setting:
     """What one projection is of: a size's step and buckets, over an interconnect. `overlap`: share
     of the communication that is hidden, 0 to 1, where that is measured."""
@@ -270,27 +242,38 @@ class Setting:
     interconnect: Interconnect
     overlap: float | None = None
 
-    def at(self, ranks: int, batch: float, scaling: str) -> ProjectedStep:
-        """`batch` of each device."""
+    def at(self, ranks: int, batch: float, scaling: str) -> Json:
+        """A row of scaling.json: seconds from as much hidden as can be to nothing, and between them
+        with the measured share; efficiencies in percent, low with high seconds. `batch`: of each
+        device."""
         local = self.step.seconds_at(batch)
         of = communication_of(ranks, self.buckets, self.interconnect)
         # of several batches one after the other, only the last one's backward has all gradients
         backward = BACKWARD_SHARE * self.step.seconds_at(min(batch, self.step.name.batch))
-        least = of.exposed(backward)
-        low, high, between = local + least, local + of.seconds, None
+        least, between = of.exposed(backward), None
         if self.overlap is not None:
             between = local + max(least, (1 - self.overlap) * of.seconds)
         ideal = local if scaling == WEAK else self.step.seconds_at(batch * ranks) / ranks
-        return ProjectedStep(
-            *(self.step.name.size, self.interconnect.name, scaling, ranks, batch, local),
-            *(of.seconds, of.algorithm, low, high, between),
-            efficiency_low=100 * ideal / high,
-            efficiency_high=100 * ideal / low,
-            efficiency_between=100 * ideal / between if between is not None else None,
-            local_kind=self.step.kind,
-        )
+        return {
+            "size": self.step.name.size,
+            "interconnect": self.interconnect.name,
+            "scaling": scaling,
+            "ranks": ranks,
+            "batch": batch,
+            "local_seconds": local,
+            "communication_seconds": of.seconds,
+            "algorithm": of.algorithm,
+            "seconds_low": local + least,
+            "seconds_high": local + of.seconds,
+            "seconds_between": between,
+            "efficiency_low": 100 * ideal / (local + of.seconds),
+            "efficiency_high": 100 * ideal / (local + least),
+            "efficiency_between": 100 * ideal / between if between is not None else None,
+            "local_kind": self.step.kind,
+            "kind": PROJECTION,
+        }
 
-    def project(self, global_batch: int) -> list[ProjectedStep]:
+    def project(self, global_batch: int) -> list[Json]:
         """Weak at the step's own batch; strong as far as every device has at least one sample."""
         weak = [self.at(ranks, self.step.name.batch, WEAK) for ranks in RANKS]
         shared = (ranks for ranks in RANKS if ranks <= global_batch)
@@ -326,11 +309,11 @@ def projection_of(
     # buckets of a model of the user's own are known of what was run alone
     known = [s for size, s in local.items() if size in problem_sizes() or size == name.size]
     steps = [
-        asdict(projected)
+        row
         for step in known
         for link in links
         # what was hidden of one link says nothing of others
-        for projected in Setting(
+        for row in Setting(
             *(step, _buckets(analysis, step.name), link),
             analysis.overlap_share if link is own else None,
         ).project(global_batch)
