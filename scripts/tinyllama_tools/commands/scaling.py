@@ -87,11 +87,14 @@ def make_parser() -> argparse.ArgumentParser:
     add("--local-step", type=Path, action="append", default=[], metavar="RESULT", help=local_help)
     links_help = "of --interconnects-file, with commas (default: all, and the one measured here)"
     add("--interconnects", metavar="NAMES", help=links_help)
-    add("--interconnects-file", type=Path, default=FIXTURE, metavar="FILE", help="of that form")
+    file_help = "links with their sources (default: fixtures/interconnects.json)"
+    add("--interconnects-file", type=Path, default=FIXTURE, metavar="FILE", help=file_help)
     batch_help = "samples of a step of strong projections (default: 4096)"
     add("--projected-global-batch", type=positive, default=4096, metavar="N", help=batch_help)
-    add("--results", type=Path, default=RESULTS, metavar="FOLDER", help="of the folders")
-    add("--build-folder", type=Path, default=PROJECT / "build", metavar="DIR", help="of programs")
+    results_help = "folder of the folders (default: results)"
+    add("--results", type=Path, default=RESULTS, metavar="FOLDER", help=results_help)
+    build_help = "where the programs are (default: build)"
+    add("--build-folder", type=Path, default=PROJECT / "build", metavar="DIR", help=build_help)
     return parser
 
 
