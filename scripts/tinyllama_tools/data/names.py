@@ -67,10 +67,9 @@ def parse_case_name(text: str) -> CaseName | None:
     found = CASE_PATTERN.fullmatch(text.removesuffix(TIMED_BY))
     if found is None:
         return None
-    axes = found.groupdict()
-    numbers = {name: int(axes[name]) for name in ("batch", "seq")}
-    ranks = int(axes["ranks"]) if axes["ranks"] is not None else None
-    return CaseName(**{**axes, **numbers, "ranks": ranks, "mode": axes["mode"] or ""})
+    axes: dict[str, Any] = found.groupdict() | {"mode": found["mode"] or ""}
+    numbers = {key: int(axes[key]) for key in ("batch", "seq", "ranks") if axes[key] is not None}
+    return CaseName(**axes | numbers)
 
 
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = "all_reduce", "reduce_scatter", "all_gather"
@@ -87,8 +86,7 @@ COLLECTIVE_PATTERN = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class CollectiveName:
+class CollectiveName(NamedTuple):
     """`bytes` as nccl-tests counts them: the whole vector (all_reduce: of every rank;
     reduce_scatter: the input of a rank; all_gather: the output of a rank)."""
 
@@ -106,8 +104,8 @@ def parse_collective_name(text: str) -> CollectiveName | None:
     found = COLLECTIVE_PATTERN.fullmatch(text.removesuffix(TIMED_BY))
     if found is None:
         return None
-    axes = found.groupdict()
-    return CollectiveName(axes["operation"], axes["dtype"], int(axes["bytes"]), int(axes["ranks"]))
+    numbers = (int(found[key]) for key in ("bytes", "ranks"))
+    return CollectiveName(found["operation"], found["dtype"], *numbers)
 
 
 @dataclass(frozen=True)
