@@ -145,13 +145,6 @@ def begin_study(plan: GridPlan, build_folder: Path, results: Path, command: str)
     return study
 
 
-def drop_study(study: GridStudy) -> None:
-    """Removes the folder of one that has measured nothing."""
-    with contextlib.suppress(OSError):
-        (study.folder / STUDY).unlink()
-        study.folder.rmdir()
-
-
 def unfinished_study(results: Path, build_folder: Path) -> GridStudy:
     """The newest grid that did not end, as it was begun, unless another build folder than the
     checkout's is given; BadInputError where there is none, or its study.json cannot be read."""

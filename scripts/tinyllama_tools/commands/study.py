@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from tinyllama_tools.commands.grid import (
     begin_study,
     complain,
-    drop_study,
     planned_names,
     resuming,
     run_study,
@@ -564,22 +563,14 @@ def main(arguments: Sequence[str]) -> int:
     # before anything is measured: only the program knows every variant
     bench = options.build_folder / "benchmarks/tiny_llama_bench"
     cases = planned_names(bench, plan.grid()) if plan else []
-    if plan is None or options.dry_run:
-        status = train(options, command) if options.trains else 0
-        if plan is not None and status == 0:
-            say_line(plan.in_words(len(cases)))
+    status = train(options, command) if options.trains else 0
+    if options.dry_run and plan and status == 0:
+        say_line(plan.in_words(len(cases)))
+    if options.dry_run or not plan or status == ToolError.exit_status:
         return status
-    # before the training: what ends that leaves a grid for --resume
     grid = begin_study(plan, options.build_folder, options.results, command)
-    try:
-        status = train(options, command) if options.trains else 0
-    except Exception:
-        drop_study(grid)
-        raise
-    if status == ToolError.exit_status:
-        drop_study(grid)
     if status == INTERRUPTED:
+        # --resume begins it
         complain(f"the grid was not begun; {resuming(grid)} it alone")
-    if status in {ToolError.exit_status, INTERRUPTED}:
         return status
     return max(status, run_study(grid, say_line))
