@@ -209,7 +209,9 @@ class HistoryStore:
         context = {key: value for key, value in run.context.items() if key != "peaks"}
         commit, dirty = str(context.get("git_commit") or ""), bool(context.get("git_dirty"))
         at, now = commit_time(commit, project), _utc(datetime.datetime.now(datetime.timezone.utc))
-        with self._named_errors(), self._transaction():
+        with self._named_errors(), self._connection:
+            # a writer waits here for the others, and not in the middle of its work
+            self._rows("BEGIN IMMEDIATE")
             known = self._rows("SELECT number, added FROM results WHERE digest = ?", run.digest)
             if known:
                 raise KnownResultError(
@@ -242,9 +244,8 @@ class HistoryStore:
             )
             times = self._rows("SELECT result, name, seconds FROM cases WHERE seconds NOT NULL")
         results = {
-            number: Result(number, file, Machine(*of), commit, bool(dirty), *rest)
-            for number, file, *of, commit, dirty, at, date, torch in rows
-            for rest in [(at, date, torch)]
+            row[0]: Result(row[0], row[1], Machine(*row[2:5]), row[5], bool(row[6]), *row[7:])
+            for row in rows
         }
         found: dict[tuple[str, str], list[tuple[Result, float]]] = {}
         for number, name, seconds in times:
@@ -263,7 +264,8 @@ class HistoryStore:
     def _prepare(self, create: bool) -> None:
         """Makes the tables of a new file; otherwise looks whether it is one of this version."""
         if create and self._is_empty():
-            with self._transaction():
+            with self._connection:
+                self._rows("BEGIN IMMEDIATE")
                 # another process may have made it meanwhile
                 for statement in STATEMENTS if self._is_empty() else ():
                     self._rows(statement)
@@ -285,19 +287,6 @@ class HistoryStore:
             self._rows("PRAGMA application_id"),
         )
         return not tables and kind == [(0,)]
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        # IMMEDIATE: a writer waits here for the others, and not in the middle of its work
-        self._rows("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            # after a full disk and the like SQLite has rolled back itself
-            if self._connection.in_transaction:
-                self._rows("ROLLBACK")
-            raise
-        self._rows("COMMIT")
 
     @contextlib.contextmanager
     def _named_errors(self) -> Iterator[None]:
