@@ -173,6 +173,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     five = dict.fromkeys(PARTS, 0.05)
     recorded(folder / "slowed_5_percent_0001.jsonl", Machine(five, seed=3), 20)
     recorded(folder / "inside_ffn_0001.jsonl", Machine({"ffn": 0.3}, seed=4), 20)
+    # interrupted before its first block
+    recorded(folder / "slowed_10_percent_0001.jsonl", Machine(seed=5), 0)
     record.keep_run(a_run(), folder)
     slow = {"slowdown": {"^ffn|x/": 0.05}, "exit_status": 1}
     record.keep_run(a_run(**slow, outcomes={"ffn": "slower"}, culprits={"ffn": "rotary"}), folder)

@@ -165,6 +165,17 @@ ROUND_BLOCKS = 10
 MOST_WITHOUT_VERDICT = 3
 
 
+def quiet_recordings(options: argparse.Namespace) -> Recorded:
+    """Those that were named, or all of the folder's. BadInputError where there is none."""
+    found = read_recordings(options.recordings or recording_paths(options.folder, QUIET))
+    if found is None:
+        raise BadInputError(
+            "no recording with a block in which every case was measured; make one with "
+            "`scripts/compare calibrate --record 30m`"
+        )
+    return found
+
+
 def fraction_inside(quiet: PairedBlocks, part: str, change: float) -> float:
     """By how much the part has to be slowed, for the full step to change by `change`.
 
@@ -190,7 +201,7 @@ def _record_slowed(options: argparse.Namespace) -> None:
     changes the step so, and the step with it. Recordings that are continued are slowed as before.
     """
     kinds = {kind: [f".={x:g}"] for x, kind in SLOWED_KINDS.items()}
-    quiet = read_recordings(recording_paths(options.folder, QUIET)).blocks
+    quiet = quiet_recordings(options).blocks
     earlier = recording_paths(options.folder, INSIDE_KIND)
     if earlier:
         kinds[INSIDE_KIND] = read_recording(earlier[0]).header.settings.get("new_slow")
@@ -322,8 +333,8 @@ def recorded_part(quiet: Recorded, folder: Path, settings: Settings) -> Json:
     names = {FAMILY: "A/A, a family of its own"}
     names |= {kind: f"every case slowed by {x:.0%}" for x, kind in SLOWED_KINDS.items()}
     names |= {INSIDE_KIND: f"slowed inside {INSIDE}"}
-    paths = {kind: recording_paths(folder, kind) for kind in names}
-    found = {kind: read_recordings(files) for kind, files in paths.items() if files}
+    read = {kind: read_recordings(recording_paths(folder, kind)) for kind in names}
+    found = {kind: recorded for kind, recorded in read.items() if recorded}
     _, later = quiet.blocks.halves()
     earlier_family, later_family = found.get(FAMILY, quiet).blocks.halves()
     say(f"{settings.families} families of the earlier half of the blocks, and thrice of the later")
@@ -473,7 +484,7 @@ def _analyse(options: argparse.Namespace, arguments: Sequence[str]) -> Json:
     asked, now = asdict(settings), datetime.now(timezone.utc).isoformat(timespec="seconds")
     date, context = now, {}
     if not options.simulate:
-        quiet = read_recordings(options.recordings or recording_paths(options.folder, QUIET))
+        quiet = quiet_recordings(options)
         date, context = quiet.row["started"][0], quiet.context
     # what the figures belong to: the commit that was recorded, else the one that computes
     meta = {

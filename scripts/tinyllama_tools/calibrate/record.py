@@ -190,12 +190,12 @@ def _conditions(header: RecordingHeader) -> dict[str, object]:
     return found
 
 
-def read_recordings(paths: Iterable[Path]) -> Recorded:
-    """The files in the order of their start, as one recording; one that was cut off before its
-    first whole block is passed over.
+def read_recordings(paths: Iterable[Path]) -> Recorded | None:
+    """The files in the order of their start, as one recording; None where none has a block in which
+    every case was measured, as one that was cut off early.
 
-    Raises BadInputError where there is none, one cannot be read, they were not made alike, or have
-    no case in common.
+    Raises BadInputError where one cannot be read, they were not made alike, or have no case in
+    common.
     """
     read = [(path, read_recording(path)) for path in paths]
     read.sort(key=lambda item: item[1].header.started)
@@ -213,10 +213,7 @@ def read_recordings(paths: Iterable[Path]) -> Recorded:
         seconds += max(item.at for item in recording.case_blocks)
         left_out += lost
     if not kept:
-        raise BadInputError(
-            "no recording with a block in which every case was measured; make one with "
-            "`scripts/compare calibrate --record 30m`"
-        )
+        return None
     expected = _conditions(kept[0][1])
     for path, header in kept:
         for name, value in _conditions(header).items():
