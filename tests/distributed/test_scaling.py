@@ -26,14 +26,7 @@ from tinyllama_tools.data.ranks import read_scaling_result
 from tinyllama_tools.models.data_parallel import Analysis, Estimate, ScalingPoint
 from tinyllama_tools.report.command import build_document
 from tinyllama_tools.report.document import Section
-from tinyllama_tools.report.inputs import (
-    Kind,
-    ReportInputs,
-    Source,
-    newest_sources,
-    read_inputs,
-    source_of,
-)
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs, source_of
 from tinyllama_tools.report.output import figures_of_merit
 from tools import compare
 from tools import scaling as main
@@ -351,15 +344,6 @@ def test_what_a_report_lacks_is_named(inputs: ReportInputs, folder: Path, tmp_pa
     (omission,) = (one for one in of.omissions if one.kind == "projection")
     assert omission.is_error and "steps[3].ranks: 'many'" in omission.reason
     assert rows(of, "parallel_efficiency"), "the measured part stays"
-
-
-def test_a_folder_and_its_files_are_told_from_other_results(folder: Path, tmp_path: Path) -> None:
-    for path in (folder, folder / "scaling.json"):
-        assert source_of(path) == Source(Kind.SCALING, folder)
-    alone = folder / "ranks_2.json"
-    assert source_of(alone) == Source(Kind.SCALING, alone)
-    assert Source(Kind.SCALING, folder) in newest_sources(folder.parent).sources
-    assert Kind.SCALING in newest_sources(tmp_path).absent
 
 
 def test_a_figure_of_merit_is_of_one_run(inputs: ReportInputs, tmp_path: Path) -> None:
