@@ -17,25 +17,26 @@ from itertools import product
 from pathlib import Path
 
 SIZES = Path(__file__).resolve().parents[2] / "fixtures" / "problem_sizes.json"
-WITHOUT_PRODUCTS = {"embedding", "rms_norm", "rotary", "optimizer"}
 PASSES = {"full_step": ["train"], "optimizer": ["update"]}
 LAYER_PASSES = ["forward", "backward", "forward_backward"]
-
-
-def list_of(text: str) -> list[str]:
-    return text.split(",")
+# a case's, in the program's order; so many tokens that they are written with an exponent
+FIGURES = (
+    "time {seconds:.6g} s|samples_per_second {samples:.6g} samples/s|"
+    "tokens_per_second {tokens:.6g} tokens/s|TFLOPS 0.241826 TFLOP/s|MFU_percent 64.5247 %|"
+    "peak_percent 64.5247 %|roof_percent 64.5247 %|peak_memory 97.5664 MiB"
+)
+OF_GEMMS = {"TFLOPS", "MFU_percent", "peak_percent"}
+WITHOUT_GEMMS = {"embedding", "rms_norm", "rotary", "optimizer"}
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--device", choices=["auto", "cpu", "hip", "cuda"], default="auto")
-    parser.add_argument("--components", type=list_of, default=["full_step"])
-    parser.add_argument("--passes", type=list_of, default=[])
-    parser.add_argument("--sizes", type=list_of, default=["tiny"])
-    parser.add_argument("--variants", type=list_of, default=["baseline", "optimized"])
-    parser.add_argument("--dtypes", type=list_of, default=["f32"])
-    parser.add_argument("--batch", type=list_of)
-    parser.add_argument("--seq", type=list_of)
+    lists = {"components": "full_step", "passes": "", "sizes": "tiny", "dtypes": "f32"}
+    lists |= {"variants": "baseline,optimized", "batch": "", "seq": ""}
+    for name, default in lists.items():
+        chosen = default.split(",") if default else []
+        parser.add_argument(f"--{name}", type=lambda text: text.split(","), default=chosen)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--journal", type=Path)
     parser.add_argument("--resume", action="store_true")
@@ -45,41 +46,29 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def cases_of(options: argparse.Namespace) -> list[str]:
-    names = []
     sizes = json.loads(SIZES.read_text(encoding="utf-8"))
-    for component, size, dtype, variant in product(
-        options.components, options.sizes, options.dtypes, options.variants
-    ):
-        batches, seqs = options.batch or [sizes[size]["batch"]], options.seq or [sizes[size]["seq"]]
-        for name in PASSES.get(component, LAYER_PASSES):
-            if options.passes and name not in options.passes:
-                continue
-            for batch, seq in product(batches, seqs):
-                case = f"{component}/{name}/{variant}/{size}/{dtype}"
-                names.append(f"{case}/batch:{batch}/seq:{seq}")
-    return names
+    return [
+        f"{component}/{name}/{variant}/{size}/{dtype}/batch:{batch}/seq:{seq}"
+        for component, size, dtype, variant in product(
+            options.components, options.sizes, options.dtypes, options.variants
+        )
+        for name in PASSES.get(component, LAYER_PASSES)
+        if not options.passes or name in options.passes
+        for batch in options.batch or [sizes[size]["batch"]]
+        for seq in options.seq or [sizes[size]["seq"]]
+    ]
 
 
 def figure_lines(case: str, behaviour: str) -> list[str]:
-    """The lines of a case, in the program's order, with numbers of six digits."""
+    """The lines of a case, with numbers of six digits."""
     seconds = 0.0706086 if "/optimized/" in case else 0.0928359
-    figures = {
-        "time": (f"{seconds:.6g}", "s"),
-        "samples_per_second": (f"{8 / seconds:.6g}", "samples/s"),
-        # so many that the program writes them with an exponent
-        "tokens_per_second": (f"{102400 / seconds:.6g}", "tokens/s"),
-    }
-    if case.split("/")[0] not in WITHOUT_PRODUCTS:
-        figures["TFLOPS"] = ("0.241826", "TFLOP/s")
-        figures["MFU_percent"] = ("64.5247", "%")
-        figures["peak_percent"] = ("64.5247", "%")
-    figures["roof_percent"] = ("64.5247", "%")
-    figures["peak_memory"] = ("97.5664", "MiB")
-    if behaviour == "lost_figure":
-        del figures["samples_per_second"]
+    text = FIGURES.format(seconds=seconds, samples=8 / seconds, tokens=102400 / seconds)
     if behaviour == "not_a_number":
-        figures["TFLOPS"] = ("nan", "TFLOP/s")
-    return [f"FOM {case}/{name} = {value} {unit}" for name, (value, unit) in figures.items()]
+        text = text.replace("0.241826", "nan")
+    lost = {"samples_per_second"} if behaviour == "lost_figure" else set()
+    lost |= OF_GEMMS if case.split("/")[0] in WITHOUT_GEMMS else set()
+    figures = [figure.partition(" ") for figure in text.split("|")]
+    return [f"FOM {case}/{name} = {value}" for name, _, value in figures if name not in lost]
 
 
 def chosen_behaviour(options: argparse.Namespace) -> str:

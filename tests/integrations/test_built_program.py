@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 from pathlib import Path
@@ -21,60 +20,37 @@ FIGURE = re.compile(r"^FOM (\S+)/(\S+) = \S+ (\S+)$", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def program(bench_program: Path) -> Path:
-    help_text = subprocess.run(
-        [str(bench_program), "--help"], capture_output=True, text=True, check=True
-    ).stdout
-    if "--figures-of-merit" not in help_text:
-        pytest.skip("this build of tiny_llama_bench has no --figures-of-merit: build it again")
-    return bench_program
-
-
-@pytest.fixture(scope="module")
-def output(program: Path) -> str:
+def output(bench_program: Path) -> str:
     """What it prints of one step and of one component without products."""
-    command = [str(program), "--device=cpu", "--components=optimizer,full_step", *QUICK]
+    command = [str(bench_program), "--device=cpu", "--components=optimizer,full_step", *QUICK]
     command += ["--variants=optimized", "--figures-of-merit"]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
-def test_the_last_line_is_the_success_line(output: str) -> None:
-    assert output.splitlines()[-1] == "SUCCESS: 2 cases measured"
-
-
-def test_the_fake_prints_the_same_lines(output: str) -> None:
+def test_the_fake_prints_the_same_lines_and_ramble_finds_every_figure(output: str) -> None:
     """Names, units and order; the numbers of the fake are made up."""
-    options = argparse.Namespace(
-        components=["optimizer", "full_step"],
-        sizes=["tiny"],
-        dtypes=["f32"],
-        variants=["optimized"],
-        passes=[],
-        batch=["2"],
-        seq=["16"],
-    )
-    cases = fake_bench.cases_of(options)
+    assert output.splitlines()[-1] == "SUCCESS: 2 cases measured"
+    printed = FIGURE.findall(output)
+    choice = "--components=optimizer,full_step --variants=optimized --batch=2 --seq=16"
+    cases = fake_bench.cases_of(fake_bench.parse([*choice.split(), "--figures-of-merit"]))
     lines = [line for case in cases for line in fake_bench.figure_lines(case, "")]
-    assert FIGURE.findall(output) == FIGURE.findall("\n".join(lines))
-
-
-def test_ramble_finds_every_figure(output: str) -> None:
+    assert FIGURE.findall("\n".join(lines)) == printed
     folder = PROJECT_ROOT / "integrations" / "ramble" / "applications" / "tiny-llama-bench"
     analysis = analyse(load_application(folder / "application.py"), output)
     assert analysis.succeeded
     found = [(case, figure) for case, figures in analysis.figures.items() for figure in figures]
-    assert found == [(case, figure) for case, figure, _ in FIGURE.findall(output)]
+    assert found == [(case, figure) for case, figure, _ in printed]
 
 
 @pytest.fixture(scope="module")
-def report(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Report:
+def report(bench_program: Path, tmp_path_factory: pytest.TempPathFactory) -> Report:
     """ReFrame on two sizes, with memory for the smaller one only."""
     need_reframe()
     return run_reframe(
         tmp_path_factory.mktemp("reframe"),
         "settings_local.py",
         "--name=TinyLlamaStep%size=(tiny|small)%variant=optimized%dtype=f32",
-        f"--setvar=program={program}",
+        f"--setvar=program={bench_program}",
         f"--setvar=options={' '.join(QUICK)} --memory-limit=300MiB",
         "--setvar=device=cpu",
     )
