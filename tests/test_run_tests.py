@@ -186,6 +186,21 @@ def test_pattern_environment_and_folders_reach_the_programs(tmp_path: Path) -> N
     assert [program.command[4] for program in folders] == ["tests/cli", "tests/training"]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        # any python3, and one with the oracle's packages but not the tools'
+        ["-S", "-m", "tinyllama_tools.proofs.run_tests", "--help"],
+        ["-c", "import sys; sys.modules['jsonschema'] = None; import tinyllama_tools.proofs.prove"],
+    ],
+)
+def test_what_runs_without_the_tools_packages(project_root: Path, options: list[str]) -> None:
+    environment = os.environ | {"PYTHONPATH": str(project_root / "scripts")}
+    command = [sys.executable, *options]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def write_program(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")
