@@ -122,7 +122,7 @@ def test_end_of_a_program_counts(
 
 
 def test_timeout_and_a_program_that_is_not_there_are_failures(tmp_path: Path) -> None:
-    hung = run(tmp_path, "print('last words', flush=True); time.sleep(60)", timeout_s=2)
+    hung = run(tmp_path, "print('last words', flush=True); time.sleep(60)", timeout_s=5)
     assert hung.counts == Counts(failures=["did not end in time"])
     assert "last words" in hung.output
     absent = run_program(Program("absent", ("no_such",), tmp_path), tmp_path / "r.xml", 60)

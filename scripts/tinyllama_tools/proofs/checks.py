@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from torch.utils._pytree import tree_leaves
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from tinyllama_tools.proofs.flops import Dispatched
@@ -188,21 +188,10 @@ BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 def small_model(dtype: str = "float32") -> LlamaForCausalLM:
     """Weights from seed 5. Token ids and longest sequence are not LlamaConfig's own."""
     torch.manual_seed(5)
-    config = LlamaConfig(
-        vocab_size=50,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        rms_norm_eps=1e-5,
-        rope_theta=5000.0,
-        max_position_embeddings=4096,
-        bos_token_id=41,
-        eos_token_id=[42, 43],
-        pad_token_id=44,
-        use_cache=False,
-    )
+    size = {"vocab_size": 50, "hidden_dim": 32, "intermediate_dim": 48}
+    config = llama_config(size | {"n_layers": 2, "n_heads": 4, "n_kv_heads": 2})
+    config.update({"rope_theta": 5000.0, "max_position_embeddings": 4096})
+    config.update({"bos_token_id": 41, "eos_token_id": [42, 43], "pad_token_id": 44})
     return LlamaForCausalLM(config).to(getattr(torch, dtype)).eval()
 
 
