@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import tools
 from fake_training import ALL_PROFILERS, PlayedProgram, made_up_summary, write_profile
 from tinyllama_tools.commands.profile import parse_options, program_options, warnings_in
 from tinyllama_tools.commands.profile_report import profiler_overheads, read_profile_set, shown
-from tinyllama_tools.data.profiles import BadProfileError, read_profile
+from tinyllama_tools.data.profiles import BadProfileError, read_profile, read_training
 from tinyllama_tools.data.programs import TrainingError
 from tinyllama_tools.models.roofline import (
     COMPUTE_BOUND,
@@ -365,6 +366,25 @@ def test_reads_what_was_written(tmp_path: Path, profilers: tuple[str, ...], gpu:
     changes = {"summary.average_forward_seconds": None, "summary.breakdown.forward.percent": None}
     summary = made_up_summary(changes, profilers=profilers, gpu=gpu)
     assert read_profile(write_profile(tmp_path / "p", summary)).summary == summary
+
+
+def test_a_run_as_a_stored_case() -> None:
+    summary = made_up_summary(profilers=("operators",))
+    found = read_training(summary, Path("run"))
+    plain = [s for s in summary["steps"] if s["step"] > 1 and not s["profiled"]]
+    step, forward = (found.cases[f"training/{name}"] for name in ("step", "forward"))
+    assert step.seconds == statistics.median(s["time_seconds"] for s in plain)
+    assert forward.seconds == statistics.median(s["forward_seconds"] for s in plain)
+    assert found.warnings == ()
+    # only profiled steps, and only the first
+    for steps, words in (
+        (summary["steps"][4:8], "was profiled"),
+        (summary["steps"][:1], "warms up"),
+    ):
+        kept = read_training(summary | {"steps": steps}, Path("run"))
+        assert words in kept.warnings[0]
+        times = [s["time_seconds"] for s in steps[1:] or steps]
+        assert kept.cases["training/step"].seconds == statistics.median(times)
 
 
 def spoiled_summaries() -> list[tuple[bytes, str]]:
