@@ -81,8 +81,8 @@ def profiled_step_seconds(run: MeasuredRun) -> float | None:
 
 # Effect of bottlenecks.py: the worksheet's choice.
 CHOICES = {
-    "Gradient Checkpointing": "Gradient checkpointing (trade compute for memory)",
-    "Flash Attention": "Flash Attention (reduce attention memory)",
+    "Gradient Checkpointing": "Gradient checkpointing (reduce activation memory)",
+    "Flash Attention": "Flash Attention (reduce attention memory from O(S^2) to O(S))",
     "Mixed Precision (FP16/BF16)": "Mixed precision (reduce memory footprint by 2x)",
     "Kernel Fusion": "Tensor fusion (reduce intermediate tensor allocations)",
 }
