@@ -31,16 +31,23 @@ std::optional<c10::OperatorHandle> onednn_linear() {
   return find_operator("mkldnn::_linear_pointwise");
 }
 
+// What an operator without arguments says of the processor.
+bool says_yes(const char* name) {
+  const auto is_supported = find_operator(name);
+  if (!is_supported) return false;
+  torch::jit::Stack stack;
+  is_supported->callBoxed(stack);
+  return torch::jit::pop(stack).toBool();
+}
+
+bool has_bf16_code() {
+  static const bool has = says_yes("mkldnn::_is_mkldnn_bf16_supported");
+  return has;
+}
+
 // It refuses every type on a processor that it has no bfloat16 code for.
 bool has_mkldnn_matmul() {
-  static const bool has = [] {
-    const auto is_supported = find_operator("mkldnn::_is_mkldnn_bf16_supported");
-    if (at::native::mkldnn_matmul == nullptr || !is_supported) return false;
-    torch::jit::Stack stack;
-    is_supported->callBoxed(stack);
-    return torch::jit::pop(stack).toBool();
-  }();
-  return has;
+  return at::native::mkldnn_matmul != nullptr && has_bf16_code();
 }
 
 void onednn_matmul(const at::Tensor& a, const at::Tensor& b, const at::Tensor& result, float beta) {
@@ -67,8 +74,11 @@ at::Tensor widened(const at::Tensor& tensor) {
 
 }  // namespace
 
-bool has_onednn_gemm() {
-  return onednn_linear().has_value();
+bool has_onednn_gemm(c10::ScalarType type) {
+  if (!onednn_linear()) return false;
+  if (type == c10::ScalarType::BFloat16) return has_bf16_code();
+  if (type == c10::ScalarType::Half) return says_yes("mkldnn::_is_mkldnn_fp16_supported");
+  return type == c10::ScalarType::Float;
 }
 
 at::Tensor multiply_by_onednn(const at::Tensor& a, const at::Tensor& b) {

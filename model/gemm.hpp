@@ -38,8 +38,8 @@ class Gemm {
   bool wide_;
 };
 
-/// Whether libtorch offers oneDNN's GEMM to C++.
-bool has_onednn_gemm();
+/// Whether libtorch offers oneDNN's GEMM of that type to C++, and the processor has code for it.
+bool has_onednn_gemm(c10::ScalarType type = c10::ScalarType::Float);
 
 /// a [m, k], b [n, k] of one type, not float64 -> a b^T [m, n] by that GEMM. Throws where
 /// libtorch has none.

@@ -84,11 +84,10 @@ std::map<std::string, GemmFunction> gemm_paths(c10::ScalarType type, c10::Device
     return paths;
   }
   if (!on_cpu) return {{"at::mm", multiply_default}, {"at::linear", multiply_linear}};
-  const bool has_onednn = has_onednn_gemm() && type != at::kDouble;
   std::map<std::string, GemmFunction> paths{{"default BLAS", multiply_default}};
-  if (has_onednn) paths["oneDNN"] = multiply_onednn;
+  if (has_onednn_gemm(type)) paths["oneDNN"] = multiply_onednn;
   if (narrow) paths["default BLAS in float32, rounded once"] = widened(/*onednn=*/false);
-  if (narrow && has_onednn) paths["oneDNN in float32, rounded once"] = widened(/*onednn=*/true);
+  if (narrow && has_onednn_gemm()) paths["oneDNN in float32, rounded once"] = widened(/*onednn=*/true);
   return paths;
 }
 

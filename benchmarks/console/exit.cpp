@@ -3,10 +3,12 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <initializer_list>
 
 namespace tinyllama::console {
 namespace {
@@ -23,6 +25,8 @@ void on_signal(int) {
 }  // namespace
 
 int run_program(const char* program, const std::function<ExitCode()>& run) {
+  // A limit on file sizes is then an error of the write, whose message names the file.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return static_cast<int>(run());
   } catch (const c10::Error& error) {
@@ -34,11 +38,20 @@ int run_program(const char* program, const std::function<ExitCode()>& run) {
 }
 
 void install_interrupt_handler() {
-  struct sigaction action = {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESETHAND | SA_RESTART;  // the second signal has its default effect
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  const auto install = [](int signal, int flags, std::initializer_list<decltype(SIG_DFL)> kept) {
+    struct sigaction before = {};
+    sigaction(signal, nullptr, &before);
+    if (std::find(kept.begin(), kept.end(), before.sa_handler) != kept.end()) return;
+    struct sigaction action = {};
+    action.sa_handler = on_signal;
+    action.sa_flags = flags | SA_RESTART;
+    sigaction(signal, &action, nullptr);
+  };
+  // The second of these has its default effect.
+  install(SIGINT, SA_RESETHAND, {});
+  install(SIGTERM, SA_RESETHAND, {});
+  install(SIGHUP, SA_RESETHAND, {SIG_IGN});  // of nohup
+  install(SIGPIPE, 0, {SIG_IGN});            // of connections between ranks
 }
 
 bool interrupted() {

@@ -1,5 +1,6 @@
-// How a program ends: what its exit status means, and Ctrl-C or SIGTERM. The first signal ends the
-// run after the current case, with everything written; the second one kills.
+// How a program ends: what its exit status means, and Ctrl-C, SIGTERM or SIGHUP. The first signal
+// ends the run after the current case, with everything written; the second one kills. So does a
+// reader of standard output that went away, however often it is missed.
 #pragma once
 
 #include <functional>

@@ -290,7 +290,9 @@ TEST_F(SharesTest, RowsAboveTheDatasheetOrTheRoofHaveNone) {
   add_shares(test_case, peaks, result);
   EXPECT_CONTAINS(result.entries[0].at("above_peak"), "105 % of the datasheet's bf16 peak");
   peaks.set_datasheet(std::nullopt);
-  set_cost({.bytes = static_cast<int64_t>(0.0022 * smallest_level_bandwidth())});
+  // So few bytes fit into every cache.
+  peaks.restore(testing::made_up_peaks(4e12, 10e6, 40e6));
+  set_cost({.bytes = static_cast<int64_t>(0.0022 * 1e-3 * smallest_level_bandwidth())});
   add_shares(test_case, peaks, result);
   EXPECT_CONTAINS(result.entries[0].at("above_peak"),
                   "0.002 s are 110 % of what the measured roofline allows");
