@@ -140,7 +140,7 @@ def test_failure_in_the_journal_still_counts(
     assert f"FAILED\n  {failed['case']}: wrong result\n" in completed.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE])
 def test_interrupted_run_writes_what_it_has(
     program: Program,
     tmp_path: Path,
