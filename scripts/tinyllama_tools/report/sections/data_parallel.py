@@ -176,7 +176,7 @@ def _rates(analysis: Analysis) -> Iterator[Json]:
     for row in analysis.collectives:
         seconds, rate = row.median_seconds, row.name.bytes / row.median_seconds
         on_bus = (2 if row.name.operation == ALL_REDUCE else 1) * (1 - 1 / row.name.ranks)
-        yield asdict(row.name) | {"seconds": seconds, "algorithm": rate, "bus": on_bus * rate}
+        yield row.name._asdict() | {"seconds": seconds, "algorithm": rate, "bus": on_bus * rate}
 
 
 def _overview(projection: Json) -> Iterable[Json]:
