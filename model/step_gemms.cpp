@@ -87,7 +87,8 @@ std::map<std::string, GemmFunction> gemm_paths(c10::ScalarType type, c10::Device
   std::map<std::string, GemmFunction> paths{{"default BLAS", multiply_default}};
   if (has_onednn_gemm(type)) paths["oneDNN"] = multiply_onednn;
   if (narrow) paths["default BLAS in float32, rounded once"] = widened(/*onednn=*/false);
-  if (narrow && has_onednn_gemm()) paths["oneDNN in float32, rounded once"] = widened(/*onednn=*/true);
+  if (narrow && has_onednn_gemm())
+    paths["oneDNN in float32, rounded once"] = widened(/*onednn=*/true);
   return paths;
 }
 
