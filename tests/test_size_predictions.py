@@ -60,7 +60,7 @@ def test_the_steps_alone_are_asked_for_and_read(tmp_path: Path) -> None:
     assert {"--dry-run", "--benchmark_format=json", "--components=full_step"} <= set(asked)
     assert {"--sizes=tiny,large", "--seq=64,128", "--device=cpu", "--n-layers=2"} <= set(asked)
     assert not [option for option in asked if option.startswith("--batch=")]
-    for cases, status, said in (([], 2, "^bad option$"), (CASES[1:2], 0, "no training step")):
+    for cases, status, said in (([], 2, "bad option"), (CASES[1:2], 0, "no training step")):
         with pytest.raises(SuiteError, match=said):
             predict(question, program(tmp_path, cases, status))
 
@@ -82,19 +82,13 @@ def test_the_law_of_memory_comes_back_with_every_coefficient(base: float) -> Non
     law = MemoryLaw.fitted_to(points)
     assert law.residuals_percent[-1] == pytest.approx(100 * (1 - law.at(4, 512) / points[-1].value))
     assert law.largest_residual_percent > 1
-
-
-@pytest.mark.parametrize(
-    ("sizes", "reason"),
-    [
+    for sizes, reason in (
         ([(8, 128), (8, 256)], "2 sizes"),
         ([(4, 128), (8, 128), (16, 128)], "too alike"),
-        ([(8, 128), (8, 128), (8, 128)], "1 size"),
-    ],
-)
-def test_sizes_that_decide_no_law_are_an_error(sizes: list[tuple[int, int]], reason: str) -> None:
-    with pytest.raises(LawRefusedError, match=reason):
-        MemoryLaw.fitted_to([GridPoint(b, s, (1e6 + b * s,)) for b, s in sizes])
+        ([(8, 128)] * 3, "1 size"),
+    ):
+        with pytest.raises(LawRefusedError, match=reason):
+            MemoryLaw.fitted_to([GridPoint(b, s, (1e6 + b * s,)) for b, s in sizes])
 
 
 FREE = 10e9
@@ -138,11 +132,9 @@ def test_the_longest_sequence_is_found_to_the_token_in_few_questions() -> None:
     assert (nothing.fitting, nothing.confirmable) == (None, None) and nothing.held_back_by
     best = longest_accepted(lambda of: [prediction(s, 1e30) for s in of], lambda _: True, 512)
     assert best is not None and best.seq == LONGEST
-
-
-def test_the_time_follows_what_grows_fastest() -> None:
-    short, long = prediction(512), prediction(2048)
-    by_memory = long.peak_memory_bytes / short.peak_memory_bytes
-    assert time_factor(long, short) == pytest.approx(by_memory)
-    slow = dataclasses.replace(long, step_flops=100 * short.step_flops)
-    assert time_factor(slow, short) == pytest.approx(100)
+    # the time follows what grows fastest
+    long = prediction(2048)
+    by_memory = long.peak_memory_bytes / known.peak_memory_bytes
+    assert time_factor(long, known) == pytest.approx(by_memory)
+    slow = dataclasses.replace(long, step_flops=100 * known.step_flops)
+    assert time_factor(slow, known) == pytest.approx(100)

@@ -196,34 +196,117 @@ class StepPart(NamedTuple):
         """Of all `count` together."""
         return None if self.case is None else self.count * self.case.median_seconds
 
+    @property
+    def label(self) -> str:
+        component = self.name.component
+        if component == NORM and self.count == 1:
+            return "final norm"
+        return component if self.count == 1 else f"{self.count} x {component}"
 
-class Step(NamedTuple):
-    """A measured step; `parts` in its order."""
+
+class Bar(NamedTuple):
+    """All of a part together. `case`: the case that it comes from; empty for a remainder, whose
+    `seconds` are below 0 where parts measured alone do work that the step shares."""
+
+    name: str
+    seconds: float
+    case: str = ""
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """A measured step. `bars`: of its sum of parts, and `phases`: forward, backward, optimizer,
+    other; both in order, the remainder last, and both add up to the step. The missing: names of the
+    cases without which a remainder holds more than it should."""
 
     case: MeasuredCase
     size: Size
     parts: Sequence[StepPart]
+    phases: Sequence[Bar]
+    phases_missing: Sequence[str]
+
+    @property
+    def step(self) -> CaseName:
+        return self.case.name
+
+    @property
+    def step_seconds(self) -> float:
+        return self.case.median_seconds
 
     @property
     def rest_seconds(self) -> float:
-        """The step less its measured parts; below 0 where they do work that the step shares."""
-        return self.case.median_seconds - sum(part.seconds or 0.0 for part in self.parts)
+        return self.step_seconds - sum(part.seconds or 0.0 for part in self.parts)
+
+    @property
+    def bars(self) -> list[Bar]:
+        found = [Bar(p.label, p.seconds, str(p.name)) for p in self.parts if p.seconds is not None]
+        absent = [part.label for part in self.parts if part.case is None]
+        return [*found, Bar(", ".join([*absent, REST]), self.rest_seconds)]
+
+    @property
+    def missing(self) -> list[str]:
+        return [str(part.name) for part in self.parts if part.case is None]
 
 
-def _read_step(results: ResultSet, step: CaseName) -> Step:
+# Switches of the update alone: the model runs as the baseline's.
+UPDATE_SWITCHES = frozenset({"foreach_adamw", "fused_adamw", "library_adamw"})
+
+
+def _phases(
+    step: MeasuredCase, update: StepPart, cases: Mapping[str, MeasuredCase]
+) -> tuple[list[Bar], list[str]]:
+    """Of the model's cases of the same kind as the step's model. With fused_loss, the LM head's
+    gradients are computed in the forward, which is then the longer."""
+    switches = switches_named(step.name.variant)
+    if step.name.variant == OPTIMIZED:
+        switches = frozenset(resolved_switches(step.label) or ())
+
+    def model(phase: str, pass_name: str) -> tuple[Bar | None, str]:
+        name = replace(step.name, component="model", pass_name=pass_name)
+        if str(name) not in cases and switches <= UPDATE_SWITCHES:
+            name = replace(name, variant=BASELINE)
+        case = cases.get(str(name))
+        return Bar(phase, case.median_seconds, str(name)) if case else None, str(name)
+
+    forward, forward_name = model("forward", "forward_loss")
+    both, both_name = model("forward and backward", "forward_backward")
+    backward, _ = model("backward", "backward")
+    missing = [name for bar, name in ((forward, forward_name), (both, both_name)) if bar is None]
+    # a difference that is not above 0 tells nothing
+    if forward and both and both.seconds > forward.seconds:
+        backward = Bar("backward", both.seconds - forward.seconds, both.case)
+    elif backward and both and not forward and both.seconds > backward.seconds:
+        forward = Bar("forward", both.seconds - backward.seconds, both.case)
+    if forward and backward:
+        found, missing = [forward, backward], []
+    else:
+        found = [both] if both else [bar for bar in (forward, backward) if bar]
+    if update.seconds is None:
+        missing.append(str(update.name))
+    else:
+        found.append(Bar(OPTIMIZER, update.seconds, str(update.name)))
+    shown = " ".join(bar.name for bar in found)
+    absent = [phase for phase in ("forward", "backward", OPTIMIZER) if phase not in shown]
+    rest = step.median_seconds - sum(bar.seconds for bar in found)
+    return [*found, Bar(", ".join([*absent, "other"]), rest)], missing
+
+
+def waterfall(results: ResultSet, step: CaseName) -> Waterfall:
+    """Of a measured case full_step/train. BadInputError for a size that is not known."""
     cases, sizes = results.cases, problem_sizes()
     if step.size not in sizes:
         raise BadInputError(
             f"{step}: the dimensions of size '{step.size}' are not known; known are "
             f"{', '.join(sizes)}: measure a size of fixtures/problem_sizes.json"
         )
-    size = sizes[step.size]
+    size, case = sizes[step.size], cases[str(step)]
     missing = parts_of(step, size["n_layers"], cases).missing
     # asked again as if they were there, which says how often the step has them and where
     every = parts_of(step, size["n_layers"], {*cases, *missing}).measured
     named = ((parse_case_name(part.case), part.count) for part in every)
     parts = [StepPart(n, count, cases.get(str(n))) for n, count in named if n is not None]
-    return Step(cases[str(step)], size, parts)
+    update = next(part for part in parts if part.name.component == OPTIMIZER)
+    return Waterfall(case, size, parts, *_phases(case, update, cases))
 
 
 # What is left of the step when its parts are taken away.
@@ -306,7 +389,7 @@ class SpeedOfLight:
 
     @property
     def products_seconds(self) -> float:
-        """Of matrix products at their best, so the step's spend at least that."""
+        """Of matrix products at their best."""
         return self.total.products_seconds
 
     @property
@@ -321,7 +404,7 @@ class SpeedOfLight:
         return sorted(losing, key=lambda part: -(part.lost_seconds or 0.0))[:MOST_LOST]
 
 
-def _known_bytes(step: Step, results: ResultSet) -> dict[str, float]:
+def _known_bytes(step: Waterfall, results: ResultSet) -> dict[str, float]:
     """Of one of a component, from any variant of the step's size, type and shape."""
 
     def alike(name: CaseName) -> CaseName:
@@ -339,7 +422,7 @@ def _known_bytes(step: Step, results: ResultSet) -> dict[str, float]:
 
 
 def _least_products(
-    step: Step, results: ResultSet, machine: Machine
+    step: Waterfall, results: ResultSet, machine: Machine
 ) -> tuple[dict[str, float], list[str]]:
     """As product_times, of the rates that were measured."""
     name, type_name = step.case.name, product_type(step.case.name.dtype)
@@ -372,7 +455,7 @@ def speed_of_light(results: ResultSet, step: CaseName) -> SpeedOfLight:
     BadInputError for a size that is not known or not the file's, and for a file without the peaks
     that its step needs.
     """
-    measured = _read_step(results, step)
+    measured = waterfall(results, step)
     machine = Machine.from_context(results.context)
     products, at_peak = _least_products(measured, results, machine)
     moved = _known_bytes(measured, results)
@@ -421,92 +504,3 @@ def speed_of_light(results: ResultSet, step: CaseName) -> SpeedOfLight:
     is_bound = not any(part.error for part in parts)
     total = LightPart("step", 1, case.median_seconds, whole, str(step), is_bound)
     return SpeedOfLight(step, tuple(parts), total, tuple(missing))
-
-
-# Switches of the update alone: the model runs as the baseline's.
-UPDATE_SWITCHES = frozenset({"foreach_adamw", "fused_adamw", "library_adamw"})
-
-
-class Bar(NamedTuple):
-    """All `count` of a part together. `case`: the case that it comes from; empty for a remainder,
-    whose `seconds` are below 0 where parts measured alone do work that the step shares."""
-
-    name: str
-    seconds: float
-    count: int = 1
-    case: str = ""
-
-
-@dataclass(frozen=True)
-class Waterfall:
-    """`bars`: of the sum of parts, and `phases`: forward, backward, optimizer, other; both in
-    order, the remainder last, and both add up to `step_seconds`. The missing: names of the cases
-    without which a remainder holds more than it should."""
-
-    step: CaseName
-    step_seconds: float
-    bars: tuple[Bar, ...]
-    missing: tuple[str, ...]
-    phases: tuple[Bar, ...]
-    phases_missing: tuple[str, ...]
-
-
-def _label(part: StepPart) -> str:
-    component = part.name.component
-    if component == NORM and part.count == 1:
-        return "final norm"
-    return component if part.count == 1 else f"{part.count} x {component}"
-
-
-def _phases(step: Step, cases: Mapping[str, MeasuredCase]) -> tuple[list[Bar], list[str]]:
-    """Of the model's cases of the same kind as the step's model. With fused_loss, the LM head's
-    gradients are computed in the forward, which is then the longer."""
-    of = step.case.name
-    switches = switches_named(of.variant)
-    if of.variant == OPTIMIZED:
-        switches = frozenset(resolved_switches(step.case.label) or ())
-
-    def model(phase: str, pass_name: str) -> tuple[Bar | None, str]:
-        name = replace(of, component="model", pass_name=pass_name)
-        if str(name) not in cases and switches <= UPDATE_SWITCHES:
-            name = replace(name, variant=BASELINE)
-        case = cases.get(str(name))
-        return Bar(phase, case.median_seconds, case=str(name)) if case else None, str(name)
-
-    forward, forward_name = model("forward", "forward_loss")
-    both, both_name = model("forward and backward", "forward_backward")
-    backward, _ = model("backward", "backward")
-    missing = [name for bar, name in ((forward, forward_name), (both, both_name)) if bar is None]
-    # a difference that is not above 0 tells nothing
-    if forward and both and both.seconds > forward.seconds:
-        backward = Bar("backward", both.seconds - forward.seconds, case=both.case)
-    elif backward and both and not forward and both.seconds > backward.seconds:
-        forward = Bar("forward", both.seconds - backward.seconds, case=both.case)
-    if forward and backward:
-        found, missing = [forward, backward], []
-    else:
-        found = [both] if both else [bar for bar in (forward, backward) if bar]
-    update = next(part for part in step.parts if part.name.component == OPTIMIZER)
-    if update.seconds is None:
-        missing.append(str(update.name))
-    else:
-        found.append(Bar(OPTIMIZER, update.seconds, case=str(update.name)))
-    shown = " ".join(bar.name for bar in found)
-    absent = [phase for phase in ("forward", "backward", OPTIMIZER) if phase not in shown]
-    rest = step.case.median_seconds - sum(bar.seconds for bar in found)
-    return [*found, Bar(", ".join([*absent, "other"]), rest)], missing
-
-
-def waterfall(results: ResultSet, step: CaseName) -> Waterfall:
-    """Of a measured case full_step/train. BadInputError for a size that is not known."""
-    measured = _read_step(results, step)
-    phases, phases_missing = _phases(measured, results.cases)
-    absent = [part for part in measured.parts if part.case is None]
-    bars = [
-        Bar(_label(part), part.seconds, part.count, str(part.name))
-        for part in measured.parts
-        if part.seconds is not None
-    ]
-    bars.append(Bar(", ".join([*map(_label, absent), REST]), measured.rest_seconds))
-    seconds, missing = measured.case.median_seconds, tuple(str(part.name) for part in absent)
-    return Waterfall(step, seconds, tuple(bars), missing, tuple(phases), tuple(phases_missing))
