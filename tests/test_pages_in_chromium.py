@@ -16,22 +16,13 @@ from tinyllama_tools.commands.profile_report import draw_timelines
 from tinyllama_tools.core.app import Json
 
 __all__ = ["chromium"]
+# fmt: off
 OPTIONS = [
-    "--device=cpu",
-    "--threads=1",
-    "--hidden-dim=32",
-    "--n-layers=1",
-    "--n-heads=2",
-    "--n-kv-heads=1",
-    "--intermediate-dim=48",
-    "--vocab-size=64",
-    "--batch-size=2",
-    "--seq-len=8",
-    "--num-steps=8",
-    "--enable-pytorch-profiler",
-    "--profile-steps=3",
-    "--profile-memory",
+    "--device=cpu", "--threads=1", "--hidden-dim=32", "--n-layers=1", "--n-heads=2",
+    "--n-kv-heads=1", "--intermediate-dim=48", "--vocab-size=64", "--batch-size=2", "--seq-len=8",
+    "--num-steps=8", "--enable-pytorch-profiler", "--profile-steps=3", "--profile-memory",
 ]
+# fmt: on
 TRACE = "trace_step_5_8.json"
 
 
@@ -73,14 +64,13 @@ def test_the_trace_opens_without_an_error(site: Path, chromium: Chromium) -> Non
     assert page.document.count("<rect ") == len(complete)
 
 
-def test_a_damaged_trace_is_an_error(site: Path, chromium: Chromium) -> None:
-    whole = (site / TRACE).read_bytes()
-    (site / "half.json").write_bytes(whole[: len(whole) // 2])
+def test_a_damaged_trace_and_an_event_that_ends_before_it_begins_are_told(
+    site: Path, chromium: Chromium
+) -> None:
+    text = (site / TRACE).read_text(encoding="utf-8")
+    (site / "half.json").write_text(text[: len(text) // 2], encoding="utf-8")
     assert show_trace(chromium, site, "half.json").console
-
-
-def test_an_event_that_ends_before_it_begins_is_counted(site: Path, chromium: Chromium) -> None:
-    trace = json.loads((site / TRACE).read_text(encoding="utf-8"))
+    trace = json.loads(text)
     next(event for event in trace["traceEvents"] if event["ph"] == "X")["dur"] = -1
     (site / "negative.json").write_text(json.dumps(trace), encoding="utf-8")
     assert counts_of(show_trace(chromium, site, "negative.json"))["negative"] == 1

@@ -1,5 +1,5 @@
-"""What the tests of reports share: one report on made-up results of every kind, and one browser,
-whose driver cannot be started twice at a time."""
+"""What the tests of reports share: one report on results of every kind, and one browser, whose
+driver cannot be started twice at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from page_browser import browser, open_page
-from played_study import read, write_everything
+from stored import document, read, write, write_everything
 
 from tinyllama_tools.report.command import build_document
 from tinyllama_tools.report.document import Document
@@ -18,10 +18,11 @@ __all__ = ["browser", "open_page"]
 
 @pytest.fixture(scope="session")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> ReportInputs:
-    """One result of every kind, of made-up machines; the grid study first."""
+    """One result of every kind; the published grid study with its check first."""
     folder: Path = tmp_path_factory.mktemp("results")
-    write_everything(folder)
-    return read(*sorted(folder.iterdir()))
+    paths = write_everything(folder)
+    write(paths[0] / "check.json", document("check.json"))
+    return read(*paths)
 
 
 @pytest.fixture(scope="session")

@@ -8,33 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from played_grid import (
-    LIMIT,
-    MEDIUM,
-    PEAK,
-    SMALL,
-    Grid,
-    Json,
-    cells_of,
-    cost_entry,
-    frontier_document,
-    frontier_head,
-    frontier_point,
-    round_document,
-    study_document,
-)
-from played_study import (
+from stored import (
+    CHECK_STEP,
     change,
+    cut_short,
+    document,
+    median_ms,
+    peak,
     read,
+    rows_of,
     write,
-    write_ablation,
     write_everything,
     write_result,
     write_study,
     write_training,
 )
 
-from tinyllama_tools.core.app import BadInputError
+from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.report.analysis import CHECKED
 from tinyllama_tools.report.document import Omission
 from tinyllama_tools.report.inputs import (
@@ -49,7 +39,7 @@ from tinyllama_tools.report.inputs import (
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
-    return write_study(tmp_path / "study", SMALL)
+    return write_study(tmp_path / "study", rounds=2)
 
 
 def only_error(inputs: ReportInputs) -> Omission:
@@ -57,33 +47,24 @@ def only_error(inputs: ReportInputs) -> Omission:
     return error
 
 
-def cut_short(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text[: len(text) // 2], encoding="utf-8")
-
-
-def test_every_kind_is_told_apart(tmp_path: Path) -> None:
-    paths = write_everything(tmp_path)
-    kinds = {source_of(path).kind for path in paths}
-    assert kinds == {Kind.STUDY, Kind.SUITE, Kind.TRAINING, Kind.ABLATION, Kind.SCALING}
-    assert source_of(paths[0] / "study.json") == Source(Kind.STUDY, paths[0])
-    assert source_of(paths[0] / "frontier.json").kind == Kind.FRONTIER
-    assert source_of(paths[1].parent) == Source(Kind.SUITE, paths[1])
-    assert source_of(paths[4] / "scaling.json") == Source(Kind.SCALING, paths[4])
+def test_every_kind_is_told_apart_and_read_whole(tmp_path: Path) -> None:
+    grid, suite, _, _, scaling = paths = write_everything(tmp_path)
+    kinds = (Kind.STUDY, Kind.SUITE, Kind.TRAINING, Kind.ABLATION, Kind.SCALING)
+    assert tuple(source_of(path).kind for path in paths) == kinds
+    assert source_of(grid / "study.json") == Source(Kind.STUDY, grid)
+    assert source_of(grid / "frontier.json").kind == Kind.FRONTIER
+    assert source_of(suite.parent) == Source(Kind.SUITE, suite)
+    assert source_of(scaling / "scaling.json") == Source(Kind.SCALING, scaling)
     with pytest.raises(BadInputError, match=r"holds none of study\.json, results\.json"):
         source_of(tmp_path)
     for content, reason in (([1], "holds no object"), ({"a": 1}, "its keys are a"), ({}, "none")):
         with pytest.raises(BadInputError, match=reason):
             source_of(write(tmp_path / "x.json", content))
-
-
-def test_a_study_is_read_whole(study: Path) -> None:
-    inputs = read(study)
-    assert inputs.main is not None and inputs.main.products
-    assert all(len(case.seconds) == 2 for case in inputs.main.cases.values())
+    inputs = read(*paths)
+    assert inputs.main is not None and inputs.main.products and inputs.omissions == ()
+    assert {len(case.seconds) for case in inputs.main.cases.values()} == {3}
     assert {cost.name.size for cost in inputs.costs} >= {"tiny", "very_large"}
-    assert inputs.frontiers[0]["limit_bytes"] == LIMIT
-    assert inputs.omissions == ()
+    assert inputs.frontiers == (document("frontier.json"),)
 
 
 PARTS = ("products.json", "costs.json", "frontier.json")
@@ -106,19 +87,14 @@ def test_a_part_that_is_missing_is_no_error_and_a_damaged_one_costs_itself_only(
     assert (inputs.omissions, lost(inputs)) == ((), [name])
 
 
-def test_a_check_is_beside_the_rounds_and_no_part_of_them(tmp_path: Path) -> None:
+def test_a_check_is_beside_the_rounds_and_no_part_of_them(inputs: ReportInputs) -> None:
     """So that rates do not know of it, and predictions can be checked by it."""
-    folder = write_study(tmp_path / "study", Grid(rounds=2))
-    write(folder / "check.json", round_document(replace(MEDIUM, batches=(4,))))
-    entries = [cost_entry(name, of) for name, _, of, _ in cells_of(Grid(), "medium", 4, 512)]
-    change(folder / "costs.json", lambda found: found["cases"].extend(entries))
-    inputs = read(folder)
-    assert inputs.omissions == () and len(inputs.sets) == 1
     (case,) = inputs.check_cases
-    assert inputs.main is not None and str(case.name) not in inputs.main.cases
-    assert inputs.known_steps[str(case.name)] == case
-    (checked,) = [s for s in inputs.predictions.steps if s.cost.name == case.name]
-    assert (checked.measured_seconds, checked.kind) == (case.median_seconds, CHECKED)
+    assert str(case.name) == CHECK_STEP and CHECK_STEP not in inputs.sets[0].cases
+    assert inputs.known_steps[CHECK_STEP] == case
+    (checked,) = [s for s in inputs.predictions.steps if str(s.cost.name) == CHECK_STEP]
+    seconds = median_ms(CHECK_STEP, ("check.json",)) / 1e3
+    assert (checked.measured_seconds, checked.kind) == (pytest.approx(seconds), CHECKED)
 
 
 @pytest.mark.parametrize("name", ["products.json", "check.json"])
@@ -126,7 +102,7 @@ def test_a_check_is_beside_the_rounds_and_no_part_of_them(tmp_path: Path) -> Non
 def test_another_run_beside_the_rounds_is_named(
     study: Path, name: str, key: str, value: object
 ) -> None:
-    write(study / "check.json", round_document(MEDIUM))
+    write(study / "check.json", document("check.json"))
     change(study / name, lambda content: content["context"].update({key: value}))
     inputs = read(study)
     error = only_error(inputs)
@@ -139,13 +115,13 @@ def test_another_run_beside_the_rounds_is_named(
 def test_products_raise_the_peak_of_all_and_costs_are_of_one_machine(
     tmp_path: Path, study: Path
 ) -> None:
-    faster = {"f32": {"flops_per_second": 2 * PEAK, "source": "product"}}
+    twice = 2 * peak("f32", "flops_per_second")
+    faster = {"f32": {"flops_per_second": twice, "source": "product"}}
     change(study / "products.json", lambda of: of["context"]["peaks"]["measured"].update(**faster))
-    other = write_result(tmp_path / "other.json", replace(SMALL, device="Another CPU"))
-    inputs = read(study, other)
+    inputs = read(study, write_result(tmp_path / "other.json", device="Another CPU"))
     assert inputs.main is not None and inputs.omissions == ()
     measured = inputs.main.context["peaks"]["measured"]["f32"]
-    assert measured["flops_per_second"] == pytest.approx(2 * PEAK)
+    assert measured["flops_per_second"] == pytest.approx(twice)
     # what fits on one machine says nothing of another
     assert inputs.costs
     assert replace(inputs, sets=inputs.sets[::-1]).costs == ()
@@ -153,8 +129,10 @@ def test_products_raise_the_peak_of_all_and_costs_are_of_one_machine(
 
 @pytest.mark.parametrize("key", ["parameters", "model_flops", "bytes"])
 def test_costs_of_another_program_are_named(study: Path, key: str) -> None:
+    name = rows_of("ffn/forward_backward/baseline/tiny/f32/batch:8/seq:128")[0]["run_name"]
+
     def other(content: Json) -> None:
-        next(e for e in content["cases"] if e["name"].startswith("ffn/"))[key] += 8
+        next(e for e in content["cases"] if name.startswith(e["name"]))[key] += 8
 
     change(study / "costs.json", other)
     inputs = read(study)
@@ -170,7 +148,7 @@ BAD_ROUNDS: dict[str, Callable[[Json], object]] = {
 
 @pytest.mark.parametrize("reason", ["is cut short", *BAD_ROUNDS])
 def test_a_bad_round_is_named_and_the_others_stay(tmp_path: Path, reason: str) -> None:
-    folder = write_study(tmp_path / "study", replace(SMALL, rounds=11))
+    folder = write_study(tmp_path / "study", rounds=11)
     bad = folder / "round_2.json"
     if reason in BAD_ROUNDS:
         change(bad, BAD_ROUNDS[reason])
@@ -192,59 +170,65 @@ def test_a_bad_counter_costs_its_case_only(study: Path) -> None:
     assert left.reason == "counter bytes is nan, must be finite" and inputs.omissions == ()
 
 
-@pytest.mark.parametrize("wrong", [{"schema_version": 2}, {"kind": "other"}])
-def test_another_study_is_refused(study: Path, wrong: Json) -> None:
-    write(study / "study.json", study_document(SMALL) | wrong)
-    inputs = read_inputs([Source(Kind.STUDY, study)])
-    assert f"{next(iter(wrong))}: " in only_error(inputs).reason and inputs.is_empty
-    bare = read(write_study(study.with_name("bare"), replace(SMALL, rounds=0)))
-    assert "nothing was measured" in only_error(bare).reason
+def frontier(of_file: Json, of_point: Json) -> Json:
+    """Of one point, over sequences."""
+    found = document("frontier.json")
+    del found["sequences"]
+    return {**found, "points": [found["points"][0] | of_point], **of_file}
 
 
-def test_bad_values_of_other_kinds_are_named(tmp_path: Path) -> None:
-    training, ablation = write_training(tmp_path / "run"), write_ablation(tmp_path)
-    change(training, lambda d: d["summary"].update(final_loss=math.nan))
-    change(ablation, lambda d: d.update(format_version=99))
-    of_training, of_ablation = read(training, ablation).omissions
-    assert of_training.is_error and "summary.final_loss: nan" in of_training.reason
-    assert of_ablation.is_error and "format_version 99" in of_ablation.reason
+BAD_FILES = [
+    ("study", {"schema_version": 2}, "schema_version: "),
+    ("study", {"kind": "other"}, "kind: "),
+    ("training", {"summary": {"final_loss": math.nan}}, "summary.final_loss: nan"),
+    ("ablation", {"format_version": 99}, "format_version 99"),
+    ("frontier", {"schema_version": None}, "schema_version: 1 was expected"),
+    ("frontier", {"overhead": None}, "overhead: None is not of type 'object'"),
+    ("frontier", {"limit_bytes": -1}, "limit_bytes: -1 is less than the minimum of 0"),
+    ("frontier", {"points": []}, "points: [] should be non-empty"),
+    ("point", {"largest_batch": "many"}, "points[0].largest_batch: 'many' is not"),
+    ("point", {"confirmed_batch": "12"}, "points[0].confirmed_batch: '12' is not"),
+    ("point", {"apart_percent": math.inf}, "points[0].apart_percent: inf is not"),
+]
 
 
-@pytest.mark.parametrize(
-    ("of_file", "of_point", "reason"),
-    [
-        ({"schema_version": None}, {}, "schema_version: 1 was expected"),
-        ({"overhead": None}, {}, "overhead: None is not of type 'object'"),
-        ({"limit_bytes": -1}, {}, "limit_bytes: -1 is less than the minimum of 0"),
-        ({"points": []}, {}, "points: [] should be non-empty"),
-        ({}, {"largest_batch": "many"}, "points[0].largest_batch: 'many' is not"),
-        ({}, {"confirmed_batch": "12"}, "points[0].confirmed_batch: '12' is not"),
-        ({}, {"apart_percent": math.inf}, "points[0].apart_percent: inf is not"),
-    ],
-)
-def test_a_bad_frontier_is_named(
-    tmp_path: Path, of_file: Json, of_point: Json, reason: str
+@pytest.mark.parametrize(("kind", "wrong", "reason"), BAD_FILES)
+def test_bad_values_of_other_kinds_are_named(
+    tmp_path: Path, inputs: ReportInputs, kind: str, wrong: Json, reason: str
 ) -> None:
-    points = [frontier_point(**{"seq": 128, "largest_batch": 7} | of_point)]
-    path = write(tmp_path / "frontier.json", frontier_head() | {"points": points} | of_file)
-    assert reason in only_error(read(path)).reason
+    source = Source(Kind.FRONTIER, tmp_path / "frontier.json")
+    if kind == "study":
+        source = Source(Kind.STUDY, write_study(tmp_path))
+        change(tmp_path / "study.json", lambda found: found.update(wrong))
+    elif kind == "training":
+        source = source_of(write_training(tmp_path))
+        change(source.path, lambda found: found["summary"].update(wrong["summary"]))
+    elif kind == "ablation":
+        (ablation,) = inputs.ablations
+        text = ablation.path.read_text(encoding="utf-8")
+        (tmp_path / "ablation.json").write_text(text, encoding="utf-8")
+        source = source_of(change(tmp_path / "ablation.json", lambda found: found.update(wrong)))
+    else:
+        write(source.path, frontier(*((wrong, {}) if kind == "frontier" else ({}, wrong))))
+    found = read_inputs([source])
+    assert reason in only_error(found).reason and found.is_empty
 
 
 def test_the_result_with_a_steps_parts_is_the_one_analysed(tmp_path: Path) -> None:
-    bare = write_result(tmp_path / "bare.json", replace(SMALL, components=("full_step",)))
-    whole = write_result(tmp_path / "whole.json", replace(SMALL, device="Whole"))
-    again = write_result(tmp_path / "later" / "results.json", replace(SMALL, device="Whole"))
+    bare = write_result(tmp_path / "bare.json", "^full_step.*/tiny/f32/batch:8/seq:128/")
+    whole = write_result(tmp_path / "whole.json", device="Whole")
+    again = write_result(tmp_path / "later" / "results.json", device="Whole")
     inputs = read(bare, whole, whole, again)
     # what was named twice is read once; results of one commit and day have titles of their own
-    assert [of.title.split(" · ")[0] for of in inputs.sets] == ["Whole", "Played CPU", "Whole"]
+    assert [of.title.split(" ")[0] for of in inputs.sets] == ["Whole", "Intel(R)", "Whole"]
     titles = [of.title.rpartition(" · ")[2] for of in inputs.sets]
     assert (titles[0], titles[2]) == ("whole.json", "later")
 
 
 def test_the_newest_of_each_kind_is_found(tmp_path: Path) -> None:
     write_everything(tmp_path)
-    newest = write_study(tmp_path / "20260401T000000Z_grid", SMALL)
-    write_study(tmp_path / "20250101T000000Z_grid", SMALL)
+    newest = write_study(tmp_path / "20260401T000000Z_grid")
+    write_study(tmp_path / "20250101T000000Z_grid")
     tiny = write_training(tmp_path / "performance_results_tiny_20260401_000000")
     small = write_training(tmp_path / "performance_results_small_20260101_000000")
     found = newest_sources(tmp_path)
@@ -262,16 +246,17 @@ def test_the_newest_of_each_kind_is_found(tmp_path: Path) -> None:
 def test_a_study_that_has_measured_nothing_hides_no_other_but_a_damaged_one_does(
     tmp_path: Path,
 ) -> None:
-    good, running = (write_study(tmp_path / f"2026030{day}T000000Z_grid", SMALL) for day in (1, 2))
-    for path in running.glob("round_*.json"):
-        path.unlink()
+    good = write_study(tmp_path / "20260301T000000Z_grid")
+    running = write_study(tmp_path / "20260302T000000Z_grid", rounds=0)
+    change(running / "study.json", lambda found: found.pop("finished"))
+    assert "nothing was measured" in only_error(read(running)).reason
     journal = '{"header": {}}\n{"case": "a"}\n{"case":"b"}\n{"case": "cut'
     (running / "round_1.journal.jsonl").write_text(journal, encoding="utf-8")
     found = newest_sources(tmp_path)
     assert found.sources == [Source(Kind.STUDY, good)]
     ((name, reason),) = [(one.name, one.reason) for one in found.passed_over]
     assert name == str(running) and "2 cases in its journal; scripts/study --resume" in reason
-    damaged = write_study(tmp_path / "20260401T000000Z_grid", SMALL)
+    damaged = write_study(tmp_path / "20260401T000000Z_grid")
     cut_short(damaged / "study.json")
     sources = newest_sources(tmp_path).sources
     assert sources == [Source(Kind.STUDY, damaged)]
@@ -279,9 +264,9 @@ def test_a_study_that_has_measured_nothing_hides_no_other_but_a_damaged_one_does
 
 
 def test_a_frontier_older_than_the_studys_own_is_not_taken(tmp_path: Path) -> None:
-    study = write_study(tmp_path / "20260302T000000Z_grid", SMALL)
+    study = write_study(tmp_path / "20260302T000000Z_grid")
     older, newer = (
-        write(tmp_path / f"2026030{day}T000000Z_frontier/frontier.json", frontier_document(SMALL))
+        write(tmp_path / f"2026030{day}T000000Z_frontier/frontier.json", frontier({}, {}))
         for day in (1, 3)
     )
     assert Source(Kind.FRONTIER, newer) in newest_sources(tmp_path).sources

@@ -1,9 +1,13 @@
-"""The report's page: what is in the file, and what it does in a browser; pictures."""
+"""The report's page: what is in the file, and what it does in a browser; pictures; and the page
+that is published beside the reference study."""
 
 from __future__ import annotations
 
+import base64
 import csv
+import gzip
 import io
+import json
 import re
 import statistics
 import sys
@@ -15,14 +19,17 @@ import pytest
 from page_browser import OpenPage, PageOpener
 from pypdf import PdfReader
 
-from tinyllama_tools.core.app import BadInputError
+from reference_study import MACHINES, MOST_BYTES, MOST_PICTURE_BYTES, Published, data_files
+from tinyllama_tools.core.app import BadInputError, read_json
 from tinyllama_tools.report import output
 from tinyllama_tools.report.document import COLOURS, ROLES, Document, Fact, Figure, Section, Table
 from tinyllama_tools.report.output import page_of, write_pngs
+from tinyllama_tools.report.sections import SECTIONS
 
 HOSTILE = "</script><script>alert(1)</script>"
 CASES = "#table-all_cases"
 COMPARED = "#table-comparison"
+PACKED = re.compile(r'<script type="application/gzip" id="(packed-\w+)">([^<]*)</script>')
 # keeps what is copied, whatever the browser allows
 CLIPBOARD = """() => Object.defineProperty(navigator, "clipboard",
   {value: {writeText: async (text) => { window.copied = text; }}})"""
@@ -39,6 +46,11 @@ def hostile_document() -> Document:
     comparison = {"cases": [HOSTILE], "sets": sets}
     facts = [Fact(HOSTILE, HOSTILE, HOSTILE)]
     return Document(HOSTILE, "2026-11-22", facts, [whole, missing], comparison, [])
+
+
+def data_of(text: str) -> str:
+    """What the plots of a page are drawn from."""
+    return gzip.decompress(base64.b64decode(dict(PACKED.findall(text))["packed-data"])).decode()
 
 
 @pytest.fixture(scope="session")
@@ -84,16 +96,49 @@ def test_texts_of_files_are_no_markup(tmp_path: Path, open_page: PageOpener) -> 
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1300, "light")])
+@pytest.mark.parametrize("place", [None, *MACHINES])
 def test_every_plot_has_every_point(
-    open_page: PageOpener, page: Path, built: Document, width: int, scheme: str
+    open_page: PageOpener, page: Path, place: Published | None, width: int, scheme: str
 ) -> None:
-    opened = open_page(page, width, scheme)
-    points = {figure.id: figure.points for part in built.sections for figure in part.figures}
+    path = page if place is None else place.page
+    figures = json.loads(data_of(path.read_text(encoding="utf-8")))["figures"]
+    points = {name: sum(len(t["y"]) for t in of["traces"]) for name, of in figures.items()}
+    assert len(points) > 20 and min(points.values()) > 0
+    opened = open_page(path, width, scheme)
     drawn = opened.points()
-    assert {name: drawn[name] for name in points} == points and len(points) > 20
-    assert (opened.said, opened.asked) == ([], [page.as_uri()])
+    assert {name: drawn[name] for name in points} == points
+    assert (opened.said, opened.asked) == ([], [path.as_uri()])
+    sections = "[...document.querySelectorAll('main section')].map((one) => one.id)"
+    assert opened.page.evaluate(sections) == [*(name for name, *_ in SECTIONS), "left_out"]
     assert opened.page.evaluate("document.documentElement.scrollWidth") == width
     assert opened.page.evaluate("document.documentElement.dataset.theme") == scheme
+
+
+# of a person's or a machine's own; a study writes none of them, so nothing else looks like one
+OWN_PATH = re.compile(r"/(?:home|Users|root|work|tmp|mnt|media|scratch|var|opt|usr)/")
+# a host is named by a digest, a program by its name
+PRIVATE = re.compile(r'"host_name": "(?!host_[0-9a-f]{8}")|"executable": "[^"]*/|"pid"')
+
+
+@pytest.mark.parametrize("place", MACHINES)
+def test_the_published_page_is_of_its_study_names_no_owner_and_is_small(place: Published) -> None:
+    text = place.page.read_text(encoding="utf-8")
+    context = read_json(place.study / "round_1.json")[0]["context"]
+    for named in (context["device"]["name"], context["git_commit"][:8], context["date"][:10]):
+        assert named in text
+    assert f">results/reference/{place.study.name}<" in text
+    texts = {path.name: path.read_text(encoding="utf-8") for path in data_files(place)}
+    for name, of in (texts | {"page": PACKED.sub("", text), "its data": data_of(text)}).items():
+        assert not OWN_PATH.findall(of), name
+        assert not PRIVATE.findall(of), name
+    files = [*data_files(place), place.page, place.picture]
+    assert sum(path.stat().st_size for path in files) <= MOST_BYTES
+    content = place.picture.read_bytes()
+    assert content.startswith(b"\x89PNG") and len(content) <= MOST_PICTURE_BYTES
+    root = place.folder.parents[1]
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    for path in (place.page, place.picture):
+        assert f"({path.relative_to(root)})" in readme
 
 
 def test_colours_can_be_told_from_either_ground() -> None:
@@ -154,27 +199,28 @@ def test_a_heading_sorts_up_down_and_back_and_words_filter(
     opened.page.evaluate(CLIPBOARD)
     opened.page.click(f"{CASES} button[data-action=markdown]")
     assert len(opened.page.evaluate("copied").splitlines()) == 2 + len(wanted)
-    with opened.page.expect_download() as download:
-        opened.page.click(f"{CASES} button[data-action=save]")
-    text = Path(download.value.path()).read_text(encoding="utf-8")
-    heading, *saved = csv.reader(io.StringIO(text))
+    heading, *saved = downloaded(opened, f"{CASES} button[data-action=save]")
     assert heading[:2] == ["case", "time ms"]
     times = [(row[0], pytest.approx(row[1], rel=1e-5)) for row in wanted]
     assert [(row[0], float(row[1])) for row in saved] == times
     assert opened.said == []
 
 
+def downloaded(opened: OpenPage, button: str) -> list[list[str]]:
+    """The rows of a CSV file."""
+    with opened.page.expect_download() as download:
+        opened.page.click(button)
+    return list(csv.reader(io.StringIO(Path(download.value.path()).read_text(encoding="utf-8"))))
+
+
 def test_points_and_picture_of_a_plot_are_saved(opened: OpenPage, built: Document) -> None:
     (figure,) = [one for part in built.sections for one in part.figures if one.id == "launch_bound"]
     card = "[data-figure=launch_bound] button[data-action="
-    with opened.page.expect_download() as download:
-        opened.page.click(f"{card}csv]")
-    rows = list(csv.reader(io.StringIO(Path(download.value.path()).read_text(encoding="utf-8"))))
+    rows = downloaded(opened, f"{card}csv]")
     assert len(rows) == 1 + figure.points
-    first = figure.traces[0]
-    assert [float(row[2]) for row in rows[1 : 1 + len(first["y"])]] == pytest.approx(
-        first["y"], rel=1e-4
-    )
+    ys = figure.traces[0]["y"]
+    found = [float(row[2]) for row in rows[1 : 1 + len(ys)]]
+    assert found == pytest.approx(ys, rel=1e-4)
     with opened.page.expect_download() as download:
         opened.page.click(f"{card}png]")
     assert picture_size(Path(download.value.path())) == (1600, 900)
@@ -223,7 +269,7 @@ def write_beside(document: Document, folder: Path) -> list[Path]:
 
 def test_every_figure_is_a_picture_of_1600_by_900(tmp_path: Path, built: Document) -> None:
     pytest.importorskip("playwright")
-    few = replace(built, sections=built.sections[2:4])
+    few = replace(built, sections=built.sections[3:4])
     try:
         written = write_beside(few, tmp_path / "pictures")
     except BadInputError as error:

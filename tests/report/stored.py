@@ -1,0 +1,157 @@
+"""The published grid study as documents that a test changes, and a result of every other kind."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import re
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fake_training import made_up_summary
+from made_up_scaling import write_run
+from reference_study import FOLDER
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.report.document import Document, Figure, Section, Table
+from tinyllama_tools.report.inputs import ReportInputs, read_inputs, source_of
+from tinyllama_tools.report.sections import SECTIONS
+from tools import scaling
+
+STUDY = FOLDER / "study_2core_xeon_avx512"
+ROUNDS = ("round_1.json", "round_2.json", "round_3.json")
+MIB = 2**20
+SMALL_STEP = "full_step/train/baseline/small/f32/batch:8/seq:256"
+TINY_STEP = "full_step/train/baseline/tiny/f32/batch:8/seq:128"
+CHECK_STEP = "full_step/train/baseline/medium/f32/batch:4/seq:512"
+DEVICE = "Intel(R) Xeon(R) Processor"
+# of tiny alone at its own shape
+OWN_SHAPE = r"/tiny/f32/batch:8/seq:128/"
+
+
+@functools.cache
+def _text(name: str) -> str:
+    return (STUDY / name).read_text(encoding="utf-8")
+
+
+def document(name: str, keep: str = "") -> Json:
+    """A file of the study; of a round the rows whose name has `keep`."""
+    found = json.loads(_text(name))
+    if keep:
+        rows = found["benchmarks"]
+        found["benchmarks"] = [row for row in rows if re.search(keep, row["run_name"])]
+    return found
+
+
+def rows_of(name: str, files: tuple[str, ...] = ROUNDS) -> list[Json]:
+    """Of a case, as the program wrote them."""
+    every = (row for file in files for row in _parsed(file)["benchmarks"])
+    return [row for row in every if row["run_name"].startswith(f"{name}/")]
+
+
+@functools.cache
+def _parsed(name: str) -> Json:
+    return document(name)
+
+
+def median_ms(name: str, files: tuple[str, ...] = ROUNDS) -> float:
+    return statistics.median(row["real_time"] for row in rows_of(name, files))
+
+
+def peak(name: str, key: str = "bytes_per_second") -> float:
+    """The best of all files of the run; of GEMMs also of all rows."""
+    files = (*ROUNDS, "products.json")
+    found = [_parsed(file)["context"]["peaks"]["measured"][name][key] for file in files]
+    rows = _parsed("products.json")["benchmarks"] if name == "f32" else ()
+    return max(*found, *(1e12 * row["TFLOPS"] for row in rows))
+
+
+def read(*paths: Path) -> ReportInputs:
+    """What a report is made from."""
+    return read_inputs([source_of(path) for path in paths])
+
+
+def write(path: Path, content: object) -> Path:
+    """As JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def change(path: Path, what: Callable[[Json], object]) -> Path:
+    """The file with its content changed."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    what(content)
+    return write(path, content)
+
+
+def cut_short(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text[: len(text) // 2], encoding="utf-8")
+
+
+def write_study(folder: Path, keep: str = OWN_SHAPE, rounds: int = 3) -> Path:
+    """The study without its check; of its rounds what has `keep`, over and over."""
+    for name in ("study.json", "products.json", "costs.json", "frontier.json"):
+        write(folder / name, document(name))
+    for number in range(rounds):
+        write(folder / f"round_{number + 1}.json", document(ROUNDS[number % 3], keep))
+    return folder
+
+
+def write_result(path: Path, keep: str = OWN_SHAPE, device: str = DEVICE) -> Path:
+    """A run of the suite; of another device, which is half as fast again."""
+    found = document("round_1.json", keep)
+    found["context"]["device"]["name"] = device
+    for row in found["benchmarks"] if device != DEVICE else ():
+        row["real_time"] /= 1.5
+    return write(path, found)
+
+
+def write_training(folder: Path) -> Path:
+    """A performance_summary.json with memory, operators and FLOPs."""
+    return write(folder / "performance_summary.json", made_up_summary())
+
+
+def write_everything(folder: Path) -> list[Path]:
+    """A result of every kind."""
+    (published,) = FOLDER.glob("ablation_*.json")
+    ablation = json.loads(published.read_text(encoding="utf-8"))
+    write_run(ranks := folder / "20260304T090000Z_scaling")
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert scaling([f"--from={ranks}", "--interconnects=mi300x_ndr,ethernet_10g"]) == 0
+    device = "Another CPU"
+    return [
+        write_study(folder / "20260304T050607Z_grid", keep=""),
+        write_result(folder / "20260304T060000Z_another_cpu/results.json", "", device),
+        write_training(folder / "performance_results_tiny_20260304_070000"),
+        write(folder / "20260304T080000Z_ablation/ablation.json", ablation).parent,
+        ranks,
+    ]
+
+
+def section(of: Document | ReportInputs, identity: str) -> Section:
+    """Of a report, or made of its inputs alone."""
+    if isinstance(of, Document):
+        return next(one for one in of.sections if one.id == identity)
+    page = Section(identity, identity)
+    next(fill for name, _, fill in SECTIONS if name == identity)(page, of)
+    return page
+
+
+def figure(of: Section, identity: str) -> Figure:
+    return next(one for one in of.figures if one.id == identity)
+
+
+def table(of: Section, identity: str) -> Table:
+    return next(one for one in of.tables if one.id == identity)
+
+
+def cell(of: Table, row: str, column: str) -> Any:  # noqa: ANN401
+    """By how a row's first two cells begin, and the heading without its unit."""
+    headings = [heading.partition(" [")[0] for heading in of.columns]
+    found = next(one for one in of.rows if f"{one[0]}, {one[1]}".startswith(row))
+    return found[headings.index(column)]
