@@ -21,7 +21,7 @@ from tinyllama_tools.calibrate import command as calibrate_command
 from tinyllama_tools.compare import history as history_command
 from tinyllama_tools.compare import run as run_command
 from tinyllama_tools.compare import stored as stored_command
-from tinyllama_tools.core.app import ASKING_TO_END, PROJECT, ended_as_by_ctrl_c
+from tinyllama_tools.core.app import PROJECT, ended_as_by_ctrl_c
 from tinyllama_tools.stats.verdicts import (
     ALPHA,
     LOOKS,
@@ -90,21 +90,14 @@ def test_output_that_cannot_be_written(
     assert not re.search("Traceback|Exception ignored", ended.stderr)
 
 
-@pytest.mark.parametrize("number", ASKING_TO_END)
-def test_being_asked_to_end_is_ctrl_c_and_an_ignored_signal_stays_so(
-    number: signal.Signals,
-) -> None:
-    for handler, is_ending in ((signal.SIG_DFL, True), (signal.SIG_IGN, False)):
-        before = signal.signal(number, handler)
-        is_ended = False
-        try:
-            with ended_as_by_ctrl_c():
-                signal.raise_signal(number)
-        except KeyboardInterrupt:
-            is_ended = True
-        finally:
-            after = signal.signal(number, before)
-        assert (after, is_ended) == (handler, is_ending)
+def test_an_ignored_signal_stays_so() -> None:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ended_as_by_ctrl_c():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        assert signal.signal(signal.SIGHUP, before) == signal.SIG_IGN
 
 
 FILES = ("a.json", "b.json")
@@ -156,45 +149,26 @@ fi
 """
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "lines"),
-    [
-        ("a.json b.json", 0, ["set up tools", "compare a.json b.json with no torch"]),
-        ("history show", 0, ["set up tools", "compare history show with no torch"]),
-        ("calibrate", 0, ["set up tools", "compare calibrate with no torch"]),
-        *(
-            (
-                f"{name} {options}",
-                0,
-                [
-                    "set up tools",
-                    f"check {name}",
-                    "set up bench",
-                    f"compare {name} {options} with /of/this/torch",
-                ],
-            )
-            for name, options in (("run", "--base build"), ("calibrate", "--record=1m"))
-        ),
-        ("run --help", 0, ["set up tools", "check run"]),
-        # a bad option is told before the build
-        ("run --bogus", 2, ["set up tools", "check run"]),
-        ("--help", 0, None),
-        ("", 2, None),
-    ],
-)  # fmt: skip
-def test_only_what_measures_needs_the_build(
-    checkout: ScriptCheckout, arguments: str, status: int, lines: list[str] | None
-) -> None:
+def test_only_what_measures_needs_the_build(checkout: ScriptCheckout) -> None:
     checkout.stub("say_python", PYTHON)
     with (checkout.root / "scripts/lib/set_up.sh").open("a") as stream:
         stream.write(STAND_INS)
-    result = checkout.run(f"bash scripts/compare {arguments}")
-    assert result.returncode == status, result.stderr
-    if lines is None:
-        assert "set up tools" not in result.stdout
+    for arguments in ("a.json b.json", "history show", "calibrate"):
+        result = checkout.run(f"bash scripts/compare {arguments}")
+        assert result.stdout == f"set up tools\ncompare {arguments} with no torch\n"
+    for arguments in ("run --base build", "calibrate --record=1m"):
+        result = checkout.run(f"bash scripts/compare {arguments}")
+        name = arguments.split()[0]
+        steps = f"set up tools\ncheck {name}\nset up bench\n"
+        assert result.stdout == f"{steps}compare {arguments} with /of/this/torch\n"
+    # a bad option is told before the build
+    for options, status in (("--help", 0), ("--bogus", 2)):
+        result = checkout.run(f"bash scripts/compare run {options}")
+        assert (result.returncode, result.stdout) == (status, "set up tools\ncheck run\n")
+    for options, status in (("--help", 0), ("", 2)):
+        result = checkout.run(f"bash scripts/compare {options}")
+        assert result.returncode == status
         assert "Exit status: 0 no regression" in result.stdout + result.stderr
-    else:
-        assert result.stdout.splitlines() == lines
 
 
 PAGE = PROJECT / "docs/compare.md"
@@ -215,17 +189,17 @@ def documented() -> list[str]:
     return list(dict.fromkeys([*lines, *inline]))
 
 
-@pytest.mark.parametrize("text", documented())
-def test_documented_commands_parse(text: str) -> None:
-    # without the variables before it
-    program, *given = shlex.split(re.sub(r"^([A-Z_]+=\S+ )+", "", text))
-    if program == "scripts/ci_compare.sh":
-        assert given == []
-        return
-    assert program == "scripts/compare"
-    options = given[1:] if given[0] in MODULES else given
-    if "--help" not in options:
-        parser_of(MODULES.get(given[0], stored_command)).parse_args(options)
+def test_documented_commands_parse() -> None:
+    for text in documented():
+        # without the variables before it
+        program, *given = shlex.split(re.sub(r"^([A-Z_]+=\S+ )+", "", text))
+        if program == "scripts/ci_compare.sh":
+            assert given == []
+            continue
+        assert program == "scripts/compare"
+        options = given[1:] if given[0] in MODULES else given
+        if "--help" not in options:
+            parser_of(MODULES.get(given[0], stored_command)).parse_args(options)
 
 
 def test_figures_and_options_of_the_page_are_those_of_the_code() -> None:
@@ -268,32 +242,24 @@ def test_the_workflow_is_well_formed_and_cautious() -> None:
         subprocess.run(["bash", "-n", "-c", text], check=True)
         # what an event says must not become a part of a command
         assert "${{" not in text
-    named = [name for text in commands for name in re.findall(r"\bscripts/[\w.]+", text)]
-    assert named == ["scripts/ci_compare.sh"]
+    assert re.findall(r"\bscripts/[\w.]+", "\n".join(commands)) == ["scripts/ci_compare.sh"]
     assert os.access(SCRIPT, os.X_OK)
-    used = [step["uses"] for step in every if "uses" in step]
-    assert used
-    assert [name for name in used if not re.fullmatch(r"actions/[\w-]+@v\d+", name)] == []
     # only the comment may write, and it runs nothing of the checkout; forks are not commented on
     assert WORKFLOW["permissions"] == {}
     permissions = {name: job["permissions"] for name, job in WORKFLOW["jobs"].items()}
     assert permissions == {"gate": {"contents": "read"}, "comment": {"pull-requests": "write"}}
     assert not re.search("checkout|scripts/", yaml.safe_dump(steps_of("comment")))
-    comment = WORKFLOW["jobs"]["comment"]
     same = "github.event.pull_request.head.repo.full_name == github.repository"
-    assert same in comment["if"].split(" && ")
-    assert comment["needs"] == "gate"
+    assert same in WORKFLOW["jobs"]["comment"]["if"].split(" && ")
     # YAML 1.1 reads the key `on` as true
     assert "pull_request" in WORKFLOW[True]
     assert "pull_request_target" not in WORKFLOW[True]
     steps = {s.get("uses", s.get("name", "")).split("@")[0]: s for s in steps_of("gate")}
     assert steps["actions/checkout"]["with"]["fetch-depth"] == 0
-    upload = steps["actions/upload-artifact"]
+    upload, compare_step = steps["actions/upload-artifact"], steps["Compare"]
     assert upload["if"] == "always()"
-    assert upload["with"]["path"].rstrip("/") == steps["Compare"]["env"]["COMPARE_OUTPUT"]
-    assert set(steps["Compare"]["env"]) == set(re.findall(r"\bCOMPARE_\w+", SCRIPT.read_text()))
-    (download,) = [s for s in steps_of("comment") if "download" in s.get("uses", "")]
-    assert download["with"]["name"] == upload["with"]["name"]
+    assert upload["with"]["path"].rstrip("/") == compare_step["env"]["COMPARE_OUTPUT"]
+    assert set(compare_step["env"]) == set(re.findall(r"\bCOMPARE_\w+", SCRIPT.read_text()))
 
 
 # answers a query as gh does, with jq's language
@@ -306,14 +272,7 @@ else echo "$*" >> calls; fi
 """
 
 
-@pytest.mark.parametrize(
-    ("known", "call"),
-    [
-        ("", "--method POST repos/o/r/issues/7/comments"),
-        ("41", "--method PATCH repos/o/r/issues/comments/41"),
-    ],
-)
-def test_a_pull_request_has_one_comment(tmp_path: Path, known: str, call: str) -> None:
+def test_a_pull_request_has_one_comment(tmp_path: Path) -> None:
     """A later run renews the comment that an earlier one wrote."""
     (tmp_path / "gh").write_text(GH)
     (tmp_path / "gh").chmod(0o755)
@@ -322,14 +281,16 @@ def test_a_pull_request_has_one_comment(tmp_path: Path, known: str, call: str) -
     (text,) = [step["run"] for step in steps_of("comment") if "run" in step]
     environment = {
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "KNOWN": known,
         "COMMENTS": "repos/o/r/issues/7/comments",
         "ONE_COMMENT": "repos/o/r/issues/comments",
         "RUN_PAGE": "https://example.org/run",
     }
     shell = ["bash", "-eo", "pipefail", "-c", text]
-    subprocess.run(shell, cwd=tmp_path, env=environment, check=True)
-    assert (tmp_path / "calls").read_text() == f"api --silent {call} --field body=@comment.md\n"
+    for known in ("", "41"):
+        subprocess.run(shell, cwd=tmp_path, env=environment | {"KNOWN": known}, check=True)
+    calls = ("POST repos/o/r/issues/7/comments", "PATCH repos/o/r/issues/comments/41")
+    said = "".join(f"api --silent --method {c} --field body=@comment.md\n" for c in calls)
+    assert (tmp_path / "calls").read_text() == said
     # whoever else begins a comment so does not have it written over
     query = (tmp_path / "query").read_text()
     assert '.user.login == "github-actions[bot]"' in query
@@ -341,50 +302,46 @@ def test_a_pull_request_has_one_comment(tmp_path: Path, known: str, call: str) -
     assert 15_000 < len(comment) < 65536
 
 
-def ci(root: Path, body: str, *arguments: str, **environment: str) -> int:
-    """The script's exit status, in a folder where `scripts/compare` notes its arguments."""
-    (root / "scripts").mkdir(parents=True, exist_ok=True)
-    (root / "scripts/ci_compare.sh").write_bytes(SCRIPT.read_bytes())
-    program = root / "scripts/compare"
-    program.write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" > arguments\n{body}\n')
-    program.chmod(0o755)
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("COMPARE_", "GITHUB_"))}
-    shell = ["bash", "scripts/ci_compare.sh", *arguments]
-    return subprocess.run(shell, cwd=root, env=own | environment, check=False).returncode
-
-
 def test_the_ci_script_gives_options_table_and_status_on(tmp_path: Path) -> None:
+    """In a folder where `scripts/compare` notes its arguments."""
     root = tmp_path / "a checkout"
+    (root / "scripts").mkdir(parents=True)
+    (root / "scripts/ci_compare.sh").write_bytes(SCRIPT.read_bytes())
+    program, summary = root / "scripts/compare", tmp_path / "summary"
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("COMPARE_", "GITHUB_"))}
+
+    def ci(body: str, *arguments: str, **environment: str) -> int:
+        program.write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" > arguments\n{body}\n')
+        program.chmod(0o755)
+        shell = ["bash", "scripts/ci_compare.sh", *arguments]
+        return subprocess.run(shell, cwd=root, env=own | environment, check=False).returncode
 
     def options() -> argparse.Namespace:
         name, *given = (root / "arguments").read_text().splitlines()
         assert name == "run"
         return parser_of(run_command).parse_args(given)
 
-    results, summary = root / "results/ci_compare", tmp_path / "summary"
-    assert ci(root, "exit 1", "--help") == 0
+    assert ci("exit 1", "--help") == 0
     assert not (root / "arguments").exists()
-    assert ci(root, "exit 0") == 0
-    defaults = options()
-    assert (defaults.base, defaults.new, defaults.budget) == ("HEAD^1", "build", 600.0)
+    assert ci("exit 0") == 0
+    assert (options().base, options().new, options().budget) == ("HEAD^1", "build", 600.0)
     named = {"COMPARE_BASE": "v1", "COMPARE_BUDGET": "5m", "COMPARE_OUTPUT": "some where"}
-    ci(root, "exit 0", "--strict", "--filter", "ffn", **named)
+    ci("exit 0", "--strict", "--filter", "ffn", **named)
     given = options()
     assert (given.base, given.budget, given.strict, given.filter) == ("v1", 300.0, True, "ffn")
     assert given.output == Path("some where")
     summary.write_text("before\n")
     # a recording of an earlier run would be in the way
-    body = (
-        "test ! -e results/ci_compare/blocks.jsonl || exit 9; touch results/ci_compare/blocks.jsonl"
-    )
+    output = "results/ci_compare"
+    body = f"test ! -e {output}/blocks.jsonl || exit 9; touch {output}/blocks.jsonl"
     for status in (0, 1, 2, 3, 130):
-        table = f'{body}; echo "| table {status} |" > results/ci_compare/comparison.md'
-        assert ci(root, f"{table}; exit {status}", GITHUB_STEP_SUMMARY=str(summary)) == status
+        table = f'{body}; echo "| table {status} |" > {output}/comparison.md'
+        assert ci(f"{table}; exit {status}", GITHUB_STEP_SUMMARY=str(summary)) == status
     tables = "".join(f"| table {status} |\n" for status in (0, 1, 2, 3, 130))
     assert summary.read_text() == f"before\n{tables}"
     # an old table is not this run's
-    assert ci(root, "exit 2", COMPARE_BASE="gone") == 2
-    text = (results / "comparison.md").read_text()
+    assert ci("exit 2", COMPARE_BASE="gone") == 2
+    text = (root / output / "comparison.md").read_text()
     assert "table" not in text
     assert "No comparison with gone" in text
     assert "exit status 2" in text
