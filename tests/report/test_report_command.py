@@ -15,8 +15,7 @@ from stored import read, write, write_everything, write_result, write_study
 
 import tools
 from tinyllama_tools.core.app import INTERRUPTED, PROJECT
-from tinyllama_tools.report import analysis, command
-from tinyllama_tools.report.sections import step
+from tinyllama_tools.report import command
 
 if TYPE_CHECKING:
     from conftest import ScriptCheckout
@@ -182,16 +181,3 @@ def test_the_script_sets_up_what_it_needs_and_no_build(
         stream.write("set_up_pictures() { echo pictures; }\n")
     done = checkout.run(f"bash scripts/report {shlex.join(arguments)}")
     assert (done.returncode, done.stdout.splitlines()) == (0, said), done.stderr
-
-
-def test_the_page_names_options_and_sections(capsys: Capture) -> None:
-    text = (PROJECT / "docs/report.md").read_text(encoding="utf-8")
-    with pytest.raises(SystemExit):
-        command.parse_options(["--help"])
-    names = set(re.findall(r"^  (?:-\w.*?)?(--[a-z-]+)", capsys.readouterr().out, re.MULTILINE))
-    assert {"--format", "--title", "--results-folder"} <= names
-    for name in names - {"--help"}:
-        assert f"`{name}" in text, name
-    assert [title for _, title, _ in command.SECTIONS if f"| {title} |" not in text] == []
-    for number in (analysis.MOST_LAWS, step.ALL_ROWS, step.MOST_ROWS):
-        assert f" {number} " in text, number

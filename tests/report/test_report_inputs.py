@@ -162,14 +162,6 @@ def test_a_bad_round_is_named_and_the_others_stay(tmp_path: Path, reason: str) -
     assert kept == [f"round_{number}.json" for number in (1, *range(3, 12))]
 
 
-def test_a_bad_counter_costs_its_case_only(study: Path) -> None:
-    change(study / "round_2.json", lambda d: d["benchmarks"][0].update(bytes=math.nan))
-    inputs = read(study)
-    assert inputs.main is not None and len(inputs.main.paths) == 2
-    (left,) = inputs.main.left_out
-    assert left.reason == "counter bytes is nan, must be finite" and inputs.omissions == ()
-
-
 def frontier(of_file: Json, of_point: Json) -> Json:
     """Of one point, over sequences."""
     found = document("frontier.json")

@@ -16,13 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from page_browser import OpenPage, PageOpener
 from pypdf import PdfReader
+from stored import OpenPage, PageOpener
 
 from reference_study import MACHINES, MOST_BYTES, MOST_PICTURE_BYTES, Published, data_files
 from tinyllama_tools.core.app import BadInputError, read_json
 from tinyllama_tools.report import output
-from tinyllama_tools.report.document import COLOURS, ROLES, Document, Fact, Figure, Section, Table
+from tinyllama_tools.report.document import Document, Fact, Figure, Section, Table
 from tinyllama_tools.report.output import page_of, write_pngs
 from tinyllama_tools.report.sections import SECTIONS
 
@@ -139,20 +139,6 @@ def test_the_published_page_is_of_its_study_names_no_owner_and_is_small(place: P
     readme = (root / "README.md").read_text(encoding="utf-8")
     for path in (place.page, place.picture):
         assert f"({path.relative_to(root)})" in readme
-
-
-def test_colours_can_be_told_from_either_ground() -> None:
-    def luminance(colour: str) -> float:
-        """WCAG 2.2, relative luminance."""
-        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-    style = (output.TEMPLATES / "report_page.css").read_text(encoding="utf-8")
-    for ground in re.findall(r"--panel: (#\w{6})", style):
-        for colour in (*COLOURS, *ROLES.values()):
-            low, high = sorted((luminance(colour), luminance(ground)))
-            assert (high + 0.05) / (low + 0.05) >= 3, (colour, ground)
 
 
 def test_the_theme_is_switched_remembered_and_light_on_paper(
