@@ -140,14 +140,12 @@ def test_what_cannot_be_calibrated_on_is_named() -> None:
 @pytest.mark.parametrize("variant", ["baseline", "optimized"])
 def test_one_real_size_calibrates_and_says_how_little_that_is(variant: str) -> None:
     reference = read_result_set([MEASURED])
-    rates = calibrate_rates(reference, "f32", variant)
     asked = [
         dataclasses.replace(each, name=dataclasses.replace(each.name, variant=name))
-        for size in ("tiny", "small", "medium")
-        for each in costs([own_cell(size)], COARSE)
+        for each in costs(map(own_cell, ("tiny", "small", "medium")), COARSE)
         for name in dict.fromkeys(("baseline", variant))
     ]
-    (tiny, small, medium), _ = predict_steps(rates, asked)
+    (tiny, small, medium), _ = predict_steps(calibrate_rates(reference, "f32", variant), asked)
     real = reference.cases[f"full_step/train/{variant}/tiny/f32/batch:8/seq:128"]
     assert tiny.seconds == pytest.approx(real.median_seconds, rel=0.05)
     # 276 GFLOPs against 17.7, and 8.8 TFLOPs
@@ -185,9 +183,9 @@ def test_coefficients_come_back_within_their_bounds() -> None:
     assert 1 / found[PRODUCTS] == pytest.approx(300e9, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("component", "counted", "expected"),
-    [
+def test_operators_of_a_size_that_was_not_run() -> None:
+    tokens, layers = np.array([(1024, 4), (4096, 4), (1024, 12)]).T
+    for component, counted, expected in (
         # of one layer or alone: the same everywhere
         ("attention", [(340, 512, 4), (340, 2048, 8)], [340, 340, 340]),
         # chunks of tokens
@@ -198,14 +196,9 @@ def test_coefficients_come_back_within_their_bounds() -> None:
         # one operator for all weights
         ("optimizer", [(1, 512, 4)], [1, 1, 1]),
         ("optimizer", [(1, 512, 4), (1, 512, 8)], [1, 1, 1]),
-    ],
-)
-def test_operators_of_a_size_that_was_not_run(
-    component: str, counted: list[tuple[float, int, int]], expected: list[float]
-) -> None:
-    rule = operator_rule(component, *np.array(counted).T)
-    tokens, layers = np.array([(1024, 4), (4096, 4), (1024, 12)]).T
-    assert drivers_of(tokens, layers) @ rule == pytest.approx(expected)
+    ):
+        rule = operator_rule(component, *np.array(counted).T)
+        assert drivers_of(tokens, layers) @ rule == pytest.approx(expected), counted
 
 
 def memory_step(predicted: float, measured: float, size: str = "tiny") -> MeasuredCase:
@@ -248,22 +241,25 @@ def made_step(size: str, tokens: int, a_token: float, over_parts: float | None =
     return Step(name, [(Work(name, a_token * tokens, np.zeros(4), 1.0), 1)], over_parts)
 
 
-@pytest.mark.parametrize(
-    ("a_token", "tokens", "expected"),
-    [
-        (5e7, 3000, 1.0),
-        (1e9, 4096, 10),
-        (1e9, 8192, 20),
-        (1e7, 512, 4),
+def test_distance_and_closure_count_model_and_tokens() -> None:
+    steps = [made_step("tiny", tokens, 1e7) for tokens in (2048, 64)]
+    steps.append(made_step("small", 4096, 1e8))
+    for a_token, tokens, expected in (
+        *((5e7, 3000, 1.0), (1e9, 4096, 10), (1e9, 8192, 20), (1e7, 512, 4)),
         # few tokens of a large model are no small step
         (1e8, 512, 1.0),
-    ],
-)
-def test_distance_counts_model_and_tokens(a_token: float, tokens: int, expected: float) -> None:
-    steps = [made_step("tiny", 2048, 1e7), made_step("tiny", 64, 1e7)]
-    steps.append(made_step("small", 4096, 1e8))
-    found = distance(made_step("medium", tokens, a_token), steps)
-    assert found == pytest.approx(math.log(expected))
+    ):
+        found = distance(made_step("medium", tokens, a_token), steps)
+        assert found == pytest.approx(math.log(expected)), (a_token, tokens)
+    # the closure is that of large steps of the nearest size
+    tiny = [made_step("tiny", tokens, 1e7, 1.4) for tokens in (64, 512, 1024, 1024)]
+    tiny += [made_step("tiny", tokens, 1e7, 1.1) for tokens in (2048, 4096)]
+    small = [made_step("small", tokens, 1e8, 1.0) for tokens in (2048, 4096)]
+    closure = closure_of([*tiny, *small])
+    assert (closure.ratio_at(1e7), closure.ratio_at(1e9)) == pytest.approx((1.1, 1.0))
+    # what lies between the sizes is no less than the scatter
+    assert closure.scatter == pytest.approx(math.log(1.1))
+    assert (closure_of([]).ratio_at(1e7), closure_of(tiny[:1]).scatter) == (1, ASSUMED_SCATTER)
 
 
 def held(error: float, beyond: float = 2.0) -> list[HeldOutStep]:
@@ -288,19 +284,6 @@ def test_errors_of_sizes_left_out_widen_the_interval() -> None:
     alike = spread_of(0.02, held(0.1, beyond=0.0))
     assert (alike.growth, alike.base) == (ASSUMED_GROWTH, pytest.approx(0.1))
     assert alone.growth == ASSUMED_GROWTH
-
-
-def test_the_closure_is_that_of_large_steps_of_the_nearest_size() -> None:
-    tiny = [made_step("tiny", tokens, 1e7, 1.4) for tokens in (64, 512, 1024, 1024)]
-    tiny += [made_step("tiny", tokens, 1e7, 1.1) for tokens in (2048, 4096)]
-    small = [made_step("small", tokens, 1e8, 1.0) for tokens in (2048, 4096)]
-    found = closure_of([*tiny, *small])
-    assert found.ratio_at(1e7) == pytest.approx(1.1)
-    assert found.ratio_at(1e9) == pytest.approx(1.0)
-    # what lies between the sizes is no less than the scatter
-    assert found.scatter == pytest.approx(math.log(1.1))
-    assert closure_of([]).ratio_at(1e7) == 1
-    assert closure_of(tiny[:1]).scatter == ASSUMED_SCATTER
 
 
 TRIES = 40

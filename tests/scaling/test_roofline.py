@@ -144,7 +144,6 @@ def test_launches_bound_what_they_explain_mostly() -> None:
         (2e-4, 5e4, 150, "latency"),
         # products take longer than launches do
         (3e-4, 2e5, 150, "compute"),
-        (2e-4, 1.5e5, 130, "compute"),
         # launches take longer than products, but most of the time is neither's
         (4e-4, 5e4, 150, "compute"),
     ):
@@ -155,16 +154,12 @@ def test_launches_bound_what_they_explain_mostly() -> None:
         assert (point.bound, point.starts_seconds) == (bound, pytest.approx(operators * 0.9e-6))
         # the case that shows it is not bound by it
         assert (source.bound, source.starts_seconds) == ("bandwidth", None)
-
-
-def test_what_the_start_of_an_operator_costs() -> None:
     best = case(NORM, 3e-5, bytes=1000.0, operators=10.0)
     at_roof = case(FFN, 1e-3, model_flops=0.99e6, operators=10.0)
-    slow = case(HEAD, 1e-3, bytes=1000.0, operators=20.0)
     whole = case(FFN, 1e-5, model_flops=9e3, operators=10.0)
     for cases, expected in (
-        # of the cell that shows it best; one that is nearly at its roof shows scatter
-        ([slow, best, at_roof], LaunchCost(pytest.approx((3e-5 - 1e-6) / 10), NORM)),
+        # one that is nearly at its roof shows scatter
+        ([at_roof, best], LaunchCost(pytest.approx((3e-5 - 1e-6) / 10), NORM)),
         # no cell can start its operators longer than it takes
         ([whole, case(NORM, 5e-5, operators=10.0)], LaunchCost(pytest.approx(1e-6), FFN)),
         # large ones show nothing
@@ -198,41 +193,34 @@ def test_of_a_real_run() -> None:
     results = read_result_set([MEASURED])
     found = roofline_of(results)
     assert len(found.points) == len(results.cases) and not found.left_out
-    tail = "tiny/f32/batch:8/seq:128"
+    bounds = dict.fromkeys(("block", "loss", "full_step"), "compute")
+    bounds |= dict.fromkeys(("embedding", "rms_norm"), "bandwidth")
     for point in found.points:
         # as the program itself says it
         stated = results.cases[point.name].counters["roof_percent"]
         assert point.percent == pytest.approx(stated, rel=1e-6), point.name
-        if point.name.startswith(("block", "loss", "full_step")):
-            assert point.bound == "compute"
-        elif point.name.startswith(("embedding", "rms_norm")):
-            assert point.bound == "bandwidth"
+        assert point.bound == bounds.get(point.case.component, point.bound), point.name
     # the update of one tensor after another is a thousand starts, and shows best what one costs
-    assert found.launch is not None and found.launch.source == f"optimizer/update/baseline/{tail}"
+    assert found.launch is not None and found.launch.source.startswith("optimizer/update/baseline/")
 
 
 @pytest.mark.parametrize("name", REAL_SIZES)
-@pytest.mark.parametrize("shape", [None, (3, 65)])
-@pytest.mark.parametrize("kv_heads", [None, 1])
-def test_products_of_a_step_by_hand(
-    name: str, shape: tuple[int, int] | None, kv_heads: int | None
-) -> None:
-    of = REAL_SIZES[name]
-    size = {**of, "n_kv_heads": kv_heads or of["n_kv_heads"]}
-    batch, seq = shape or (size["batch"], size["seq"])
-    hidden, tokens = size["hidden_dim"], batch * seq
-    kv_width = hidden * size["n_kv_heads"] // size["n_heads"]
-    forward = {
-        "attention": 2 * tokens * hidden * (2 * hidden + 2 * kv_width) + 4 * tokens * seq * hidden,
-        "ffn": 6 * tokens * hidden * size["intermediate_dim"],
-        "loss": 2 * tokens * hidden * size["vocab_size"],
-    }
-    for products in (step_products(size, batch, seq), step_products(size, batch, seq, fused=True)):
-        for component, flops in forward.items():
-            layers = 1 if component == "loss" else size["n_layers"]
-            assert flops_of(products, component) == 3 * layers * flops
-        ahead = [product for product in products if product.direction == "forward"]
-        assert 3 * flops_of(ahead) == flops_of(products)
+def test_products_of_a_step_by_hand(name: str) -> None:
+    own = REAL_SIZES[name]
+    for batch, seq, kv_heads in ((own["batch"], own["seq"], own["n_kv_heads"]), (3, 65, 1)):
+        size, hidden, tokens = {**own, "n_kv_heads": kv_heads}, own["hidden_dim"], batch * seq
+        widths = 2 * hidden + 2 * hidden * kv_heads // size["n_heads"]
+        forward = {
+            "attention": 2 * tokens * hidden * widths + 4 * tokens * seq * hidden,
+            "ffn": 6 * tokens * hidden * size["intermediate_dim"],
+            "loss": 2 * tokens * hidden * size["vocab_size"],
+        }
+        for products in (step_products(size, batch, seq, fused=of) for of in (False, True)):
+            for component, flops in forward.items():
+                layers = 1 if component == "loss" else size["n_layers"]
+                assert flops_of(products, component) == 3 * layers * flops
+            ahead = [product for product in products if product.direction == "forward"]
+            assert 3 * flops_of(ahead) == flops_of(products)
 
 
 def test_shapes_and_flops_of_the_tiny_step() -> None:
