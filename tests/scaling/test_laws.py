@@ -292,6 +292,9 @@ def test_terms_are_those_of_the_counts() -> None:
         # what cannot be told is not excluded
         two_lengths = {size: value for size, value in counts.items() if size[1] in (64, 128)}
         assert terms_of_work({"bytes": two_lengths}) in (TIME_TERMS, (LAUNCH,))
+    # of several counters one that grows faster is enough
+    linear, quadratic = ({(b, s): float(b * s**p) for b, s in SIZES} for p in (1, 2))
+    assert terms_of_work({"hardware_flops": quadratic, "bytes": linear}) == TIME_TERMS
     assert terms_of_work({"bytes": {(8, 128): 1e6}}) == terms_of_work({}) == TIME_TERMS
 
 
