@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from jsonschema import Draft202012Validator
 from train_program import (
     PROJECT_ROOT,
@@ -111,6 +109,15 @@ def test_every_object_of_the_schema_lists_all_its_keys(schema: Json) -> None:
     found = list(objects(schema))
     assert len(found) > 25
     assert [entry for entry in found if entry["additionalProperties"] is not False] == []
+    # all are demanded but what a device, an option or an older run may not have
+    free = {
+        key for entry in found for key in set(entry["properties"]) - set(entry.get("required", []))
+    }
+    readings = {"utilization_percent", "clock_MHz", "power_watts", "temperature_celsius"}
+    sampling = readings | {"interval_seconds", "source"}
+    shapes = {"input_shapes", "stack"}
+    ranks = {"distributed", "weights_are_identical"}
+    assert free == sampling | shapes | ranks | {"library_scratch_bytes"}
 
 
 def test_the_documentation_and_the_schema_have_the_same_parts(schema: Json) -> None:
@@ -143,38 +150,6 @@ def test_every_file_is_like_the_schema(
         assert problems(part(schema, name), read_json(file)) == []
     # and the scripts can read it
     assert read_profile(profiled_run.folder).summary == profiled_run.summary
-
-
-@pytest.fixture(scope="module")
-def document(profiled_run: FinishedRun) -> Json:
-    """With few entries in the long lists, so that many checks stay quick."""
-    shorter = copy.deepcopy(profiled_run.summary)
-    for name in ("table", "components"):
-        del shorter["operators"][name][2:]
-    del shorter["steps"][2:]
-    return shorter
-
-
-@pytest.mark.parametrize("name", ["", "steps.0", "summary", "memory", "operators", "model"])
-def test_schema_refuses_a_missing_and_an_unknown_key(
-    validator: Draft202012Validator, document: Json, name: str
-) -> None:
-    def changed() -> tuple[Json, Json]:
-        """A copy, and the object in it that `name` stands for."""
-        whole = place = copy.deepcopy(document)
-        for key in name.split(".") if name else []:
-            place = place[int(key) if key.isdigit() else key]
-        return whole, place
-
-    assert validator.is_valid(document)
-    assert "library_scratch_bytes" in document["summary"]
-    for key in changed()[1].keys() - {"library_scratch_bytes"}:  # which older runs lack
-        whole, place = changed()
-        del place[key]
-        assert not validator.is_valid(whole), key
-    whole, place = changed()
-    place["unheard_of"] = 1
-    assert not validator.is_valid(whole)
 
 
 def test_profiling_many_steps_takes_hardly_more_memory(program: Program, tmp_path: Path) -> None:

@@ -293,10 +293,6 @@ def test_micro_batches(program: Program, tmp_path: Path) -> None:
     peaks = [run["summary"]["peak_memory_bytes"] for run in (halves, whole)]
     assert peaks[0] < 0.7 * peaks[1]
     assert halves["model"]["flops_per_step"] == whole["model"]["flops_per_step"]
-    # the mean over two batches, one of which is the other run's
-    both = [small(num_steps=1), small(num_steps=1, gradient_accumulation_steps=2)]
-    one, two = [losses(program.trained(tmp_path, *o))[0] for o in both]
-    assert one != two == pytest.approx(one, rel=0.1)
 
 
 def test_variants_and_mixed_precision_learn_the_same(program: Program, tmp_path: Path) -> None:

@@ -108,18 +108,6 @@ def test_interrupted_profilers_keep_what_they_recorded(
     assert summary["memory"]["last_step"] == 4
 
 
-def test_memory_is_kept_when_interrupted_while_recording(program: Program, tmp_path: Path) -> None:
-    # So long a step that the signal comes before the recording ends, unless the machine is busy:
-    # trainer_test.cpp ends a recording early whatever the machine does.
-    options = small(num_steps=ENDLESS, batch_size=16, seq_len=256, profile_dir=str(tmp_path))
-    completed = interrupted(program.start(*options, "--profile-memory"), after=2)
-    assert completed.returncode == 130
-    summary = read_summary(tmp_path)
-    assert summary["memory"]["first_step"] == 2
-    assert summary["memory"]["last_step"] == min(summary["summary"]["steps_completed"], 4)
-    assert_whole(tmp_path, summary)
-
-
 def test_the_default_size_and_an_only_step_are_shown(program: Program) -> None:
     completed = program.run(*ON_CPU, "--size=tiny", "--num-steps=1")
     assert (completed.returncode, completed.stderr) == (0, "")
@@ -178,25 +166,15 @@ def test_lines_are_those_of_the_summary(profiled_run: FinishedRun) -> None:
     assert all(any(x.startswith(line) for x in said_lines) for line in wanted)
 
 
-@pytest.mark.parametrize(
-    ("steps", "options", "last"), [(12, [], 10), (8, ["--profile-steps=1"], 6)]
-)
-def test_profiled_steps_are_marked(
-    program: Program, tmp_path: Path, steps: int, options: list[str], last: int
-) -> None:
-    profiler = ["--enable-pytorch-profiler", *options, f"--profile-dir={tmp_path}"]
-    stdout = program.run(*small(num_steps=steps), *profiler).stdout
-    assert "(Profiling Enabled)\n" in stdout
-    expected = f"\nProfiling enabled: Steps 5-{last}\nProfile data will be saved to: {tmp_path}/\n"
-    assert expected in stdout
-    assert marked(stdout) == list(range(5, last + 1))
-    trace = tmp_path / f"trace_step_5_{last}.json"
-    assert "\nProfiling complete!\nProfile files generated:\n" in stdout
-    assert f"\n  - {trace}\n" in stdout
-    assert trace.is_file()
-
-
-def test_flops_analysis_is_printed(flops_run: FinishedRun) -> None:
-    profile = flops_run.summary["flops"]["flops_profile"]["efficiency_metrics"]
-    mfu = f"Model FLOPS Utilization: {profile['mfu_percent']:.1f} % ({profile['classification']})"
-    assert f"\n{RULE}\nFLOPS Analysis:\n{RULE}\n{mfu}\n" in flops_run.completed.stdout
+def test_profiled_steps_are_marked(program: Program, tmp_path: Path) -> None:
+    profiler = ["--enable-pytorch-profiler", "--profile-steps=1", f"--profile-dir={tmp_path}"]
+    stdout = program.run(*small(num_steps=8), *profiler).stdout
+    for text in (
+        "(Profiling Enabled)\n",
+        f"\nProfiling enabled: Steps 5-6\nProfile data will be saved to: {tmp_path}/\n",
+        "\nProfiling complete!\nProfile files generated:\n",
+        f"\n  - {tmp_path}/trace_step_5_6.json\n",
+    ):
+        assert text in stdout
+    assert marked(stdout) == [5, 6]
+    assert (tmp_path / "trace_step_5_6.json").is_file()
