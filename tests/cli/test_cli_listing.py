@@ -13,8 +13,6 @@ from cli_program import (
     MIB,
     POINT,
     RUN,
-    SMALL,
-    TIMEOUT_S,
     Program,
     read_json,
 )
@@ -51,41 +49,6 @@ def test_help_shows_every_option_and_the_exit_status(program: Program) -> None:
     )
     assert [name for name in options.split(" ") if f"--{name}" not in text] == []
     assert "Exit status: 0 " in text
-
-
-def test_names_are_component_pass_variant_size_dtype_batch_seq(program: Program) -> None:
-    names = program.names(*SMALL, "--components=attention,optimizer", "--dtypes=f32,amp_bf16")
-    passes = ("attention/forward", "attention/backward", "attention/forward_backward")
-    assert names == [
-        f"{part}/baseline/custom/{dtype}/batch:2/seq:8"
-        for parts in (passes, ("optimizer/update",))
-        for dtype in ("f32", "amp_bf16")
-        for part in parts
-    ]
-
-
-def test_every_component_and_peak_is_listed_as_by_google_benchmark(program: Program) -> None:
-    names = program.names(*SMALL)
-    assert shown(program, *SMALL, "--benchmark_list_tests").split() == names
-    components = list(dict.fromkeys(name.split("/")[0] for name in names))
-    assert components[0] == "peak"
-    assert [name for name in components if name in COMPONENTS] == COMPONENTS
-    # the step's own GEMMs, where the peaks have a shape
-    gemms = program.names("--components=peak", "--sizes=tiny", "--dtypes=f32", "--batch=2")
-    assert {"peak/gemm/f32/256x1000x256", "peak/gemm/f32/8x256x128x32"} <= set(gemms)
-    assert program.names("--components=peak", "--dtypes=f32") == ["peak/gemm/f32", "peak/bandwidth"]
-
-
-def test_filter_keeps_and_drops_by_name(program: Program) -> None:
-    names = program.names(*SMALL)
-    kept = program.names(*SMALL, "--benchmark_filter=^(ffn|loss)/.*backward/")
-    assert kept == [name for name in names if re.match("(ffn|loss)/.*backward/", name)]
-    assert kept
-    dropped = program.names(*SMALL, "--benchmark_filter=-^(ffn|loss)/.*backward/")
-    assert dropped == [name for name in names if name not in kept]
-    # it may end as Google Benchmark's names do
-    one = program.names(*SMALL, "--benchmark_filter=^rotary/forward/.*/seq:8/manual_time$")
-    assert one == ["rotary/forward/baseline/custom/f32/batch:2/seq:8"]
 
 
 def test_dry_run_has_the_exact_figures_of_each_size_at_its_own_shape(program: Program) -> None:
@@ -130,13 +93,6 @@ def test_dry_run_allocates_nothing(program: Program) -> None:
     # the smallest of these steps needs more than the difference that is allowed
     dry_run = peak_memory(program, ALL_SIZES, "--device=cpu", "--dry-run")
     assert dry_run < listing + 32 * MIB
-
-
-def test_closed_output_does_not_hang(program: Program) -> None:
-    process = program.start(*SMALL, *RUN, "--list", stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.close()
-    process.wait(timeout=TIMEOUT_S)
 
 
 def test_baseline_and_optimized_are_the_default(program: Program) -> None:

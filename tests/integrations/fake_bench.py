@@ -19,6 +19,9 @@ from pathlib import Path
 SIZES = Path(__file__).resolve().parents[2] / "fixtures" / "problem_sizes.json"
 PASSES = {"full_step": ["train"], "optimizer": ["update"]}
 LAYER_PASSES = ["forward", "backward", "forward_backward"]
+# options of the program itself: a step of a few milliseconds, measured once
+QUICK_STEP = ["--batch=2", "--seq=16", "--threads=1", "--benchmark_min_time=1x"]
+QUICK_STEP += ["--benchmark_repetitions=1"]
 # a case's, in the program's order; so many tokens that they are written with an exponent
 FIGURES = (
     "time {seconds:.6g} s|samples_per_second {samples:.6g} samples/s|"
@@ -26,6 +29,7 @@ FIGURES = (
     "peak_percent 64.5247 %|roof_percent 64.5247 %|peak_memory 97.5664 MiB"
 )
 OF_GEMMS = {"TFLOPS", "MFU_percent", "peak_percent"}
+EXCLUSIVE = fcntl.LOCK_EX | fcntl.LOCK_NB
 WITHOUT_GEMMS = {"embedding", "rms_norm", "rotary", "optimizer"}
 
 
@@ -71,31 +75,19 @@ def figure_lines(case: str, behaviour: str) -> list[str]:
     return [f"FOM {case}/{name} = {value}" for name, _, value in figures if name not in lost]
 
 
-def chosen_behaviour(options: argparse.Namespace) -> str:
+def behaviour_of(options: argparse.Namespace) -> str:
     asked = os.environ.get("FAKE", "")
-    if "=" not in asked:
-        return asked
-    by_case = dict(entry.split("=") for entry in asked.split(","))
-    return by_case.get(f"{options.sizes[0]}/{options.variants[0]}", "")
-
-
-def run_alone() -> None:
-    """Two measurements at once would disturb each other: the second ends with status 3."""
-    if "FAKE_LOCK" in os.environ:
-        lock = os.open(os.environ["FAKE_LOCK"], os.O_CREAT | os.O_RDWR)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            sys.exit(3)
+    by_case = dict(entry.split("=") for entry in asked.split(",") if "=" in entry)
+    return by_case.get(f"{options.sizes[0]}/{options.variants[0]}", "" if by_case else asked)
 
 
 def main() -> int:
     options = parse(sys.argv[1:])
-    behaviour = chosen_behaviour(options)
-    run_alone()
+    behaviour = behaviour_of(options)
+    if "FAKE_LOCK" in os.environ:
+        # two measurements at once would disturb each other: the second ends with an error
+        fcntl.flock(os.open(os.environ["FAKE_LOCK"], os.O_CREAT | os.O_RDWR), EXCLUSIVE)
     cases = cases_of(options)
-    print("\nfull_step  (size tiny, batch 8, seq 128, dtype f32, pass train)")
-    print("variant        time   +-  samples/s  tokens/s  TFLOPS  MFU %  peak %")
     print("optimized  70.61 ms   8%      113.3     14502  0.2418   64.5    64.5\n")
     if options.benchmark_out:
         options.benchmark_out.write_text('{"benchmarks": []}\n', encoding="utf-8")

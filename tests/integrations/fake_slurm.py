@@ -4,12 +4,9 @@ Each call's arguments are kept in calls.txt, a line each. Only what the project'
 ReFrame's Slurm scheduler ask for is answered; anything else ends with status 64.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 # the options that take effect here are none: they are kept for the test to look at
@@ -36,23 +33,19 @@ JOB = {"SLURM_JOB_ID": "42"}
 COMMANDS = {"srun": SRUN, "sbatch": SBATCH, "sacct": SACCT, "scontrol": SCONTROL}
 
 
-@dataclass(frozen=True)
 class FakeSlurm:
     """The commands are in folder/bin; environment finds them before any others."""
 
-    folder: Path
-
-    @classmethod
-    def install(cls, folder: Path) -> FakeSlurm:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         (folder / "bin").mkdir(parents=True)
-        (folder / "jobs.txt").touch()
-        (folder / "calls.txt").touch()
+        for name in ("jobs.txt", "calls.txt"):
+            (folder / name).touch()
         for name, body in COMMANDS.items():
             path = folder / "bin" / name
             keep = f'echo "{name} $*" >>"$FAKE_SLURM/calls.txt"'
             path.write_text(f"#!/bin/bash\n{keep}\n{body}\n", encoding="utf-8")
             path.chmod(0o755)
-        return cls(folder)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -66,15 +59,10 @@ class FakeSlurm:
         copy = self.folder / "slurm_script"
         shutil.copy(script, copy)
         job = JOB | {"SLURM_SUBMIT_DIR": str(submitted_from)}
+        command = ["bash", str(copy), *arguments]
+        env = os.environ | self.environment | job | environment
         return subprocess.run(
-            ["bash", str(copy), *arguments],
-            cwd=self.folder,
-            env=os.environ | self.environment | job | environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+            command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=60
         )
 
     def calls(self, command: str) -> list[str]:

@@ -1,4 +1,5 @@
-"""The Ramble application, tried with fakes of Ramble's language and of the program."""
+"""The Ramble application, tried with a fake of Ramble's language, and with the program and a fake
+of it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from typing import Any
 import fake_bench
 import pytest
 import yaml
-from fake_ramble import REQUIRED, RESERVED, Application, analyse, expand, load_application
+from fake_bench import QUICK_STEP
+from fake_ramble import REQUIRED, RESERVED, Application, expand
 
 from built_programs import PROJECT_ROOT
 
@@ -24,7 +26,12 @@ WORKSPACES = sorted((REPOSITORY / "workspaces").glob("*.yaml"))
 
 @pytest.fixture(scope="module")
 def application() -> Application:
-    return load_application(FOLDER / "application.py")
+    return Application(FOLDER / "application.py")
+
+
+def figures_in(log: str) -> list[tuple[str, ...]]:
+    """Case, figure, value and unit of every line that the program prints for Ramble."""
+    return re.findall(r"^FOM (\S+)/(\S+) = (\S+) (\S+)$", log, re.MULTILINE)
 
 
 def test_application_is_as_ramble_wants_it(application: Application) -> None:
@@ -39,7 +46,7 @@ def test_application_is_as_ramble_wants_it(application: Application) -> None:
         assert used - RESERVED == defined
         assert not defined & (RESERVED | REQUIRED), "Ramble's own"
     for call in application.calls["workload_variable"]:
-        assert not call["values"] or call["default"] in call["values"]
+        assert "values" not in call or call["default"] in call["values"]
 
 
 @pytest.mark.parametrize(
@@ -65,25 +72,33 @@ def test_every_figure_is_found_and_success_is_the_success_line(
     """A case is a context, in which its figures stand; a value that is no number is none."""
     settings = {"mpi_command": "env", "experiment_run_dir": str(tmp_path)}
     settings |= {"program": str(fake_bench_program), "model_variant": "baseline,optimized"}
-    log = subprocess.run(
-        application.command(workload, settings),
-        env=os.environ | {"FAKE": behaviour},
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout
-    printed = re.findall(r"^FOM (\S+)/(\S+) = (\S+) (\S+)$", log, re.MULTILINE)
-    analysis = analyse(application, log)
-    assert analysis.succeeded is succeeded
-    found = [
-        (case, figure, value, unit)
-        for case, figures in analysis.figures.items()
-        for figure, (value, unit) in figures.items()
-    ]
+    command = application.command(workload, settings)
+    environment = os.environ | {"FAKE": behaviour}
+    log = subprocess.run(command, env=environment, capture_output=True, text=True).stdout
+    printed = figures_in(log)
+    success, found = application.analyse(log)
+    assert success is succeeded
     assert found == [figure for figure in printed if figure[2] != "nan"]
     assert len(printed) >= 8 or not succeeded
-    if behaviour == "not_a_number":
-        assert len(found) == len(printed) - 2
+    assert len(found) == len(printed) - (2 if behaviour == "not_a_number" else 0)
+
+
+def test_the_program_prints_what_the_fake_does_and_ramble_finds_every_figure(
+    application: Application, bench_program: Path
+) -> None:
+    """Names, units and order, of a step and of a component without products."""
+    choice = ["--components=optimizer,full_step", "--variants=optimized", "--figures-of-merit"]
+    command = [str(bench_program), "--device=cpu", *choice, *QUICK_STEP]
+    log = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    assert log.splitlines()[-1] == "SUCCESS: 2 cases measured"
+    assert application.analyse(log) == (True, figures_in(log))
+    cases = fake_bench.cases_of(fake_bench.parse([*choice, "--batch=2", "--seq=16"]))
+    lines = [line for case in cases for line in fake_bench.figure_lines(case, "")]
+    made_up, measured = (
+        [(case, figure, unit) for case, figure, _, unit in figures_in(text)]
+        for text in ("\n".join(lines), log)
+    )
+    assert made_up == measured
 
 
 @pytest.mark.parametrize("line", ["SUCCESS: 12 figures", "SUCCESS: 3 cases measured, 1 skipped"])
@@ -99,8 +114,8 @@ def test_the_end_of_a_report_is_success_too(application: Application, line: str)
 
 def experiments(workspace: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, object]]]:
     """Workload, name and variables of every experiment that a workspace describes."""
-    (application,) = workspace["applications"]
-    for workload, content in workspace["applications"][application]["workloads"].items():
+    (application,) = workspace["applications"].values()
+    for workload, content in application["workloads"].items():
         for name, experiment in content["experiments"].items():
             variables = workspace["variables"] | experiment["variables"]
             axes = experiment.get("matrix", [])
@@ -115,8 +130,10 @@ def test_a_workspace_gives_commands_that_the_program_understands(
     application: Application, path: Path
 ) -> None:
     workspace = yaml.safe_load(path.read_text(encoding="utf-8"))["ramble"]
+    is_cluster = path.stem == "slurm_amd"
     assert list(workspace["applications"]) == [application.name]
-    suggested = {call["name"]: call["values"] for call in application.calls["workload_variable"]}
+    variables = application.calls["workload_variable"]
+    suggested = {call["name"]: call["values"] for call in variables if "values" in call}
     names = []
     for workload, name, variables in experiments(workspace):
         for variable in ("model_size", "model_dtype"):
@@ -129,10 +146,9 @@ def test_a_workspace_gives_commands_that_the_program_understands(
         program = command.index(str(variables["program"]))
         options = fake_bench.parse(command[program + 1 :])
         assert fake_bench.cases_of(options)
-        if path.stem == "slurm_amd":
-            assert (options.device, options.threads) == ("hip", 8)
-            assert "--cpus-per-task=8" in command[:program]
+        assert not is_cluster or (options.device, options.threads) == ("hip", 8)
+        assert not is_cluster or "--cpus-per-task=8" in command[:program]
     assert len(names) == len(set(names)) > 1, "an experiment's name says what it is"
-    if path.stem == "slurm_amd":
+    if is_cluster:
         assert workspace["variants"] == {"workflow_manager": "slurm"}
         assert workspace["variables"]["gpus_per_node"] == 1

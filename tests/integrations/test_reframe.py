@@ -1,15 +1,26 @@
-"""The ReFrame tests, run by ReFrame with a program that prints made-up numbers: here, and on a fake
-Slurm cluster."""
+"""The ReFrame tests, run by ReFrame with a program that prints made-up numbers, here and on a fake
+Slurm cluster, and with the built program."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib.util
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+from fake_bench import QUICK_STEP
 from fake_slurm import FakeSlurm
-from reframe_run import Outcome, Report, need_reframe, run_reframe
 
+from built_programs import PROJECT_ROOT
+
+FOLDER = PROJECT_ROOT / "integrations" / "reframe"
+STEP = "full_step/train"
+RATE = f"{STEP}/samples_per_second"
+# by '<size>/<variant>'
 BEHAVIOURS = {
     "small/baseline": "fails",
     "small/optimized": "skips",
@@ -19,168 +30,182 @@ BEHAVIOURS = {
     "large/optimized": "not_a_number",
     "very_large/optimized": "miscounts",
 }
-# the fake's numbers: baseline 86.1736 samples/s, optimized 113.301
-REFERENCES = """
+# of what fails; "" passes. The fake's numbers: baseline 86.1736 samples/s, optimized 113.301.
+REASONS = {
+    "components": "",
+    "tiny/baseline": "",
+    "tiny/optimized": f"{RATE}=113.301 samples/s, expected 200",
+    "small/baseline": "FAILED: 1 of 1 cases failed",
+    "medium/baseline": "no line 'SUCCESS: <n> ...' in the output",
+    "medium/optimized": "exit status 130",
+    "large/baseline": "no line 'FOM full_step/train/baseline/large/f32/batch:8/seq:1024/sam",
+    "large/optimized": "not a number: FOM full_step/train/optimized/large/f32/batch:8/seq:10",
+    "very_large/baseline": "full_step/train/kernels has a reference and was not measured",
+    "very_large/optimized": "figures of 1 cases, not of 2",
+}
+REFERENCES = f"""
 TinyLlamaStep:
   $index: [$partition, size, variant, dtype]
   "local:default":
     tiny:
-      baseline:
-        f32:
-          full_step/train/samples_per_second: [86.0, -0.05, null, samples/s]
-      optimized:
-        f32:
-          full_step/train/samples_per_second: [200.0, -0.05, null, samples/s]
+      baseline: {{f32: {{{RATE}: [86.0, -0.05, null, samples/s]}}}}
+      optimized: {{f32: {{{RATE}: [200.0, -0.05, null, samples/s]}}}}
     very_large:
-      baseline:
-        f32:
-          full_step/train/kernels: [1.0, null, 0.05, kernels]
-TinyLlamaComponents: {}
+      baseline: {{f32: {{{STEP}/kernels: [1.0, null, 0.05, kernels]}}}}
+TinyLlamaComponents: {{}}
 """
 
 
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory, fake_bench_program: Path) -> Report:
-    """One run of ReFrame for all: every size and variant of the step, components of one."""
-    need_reframe()
-    folder = tmp_path_factory.mktemp("reframe")
-    (folder / "references.yaml").write_text(REFERENCES, encoding="utf-8")
-    return run_reframe(
-        folder,
-        "settings_local.py",
-        "--name=(TinyLlamaStep.*|TinyLlamaComponents%size=tiny%variant=optimized)%dtype=f32",
-        f"--setvar=program={fake_bench_program}",
-        environment={
-            "RFM_REFERENCE_PREFIX": str(folder),
-            "FAKE": ",".join(f"{case}={how}" for case, how in BEHAVIOURS.items()),
-            "FAKE_LOCK": str(folder / "lock"),
-        },
+class Outcome(NamedTuple):
+    """What ReFrame says of one test; reason only where it failed."""
+
+    verdict: str
+    reason: str
+    figures: dict[str, tuple[float, str]]
+    output: Path
+    script: str
+    tags: list[str]
+    partition: str
+
+
+def outcome(case: dict[str, Any]) -> Outcome:
+    folder = Path(case["outputdir"] or case["stagedir"])
+    scripts = [Path(case["stagedir"], "rfm_job.sh"), folder / "rfm_job.sh"]
+    text = "".join(path.read_text(encoding="utf-8") for path in scripts if path.is_file())
+    values = (case.get("perfvalues") or {}).items()
+    figures = {name.split(":")[-1]: (entry[0], entry[4]) for name, entry in values}
+    verdict, reason = case["result"], case["fail_reason"] or ""
+    return Outcome(verdict, reason, figures, folder, text, case["tags"], case["partition"])
+
+
+def run_reframe(
+    folder: Path, settings: str, program: Path, *arguments: str, **environment: str
+) -> tuple[str, dict[str, Outcome]]:
+    """Runs what the arguments select of tiny_llama.py; everything it writes goes below folder.
+
+    What it printed, and its tests, by '<size>/<variant>', or 'components', with the partition
+    after it where that is not the only one.
+    """
+    if importlib.util.find_spec("reframe") is None:
+        # in CI its absence is a failure, elsewhere a reason to skip
+        stop = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        stop("reframe-hpc is not installed: pip install -r requirements-test.txt")
+    report = folder / "report.json"
+    code = "import sys; from reframe.frontend.cli import main; sys.argv[0] = 'reframe'; main()"
+    command = [sys.executable, "-c", code, f"--config-file={FOLDER / settings}"]
+    command += [f"--checkpath={FOLDER / 'tiny_llama.py'}", f"--prefix={folder}", "--nocolor"]
+    command += [f"--report-file={report}", "--run", f"--setvar=program={program}", *arguments]
+    # its topology files go to the home folder, its log to the temporary one
+    env = os.environ | {"HOME": str(folder), "TMPDIR": str(folder)} | environment
+    done = subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
     )
+    assert report.is_file(), done.stdout + done.stderr
+    runs = json.loads(report.read_text(encoding="utf-8"))["runs"]
+    outcomes = {}
+    for case in (case for run in runs for case in run["testcases"]):
+        kind, size, variant, *_ = (p.split("=")[-1] for p in case["display_name"].split())
+        name = "components" if kind == "TinyLlamaComponents" else f"{size}/{variant}"
+        outcomes[name if "local" in settings else f"{name} {case['partition']}"] = outcome(case)
+    return done.stdout, outcomes
 
 
-@pytest.fixture(scope="module")
-def outcomes(report: Report) -> Mapping[str, Outcome]:
-    """By '<size>/<variant>', the components as 'components'."""
-    return {short_name(name): outcome for name, outcome in report.outcomes.items()}
-
-
-def short_name(display_name: str) -> str:
-    kind, size, variant, *_ = (part.split("=")[-1] for part in display_name.split())
-    return "components" if kind == "TinyLlamaComponents" else f"{size}/{variant}"
-
-
-def test_every_size_and_variant_is_a_test_and_the_smallest_is_quick(
-    outcomes: Mapping[str, Outcome],
+def test_every_size_and_variant_of_the_step_and_its_components(
+    tmp_path: Path, fake_bench_program: Path
 ) -> None:
+    """One run of ReFrame for all; the fake refuses to be run twice at once."""
+    (tmp_path / "references.yaml").write_text(REFERENCES, encoding="utf-8")
+    console, outcomes = run_reframe(
+        tmp_path,
+        "settings_local.py",
+        fake_bench_program,
+        "--name=(TinyLlamaStep.*|TinyLlamaComponents%size=tiny%variant=optimized)%dtype=f32",
+        RFM_REFERENCE_PREFIX=str(tmp_path),
+        FAKE=",".join(f"{case}={how}" for case, how in BEHAVIOURS.items()),
+        FAKE_LOCK=str(tmp_path / "lock"),
+    )
     assert len(outcomes) == 5 * 2 + 1
     quick = {name for name, outcome in outcomes.items() if "quick" in outcome.tags}
     assert quick == {"tiny/baseline", "tiny/optimized", "components"}
-
-
-def test_the_figures_and_the_result_of_a_step_are_kept(outcomes: Mapping[str, Outcome]) -> None:
-    step = outcomes["tiny/baseline"]
-    assert (step.verdict, step.reason) == ("pass", "")
+    assert outcomes.pop("small/optimized").verdict == "skip"
+    assert "needs 80 GiB, 12 GiB are free" in console
+    for name, reason in REASONS.items():
+        found = outcomes.pop(name)
+        assert found.verdict == ("fail" if reason else "pass"), name
+        assert reason in found.reason
+        if name == "tiny/baseline":
+            step = found
+        elif name == "components":
+            components = found.figures
+    assert outcomes == {}
+    percent = (64.5247, "%")
     assert step.figures == {
-        "full_step/train/time": (0.0928359, "s"),
-        "full_step/train/samples_per_second": (86.1736, "samples/s"),
-        "full_step/train/tokens_per_second": (1.10302e6, "tokens/s"),
-        "full_step/train/TFLOPS": (0.241826, "TFLOP/s"),
-        "full_step/train/MFU_percent": (64.5247, "%"),
-        "full_step/train/peak_percent": (64.5247, "%"),
-        "full_step/train/roof_percent": (64.5247, "%"),
-        "full_step/train/peak_memory": (97.5664, "MiB"),
+        f"{STEP}/time": (0.0928359, "s"),
+        RATE: (86.1736, "samples/s"),
+        f"{STEP}/tokens_per_second": (1.10302e6, "tokens/s"),
+        f"{STEP}/TFLOPS": (0.241826, "TFLOP/s"),
+        **dict.fromkeys((f"{STEP}/{of}_percent" for of in ("MFU", "peak", "roof")), percent),
+        f"{STEP}/peak_memory": (97.5664, "MiB"),
     }
     assert (step.output / "results.json").is_file()
     # a local job takes the best device present
     assert "--device=auto" in step.script
     assert "--threads" not in step.script
+    assert components["attention/forward_backward/TFLOPS"] == (0.241826, "TFLOP/s")
+    assert components["optimizer/update/time"] == (0.0706086, "s")
+    assert "optimizer/update/TFLOPS" not in components
+    assert len({name.split("/")[0] for name in components}) == 8
 
 
-def test_each_component_has_its_figures(outcomes: Mapping[str, Outcome]) -> None:
-    components = outcomes["components"]
-    assert components.verdict == "pass", components.reason
-    assert components.figures["attention/forward_backward/TFLOPS"] == (0.241826, "TFLOP/s")
-    assert components.figures["optimizer/update/time"] == (0.0706086, "s")
-    assert "optimizer/update/TFLOPS" not in components.figures
-    assert len({name.split("/")[0] for name in components.figures}) == 8
-
-
-def test_what_cannot_be_measured_here_is_skipped_with_the_reason(
-    report: Report, outcomes: Mapping[str, Outcome]
-) -> None:
-    assert outcomes["small/optimized"].verdict == "skip"
-    assert "needs 80 GiB, 12 GiB are free" in report.console
-
-
-@pytest.mark.parametrize(
-    ("case", "reason"),
-    [
-        ("tiny/optimized", "full_step/train/samples_per_second=113.301 samples/s, expected 200"),
-        ("small/baseline", "FAILED: 1 of 1 cases failed"),
-        ("medium/baseline", "no line 'SUCCESS: <n> ...' in the output"),
-        ("medium/optimized", "exit status 130"),
-        ("large/baseline", "no line 'FOM full_step/train/baseline/large/f32/batch:8/seq:1024/sam"),
-        ("large/optimized", "not a number: FOM full_step/train/optimized/large/f32/batch:8/seq:10"),
-        ("very_large/baseline", "full_step/train/kernels has a reference and was not measured"),
-        ("very_large/optimized", "figures of 1 cases, not of 2"),
+SBATCH = {
+    "gpu": [
+        *("#SBATCH --gpus-per-node=1\n", "#SBATCH --cpus-per-task=12\n"),
+        *("#SBATCH --partition=gpu\n", "#SBATCH --hint=nomultithread\n"),
+        *("srun --cpus-per-task=12 ", "--device=hip --components=full_step --sizes=small"),
     ],
-)
-def test_what_fails_says_why(outcomes: Mapping[str, Outcome], case: str, reason: str) -> None:
-    assert outcomes[case].verdict == "fail"
-    assert reason in outcomes[case].reason
+    "cpu": [
+        *("#SBATCH --exclusive\n", "#SBATCH --cpus-per-task=128\n"),
+        *("--device=cpu", "--threads=128"),
+    ],
+}
 
 
-@pytest.fixture(scope="module")
-def slurm_outcomes(
-    tmp_path_factory: pytest.TempPathFactory, fake_bench_program: Path
-) -> Mapping[str, Outcome]:
-    """One test on each partition, by the partition's name."""
-    need_reframe()
-    folder = tmp_path_factory.mktemp("reframe")
-    report = run_reframe(
-        folder,
+def test_a_partition_measures_on_what_its_job_asks_for(
+    tmp_path: Path, fake_bench_program: Path
+) -> None:
+    _, outcomes = run_reframe(
+        tmp_path,
         "settings_slurm_amd.py",
+        fake_bench_program,
         "--system=cluster",
         "--name=TinyLlamaStep%size=small%variant=optimized%dtype=bf16",
-        f"--setvar=program={fake_bench_program}",
-        environment=FakeSlurm.install(tmp_path_factory.mktemp("slurm") / "slurm").environment,
+        **FakeSlurm(tmp_path / "slurm").environment,
     )
-    return {name.split("@")[-1]: outcome for name, outcome in report.outcomes.items()}
+    found = {outcome.partition: outcome for outcome in outcomes.values()}
+    assert set(found) == {"gpu", "cpu"}
+    for partition, outcome in found.items():
+        assert (outcome.verdict, outcome.reason) == ("pass", "")
+        assert outcome.figures[RATE] == (113.301, "samples/s")
+        assert [text for text in SBATCH[partition] if text not in outcome.script] == []
+    assert "--exclusive" not in found["gpu"].script
+    assert "gpu" not in found["cpu"].script
 
 
-@pytest.mark.parametrize(
-    ("partition", "asked", "not_asked"),
-    [
-        (
-            "gpu",
-            [
-                "#SBATCH --gpus-per-node=1\n",
-                "#SBATCH --cpus-per-task=12\n",
-                "#SBATCH --partition=gpu\n",
-                "#SBATCH --hint=nomultithread\n",
-                "srun --cpus-per-task=12 ",
-                "--device=hip --components=full_step --sizes=small",
-            ],
-            "--exclusive",
-        ),
-        (
-            "cpu",
-            [
-                "#SBATCH --exclusive\n",
-                "#SBATCH --cpus-per-task=128\n",
-                "--device=cpu",
-                "--threads=128",
-            ],
-            "gpu",
-        ),
-    ],
-)
-def test_a_partition_measures_on_what_its_job_asks_for(
-    slurm_outcomes: Mapping[str, Outcome], partition: str, asked: list[str], not_asked: str
+def test_the_program_measures_what_fits_and_says_what_does_not(
+    tmp_path: Path, bench_program: Path
 ) -> None:
-    assert set(slurm_outcomes) == {"gpu", "cpu"}
-    outcome = slurm_outcomes[partition]
-    assert outcome.verdict == "pass", outcome.reason
-    assert outcome.figures["full_step/train/samples_per_second"] == (113.301, "samples/s")
-    assert [text for text in asked if text not in outcome.script] == []
-    assert not_asked not in outcome.script
+    console, outcomes = run_reframe(
+        tmp_path,
+        "settings_local.py",
+        bench_program,
+        "--name=TinyLlamaStep%size=(tiny|small)%variant=optimized%dtype=f32",
+        f"--setvar=options={' '.join(QUICK_STEP)} --memory-limit=300MiB",
+        "--setvar=device=cpu",
+    )
+    step = outcomes["tiny/optimized"]
+    assert (step.verdict, step.reason) == ("pass", "")
+    assert step.figures[RATE][0] > 0
+    assert step.figures[f"{STEP}/peak_memory"][1] == "MiB"
+    assert (step.output / "results.json").stat().st_size > 0
+    assert outcomes["small/optimized"].verdict == "skip"
+    assert "exceeds 300.00 MiB (--memory-limit)" in console
