@@ -1,6 +1,7 @@
 """How scripts/bench runs the suite and keeps its results; a stub stands for tiny_llama_bench."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from run_folder import device_slug
 if TYPE_CHECKING:
     from conftest import ScriptCheckout
 
+EXPLAINS = "source scripts/lib/results.sh; only_explains {}"
 # writes `out` as its results
 PROGRAM = """
 if [[ " $* " == *" --describe-device "* ]]; then
@@ -70,18 +72,6 @@ def test_results_go_to_a_folder_of_their_own(checkout: "ScriptCheckout") -> None
     assert str(folder / "results.json") in result.stderr
 
 
-def test_files_that_the_user_names_are_left_to_the_user(checkout: "ScriptCheckout") -> None:
-    result = run_bench(checkout, "--benchmark_out=mine.json --journal mine.jsonl")
-    assert result.stdout.count("--benchmark_out") == result.stdout.count("--journal") == 1
-    (folder,) = folders(checkout)
-    assert [path.name for path in folder.iterdir()] == ["summary.txt"]
-
-
-def test_bad_option_leaves_no_folder(checkout: "ScriptCheckout") -> None:
-    assert run_bench(checkout, "--bogus").returncode == 2
-    assert folders(checkout) == []
-
-
 @pytest.mark.parametrize(("ending", "status"), [("exit 130", 130), ("kill -9 $$", 137)])
 def test_resume_continues_the_run_that_did_not_end(
     checkout: "ScriptCheckout", ending: str, status: int
@@ -101,25 +91,19 @@ def test_resume_continues_the_run_that_did_not_end(
     assert "did not end" in again.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "explains"),
-    [
-        ("--list", True),
-        ("--sizes tiny --dry-run", True),
-        ("--describe-device", True),
-        ("--benchmark_list_tests", True),
-        ("--verify only", True),
-        ("--sizes tiny --verify=only", True),
-        ("--benchmark_list_tests=false", False),
-        ("--verify before", False),
-        ("", False),
-    ],
-)
-def test_arguments_that_only_explain(
-    checkout: "ScriptCheckout", arguments: str, explains: bool
+def test_what_only_explains_fails_or_names_its_own_files_leaves_none(
+    checkout: "ScriptCheckout",
 ) -> None:
-    result = checkout.run(f"source scripts/lib/results.sh; only_explains {arguments}")
-    assert (result.returncode == 0) == explains
+    for arguments in ("--list", "--sizes tiny --dry-run", "--verify only", "--verify=only"):
+        assert checkout.run(EXPLAINS.format(arguments)).returncode == 0, arguments
+    for arguments in ("--benchmark_list_tests=false", "--verify before", ""):
+        assert checkout.run(EXPLAINS.format(arguments)).returncode == 1, arguments
+    assert run_bench(checkout, "--bogus").returncode == 2
+    assert folders(checkout) == []
+    result = run_bench(checkout, "--benchmark_out=mine.json --journal mine.jsonl")
+    assert result.stdout.count("--benchmark_out") == result.stdout.count("--journal") == 1
+    (folder,) = folders(checkout)
+    assert [path.name for path in folder.iterdir()] == ["summary.txt"]
 
 
 def test_quick_is_the_step_and_its_parts(bench_script: Path) -> None:
@@ -133,37 +117,30 @@ def test_quick_is_the_step_and_its_parts(bench_script: Path) -> None:
     assert len(names) == 2 * (2 * 8 - 1)
 
 
-def bandwidths(memory: float, cache: float) -> str:
-    named = {"memory_bandwidth": memory, "cache_bandwidth": cache}
-    measured = {name: {"bytes_per_second": value} for name, value in named.items()}
-    return json.dumps({"context": {"peaks": {"measured": measured}}})
+def test_a_bandwidth_unlike_earlier_ones_is_a_warning(checkout: "ScriptCheckout") -> None:
+    def bandwidths(memory: float, cache: float) -> str:
+        named = {"memory_bandwidth": memory, "cache_bandwidth": cache}
+        measured = {name: {"bytes_per_second": value} for name, value in named.items()}
+        return json.dumps({"context": {"peaks": {"measured": measured}}})
 
-
-@pytest.mark.parametrize(
-    ("memory", "cache", "warnings"),
-    [
-        (70e9, 205e9, []),
+    for day, earlier in enumerate((57e9, 65e9, 61e9)):
+        old = checkout.root / f"results/2026010{day}T000000Z_some_cpu_9/results.json"
+        old.parent.mkdir(parents=True)
+        old.write_text(bandwidths(earlier, 200e9))
+    for now, warnings in (
+        (bandwidths(70e9, 205e9), []),
         (
-            128e9,
-            160e9,
+            bandwidths(128e9, 160e9),
             [
                 "memory bandwidth 128.0 GB/s differs by +110 % from the median of 3 earlier runs",
                 "cache bandwidth 160.0 GB/s differs by -20 % from the median of 3 earlier runs",
             ],
         ),
-    ],
-)
-def test_a_bandwidth_unlike_earlier_ones_is_a_warning(
-    checkout: "ScriptCheckout", memory: float, cache: float, warnings: list[str]
-) -> None:
-    texts = [bandwidths(earlier, 200e9) for earlier in (57e9, 65e9, 61e9)]
-    for day, text in enumerate([*texts, "{}"]):
-        old = checkout.root / f"results/2026010{day}T000000Z_some_cpu_9/results.json"
-        old.parent.mkdir(parents=True)
-        old.write_text(text)
-    (checkout.root / "out").write_text(bandwidths(memory, cache))
-    result = run_bench(checkout, "")
-    assert result.returncode == 0, result.stderr
-    found = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
-    assert len(found) == len(warnings)
-    assert all(warning in line for warning, line in zip(warnings, found, strict=True))
+    ):
+        (checkout.root / "out").write_text(now)
+        result = run_bench(checkout, "")
+        assert result.returncode == 0, result.stderr
+        found = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+        assert len(found) == len(warnings)
+        assert all(part in line for part, line in zip(warnings, found, strict=True))
+        shutil.rmtree(folders(checkout)[-1])

@@ -175,12 +175,6 @@ def test_headers_of_another_hip_are_refused(
     assert "set ROCM_PATH to a toolkit of version 98" in error
 
 
-def test_an_incomplete_libtorch_is_named(torch: Path, configure: Configure) -> None:
-    make_gpu(torch, "cuda")
-    (torch / "lib/libc10_cuda.so").unlink()
-    assert "libc10_cuda.so is missing. Install it again" in configure()
-
-
 NVCC = "nvcc -x cu -arch=sm_90 -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra,-Werror"
 HIPCC = "hipcc -x hip --offload-arch=gfx90a -fPIC -Wall -Wextra -Werror"
 

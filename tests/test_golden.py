@@ -25,9 +25,7 @@ from safetensors.torch import load_file, save_file
 from tinyllama_tools.proofs import checks, golden, oracle
 from tinyllama_tools.proofs.flops import (
     DIMENSIONS,
-    ComponentCounter,
     count_flops,
-    masked_pairs,
     named_sizes,
     small_sizes,
 )
@@ -85,44 +83,27 @@ def test_a_wrong_golden_value_is_found(
     assert tensor.removeprefix("gradient.") in proof.worst
 
 
-def test_float64_mode_answers_float32_with_float64_and_leaves_other_types_alone() -> None:
-    x = torch.zeros(2, dtype=torch.bfloat16)
-    with Float64Mode():
-        results = [x.float(), x.to(torch.float32), x.to(dtype=torch.float32)]
-        results += [torch.nn.functional.softmax(x, dim=-1, dtype=torch.float32)]
-        assert x.to(torch.float16).dtype == torch.float16
-        with pytest.raises(RuntimeError, match="Float64Mode"):
-            oracle.rotary_tables(16, 4)
-    assert [result.dtype for result in results] == [torch.float64] * 4
-
-
-def test_a_proof_of_nothing_of_nan_or_beyond_its_tolerance_does_not_hold() -> None:
-    proof = Proof("section", "check", "against", tolerance=0.5)
-    assert not proof.held
-    proof.add(0.5, "here")
-    assert proof.held
-    proof.add(0.6, "there", comparisons=2)
-    assert (proof.comparisons, proof.worst, proof.held) == (3, "there", False)
-    proof.add(math.nan, "nowhere")
-    assert (proof.largest_error, proof.worst) == (math.inf, "nowhere")
-
-
-def test_difference_of_tensors() -> None:
+def test_a_proof_holds_up_to_its_tolerance_and_not_of_nothing_or_nan() -> None:
     zeros, ones = torch.zeros(2, 3), torch.ones(2, 3)
     spoilt = ones.clone()
     spoilt[1, 2] = 3.0
     assert tensor_error(2 * ones, spoilt) == (0.5, (0, 0))
     assert tensor_error(ones, spoilt) == (2.0, (1, 2))
-    spoilt[0, 1] = math.nan
-    assert tensor_error(ones, spoilt) == (math.inf, (0, 1))
     # where all that is expected is zero, it is absolute
     assert tensor_error(zeros, zeros + 0.25)[0] == 0.25
-    for other in (torch.zeros(3, 2), zeros.double()):
+    for other in (torch.zeros(3, 2), zeros.double(), zeros * math.nan):
         assert tensor_error(zeros, other)[0] == math.inf
-    proof = Proof("section", "check", "against", tolerance=1.0)
+    proof = Proof("section", "check", "against", tolerance=0.5)
+    assert not proof.held
+    proof.add_tensors("file", {"a": 2 * ones}, {"a": spoilt})
+    assert proof.held
     proof.add_tensors("file", {"a": ones, "b": ones}, {"a": ones})
     assert not proof.held
     assert "file: b" in proof.worst
+    with Float64Mode():
+        x = torch.zeros(2, dtype=torch.bfloat16)
+        assert {x.float().dtype, x.to(torch.float32).dtype} == {torch.float64}
+        assert x.to(torch.float16).dtype == torch.float16
 
 
 # The cases.
@@ -148,17 +129,6 @@ def test_files_of_a_case_are_complete_and_far_from_trivial(case: str) -> None:
         assert weight.dtype == torch.bfloat16
         assert torch.equal(weight.to(torch.float16).double(), weight.double())
         assert weight.dim() == 2 or (weight - 1).abs().mean() > 0.1, name
-
-
-def test_attention_is_far_from_uniform() -> None:
-    folder = GOLDEN_FOLDER / "single_kv_head"
-    weights = load_file(folder / WEIGHTS_FILE)
-    model = golden.loaded_model(GOLDEN_CASES["single_kv_head"], weights, torch.float32)
-    tokens = load_file(folder / INPUTS_FILE)["tokens"]
-    (attention,) = model(input_ids=tokens, output_attentions=True).attentions
-    last = attention[:, :, -1]  # the last position, which sees all 33
-    entropy = -(last * last.clamp_min(1e-30).log()).sum(-1).mean().item()
-    assert 0.2 * math.log(33) < entropy < 0.8 * math.log(33)
 
 
 # flops.json
@@ -225,29 +195,6 @@ def test_flops_of_a_configuration_agree_with_each_other(entry: dict[str, Any]) -
     assert 0 < scores["forward"] < flops["attention"]["forward"]
     hidden = int((torch.ones(seq, seq).tril() == 0).sum())
     assert scores["masked_forward"] * seq * seq == scores["forward"] * hidden
-
-
-def test_batched_products_of_attention_by_hand() -> None:
-    entry = next(e for e in FLOPS["configurations"] if e["name"] == "grid_02")
-    # 3 sequences, 2 heads of 16, 16 x 16 pairs: scores and probabilities x values, 2 each
-    assert entry["flops"]["attention_scores"] == {
-        "forward": 2 * 2 * 3 * 2 * 16 * 16 * 16,
-        "masked_forward": 2 * 2 * 3 * 2 * 120 * 16,
-    }
-
-
-def test_hidden_pairs_are_those_of_the_models_own_mask() -> None:
-    seen: list[torch.Tensor] = []
-    counter = ComponentCounter(small_sizes()["grid_03"], "cpu")
-    counter.model.model.layers[0].self_attn.register_forward_pre_hook(
-        lambda _module, _args, options: seen.append(options["attention_mask"]), with_kwargs=True
-    )
-    counter.run_model()
-    (mask,) = seen
-    batch, seq = counter.size["batch"], counter.size["seq"]
-    hidden, pairs = masked_pairs(counter.model, seq)
-    assert (mask != 0).sum().item() == batch * hidden == batch * seq * (seq - 1) // 2
-    assert mask.numel() == batch * pairs
 
 
 @pytest.mark.parametrize(
@@ -345,38 +292,22 @@ def test_written_again_the_bytes_are_the_same(
 
 
 @pytest.mark.parametrize(
-    ("file", "tensor", "relative", "status"),
-    [
-        (F64_FILE, TENSOR, 1e-9, 1),
-        (F64_FILE, TENSOR, 1e-14, 0),
-        (F32_FILE, TENSOR, 1e-4, 1),
-        (F32_FILE, TENSOR, 1e-6, 0),
-        (WEIGHTS_FILE, "lm_head.weight", 1e-2, 1),
-    ],
+    ("file", "relative", "status"),
+    [(F64_FILE, 1e-9, 1), (F64_FILE, 1e-14, 0), (F32_FILE, 1e-4, 1), (F32_FILE, 1e-6, 0)],
 )
 def test_one_changed_value(
-    copy: Path,
-    capsys: pytest.CaptureFixture[str],
-    file: str,
-    tensor: str,
-    relative: float,
-    status: int,
+    copy: Path, capsys: pytest.CaptureFixture[str], file: str, relative: float, status: int
 ) -> None:
     tensors = load_file(copy / CASE / file)
-    tensors[tensor][5, 7] += relative * tensors[tensor].abs().max()
+    tensors[TENSOR][5, 7] += relative * tensors[TENSOR].abs().max()
     save_file(tensors, copy / CASE / file)
     assert check(copy) == status
-    output = capsys.readouterr().out
-    failed = [line for line in output.splitlines() if line.startswith("FAILED")]
-    assert len(failed) == status
-    assert not failed or f"{tensor} at index (5, 7)" in failed[0]
-
-
-def test_absent_and_superfluous_files_fail(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (copy / CASE / F32_FILE).rename(copy / CASE / "other.safetensors")
+    assert (f"{TENSOR} at index (5, 7)" in capsys.readouterr().out) == bool(status)
+    # nor may one be absent or superfluous
+    (copy / CASE / file).rename(copy / CASE / "other.safetensors")
     assert check(copy) == 1
     output = capsys.readouterr().out
-    assert f"{F32_FILE} is absent" in output
+    assert f"{file} is absent" in output
     assert "other.safetensors is not one of the golden files" in output
 
 
@@ -384,15 +315,11 @@ def test_absent_and_superfluous_files_fail(copy: Path, capsys: pytest.CaptureFix
     ("part", "keys", "change", "held"),
     [
         (CASE, ("rope_theta",), lambda _: 500000.0, False),
-        (CASE, ("transformers_version",), lambda _: "4.99.0", True),
         ("flops", ("configurations", 3, "flops", "attention", "forward"), lambda n: n + 1, False),
-        ("flops", ("uncounted_operators", 7), lambda _: "aten.mm", False),
         ("training_tiny", ("torch",), lambda _: "9.9", True),
         ("training_tiny", ("losses", "f64", 7), lambda loss: loss * (1 + 1e-13), True),
         ("training_tiny", ("losses", "f64", 7), lambda loss: loss * (1 + 1e-9), False),
-        ("training_tiny", ("losses", "bf16", 7), lambda loss: loss * 1.02, True),
         ("training_tiny", ("losses", "bf16", 7), lambda _: math.nan, False),
-        ("training_tiny", ("weights_checksum",), lambda n: n + 1, False),
     ],
 )
 def test_a_changed_document(
@@ -423,10 +350,3 @@ def test_another_version_of_transformers_writes_nothing_and_checks_with_a_warnin
     assert not (copy / "none").exists()
     assert check(copy) == 0
     assert f"warning: {message}" in capsys.readouterr().err
-
-
-def test_unknown_part_is_a_bad_option(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        golden.main(["no_such_part"])
-    assert stop.value.code == 2
-    assert "'no_such_part': must be one of gqa_groups_2" in capsys.readouterr().err

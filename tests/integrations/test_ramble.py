@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fake_bench
+import fake_suite
 import pytest
 import yaml
-from fake_bench import QUICK_STEP
 from fake_ramble import REQUIRED, RESERVED, Application, expand
 
 from built_programs import PROJECT_ROOT
@@ -88,12 +87,12 @@ def test_the_program_prints_what_the_fake_does_and_ramble_finds_every_figure(
 ) -> None:
     """Names, units and order, of a step and of a component without products."""
     choice = ["--components=optimizer,full_step", "--variants=optimized", "--figures-of-merit"]
-    command = [str(bench_program), "--device=cpu", *choice, *QUICK_STEP]
+    command = [str(bench_program), "--device=cpu", *choice, *fake_suite.QUICK_STEP]
     log = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
     assert log.splitlines()[-1] == "SUCCESS: 2 cases measured"
     assert application.analyse(log) == (True, figures_in(log))
-    cases = fake_bench.cases_of(fake_bench.parse([*choice, "--batch=2", "--seq=16"]))
-    lines = [line for case in cases for line in fake_bench.figure_lines(case, "")]
+    cases = fake_suite.cases_of(fake_suite.parse([*choice, "--batch=2", "--seq=16"]))
+    lines = [line for case in cases for line in fake_suite.figure_lines(case, "")]
     made_up, measured = (
         [(case, figure, unit) for case, figure, _, unit in figures_in(text)]
         for text in ("\n".join(lines), log)
@@ -144,8 +143,8 @@ def test_a_workspace_gives_commands_that_the_program_understands(
         ramble = {"experiment_run_dir": "/run", "mpi_command": "srun {srun_args}"}
         command = application.command(workload, ramble | variables)
         program = command.index(str(variables["program"]))
-        options = fake_bench.parse(command[program + 1 :])
-        assert fake_bench.cases_of(options)
+        options = fake_suite.parse(command[program + 1 :])
+        assert fake_suite.cases_of(options)
         assert not is_cluster or (options.device, options.threads) == ("hip", 8)
         assert not is_cluster or "--cpus-per-task=8" in command[:program]
     assert len(names) == len(set(names)) > 1, "an experiment's name says what it is"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from fake_bench import QUICK_STEP
 from fake_slurm import FakeSlurm
+from fake_suite import QUICK_STEP
 
 from built_programs import PROJECT_ROOT
 
