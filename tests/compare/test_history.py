@@ -301,7 +301,8 @@ def test_cases_and_machines_are_chosen(store: Path, capsys: pytest.CaptureFixtur
 USE = """<script>
 search.value = "LOSS";
 search.dispatchEvent(new Event("input"));
-const found = [...document.querySelectorAll("article:not([hidden])")].map((one) => one.dataset.name);
+const shown = [...document.querySelectorAll("article:not([hidden])")];
+const found = shown.map((one) => one.dataset.name);
 document.body.insertAdjacentHTML("beforeend", `<pre id="use">${found}</pre>`);
 </script></body>"""
 

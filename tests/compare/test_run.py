@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,6 @@ from samples import LONG, START, cut_wait_short, ran
 from tinyllama_tools.compare.blocks import (
     CaseBlock,
     CaseFailure,
-    CaseOpening,
     CaseSkip,
     Interleaved,
     Measured,
@@ -141,16 +140,6 @@ def test_options_environments_and_contexts(tmp_path: Path, monkeypatch: pytest.M
     assert settings == read_recording(tmp_path / "out/blocks.jsonl").header.settings
 
 
-def test_unclear_cases_say_what_could_have_been_shown(tmp_path: Path) -> None:
-    builds = [make_build(tmp_path / s, cases={FFN: 0.01}, between=0.2) for s in ("base", "new")]
-    found = ran(*builds, tmp_path / "out", "--strict")
-    assert (found.status, found.outcomes) == (3, {FFN: "unclear"})
-    assert found.cases[FFN]["smallest_difference"] > 0.03
-    # with so much scatter, no planned look comes late enough
-    assert found.cases[FFN]["seconds_needed"] is None
-    assert "more blocks may not settle it" in found.cases[FFN]["note"]
-
-
 def test_an_unclear_case_says_how_long_an_answer_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,24 +177,17 @@ def one_block(base: Path, new: Path, cases: list[str], **effort: int) -> dict[st
     return {item.case: item for item in items}
 
 
-@pytest.mark.parametrize(
-    ("pairs", "slice_seconds", "seconds", "expected"),
-    [
+def test_a_slow_case_has_fewer_pairs() -> None:
+    # as many as take 1.5 s on both sides, never fewer than 4, and no more than the user asks for
+    for pairs, slice_seconds, seconds, expected in (
         (8, 0.015, 0.001, 8),
-        # 1.5 / (2 x 0.1) = 7.5
         (8, 0.015, 0.1, 7),
-        # 1.5 / (2 x 0.25) = 3, and 4 are the fewest
         (8, 0.015, 0.25, 4),
-        # what the user asks for is the most
         (2, 0.015, 60.0, 2),
         # the slice is long, not the iteration: 1.5 / (2 x 0.1) = 7.5
         (100, 0.1, 0.001, 7),
-    ],
-)
-def test_a_slow_case_has_fewer_pairs(
-    pairs: int, slice_seconds: float, seconds: float, expected: int
-) -> None:
-    assert SliceEffort(pairs, slice_seconds).pairs_for(seconds) == expected
+    ):
+        assert SliceEffort(pairs, slice_seconds).pairs_for(seconds) == expected
 
 
 def test_a_block_has_every_case_once_from_one_fresh_pair_of_processes(tmp_path: Path) -> None:
@@ -251,7 +233,7 @@ def test_orders_repeat_with_the_seed_and_sides_take_turns(tmp_path: Path) -> Non
     assert seen[0] == seen[1] != seen[2]
 
 
-@pytest.mark.parametrize("how", ["failed", "skipped", "crash", "signal", "hang", "nonsense"])
+@pytest.mark.parametrize("how", ["failed", "skipped", "crash", "hang", "nonsense"])
 @pytest.mark.parametrize("at", ["open", "time", "close"])
 def test_a_side_that_fails_leaves_the_other_in_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, how: str
@@ -289,19 +271,11 @@ def test_a_side_that_does_not_start_fails_every_case_without_waiting_for_each(
     assert all("its start" in item.reason and item.side is Side.NEW for item in found.values())
 
 
-def test_first_openings_meter_prove_and_give_a_lost_process_one_more_chance(tmp_path: Path) -> None:
-    once = {"at": "open", "how": "crash", "processes": [1]}
-    trouble = {FFN: once, LOSS: {"at": "open", "how": "crash"}}
-    base = make_build(tmp_path / "base")
-    new = make_build(tmp_path / "new", trouble=trouble, wrong=[NORM], counters={"operators": 21.0})
-    items = list(interleaved(base, new).open_once(CASES, verify=True))
-    of_new = [item for item in items if item.side is Side.NEW]
-    kinds = [(item.case, type(item)) for item in of_new]
-    failed, opened = CaseFailure, CaseOpening
-    assert kinds == [(FFN, failed), (FFN, opened), (LOSS, failed), (LOSS, failed), (NORM, failed)]
-    assert of_new[-1] == CaseFailure(0, NORM, Side.NEW, "gradient differs by 0.5")
-    assert of_new[1].counters["operators"] == 21
-    assert all(isinstance(item, CaseOpening) for item in items if item.side is Side.BASE)
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 2 * LONG
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def started(build: Path) -> ServedProcess:
@@ -342,27 +316,24 @@ def test_a_process_answers_and_says_how_it_failed(tmp_path: Path) -> None:
             assert not lost.is_running
 
 
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ({}, {**SHORT_SPIN, "OMP_PROC_BIND": "true"}),
-        # how workers wait, and where threads are, is the user's choice
-        ({"OMP_WAIT_POLICY": "passive"}, {"OMP_PROC_BIND": "true"}),
-        ({"KMP_BLOCKTIME": "200"}, {"OMP_PROC_BIND": "true"}),
-        ({"OMP_NUM_THREADS": "2"}, SHORT_SPIN),
-    ],
-)
-def test_how_workers_wait_and_are_placed(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: dict[str, str]
-) -> None:
+def test_how_workers_wait_and_are_placed(monkeypatch: pytest.MonkeyPatch) -> None:
     def seen(of_side: dict[str, str]) -> dict[str, str]:
         found = ServedProgram("base", Path("program"), (), of_side).environment_with(0)
         return {name: found[name] for name in (*WAITING, *PLACING) if name in found}
 
-    assert seen(variables) == {**expected, **variables}
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert seen({}) == {**expected, **variables}
+    bound = {"OMP_PROC_BIND": "true"}
+    assert seen({}) == SHORT_SPIN | bound
+    # how workers wait, and where threads are, is the user's choice
+    for variables, added in (
+        ({"OMP_WAIT_POLICY": "passive"}, bound),
+        ({"KMP_BLOCKTIME": "200"}, bound),
+        ({"OMP_NUM_THREADS": "2"}, SHORT_SPIN),
+    ):
+        assert seen(variables) == added | variables
+        with monkeypatch.context() as patched:
+            for name, value in variables.items():
+                patched.setenv(name, value)
+            assert seen({}) == added | variables
 
 
 def test_programs_that_cannot_be_served_are_bad_input(
@@ -389,16 +360,16 @@ def test_closing_ends_a_process_that_hangs_with_all_its_children(tmp_path: Path)
     script.write_text(f"#!/bin/sh\nsleep 50 &\necho $! >{child}\nwait\n")
     script.chmod(0o755)
     process = ServedProcess(ServedProgram("base", script), limit=LONG, padding=0)
-    deadline = time.monotonic() + LONG
-    while not (child.exists() and child.read_text().strip()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: child.exists() and child.read_text().strip() != "")
     process.close(wait=False)
     state = Path(f"/proc/{child.read_text().strip()}/stat")
-    with contextlib.suppress(OSError):
-        while state.read_text().rpartition(")")[2].split()[0] != "Z":
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+
+    def is_gone() -> bool:
+        with contextlib.suppress(OSError):
+            return state.read_text().rpartition(")")[2].split()[0] == "Z"
+        return True
+
+    wait_until(is_gone)
 
 
 def test_a_side_that_fails_twice_fails_the_case_only(tmp_path: Path) -> None:
@@ -418,9 +389,13 @@ def test_a_side_that_fails_twice_fails_the_case_only(tmp_path: Path) -> None:
 
 
 def test_a_wrong_result_is_never_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base, new = make_build(tmp_path / "base"), make_build(tmp_path / "new", wrong=[NORM])
+    """And a process that was lost at an opening has another chance."""
+    once = {FFN: {"at": "open", "how": "crash", "processes": [2]}}
+    base = make_build(tmp_path / "base")
+    new = make_build(tmp_path / "new", wrong=[NORM], trouble=once)
     found = ran(base, new, tmp_path / "out")
-    assert (found.status, found.outcomes[NORM]) == (1, "failed")
+    assert (found.status, found.outcomes) == (1, {FFN: "same", LOSS: "same", NORM: "failed"})
+    assert found.cases[FFN]["note"].startswith("failed once on the new side: the process ended")
     assert found.cases[NORM]["note"] == "gradient differs by 0.5"
     assert all(r["case"] != NORM for r in requests_of(base) if r["do"] == "time")
     assert ran(base, new, tmp_path / "off", "--verify=off").outcomes[NORM] == "same"
@@ -430,24 +405,21 @@ def test_a_wrong_result_is_never_timed(tmp_path: Path, capsys: pytest.CaptureFix
     assert "nothing comparable: no case was measured on both sides" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("openings", [0, 3])
 def test_what_was_not_reached_while_opening_is_no_regression(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, openings: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_once = Interleaved.open_once
 
     def interrupted(self: Interleaved, cases: list[str], *, verify: bool) -> Iterator[Opened]:
-        yield from itertools.islice(open_once(self, cases, verify=verify), openings)
+        yield from itertools.islice(open_once(self, cases, verify=verify), 3)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Interleaved, "open_once", interrupted)
     found = ran(make_build(tmp_path / "base"), make_build(tmp_path / "new"), tmp_path / "out")
     assert (found.status, found.document["exit_status"]) == (130, 0)
     assert set(found.outcomes.values()) == {"no verdict"}
-    notes = [case["note"] for case in found.cases.values()]
-    reached = openings // 2
-    assert notes[reached:] == ["interrupted before it was opened"] * (3 - reached)
-    assert not any("interrupted" in note for note in notes[:reached])
+    notes = [case["note"] == "interrupted before it was opened" for case in found.cases.values()]
+    assert notes == [False, True, True]
 
 
 def test_what_was_found_is_not_lost_where_files_fail(
@@ -499,11 +471,8 @@ def test_being_asked_to_end_judges_and_writes_what_was_measured(
         preexec_fn=heed_signals,
     )
     recording = output / "blocks.jsonl"
-    deadline = time.monotonic() + 60
-    while not recording.exists() or '"block": 4' not in recording.read_text():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: process.poll() is not None or recording.exists())
+    wait_until(lambda: process.poll() is not None or '"block": 4' in recording.read_text())
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
@@ -514,9 +483,7 @@ def test_being_asked_to_end_judges_and_writes_what_was_measured(
     for build in builds:
         # what was killed may take a moment to be gone
         command = ["pgrep", "-f", str(build / PROGRAM)]
-        while subprocess.run(command, capture_output=True, check=False).returncode == 0:
-            assert time.monotonic() < deadline + 60
-            time.sleep(0.01)
+        wait_until(lambda: subprocess.run(command, capture_output=True, check=False).returncode > 0)  # noqa: B023
 
 
 def test_a_budget_that_is_too_short(
