@@ -182,23 +182,15 @@ BOXES_1: list[Box] = [
     ("Bottlenecks identified", {}, {LAUNCH: None}),
 ]
 TARGETS = {KEPT: 0, SCORES: 0, "memory.fragmentation.held_bytes": 0}
+PEAKS_IN = {
+    ("forward", "backward"): ("During forward", "Forward pass"),
+    ("backward", "forward"): ("During backward", "Backward pass"),
+    ("optimizer", "forward"): ("During opt", "Optimizer step"),
+}
 BOXES_2: list[Box] = [
-    *(
-        (label, {PHASE: "forward"}, {PHASE: "backward"})
-        for label in ("During forward", "Forward pass")
-    ),
-    *(
-        (label, {PHASE: "backward"}, {PHASE: "forward"})
-        for label in ("During backward", "Backward pass")
-    ),
-    *(
-        (label, {PHASE: "optimizer"}, {PHASE: "forward"})
-        for label in ("During opt", "Optimizer step")
-    ),
-    *(
-        (label, {WHERE: "attention/core"}, {WHERE: "x"})
-        for label in ("During att", "Attention comp")
-    ),
+    *((x, {PHASE: a}, {PHASE: b}) for (a, b), labels in PEAKS_IN.items() for x in labels),
+    ("During att", {WHERE: "attention/core"}, {WHERE: "x"}),
+    ("Attention comp", {WHERE: "attention/core"}, {WHERE: "x"}),
     ("High: spikes", {SPREAD: 1.3}, {SPREAD: 1.1}),
     ("Steady", {SPREAD: 1.1}, {SPREAD: 1.2}),
     ("Fluctuating", {SPREAD: 1.2}, {SPREAD: 1.5}),
