@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tinyllama_tools.commands.grid import GridStudy, costs_of, planned_names, predict_frontier
+from tinyllama_tools.commands.grid import planned_names, predict_frontier
 from tinyllama_tools.commands.grid_plan import BATCH, COMPONENTS, SEQ, GridPlan
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.names import parse_case_name
@@ -47,21 +47,14 @@ def test_rounds_and_products_are_what_is_planned(bench_program: Path) -> None:
     names = planned_names(bench_program, plan.grid())
     assert "attention/forward_backward/sdpa/tiny/f32/batch:1/seq:64" in names
     assert "rms_norm/forward_backward/sdpa/tiny/f32/batch:1/seq:64" not in names
+    # costs are of the grid's cells, every size at its own shape, and medium with smaller batches
+    priced = [planned_names(bench_program, options) for options in plan.priced()]
+    own = {name for names in priced for name in names if name.startswith("rms_norm/")}
+    assert len(own) == len(problem_sizes()) + len(plan.check_shapes)
     for options in plan.products().values():
         names = planned_names(bench_program, options)
         assert len(names) > 10
         assert all(re.fullmatch(r"peak/gemm/f32/(\d+x)?\d+x\d+x\d+", name) for name in names)
-
-
-def test_costs_are_told(bench_program: Path, tmp_path: Path) -> None:
-    plan, build = GridPlan(("tiny",), (1,), (64,)), str(bench_program.parents[1])
-    study = GridStudy(tmp_path, plan, build_folder=build)
-    costs = costs_of(study)
-    steps = {cost.name.size: cost for cost in costs if cost.name.component == "full_step"}
-    assert set(steps) == set(problem_sizes())
-    own = [cost.name for cost in costs if cost.name.component == "rms_norm"]
-    # the sizes' own shapes, the grid's cell, and medium with smaller batches
-    assert len(own) == len(problem_sizes()) + len(study.plan.check_shapes)
 
 
 def test_the_frontier_has_every_size_and_the_memory_of_each_limit(
