@@ -1,4 +1,4 @@
-// What the files hold is read by its own reader in tests/training/test_train_tensorboard.py.
+// TensorBoard's own reader reads the files in tests/training/test_train_tensorboard.py.
 #include "benchmarks/training/tensorboard_events.hpp"
 
 #include <gtest/gtest.h>
