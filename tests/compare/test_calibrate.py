@@ -314,16 +314,6 @@ def test_simulated_data_need_no_recording(
     assert calibrate(tmp_path, "--simulate", "--families", "300", "--margin", "0.01") == 1
 
 
-def test_nothing_or_too_little_recorded_is_bad_input(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert calibrate(tmp_path) == 2
-    assert "--record 30m" in capsys.readouterr().err
-    recorded(tmp_path / "quiet_0001.jsonl", Machine(), 1)
-    assert calibrate(tmp_path) == 2
-    assert "1 block: halves need at least 2" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -600,7 +590,9 @@ def test_recordings_of_a_program_and_only_the_new_side_is_slowed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build = make_build(tmp_path / "build", cases=CASES)
-    # slowing wants an A/A recording first
+    # analysing and slowing want an A/A recording first, of two blocks
+    assert measured(tmp_path, build) == 2
+    assert "--record 30m" in capsys.readouterr().err
     assert measured(tmp_path, build, "--record-slowed", "1s", *QUICK) == 2
     assert "--record 30m" in capsys.readouterr().err
     assert measured(tmp_path, build, "--record", "1s", *QUICK, "--threads", "1") == 0
@@ -622,6 +614,11 @@ def test_recordings_of_a_program_and_only_the_new_side_is_slowed(
     (inside,) = {words for words in slowed if len(words) == 2}
     assert inside[1] == "--slow=^full_step/=0.05"
     assert float(inside[0].removeprefix("--slow=^ffn/=")) == pytest.approx(0.1, rel=0.1)
+    # a family is a recording of its own; options after -- replace those of the family
+    family = (*QUICK, "--seq", "32")
+    assert measured(tmp_path, build, "--record-family", "1s", *family) == 0
+    assert (len(recordings(tmp_path, "family")), len(recordings(tmp_path, "quiet"))) == (1, 1)
+    assert {"--batch=1,2,3,4,5", "--seq=32"} < set(starts_of(build)[-1]["arguments"])
     # a continued recording is slowed as before, whatever the part would need by now
     assert measured(tmp_path, build, "--record-slowed", "1s", *QUICK) == 0
     for kind in ("slowed_2_percent", "slowed_10_percent", "inside_ffn"):
@@ -630,20 +627,15 @@ def test_recordings_of_a_program_and_only_the_new_side_is_slowed(
         assert len({header.seed for header in headers}) == len(headers) >= 2
 
 
-def test_a_family_is_a_recording_of_its_own(tmp_path: Path) -> None:
-    build = make_build(tmp_path / "build", cases=CASES)
-    assert measured(tmp_path, build, "--record-family", "1s", *QUICK, "--seq", "32") == 0
-    assert (len(recordings(tmp_path, "family")), recordings(tmp_path, "quiet")) == (1, [])
-    # options after -- replace those of the family
-    assert {"--batch=1,2,3,4,5", "--seq=32"} < set(starts_of(build)[-1]["arguments"])
-
-
 def test_programs_and_recordings_that_will_not_do_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build = make_build(tmp_path / "build", cases=CASES, is_served=False)
     assert measured(tmp_path, build, "--record", "1s", *QUICK) == 2
     assert "not expected: --serve" in capsys.readouterr().err
+    recorded(tmp_path / "one" / "quiet_0001.jsonl", Machine(), 1)
+    assert calibrate(tmp_path / "one") == 2
+    assert "1 block: halves need at least 2" in capsys.readouterr().err
     for kind in ("quiet", "inside_ffn"):
         recorded(tmp_path / "kept" / f"{kind}_0001.jsonl", Machine(), 9)
     assert measured(tmp_path, tmp_path, "--record-slowed", "1s", *QUICK) == 2
@@ -658,58 +650,45 @@ def test_programs_and_recordings_that_will_not_do_are_named(
         fraction_inside(quiet.only([NAMES["ffn"]]), "ffn", 0.05)
 
 
-def fake_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
-    """In place of `compare run`: a program that writes a comparison, or does not."""
-    script = tmp_path / "run.py"
-    start = "import json, pathlib, sys\nfolder = pathlib.Path(sys.argv[-1])\n"
-    script.write_text(start + body, encoding="utf-8")
-    monkeypatch.setattr(record, "COMMAND", (sys.executable, str(script)))
-
-
-def test_a_run_is_kept_with_its_verdicts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    case = {"name": "ffn", "outcome": "slower", "attribution": {"culprit": "rotary"}}
-    body = (
-        f"document = {{'cases': [{case!r}], 'base_context': {CONTEXT!r}}}\n"
-        "assert '--slow-new=^ffn/=0.05' in sys.argv\n"
-        "(folder / 'comparison.json').write_text(json.dumps(document))\n"
-        "sys.exit(1)\n"
-    )
-    fake_run(monkeypatch, tmp_path, body)
-    more = ("--slow", "^ffn/=0.05", "--", "--budget", "1m", "--record", "/a/b/x")
-    assert measured(tmp_path, tmp_path, "--runs", "1", *more) == 0
-    (run,) = record.kept_runs(tmp_path / "kept")
-    assert (run["exit_status"], run["outcomes"], run["reason"]) == (1, {"ffn": "slower"}, "")
-    assert (run["culprits"], run["slowdown"]) == ({"ffn": "rotary"}, {"^ffn/": 0.05})
-    assert (run["git_commit"], run["threads"]) == (CONTEXT["git_commit"], 2)
-    assert run["options"][-4:] == ["--budget", "1m", "--record", "x"]
-    (row,) = run_rows([run])
-    assert (row["alpha"], row["budget_seconds"], row["slowdown"]) == (0.05, 60, "^ffn/ 0.05")
-
-
-def test_runs_without_a_verdict_count_and_three_in_a_row_are_enough(
+def test_runs_are_kept_and_three_in_a_row_without_a_verdict_are_enough(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # every third of six has a verdict
-    body = (
+    # in place of `compare run`: every third of six has a verdict
+    case = {"name": "ffn", "outcome": "slower", "attribution": {"culprit": "rotary"}}
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import json, pathlib, sys\n"
+        "assert '--slow-new=^ffn/=0.05' in sys.argv\n"
         "file = pathlib.Path(__file__).with_name('marks')\n"
         "marks = (file.read_text() if file.exists() else '') + 'x'\n"
         "file.write_text(marks)\n"
-        "(folder / 'comparison.json').write_text(json.dumps({'cases': []}))\n"
+        "is_judged = len(marks) in (3, 6)\n"
+        f"document = {{'cases': [{case!r}] if is_judged else [], 'base_context': {CONTEXT!r}}}\n"
+        "found = pathlib.Path(sys.argv[-1]) / 'comparison.json'\n"
+        "found.write_text(json.dumps(document))\n"
         "print('blocks became slower', file=sys.stderr)\n"
-        "sys.exit(0 if len(marks) in (3, 6) else 2)\n"
+        "sys.exit(1 if is_judged else 2)\n",
+        encoding="utf-8",
     )
-    fake_run(monkeypatch, tmp_path, body)
-    assert measured(tmp_path, tmp_path, "--runs", "20") == 2
+    monkeypatch.setattr(record, "COMMAND", (sys.executable, str(script)))
+    more = ("--slow", "^ffn/=0.05", "--", "--budget", "1m", "--record", "/a/b/x")
+    assert measured(tmp_path, tmp_path, "--runs", "20", *more) == 2
     assert "3 runs in a row without a verdict, the last: blocks became" in capsys.readouterr().err
     runs = record.kept_runs(tmp_path / "kept")
-    assert [run["exit_status"] for run in runs] == [2, 2, 0, 2, 2, 0, 2, 2, 2]
+    assert [run["exit_status"] for run in runs] == [2, 2, 1, 2, 2, 1, 2, 2, 2]
+    run = runs[2]
+    assert (run["outcomes"], run["culprits"]) == ({"ffn": "slower"}, {"ffn": "rotary"})
+    assert (run["reason"], run["git_commit"]) == ("", CONTEXT["git_commit"])
+    assert run["options"][-4:] == ["--budget", "1m", "--record", "x"]
     (row,) = run_rows(runs)
-    assert (row["slower"]["count"], row["slower"]["trials"]) == (0, 9)
+    assert (row["slower"]["count"], row["slower"]["trials"]) == (2, 9)
     assert row["without_verdict"] == {"blocks became slower": 7}
+    assert (row["alpha"], row["budget_seconds"], row["slowdown"]) == (0.05, 60, "^ffn/ 0.05")
+    assert (row["threads"], row["culprits"]) == (2, {"ffn": {"rotary": 2}})
     # nothing measured at all: an error with its words
-    fake_run(monkeypatch, tmp_path, "print('no such build', file=sys.stderr)\nsys.exit(2)\n")
+    script.write_text("raise SystemExit('no such build')\n", encoding="utf-8")
     assert measured(tmp_path, tmp_path, "--runs", "1") == 2
-    assert "ended with 2: no such build" in capsys.readouterr().err
+    assert "ended with 1: no such build" in capsys.readouterr().err
 
 
 def test_runs_are_grouped_and_lines_that_are_no_runs_are_named(tmp_path: Path) -> None:

@@ -80,19 +80,11 @@ def test_unpaired_p_value_is_scipys_exact_one(base: int, new: int) -> None:
         a, b = rng.normal(0, 1, base), rng.normal(shift, 1, new)
         expected = stats.mannwhitneyu(b, a, method="exact").pvalue
         assert rank_sum_p_value(a, b) == pytest.approx(expected, rel=1e-12)
-
-
-def test_unpaired_p_value_with_ties_is_that_of_all_divisions() -> None:
-    a, b = np.array([1.0, 2.0, 2.0, 3.0]), np.array([2.0, 3.0, 4.0, 4.0, 5.0])
-    own = stats.rankdata(np.concatenate([a, b]))
-    every_division = stats.permutation_test(
-        (own[:4], own[4:]),
-        lambda _, chosen: float(chosen.sum()),
-        n_resamples=math.inf,
-        alternative="two-sided",
-        vectorized=False,
-    )
-    assert rank_sum_p_value(a, b) == pytest.approx(every_division.pvalue, rel=1e-12)
+    # with ties, that of all divisions
+    ranked = stats.rankdata([1, 2, 2, 3, 2, 3, 4, 4, 5])
+    a, b = ranked[:4], ranked[4:]
+    expected = stats.permutation_test((a, b), lambda _, chosen: chosen.sum(), n_resamples=math.inf)
+    assert rank_sum_p_value(a, b) == pytest.approx(expected.pvalue, rel=1e-12)
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
@@ -442,22 +434,6 @@ def test_families_without_a_difference_raise_false_alarms_below_alpha() -> None:
     assert bounds(paid_once, 200)[0] > LOOSE.alpha
 
 
-def test_detection_grows_with_the_difference() -> None:
-    design = plan_design(6, looks=3)
-    found = []
-    for slowdown in (0.0, 0.02, 0.10, 0.20, 0.40):
-        verdicts = Counter(
-            outcome
-            for values in families("two modes", 15, design, slowdown)
-            for outcome in outcomes(values, design)
-        )
-        assert verdicts[FASTER] == 0
-        found.append(verdicts[SLOWER] / verdicts.total())
-    assert found == sorted(found)
-    assert found[0] == found[1] == 0 < found[2] < found[3]
-    assert found[4] >= 0.95
-
-
 def test_same_is_wrong_in_no_more_than_5_percent() -> None:
     """A true difference of just the margin, and a scatter that puts intervals about its size."""
     design, tries = plan_design(1, alpha=0.05, looks=3), 500
@@ -509,17 +485,6 @@ def test_verdicts_of_a_family_of_files() -> None:
     assert (evidence.low, evidence.high) == (-math.inf, math.inf)
     assert evidence.smallest_difference == math.inf
     assert evidence.blocks_needed >= fewest_files(1, 1e-3) == 7
-
-
-def test_files_that_may_not_settle_it_are_not_asked_for() -> None:
-    base = files(1, 0.05, 12, 1)
-    needed = [
-        judge_unpaired({"a": (base, [s * x for s in base])}, margin=0.5)["a"].evidence.blocks_needed
-        for x in (1.0, 1.49, 1.4999)
-    ]
-    assert needed[0] == 12
-    assert needed == sorted(needed)
-    assert needed[2] > 1000
 
 
 def test_error_rates_between_files_and_with_a_profile() -> None:
