@@ -18,9 +18,9 @@ from fake_training import made_up_summary
 from made_up_scaling import write_run
 from reference_study import FOLDER
 from tinyllama_tools.core.app import Json
+from tinyllama_tools.report.command import SECTIONS
 from tinyllama_tools.report.document import Document, Figure, Section, Table
 from tinyllama_tools.report.inputs import ReportInputs, read_inputs, source_of
-from tinyllama_tools.report.sections import SECTIONS
 from tools import scaling
 
 STUDY = FOLDER / "study_2core_xeon_avx512"

@@ -22,9 +22,9 @@ from stored import OpenPage, PageOpener
 from reference_study import MACHINES, MOST_BYTES, MOST_PICTURE_BYTES, Published, data_files
 from tinyllama_tools.core.app import BadInputError, read_json
 from tinyllama_tools.report import output
+from tinyllama_tools.report.command import SECTIONS
 from tinyllama_tools.report.document import Document, Fact, Figure, Section, Table
 from tinyllama_tools.report.output import page_of, write_pngs
-from tinyllama_tools.report.sections import SECTIONS
 
 HOSTILE = "</script><script>alert(1)</script>"
 CASES = "#table-all_cases"

@@ -44,11 +44,10 @@ from tinyllama_tools.models.roofline import roofline_of
 from tinyllama_tools.models.speed_of_light import step_products
 from tinyllama_tools.report import command
 from tinyllama_tools.report.analysis import lacks_parts, main_step
-from tinyllama_tools.report.command import build_document
+from tinyllama_tools.report.command import SECTIONS, build_document, laws, step
 from tinyllama_tools.report.document import Document, Figure, Table, compact, number_text
 from tinyllama_tools.report.inputs import ReportInputs
 from tinyllama_tools.report.output import figures_of_merit, markdown_of, plain
-from tinyllama_tools.report.sections import SECTIONS, laws, step
 
 FFN = "ffn/forward_backward/baseline/tiny/f32"
 MEDIUM = "medium, 4 x 512"

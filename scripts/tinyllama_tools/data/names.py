@@ -77,6 +77,8 @@ OPERATIONS = (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER)
 # of steps over several ranks
 WEAK, STRONG = "weak", "strong"
 ALONE, LOCAL, NO_OVERLAP, OVERLAP = "alone", "local", "no_overlap", "overlap"
+# of the whole batch on one rank (strong scaling)
+ALONE_GLOBAL = "alone_global"
 SHARDED, COMMUNICATION = "sharded", "communication"
 # ways of a data-parallel step, the one that counts first
 STEPS = (OVERLAP, NO_OVERLAP, SHARDED)

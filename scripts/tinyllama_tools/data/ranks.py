@@ -19,6 +19,7 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.data.names import (
     ALONE,
+    ALONE_GLOBAL,
     STEPS,
     STRONG,
     TIMED_BY,
@@ -106,8 +107,6 @@ SCHEMA: Json = {
 Name = TypeVar("Name", CaseName, CollectiveName)
 # by the number of a round
 Rounds = Mapping[int, float]
-# of the whole batch on one rank (strong scaling)
-ALONE_GLOBAL = "alone_global"
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ import itertools
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import stats
@@ -31,6 +32,7 @@ from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.data.names import (
     ALL_REDUCE,
     ALONE,
+    ALONE_GLOBAL,
     COMMUNICATION,
     GLOO,
     LOCAL,
@@ -42,7 +44,6 @@ from tinyllama_tools.data.names import (
     CaseName,
     CollectiveName,
 )
-from tinyllama_tools.data.ranks import ALONE_GLOBAL, Rounds, Row, ScalingResult
 from tinyllama_tools.models.collectives import (
     AlphaBeta,
     Interconnect,
@@ -52,6 +53,12 @@ from tinyllama_tools.models.collectives import (
     link_of_ring,
 )
 from tinyllama_tools.stats.rank_tests import WANTED_CONFIDENCE, Interval, median_interval
+
+if TYPE_CHECKING:
+    from tinyllama_tools.data.ranks import Rounds, Row, ScalingResult
+
+# for which steps are projected
+RANKS = tuple(2**power for power in range(3, 13))
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,17 @@ from tinyllama_tools.data.ranks import (
 from tinyllama_tools.data.results import ResultSet, read_result_set
 from tinyllama_tools.data.studies import COSTS, RANK_FILES, is_scaling_result, rounds_of
 from tinyllama_tools.models.collectives import MIB, Interconnect, buckets_of
-from tinyllama_tools.models.data_parallel import BACKWARD_SHARE, Analysis, communication_of
+from tinyllama_tools.models.data_parallel import (
+    BACKWARD_SHARE,
+    RANKS,
+    Analysis,
+    communication_of,
+)
 from tinyllama_tools.models.prediction import RatesRefusedError, calibrate_rates, predict_steps
 
 PROJECTION = "projection"
 # kinds of local steps
 MEASURED, PREDICTED = "measured", "predicted"
-RANKS = tuple(2**power for power in range(3, 13))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What a report computes of the cases of a result: their order, the main step, laws of time and
-memory with their held-out checks, and predictions of steps that were not run."""
+memory with their held-out checks, predictions of steps that were not run, and the frontiers that
+are shown."""
 
 from __future__ import annotations
 
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.data.machine import SAME_DEVICE, first_difference
 from tinyllama_tools.data.names import BASELINE, OPTIMIZED, STEP, CaseName, parts_of
+from tinyllama_tools.data.studies import AXES, Axis
 from tinyllama_tools.models.prediction import (
     RatesRefusedError,
     calibrate_rates,
     check_against,
     predict_steps,
 )
-from tinyllama_tools.report.document import Omission
+from tinyllama_tools.report.document import Omission, bytes_text
 from tinyllama_tools.stats.laws import (
     Exponents,
     GridPoint,
@@ -34,9 +36,11 @@ from tinyllama_tools.stats.laws import (
 )
 
 if TYPE_CHECKING:
+    from tinyllama_tools.core.app import Json
     from tinyllama_tools.data.programs import CaseCost
     from tinyllama_tools.data.results import MeasuredCase, ResultSet
     from tinyllama_tools.models.prediction import PredictionCheck, StepPrediction
+    from tinyllama_tools.report.inputs import ReportInputs
 
 Item = TypeVar("Item")
 F32 = "f32"
@@ -352,3 +356,60 @@ def predictions_of(
     found.sort(key=lambda step: order(step.cost.name))
     omissions = [Omission("prediction", r.name, r.reason) for r in refused if r.name in asked]
     return Predictions(found, "" if found else "no step could be predicted", omissions)
+
+
+class Frontier(NamedTuple):
+    """The points of one axis of a frontier.json. `kind`: of the second one of an axis, whether it
+    was tried; empty of the first."""
+
+    file: Json
+    axis: Axis
+    kind: str = ""
+
+    @property
+    def points(self) -> list[Json]:
+        return self.file[self.axis.key]
+
+    @property
+    def id(self) -> str:
+        """Of its table, and the beginning of its figures'."""
+        return f"frontier_{self.axis.given}{self.kind and f'_{self.kind}'}"
+
+    @property
+    def title(self) -> str:
+        return f"{self.axis.title.capitalize()} within {bytes_text(self.file['limit_bytes'])}"
+
+
+def _is_tried(points: Sequence[Json]) -> bool:
+    return any(point.get("confirmed") for point in points)
+
+
+def chosen(inputs: ReportInputs) -> list[Frontier]:
+    """The frontier over sequences and that over batches: the newest that is not known to be of
+    another device than the analysed one, where there is none the newest of all; a study's own comes
+    before one without a date. Behind them, of each axis, the next one of that device that was tried
+    where the first was not, or the reverse: tries go up to a limit that they are given."""
+    context = inputs.main.context if inputs.main is not None else {}
+    device = (context.get("device") or {}).get("name") or ""
+
+    def is_same(file: Json) -> bool:
+        return file.get("device", "") in {"", device} or not device
+
+    def preference(file: Json) -> tuple[bool, bool, str]:
+        is_own = any(study.frontier is file for study in inputs.studies)
+        date = file.get("date", "")
+        return (is_same(file), bool(date) or is_own, date)
+
+    found: dict[str, Frontier] = {}
+    beside: dict[str, Frontier] = {}
+    # of equals the first stays first
+    for file in sorted(inputs.frontiers, key=preference, reverse=True):
+        for given, of in AXES.items():
+            points = file.get(of.key)
+            if not points:
+                continue
+            first = found.setdefault(given, Frontier(file, of))
+            if is_same(file) and _is_tried(points) != _is_tried(first.points):
+                kind = "tried" if _is_tried(points) else "not_tried"
+                beside.setdefault(given, Frontier(file, of, kind))
+    return [of[given] for of in (found, beside) for given in AXES if given in of]

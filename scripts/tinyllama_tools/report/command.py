@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tinyllama_tools.core.app import RESULTS, BadInputError, shown_path, write_whole
@@ -16,18 +16,38 @@ from tinyllama_tools.models.prediction import RatesRefusedError
 from tinyllama_tools.report.document import (
     Document,
     Fact,
+    Kind,
     Missing,
     Omission,
     Section,
     count_of,
+    grouped,
     listed,
     not_foreseen,
 )
-from tinyllama_tools.report.inputs import Kind, ReportInputs, newest_sources, read_inputs, source_of
+from tinyllama_tools.report.inputs import ReportInputs, newest_sources, read_inputs, source_of
 from tinyllama_tools.report.output import figures_of_merit, markdown_of, page_of, write_pngs
-from tinyllama_tools.report.sections import SECTIONS, machine
+from tinyllama_tools.report.sections import costs, data_parallel, laws, machine, runs, step
 from tinyllama_tools.report.sections.summary import SUMMARY
 from tinyllama_tools.stats.laws import LawRefusedError
+
+# In the order in which they are read; what was left out comes last, when all of it is known. Each
+# fills a Section, and raises Missing where there is nothing to show.
+SECTIONS: Sequence[tuple[str, str, Callable[[Section, ReportInputs], None]]] = (
+    ("cases", "Cases", machine.cases),
+    ("environment", "Environment", machine.environment),
+    ("roofline", "Roofline", step.roofline),
+    ("speed_of_light", "Speed of light", step.speed_of_light),
+    ("time", "Where the time goes", step.time),
+    ("scaling", "Scaling", laws.scaling),
+    ("memory", "Memory", laws.memory),
+    ("frontier", "What fits into memory", costs.frontier),
+    ("predictions", "Predictions", costs.predictions),
+    ("data_parallel", "Data-parallel scaling", data_parallel.build),
+    ("ablation", "What each optimisation buys", runs.ablation),
+    ("training", "Training runs", runs.training),
+    ("comparison", "Comparison", machine.comparison),
+)
 
 REFUSALS = (BadInputError, LawRefusedError, RatesRefusedError, SuiteError)
 
@@ -141,7 +161,7 @@ def _say(text: str) -> None:
 
 
 def _say_omissions(omissions: Sequence[Omission]) -> None:
-    for first, names in machine.grouped(omissions):
+    for first, names in grouped(omissions):
         mark = "error" if first.is_error else "left out"
         _say(f"{mark}: {first.kind} {listed(names, 5)}: {first.reason}")
 

@@ -7,12 +7,38 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.core.app import Json, is_number
 
 if TYPE_CHECKING:
     from tinyllama_tools.data.names import CaseName
+
+
+# peaks that are no rate of FLOPs
+BANDWIDTHS = {
+    "memory_bandwidth": "memory bandwidth",
+    "cache_bandwidth": "last-level cache bandwidth",
+}
+
+
+class Kind(Enum):
+    """`words`: what it is; `command`: what makes one."""
+
+    STUDY = ("a grid study", "scripts/study tiny small")
+    SUITE = ("a run of the suite", "scripts/bench")
+    TRAINING = ("a training study", "scripts/study tiny small --grid off")
+    FRONTIER = ("a frontier", "scripts/study")
+    ABLATION = ("an ablation", "scripts/ablation")
+    SCALING = ("a data-parallel run", "scripts/scaling --processes 1,2")
+
+    def __init__(self, words: str, command: str) -> None:
+        self.words = words
+        self.command = command
+
+
+NO_RESULT = f"no result of the suite was given; make one: {Kind.SUITE.command}"
 
 Cell = str | int | float | None
 
@@ -336,3 +362,12 @@ def spaced(first: float, last: float, count: int) -> list[float]:
         return [first]
     step = math.log(last / first) / (count - 1)
     return [first * math.exp(step * i) for i in range(count - 1)] + [last]
+
+
+def grouped(omissions: Iterable[Omission]) -> list[tuple[Omission, list[str]]]:
+    """The first of those that share kind and reason, with the names of all of them."""
+    found: dict[tuple[str, str], tuple[Omission, list[str]]] = {}
+    for omission in omissions:
+        _, names = found.setdefault((omission.kind, omission.reason), (omission, []))
+        names.append(omission.name)
+    return list(found.values())

@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -66,24 +65,16 @@ from tinyllama_tools.report.analysis import (
     predictions_of,
     time_fits,
 )
-from tinyllama_tools.report.document import Omission, not_foreseen, step_text
+from tinyllama_tools.report.document import (
+    NO_RESULT,
+    Kind,
+    Missing,
+    Omission,
+    not_foreseen,
+    step_text,
+)
 
 Found = TypeVar("Found")
-
-
-class Kind(Enum):
-    """`words`: what it is; `command`: what makes one."""
-
-    STUDY = ("a grid study", "scripts/study tiny small")
-    SUITE = ("a run of the suite", "scripts/bench")
-    TRAINING = ("a training study", "scripts/study tiny small --grid off")
-    FRONTIER = ("a frontier", "scripts/study")
-    ABLATION = ("an ablation", "scripts/ablation")
-    SCALING = ("a data-parallel run", "scripts/scaling --processes 1,2")
-
-    def __init__(self, words: str, command: str) -> None:
-        self.words = words
-        self.command = command
 
 
 class Source(NamedTuple):
@@ -294,6 +285,12 @@ class ReportInputs:
     def main(self) -> ResultSet | None:
         """What is analysed; the others are compared with it."""
         return self.sets[0] if self.sets else None
+
+    def main_result(self) -> ResultSet:
+        """The same for sections that show it; raises Missing where there is none."""
+        if self.main is None:
+            raise Missing(NO_RESULT)
+        return self.main
 
     @property
     def is_empty(self) -> bool:

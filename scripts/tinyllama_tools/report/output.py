@@ -30,14 +30,15 @@ from tinyllama_tools.core.app import BadInputError, Json
 from tinyllama_tools.core.text import markdown_table
 from tinyllama_tools.report.analysis import headline_steps, held_out_by_size
 from tinyllama_tools.report.document import (
+    BANDWIDTHS,
     Document,
     Table,
     cell_text,
     compact,
     count_of,
+    grouped,
     listed,
 )
-from tinyllama_tools.report.sections.machine import grouped
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -249,7 +250,6 @@ COUNTERS = (
     ("roof_percent", "roof_percent", "%"),
     ("peak_memory_MiB", "peak_memory", "MiB"),
 )
-BANDWIDTHS = ("memory_bandwidth", "cache_bandwidth")
 # None: not known
 Row = tuple[str, float | None, str]
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from tinyllama_tools.data.names import ALL_REDUCE, LOCAL, STRONG, WEAK
 from tinyllama_tools.data.studies import SCALING_FILE
-from tinyllama_tools.models.data_parallel import Estimate, LossPart
-from tinyllama_tools.models.scaling_projection import RANKS
+from tinyllama_tools.models.data_parallel import RANKS, Estimate, LossPart
 from tinyllama_tools.report.document import (
     DASHES,
     LIGHT,
     ROOF,
     Cell,
     Figure,
+    Kind,
     Missing,
     Omission,
     Section,
@@ -29,7 +29,6 @@ from tinyllama_tools.report.document import (
     line,
     markers,
 )
-from tinyllama_tools.report.inputs import Kind
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json

@@ -38,10 +38,12 @@ from tinyllama_tools.report.document import (
     FIT,
     HELD_OUT,
     MEASURED,
+    NO_RESULT,
     PREDICTED,
     SYMBOLS,
     Cell,
     Figure,
+    Kind,
     Missing,
     Omission,
     Section,
@@ -57,8 +59,6 @@ from tinyllama_tools.report.document import (
     spaced,
     step_text,
 )
-from tinyllama_tools.report.inputs import Kind
-from tinyllama_tools.report.sections.machine import NO_RESULT, main_of
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
@@ -246,7 +246,7 @@ def held_out_tables(fits: Sequence[SeriesFit], by: Quantity) -> list[Table]:
 
 
 def scaling(page: Section, inputs: ReportInputs) -> None:
-    main_of(inputs)
+    inputs.main_result()
     fits = inputs.time_fits
     page.omissions += refused(fits, "time")
     with_law = sum(fit.law is not None for fit in fits)
@@ -369,7 +369,9 @@ def _parts_figures(inputs: ReportInputs) -> list[Figure]:
 def _agreement(page: Section, inputs: ReportInputs) -> None:
     """Measured peaks against predicted ones."""
     keys = (PEAK_MEMORY, "predicted_memory_MiB")
-    every = [(case.name, *map(case.counters.get, keys)) for case in main_of(inputs).cases.values()]
+    every = [
+        (case.name, *map(case.counters.get, keys)) for case in inputs.main_result().cases.values()
+    ]
     pairs = [pair for pair in every if pair[1] and pair[2]]
     if not pairs:
         return

@@ -4,21 +4,22 @@ other, and what was left out."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.app import shown_path
 from tinyllama_tools.report.analysis import COMPONENTS, is_own_shape, name_rank, rank
 from tinyllama_tools.report.document import (
+    BANDWIDTHS,
     Cell,
     Missing,
     Omission,
     Section,
     Table,
     count_of,
+    grouped,
     listed,
 )
-from tinyllama_tools.report.inputs import Kind
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from tinyllama_tools.report.inputs import ReportInputs
 
 MILLI, GIGA, MIB, GIB = 1e3, 1e9, 2**20, 2**30
-NO_RESULT = f"no result of the suite was given; make one: {Kind.SUITE.command}"
 CASE_NOTE = (
     "Time: median over repetitions and rounds, of which the shortest and the longest stand beside "
     "it. Speed-up: over the baseline of the same run. MFU: model FLOPs utilisation, the FLOPs that "
@@ -35,12 +35,6 @@ CASE_NOTE = (
 )
 # the page has to be mailed
 MOST_CASES = 500
-
-
-def main_of(inputs: ReportInputs) -> ResultSet:
-    if inputs.main is None:
-        raise Missing(NO_RESULT)
-    return inputs.main
 
 
 def ideal_bound(case: MeasuredCase) -> str | None:
@@ -53,7 +47,7 @@ def ideal_bound(case: MeasuredCase) -> str | None:
 
 
 def cases(page: Section, inputs: ReportInputs) -> None:
-    every = sorted(main_of(inputs).cases.values(), key=lambda case: name_rank(case.name))
+    every = sorted(inputs.main_result().cases.values(), key=lambda case: name_rank(case.name))
     note = CASE_NOTE
     if len(every) > MOST_CASES:
         # where each size begins
@@ -75,10 +69,6 @@ def cases(page: Section, inputs: ReportInputs) -> None:
     page.tables.append(Table("all_cases", "Every case", columns, rows, note, is_key=True))
 
 
-BANDWIDTHS = {
-    "memory_bandwidth": "memory bandwidth",
-    "cache_bandwidth": "last-level cache bandwidth",
-}
 PEAK_NOTE = (
     "Measured in the same run: the best of large square GEMMs and the model's own shapes; a triad."
 )
@@ -135,7 +125,7 @@ def environment(page: Section, inputs: ReportInputs) -> None:
     page.text += _said(inputs)
     taken = [[source.kind.words, shown_path(source.path)] for source in inputs.sources]
     page.tables.append(Table("sources", "Results taken", ("kind", "path"), taken))
-    context = main_of(inputs).context
+    context = inputs.main_result().context
     columns = (
         *("result", "architecture", "memory [GiB]", "last-level cache [MiB]", "threads"),
         *("libtorch", "rounds", "cases", "skipped", "failed"),
@@ -176,7 +166,7 @@ def comparison_json(sets: Sequence[ResultSet]) -> Json:
 
 def comparison(page: Section, inputs: ReportInputs) -> None:
     """One row a result and component; the page shows the cases themselves."""
-    base, others = main_of(inputs), inputs.sets[1:]
+    base, others = inputs.main_result(), inputs.sets[1:]
     if not others:
         raise Missing(ONE_RESULT)
     rows: list[list[Cell]] = []
@@ -209,15 +199,6 @@ def case_omissions(inputs: ReportInputs) -> Iterator[Omission]:
         place = f" ({results.title})" if len(inputs.sets) > 1 else ""
         for case in results.left_out:
             yield Omission("case", f"{case.name}{place}", case.reason, case.is_failure)
-
-
-def grouped(omissions: Iterable[Omission]) -> list[tuple[Omission, list[str]]]:
-    """The first of those that share kind and reason, with the names of all of them."""
-    found: dict[tuple[str, str], tuple[Omission, list[str]]] = {}
-    for omission in omissions:
-        _, names = found.setdefault((omission.kind, omission.reason), (omission, []))
-        names.append(omission.name)
-    return list(found.values())
 
 
 def left_out(page: Section, omissions: Sequence[Omission]) -> None:

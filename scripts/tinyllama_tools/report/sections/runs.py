@@ -12,6 +12,7 @@ from tinyllama_tools.report.document import (
     MEASURED,
     Cell,
     Figure,
+    Kind,
     Missing,
     Section,
     Table,
@@ -22,7 +23,6 @@ from tinyllama_tools.report.document import (
     line,
     markers,
 )
-from tinyllama_tools.report.inputs import Kind
 
 if TYPE_CHECKING:
     from tinyllama_tools.report.inputs import ReportInputs, TrainingRun

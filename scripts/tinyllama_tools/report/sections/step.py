@@ -23,6 +23,7 @@ from tinyllama_tools.report.document import (
     ROOF,
     Cell,
     Figure,
+    Kind,
     Missing,
     Omission,
     Section,
@@ -37,8 +38,6 @@ from tinyllama_tools.report.document import (
     spaced,
     step_text,
 )
-from tinyllama_tools.report.inputs import Kind
-from tinyllama_tools.report.sections.machine import main_of
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
@@ -215,7 +214,7 @@ def _points_table(points: Sequence[RooflinePoint], results: ResultSet) -> Table:
 
 def roofline(page: Section, inputs: ReportInputs) -> None:
     """Of the first result. BadInputError for a file without measured peaks."""
-    results = main_of(inputs)
+    results = inputs.main_result()
     found = roofline_of(results)
     machine, launch, products = found.machine, found.launch, found.products
     points = sorted(found.points, key=lambda p: name_rank(results.cases[p.name].name))
@@ -368,7 +367,7 @@ def _product_shares(
 def _profiled(inputs: ReportInputs) -> dict[CaseName, float]:
     """Percents of a step's operators that GEMMs take, of training runs on the first result's
     device that were profiled."""
-    main = main_of(inputs)
+    main = inputs.main_result()
     return {
         run.step_name: run.summary["operators"]["matrix_product_percent"]
         for run in inputs.trainings

@@ -10,10 +10,8 @@ from tinyllama_tools.core.text import seconds_text
 from tinyllama_tools.data.names import STEP
 from tinyllama_tools.data.studies import BY_SEQ
 from tinyllama_tools.models.speed_of_light import REST
-from tinyllama_tools.report.analysis import NOT_RUN, main_step
-from tinyllama_tools.report.document import Fact, bytes_text, rate_text, step_text
-from tinyllama_tools.report.sections.costs import chosen
-from tinyllama_tools.report.sections.machine import BANDWIDTHS
+from tinyllama_tools.report.analysis import NOT_RUN, chosen, main_step
+from tinyllama_tools.report.document import BANDWIDTHS, Fact, bytes_text, rate_text, step_text
 
 if TYPE_CHECKING:
     from tinyllama_tools.core.app import Json
