@@ -32,10 +32,11 @@ from tinyllama_tools.compare.blocks import (
     Recording,
     RecordingHeader,
     RecordingWriter,
+    prepare,
     read_recording,
+    recording_header,
 )
 from tinyllama_tools.compare.options import run_settings
-from tinyllama_tools.compare.run import prepare, recording_header
 from tinyllama_tools.compare.sides import PROGRAM_IN_BUILD
 from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json, schema_problem
 from tinyllama_tools.core.process import Progress

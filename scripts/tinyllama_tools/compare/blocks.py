@@ -20,7 +20,9 @@ were given, the environment added to each side, budget, limit and proof.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import datetime
 import json
 import math
 import random
@@ -30,9 +32,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
+from tinyllama_tools.compare.options import is_chosen, program_arguments, settings_of
 from tinyllama_tools.compare.sides import (
     MOST_PADDING_BYTES,
+    Builder,
     CaseFailedError,
     CaseSkippedError,
     Greeting,
@@ -41,6 +46,7 @@ from tinyllama_tools.compare.sides import (
     ServedProgram,
 )
 from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.names import SideState
 from tinyllama_tools.stats.rank_tests import Block, BlockSummary, summarise
 
@@ -549,3 +555,64 @@ def read_recording(path: Path) -> Recording:
             raise BadInputError(f"{path}: {what}line {number}: {error!r}") from error
     header, *items = found
     return Recording(header, tuple(items))
+
+
+class Sides(NamedTuple):
+    """Both sides, ready to be measured: what each lists, and `described`, as a recording and a
+    comparison say it: `base`, `new`, `base_context`, `new_context`."""
+
+    measurer: Interleaved
+    cases: Mapping[Side, Sequence[str]]
+    described: Json
+
+    @property
+    def shared(self) -> list[str]:
+        """Cases that both sides list, in the base's order."""
+        new = set(self.cases[Side.NEW])
+        return [name for name in self.cases[Side.BASE] if name in new]
+
+
+def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides:
+    """Builds what has to be built, and asks both sides what they can measure.
+
+    Raises BadInputError where a side is none, does not start, cannot be served, or has no case in
+    common with the other.
+    """
+    builder = Builder(options.build_folder, rebuild=options.rebuild, say=progress.line)
+    shared, slow = program_arguments(options), [f"--slow={text}" for text in options.slow_new]
+    named = (
+        (Side.BASE, options.base, options.environment_base, shared),
+        (Side.NEW, options.new, options.environment_new, (*shared, *slow)),
+    )
+    described, programs = {}, {}
+    for side, text, environment, arguments in named:
+        described[side.value], program = builder.resolve(text, f"--{side.value}")
+        programs[side] = ServedProgram(side.value, program, arguments, dict(environment))
+    effort = SliceEffort(options.pairs, options.slice, options.limit)
+    measurer = Interleaved(programs, effort, seed)
+    try:
+        greetings = measurer.greet()
+    except ProcessLostError as error:
+        raise BadInputError(f"a side does not start: {error.side}: {error}") from error
+    described |= {f"{side.value}_context": greetings[side].context for side in SIDES}
+    cases = {s: [n for n in greetings[s].cases if is_chosen(n, options)] for s in SIDES}
+    sides = Sides(measurer, cases, described)
+    if not sides.shared:
+        counts = ", ".join(f"{len(cases[side])} on the {side.value} side" for side in SIDES)
+        raise BadInputError(
+            f"no case to compare ({counts}, none on both): the sides must have one in common; give "
+            "other --components, --passes or --filter"
+        )
+    return sides
+
+
+def recording_header(options: argparse.Namespace, sides: Sides, seed: int) -> RecordingHeader:
+    return RecordingHeader(
+        **sides.described,
+        method=METHOD,
+        pairs=options.pairs,
+        slice_seconds=options.slice,
+        seed=seed,
+        started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        settings=settings_of(options),
+    )

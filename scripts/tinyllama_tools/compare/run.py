@@ -18,7 +18,6 @@ unclear; 130 interrupted (Ctrl-C, SIGTERM or SIGHUP).
 from __future__ import annotations
 
 import argparse
-import datetime
 import math
 import os
 import random
@@ -27,7 +26,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 from tinyllama_tools.compare.blocks import (
     METHOD,
@@ -38,10 +36,11 @@ from tinyllama_tools.compare.blocks import (
     Interleaved,
     Measured,
     Opened,
-    RecordingHeader,
     RecordingWriter,
     Side,
-    SliceEffort,
+    Sides,
+    prepare,
+    recording_header,
     refuse_existing,
 )
 from tinyllama_tools.compare.comparison import (
@@ -60,13 +59,11 @@ from tinyllama_tools.compare.comparison import (
 from tinyllama_tools.compare.options import (
     MOST_OVERRUN,
     add_options,
-    is_chosen,
-    program_arguments,
     settings_of,
 )
 from tinyllama_tools.compare.output import print_comparison, write_comparison
-from tinyllama_tools.compare.sides import WAITING, Builder, ProcessLostError, ServedProgram
-from tinyllama_tools.core.app import INTERRUPTED, PROBLEM_SIZES, BadInputError, Json, run_folder
+from tinyllama_tools.compare.sides import WAITING
+from tinyllama_tools.core.app import INTERRUPTED, PROBLEM_SIZES, BadInputError, run_folder
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import duration
 from tinyllama_tools.data.names import SideState, parse_case_name
@@ -304,55 +301,6 @@ def _cases(cases: Collection[str]) -> str:
     return "1 case" if len(cases) == 1 else f"{len(cases)} cases"
 
 
-class Sides(NamedTuple):
-    """Both sides, ready to be measured: what each lists, and `described`, as a recording and a
-    comparison say it: `base`, `new`, `base_context`, `new_context`."""
-
-    measurer: Interleaved
-    cases: Mapping[Side, Sequence[str]]
-    described: Json
-
-    @property
-    def shared(self) -> list[str]:
-        """Cases that both sides list, in the base's order."""
-        new = set(self.cases[Side.NEW])
-        return [name for name in self.cases[Side.BASE] if name in new]
-
-
-def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides:
-    """Builds what has to be built, and asks both sides what they can measure.
-
-    Raises BadInputError where a side is none, does not start, cannot be served, or has no case in
-    common with the other.
-    """
-    builder = Builder(options.build_folder, rebuild=options.rebuild, say=progress.line)
-    shared, slow = program_arguments(options), [f"--slow={text}" for text in options.slow_new]
-    named = (
-        (Side.BASE, options.base, options.environment_base, shared),
-        (Side.NEW, options.new, options.environment_new, (*shared, *slow)),
-    )
-    described, programs = {}, {}
-    for side, text, environment, arguments in named:
-        described[side.value], program = builder.resolve(text, f"--{side.value}")
-        programs[side] = ServedProgram(side.value, program, arguments, dict(environment))
-    effort = SliceEffort(options.pairs, options.slice, options.limit)
-    measurer = Interleaved(programs, effort, seed)
-    try:
-        greetings = measurer.greet()
-    except ProcessLostError as error:
-        raise BadInputError(f"a side does not start: {error.side}: {error}") from error
-    described |= {f"{side.value}_context": greetings[side].context for side in SIDES}
-    cases = {s: [n for n in greetings[s].cases if is_chosen(n, options)] for s in SIDES}
-    sides = Sides(measurer, cases, described)
-    if not sides.shared:
-        counts = ", ".join(f"{len(cases[side])} on the {side.value} side" for side in SIDES)
-        raise BadInputError(
-            f"no case to compare ({counts}, none on both): the sides must have one in common; give "
-            "other --components, --passes or --filter"
-        )
-    return sides
-
-
 def rates(case: str, seconds: float, counters: Mapping[str, float]) -> dict[str, float]:
     """samples_per_second, tokens_per_second, and TFLOPS where there are matrix multiplications.
 
@@ -488,18 +436,6 @@ def comparison_of(
         },
         seconds=run.seconds,
         exit_status=exit_status(allowed, options.strict, options.fail_on_growth),
-    )
-
-
-def recording_header(options: argparse.Namespace, sides: Sides, seed: int) -> RecordingHeader:
-    return RecordingHeader(
-        **sides.described,
-        method=METHOD,
-        pairs=options.pairs,
-        slice_seconds=options.slice,
-        seed=seed,
-        started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        settings=settings_of(options),
     )
 
 
