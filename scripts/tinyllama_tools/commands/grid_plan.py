@@ -6,11 +6,14 @@ import argparse
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tinyllama_tools.core.app import problem_sizes
 from tinyllama_tools.core.options import list_of, minutes, positive, positive_list, variants
 from tinyllama_tools.data.names import OPTIMIZED, STEP, TRAIN
-from tinyllama_tools.data.programs import CaseCost
+
+if TYPE_CHECKING:
+    from tinyllama_tools.data.programs import CaseCost
 
 COMPONENTS = (
     *("embedding", "rms_norm", "rotary", "attention", "ffn", "block", "loss", "model"),
