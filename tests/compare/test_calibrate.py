@@ -696,6 +696,8 @@ def test_runs_are_grouped_and_lines_that_are_no_runs_are_named(tmp_path: Path) -
         a_run(),
         a_run(outcomes={"ffn": "same", "loss": "faster"}),
         a_run(slowdown={"ffn": 0.1}, outcomes={"ffn": "slower"}, culprits={"ffn": None}),
+        # whose culprit does not count where nothing was called slower
+        a_run(slowdown={"ffn": 0.1}, outcomes={"ffn": "same"}, culprits={"ffn": "loss"}),
         a_run(options=["--budget", "9m"]),
         a_run(git_commit="b"),
     ]
@@ -709,6 +711,7 @@ def test_runs_are_grouped_and_lines_that_are_no_runs_are_named(tmp_path: Path) -
     assert (aa["slower_or_faster"]["count"], aa["slower_or_faster"]["trials"]) == (1, 2)
     assert (aa["slower"]["count"], aa["by_case"]["ffn"], aa["seconds"]) == (0, {"same": 2}, 120)
     assert (slow["slower"]["count"], slow["culprits"]) == (1, {"ffn": {"nobody": 1}})
+    assert slow["by_case"]["ffn"] == {"slower": 1, "same": 1}
     # other options and another commit are groups of their own
     groups = [(row["options"], row["git_commit"], row["runs"]) for row in others]
     assert groups == [("--budget 9m", "a", 1), ("", "b", 1)]

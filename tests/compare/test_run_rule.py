@@ -241,6 +241,19 @@ def test_what_is_written_is_read_back_and_never_written_over(written: Path) -> N
         RecordingWriter(written / "blocks.jsonl", replace(HEADER, settings={"a": 1}))
 
 
+def test_a_full_disk_is_named_whatever_closing_says(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path / "blocks.jsonl", HEADER)
+    writer._file.close()
+    # closing tries once more to write what is left in the buffer
+    writer._file = Path("/dev/full").open("w", encoding="utf-8")  # noqa: SIM115
+    with (
+        pytest.raises(BadInputError, match=r"blocks\.jsonl: .* cannot be written: .* space"),
+        writer,
+    ):
+        writer.add(ITEMS[0])
+    assert writer._file.closed
+
+
 BLOCK = {"block": 1, "case": FFN, "first": [0], "at": 1.0}
 
 

@@ -487,6 +487,19 @@ def test_verdicts_of_a_family_of_files() -> None:
     assert evidence.blocks_needed >= fewest_files(1, 1e-3) == 7
 
 
+@pytest.mark.parametrize("factor", [1.1, 1.15, 1.2])
+def test_files_that_are_needed_are_enough_and_not_many_more(factor: float) -> None:
+    """The same normal scatter at every number of files; the prediction is for nearly all draws."""
+
+    def judged(count: int) -> Judgement:
+        base = np.exp(0.1 * stats.norm.ppf((np.arange(count) + 0.5) / count))
+        return judge_unpaired({"a": (base, factor * base)}, alpha=1e-3, margin=0.03)["a"]
+
+    enough = next(count for count in range(8, 100) if judged(count).outcome is SLOWER)
+    needed = judged(8).evidence.blocks_needed
+    assert enough <= needed <= 3 * enough
+
+
 def test_error_rates_between_files_and_with_a_profile() -> None:
     rng = np.random.default_rng(4)
     wrong = 0
