@@ -7,9 +7,8 @@ import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinyllama_tools.commands.ranks import free_port
 
@@ -49,10 +48,7 @@ def run(*command: str | Path, **variables: str) -> subprocess.CompletedProcess[s
     )
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A rank that has ended."""
-
+class Ended(NamedTuple):
     status: int
     output: str
     error: str

@@ -183,7 +183,7 @@ def test_of_ranks_that_end_at_once_the_cause_is_named(
     assert world.watch(SOON).what == words
 
 
-def test_a_port_that_was_taken_meanwhile_is_another_one(
+def test_a_port_that_was_taken_is_another_one_and_an_interrupt_names_what_is_left(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_FAULT", "0:port_taken")
@@ -191,13 +191,10 @@ def test_a_port_that_was_taken_meanwhile_is_another_one(
     ports = (launch.folder / "ports").read_text(encoding="utf-8").split()
     assert len(ports) == 2 and (launch.out / "ranks_2.json").exists()
 
-
-def test_an_interrupt_between_two_worlds_names_those_that_were_not_started(
-    launch: Launch, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
+    # between two worlds
     monkeypatch.setattr(measuring, "run_world", interrupted)
     status, failures = launch.measure("--processes=1,2")
     assert status == INTERRUPTED

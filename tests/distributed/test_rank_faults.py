@@ -151,53 +151,36 @@ def test_ranks_that_differ_do_not_start(train_program: Path, tmp_path: Path) -> 
         assert all(said in end.error for end in ends)
 
 
-def test_a_rank_that_never_comes_is_named(train_program: Path) -> None:
+def test_ranks_that_cannot_meet_name_who_or_where(train_program: Path) -> None:
     with Ranks(train_program, 3, [ENDLESS] * 2) as started:
         ends = started.ends(LONGEST_S)
-    for end in ends:
-        assert end.status == 2
-        assert f"rank 2 did not come within {TIMEOUT_S} s" in end.error
-
-
-def test_a_port_in_use_is_named(train_program: Path) -> None:
+    assert [end.status for end in ends] == [2, 2]
+    assert all(f"rank 2 did not come within {TIMEOUT_S} s" in end.error for end in ends)
     with socket.socket(socket.AF_INET6) as taken:
         taken.bind(("::", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with Ranks(train_program, 2, [ENDLESS], port) as started:
             (end,) = started.ends(LONGEST_S)
-    assert end.status == 2
-    assert f"MASTER_PORT={port}" in end.error
-    # the words by which scripts/scaling knows that another port may help
-    assert PORT_IN_USE.search(end.error)
-
-
-def test_a_master_that_cannot_be_reached_is_named(train_program: Path) -> None:
+    # with the words by which scripts/scaling knows that another port may help
+    assert end.status == 2 and f"MASTER_PORT={port}" in end.error and PORT_IN_USE.search(end.error)
     port, begun = free_port(), time.monotonic()
     finished = run(train_program, *ENDLESS, **rank_variables(1, 2, port))
-    assert finished.returncode == 2
-    assert f"MASTER_PORT={port}" in finished.stderr
+    assert finished.returncode == 2 and f"MASTER_PORT={port}" in finished.stderr
     assert time.monotonic() - begun < LONGEST_S
 
 
-@pytest.mark.parametrize(
-    ("variables", "words"),
-    [
-        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2: must be below WORLD_SIZE=2"),
-        ({"RANK": "0"}, "WORLD_SIZE: is not set"),
-        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK=x"),
-    ],
-)
-def test_a_wrong_environment_is_named(
-    scaling_program: Path, train_program: Path, variables: dict[str, str], words: str
+def test_what_is_wrong_before_the_start_is_told_first(
+    scaling_program: Path, train_program: Path
 ) -> None:
-    for program in (scaling_program, train_program):
-        finished = run(program, **variables)
-        assert finished.returncode == 2 and words in finished.stderr
-
-
-def test_a_result_file_that_cannot_be_written_is_told_first(scaling_program: Path) -> None:
+    for words, variables in (
+        ("RANK=2: must be below WORLD_SIZE=2", {"RANK": "2", "WORLD_SIZE": "2"}),
+        ("WORLD_SIZE: is not set", {"RANK": "0"}),
+        ("RANK=x", {"RANK": "x", "WORLD_SIZE": "2"}),
+    ):
+        for program in (scaling_program, train_program):
+            finished = run(program, **variables)
+            assert finished.returncode == 2 and words in finished.stderr
     finished = run(scaling_program, *ENDLESS_ROUNDS, "--benchmark_out=/no/such/folder/result.json")
-    assert finished.returncode == 2
+    assert finished.returncode == 2 and "round" not in finished.stderr
     assert "--benchmark_out: " in finished.stderr and "/no/such/folder" in finished.stderr
-    assert "round" not in finished.stderr
