@@ -74,7 +74,9 @@ def test_weak_scaling(scaling_program: Path, tmp_path: Path) -> None:
     assert sum(found["bucket_bytes"]) == found["gradient_bytes"]
 
 
-def test_strong_scaling_shares_one_batch(scaling_program: Path, tmp_path: Path) -> None:
+def test_strong_scaling_and_a_world_of_one(
+    scaling_program: Path, train_program: Path, tmp_path: Path
+) -> None:
     options = ("--global-batch=4", "--components=full_step")
     result = measured(scaling_program, 2, tmp_path, *options)
     assert f"{STEP}/batch:4/seq:8/ranks:2/alone" in row_names(result)
@@ -83,6 +85,13 @@ def test_strong_scaling_shares_one_batch(scaling_program: Path, tmp_path: Path) 
     for rank, end in enumerate(run_ranks(scaling_program, 2, *SCALE, "--global-batch=3")):
         assert end.status == 2
         assert f"rank {rank} of 2: --global-batch 3: must be a multiple of the 2" in end.error
+    # a world of one has a plain and a data-parallel step, and nobody to share an optimizer with
+    result = measured(scaling_program, 1, tmp_path, "--batch=2")
+    start = f"{STEP}/batch:2/seq:8/ranks:1"
+    assert row_names(result) == [f"{start}/alone", f"{start}/overlap"]
+    assert result["context"]["distributed"]["backend"] == "none"
+    finished = run(train_program, *TRAIN, "--shard-optimizer")
+    assert finished.returncode == 2 and "--shard-optimizer" in finished.stderr
 
 
 def test_collectives_have_the_bandwidths_of_nccl_tests(
@@ -97,16 +106,6 @@ def test_collectives_have_the_bandwidths_of_nccl_tests(
             rate = 1e-9 * row["message_bytes"] / (row["real_time"] * 1e-6)
             assert row["algorithm_GB_per_second"] == pytest.approx(rate)
             assert row["bus_GB_per_second"] == pytest.approx(factor * rate)
-
-
-def test_a_world_of_one(scaling_program: Path, train_program: Path, tmp_path: Path) -> None:
-    """Has a plain and a data-parallel step, and nobody to share an optimizer with."""
-    result = measured(scaling_program, 1, tmp_path, "--batch=2")
-    start = f"{STEP}/batch:2/seq:8/ranks:1"
-    assert row_names(result) == [f"{start}/alone", f"{start}/overlap"]
-    assert result["context"]["distributed"]["backend"] == "none"
-    finished = run(train_program, *TRAIN, "--shard-optimizer")
-    assert finished.returncode == 2 and "--shard-optimizer" in finished.stderr
 
 
 def trained(program: Path, folder: Path, ranks: int, *options: str) -> list[float]:
