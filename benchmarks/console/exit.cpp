@@ -3,12 +3,10 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <exception>
-#include <initializer_list>
 
 namespace tinyllama::console {
 namespace {
@@ -38,20 +36,20 @@ int run_program(const char* program, const std::function<ExitCode()>& run) {
 }
 
 void install_interrupt_handler() {
-  const auto install = [](int signal, int flags, std::initializer_list<decltype(SIG_DFL)> kept) {
-    struct sigaction before = {};
-    sigaction(signal, nullptr, &before);
-    if (std::find(kept.begin(), kept.end(), before.sa_handler) != kept.end()) return;
+  const auto install = [](int number, int flags, bool unless_ignored) {
     struct sigaction action = {};
+    sigaction(number, nullptr, &action);
+    if (unless_ignored && action.sa_handler == SIG_IGN) return;
+    action = {};
     action.sa_handler = on_signal;
     action.sa_flags = flags | SA_RESTART;
-    sigaction(signal, &action, nullptr);
+    sigaction(number, &action, nullptr);
   };
   // The second of these has its default effect.
-  install(SIGINT, SA_RESETHAND, {});
-  install(SIGTERM, SA_RESETHAND, {});
-  install(SIGHUP, SA_RESETHAND, {SIG_IGN});  // of nohup
-  install(SIGPIPE, 0, {SIG_IGN});            // of connections between ranks
+  install(SIGINT, SA_RESETHAND, false);
+  install(SIGTERM, SA_RESETHAND, false);
+  install(SIGHUP, SA_RESETHAND, true);  // nohup ignores it
+  install(SIGPIPE, 0, true);            // connections between ranks do
 }
 
 bool interrupted() {

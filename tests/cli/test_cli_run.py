@@ -324,3 +324,20 @@ def test_google_benchmarks_compare_opens_results(
         )
         assert completed.returncode == 0, completed.stdout + completed.stderr
         assert re.search(r"ffn/forward/baseline/custom/f32/\S+/manual_time", completed.stdout)
+
+
+def test_a_limit_on_file_sizes_is_an_error_that_names_the_file(
+    bench_program: Path, tmp_path: Path
+) -> None:
+    axes = ["--components=rms_norm", "--passes=forward", "--variants=baseline", "--device=cpu"]
+    small = ["--batch=1", "--seq=16", "--benchmark_min_time=0.01s", "--benchmark_out=out.json"]
+    completed = subprocess.run(
+        ["bash", "-c", 'ulimit -f 4; exec "$@"', "bash", bench_program, *axes, *small],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert completed.returncode == 2
+    assert "out.json: cannot be written: File too large" in completed.stderr
