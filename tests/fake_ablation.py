@@ -1,13 +1,10 @@
 """A fake for tiny_llama_bench: what it measures of a variant is written here."""
 
-import io
 from collections.abc import Sequence
 
-from tinyllama_tools.commands.ablation import Effort, Measurement, Spelling
-from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.programs import CaseRun, SuiteError, SuiteResult
-from tinyllama_tools.models.ablations import Point, Study, planned_rows
+from tinyllama_tools.models.ablations import Point
 
 POINT = Point("tiny", "f32", 8, 128)
 OTHER = Point("tiny", "bf16", 8, 128)
@@ -36,6 +33,12 @@ class FakeProgram:
         self.interrupt_after = 10**9
         self.calls: list[tuple[list[str], bool]] = []
         self.steps: list[tuple[str, int]] = []
+
+    def list_cases(self, options: Sequence[str]) -> tuple[list[str], str]:
+        variant = options[1].partition("=")[2]
+        if variant == "sdpa+fused_attention":
+            return [], "sdpa and fused_attention exclude each other"
+        return [f"full_step/train/{variant}/tiny/f32/batch:8/seq:128"], ""
 
     def run(
         self,
@@ -74,22 +77,6 @@ class FakeProgram:
         }
         if verify:
             counters["max_rel_error"] = 1e-6
-        label = f"verified; optimized = {OPTIMIZED_IS}" if case.variant == "optimized" else ""
+        held = "sdpa" if case.dtype == "bf16" else OPTIMIZED_IS
+        label = f"verified; optimized = {held}" if case.variant == "optimized" else ""
         return CaseRun(str(case), (seconds,) * repetitions, counters, label)
-
-
-def ask(variant: str) -> Spelling:
-    """The fake's --list."""
-    if variant == "sdpa+fused_attention":
-        return Spelling("", "sdpa and fused_attention exclude each other")
-    return Spelling(variant)
-
-
-def measurement(program: FakeProgram, effort: Effort) -> Measurement:
-    """With the fake, and nothing on the terminal."""
-    return Measurement(program, ask, effort, Progress(io.StringIO()))
-
-
-def study(*switches: str, combinations: tuple[str, ...] = ()) -> Study:
-    """Empty, with these rows."""
-    return Study(planned_rows(switches or ("qkv", "sdpa", "graph"), combinations))

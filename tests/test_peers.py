@@ -1,7 +1,9 @@
-"""scripts/peers: options, processes, interleaved sides, result."""
+"""scripts/peers: options, processes, interleaved sides, result and page."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes.util
 import json
 import os
 import re
@@ -9,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,20 +20,19 @@ from jsonschema import Draft202012Validator
 
 import tools
 from oracle_packages import require_oracle_packages
-from tinyllama_tools.commands import peers as peers
+from tinyllama_tools.commands import peer_sides, peers
 from tinyllama_tools.commands.peer_sides import (
     FORMS,
     CaseRun,
     Effort,
-    Malloc,
     PeerForm,
     PeerProcess,
     PeerSide,
+    Side,
     SideError,
     SideSkip,
     caching_malloc,
     measure_case,
-    peer_environment,
     start_peer,
     step_flops,
 )
@@ -44,7 +44,7 @@ from tinyllama_tools.data.results import checked_result
 Json = dict[str, Any]
 
 
-def test_default_cases_are_the_default_grid_and_autocast(bench_program: Path) -> None:
+def test_cases_are_the_default_grid_and_autocast_or_those_of_the_axes(bench_program: Path) -> None:
     names = {str(case) for case in parse_options([]).cases}
     listed = subprocess.run([bench_program, "--list"], capture_output=True, text=True, check=True)
     every = listed.stdout.split()
@@ -53,69 +53,48 @@ def test_default_cases_are_the_default_grid_and_autocast(bench_program: Path) ->
     test_points = {f"tiny/amp_bf16/batch:{b}/seq:{s}" for b in (8, 16) for s in (128, 256)}
     autocast = {*test_points, "small/amp_bf16/batch:8/seq:256"}
     assert names - grid == {f"full_step/train/baseline/{point}" for point in autocast}
-
-
-def test_axes_choose_cases_and_the_smallest_comes_first() -> None:
     options = parse_options(["--sizes=tiny", "--dtypes=bf16,f32", "--batch=8,4", "--seq=64"])
     found = [(c.dtype, c.batch, c.seq) for c in options.cases]
+    # the smallest first
     assert found == [("f32", 4, 64), ("f32", 8, 64), ("bf16", 4, 64), ("bf16", 8, 64)]
     (case,) = parse_options(["--sizes=medium", "--dtypes=f32"]).cases
     assert (case.batch, case.seq) == (16, 512)
     assert parse_options(["--quick"]).cases == (full_step("tiny", "f32", 4, 64),)
+    # as tiny_llama_bench counts them
+    assert step_flops(full_step("tiny", "f32", 8, 128)) == 17678991360
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("option", "message"),
     [
-        (["--sizes=huge"], "argument --sizes: size 'huge': must be one of tiny, small"),
-        (["--dtypes=f16"], "argument --dtypes: dtype 'f16': must be one of f32, bf16, amp_bf16"),
-        (
-            ["--peers=jax"],
-            "argument --peers: peer 'jax': must be one of eager, sdpa, compile_default",
-        ),
-        (["--batch=0"], "argument --batch: '0': must be a whole number of 1 or more"),
-        (["--seq=1"], "--seq '1': must be at least 2"),
-        (["--turns=two"], "argument --turns: 'two': must be a whole number"),
-        (["--device=tpu"], "argument --device: device 'tpu': must be cpu, cuda[:N] or hip[:N]"),
-        (["--device=auto"], "argument --device: device 'auto': must be cpu"),
-        (["--threads=-1"], "argument --threads: '-1': must be a whole number"),
-        (["--variant=../x"], "argument --variant: '../x': must be a name"),
-        (
-            ["--max-seconds-per-case=inf"],
-            "argument --max-seconds-per-case: 'inf': must be a positive",
-        ),
+        ("--sizes=huge", "argument --sizes: size 'huge': must be one of tiny, small"),
+        ("--dtypes=f16", "argument --dtypes: dtype 'f16': must be one of f32, amp_bf16, bf16"),
+        ("--peers=jax", "argument --peers: peer 'jax': must be one of eager, sdpa"),
+        ("--seq=1", "--seq '1': must be at least 2"),
+        ("--device=auto", "argument --device: device 'auto': must be cpu, cuda[:N] or hip[:N]"),
+        ("--variant=../x", "argument --variant: '../x': must be a name"),
     ],
 )
 def test_bad_option_is_named_with_what_is_allowed(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    option: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        tools.peers(arguments)
+        tools.peers([option])
     assert f"scripts/peers: error: {message}" in capsys.readouterr().err
 
 
-def test_a_folder_is_no_file_for_results(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tools.peers(["--out=."]) == 2
-    assert capsys.readouterr().err == "scripts/peers: '.': must be a file, not a folder\n"
-
-
-def test_program_that_does_not_run_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_written_or_started_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise SuiteError("tiny_llama_bench cannot be started: absent")
 
     monkeypatch.setattr(SuiteProgram, "run", refuse)
-    assert tools.peers(["--quick"]) == 2
-    assert "tiny_llama_bench cannot be started" in capsys.readouterr().err
+    for out, said in ((".", "'.': must be a file"), (str(tmp_path / "o"), "cannot be started")):
+        assert tools.peers(["--quick", f"--out={out}", f"--markdown={tmp_path}/o.md"]) == 2
+        assert said in capsys.readouterr().err
 
 
-def test_flops_are_those_of_our_program() -> None:
-    # model_flops that tiny_llama_bench reports
-    assert step_flops(full_step("tiny", "f32", 8, 128)) == 17678991360
-
-
-MALLOC = Malloc({"LD_PRELOAD": "libx.so"}, "libx.so preloaded")
 ECHO = """
 import json, sys
 for line in sys.stdin:
@@ -127,19 +106,13 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture
-def echo() -> Iterator[PeerProcess]:
-    process = PeerProcess("peer:echo", os.environ, [sys.executable, "-c", ECHO])
-    yield process
-    process.close()
-
-
 def ask(process: PeerProcess, do: str, **what: object) -> Json:
     process.send(do, **what)
     return process.receive()
 
 
-def test_a_process_answers_refuses_and_ends_with_its_last_words(echo: PeerProcess) -> None:
+def test_a_process_answers_refuses_and_ends_with_its_last_words() -> None:
+    echo = PeerProcess("peer:echo", os.environ, [sys.executable, "-c", ECHO])
     assert ask(echo, "time", steps=3) == {"got": {"do": "time", "steps": 3}}
     with pytest.raises(SideError, match="peer:echo: no"):
         ask(echo, "fail")
@@ -148,33 +121,30 @@ def test_a_process_answers_refuses_and_ends_with_its_last_words(echo: PeerProces
         with pytest.raises(SideError, match="peer:echo: its process ended with 7: last words"):
             ask(echo, "crash")
     assert not echo.is_running
+    echo.close()
 
 
-def test_environment_places_threads_as_our_program_does() -> None:
-    eager, tuned = FORMS["eager"], FORMS["compile_tuned"]
-    assert peer_environment(eager, MALLOC, {})["OMP_PROC_BIND"] == "true"
-    assert "OMP_PROC_BIND" not in peer_environment(eager, MALLOC, {"OMP_NUM_THREADS": "1"})
-    assert "LD_PRELOAD" not in peer_environment(eager, MALLOC, {})
-    assert peer_environment(tuned, MALLOC, {})["LD_PRELOAD"] == "libx.so"
-
-
-def test_malloc_is_the_first_that_is_installed_and_else_glibc_with_settings() -> None:
-    found = caching_malloc({"jemalloc": "libjemalloc.so.2"}.get)
-    assert found.environment["LD_PRELOAD"] == "libjemalloc.so.2"
+def test_environment_has_threads_as_our_program_places_them_and_the_malloc_that_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peer_sides, "PeerProcess", lambda _, environment, __: environment)
+    monkeypatch.setattr(peer_sides, "placed_threads", lambda _: {"OMP_PROC_BIND": "true"})
+    monkeypatch.setattr(
+        ctypes.util, "find_library", {"jemalloc": "libjemalloc.so.2"}.get, raising=True
+    )
+    found = caching_malloc()
     assert "decay_ms:-1" in found.environment["MALLOC_CONF"]
-    absent = caching_malloc(lambda _: None)
+    eager, tuned = (start_peer(FORMS[name], found, "cpu") for name in ("eager", "compile_tuned"))
+    assert eager["OMP_PROC_BIND"] == "true" and "LD_PRELOAD" not in eager
+    assert tuned["LD_PRELOAD"] == "libjemalloc.so.2"
+    monkeypatch.setattr(ctypes.util, "find_library", lambda _: None)
+    absent = caching_malloc()
     assert set(absent.environment) == {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
     assert "none of tcmalloc_minimal, tcmalloc, jemalloc is installed" in absent.description
 
 
-SIZE = {
-    "vocab_size": 50,
-    "hidden_dim": 32,
-    "n_layers": 1,
-    "n_heads": 4,
-    "n_kv_heads": 2,
-    "intermediate_dim": 48,
-}
+SIZE = {"vocab_size": 50, "hidden_dim": 32, "n_layers": 1, "n_heads": 4, "n_kv_heads": 2}
+SIZE |= {"intermediate_dim": 48}
 
 
 def can_compile() -> bool:
@@ -211,27 +181,22 @@ def test_peer_really_trains(name: str, dtype: str, monkeypatch: pytest.MonkeyPat
 
 
 CASE = full_step("tiny", "f32", 8, 128)
-Calls = list[tuple[str, str, int]]
+Calls = list[tuple[str, str]]
+Trouble = dict[str, BaseException]
 
 
-class PlayedSide:
+class PlayedSide(Side):
     """Takes `seconds` a step; `trouble` is raised by the method of that name, at that call."""
 
     def __init__(
-        self,
-        variant: str,
-        seconds: float,
-        calls: Calls,
-        trouble: dict[str, BaseException] | None = None,
+        self, variant: str, calls: Calls, seconds: float = 0.1, trouble: Trouble | None = None
     ) -> None:
-        self.variant = variant
-        self._seconds = seconds
-        self._calls = calls
+        self.variant, self._calls, self._seconds = variant, calls, seconds
         self._trouble = trouble or {}
 
-    def _call(self, what: str, steps: int = 0) -> None:
-        number = sum(call[:2] == (self.variant, what) for call in self._calls)
-        self._calls.append((self.variant, what, steps))
+    def _call(self, what: str) -> None:
+        number = self._calls.count((self.variant, what))
+        self._calls.append((self.variant, what))
         for key in (what, f"{what} {number}"):
             if key in self._trouble:
                 raise self._trouble[key]
@@ -250,30 +215,30 @@ class PlayedSide:
 
     def time(self, case: CaseName, steps: int) -> list[Json]:
         assert case == CASE
-        self._call("time", steps)
+        self._call("time")
         return [{"real_time": 1e3 * self._seconds, "time_unit": "ms"}] * steps
-
-    def close(self) -> None:
-        pass
 
 
 def measure(sides: list[PlayedSide], effort: Effort) -> CaseRun:
     results: list[CaseRun] = []
-    measure_case(CASE, sides, effort, lambda _: None, results.append)
+    # an interruption leaves the turns that were finished
+    with contextlib.suppress(KeyboardInterrupt):
+        measure_case(CASE, sides, effort, lambda _: None, results.append)
     return results[0]
 
 
 def test_all_are_built_before_any_gets_ready_and_turns_rotate() -> None:
     calls: Calls = []
-    sides = [PlayedSide(name, 0.1, calls) for name in "abc"]
+    sides = [PlayedSide(name, calls) for name in "abc"]
     result = measure(sides, Effort(3, 2, 10.0))
     preparations = ("start", "wait_until_built", "get_ready")
-    assert [call[:2] for call in calls[:9]] == [
-        (name, what) for what in preparations for name in "abc"
-    ]
-    assert "".join(call[0] for call in calls[9:]) == "abcbcacab"
+    assert calls[:9] == [(name, what) for what in preparations for name in "abc"]
+    assert "".join(name for name, _ in calls[9:]) == "abcbcacab"
     assert [len(turn) for turn in result.sides["a"].turns] == [2] * 3
     assert result.sides["a"].medians == [0.1] * 3
+    trouble = {"time 2": KeyboardInterrupt()}
+    result = measure([PlayedSide("a", []), PlayedSide("b", [], 0.1, trouble)], Effort(5, 1, 10.0))
+    assert [len(result.sides[name].turns) for name in "ab"] == [3, 2]
 
 
 @pytest.mark.parametrize(
@@ -284,48 +249,31 @@ def test_all_are_built_before_any_gets_ready_and_turns_rotate() -> None:
 def test_slow_steps_get_fewer_steps_and_then_fewer_turns(
     seconds: float, turns: int, steps: int
 ) -> None:
-    assert Effort(5, 4, 10.0).for_step_of(seconds) == Effort(turns, steps, 10.0)
-
-
-def test_ratio_is_over_the_turns_that_both_had() -> None:
-    calls: Calls = []
-    result = measure(
-        [PlayedSide("fast", 0.1, calls), PlayedSide("slow", 4.0, calls)], Effort(5, 2, 10)
-    )
-    assert len(result.sides["fast"].turns) == 5
-    assert len(result.sides["slow"].turns) == 2
+    sides = [PlayedSide("slow", [], seconds), PlayedSide("fast", [])]
+    result = measure(sides, Effort(5, 4, 10.0))
+    assert [len(turn) for turn in result.sides["slow"].turns] == [steps] * turns
+    # over the turns that both had
     ratio = result.ratio("slow", "fast")
     assert ratio is not None
-    assert (ratio.turns, round(ratio.median)) == (2, 40)
+    assert (ratio.turns, ratio.median) == (turns, pytest.approx(10 * seconds))
 
 
 @pytest.mark.parametrize("method", ["start", "wait_until_built", "get_ready", "time 1"])
 def test_who_fails_or_is_skipped_is_out_with_the_reason_and_the_others_go_on(method: str) -> None:
     calls: Calls = []
     sides = [
-        PlayedSide("fails", 0.1, calls, {method: SideError("broken")}),
-        PlayedSide("skipped", 0.1, calls, {method: SideSkip("too slow")}),
-        PlayedSide("well", 0.1, calls),
+        PlayedSide("fails", calls, 0.1, {method: SideError("broken")}),
+        PlayedSide("skipped", calls, 0.1, {method: SideSkip("too slow")}),
+        PlayedSide("well", calls),
     ]
     result = measure(sides, Effort(4, 1, 10.0))
-    assert (result.sides["fails"].failed, result.sides["fails"].turns) == ("broken", [])
-    assert (result.sides["skipped"].skipped, result.sides["skipped"].turns) == ("too slow", [])
-    assert len(result.sides["well"].turns) == 4
+    fails, skipped, well = result.sides.values()
+    assert (fails.turns, skipped.turns, len(well.turns)) == ([], [], 4)
+    assert fails.stopped == {"error_occurred": True, "error_message": "broken"}
+    assert skipped.stopped == {"skipped": True, "skip_message": "too slow"}
     assert result.ratio("fails", "well") is None
     # in turn 1 for the last time
-    assert [call[0] for call in calls[-2:]] == ["well", "well"]
-
-
-def test_interrupt_leaves_the_turns_that_were_finished() -> None:
-    calls: Calls = []
-    sides = [
-        PlayedSide("a", 0.1, calls),
-        PlayedSide("b", 0.1, calls, {"time 2": KeyboardInterrupt()}),
-    ]
-    results: list[CaseRun] = []
-    with pytest.raises(KeyboardInterrupt):
-        measure_case(CASE, sides, Effort(5, 1, 10.0), lambda _: None, results.append)
-    assert (len(results[0].sides["a"].turns), len(results[0].sides["b"].turns)) == (3, 2)
+    assert [name for name, _ in calls[-2:]] == ["well", "well"]
 
 
 SPEEDS = {"peer:eager": 0.2, "peer:sdpa": 0.1}
@@ -362,82 +310,77 @@ class PlayedProcess:
         pass
 
 
-class PlayedProgram:
-    """Answers from a real result's context and entries: 0.1 s a step."""
+@pytest.fixture
+def played(project_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Makes scripts/peers measure played sides and write into the folder that is returned.
 
-    def __init__(self, context: Json, entry: Json) -> None:
-        self.context = context
-        self.entry = entry
+    Our program answers from a real result's context and entries: baseline 100 ms, optimized 50.
+    """
+    reference = project_root / "results/reference/tiny_f32_2core_xeon_avx512.json"
+    document = checked_result(json.loads(reference.read_text(encoding="utf-8")), reference)
+    step = next(e for e in document["benchmarks"] if e["name"].startswith("full_step/"))
+    del step["max_rel_error"]
 
-    def run(self, cases: Any, repetitions: int, *, verify: bool = False, more: Any = ()) -> Any:  # noqa: ANN401, ARG002
+    def run(
+        _: SuiteProgram,
+        cases: list[CaseName],
+        repetitions: int,
+        *,
+        verify: bool = False,
+        more: object = (),  # noqa: ARG001
+    ) -> SuiteResult:
         (case,) = cases
         if case.variant == "nonsense":
             raise SuiteError("tiny_llama_bench: --variants: variant 'nonsense': must be baseline")
         name = f"{case!s}/manual_time"
-        ms = 50.0 if case.variant == "optimized" else 100.0
-        entries = [
-            {**self.entry, "name": name, "run_name": name, "real_time": ms, "time_unit": "ms"}
-            | {"repetition_index": i}
-            for i in range(repetitions)
-        ]
-        if verify:
-            entries = [e | {"max_rel_error": 1e-6} for e in entries]
-        return SuiteResult(self.context, (read_case(str(case), entries),))
+        own = {"name": name, "run_name": name, "time_unit": "ms"}
+        own |= {"real_time": 50.0 if case.variant == "optimized" else 100.0}
+        own |= {"max_rel_error": 1e-6} if verify else {}
+        entries = [{**step, **own, "repetition_index": i} for i in range(repetitions)]
+        return SuiteResult(document["context"], (read_case(str(case), entries),))
 
-
-@pytest.fixture
-def played(project_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Makes scripts/peers measure played sides and write into the folder that is returned."""
-    reference = project_root / "results" / "reference" / "tiny_f32_2core_xeon_avx512.json"
-    document = checked_result(json.loads(reference.read_text(encoding="utf-8")), reference)
-    step = next(e for e in document["benchmarks"] if e["name"].startswith("full_step/"))
-    del step["max_rel_error"]
-    program = PlayedProgram(document["context"], step)
-    monkeypatch.setattr(peers, "our_program", lambda _: program)
+    monkeypatch.setattr(SuiteProgram, "run", run)
     monkeypatch.setattr(peers, "start_peer", lambda form, **_: PlayedProcess(f"peer:{form.name}"))
     monkeypatch.setattr(peers, "RESULTS", tmp_path)
     return tmp_path
 
 
-AXES = ["--dtypes=f32,bf16", "--batch=8", "--seq=128", "--peers=eager,sdpa", "--turns=6"]
+AXES = ["--dtypes=f32,bf16", "--batch=8", "--seq=128,256", "--peers=eager,sdpa", "--turns=6"]
 
 
-def test_result_has_every_case_and_is_of_the_schema(played: Path, project_root: Path) -> None:
+def test_result_and_page_have_every_case_with_ratios_times_and_reasons(
+    played: Path, project_root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     schema = json.loads((project_root / "results/schema.json").read_text(encoding="utf-8"))
-    assert tools.peers([*AXES, "--variant=baseline,nonsense"]) == 1
+    assert tools.peers([*AXES, "--variant=baseline,optimized,nonsense"]) == 1
     (folder,) = played.glob("*_peers")
     document = json.loads((folder / "peers.json").read_text(encoding="utf-8"))
     validator = Draft202012Validator(schema)
     assert [error.message for error in validator.iter_errors(document)] == []
-    names = {entry["run_name"].removesuffix("/manual_time") for entry in document["benchmarks"]}
-    assert len(names) == 2 * 2 * 4  # sizes, dtypes, sides
+    entries = document["benchmarks"]
+    names = {entry["run_name"].removesuffix("/manual_time") for entry in entries}
+    assert len(names) == 2 * 2 * 2 * 5  # sizes, dtypes, sequences, sides
     assert "full_step/train/peer:sdpa/tiny/f32/batch:8/seq:128" in names
-    (ratio,) = (
-        row
-        for row in document["context"]["peers"]["ratios"]
-        if row["peer"] == "peer:eager" and "/tiny/f32/" in row["case"]
-    )
+    sdpa = next(e for e in entries if e["name"] == str(CASE).replace("baseline", "peer:sdpa"))
+    assert (sdpa["samples_per_second"], sdpa["tokens_per_second"]) == (80.0, 10240.0)
+    assert sdpa["TFLOPS"] == pytest.approx(0.1767899136)
+    ratios = {(r["case"], r["peer"]): r for r in document["context"]["peers"]["ratios"]}
+    ratio = ratios[str(CASE), "peer:eager"]
     assert (ratio["median"], ratio["turns"]) == (pytest.approx(2.0), 6)
-
-
-def test_page_has_ratios_times_and_every_reason(
-    played: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = [f"--out={played / 'o.json'}", f"--markdown={played / 'o.md'}"]
-    assert tools.peers([*AXES, "--variant=baseline,nonsense", *files]) == 1
     page = capsys.readouterr().out
-    assert page == (played / "o.md").read_text(encoding="utf-8")
+    assert page == (folder / "PEERS.md").read_text(encoding="utf-8")
     page = re.sub(" +", " ", page)  # the columns are aligned
-    assert "| tiny | f32 | 8 | 128 | 2.00 (2.00 to 2.00) | 1.00 (1.00 to 1.00) |" in page
-    assert "| tiny | f32 | 8 | 128 | 100 | failed [1] | 200 | 100 |" in page
+    _, _, optimized, baseline, *_ = page.split("\n## ")
+    assert "| tiny | f32 | 8 | 128 | 4.00 (4.00 to 4.00) | 2.00 (2.00 to 2.00) |" in optimized
+    assert "| tiny | f32 | 8 | 128 | 2.00 (2.00 to 2.00) | 1.00 (1.00 to 1.00) |" in baseline
+    assert "| tiny | f32 | 8 | 128 | 100 | 50 | failed [1] | 200 | 100 |" in page
     assert "must be baseline" in page
-    assert "| tiny | bf16 | 8 | 128 | 100 | failed [1] | skipped [" in page
+    assert "| tiny | bf16 | 8 | 128 | 100 | 50 | failed [1] | skipped [" in page
     assert "skipped: a step took 60.0 s, more than --max-seconds-per-case 10" in page
+    assert "10 was exceeded at batch:8/seq:128, which has fewer FLOPs" in page
     assert "failed: peer:x: the compiler is absent" in page
     assert "96.9 % at 6 turns" in page
-    for form in ("eager", "sdpa"):
-        assert f"| peer:{form} | {FORMS[form].attention} | no | highest, error 4.0e-07" in page
-    assert not list(played.glob("*_peers"))
+    assert "| peer:sdpa | sdpa | no | highest (highest was asked for), error 4.0e-07 |" in page
 
 
 def test_page_has_the_time_of_a_case_above_its_peak_and_why(project_root: Path) -> None:
@@ -450,7 +393,9 @@ def test_page_has_the_time_of_a_case_above_its_peak_and_why(project_root: Path) 
     assert "\n1. 107 % of it\n" in page
 
 
-def test_interrupt_writes_what_was_measured(played: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_writes_what_was_measured_and_tables_are_made_anew(
+    played: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     measured = PlayedProcess.receive
 
     def receive(self: PlayedProcess) -> Json:
@@ -459,13 +404,19 @@ def test_interrupt_writes_what_was_measured(played: Path, monkeypatch: pytest.Mo
         return measured(self)
 
     monkeypatch.setattr(PlayedProcess, "receive", receive)
-    assert (
-        tools.peers([*AXES, "--sizes=tiny", "--variant=baseline", f"--out={played / 'o'}"]) == 130
-    )
-    document = json.loads((played / "o").read_text(encoding="utf-8"))
-    assert len([e for e in document["benchmarks"] if "/f32/" in e["name"]]) == 3 * 6 * 3
-    assert len(re.findall(r"\| tiny +\| f32 ", peers_page(document))) == 2
-    assert document["context"]["peers"]["not_measured"] == ["tiny bf16 8 x 128"]
+    made, again = played / "made", played / "again"
+    files = [f"--out={made}", f"--markdown={made}.md"]
+    assert tools.peers([*AXES, "--sizes=tiny", "--variant=baseline", *files]) == 130
+    assert not list(played.glob("*_peers"))
+    document = json.loads(made.read_text(encoding="utf-8"))
+    assert len([e for e in document["benchmarks"] if "/f32/" in e["name"]]) == 2 * 3 * 6 * 3
+    missing = ["tiny bf16 8 x 128", "tiny bf16 8 x 256"]
+    assert document["context"]["peers"]["not_measured"] == missing
+    assert tools.peers([f"--from={made}", f"--out={again}", f"--markdown={again}.md"]) == 0
+    assert Path(f"{again}.md").read_text() == Path(f"{made}.md").read_text()
+    made.write_text('{"benchmarks": []}')
+    assert tools.peers([f"--from={made}", f"--out={again}"]) == 2
+    assert "must be a result of scripts/peers" in capsys.readouterr().err
 
 
 class KilledProcess(PlayedProcess):
@@ -487,29 +438,8 @@ def test_a_peer_that_dies_while_it_builds_is_not_waited_for() -> None:
         return KilledProcess("peer:eager")
 
     side = PeerSide(FORMS["eager"], start, 2, 10.0)
-    case = full_step("tiny", "f32", 8, 128)
-    side.start(case)
-    for what in (side.wait_until_built, lambda: side.get_ready(case), lambda: side.time(case, 1)):
+    side.start(CASE)
+    for what in (side.wait_until_built, lambda: side.get_ready(CASE), lambda: side.time(CASE, 1)):
         with pytest.raises(SideError, match="ended with -9"):
             what()
     assert len(started) == 1
-
-
-def test_tables_anew_from_a_result(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made, again = played / "made", played / "again"
-    assert tools.peers([*AXES, "--sizes=tiny", f"--out={made}", f"--markdown={made}.md"]) == 0
-    assert tools.peers([f"--from={made}", f"--out={again}", f"--markdown={again}.md"]) == 0
-    assert Path(f"{again}.md").read_text() == Path(f"{made}.md").read_text()
-    made.write_text('{"benchmarks": []}')
-    assert tools.peers([f"--from={made}", f"--out={again}"]) == 2
-    assert "must be a result of scripts/peers" in capsys.readouterr().err
-
-
-def test_each_of_ours_has_its_own_ratios(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    axes = ["--sizes=tiny", "--dtypes=f32", "--batch=8", "--seq=128", "--peers=eager", "--turns=6"]
-    assert tools.peers([*axes, f"--out={played / 'o.json'}"]) == 0
-    parts = re.sub(" +", " ", capsys.readouterr().out).split("## ")
-    assert "against `optimized`" in parts[1]
-    assert "| tiny | f32 | 8 | 128 | 4.00 (4.00 to 4.00) |" in parts[1]
-    assert "against `baseline`" in parts[2]
-    assert "| tiny | f32 | 8 | 128 | 2.00 (2.00 to 2.00) |" in parts[2]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import copy
 import datetime
-import functools
 import random
 import re
 import shlex
@@ -13,15 +12,15 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from tinyllama_tools.commands.ablation_page import (
     MEMORY_EXERCISE,
     ablation_page,
     terminal_text,
 )
+from tinyllama_tools.commands.peers import read_peers
 from tinyllama_tools.core.app import (
     INTERRUPTED,
     PROJECT,
@@ -29,17 +28,14 @@ from tinyllama_tools.core.app import (
     BadInputError,
     Json,
     problem_sizes,
-    read_json,
     run_folder,
     write_whole,
 )
-from tinyllama_tools.core.options import DTYPES, list_of, positive, script_parser, seconds
+from tinyllama_tools.core.options import DTYPES, list_of, positive, script_parser, seconds, variants
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import duration
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.data.programs import CaseRun, SuiteError, SuiteProgram
-from tinyllama_tools.data.results import checked_result
-from tinyllama_tools.data.studies import is_result
 from tinyllama_tools.models.ablations import (
     BASELINE,
     FIT_FROM,
@@ -88,17 +84,6 @@ def shapes(text: str) -> tuple[tuple[int, int], ...]:
     return tuple(dict.fromkeys(found))
 
 
-def combinations(text: str) -> tuple[str, ...]:
-    """`a+b,c+d`; the program itself knows which go together."""
-    names = tuple(dict.fromkeys(name for name in text.split(",") if name))
-    for name in names:
-        for switch in name.split("+"):
-            if switch not in (*SWITCHES, FUSED):
-                message = f"switch '{switch}' of '{name}': must be one of {', '.join(SWITCHES)}"
-                raise argparse.ArgumentTypeError(message)
-    return names
-
-
 def make_parser() -> argparse.ArgumentParser:
     """All options."""
     parser = script_parser(
@@ -111,7 +96,7 @@ def make_parser() -> argparse.ArgumentParser:
     sizes = list_of(tuple(problem_sizes()), "size")
     add = parser.add_argument
     add("--switches", type=switches, default=SWITCHES, help="only these (default: all)")
-    add("--combinations", type=combinations, default=(), help="further rows, e.g. qkv+gate_up")
+    add("--combinations", type=variants, default=(), help="further rows, e.g. qkv+gate_up")
     add("--dtypes", type=list_of(DTYPES, "dtype"), default=("f32", "bf16", "amp_bf16"))
     add("--points", type=shapes, default=((8, 128), (16, 256)), help="default: 8x128,16x256")
     add("--size", type=sizes, default=("tiny",), help="problem size (default: tiny)")
@@ -138,15 +123,6 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def make_quick(options: argparse.Namespace) -> None:
-    """Turns the options into those of a smoke test."""
-    if options.switches == SWITCHES:
-        options.switches = QUICK_SWITCHES
-    options.size, options.points = ("custom",), ((2, 16), (4, 32))
-    options.dtypes = ("f32",)
-    options.turns, options.steps = min(options.turns, 2), min(options.steps, 2)
-
-
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Options with `parts`. A bad one ends the program with status 2."""
     parser = make_parser()
@@ -154,7 +130,10 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     if len(options.size) != 1:
         parser.error(f"--size '{','.join(options.size)}': must be one size")
     if options.quick:
-        make_quick(options)
+        if options.switches == SWITCHES:
+            options.switches = QUICK_SWITCHES
+        options.size, options.points, options.dtypes = ("custom",), ((2, 16), (4, 32)), ("f32",)
+        options.turns, options.steps = min(options.turns, 2), min(options.steps, 2)
     options.parts = tuple(p for p in PARTS if p in options.only and p not in options.without)
     return options
 
@@ -185,49 +164,39 @@ def plan_points(options: argparse.Namespace) -> dict[str, list[Point]]:
     }
 
 
-class Spelling(NamedTuple):
-    """`name`: as the program lists it; empty where it refused, for `refusal`."""
-
-    name: str
-    refusal: str = ""
-
-
-def ask_program(program: SuiteProgram, variant: str) -> Spelling:
-    """What --list makes of a variant. SuiteError where the program cannot even do that."""
-    names, refusal = program.list_cases(["--components=full_step", f"--variants={variant}"])
-    return Spelling("", refusal) if refusal else Spelling(names[0].split("/")[2])
-
-
 # Of a slow cell: fewer decide nothing.
 FEWEST_TURNS = 5
-
-
-class Effort(NamedTuple):
-    """How much is measured. Cells slower than `slow_seconds` a step get fewer turns of one step;
-    cases slower than `limit` none."""
-
-    turns: int = 7
-    steps: int = 5
-    seed: int = 42
-    slow_seconds: float = 2.0
-    limit: float = 30.0
-
-    def of(self, cell: Cell) -> tuple[int, int]:
-        """Turns and steps of a cell, going by its verified step."""
-        is_slow = cell.counters.get("verified_seconds", 0.0) > self.slow_seconds
-        return (min(self.turns, FEWEST_TURNS), 1) if is_slow else (self.turns, self.steps)
+# Long sequences are worth waiting for: memory needs one iteration only.
+MOST_MEMORY_SECONDS = 120.0
 
 
 @dataclass
 class Measurement:
-    """The loops. `ask`: the program's spelling of a variant; `context`: of the first process, with
-    the peaks of all types."""
+    """The loops. `context`: of the first process, with the peaks of all types; `limit`: seconds
+    that a case may need."""
 
     program: SuiteProgram
-    ask: Callable[[str], Spelling]
-    effort: Effort
+    options: argparse.Namespace
     progress: Progress
     context: Json = field(default_factory=dict)
+    limit: float = 30.0
+    _spellings: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def spelling(self, variant: str) -> tuple[str, str]:
+        """A variant as the program lists it, or nothing and why it refuses it. SuiteError where it
+        cannot even do that."""
+        if variant not in self._spellings:
+            wanted = ["--components=full_step", f"--variants={variant}"]
+            names, refusal = self.program.list_cases(wanted)
+            self._spellings[variant] = ("" if refusal else names[0].split("/")[2], refusal)
+        return self._spellings[variant]
+
+    def effort(self, cell: Cell) -> tuple[int, int]:
+        """Turns and steps of a cell, going by its verified step: few of one step where that is
+        slow."""
+        turns, seconds = self.options.turns, cell.counters.get("verified_seconds", 0.0)
+        is_slow = seconds > self.options.slow_seconds
+        return (min(turns, FEWEST_TURNS), 1) if is_slow else (turns, self.options.steps)
 
     def plan(self, table: Table, rows: Iterable[RowName], points: Iterable[Point]) -> None:
         """Adds the cells of rows at points; a removed row only where `optimized` has its switch."""
@@ -241,8 +210,8 @@ class Measurement:
                     if switch not in held:
                         continue
                     variant = "+".join(name for name in held if name != switch) or BASELINE
-                spelling = self.ask(variant)
-                table.add(Cell(row.name, point, spelling.name, reason=spelling.refusal))
+                name, refusal = self.spelling(variant)
+                table.add(Cell(row.name, point, name, reason=refusal))
 
     def verify(self, table: Table) -> None:
         """One iteration of each cell that has no counters yet, compared with the float64 baseline.
@@ -267,13 +236,13 @@ class Measurement:
         Points follow one another and rows are shuffled within a point, so that what is divided by
         each other ran within minutes.
         """
-        order = random.Random(self.effort.seed)
+        order = random.Random(self.options.seed)
         blocks = [table.cells_at(point) for table in tables for point in table.points()]
 
         def due(cells: Iterable[Cell], turn: int) -> list[Cell]:
-            return [c for c in cells if c.can_run and turn < self.effort.of(c)[0]]
+            return [c for c in cells if c.can_run and turn < self.effort(c)[0]]
 
-        turns = range(self.effort.turns)
+        turns = range(self.options.turns)
         self.progress.begin(sum(len(due(cells, turn)) for turn in turns for cells in blocks))
         for turn in turns:
             order.shuffle(blocks)
@@ -282,9 +251,9 @@ class Measurement:
                 order.shuffle(cells)
                 for cell in cells:
                     self.progress.step(f"turn {turn + 1}: {cell.point.title}: {cell.row}")
-                    if found := self._run_alone(cell, self.effort.of(cell)[1], verify=False):
+                    if found := self._run_alone(cell, self.effort(cell)[1], verify=False):
                         cell.turns[turn] = statistics.median(found)
-            self.progress.line(f"turn {turn + 1} of {self.effort.turns} done")
+            self.progress.line(f"turn {turn + 1} of {len(turns)} done")
             after_turn()
 
     def once(self, table: Table) -> None:
@@ -310,7 +279,7 @@ class Measurement:
         """Keeps what a process found, but its time. A case that was measured at all counts as
         measured."""
         cases: list[CaseName] = [cell.point.case(cell.variant) for cell in cells]
-        limit = [f"--max-seconds-per-case={self.effort.limit:g}"]
+        limit = [f"--max-seconds-per-case={self.limit:g}"]
         unique = list(dict.fromkeys(cases))
         result = self.program.run(unique, repetitions, verify=verify, more=limit)
         if not self.context:
@@ -333,21 +302,9 @@ class Measurement:
         return runs
 
 
-def plan_main(study: Study, measurement: Measurement, options: argparse.Namespace) -> None:
-    """Adds and verifies the rows of the test points; the removed ones follow from `optimized`."""
-    points = plan_points(options)["main"]
-    measurement.plan(study.main, study.rows, points)
-    measurement.verify(study.main)
-    removed = removed_rows(study.main, options.switches)
-    study.rows += removed
-    measurement.plan(study.main, removed, points)
-    measurement.verify(study.main)
-
-
 # Of memory over the sequence, where they are sets or chosen switches.
 MEMORY_ROWS = (BASELINE, FUSED, OPTIMIZED, "checkpoint", "fused_loss", "sdpa", "fused_attention")
 ATTENTION_ROWS = (BASELINE, "sdpa", "fused_attention", OPTIMIZED)
-MOST_MEMORY_SECONDS = 120.0
 
 
 def run_study(
@@ -359,7 +316,13 @@ def run_study(
     """Everything that was asked for, the costly last."""
     points = plan_points(options)
     if "main" in options.parts:
-        plan_main(study, measurement, options)
+        measurement.plan(study.main, study.rows, points["main"])
+        measurement.verify(study.main)
+        # what is removed follows from what `optimized` turned out to hold
+        removed = removed_rows(study.main, options.switches)
+        study.rows += removed
+        measurement.plan(study.main, removed, points["main"])
+        measurement.verify(study.main)
         save()
     for part, table in (("batches", study.batches), ("types", study.types)):
         if part in options.parts:
@@ -379,27 +342,18 @@ def run_study(
             chosen = [n for n in names if n not in SWITCHES or n in options.switches]
             rows = [RowName(name, Kind.single) for name in chosen]
             measurement.plan(study.memory, rows, points[at])
-        # long sequences are worth waiting for: memory needs one iteration only
-        patient = measurement.effort._replace(limit=MOST_MEMORY_SECONDS)
-        replace(measurement, effort=patient).once(study.memory)
+        measurement.limit = MOST_MEMORY_SECONDS
+        measurement.once(study.memory)
         save()
 
 
-def read_peers(path: Path) -> Json:
-    """A result in the suite's format; BadInputError where it is none."""
-    document, _ = read_json(path)
-    if not is_result(document):
-        raise BadInputError(f"{path}: no result of scripts/peers: has no benchmarks")
-    return checked_result(document, path)
-
-
-def newest_peers(context: Json, project: Path = PROJECT) -> Path | None:
+def newest_peers(context: Json, results: Path) -> Path | None:
     """The newest run's file of the processor and number of threads that `context` is of, else a
     reference result of it; None where there is none."""
     # names of runs begin with the time
-    runs = sorted(project.glob("results/*_peers/peers.json"), reverse=True)
+    runs = sorted(results.glob("*_peers/peers.json"), reverse=True)
     wanted = context.get("device", {}).get("name"), context.get("threads")
-    for path in (*runs, *sorted(project.glob("results/reference/peers_*.json"))):
+    for path in (*runs, *sorted(results.glob("reference/peers_*.json"))):
         try:
             theirs = read_peers(path)["context"]
         except BadInputError:
@@ -418,7 +372,7 @@ def compile_rows(path: Path, main: Table) -> list[Json]:
     context = read_peers(path)["context"]
     ratios = {
         (ratio["case"], ratio["peer"]): ratio["of_each_turn"]
-        for ratio in context.get("peers", {}).get("ratios", [])
+        for ratio in context["peers"]["ratios"]
     }
     rows = []
     for point in main.points():
@@ -442,7 +396,7 @@ def compile_rows(path: Path, main: Table) -> list[Json]:
 
 def add_compiled(study: Study, path: Path | None) -> None:
     """torch.compile's rows from a result of scripts/peers; one that will not do is noted."""
-    path = path or newest_peers(study.context)
+    path = path or newest_peers(study.context, RESULTS)
     try:
         study.peers = compile_rows(path, study.main) if path else []
     except BadInputError as error:
@@ -464,10 +418,7 @@ def measure(study: Study, options: argparse.Namespace, folder: Path) -> int:
         (f"--device={options.device}", *threads, *model),
         options.build_folder / "benchmarks/tiny_llama_bench",
     )
-    ask = functools.cache(lambda variant: ask_program(program, variant))
-    limits = (options.slow_seconds, options.max_seconds_per_case)
-    effort = Effort(options.turns, options.steps, options.seed, *limits)
-    measurement = Measurement(program, ask, effort, Progress())
+    measurement = Measurement(program, options, Progress(), limit=options.max_seconds_per_case)
 
     def save() -> None:
         study.context = measurement.context

@@ -17,6 +17,7 @@ from tinyllama_tools.models.ablations import (
     LINEAR_BELOW,
     QUADRATIC_ABOVE,
     VERSIONS,
+    Cell,
     Kind,
     Point,
     Roadmap,
@@ -67,7 +68,38 @@ def error(row: Row) -> str:
     return NOT_MEASURED if value is None else f"{value:.1e}"
 
 
-def launches_heading(study: Study) -> str:
+Figures = dict[str, Callable[[Row], str]]
+# Every column, by its heading.
+FIGURES: Figures = {
+    "B x S": lambda row: row.cell.point.shape,
+    "batch": lambda row: str(row.cell.point.batch),
+    "variant": lambda row: row.row.name,
+    "dtype": lambda row: row.cell.point.dtype,
+    "workshop": lambda row: EXPECTED.get(row.row.name) or NOT_MEASURED,
+    "ms": lambda row: milliseconds(row.cell.seconds),
+    "samples/s": lambda row: number(row.samples_per_second),
+    "MFU %": lambda row: number(row.mfu_percent),
+    "speedup over baseline": lambda row: row.ratio_text,
+    "slowdown against optimized": lambda row: row.ratio_text,
+    "peak MiB": lambda row: mebibytes(row.cell.peak_mib),
+    "memory x": lambda row: times(row.memory_ratio),
+    "allocations": lambda row: number(row.cell.counter("allocations"), 0),
+    "operators": lambda row: number(row.launches, 0),
+    "kernels": lambda row: number(row.launches, 0),
+    "rel error": error,
+    "note": lambda row: row.cell.note,
+}
+
+
+def figures_of(
+    rows: Sequence[Row], names: Sequence[str], more: Figures | None = None
+) -> tuple[Sequence[str], list[Texts]]:
+    """A table with these columns; `more`: columns of this table alone."""
+    known = FIGURES | (more or {})
+    return names, [[known[name](row) for name in names] for row in rows]
+
+
+def launches_of(study: Study) -> str:
     """What `launches` of a row counts here."""
     is_gpu = study.context.get("device", {}).get("backend", "cpu") != "cpu"
     return "kernels" if is_gpu else "operators"
@@ -148,109 +180,84 @@ def accuracy_verdict(row: Row) -> str:
     return NOT_MEASURED if error(row) == NOT_MEASURED else f"{HELD}: largest error {error(row)}"
 
 
+# The lines of the workshop's worksheet, before and after, and the figure of each; and its gates.
+SUCCESS = {
+    "Training throughput, samples/s": "samples/s",
+    "Model FLOPS Utilization, %": "MFU %",
+    "Peak memory usage, MiB": "peak MiB",
+    "Operators (on a GPU kernels) per step": "operators",
+    "Time per step, ms": "ms",
+    "Speedup": "speedup over baseline",
+    "Speedup that the workshop expects": "workshop",
+}
+GATES: Figures = {
+    "Gate: no degradation in model accuracy": accuracy_verdict,
+    "Gate: memory usage reduced or stable": memory_verdict,
+    "Gate: throughput improved by >30%": throughput_verdict,
+}
+
+
 def success_table(study: Study, point: Point) -> tuple[Texts, list[Texts]]:
-    """Before and after, as the workshop's worksheet asks for, and its quality gates."""
-    figures: dict[str, Callable[[Row], str]] = {
-        "Training throughput, samples/s": lambda row: number(row.samples_per_second),
-        "Model FLOPS Utilization, %": lambda row: number(row.mfu_percent),
-        "Peak memory usage, MiB": lambda row: mebibytes(row.cell.peak_mib),
-        f"{launches_heading(study).capitalize()} per step": lambda row: number(row.launches, 0),
-        "Time per step, ms": lambda row: milliseconds(row.cell.seconds),
-        "Speedup": lambda row: row.ratio_text,
-        "Speedup that the workshop expects": lambda row: EXPECTED.get(row.row.name, ""),
-    }
-    gates: dict[str, Callable[[Row], str]] = {
-        "Gate: no degradation in model accuracy": accuracy_verdict,
-        "Gate: memory usage reduced or stable": memory_verdict,
-        "Gate: throughput improved by >30%": throughput_verdict,
-    }
+    """Before and after; the baseline passes no gate, it sets them."""
     rows = rows_at(study.main, VERSIONS, point)
-    before = [row.row.name == BASELINE for row in rows]
-    titles = [
-        f"{'before' if b else 'after'}: {row.row.name}" for b, row in zip(before, rows, strict=True)
-    ]
-    lines = [[name, *(figure(row) for row in rows)] for name, figure in figures.items()]
-    for name, verdict in gates.items():
-        texts = ["" if b else verdict(row) for b, row in zip(before, rows, strict=True)]
-        lines.append([name, *texts])
-    return [f"{point.dtype}, {point.shape}", *titles], lines
+    is_before = {row.row.name: row.row.name == BASELINE for row in rows}
+    header = [f"{'before' if before else 'after'}: {name}" for name, before in is_before.items()]
+    lines = [[name, *(FIGURES[key](row) for row in rows)] for name, key in SUCCESS.items()]
+    for name, verdict in GATES.items():
+        lines.append([name, *("" if is_before[row.row.name] else verdict(row) for row in rows)])
+    return [f"{point.dtype}, {point.shape}", *header], lines
 
 
 def point_tables(study: Study, point: Point, left_out: Sequence[str]) -> Json:
     """Both tables of a test point, and what `optimized` stands for there."""
 
-    def rows_table(kinds: Sequence[Kind], ratio: str, left_out: Sequence[str]) -> tuple | None:
-        figures: dict[str, Callable[[Row], str]] = {
-            "variant": lambda row: row.row.name,
-            ratio: lambda row: row.ratio_text,
-            "workshop": lambda row: EXPECTED.get(row.row.name) or NOT_MEASURED,
-            "ms": lambda row: milliseconds(row.cell.seconds),
-            "samples/s": lambda row: number(row.samples_per_second),
-            "MFU %": lambda row: number(row.mfu_percent),
-            "peak MiB": lambda row: mebibytes(row.cell.peak_mib),
-            "memory x": lambda row: times(row.memory_ratio),
-            "allocations": lambda row: number(row.cell.counter("allocations"), 0),
-            launches_heading(study): lambda row: number(row.launches, 0),
-            "rel error": error,
-            "note": lambda row: row.cell.note,
-        }
-        header = [name for name in figures if name not in left_out]
+    def rows_table(kinds: Sequence[Kind], first: str) -> tuple | None:
+        names = ["variant", *first.split("|"), "ms", "samples/s", "MFU %", "peak MiB", "memory x"]
+        names += ["allocations", launches_of(study), "rel error", "note"]
         rows = rows_at(study.main, study.rows_of(*kinds), point)
-        return (header, [[figures[name](row) for name in header] for row in rows]) if rows else None
+        return figures_of(rows, [n for n in names if n not in left_out]) if rows else None
 
     switches = switches_of_optimized(study.main, point)
     added = [kind for kind in Kind if kind != Kind.removed]
-    removed = [*left_out, "workshop"]
     return {
         "title": point.title,
-        "added": rows_table(added, "speedup over baseline", left_out),
+        "added": rows_table(added, "speedup over baseline|workshop"),
         "optimized": "unknown" if switches is None else "+".join(switches) or BASELINE,
-        "removed": rows_table([Kind.removed], "slowdown against optimized", removed),
+        "removed": rows_table([Kind.removed], "slowdown against optimized"),
     }
 
 
-def type_rows(study: Study) -> Iterator[Texts]:
+def types_table(study: Study) -> tuple[Sequence[str], list[Texts]]:
     """Mixed precision: each type beside float32 of the same variant and shape."""
-    if not study.types.cells:
-        return
     table = Table(study.main.cells | study.types.cells)
-    pairs = [(point, name) for point in table.points() for name in VERSIONS]
-    pairs.sort(key=lambda pair: (pair[0].batch, pair[0].seq, VERSIONS.index(pair[1])))
-    for point, name in pairs:
-        row = row_at(table, name, point)
-        plain = table.get(name.name, replace(point, dtype="f32"))
-        if row:
-            over_f32 = None if point.dtype == "f32" else ratio_of_cells(plain, row.cell)
-            yield [
-                point.shape,
-                name.name,
-                point.dtype,
-                milliseconds(row.cell.seconds),
-                number(row.samples_per_second),
-                ratio_text(over_f32),
-                row.ratio_text,
-                mebibytes(row.cell.peak_mib),
-                times(memory_ratio(row.cell, plain)),
-                row.cell.note,
-            ]
+
+    def over_f32(row: Row) -> str:
+        is_f32 = row.cell.point.dtype == "f32"
+        return NOT_MEASURED if is_f32 else ratio_text(ratio_of_cells(plain(row), row.cell))
+
+    def plain(row: Row) -> Cell | None:
+        return table.get(row.row.name, replace(row.cell.point, dtype="f32"))
+
+    rows = [row for point in table.points() for row in rows_at(table, VERSIONS, point)]
+    rows.sort(key=lambda row: (row.cell.point.batch, row.cell.point.seq, VERSIONS.index(row.row)))
+    names = ["B x S", "variant", "dtype", "ms", "samples/s", "speedup over f32"]
+    names += ["speedup over baseline", "peak MiB", "memory x f32", "note"]
+    memory = {"memory x f32": lambda row: times(memory_ratio(row.cell, plain(row)))}
+    return figures_of(rows, names, {"speedup over f32": over_f32, **memory})
 
 
-def batch_rows(study: Study, points: Sequence[Point]) -> Iterator[Texts]:
+def batches_table(study: Study, points: Sequence[Point]) -> tuple[Sequence[str], list[Texts]]:
     """Throughput and memory over the batch, against the smallest."""
-    for point in points:
-        for row in rows_at(study.batches, VERSIONS, point):
-            first = row_at(study.batches, row.row, points[0])
-            speed, at_first = row.samples_per_second, first and first.samples_per_second
-            yield [
-                str(point.batch),
-                row.row.name,
-                milliseconds(row.cell.seconds),
-                number(speed),
-                times(speed / at_first if speed and at_first else None),
-                row.ratio_text,
-                mebibytes(row.cell.peak_mib),
-                row.cell.note,
-            ]
+
+    def over_smallest(row: Row) -> str:
+        first = row_at(study.batches, row.row, points[0])
+        speed, at_first = row.samples_per_second, first and first.samples_per_second
+        return times(speed / at_first if speed and at_first else None)
+
+    heading = f"samples/s x batch {points[0].batch}"
+    rows = [row for point in points for row in rows_at(study.batches, VERSIONS, point)]
+    names = ["batch", "variant", "ms", "samples/s", heading, "speedup over baseline", "peak MiB"]
+    return figures_of(rows, [*names, "note"], {heading: over_smallest})
 
 
 def memory_table(study: Study, component: str) -> tuple[Texts, list[Texts]] | None:
@@ -291,18 +298,6 @@ def exercise_rows(study: Study) -> Iterator[Texts]:
             yield [*texts, mebibytes(more), times(memory_ratio(cell, first)), cell.note]
 
 
-def compiled_rows(study: Study) -> list[Texts]:
-    """torch.compile's, from a result of scripts/peers."""
-    return [
-        [row["row"], row["point"]]
-        + [ratio_text(Ratio.from_json(row[key])) for key in ("speedup", "over_optimized")]
-        for row in study.peers
-    ]
-
-
-MOST_SHOWN = 20
-
-
 def rule_part(rule: Rule, what: str) -> Json:
     """Held or not, where not, and how close it came."""
     slower = sorted(rule.broken, key=lambda found: -found.slowdown.median)
@@ -317,33 +312,8 @@ def rule_part(rule: Rule, what: str) -> Json:
         "closest": f"{closest.row} at {closest.point.title}" if closest else "",
         "taken": closest.slowdown.text() if closest else "",
         "open": f"{max(highs, default=1.0):.2f}",
-        "slower": [(c.point.title, c.row, c.slowdown.text()) for c in slower[:MOST_SHOWN]],
+        "slower": [(c.point.title, c.row, c.slowdown.text()) for c in slower],
         "unmeasured": rule.unmeasured,
-    }
-
-
-def environment(study: Study) -> Json:
-    """What the numbers belong to."""
-    context, meta = study.context, study.meta
-    device, peaks = context.get("device", {}), context.get("peaks", {})
-    dirty = " with uncommitted changes" if context.get("git_dirty") else ""
-    rates = [
-        f"{name} {peak['flops_per_second'] / 1e9:,.0f} GFLOP/s"
-        for name, peak in peaks.get("measured", {}).items()
-        if "flops_per_second" in peak
-    ]
-    return {
-        "date": str(meta.get("date", "")),
-        "commit": f"{str(context.get('git_commit', 'unknown'))[:12]}{dirty}",
-        "device": f"{device.get('name', 'unknown')} ({device.get('architecture', '')})",
-        "threads": str(context.get("threads", "unknown")),
-        "libtorch": str(context.get("torch_version", "unknown")),
-        "measured peaks": ", ".join(rates) or "none",
-        "MFU is against": str(peaks.get("mfu_is_against", "unknown")),
-        "turns": f"{meta.get('turns_done', 0)} of {meta.get('turns')}",
-        "steps": f"{meta.get('steps')} a turn",
-        "took": str(meta.get("took", "")),
-        "command": f"`{meta.get('command', '')}`",
     }
 
 
@@ -363,25 +333,28 @@ def ablation_page(study: Study, *, is_brief: bool = False) -> str:
     main, batches = study.main.points(), sorted(study.batches.points())
     left_out = ("workshop", "samples/s", "allocations") if is_brief else ()
     compared = ((study.main, "test points"), (study.batches, "batches, baseline only"))
-    memory = (
-        ("Full step", "full_step"),
-        ("Attention, forward and backward", "attention"),
-    )
+    memory = {"Full step": "full_step", "Attention, forward and backward": "attention"}
+    compiled = [
+        [row["row"], row["point"]]
+        + [ratio_text(Ratio.from_json(row[key])) for key in ("speedup", "over_optimized")]
+        for row in study.peers
+    ]
     return template(TEMPLATE).render(
         is_brief=is_brief,
         notes=notes_of(study),
-        environment=environment(study).items(),
+        context=study.context,
+        meta=study.meta,
         rules=[rule_part(check_rule(t, study.rows), what) for t, what in compared if t.cells],
         points=[point_tables(study, point, left_out) for point in main],
         impacts=[(d, impact_rows(study, d)) for d in dict.fromkeys(p.dtype for p in main)],
         success=[success_table(study, point) for point in main],
-        types=list(type_rows(study)),
-        batches=list(batch_rows(study, batches)),
+        types=types_table(study) if study.types.cells else None,
+        batches=batches_table(study, batches) if batches else None,
         smallest=batches[0] if batches else None,
-        memory=[(t, found) for t, part in memory if (found := memory_table(study, part))],
+        memory=[(t, found) for t, part in memory.items() if (found := memory_table(study, part))],
         memory_point=next(iter(study.memory.points()), None),
         exercise=list(exercise_rows(study)),
-        compiled=compiled_rows(study),
+        compiled=compiled,
         sources=sorted({row["source"] for row in study.peers}),
         high=HIGH_IMPACT,
         medium=MEDIUM_IMPACT,

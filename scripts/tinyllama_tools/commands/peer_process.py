@@ -100,8 +100,7 @@ class Peer:
         model.train()
         self.forward = model
         if self.form["is_compiled"]:
-            options = self.form["inductor"] or None
-            self.forward = torch.compile(model, dynamic=False, options=options)
+            self.forward = torch.compile(model, dynamic=False)
         for_loop = {"foreach": False, "fused": False}
         adamw = for_loop if self.form["adamw"] == "for-loop" else {"fused": True}
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, **adamw)

@@ -15,44 +15,41 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import NamedTuple, Protocol
+from dataclasses import asdict, dataclass, field, replace
+from typing import NamedTuple
 
 from tinyllama_tools.core.app import PROJECT, Json, placed_threads, problem_sizes
 from tinyllama_tools.core.text import last_words
-from tinyllama_tools.data.names import UNITS, CaseName, full_step
+from tinyllama_tools.data.names import UNITS, CaseName
 from tinyllama_tools.data.programs import SuiteError, SuiteProgram
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
 
 PREFIX = "peer:"
-# `medium`: float32 GEMMs by way of oneDNN, true float32 only where the processor has nothing less
-# exact; the peer's process sets `highest` where it is not
-HIGHEST, MEDIUM = "highest", "medium"
 
 
 @dataclass(frozen=True)
 class PeerForm:
-    """How one peer runs. `precision`: the float32 matmul precision that it asks for; `inductor`:
-    settings of torch._inductor.config; `malloc`: a caching malloc is preloaded."""
+    """How one peer runs. `precision`: the float32 matmul precision that it asks for; `malloc`: a
+    caching malloc is preloaded."""
 
     name: str
     attention: str
     is_compiled: bool = False
-    precision: str = HIGHEST
+    precision: str = "highest"
     adamw: str = "fused"
     malloc: bool = False
-    inductor: dict[str, bool | int | str] = field(default_factory=dict)
 
 
+# `medium`: float32 GEMMs by way of oneDNN, true float32 only where the processor has nothing less
+# exact; the peer's process sets `highest` where it is not
+TUNED = {"is_compiled": True, "precision": "medium", "malloc": True}
 FORMS = {
     form.name: form
     for form in (
         PeerForm("eager", attention="eager", adamw="for-loop"),
         PeerForm("sdpa", attention="sdpa"),
         PeerForm("compile_default", attention="sdpa", is_compiled=True),
-        PeerForm(
-            "compile_tuned", attention="eager", is_compiled=True, precision=MEDIUM, malloc=True
-        ),
+        PeerForm("compile_tuned", attention="eager", **TUNED),
     )
 }
 
@@ -66,7 +63,6 @@ class Malloc(NamedTuple):
 
 # above any tensor here; the last underscore is glibc's
 GLIBC_KEEPS = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
-GLIBC = Malloc(GLIBC_KEEPS, "glibc with " + ", ".join(f"{k}={v}" for k, v in GLIBC_KEEPS.items()))
 # in the order of preference, as -l would name them; jemalloc gives memory back after ten seconds
 # unless told otherwise
 MALLOCS: dict[str, dict[str, str]] = {
@@ -76,30 +72,30 @@ MALLOCS: dict[str, dict[str, str]] = {
 }
 
 
-def caching_malloc(find: Callable[[str], str | None] = ctypes.util.find_library) -> Malloc:
-    """The first library that `find` has a file of, or glibc's with its thresholds raised."""
+def caching_malloc() -> Malloc:
+    """The first library that is installed, or glibc's with its thresholds raised."""
     for library, more in MALLOCS.items():
-        if file := find(library):
+        if file := ctypes.util.find_library(library):
             return Malloc({"LD_PRELOAD": file, **more}, f"{file} preloaded")
-    absent = f"{GLIBC.description}: none of {', '.join(MALLOCS)} is installed"
-    return GLIBC._replace(description=absent)
+    keeps = ", ".join(f"{key}={value}" for key, value in GLIBC_KEEPS.items())
+    return Malloc(GLIBC_KEEPS, f"glibc with {keeps}: none of {', '.join(MALLOCS)} is installed")
 
 
 class SideError(Exception):
     """A side failed at a case; the message names it."""
 
+    @property
+    def entry(self) -> Json:
+        """What a result says of the case."""
+        return {"error_occurred": True, "error_message": str(self)}
 
-class SideSkip(Exception):  # noqa: N818 -- not an error: the case is left out on purpose
+
+class SideSkip(SideError):  # noqa: N818 -- not an error: the case is left out on purpose
     """A side's case is left out; the message says why, with the figures."""
 
-
-def peer_environment(
-    form: PeerForm, malloc: Malloc, inherited: Mapping[str, str]
-) -> dict[str, str]:
-    """Threads placed as our program places its own, the form's malloc, and where code is kept."""
-    cache = {"TORCHINDUCTOR_CACHE_DIR": str(PROJECT / ".deps/torchinductor")}
-    path = {"PYTHONPATH": str(PROJECT / "scripts")}
-    return cache | placed_threads(inherited) | path | (malloc.environment if form.malloc else {})
+    @property
+    def entry(self) -> Json:
+        return {"skipped": True, "skip_message": str(self)}
 
 
 # which has torch and transformers; scripts/peers says which, where it is not this one
@@ -168,14 +164,15 @@ class PeerProcess:
 
 
 def start_peer(form: PeerForm, malloc: Malloc, device: str) -> PeerProcess:
-    """The process of one form, with this process's environment beneath its own."""
-    environment = peer_environment(form, malloc, os.environ)
+    """The process of one form: threads placed as our program places its own, the form's malloc, and
+    where code is kept."""
+    environment = {
+        "TORCHINDUCTOR_CACHE_DIR": str(PROJECT / ".deps/torchinductor"),
+        **placed_threads(os.environ),
+        "PYTHONPATH": str(PROJECT / "scripts"),
+        **(malloc.environment if form.malloc else {}),
+    }
     return PeerProcess(PREFIX + form.name, environment, (*PEER, device))
-
-
-def of_variant(case: CaseName, variant: str) -> CaseName:
-    """The same case of another variant."""
-    return full_step(case.size, case.dtype, case.batch, case.seq, variant)
 
 
 def step_flops(case: CaseName) -> float:
@@ -189,8 +186,8 @@ def step_flops(case: CaseName) -> float:
     return 6.0 * tokens * (weights + scores)
 
 
-class Side(Protocol):
-    """One of the programs that are compared. Every method raises SideError or SideSkip."""
+class Side:
+    """One of the programs that are compared. Every method may raise SideError or SideSkip."""
 
     variant: str
 
@@ -202,9 +199,11 @@ class Side(Protocol):
 
     def get_ready(self, case: CaseName) -> float:
         """Warms up; seconds of a step, as far as they are known then."""
+        raise NotImplementedError
 
     def time(self, case: CaseName, steps: int) -> list[Json]:
         """So many steps, each an entry in the suite's own format."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Ends its process."""
@@ -214,8 +213,9 @@ class Side(Protocol):
 FEWEST_ITERATIONS = 3
 
 
-class OurSide:
-    """One variant of tiny_llama_bench. Once verified, its turns are timed without the proof."""
+class OurSide(Side):
+    """One variant of tiny_llama_bench, a process a turn. Once verified, its turns are timed without
+    the proof."""
 
     def __init__(self, variant: str, program: SuiteProgram, max_seconds: float) -> None:
         self.variant = variant
@@ -225,12 +225,6 @@ class OurSide:
         # against float64: of the verified process, the only one that compared
         self._error = 0.0
 
-    def start(self, case: CaseName) -> None:
-        """Nothing: it has been built."""
-
-    def wait_until_built(self) -> None:
-        """Nothing to wait for."""
-
     def get_ready(self, case: CaseName) -> float:
         (first, *_) = self._run(case, 1, verify=True)
         self._error = first["max_rel_error"]
@@ -239,11 +233,8 @@ class OurSide:
     def time(self, case: CaseName, steps: int) -> list[Json]:
         return [e | {"max_rel_error": self._error} for e in self._run(case, steps, verify=False)]
 
-    def close(self) -> None:
-        """Nothing: a process a turn."""
-
     def _run(self, case: CaseName, steps: int, *, verify: bool) -> list[Json]:
-        own = of_variant(case, self.variant)
+        own = replace(case, variant=self.variant)
         try:
             result = self._program.run([own], steps, verify=verify, more=[self._limit])
         except SuiteError as error:
@@ -257,11 +248,7 @@ class OurSide:
         return [entry for entry in run.entries if entry["run_type"] == "iteration"]
 
 
-# How far a step may be above what its FLOPs say, seen from a smaller one, before it is believed.
-PREDICTION_MARGIN = 1.5
-
-
-class PeerSide:
+class PeerSide(Side):
     """One form of the peer, in a process that is started when it is needed, and again if it died.
     `settings`: what the process said of itself."""
 
@@ -275,19 +262,14 @@ class PeerSide:
         self._threads = threads
         self._max_seconds = limit
         self._process: PeerProcess | None = None
-        # of each size and dtype, the case with most FLOPs so far and what its step took
-        self._known: dict[tuple[str, str], tuple[CaseName, float]] = {}
+        # by size and dtype, the smallest case whose step took longer than the limit
+        self._too_slow: dict[tuple[str, str], CaseName] = {}
 
     def start(self, case: CaseName) -> None:
-        if known := self._known.get((case.size, case.dtype)):
-            other, seconds = known
-            predicted = seconds * step_flops(case) / step_flops(other)
-            if predicted > PREDICTION_MARGIN * self._max_seconds:
-                raise SideSkip(
-                    f"a step needs about {predicted:.1f} s, going by its FLOPs and the "
-                    f"{seconds:.1f} s measured at batch:{other.batch}/seq:{other.seq}; more than "
-                    f"--max-seconds-per-case {self._max_seconds:g}"
-                )
+        slow = self._too_slow.get((case.size, case.dtype))
+        if slow and step_flops(case) >= step_flops(slow):
+            where = f"batch:{slow.batch}/seq:{slow.seq}, which has fewer FLOPs"
+            raise SideSkip(f"{self._limit_text} was exceeded at {where}")
         if self._process is None or not self._process.is_running:
             self.close()
             self._process = self._start(self.form)
@@ -303,12 +285,9 @@ class PeerSide:
 
     def get_ready(self, case: CaseName) -> float:
         seconds = min(self._ask("warm_up", limit=self._max_seconds)["seconds"])
-        key = (case.size, case.dtype)
-        if key not in self._known or step_flops(self._known[key][0]) < step_flops(case):
-            self._known[key] = (case, seconds)
         if seconds > self._max_seconds:
-            limit = f"--max-seconds-per-case {self._max_seconds:g}"
-            raise SideSkip(f"a step took {seconds:.1f} s, more than {limit}")
+            self._too_slow[case.size, case.dtype] = case
+            raise SideSkip(f"a step took {seconds:.1f} s, more than {self._limit_text}")
         return seconds
 
     def time(self, case: CaseName, steps: int) -> list[Json]:
@@ -328,13 +307,16 @@ class PeerSide:
             for wall, cpu in zip(answer["seconds"], answer["cpu_seconds"], strict=True)
         ]
 
+    @property
+    def _limit_text(self) -> str:
+        return f"--max-seconds-per-case {self._max_seconds:g}"
+
     def _ask(self, do: str, **what: object) -> Json:
         assert self._process
         self._process.send(do, **what)
         return self._process.receive()
 
     def close(self) -> None:
-        """Ends its process."""
         if self._process is not None:
             self._process.close()
             self._process = None
@@ -356,11 +338,10 @@ class Effort(NamedTuple):
 
 @dataclass
 class SideRun:
-    """What one side did at a case: the entries of each turn, or why there are none."""
+    """What one side did at a case: the entries of each turn, or the one that says why not."""
 
     turns: list[list[Json]] = field(default_factory=list)
-    skipped: str = ""
-    failed: str = ""
+    stopped: Json = field(default_factory=dict)
 
     @property
     def medians(self) -> list[float]:
@@ -369,6 +350,13 @@ class SideRun:
             statistics.median(entry["real_time"] * UNITS[entry["time_unit"]] for entry in turn)
             for turn in self.turns
         ]
+
+    @property
+    def text(self) -> str:
+        """The first turn in a word, for who waits."""
+        reason = self.stopped.get("error_message") or self.stopped.get("skip_message")
+        word = "FAILED" if "error_message" in self.stopped else "skipped"
+        return f"{word}: {reason}" if reason else f"{1e3 * self.medians[0]:.1f} ms"
 
 
 @dataclass
@@ -383,17 +371,6 @@ class CaseRun:
         faster."""
         pairs = list(zip(self.sides[other].medians, self.sides[ours].medians, strict=False))
         return ratio_of_turns(*zip(*pairs, strict=True)) if pairs else None
-
-    def text(self) -> str:
-        """`baseline 150.1 ms, peer:eager skipped: ...`: every side in the first turn."""
-        texts = []
-        for variant, run in self.sides.items():
-            if run.failed or run.skipped:
-                word = "FAILED" if run.failed else "skipped"
-                texts.append(f"{variant} {word}: {run.failed or run.skipped}")
-            elif run.turns:
-                texts.append(f"{variant} {1e3 * run.medians[0]:.1f} ms")
-        return ", ".join(texts)
 
 
 def measure_case(
@@ -421,17 +398,12 @@ def measure_case(
 
     def attempt(side: Side, do: Callable[[Side], None]) -> bool:
         """Does it, or keeps the reason why not, and no times beside it."""
-        run = result.sides[side.variant]
         try:
             do(side)
-        except SideSkip as reason:
-            run.skipped = str(reason)
-        except SideError as error:
-            run.failed = str(error)
-        else:
-            return True
-        run.turns.clear()
-        return False
+        except SideError as reason:
+            result.sides[side.variant] = SideRun(stopped=reason.entry)
+            return False
+        return True
 
     left = list(sides)
     for prepare in (lambda s: s.start(case), lambda s: s.wait_until_built(), get_ready):
@@ -443,4 +415,4 @@ def measure_case(
             if not attempt(side, time):
                 left.remove(side)
         if turn == 0:
-            say(f"  {result.text()}")
+            say(", ".join(f"{variant} {run.text}" for variant, run in result.sides.items()))

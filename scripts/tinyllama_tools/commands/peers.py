@@ -9,22 +9,20 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 from tinyllama_tools.commands.peer_sides import (
     FORMS,
-    GLIBC,
-    HIGHEST,
+    PREFIX,
     CaseRun,
     Effort,
     OurSide,
     PeerSide,
     caching_malloc,
     measure_case,
-    of_variant,
     start_peer,
     step_flops,
 )
@@ -38,31 +36,38 @@ from tinyllama_tools.core.app import (
     run_folder,
     write_whole,
 )
-from tinyllama_tools.core.options import list_of, positive, positive_list, seconds, variants
+from tinyllama_tools.core.options import (
+    list_of,
+    positive,
+    positive_list,
+    script_parser,
+    seconds,
+    variants,
+)
 from tinyllama_tools.core.text import template
-from tinyllama_tools.data.names import UNITS, CaseName, full_step
+from tinyllama_tools.data.names import BASELINE, UNITS, CaseName, full_step, parse_case_name
 from tinyllama_tools.data.programs import SuiteProgram
+from tinyllama_tools.data.results import checked_result
+from tinyllama_tools.data.studies import is_result
 from tinyllama_tools.stats.rank_tests import Ratio
 
 PAGE = Path(__file__).parent / "templates/peers.md.j2"
 VARIANTS = ("baseline", "optimized")
-DTYPES = ("f32", "bf16", "amp_bf16")
+# in the order in which they run: what is slow without support by the processor comes last
+DTYPES = ("f32", "amp_bf16", "bf16")
 # full_step in the default grid of tiny_llama_bench (DEFAULT_GRID_OF[size]: batches, sequences), and
 # the points that autocast adds.
 GRIDS = {"tiny": ((4, 8, 16), (64, 128, 256, 512)), "small": ((8,), (256,))}
 AUTOCAST_GRIDS = {"tiny": ((8, 16), (128, 256)), "small": ((8,), (256,))}
-# what is slow without support by the processor comes last
-ORDER_OF_DTYPES = ("f32", "amp_bf16", "bf16")
-DESCRIPTION = """
+DESCRIPTION = """\
 Training steps of LlamaForCausalLM in Python (eager, scaled_dot_product_attention, torch.compile as
-it is and tuned) beside full_step of tiny_llama_bench: the same cases, threads and loss, in turn.
-Without an axis option, all full_step cases of the default grid and some under autocast.
-"""
-EPILOG = """
+it is and tuned) beside full_step of tiny_llama_bench: the same cases, threads and loss,
+interleaved. Without an axis option, all full_step cases of the default grid and some under
+autocast."""
+EPILOG = """\
 Exit status: 0 all cases measured, or skipped with a reason; 1 some case failed; 2 bad options, the
 set-up failed, or files that cannot be written; 130 interrupted, with everything measured so far
-written.
-"""
+written."""
 
 
 def choose_cases(given: argparse.Namespace) -> tuple[CaseName, ...]:
@@ -71,7 +76,7 @@ def choose_cases(given: argparse.Namespace) -> tuple[CaseName, ...]:
     if given.quick:
         return (full_step("tiny", "f32", 4, 64),)
     cases: list[CaseName] = []
-    for dtype in sorted(given.dtypes, key=ORDER_OF_DTYPES.index):
+    for dtype in sorted(given.dtypes, key=DTYPES.index):
         grids = AUTOCAST_GRIDS if dtype.startswith("amp_") else GRIDS
         for size in given.sizes:
             own = problem_sizes()[size]
@@ -90,53 +95,31 @@ def device(text: str) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Every option, as --help shows it."""
-    result = argparse.ArgumentParser(prog="scripts/peers", description=DESCRIPTION, epilog=EPILOG)
+    result = script_parser("peers", DESCRIPTION, EPILOG)
     add = result.add_argument
     sizes, forms = list_of(tuple(problem_sizes()), "size"), list_of(tuple(FORMS), "peer")
-    sizes_help = "names of problem sizes (default: tiny,small)"
-    add("--sizes", type=sizes, default=("tiny", "small"), help=sizes_help)
+    add("--sizes", type=sizes, default=("tiny", "small"), help="default: tiny,small")
     dtypes = list_of(DTYPES, "dtype")
     add("--dtypes", type=dtypes, default=DTYPES, help=f"default: {','.join(DTYPES)}")
-    add(
-        "--batch",
-        type=positive_list,
-        help="samples in a step, e.g. 4,8 (default: those of the default grid)",
-    )
-    add(
-        "--seq",
-        type=positive_list,
-        help="tokens in a sample, e.g. 64,128 (default: those of the default grid)",
-    )
-    add(
-        "--peers",
-        dest="forms",
-        type=forms,
-        default=tuple(FORMS),
-        help=f"default: {','.join(FORMS)}",
-    )
+    add("--batch", type=positive_list, help="e.g. 4,8 (default: those of the default grid)")
+    add("--seq", type=positive_list, help="e.g. 64,128 (default: those of the default grid)")
+    peers_help = f"default: {','.join(FORMS)}"
+    add("--peers", dest="forms", type=forms, default=tuple(FORMS), help=peers_help)
     ours_help = f"of ours (default: {','.join(VARIANTS)})"
     add("--variant", dest="variants", type=variants, default=VARIANTS, help=ours_help)
     turns_help = "how often each side runs (default: 6, enough for 95 %%)"
     add("--turns", type=positive, default=6, help=turns_help)
     add("--steps", type=positive, default=3, help="timed steps of a turn (default: 3)")
-    add(
-        "--max-seconds-per-case",
-        type=seconds,
-        default=10.0,
-        metavar="S",
-        help="of timed steps of a side (default: 10); slow steps get fewer of them, and a case "
-        "with a step above it is skipped",
+    limit_help = (
+        "of timed steps of a side (default: 10); slow steps get fewer of them, and a case with a "
+        "step above it is skipped"
     )
-    add(
-        "--threads",
-        type=positive,
-        help="CPU threads of every side (default: tiny_llama_bench's own choice)",
-    )
+    add("--max-seconds-per-case", type=seconds, default=10.0, metavar="S", help=limit_help)
+    threads_help = "CPU threads of every side (default: tiny_llama_bench's own choice)"
+    add("--threads", type=positive, help=threads_help)
     devices = "cpu, cuda[:N] or hip[:N], of every side (default: cpu)"
     add("--device", type=device, default="cpu", help=devices)
     add("--quick", action="store_true", help="a smoke test: tiny f32 4 x 64, 2 turns of 2 steps")
-    add("--tune", action="store_true", help="compare settings of torch.compile at the first case")
     add("--out", type=Path, metavar="FILE", help="JSON (default: results/<time>_peers/peers.json)")
     add("--markdown", type=Path, metavar="FILE", help="tables (default: PEERS.md beside it)")
     source_help = "write the tables of an earlier result anew"
@@ -158,6 +141,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 # The quickest case there is: it says what our program runs on, and that it runs.
 QUICKEST = CaseName("rms_norm", "forward", "baseline", "tiny", "f32", 1, 16)
+STOPPED: Json = {"iterations": 0, "real_time": 0.0, "cpu_time": 0.0, "time_unit": "ms"}
 
 
 def say(text: str) -> None:
@@ -165,61 +149,15 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def our_program(options: argparse.Namespace) -> SuiteProgram:
-    """On the peers' device."""
-    threads = (f"--threads={options.threads}",) if options.threads else ()
-    return SuiteProgram((f"--device={options.device}", *threads))
-
-
-def tune(options: argparse.Namespace, threads: int) -> Iterator[str]:
-    """The tuned form and it with one thing changed each, interleaved so that a drifting machine
-    does not choose; a line of a table each, the fastest first."""
-    tuned, malloc = FORMS["compile_tuned"], caching_malloc()
-    forms = [
-        (tuned, malloc),
-        (replace(tuned, name="sdpa", attention="sdpa"), malloc),
-        (replace(tuned, name="highest", precision=HIGHEST), malloc),
-        (replace(tuned, name="glibc", malloc=False), malloc),
-        (replace(tuned, name="max_autotune", inductor={"max_autotune": True}), malloc),
-        (replace(tuned, name="cpp_wrapper", inductor={"cpp_wrapper": True}), malloc),
-        (replace(tuned, name="glibc_thresholds"), GLIBC),
-    ]
-    limit = options.effort.max_seconds
-    sides = [
-        PeerSide(form, partial(start_peer, malloc=malloc, device=options.device), threads, limit)
-        for form, malloc in forms
-    ]
-    results: list[CaseRun] = []
-    try:
-        measure_case(options.cases[0], sides, options.effort, say, results.append)
-    finally:
-        for side in sides:
-            side.close()
-    (result,), reference = results, sides[0].variant
-    runs = [(variant, run) for variant, run in result.sides.items() if run.turns]
-    for variant, run in sorted(runs, key=lambda pair: statistics.median(pair[1].medians)):
-        ratio = result.ratio(variant, reference)
-        text = f"  {ratio.text()} of {reference}" if ratio else ""
-        yield f"{variant:<24} {1e3 * statistics.median(run.medians):9.1f} ms{text}"
-    for variant, run in result.sides.items():
-        if run.failed or run.skipped:
-            yield f"{variant:<24} {run.failed or run.skipped}"
-
-
-STOPPED: Json = {"iterations": 0, "real_time": 0.0, "cpu_time": 0.0, "time_unit": "ms"}
-
-
 def entries(result: CaseRun, family: int) -> Iterator[Json]:
     """One entry a step of every side at a case, the turns in order; of a side that did not measure
     it, one with the reason. Keys are Google Benchmark's."""
     for number, (variant, run) in enumerate(result.sides.items(), start=family):
         found = [entry for turn in run.turns for entry in turn]
-        if run.failed:
-            found = [STOPPED | {"error_occurred": True, "error_message": run.failed}]
-        elif run.skipped:
-            found = [STOPPED | {"skipped": True, "skip_message": run.skipped}]
+        if run.stopped:
+            found = [STOPPED | run.stopped]
         for index, entry in enumerate(found):
-            name = entry.get("name", str(of_variant(result.case, variant)))
+            name = entry.get("name", str(replace(result.case, variant=variant)))
             yield {
                 **entry,
                 "name": name,
@@ -233,20 +171,8 @@ def entries(result: CaseRun, family: int) -> Iterator[Json]:
             }
 
 
-def point_of(name: str) -> tuple[str, ...]:
-    """Size, dtype, batch and sequence of a case's name."""
-    size, dtype, batch, seq = name.removesuffix("/manual_time").split("/")[3:7]
-    return size, dtype, batch.removeprefix("batch:"), seq.removeprefix("seq:")
-
-
-def not_measured(cases: Sequence[CaseName], benchmarks: Sequence[Json]) -> list[str]:
-    """`small bf16 8 x 256`: what an interruption left out, or a choice of cases."""
-    measured = {point_of(entry["run_name"]) for entry in benchmarks}
-    return [
-        f"{case.size} {case.dtype} {case.batch} x {case.seq}"
-        for case in cases
-        if point_of(str(case)) not in measured
-    ]
+def title(case: CaseName) -> str:
+    return f"{case.size} {case.dtype} {case.batch} x {case.seq}"
 
 
 def peers_document(
@@ -259,8 +185,11 @@ def peers_document(
 ) -> Json:
     """The whole file. `context`: that of any process of ours; `malloc`: the tuned peers' one."""
     contexts = [context, *(c for side in ours for c in side.contexts)]
-    sides = len(ours) + len(peers)
-    benchmarks = [e for i, result in enumerate(results) for e in entries(result, i * sides)]
+    benchmarks, measured = [], set()
+    for number, result in enumerate(results):
+        found = list(entries(result, number * len(result.sides)))
+        benchmarks += found
+        measured |= {result.case} if found else set()
     about = {
         "forms": {
             side.variant: asdict(side.form)
@@ -271,9 +200,10 @@ def peers_document(
         "steps": options.effort.steps,
         "max_seconds_per_case": options.effort.max_seconds,
         "commits": sorted({c["git_commit"] for c in contexts}),
-        "not_measured": not_measured(options.cases, benchmarks),
+        # what an interruption left out
+        "not_measured": [title(case) for case in options.cases if case not in measured],
         "ratios": [
-            {"case": str(of_variant(result.case, our.variant)), "peer": peer.variant}
+            {"case": str(replace(result.case, variant=our.variant)), "peer": peer.variant}
             | ratio.as_json()
             for result in results
             for our in ours
@@ -287,98 +217,72 @@ def peers_document(
     return {"context": context, "benchmarks": benchmarks}
 
 
-def circumstances(document: Json) -> Iterator[tuple[str, str]]:
-    """What the numbers belong to."""
-    context = document["context"]
-    about, device = context["peers"], context["device"]
-    machine = f"{device['name']} ({device['architecture']})"
-    yield "machine", f"{machine}, {context['num_cpus']} processors"
-    yield "date", context["date"]
-    commits = ", ".join(commit[:12] for commit in about["commits"])
-    yield "commit", commits + (" with changes" if context["git_dirty"] else "")
-    yield "ours", f"libtorch {context['torch_version']}"
-    measured = [form["measured"] for form in about["forms"].values() if form["measured"]]
-    versions = {f"torch {m['torch']}, transformers {m['transformers']}" for m in measured}
-    yield "peers", ", ".join(sorted(versions))
-    yield "threads", str(context["threads"])
-    yield (
-        "turns and steps",
-        f"{about['turns']} turns of {about['steps']} steps, fewer where steps are slow "
-        f"({about['max_seconds_per_case']:g} s a side and case)",
-    )
-    intervals = {r["turns"]: r["interval"]["confidence"] for r in about["ratios"] if r["interval"]}
-    texts = [f"{100 * intervals[turns]:.1f} % at {turns} turns" for turns in sorted(intervals)]
-    yield "intervals", "; ".join(texts) or "none: one turn"
-    loads = ", ".join(f"{load:.2f}" for load in context.get("load_avg", []))
-    yield "load average at the start", loads
+def read_peers(path: Path) -> Json:
+    """The document of an earlier run; BadInputError where it is none."""
+    document, _ = read_json(path)
+    if not is_result(document) or "peers" not in document["context"]:
+        raise BadInputError(f"{path}: must be a result of scripts/peers; name its peers.json")
+    return checked_result(document, path)
 
 
-def form_row(name: str, form: Json) -> tuple[str, ...]:
-    """The settings of a peer."""
-    precision = form["precision"]
-    if measured := form["measured"]:
-        found = measured["float32_matmul_precision"]
-        precision = f"{found}, error {measured['float32_product_error']:.1e}"
-        if found != form["precision"]:
-            precision += f" of {form['precision']}, which is not true float32 here"
-    inductor = ", ".join(f"{key}={value}" for key, value in form["inductor"].items())
-    compiled = f"dynamic=False {inductor}".strip() if form["is_compiled"] else "no"
-    return name, form["attention"], compiled, precision, form["adamw"], form["malloc"]
+def time_of(entries: Sequence[Json]) -> tuple[str, str]:
+    """The median step or what became of it, and a reason for a note."""
+    last = entries[-1]
+    for word, key in (("failed", "error_message"), ("skipped", "skip_message")):
+        if key in last:
+            return word, f"{word}: {last[key]}"
+    median = statistics.median(e["real_time"] * UNITS[e["time_unit"]] for e in entries)
+    above = [entry["above_peak"] for entry in entries if "above_peak" in entry]
+    return f"{1e3 * median:.4g}", above[-1] if above else ""
 
 
 def peers_page(document: Json) -> str:
-    """The whole page. Reasons stand below the table, numbered, each once."""
-    about = document["context"]["peers"]
-    cells: dict[tuple[str, ...], dict[str, list[Json]]] = {}
+    """The whole page. Reasons stand below the table of times, numbered, each once."""
+    context = document["context"]
+    about = context["peers"]
+    cells: dict[CaseName, dict[str, list[Json]]] = {}
     for entry in document["benchmarks"]:
-        name = entry["run_name"]
-        row = cells.setdefault(point_of(name), {})
-        row.setdefault(name.split("/")[2], []).append(entry)
-    reasons: list[str] = []
+        case = parse_case_name(entry["run_name"])
+        row = cells.setdefault(replace(case, variant=BASELINE), {})
+        row.setdefault(case.variant, []).append(entry)
+    reasons: dict[str, int] = {}
 
-    def noted(word: str, reason: str) -> str:
-        if reason not in reasons:
-            reasons.append(reason)
-        return f"{word} [{reasons.index(reason) + 1}]"
+    def time_text(entries: list[Json] | None) -> str:
+        text, reason = time_of(entries) if entries else ("", "")
+        number = reasons.setdefault(reason, len(reasons) + 1) if reason else None
+        return f"{text} [{number}]" if number else text
 
-    def time(entries: list[Json]) -> str:
-        """The median step, or why there is none."""
-        if not entries:
-            return ""
-        last = entries[-1]
-        for word, key in (("failed", "error_message"), ("skipped", "skip_message")):
-            if key in last:
-                return noted(word, f"{word}: {last[key]}")
-        median = statistics.median(e["real_time"] * UNITS[e["time_unit"]] for e in entries)
-        text = f"{1e3 * median:.4g}"
-        above = [entry["above_peak"] for entry in entries if "above_peak" in entry]
-        return noted(text, above[-1]) if above else text
-
-    variants = list(dict.fromkeys(variant for row in cells.values() for variant in row))
-    ours = [variant for variant in variants if not variant.startswith("peer:")]
-    peers = [variant for variant in variants if variant.startswith("peer:")]
-    ratios = {
-        (point_of(row["case"]), row["case"].split("/")[2], row["peer"]): Ratio.from_json(row)
-        for row in about["ratios"]
-    }
+    names = list(dict.fromkeys(name for row in cells.values() for name in row))
+    peers = [name for name in names if name.startswith(PREFIX)]
+    ratios = {(row["case"], row["peer"]): Ratio.from_json(row).text() for row in about["ratios"]}
 
     def ratio_rows(variant: str) -> list[list[str]]:
-        found = [[ratios.get((point, variant, peer)) for peer in peers] for point in cells]
+        found = {case: str(replace(case, variant=variant)) for case in cells}
         return [
-            [*point, *(ratio.text() if ratio else "" for ratio in row)]
-            for point, row in zip(cells, found, strict=True)
+            [*points[case], *(ratios.get((name, peer), "") for peer in peers)]
+            for case, name in found.items()
         ]
 
+    points = {case: (case.size, case.dtype, str(case.batch), str(case.seq)) for case in cells}
+    confidences = {
+        ratio["turns"]: ratio["interval"]["confidence"]
+        for ratio in about["ratios"]
+        if ratio["interval"]
+    }
     return template(PAGE).render(
-        circumstances=list(circumstances(document)),
-        ratios=[(variant, ratio_rows(variant)) for variant in reversed(ours)],
-        times=[[*point, *(time(row.get(v, [])) for v in variants)] for point, row in cells.items()],
-        forms=[form_row(name, form) for name, form in about["forms"].items()],
+        context=context,
+        about=about,
+        measured=next((f["measured"] for f in about["forms"].values() if f["measured"]), None),
+        confidences=sorted(confidences.items()),
+        ratios=[(name, ratio_rows(name)) for name in reversed(names) if name not in peers],
+        times=[
+            [*points[case], *(time_text(row.get(name)) for name in names)]
+            for case, row in cells.items()
+        ],
         axes=["size", "dtype", "batch", "seq"],
         peers=peers,
-        variants=variants,
-        about=about,
-        reasons=reasons,
+        variants=names,
+        reasons=list(reasons),
     )
 
 
@@ -403,76 +307,45 @@ def write(document: Json, files: tuple[Path, Path]) -> str:
     return page
 
 
-def show(page: str, files: tuple[Path, Path]) -> None:
-    """The page, and where it is."""
-    for path in files:
-        say(f"wrote {path}")
-    print(page, end="")
-
-
-def rewrite(options: argparse.Namespace) -> int:
-    """--from: the tables of an earlier result."""
-    files = output_files(options)
-    document, _ = read_json(options.source)
-    try:
-        page = write(document, files)
-    except (ValueError, KeyError, TypeError) as error:
-        rule = "must be a result of scripts/peers"
-        raise BadInputError(f"--from {options.source}: {rule}: {error!r}") from error
-    show(page, files)
-    return 0
-
-
-def measure_all(
-    options: argparse.Namespace,
-    sides: Sequence[OurSide | PeerSide],
-    results: list[CaseRun],
-    save: Callable[[], str],
-) -> int:
-    """All cases, saved after each; the exit status."""
-    begin = time.monotonic()
-    try:
-        for number, case in enumerate(options.cases, start=1):
-            spent = time.monotonic() - begin
-            name = f"{case.size} {case.dtype} {case.batch} x {case.seq}"
-            say(f"[{number}/{len(options.cases)}] {name}  ({spent:.0f} s so far)")
-            measure_case(case, sides, options.effort, say, results.append)
-            save()
-    except KeyboardInterrupt:
-        say("interrupted")
-        return INTERRUPTED
-    finally:
-        for side in sides:
-            side.close()
-    return int(any(run.failed for result in results for run in result.sides.values()))
-
-
-def measure(options: argparse.Namespace) -> int:
-    """The whole run; its exit status."""
-    files = output_files(options)
-    program = our_program(options)
+def measure(options: argparse.Namespace, files: tuple[Path, Path]) -> tuple[int, str]:
+    """All cases, written after each; the exit status, and the page if anything was measured."""
+    threads = (f"--threads={options.threads}",) if options.threads else ()
+    program = SuiteProgram((f"--device={options.device}", *threads))
     context = program.run([QUICKEST], 1).context
-    if options.tune:
-        for line in tune(options, context["threads"]):
-            print(line)
-        return 0
     malloc, limit = caching_malloc(), options.effort.max_seconds
     ours = [OurSide(variant, program, limit) for variant in options.variants]
     start = partial(start_peer, malloc=malloc, device=options.device)
     peers = [PeerSide(FORMS[name], start, context["threads"], limit) for name in options.forms]
+    sides = [*ours, *peers]
     results: list[CaseRun] = []
-
-    def save() -> str:
-        document = peers_document(options, results, ours, peers, context, malloc.description)
-        return write(document, files)
-
-    status = measure_all(options, [*ours, *peers], results, save)
-    if results:
-        show(save(), files)
-    return status
+    begin, page, is_interrupted = time.monotonic(), "", False
+    try:
+        for number, case in enumerate(options.cases, start=1):
+            spent = time.monotonic() - begin
+            say(f"[{number}/{len(options.cases)}] {title(case)}  ({spent:.0f} s so far)")
+            try:
+                measure_case(case, sides, options.effort, say, results.append)
+            except KeyboardInterrupt:
+                say("interrupted")
+                is_interrupted = True
+            document = peers_document(options, results, ours, peers, context, malloc.description)
+            page = write(document, files)
+            if is_interrupted:
+                return INTERRUPTED, page
+    finally:
+        for side in sides:
+            side.close()
+    runs = [run for result in results for run in result.sides.values()]
+    return int(any("error_occurred" in run.stopped for run in runs)), page
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Reads the options and measures."""
+    """Measures; --from: the tables of an earlier result."""
     options = parse_options(arguments)
-    return rewrite(options) if options.source else measure(options)
+    document = read_peers(options.source) if options.source else None
+    files = output_files(options)
+    status, page = (0, write(document, files)) if document else measure(options, files)
+    for path in files:
+        say(f"wrote {path}")
+    print(page, end="")
+    return status
