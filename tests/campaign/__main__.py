@@ -1,0 +1,116 @@
+"""scripts/test --campaign [NAME...]: faults in their thousands, and a page of what was tried.
+
+Each part's figures go to results/reference/reliability.json and all of them to
+results/RELIABILITY.md; parts that are not run keep theirs. Exit status: 0 all held, 1 something did
+not, 2 bad option, 130 interrupted (parts that ended are kept).
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import jinja2
+
+from campaign.tally import MOST_KEPT, Scope, Tally
+from campaign.workloads import PROJECT
+from tinyllama_tools.core.app import changed_files, head_commit, write_whole
+from tinyllama_tools.core.text import duration
+
+FIGURES = PROJECT / "results/reference/reliability.json"
+PAGE = PROJECT / "results/RELIABILITY.md"
+# name: what must hold
+PARTS = {
+    "kills": "kill -9 at a random moment: no journaled row lost or measured twice; every file whole "
+    "or absent; the next run needs no clean-up",
+    "writes": "each write, sync, rename and opening of a file fails once: documented exit status, "
+    "a message that names the file, what was measured before is kept",
+    "memory": "allocation n fails, or the address space ends: the case fails, the run goes on; no "
+    "abort",
+    "signals": "INT, TERM, HUP and PIPE, once and twice: documented exit status, results of "
+    "finished cases written",
+    "sides": "a served side hangs, crashes, answers rubbish or too late; a rank is stopped: named, "
+    "bounded in time, the rest kept",
+    "readers": "damaged files in every reader of the tools: a message that names the file, no other "
+    "exception",
+    "soak": "training, served comparisons and ranks for long: resident memory and step time flat",
+    "together": "two of everything at once in one checkout: clear refusal or correct results",
+    "supply": "no network at run time; requirements with hashes; sources with digests",
+}
+
+
+def machine() -> str:
+    """Its processor, as the system names it."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else 'unknown processor'}, {os.cpu_count()} processors"
+
+
+def figures_of(tally: Tally, seconds: float) -> dict[str, object]:
+    """A part's entry of the file."""
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": head_commit(PROJECT)[:12] + " with changes" * bool(changed_files(PROJECT)),
+        "machine": machine(),
+        "minutes": round(seconds / 60, 1),
+        "tried": dict(sorted(tally.tried.items())),
+        "violations": len(tally.violations),
+        "first_violations": tally.violations[:MOST_KEPT],
+        "notes": tally.notes,
+    }
+
+
+def write_page(figures: dict[str, dict[str, object]]) -> None:
+    """results/RELIABILITY.md of the file's parts."""
+    template = Path(__file__).with_name("page.md.j2").read_text(encoding="utf-8")
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False)
+    page = environment.from_string(template).render(parts=PARTS, figures=figures)
+    write_whole(PAGE, page)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/test --campaign", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--minutes", type=float, default=30, help="of each soak (default: 30)")
+    parser.add_argument("--share", type=float, default=1, help="of the full counts (default: 1)")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    for name in options.names:
+        if name not in PARTS:
+            parser.error(f"'{name}': must be of {', '.join(PARTS)}")
+    if not (options.minutes > 0 and 0 < options.share <= 1):
+        parser.error("--minutes must be above 0, --share above 0 and at most 1")
+    return options
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    scope = Scope(options.share, options.minutes, options.seed)
+    status = 0
+    for name in options.names or PARTS:
+        print(f"== {name}: {PARTS[name]}", flush=True)
+        begun = time.monotonic()
+        tally = importlib.import_module(f"campaign.{name}").run_part(scope)
+        seconds = time.monotonic() - begun
+        # another campaign may have written meanwhile
+        known = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
+        known[name] = figures_of(tally, seconds)
+        write_whole(FIGURES, json.dumps(known, indent=1) + "\n")
+        write_page(known)
+        count, bad = sum(tally.tried.values()), len(tally.violations)
+        print(f"{name}: {count} faults, {bad} violations, {duration(seconds)}", flush=True)
+        status = max(status, int(bool(tally.violations)))
+    return status
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,254 @@
+"""Short runs of the programs, and what must hold of their files however such a run ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[2]
+BUILD = PROJECT / "build/benchmarks"
+REFERENCE = PROJECT / "results/reference"
+RESULT = REFERENCE / "tiny_f32_2core_xeon_avx512.json"
+INTERRUPTED = 130
+
+MODEL = (
+    "--hidden-dim=32",
+    "--n-layers=2",
+    "--n-heads=4",
+    "--n-kv-heads=2",
+    "--intermediate-dim=48",
+    "--vocab-size=300",
+)
+ON_CPU = ("--device=cpu", "--threads=1")
+# what follows from the peaks, or from other rows, in the end
+LATE = frozenset(
+    {"peak_percent", "roof_percent", "MFU_percent", "MFU_causal_percent", "above_peak", "speedup"}
+)
+Rows = dict[str, list[dict[str, Any]]]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """One thread in every library; no commit, since one that is made meanwhile refuses a resume."""
+    plain = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROJECT / "scripts")}
+    return {**os.environ, **plain, "GIT_DIR": os.devnull, **more}
+
+
+def json_problem(path: Path) -> str:
+    """Why a file is no whole JSON; empty where it is."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+    except ValueError as error:
+        return f"{path.name} is not whole: {error}"
+    return ""
+
+
+def journal_rows(path: Path) -> Rows:
+    """Entries by case; a last line that was cut short is none. ValueError for a row that is there
+    twice."""
+    rows: Rows = {}
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    for line in text.split("\n")[:-1]:
+        entry = json.loads(line)
+        if "case" in entry:
+            if entry["case"] in rows:
+                raise ValueError(f"{entry['case']} is in the journal twice")
+            rows[entry["case"]] = entry["entries"]
+    return rows
+
+
+def _measured(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in entry.items() if k not in LATE} for entry in entries]
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """A run of some seconds in a folder of its own.
+
+    `again`: what a user runs after it broke off. `problems`: what does not hold of the folder's
+    files; told whether the last run ended well, and what journal_rows() gave before it.
+    """
+
+    name: str
+    command: Callable[[Path], list[str]]
+    again: Callable[[Path], list[str]]
+    problems: Callable[[Path, bool, Rows], list[str]]
+    environment: dict[str, str] = field(default_factory=environment)
+
+
+def _files_problems(folder: Path, is_finished: bool, _: Rows) -> list[str]:
+    """Every JSON file whole; a run that ended leaves no temporary file of its own."""
+    problems = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix == ".json":
+            problems.append(json_problem(path))
+    return [problem for problem in problems if problem] if not is_finished or problems else []
+
+
+def _wanted(*names: str) -> Callable[[Path, bool, Rows], list[str]]:
+    """As _files_problems, and files that a run which ended well has left."""
+
+    def problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
+        found = _files_problems(folder, is_finished, before)
+        lacking = [name for name in names if is_finished and not list(folder.rglob(name))]
+        return [*found, *(f"{name} is missing" for name in lacking)]
+
+    return problems
+
+
+# The suite: rows are journaled as they are measured.
+
+CASES = ("--variants=baseline", "--batch=2,3", "--seq=8", "--components=ffn,loss,rms_norm")
+TIMED = ("--benchmark_min_time=0.01s", "--benchmark_repetitions=2")
+
+
+def bench_command(folder: Path, *more: str) -> list[str]:
+    files = [f"--journal={folder}/journal.jsonl", f"--benchmark_out={folder}/out.json"]
+    return [str(BUILD / "tiny_llama_bench"), *MODEL, *CASES, *ON_CPU, *TIMED, *files, *more]
+
+
+def bench_again(folder: Path) -> list[str]:
+    return bench_command(folder, *["--resume"] * (folder / "journal.jsonl").exists())
+
+
+def bench_problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
+    """No row lost, none measured twice, and in the result what the journal had."""
+    out = folder / "out.json"
+    problem = json_problem(out) if out.exists() else "out.json is missing" * is_finished
+    if problem:
+        return [problem]
+    try:
+        rows = journal_rows(folder / "journal.jsonl")
+    except ValueError as error:
+        return [f"journal: {error}"]
+    problems = [f"{name} was lost from the journal" for name in before if name not in rows]
+    if is_finished:
+        entries = json.loads(out.read_text(encoding="utf-8"))["benchmarks"]
+        found: Rows = {}
+        for entry in entries:
+            name = entry["run_name"].removesuffix("/manual_time")
+            if not name.startswith("peak/"):
+                found.setdefault(name, []).append(entry)
+        problems += [f"{name} is not in the result" for name in rows if name not in found]
+        problems += [
+            f"{name} was measured again"
+            for name, kept in before.items()
+            if _measured(kept) != _measured(found.get(name, []))
+        ]
+        if len(found) != 18:
+            problems.append(f"{len(found)} cases of 18")
+    return problems
+
+
+# Training with profilers.
+
+
+def train_command(folder: Path, *more: str) -> list[str]:
+    options = (*MODEL, "--batch-size=2", "--seq-len=8", "--num-steps=14", *ON_CPU)
+    profilers = ("--enable-pytorch-profiler", "--profile-memory", "--profile-operators")
+    program = str(BUILD / "tiny_llama_train")
+    return [program, *options, *profilers, f"--profile-dir={folder}/train", *more]
+
+
+def train_problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
+    summary = folder / "train/performance_summary.json"
+    problems = _files_problems(folder, is_finished, before)
+    if summary.exists() and not problems:
+        listed = json.loads(summary.read_text(encoding="utf-8"))["files"]
+        lacking = [name for name in listed if not (summary.parent / name).is_file()]
+        problems += [f"{name} is in the summary and not there" for name in lacking]
+    elif is_finished and not problems:
+        problems.append("performance_summary.json is missing")
+    return problems
+
+
+# The tools, as their scripts start them once everything is set up.
+
+
+def tool(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "tinyllama_tools", *map(str, arguments)]
+
+
+def study_command(folder: Path) -> list[str]:
+    options = ("--num-steps", "3", "--grid", "off", "--device", "cpu")
+    return tool("study", "tiny", *options, "--results", folder / "study")
+
+
+def grid_command(folder: Path) -> list[str]:
+    axes = ("--grid-batch", "1", "--grid-seq", "16", "--grid-components", "rms_norm,loss")
+    options = ("--grid", "only", "--grid-sizes", "tiny", *axes, "--rounds", "2")
+    more = ("--check-size", "off", "--device", "cpu", "--results", folder / "grid")
+    return tool("study", *options, *more)
+
+
+def grid_again(folder: Path) -> list[str]:
+    begun = [path.parent for path in folder.glob("grid/*/study.json")]
+    ended = [p for p in begun if json.loads((p / "study.json").read_text())["finished"]]
+    if begun and not ended:
+        return tool("study", "--resume", "--results", folder / "grid")
+    return grid_command(folder)
+
+
+def compare_command(folder: Path, base: Path = PROJECT / "build", new: Path = PROJECT / "build"):
+    # a recording that is there is not written over
+    output = folder / f"comparison_{len(list(folder.glob('comparison_*')))}"
+    cases = ("--components", "rms_norm", "--passes", "forward", "--variants", "baseline")
+    few = ("--alpha", "0.2", "--looks", "1", "--pairs", "4", "--seed", "5", "--device", "cpu")
+    at = ("--batch", "1", "--seq", "16", "--output", output)
+    return tool("compare", "run", "--base", base, "--new", new, *cases, *few, *at)
+
+
+def scaling_command(folder: Path, *more: str) -> list[str]:
+    step = ("--batch=2", "--seq=8", "--components=full_step", "--rounds=3", "--min-time=0.01")
+    options = ("--processes", "2", "--timeout", "6", "--results", folder / "scaling")
+    return tool("scaling", *options, "--", *MODEL, *step, "--device=cpu", *more)
+
+
+def report_command(folder: Path) -> list[str]:
+    limits = REFERENCE / "frontier_by_seq_2core_xeon_avx512.json"
+    return tool("report", RESULT, limits, "-o", folder / "page.html")
+
+
+def report_problems(folder: Path, is_finished: bool, _: Rows) -> list[str]:
+    page = folder / "page.html"
+    if not page.exists():
+        return ["page.html is missing"] * is_finished
+    is_whole = page.read_text(encoding="utf-8").rstrip().endswith("</html>")
+    return [] if is_whole else ["page.html is not whole"]
+
+
+def history_command(folder: Path) -> list[str]:
+    # after a kill the file may be in the history already, or not
+    store = ("--store", folder / "history.sqlite")
+    return tool("compare", "history", "add", "--skip-known", *store, RESULT)
+
+
+def history_problems(folder: Path, is_finished: bool, _: Rows) -> list[str]:
+    import sqlite3
+
+    store = folder / "history.sqlite"
+    if not store.exists():
+        return ["history.sqlite is missing"] * is_finished
+    with sqlite3.connect(store) as connection:
+        (state,) = connection.execute("pragma integrity_check").fetchone()
+    connection.close()
+    return [] if state == "ok" else [f"history.sqlite: {state}"]
+
+
+SUITE = Workload("benchmark", bench_command, bench_again, bench_problems)
+TRAINING = Workload("training", train_command, train_command, train_problems)
+STUDY = Workload("study", study_command, study_command, _wanted("performance_summary.json"))
+GRID = Workload("grid", grid_command, grid_again, _wanted("study.json", "round_2.json"))
+COMPARE = Workload("compare run", compare_command, compare_command, _wanted("comparison.json"))
+SCALING = Workload("scaling", scaling_command, scaling_command, _wanted("scaling.json"))
+REPORT = Workload("report", report_command, report_command, report_problems)
+HISTORY = Workload("history add", history_command, history_command, history_problems)
+WORKLOADS = (SUITE, TRAINING, STUDY, GRID, COMPARE, SCALING, REPORT, HISTORY)
