@@ -1,23 +1,23 @@
 // Preloaded: the n-th call that changes a file below a folder fails, once. From the environment:
 //   FAIL_BELOW   the folder
-//   FAIL_CALL    n, counted from 1 over all threads; 0: none, they are counted only
+//   FAIL_CALL    n, counted from 1 over all threads and processes; 0: none, they are only listed
 //   FAIL_WITH    the error's number; 0: the write is short, which is no error
-//   FAIL_COUNT   a file that gets a byte for each call
-//   FAIL_MEMORY  instead: the n-th request for at least so many bytes of aligned memory
+//   FAIL_LIST    a file that gets a line of LINE bytes for each call: its name, and the file's
+//   FAIL_MEMORY  instead: the n-th request for at least so many bytes of aligned memory; the line
+//                names the library that asked
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-static atomic_long calls;
+enum { LINE = 64 };
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
@@ -34,28 +34,36 @@ static int is_ours(const char* path) {
   return strncmp(path, below, strlen(below)) == 0;
 }
 
-static int is_ours_open(int file) {
-  const char* below = getenv("FAIL_BELOW");
-  char link[64], path[PATH_MAX + 1];
+static const char* path_of(int file) {
+  static __thread char path[PATH_MAX + 1];
+  char link[64];
   snprintf(link, sizeof link, "/proc/self/fd/%d", file);
   const ssize_t size = readlink(link, path, PATH_MAX);
-  if (size < 0) return 0;
-  path[size] = 0;
-  return is_ours(path);
+  path[size < 0 ? 0 : size] = 0;
+  return path;
 }
 
-// Whether this call is the one.
-static int fails(void) {
-  const char* count = getenv("FAIL_COUNT");
-  if (count) {
-    const int file = REAL(openat)(AT_FDCWD, count, O_WRONLY | O_CREAT | O_APPEND, 0644);
-    if (file >= 0) {
-      REAL(write)(file, ".", 1);
-      REAL(close)(file);
-    }
-  }
-  const char* wanted = getenv("FAIL_CALL");
-  return atomic_fetch_add(&calls, 1) + 1 == (wanted ? atol(wanted) : 0);
+// Whether this call is the one. Lines are appended whole, so the place of its line is its number.
+static int fails(const char* call, const char* at) {
+  const char *list = getenv("FAIL_LIST"), *wanted = getenv("FAIL_CALL");
+  const char* slash = at ? strrchr(at, '/') : NULL;
+  char line[LINE + 1];
+  snprintf(line, sizeof line, "%-10s %-*.*s", call, LINE - 12, LINE - 12,
+           slash ? slash + 1
+           : at  ? at
+                 : "-");
+  line[LINE - 1] = '\n';
+  const int file = REAL(openat)(AT_FDCWD, list, O_WRONLY | O_CREAT | O_APPEND, 0644);
+  if (file < 0) abort();
+  REAL(write)(file, line, LINE);
+  const off_t end = lseek(file, 0, SEEK_CUR);
+  REAL(close)(file);
+  return wanted && end / LINE == atol(wanted);
+}
+
+static int fails_open(const char* call, int file) {
+  const char* path = path_of(file);  // "pipe:[1]" is no path
+  return path[0] == '/' && is_ours(path) && fails(call, path);
 }
 
 static int error(void) {
@@ -63,71 +71,82 @@ static int error(void) {
   return with ? atoi(with) : EIO;
 }
 
-static int has_no_memory(size_t size) {
+static int has_no_memory(size_t size, const void* caller) {
   const char* from = getenv("FAIL_MEMORY");
-  return from && size >= (size_t)atol(from) && fails();
+  Dl_info found = {0};
+  if (!from || size < (size_t)atol(from)) return 0;
+  dladdr(caller, &found);
+  return fails("request", found.dli_fname);
 }
 
 int posix_memalign(void** at, size_t alignment, size_t size) {
-  return has_no_memory(size) ? ENOMEM : REAL(posix_memalign)(at, alignment, size);
+  if (has_no_memory(size, __builtin_return_address(0))) return ENOMEM;
+  return REAL(posix_memalign)(at, alignment, size);
 }
 
 void* aligned_alloc(size_t alignment, size_t size) {
-  return has_no_memory(size) ? NULL : REAL(aligned_alloc)(alignment, size);
+  if (has_no_memory(size, __builtin_return_address(0))) return NULL;
+  return REAL(aligned_alloc)(alignment, size);
+}
+
+// A short write leaves half of what it was given.
+static size_t less(size_t size) {
+  return size > 1 ? size / 2 : size;
 }
 
 ssize_t write(int file, const void* data, size_t size) {
-  if (is_ours_open(file) && fails()) {
-    if (error() == 0) return REAL(write)(file, data, size > 1 ? size / 2 : size);
-    errno = error();
-    return -1;
-  }
-  return REAL(write)(file, data, size);
+  if (!fails_open("write", file)) return REAL(write)(file, data, size);
+  if (error() == 0) return REAL(write)(file, data, less(size));
+  errno = error();
+  return -1;
+}
+
+ssize_t pwrite64(int file, const void* data, size_t size, off64_t at) {
+  if (!fails_open("pwrite", file)) return REAL(pwrite64)(file, data, size, at);
+  if (error() == 0) return REAL(pwrite64)(file, data, less(size), at);
+  errno = error();
+  return -1;
 }
 
 ssize_t writev(int file, const struct iovec* parts, int count) {
-  if (is_ours_open(file) && fails()) {
-    if (error() == 0 && count > 1) return REAL(writev)(file, parts, 1);
-    if (error() != 0) {
-      errno = error();
-      return -1;
-    }
-  }
-  return REAL(writev)(file, parts, count);
+  if (!fails_open("writev", file)) return REAL(writev)(file, parts, count);
+  if (error() == 0) return REAL(write)(file, parts[0].iov_base, less(parts[0].iov_len));
+  errno = error();
+  return -1;
 }
 
-#define FAILING(type, name, declared, given, ours)                 \
-  type name declared {                                             \
-    if ((ours) && fails() && error() != 0) {                       \
-      errno = error();                                             \
-      return -1;                                                   \
-    }                                                              \
-    return REAL(name) given;                                       \
+#define FAILING(type, name, declared, given, ours) \
+  type name declared {                             \
+    if ((ours) && error() != 0) {                  \
+      errno = error();                             \
+      return -1;                                   \
+    }                                              \
+    return REAL(name) given;                       \
   }
 
-FAILING(ssize_t, pwrite64, (int file, const void* data, size_t size, off64_t at),
-        (file, data, size, at), is_ours_open(file))
-FAILING(int, fsync, (int file), (file), is_ours_open(file))
-FAILING(int, fdatasync, (int file), (file), is_ours_open(file))
-FAILING(int, ftruncate64, (int file, off64_t size), (file, size), is_ours_open(file))
-FAILING(int, rename, (const char* from, const char* to), (from, to), is_ours(from))
-FAILING(int, mkdir, (const char* path, mode_t mode), (path, mode), is_ours(path))
+FAILING(int, fsync, (int file), (file), fails_open("fsync", file))
+FAILING(int, fdatasync, (int file), (file), fails_open("fdatasync", file))
+FAILING(int, ftruncate64, (int file, off64_t size), (file, size), fails_open("ftruncate64", file))
+FAILING(int, rename, (const char* from, const char* to), (from, to),
+        is_ours(from) && fails("rename", from))
+FAILING(int, mkdir, (const char* path, mode_t mode), (path, mode),
+        is_ours(path) && fails("mkdir", path))
 
 static int opened(const char* name, int folder, const char* path, int flags, mode_t mode) {
-  if ((flags & O_ACCMODE) != O_RDONLY && is_ours(path) && fails() && error() != 0) {
+  if ((flags & O_ACCMODE) != O_RDONLY && is_ours(path) && fails("open", path) && error() != 0) {
     errno = error();
     return -1;
   }
   return ((int (*)(int, const char*, int, ...))dlsym(RTLD_NEXT, name))(folder, path, flags, mode);
 }
 
-#define OPENING(name, at, declared, folder)                        \
-  int name declared {                                              \
-    va_list more;                                                  \
-    va_start(more, flags);                                         \
+#define OPENING(name, at, declared, folder)                           \
+  int name declared {                                                 \
+    va_list more;                                                     \
+    va_start(more, flags);                                            \
     const mode_t mode = (flags & O_CREAT) ? va_arg(more, mode_t) : 0; \
-    va_end(more);                                                  \
-    return opened(at, folder, path, flags, mode);                  \
+    va_end(more);                                                     \
+    return opened(at, folder, path, flags, mode);                     \
   }
 
 OPENING(open, "openat", (const char* path, int flags, ...), AT_FDCWD)
@@ -137,7 +156,7 @@ OPENING(openat64, "openat64", (int folder, const char* path, int flags, ...), fo
 
 #define OPENING_STREAM(name)                                                      \
   FILE* name(const char* path, const char* mode) {                                \
-    if (mode[0] != 'r' && is_ours(path) && fails() && error() != 0) {             \
+    if (mode[0] != 'r' && is_ours(path) && fails("open", path) && error() != 0) { \
       errno = error();                                                            \
       return NULL;                                                                \
     }                                                                             \

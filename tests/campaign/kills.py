@@ -3,6 +3,7 @@ next run needs no clean-up."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
@@ -11,7 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from campaign.tally import Scope, Tally, each, scratch
+from campaign.tally import TIME_LIMIT_S, Scope, Tally, each, scratch
 from campaign.workloads import (
     COMPARE,
     GRID,
@@ -27,7 +28,6 @@ from campaign.workloads import (
 )
 
 FULL = {w.name: 50 for w in WORKLOADS} | {SUITE.name: 200, TRAINING.name: 200, GRID.name: 10}
-TIME_LIMIT_S = 300
 # in which processes that lost their parent notice it
 GRACE_S = 30
 
@@ -120,10 +120,8 @@ def killed_rank(draw: random.Random) -> list[str]:
             ranks = [p for p in processes_of(process.pid) if p != process.pid]
             time.sleep(0.005)
         time.sleep(draw.uniform(0, 0.8 * usual))
-        try:
+        with contextlib.suppress(ProcessLookupError, IndexError):  # it had ended
             os.kill(draw.choice(ranks), signal.SIGKILL)
-        except (ProcessLookupError, IndexError):
-            pass  # it had ended
         status = process.wait(TIME_LIMIT_S)
         problems = [] if status in {0, 1} else [f"scripts/scaling ended with {status}"]
         left = left_processes(process.pid)
@@ -138,9 +136,11 @@ def killed_rank(draw: random.Random) -> list[str]:
 def run_part(scope: Scope) -> Tally:
     """All of them, and ranks."""
     tally = Tally()
-    for workload in (HISTORY, REPORT, SUITE, TRAINING, STUDY, COMPARE, GRID):
+    for workload in scope.some((HISTORY, REPORT, SUITE, TRAINING, STUDY, COMPARE, GRID)):
         draws = scope.draws(workload.name, FULL[workload.name])
         one = functools.partial(killed, workload)
         tally += each(scope, f"kill of {workload.name}", draws, one)
-    draws = scope.draws("rank", FULL[SCALING.name])
-    return tally + each(scope, "kill of a rank", draws, killed_rank)
+    for workload in scope.some([SCALING]):
+        draws = scope.draws("rank", FULL[workload.name])
+        tally += each(scope, "kill of a rank", draws, killed_rank)
+    return tally

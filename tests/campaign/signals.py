@@ -8,8 +8,8 @@ import random
 import signal
 import time
 
-from campaign.kills import GRACE_S, TIME_LIMIT_S, left_processes, start, usual_seconds
-from campaign.tally import Scope, Tally, each, scratch
+from campaign.kills import GRACE_S, left_processes, start, usual_seconds
+from campaign.tally import TIME_LIMIT_S, Scope, Tally, each, scratch
 from campaign.workloads import (
     COMPARE,
     HISTORY,
@@ -21,6 +21,7 @@ from campaign.workloads import (
     TRAINING,
     Workload,
     journal_rows,
+    uncaught,
 )
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
@@ -45,7 +46,7 @@ def signalled(workload: Workload, draw: random.Random) -> list[str]:
         left = left_processes(process.pid)
         problems += [f"{len(left)} processes are left after {GRACE_S} s"] * bool(left)
         said = (folder / "said").read_text(errors="replace")
-        problems += ["an exception nobody caught"] * ("Traceback" in said and not is_twice)
+        problems += uncaught(said) if not is_twice else []
         problems += workload.problems(folder, status == 0, {})
         rows = journal_rows(folder / "journal.jsonl")
         again = start(workload, workload.again(folder), folder)
@@ -59,7 +60,7 @@ def signalled(workload: Workload, draw: random.Random) -> list[str]:
 def run_part(scope: Scope) -> Tally:
     """Every workload."""
     tally = Tally()
-    for workload in (SUITE, TRAINING, HISTORY, REPORT, STUDY, COMPARE, SCALING):
+    for workload in scope.some((SUITE, TRAINING, HISTORY, REPORT, STUDY, COMPARE, SCALING)):
         one = functools.partial(signalled, workload)
         kind = f"signal to {workload.name}"
         tally += each(scope, kind, scope.draws(kind, FULL), one)

@@ -13,39 +13,59 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from campaign.workloads import Workload
+
 # of violations of one part that are kept word for word
 MOST_KEPT = 20
+# of one run of a program
+TIME_LIMIT_S = 300
+
+
+class OfLibrary(str):
+    """What did not hold by a fault of a library: counted and listed apart."""
 
 
 @dataclass
 class Tally:
-    """`tried`: how many faults of each kind. `violations`: what did not hold, in words."""
+    """`tried`: how many faults of each kind. `violations`: what did not hold, in words;
+    `of_libraries`: the same, how often each. `notes`: what was measured besides."""
 
     tried: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
+    of_libraries: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
 
     def add(self, kind: str, problems: Iterable[str]) -> None:
         """One fault of this kind and what did not hold after it."""
         self.tried[kind] += 1
-        self.violations += [f"{kind}: {problem}" for problem in problems][:MOST_KEPT]
+        for problem in problems:
+            if isinstance(problem, OfLibrary):
+                self.of_libraries[problem] += 1
+            else:
+                self.violations.append(f"{kind}: {problem}")
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
             self.tried + other.tried,
             [*self.violations, *other.violations],
+            self.of_libraries + other.of_libraries,
             [*self.notes, *other.notes],
         )
 
 
 @dataclass(frozen=True)
 class Scope:
-    """How much of a part is done: `share` of its full counts, `minutes` of a soak, from `seed`."""
+    """How much of a part is done: `share` of its full counts, `minutes` of a soak, from `seed`;
+    of the workloads only those in `names`, where it has any."""
 
     share: float = 1.0
     minutes: float = 30.0
     seed: int = 1
+    names: tuple[str, ...] = ()
     jobs: int = 2
+
+    def some(self, workloads: Iterable[Workload]) -> list[Workload]:
+        return [w for w in workloads if not self.names or w.name in self.names]
 
     def count(self, full: int) -> int:
         return max(1, round(self.share * full))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +38,12 @@ def environment(**more: str) -> dict[str, str]:
     """One thread in every library; no commit, since one that is made meanwhile refuses a resume."""
     plain = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROJECT / "scripts")}
     return {**os.environ, **plain, "GIT_DIR": os.devnull, **more}
+
+
+def uncaught(said: str) -> list[str]:
+    """What a program says where nobody caught an exception of its own."""
+    signs = ("Traceback (most recent call last)", "terminate called")
+    return ["an exception nobody caught: ..." + said[-300:]] * any(sign in said for sign in signs)
 
 
 def json_problem(path: Path) -> str:
@@ -106,7 +114,8 @@ def _wanted(*names: str) -> Callable[[Path, bool, Rows], list[str]]:
 
 # The suite: rows are journaled as they are measured.
 
-CASES = ("--variants=baseline", "--batch=2,3", "--seq=8", "--components=ffn,loss,rms_norm")
+AXES = ("--variants=baseline", "--batch=2,3", "--seq=8")
+CASES = (*AXES, "--components=ffn,loss,rms_norm")
 TIMED = ("--benchmark_min_time=0.01s", "--benchmark_repetitions=2")
 
 
@@ -152,8 +161,9 @@ def bench_problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
 
 
 def train_command(folder: Path, *more: str) -> list[str]:
-    options = (*MODEL, "--batch-size=2", "--seq-len=8", "--num-steps=14", *ON_CPU)
-    profilers = ("--enable-pytorch-profiler", "--profile-memory", "--profile-operators")
+    options = (*MODEL, "--batch-size=2", "--seq-len=8", "--num-steps=8", *ON_CPU)
+    traced = ("--enable-pytorch-profiler", "--profile-steps=1", "--profile-operators")
+    profilers = (*traced, "--profile-memory", "--enable-flops-profiler", "--flops-profile-step=3")
     program = str(BUILD / "tiny_llama_train")
     return [program, *options, *profilers, f"--profile-dir={folder}/train", *more]
 
@@ -197,13 +207,14 @@ def grid_again(folder: Path) -> list[str]:
     return grid_command(folder)
 
 
-def compare_command(folder: Path, base: Path = PROJECT / "build", new: Path = PROJECT / "build"):
+def compare_command(folder: Path) -> list[str]:
     # a recording that is there is not written over
     output = folder / f"comparison_{len(list(folder.glob('comparison_*')))}"
     cases = ("--components", "rms_norm", "--passes", "forward", "--variants", "baseline")
     few = ("--alpha", "0.2", "--looks", "1", "--pairs", "4", "--seed", "5", "--device", "cpu")
     at = ("--batch", "1", "--seq", "16", "--output", output)
-    return tool("compare", "run", "--base", base, "--new", new, *cases, *few, *at)
+    sides = ("--base", PROJECT / "build", "--new", PROJECT / "build")
+    return tool("compare", "run", *sides, *cases, *few, *at)
 
 
 def scaling_command(folder: Path, *more: str) -> list[str]:
@@ -232,14 +243,14 @@ def history_command(folder: Path) -> list[str]:
 
 
 def history_problems(folder: Path, is_finished: bool, _: Rows) -> list[str]:
-    import sqlite3
-
     store = folder / "history.sqlite"
     if not store.exists():
         return ["history.sqlite is missing"] * is_finished
-    with sqlite3.connect(store) as connection:
-        (state,) = connection.execute("pragma integrity_check").fetchone()
-    connection.close()
+    with contextlib.closing(sqlite3.connect(store)) as connection:
+        try:
+            (state,) = connection.execute("pragma integrity_check").fetchone()
+        except sqlite3.DatabaseError as error:
+            state = error
     return [] if state == "ok" else [f"history.sqlite: {state}"]
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import errno
 import functools
+import random
+import re
 import subprocess
+import tempfile
 from pathlib import Path
 
-from campaign.kills import TIME_LIMIT_S
-from campaign.tally import Scope, Tally, each, scratch
+from campaign.tally import TIME_LIMIT_S, Scope, Tally, each, scratch
 from campaign.workloads import (
     COMPARE,
     HISTORY,
+    INTERRUPTED,
     REPORT,
     SCALING,
     STUDY,
@@ -20,34 +23,50 @@ from campaign.workloads import (
     TRAINING,
     Workload,
     journal_rows,
+    uncaught,
 )
 
 SOURCE = Path(__file__).with_name("failing_calls.c")
-SHORT = 0
-FAULTS = {"no space": errno.ENOSPC, "I/O error": errno.EIO, "read-only": errno.EROFS, "short": SHORT}
+LINE = 64  # bytes, as there
+SHORT = "short"
+FAULTS = {
+    "no space": errno.ENOSPC,
+    "I/O error": errno.EIO,
+    "read-only": errno.EROFS,
+    SHORT: 0,
+}
+TOLD = (
+    *("no space", "input/output error", "read-only"),
+    # in the words of SQLite
+    *("i/o error", "readonly", "is full", "unable to open"),
+    # of what a library wrote and did not look at
+    "is the disk full",
+)
 DOCUMENTED = {0, 1, 2}
 
 
 @functools.cache
-def library() -> Path:
-    """Compiled beside the programs, once."""
-    built = Path(__file__).resolve().parents[2] / "build/failing_calls.so"
+def library() -> tuple[Path, tempfile.TemporaryDirectory[str]]:
+    """Compiled once; the folder goes when this process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="tiny_llama_campaign_")
+    built = Path(folder.name, "failing_calls.so")
     command = ["cc", "-shared", "-fPIC", "-O1", "-o", built, SOURCE, "-ldl"]
-    if not built.exists() or built.stat().st_mtime < SOURCE.stat().st_mtime:
-        subprocess.run(command, check=True)
-    return built
+    subprocess.run(command, check=True)
+    return built, folder
 
 
 def run(
-    workload: Workload, command: list[str], folder: Path, call: int, error: int, **more: str
-) -> tuple[int, str]:
-    """Exit status and what was said. The library counts its calls in `folder`.calls."""
+    workload: Workload, command: list[str], folder: Path, call: int = 0, error: int = 0, **more: str
+) -> tuple[int, str, list[str]]:
+    """Exit status, what was said, and the calls that the library lists in `folder`.calls."""
+    calls = folder.with_name(f"{folder.name}.calls")
+    calls.unlink(missing_ok=True)
     fault = {
-        "LD_PRELOAD": str(library()),
+        "LD_PRELOAD": str(library()[0]),
         "FAIL_BELOW": str(folder),
         "FAIL_CALL": str(call),
         "FAIL_WITH": str(error),
-        "FAIL_COUNT": f"{folder}.calls",
+        "FAIL_LIST": str(calls),
         **more,
     }
     done = subprocess.run(
@@ -60,84 +79,106 @@ def run(
         timeout=TIME_LIMIT_S,
         check=False,
     )
-    return done.returncode, done.stdout.decode(errors="replace")
+    listed = calls.read_text(encoding="utf-8").splitlines() if calls.exists() else []
+    return done.returncode, done.stdout.decode(errors="replace"), [line.strip() for line in listed]
 
 
 @functools.cache
-def usual_calls(workload: Workload) -> int:
+def usual_calls(workload: Workload) -> list[str]:
     """Of an undisturbed run."""
     with scratch() as folder:
         work = folder / "work"
         work.mkdir()
-        status, said = run(workload, workload.command(work), work, 0, errno.EIO)
+        status, said, calls = run(workload, workload.command(work), work)
         if status:
             raise RuntimeError(f"undisturbed, {workload.name}: {status}: {said[-2000:]}")
-        return len((folder / "work.calls").read_bytes())
+        return calls
+
+
+def chosen_faults(calls: list[str]) -> list[tuple[int, str]]:
+    """Numbers of calls, counted from 1, and how they fail: every call with one kind, and the first,
+    second and last of those that are the same but for numbers in the file's name with every kind
+    that applies."""
+    alike: dict[str, list[int]] = {}
+    for number, call in enumerate(calls, start=1):
+        alike.setdefault(re.sub(r"\d+", "#", call), []).append(number)
+    faults = []
+    for call, numbers in alike.items():
+        kinds = [kind for kind in FAULTS if kind != SHORT or "write" in call.split()[0]]
+        for place, number in enumerate(numbers):
+            is_typical = place < 2 or number == numbers[-1]
+            mine = kinds if is_typical else [kinds[place % len(kinds)]]
+            faults += [(number, kind) for kind in mine]
+    return sorted(faults)
 
 
 def failed(workload: Workload, fault: tuple[int, str]) -> list[str]:
     """One call of a run fails, and then the run that a user starts again has none."""
-    call, kind = fault
+    number, kind = fault
     with scratch() as scratch_folder:
         folder = scratch_folder / "work"
         folder.mkdir()
-        status, said = run(workload, workload.command(folder), folder, call, FAULTS[kind])
-        problems = []
-        if len((scratch_folder / "work.calls").read_bytes()) < call:
+        command = workload.command(folder)
+        status, said, calls = run(workload, command, folder, number, FAULTS[kind])
+        if len(calls) < number:
             return []  # fewer calls than usual: a buffer was larger, a journal shorter
-        if status not in DOCUMENTED:
-            problems.append(f"status {status}")
-        if "Traceback" in said or "terminate called" in said:
-            problems.append("an exception nobody caught")
-        reason = said.lower()
-        if status != 0 and not any(
-            text in reason
-            for text in ("no space left", "input/output error", "read-only", "i/o error")
-        ):
-            problems.append(f"no reason said: ...{said.strip()[-200:]!r}")
-        if status != 0 and str(folder) not in said and folder.name + "/" not in said:
-            problems.append(f"no file named: ...{said.strip()[-200:]!r}")
-        if kind == "short" and status:
-            problems.append(f"a short write is no error, and the status {status}")
+        call, name = calls[number - 1].split(maxsplit=1)
+        problems = [] if status in DOCUMENTED else [f"status {status}"]
+        problems += uncaught(said)
+        if status:
+            # of a file that is written beside it first
+            names = (re.split(r"(\.\d+)*\.(part|tmp)\b", name)[0].lstrip("."), str(folder))
+            reasons = [line for line in said.splitlines() if any(r in line.lower() for r in TOLD)]
+            if not reasons:
+                problems.append(f"no reason said: ...{said.strip()[-200:]!r}")
+            elif not any(part in line for part in names for line in reasons):
+                problems.append(f"no file named: {reasons}")
+            if kind == SHORT:
+                problems.append(f"a short write is no error, and the status {status}")
         problems += workload.problems(folder, status == 0, {})
         rows = journal_rows(folder / "journal.jsonl")
-        again, said = run(workload, workload.again(folder), folder, 0, 0)
-        if again:
-            problems.append(f"the next run ended with {again}: ...{said.strip()[-200:]!r}")
-        problems += workload.problems(folder, again == 0, rows)
-        return [f"call {call}: {problem}" for problem in problems]
+        if status:
+            status, said, _ = run(workload, workload.again(folder), folder)
+            if status:
+                problems.append(f"the next run ended with {status}: ...{said.strip()[-200:]!r}")
+            problems += workload.problems(folder, status == 0, rows)
+        return [f"call {number}, {call} of {name}, {kind}: {problem}" for problem in problems]
 
 
-def closed(draw: object) -> list[str]:
+def closed(workload: Workload, draw: random.Random) -> list[str]:
     """Whoever reads standard output goes away after some bytes."""
     with scratch() as folder:
         with subprocess.Popen(
-            SUITE.command(folder),
+            workload.command(folder),
             cwd=folder,
-            env=SUITE.environment,
+            env=workload.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         ) as process:
-            process.stdout.read(draw.choice((0, 1, 100, 1000)))
+            process.stdout.read(draw.choice((0, 1, 20, 100, 1000)))
             process.stdout.close()
+            said = process.stderr.read().decode(errors="replace")
             status = process.wait(TIME_LIMIT_S)
-        problems = [] if status in {0, 130} else [f"status {status}"]
+        problems = [] if status in {0, 2, INTERRUPTED} else [f"status {status}: {said[-200:]!r}"]
+        problems += uncaught(said)
+        problems += workload.problems(folder, False, {})
         rows = journal_rows(folder / "journal.jsonl")
-        again, said = run(SUITE, SUITE.again(folder), folder, 0, 0)
-        problems += [f"the next run ended with {again}: {said[-200:]}"] * bool(again)
-        return problems + SUITE.problems(folder, again == 0, rows)
+        status, said, _ = run(workload, workload.again(folder), folder)
+        problems += [f"the next run ended with {status}: {said[-200:]}"] * bool(status)
+        return problems + workload.problems(folder, status == 0, rows)
 
 
 def run_part(scope: Scope) -> Tally:
-    """Every call of every workload, each with every fault; of a smaller share every n-th."""
+    """Every call of every workload; of a smaller share every n-th."""
     tally = Tally()
-    for workload in (SUITE, TRAINING, HISTORY, REPORT, STUDY, COMPARE, SCALING):
-        number = usual_calls(workload)
-        every = [(call, kind) for kind in FAULTS for call in range(1, number + 1)]
-        chosen = every[:: max(1, round(1 / scope.share))]
-        tally += each(
-            scope, f"failing write of {workload.name}", chosen, functools.partial(failed, workload)
-        )
-        tally.notes.append(f"a run of {workload.name} makes {number} such calls")
-    return tally + each(scope, "closed pipe", scope.draws("pipe", 20), closed)
+    for workload in scope.some((SUITE, TRAINING, HISTORY, REPORT, STUDY, COMPARE, SCALING)):
+        calls = usual_calls(workload)
+        chosen = chosen_faults(calls)[scope.seed % 7 :: max(1, round(1 / scope.share))]
+        kind = f"failing write of {workload.name}"
+        tally += each(scope, kind, chosen, functools.partial(failed, workload))
+        tally.notes.append(f"a run of {workload.name} makes {len(calls)} such calls")
+        draws = scope.draws(f"pipe {workload.name}", 10)
+        kind = f"closed pipe of {workload.name}"
+        tally += each(scope, kind, draws, functools.partial(closed, workload))
+    return tally

@@ -1,0 +1,175 @@
+"""The campaign in short: each part tries a little and finds nothing, and each checker finds what is
+planted."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from campaign import __main__ as program
+from campaign import kills, memory, signals, soak, supply, together, workloads, writes
+from campaign.tally import Scope, Tally, each
+
+# of each part
+NAMES = {
+    "kills": ("benchmark", "training", "history add"),
+    "writes": ("history add", "benchmark"),
+    "signals": ("benchmark", "history add"),
+    "sides": ("crash", "nonsense", "scaling"),
+    "soak": ("training", "served", "ranks"),
+    "together": ("history add", "report"),
+    "supply": ("benchmark", "history add"),
+}
+Rows = workloads.Rows
+
+
+@pytest.mark.usefixtures("bench_program", "train_program")
+@pytest.mark.parametrize("part", program.PARTS)
+def test_a_little_of_each_part_holds(part: str) -> None:
+    try:
+        run_part = importlib.import_module(f"campaign.{part}").run_part
+    except ModuleNotFoundError:
+        pytest.skip(f"the part {part} is not there")
+    tally = run_part(Scope(share=0.01, minutes=0.05, names=NAMES.get(part, ())))
+    assert tally.tried
+    assert tally.violations == []
+
+
+# Writes its result in pieces, in place, and says nothing when that fails.
+CARELESS = """
+import os, time
+file = os.open("out.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+for piece in ["[1"] + [",1"] * 30 + ["]"]:
+    try:
+        os.write(file, piece.encode())
+    except OSError:
+        pass
+    time.sleep(0.02)
+"""
+
+
+def careless() -> workloads.Workload:
+    def command(_: Path) -> list[str]:
+        return [sys.executable, "-c", CARELESS]
+
+    def problems(folder: Path, _: bool, before: Rows) -> list[str]:
+        assert not before
+        out = folder / "out.json"
+        return [p for p in [workloads.json_problem(out)] if p] if out.exists() else []
+
+    return workloads.Workload("careless", command, command, problems)
+
+
+def test_a_careless_program_is_found_by_kills_signals_and_failing_writes() -> None:
+    one, draws = careless(), [random.Random(i) for i in range(4)]
+    assert any("not whole" in text for d in draws for text in kills.killed(one, d))
+    assert any("not whole" in text for d in draws for text in signals.signalled(one, d))
+    calls = writes.usual_calls(one)
+    assert len(calls) == 33
+    assert calls[1].split() == ["write", "out.json"]
+    # a short write of one byte is a whole one, two are cut; the last is the closing bracket
+    assert any("not whole" in text for text in writes.failed(one, (33, "no space")))
+    assert writes.failed(one, (1, "read-only"))[0].startswith("call 1, open of out.json, read-only")
+
+
+def test_every_call_fails_once_and_the_first_and_last_of_a_kind_in_every_way() -> None:
+    chosen = writes.chosen_faults(["open a.1", *["write a.1"] * 9, "rename a.1"])
+    assert {number for number, _ in chosen} == set(range(1, 12))
+    assert [kind for number, kind in chosen if number == 10] == sorted(writes.FAULTS)
+    assert "short" not in {kind for number, kind in chosen if number in {1, 11}}
+
+
+def journal(folder: Path, *names: str) -> None:
+    lines = [json.dumps({"case": name, "entries": [{"run_name": name}]}) for name in names]
+    (folder / "journal.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def test_rows_that_are_lost_twice_there_or_measured_again_are_found(tmp_path: Path) -> None:
+    names = [f"case{i}" for i in range(18)]
+    entries = [{"run_name": name} for name in names]
+    (tmp_path / "out.json").write_text(json.dumps({"benchmarks": entries}), encoding="utf-8")
+    journal(tmp_path, *names)
+    rows = workloads.journal_rows(tmp_path / "journal.jsonl")
+    check = workloads.bench_problems
+    assert check(tmp_path, True, rows) == []
+    changed = {**rows, "case3": [{"run_name": "case3", "real_time": 2}]}
+    assert check(tmp_path, True, changed) == ["case3 was measured again"]
+    journal(tmp_path, *names[1:])
+    assert check(tmp_path, True, rows) == ["case0 was lost from the journal"]
+    journal(tmp_path, *names, "case0")
+    assert check(tmp_path, True, rows) == ["journal: case0 is in the journal twice"]
+    journal(tmp_path, *names)
+    (tmp_path / "out.json").write_text('{"benchmarks": [', encoding="utf-8")
+    assert "out.json is not whole" in check(tmp_path, False, rows)[0]
+    (tmp_path / "out.json").unlink()
+    assert check(tmp_path, False, rows) == []
+    assert check(tmp_path, True, rows) == ["out.json is missing"]
+
+
+def test_files_of_the_tools_that_are_cut_short_or_missing_are_found(tmp_path: Path) -> None:
+    for workload in workloads.WORKLOADS:
+        assert workload.problems(tmp_path, True, {}), workload.name
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train/performance_summary.json").write_text('{"files": ["trace.json"]}')
+    found = workloads.TRAINING.problems(tmp_path, True, {})
+    assert found == ["trace.json is in the summary and not there"]
+    (tmp_path / "page.html").write_text("<html><p>half")
+    assert workloads.REPORT.problems(tmp_path, False, {}) == ["page.html is not whole"]
+    (tmp_path / "history.sqlite").write_bytes(b"SQLite format 3\0" + bytes(4096))
+    assert workloads.HISTORY.problems(tmp_path, False, {})
+
+
+def test_ends_that_are_no_ends_are_found(tmp_path: Path) -> None:
+    assert memory.outcome(1, "out of memory") == []
+    assert memory.outcome(-6, "terminate called after throwing")
+    assert memory.outcome(1, "failed")
+    together.copied_scripts(tmp_path)
+    shells = [together.start_shell(code, tmp_path) for code in ("exit 2", "exit 2")]
+    assert "statuses [2, 2]" in together.ended(shells, tmp_path)[0]
+
+
+def test_memory_that_grows_and_steps_that_become_slower_are_found() -> None:
+    draw = random.Random(1)
+    steady = [draw.uniform(1.0, 1.2) for _ in range(600)]
+    flat = soak.Watch([[10**8 + draw.randrange(10**5)] for _ in steady], steady)
+    assert soak.judged("flat", flat, []).violations == []
+    leaking = soak.Watch([[10**8 + 10**4 * i] for i in range(600)], steady)
+    assert "memory grew" in soak.judged("leak", leaking, []).violations[0]
+    slower = soak.Watch(flat.resident, [t + i / 1000 for i, t in enumerate(steady)])
+    assert "slower" in soak.judged("slow", slower, []).violations[0]
+
+
+def test_downloads_without_a_digest_are_found() -> None:
+    assert supply.unhashed("a==1 \\\n --hash=sha256:00\nb==2\n# c\n") == ["b==2"]
+    digest = "0" * 64
+    sources = f'"https://one.org/a.tar.gz"\n {digest}) https://two.org/b.zip\n'
+    assert supply.undigested(sources) == ["https://two.org/b.zip has no digest"]
+
+
+def test_an_exception_of_a_part_is_a_violation_and_the_page_lists_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: object) -> list[str]:
+        raise RuntimeError("out of ideas")
+
+    def run_part(scope: Scope) -> Tally:
+        return each(scope, "idea", scope.draws("idea", 200), fails)
+
+    monkeypatch.setattr(program, "FIGURES", tmp_path / "reliability.json")
+    monkeypatch.setattr(program, "PAGE", tmp_path / "RELIABILITY.md")
+    monkeypatch.setattr(supply, "run_part", run_part)
+    assert program.main(["supply", "--share", "0.01"]) == 1
+    (figures,) = json.loads((tmp_path / "reliability.json").read_text()).values()
+    assert figures["tried"] == {"idea": 2}
+    page = (tmp_path / "RELIABILITY.md").read_text()
+    assert page.count("does not hold: idea: RuntimeError: out of ideas") == 2
+    assert "| kills |" in page
+    for wrong in (["storms"], ["--share", "0"], ["--minutes", "-1"]):
+        with pytest.raises(SystemExit) as ended:
+            program.main(wrong)
+        assert ended.value.code == 2

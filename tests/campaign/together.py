@@ -1,0 +1,116 @@
+"""Two of everything at once in one checkout and with the same files: a clear refusal or correct
+results."""
+
+from __future__ import annotations
+
+import functools
+import random
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from campaign.kills import left_processes, start, usual_seconds
+from campaign.tally import TIME_LIMIT_S, Scope, Tally, each, scratch
+from campaign.workloads import (
+    COMPARE,
+    HISTORY,
+    PROJECT,
+    REPORT,
+    SCALING,
+    STUDY,
+    SUITE,
+    TRAINING,
+    Workload,
+    bench_problems,
+    environment,
+    uncaught,
+)
+
+FULL = 20
+REFUSED = 2
+PROGRAM = PROJECT / "build/benchmarks/tiny_llama_bench"
+
+
+def ended(processes: list[subprocess.Popen], folder: Path) -> list[str]:
+    """Both in time, at least one of them well, the other too or with a message."""
+    statuses = [process.wait(TIME_LIMIT_S) for process in processes]
+    said = (folder / "said").read_text(errors="replace")
+    is_clear = 0 in statuses and set(statuses) <= {0, REFUSED}
+    problems = [] if is_clear else [f"statuses {statuses}: ...{said[-300:]!r}"]
+    left = [number for process in processes for number in left_processes(process.pid)]
+    return problems + uncaught(said) + [f"{len(left)} processes are left"] * bool(left)
+
+
+def both(workload: Workload, draw: random.Random) -> list[str]:
+    """Of one workload, with the same files, at the same moment or some time apart."""
+    apart = draw.choice((0, 0.1, draw.uniform(0, 0.9 * usual_seconds(workload))))
+    with scratch() as folder:
+        first = start(workload, workload.command(folder), folder)
+        time.sleep(apart)
+        second = start(workload, workload.command(folder), folder)
+        problems = ended([first, second], folder)
+        problems += workload.problems(folder, True, {})
+        return [f"{apart:.2f} s apart: {problem}" for problem in problems]
+
+
+def copied_scripts(folder: Path) -> None:
+    """As much of a checkout as the set-up's functions need."""
+    ignore = shutil.ignore_patterns("__pycache__", "tinyllama_tools")
+    shutil.copytree(PROJECT / "scripts", folder / "scripts", ignore=ignore)
+
+
+def start_shell(code: str, folder: Path) -> subprocess.Popen:
+    text = f"set -euo pipefail; source scripts/lib/common.sh; {code}"
+    shell = Workload("shell", lambda _: [], lambda _: [], lambda *_: [], environment())
+    return start(shell, ["bash", "-c", text], folder)
+
+
+def bench_scripts(draw: random.Random) -> list[str]:
+    """scripts/bench after its set-up: each has a folder of its own."""
+    with scratch() as folder:
+        copied_scripts(folder)
+        options = " ".join(SUITE.command(folder)[1:-2])  # but journal and result
+        code = f"source scripts/lib/results.sh; run_and_keep_results {PROGRAM} {options}"
+        first = start_shell(code, folder)
+        time.sleep(draw.choice((0, 0.5)))
+        problems = ended([first, start_shell(code, folder)], folder)
+        kept = sorted((folder / "results").iterdir())
+        if len(kept) != 2:
+            problems.append(f"{len(kept)} folders of results")
+        for path in kept:
+            (path / "results.json").rename(path / "out.json")
+            problems += bench_problems(path, True, {})
+        return problems
+
+
+def set_ups(draw: random.Random) -> list[str]:
+    """The second one waits, and works once the first is done or killed."""
+    pause, is_killed = draw.uniform(0, 0.3), draw.random() < 0.3
+    code = f"lock_set_up; echo begin $$ >>order; sleep {pause}; echo end $$ >>order; unlock_set_up"
+    with scratch() as folder:
+        copied_scripts(folder)
+        processes = [start_shell(code, folder), start_shell(code, folder)]
+        if is_killed:
+            time.sleep(draw.uniform(0, 0.3))
+            processes[0].kill()
+            processes[0].wait()
+            left_processes(processes[0].pid)
+            return ended(processes[1:], folder)
+        problems = ended(processes, folder)
+        order = [line.split() for line in (folder / "order").read_text().splitlines()]
+        pairs = zip(order[::2], order[1::2], strict=True)
+        if any(begun[1] != done[1] for begun, done in pairs):
+            problems.append(f"two set-ups at once: {order}")
+        return problems
+
+
+def run_part(scope: Scope) -> Tally:
+    """Twenty pairs of each."""
+    tally = Tally()
+    for workload in scope.some((SUITE, TRAINING, HISTORY, REPORT, STUDY, COMPARE, SCALING)):
+        kind = f"two of {workload.name}"
+        tally += each(scope, kind, scope.draws(kind, FULL), functools.partial(both, workload))
+    for kind, one in (("two of scripts/bench", bench_scripts), ("two set-ups", set_ups)):
+        tally += each(scope, kind, scope.draws(kind, FULL), one)
+    return tally
