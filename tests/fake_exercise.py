@@ -5,26 +5,27 @@ from __future__ import annotations
 import copy
 import functools
 import re
+import tempfile
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fake_study import GIB, PlayedPredictor
-from fake_training import PlayedProgram, set_key
-from tinyllama_tools.commands import exercise_1, exercise_2
+from fake_training import GIB, PlayedPredictor, PlayedProgram, set_key, summary_of
+from tinyllama_tools.commands import exercise_1, exercise_2, exercise_3
 from tinyllama_tools.commands.exercise import parse_options
-from tinyllama_tools.commands.exercise_3 import Findings, measure_findings
-from tinyllama_tools.commands.worksheet import MeasuredRun, Plan
-from tinyllama_tools.models.ablation_evidence import Evidence
-from tinyllama_tools.models.ablations import Point
+from tinyllama_tools.commands.exercise_3 import Findings
+from tinyllama_tools.commands.worksheet import MeasuredRun
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.models.ablations import Evidence, Point, Study, read_study
+from tinyllama_tools.models.size_predictions import Target
 from tinyllama_tools.stats.rank_tests import ratio_of_turns
 
-Json = dict[str, Any]
 Changes = Mapping[str, object]
-NO_RESULTS = Path("no/results/here")
-EVERY_RUN = ""
+# name of a run, of a size, `analysis`, or EVERY of exercises 1 and 2 -> keys to replace
+OfRuns = Mapping[str, Changes]
+EVERY = ""
 
 
 def options(number: int, *more: str) -> Namespace:
@@ -35,14 +36,14 @@ def options(number: int, *more: str) -> Namespace:
 @functools.cache
 def played(given: tuple[str, ...], gpu: bool) -> Json:
     """The summary of a made-up run."""
-    return PlayedProgram(gpu=gpu)._summary(list(given))
+    return summary_of(given, gpu=gpu)
 
 
-def changed_summary(summary: Json, changes: Changes) -> Json:
+def changed_summary(summary: Json | None, changes: Changes) -> Json | None:
     """A copy. `components` takes shares by name, `step_seconds` the time of every step; the keys
     of a part that is not there are left out."""
     found = copy.deepcopy(summary)
-    for key, value in changes.items():
+    for key, value in changes.items() if found else ():
         if key == "components":
             for component in found["operators"]["components"]:
                 component["percent"] = value.get(component["name"], component["percent"])  # type: ignore[attr-defined]
@@ -54,69 +55,55 @@ def changed_summary(summary: Json, changes: Changes) -> Json:
     return found
 
 
-def measured(
-    planned: Plan, changes: Mapping[str, Changes] | None = None, *, gpu: bool = False
-) -> dict[str, MeasuredRun]:
-    """By name. `changes`: run's name, or EVERY_RUN -> keys to replace in parts that are there."""
-    found, changes = {}, changes or {}
-    for name, given in planned.items():
-        all_changes = {**changes.get(EVERY_RUN, {}), **changes.get(name, {})}
-        summary = changed_summary(played(tuple(given), gpu), all_changes)
+def measured(number: int, changes: OfRuns, *, gpu: bool = False) -> dict[str, MeasuredRun]:
+    """The runs of exercise 1 or 2."""
+    found, exercise = {}, {1: exercise_1, 2: exercise_2}[number]
+    for name, given in exercise.planned_runs(options(number)).items():
+        of = {**changes.get(EVERY, {}), **changes.get(name, {})}
+        summary = changed_summary(played(tuple(given), gpu), of)
         found[name] = MeasuredRun(name, " ".join(given), summary, 0, "", name)
     return found
 
 
-def sheet_1(every: Changes | None = None, *, gpu: bool = False, **runs: Changes) -> str:
-    """Exercise 1's page of made-up runs."""
-    planned = exercise_1.planned_runs(options(1))
-    made = measured(planned, {EVERY_RUN: every or {}, **runs}, gpu=gpu)
-    return exercise_1.sheet_of(made, NO_RESULTS).page
-
-
-def sheet_2(every: Changes | None = None, *, gpu: bool = False, **runs: Changes) -> str:
-    """Exercise 2's, without a longest sequence."""
-    planned = exercise_2.planned_runs(options(2))
-    made = measured(planned, {EVERY_RUN: every or {}, **runs}, gpu=gpu)
-    limit = exercise_2.Limit(reason="not asked")
-    return exercise_2.sheet_of(made, options(2), limit, NO_RESULTS).page
-
-
-def made_up_findings(folder: Path, **program: object) -> Findings:
+@functools.cache
+def findings(gpu: bool = False) -> Findings:
     """Exercise 3's, with tiny, small and medium."""
-    given = options(3, f"--output={folder}/exercise_3.md", "--max-minutes=100")
-    return measure_findings(given, PlayedProgram(**program), PlayedPredictor(40 * GIB))
+    with tempfile.TemporaryDirectory() as folder:
+        given = options(3, f"--output={folder}/exercise_3.md", "--max-minutes=100")
+        predictor = PlayedPredictor(40 * GIB)
+        return exercise_3.measure_findings(given, PlayedProgram(gpu=gpu), predictor)
 
 
-def changed(
-    findings: Findings,
-    analysis: Changes | None = None,
-    runs: Mapping[str, Changes] | None = None,
-    sizes: Mapping[str, Changes] | None = None,
-    evidence: Evidence | None = None,
-) -> Findings:
+def changed(of: Findings, changes: OfRuns) -> Findings:
     """The same findings with keys of its summaries replaced."""
-    first, runs, sizes = findings.analysis, runs or {}, sizes or {}
+
+    def again(name: str, run: Any) -> Any:  # noqa: ANN401
+        return replace(run, summary=changed_summary(run.summary, changes.get(name, {})))
+
     return replace(
-        findings,
-        analysis=replace(first, summary=changed_summary(first.summary or {}, analysis or {})),
-        runs={
-            name: replace(run, summary=changed_summary(run.summary or {}, runs.get(name, {})))
-            for name, run in findings.runs.items()
-        },
-        evidence=evidence,
-        results=[
-            replace(r, summary=changed_summary(r.summary, sizes.get(r.size, {})))
-            if r.summary
-            else r
-            for r in findings.results
-        ],
+        of,
+        analysis=again("analysis", of.analysis),
+        runs={name: again(name, run) for name, run in of.runs.items()},
+        results=[again(result.size, result) for result in of.results],
     )
+
+
+def sheet(number: int, changes: OfRuns | None = None, *, gpu: bool = False) -> str:
+    """The page of made-up runs; that of exercise 2 without a longest sequence."""
+    changes = changes or {}
+    if number == 1:
+        return exercise_1.sheet_of(measured(1, changes, gpu=gpu)).page
+    if number == 2:
+        runs = measured(2, changes, gpu=gpu)
+        return exercise_2.sheet_of(runs, options(2), Target("not asked")).page
+    return exercise_3.sheet_of(changed(findings(gpu), changes)).page
 
 
 def made_up_evidence(file: Path, **speedups: float) -> Evidence:
     """An ablation at the worksheet's shape that measured these switches."""
     ratios = {name: ratio_of_turns([value] * 6, [1.0] * 6) for name, value in speedups.items()}
-    return Evidence(file, Point("tiny", "f32", 8, 128), ratios)
+    study = read_study(file) if file.exists() else Study([])
+    return Evidence(file, study, Point("tiny", "f32", 8, 128), ratios)
 
 
 # Pages.
@@ -132,14 +119,14 @@ def box(page: str, label: str) -> bool:
 
 
 def answer(page: str, asked: str) -> str:
-    """What stands below a question up to the next one, or in the row of that name."""
+    """What stands below a question or heading up to the next one, or in the row of that name."""
     lines = page.split("\n")
     for number, line in enumerate(lines):
         if line.startswith(f"| {asked}"):
             return line.split("|", 2)[2]
-        if line.startswith("**") and asked in line:
+        if line.startswith(asked) or (line.startswith("**") and asked in line):
             rest = lines[number + 1 :]
-            ends = [i for i, text in enumerate(rest) if re.match(r"\*\*|##", text)]
+            ends = [i for i, text in enumerate(rest) if re.match(r"\*\*|##|[^-|A ]", text)]
             return "\n".join(filter(None, rest[: min(ends, default=len(rest))]))
     raise AssertionError(f"not on the page: {asked}")
 

@@ -1,29 +1,86 @@
-"""A fake for tiny_llama_train: complete summaries of made-up runs, and a program that plays."""
+"""Fakes for tiny_llama_train and for tiny_llama_bench's --dry-run, on a machine of one speed.
+
+A made-up summary is training_summary.json, which the program wrote of tiny, with the figures that
+options decide set anew: work and memory by formulas, times from both.
+"""
 
 from __future__ import annotations
 
 import argparse
 import copy
+import functools
+import itertools
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tinyllama_tools.data.programs import TrainingError, TrainingRun
-from training_figures import SETS, Figures
-from training_parts import flops_part, memory_part, operators_part, steps_part, summary_part
+from tinyllama_tools.core.app import problem_sizes
+from tinyllama_tools.data.names import CaseName
+from tinyllama_tools.data.programs import CaseCost, TrainingError, TrainingRun
 
 Json = dict[str, Any]
+GIB = 2**30
+STORED: Json = json.loads(Path(__file__).with_name("training_summary.json").read_text("utf-8"))
 ALL_PROFILERS = ("operators", "memory", "flops")
 DIMENSIONS = (
-    "vocab_size",
-    "hidden_dim",
-    "n_layers",
-    "n_heads",
-    "n_kv_heads",
-    "intermediate_dim",
+    *("vocab_size", "hidden_dim", "n_layers"),
+    *("n_heads", "n_kv_heads", "intermediate_dim"),
 )
+FLOPS_PER_SECOND, STEP_SECONDS = 80e9, 0.02
+# of a step, against a plain step of the baseline
+FIRST_STEP, OPERATOR_PROFILER, MEMORY_PROFILER, OTHER_VARIANT = 3.0, 1.10, 1.05, 0.7
+OPERATOR_STEPS, MEMORY_STEPS, FLOPS_STEP = range(5, 11), range(2, 5), 10
+
+
+def score_bytes(batch: int, seq: int, variant: str, of: Mapping[str, int]) -> int:
+    """What is no baseline keeps no attention scores."""
+    return 12 * batch * seq**2 * of["n_heads"] * of["n_layers"] * (variant == "baseline")
+
+
+def step_cost(
+    size: str = "tiny",
+    batch: int = 0,
+    seq: int = 0,
+    variant: str = "baseline",
+    dtype: str = "f32",
+    free_bytes: float = 8 * GIB,
+    **dimensions: int,
+) -> CaseCost:
+    """Of a training step; batch and sequence 0: the size's own."""
+    of = problem_sizes().get(size, {}) | dimensions
+    batch, seq, d = batch or of["batch"], seq or of["seq"], of["hidden_dim"]
+    kv = d // of["n_heads"] * of["n_kv_heads"]
+    block = 2 * d * d + 2 * d * kv + 3 * d * of["intermediate_dim"]
+    products = of["n_layers"] * block + d * of["vocab_size"]
+    parameters = products + d * of["vocab_size"] + (2 * of["n_layers"] + 1) * d
+    tokens, width = batch * seq, of["n_layers"] * (8 * d + 4 * of["intermediate_dim"])
+    flops = 3 * tokens * (2 * products + 4 * seq * d * of["n_layers"])
+    kept = tokens * (4 * width + 8 * of["vocab_size"])
+    peak = 16 * parameters + kept + score_bytes(batch, seq, variant, of)
+    name = CaseName("full_step", "train", variant, size, dtype, batch, seq)
+    traffic, reason = flops // 60, f"predicted peak memory {peak} exceeds"
+    fits = peak <= free_bytes
+    return CaseCost(name, parameters, *[flops] * 3, traffic // 4, traffic, peak, fits, reason)
+
+
+@dataclass
+class PlayedPredictor:
+    """In place of ask_costs(); what needs more than `free_bytes` does not fit."""
+
+    free_bytes: float = 8 * GIB
+
+    def __call__(self, options: Sequence[str]) -> list[CaseCost]:
+        given = dict(option.removeprefix("--").split("=") for option in options)
+        names = (name.replace("_", "-") for name in DIMENSIONS)
+        own = {n.replace("-", "_"): int(given[n]) for n in names if n in given}
+        axes = [given.get(name, "0").split(",") for name in ("sizes", "batch", "seq", "variants")]
+        return [
+            step_cost(size, int(b), int(s), variant, given["dtypes"], self.free_bytes, **own)
+            for size, b, s, variant in itertools.product(*axes)
+        ]
 
 
 def set_key(document: Json, dotted: str, value: object) -> None:
@@ -36,6 +93,91 @@ def set_key(document: Json, dotted: str, value: object) -> None:
     if isinstance(place, dict) and key not in place:
         raise KeyError(dotted)
     place[key] = value
+
+
+def one_step(step: int, count: int, seconds: float, peak: int, profilers: Sequence[str]) -> Json:
+    found = copy.deepcopy(STORED["steps"][0])
+    operators = "operators" in profilers and step in OPERATOR_STEPS
+    memory = "memory" in profilers and step in MEMORY_STEPS
+    seconds *= (1 + 0.01 * (step % 3)) * (FIRST_STEP if step == 1 else 1)
+    seconds *= (OPERATOR_PROFILER if operators else 1) * (MEMORY_PROFILER if memory else 1)
+    part = seconds / found["time_seconds"]
+    found |= {key: part * value for key, value in found.items() if key.endswith("_seconds")}
+    flops = "flops" in profilers and step == min(FLOPS_STEP, count)
+    found |= {"step": step, "loss": 6.9 - 0.01 * step}
+    return found | {"peak_memory_bytes": peak, "profiled": operators or memory or flops}
+
+
+def averages(steps: list[Json], batch: int, seq: int) -> Json:
+    """`summary` of steps."""
+    counted = steps[1:] or steps
+    seconds = [step["time_seconds"] for step in counted]
+    average, found = statistics.mean(seconds), copy.deepcopy(STORED["summary"])
+    plain = [step["time_seconds"] for step in counted if not step["profiled"]]
+    for phase, part in found["breakdown"].items():
+        part["seconds"] = statistics.mean(step[f"{phase}_seconds"] for step in counted)
+        part["percent"] = 100 * part["seconds"] / average
+        if f"average_{phase}_seconds" in found:
+            found[f"average_{phase}_seconds"] = part["seconds"]
+    for name, wanted in (("operator", OPERATOR_STEPS), ("memory", MEMORY_STEPS)):
+        times = [s["time_seconds"] for s in counted if s["step"] in wanted and s["profiled"]]
+        both = times and plain
+        more = both and 100 * (statistics.median(times) / statistics.median(plain) - 1)
+        found[f"{name}_profiled_average_step_seconds"] = statistics.mean(times) if times else None
+        found[f"{name}_profiling_overhead_percent"] = more or None
+    return found | {
+        "steps_completed": len(steps),
+        "steps_averaged": len(counted),
+        "first_step_seconds": steps[0]["time_seconds"],
+        "average_step_seconds": average,
+        "median_step_seconds": statistics.median(seconds),
+        "stddev_step_seconds": statistics.pstdev(seconds),
+        "samples_per_second": batch / average,
+        "tokens_per_second": batch * seq / average,
+        "peak_memory_bytes": steps[0]["peak_memory_bytes"],
+        "final_loss": steps[-1]["loss"],
+        "plain_steps": len(plain),
+        "plain_average_step_seconds": statistics.mean(plain) if plain else None,
+    }
+
+
+def memory_part(cost: CaseCost, scores: int) -> Json:
+    """`memory`, whose parts at the peak are those of the formulas."""
+    weights, peak = 4 * cost.parameters, cost.predicted_memory_bytes
+    found = copy.deepcopy(STORED["memory"])
+    found["breakdown_at_peak"] |= {
+        **{"parameters": weights, "gradients": weights, "optimizer_states": 2 * weights},
+        **{"activations": peak - 4 * weights - scores, "attention_scores": scores, "temporary": 0},
+    }
+    kept = found["component_activation_bytes"]
+    for name, size in kept.items():
+        kept[name] = scores if name == "attention/core" else size * cost.name.seq // 128
+    return found | {
+        **{"peak_bytes": peak, "average_bytes": 0.7 * peak, "peak_to_average": 1 / 0.7},
+        **{"forward_peak_bytes": peak - peak // 20, "backward_peak_bytes": peak},
+        **{"optimizer_peak_bytes": 4 * weights, "baseline_bytes": 3 * weights},
+        "live_bytes_after_steps": [3 * weights] * 3,
+    }
+
+
+def operators_part(gpu: bool, shapes: bool) -> Json:
+    """`operators`; with `shapes` every operator has two rows, as --profile-operators gives some."""
+    found = copy.deepcopy(STORED["operators"])
+    if gpu:
+        kernels = {"kernels_per_step": found["operator_calls_per_step"], "distinct_kernels": 40}
+        found |= {"device_time": "gpu", "transfers_per_step": 1, **kernels}
+        for row in found["table"]:
+            row["device_self_seconds"] = row["cpu_self_seconds"]
+            row["device_total_seconds"] = row["cpu_total_seconds"]
+    if shapes:
+        sums = {key for key, value in found["table"][0].items() if isinstance(value, (int, float))}
+        found["table"] = [
+            row | {key: type(row[key])(row[key] * part) for key in sums} | {"input_shapes": shape}
+            for row in found["table"]
+            for part, shape in ((0.75, "[1024, 256], [256, 512]"), (0.25, "[1024, 512]"))
+        ]
+        found["table"].sort(key=lambda row: -row["share_percent"])
+    return found
 
 
 def made_up_summary(
@@ -54,91 +196,42 @@ def made_up_summary(
 ) -> Json:
     """performance_summary.json of a run that nobody made; `changes` replaces keys by dotted path.
 
-    `profilers`: any of operators, memory, flops. `shapes`: the operator table has them.
-    `dimensions`: hidden_dim and the like.
+    `profilers`: any of operators, memory, flops. `dimensions`: hidden_dim and the like.
     """
-    figures = Figures(batch_size, seq_len, size, variant, dimensions)
-    steps = steps_part(figures, num_steps, profilers)
-    summary = {
-        "schema_version": 1,
-        "program": "tiny_llama_train",
-        "command": ["--batch-size", str(batch_size), "--seq-len", str(seq_len)],
-        "started": "2026-01-02T03:04:05Z",
-        "context": made_up_context(gpu),
-        "configuration": {
-            "size": "custom" if dimensions else size,
-            "batch_size": batch_size,
-            "seq_len": seq_len,
-            "num_steps": num_steps,
-            "gradient_accumulation_steps": 1,
-            "learning_rate": 1e-4,
-            "dtype": dtype,
-            "variant": variant,
-            "switches": "+".join(SETS.get(variant) or (variant,)),
-            "seed": 42,
-            "deterministic": False,
-            "data": "synthetic",
-        }
-        | {name: figures.dims[name] for name in DIMENSIONS},
-        "model": {
-            "total_parameters": figures.parameters,
-            "model_size_bytes": 4 * figures.parameters,
-            "flops_per_step": figures.flops,
-            "causal_flops_per_step": int(0.9 * figures.flops),
-            "bytes_per_step": figures.bytes,
-            "predicted_peak_memory_bytes": figures.peak_bytes,
-        },
-        "steps": steps,
-        "summary": summary_part(figures, steps),
-        "device_sampling": {
-            "interval_seconds": 0.1,
-            "source": "/proc/stat",
-            "readings": {
-                "utilization_percent": {"minimum": 55, "mean": 70, "maximum": 90, "samples": 40}
-            },
-        },
-        "memory": memory_part(figures) if "memory" in profilers else None,
-        "operators": operators_part(figures, gpu, shapes) if "operators" in profilers else None,
-        "flops": flops_part(figures) if "flops" in profilers else None,
-        "files": [],
+    found, cost = copy.deepcopy(STORED), step_cost(size, batch_size, seq_len, variant, **dimensions)
+    seconds = STEP_SECONDS + cost.model_flops / FLOPS_PER_SECOND
+    seconds *= 1 if variant == "baseline" else OTHER_VARIANT
+    peak = cost.predicted_memory_bytes
+    if gpu:
+        device = {"name": "Made-up GPU", "backend": "hip", "architecture": "gfx942"}
+        found["context"]["device"] |= device | {"memory_bytes": 64 * GIB}
+    of = problem_sizes()[size] | dimensions
+    scores = score_bytes(batch_size, seq_len, variant, of)
+    found["configuration"] |= {
+        **{"size": "custom" if dimensions else size, "dtype": dtype, "variant": variant},
+        **{"batch_size": batch_size, "seq_len": seq_len, "num_steps": num_steps},
+        **{"switches": "qkv+gate_up+sdpa" if variant == "fused" else variant},
+        **{name: of[name] for name in DIMENSIONS},
     }
-    summary["files"] = sorted(made_up_files(summary))
+    found["model"] = {
+        "total_parameters": cost.parameters,
+        "model_size_bytes": 4 * cost.parameters,
+        "flops_per_step": cost.model_flops,
+        "causal_flops_per_step": cost.model_flops * 9 // 10,
+        "bytes_per_step": cost.bytes,
+        "predicted_peak_memory_bytes": peak,
+    }
+    one = functools.partial(one_step, count=num_steps, seconds=seconds, peak=peak)
+    steps = [one(step, profilers=profilers) for step in range(1, num_steps + 1)]
+    found |= {"steps": steps, "summary": averages(steps, batch_size, seq_len)}
+    found["memory"] = memory_part(cost, scores) if "memory" in profilers else None
+    found["operators"] = operators_part(gpu, shapes) if "operators" in profilers else None
+    if "flops" not in profilers:
+        found["flops"] = None
+    found["files"] = sorted(made_up_files(found))
     for key, value in (changes or {}).items():
-        set_key(summary, key, copy.deepcopy(value))
-    return summary
-
-
-def made_up_context(gpu: bool) -> Json:
-    """Of a CPU, or of a GPU."""
-    cpu = {
-        "name": "Made-up CPU",
-        "architecture": "x86-64",
-        "backend": "cpu",
-        "memory_bytes": 8 << 30,
-        "multiprocessors": 2,
-        "last_level_cache_bytes": 32 << 20,
-        "runtime_version": "",
-        "driver_version": "",
-    }
-    card = {
-        "name": "Made-up GPU",
-        "architecture": "gfx942",
-        "backend": "hip",
-        "memory_bytes": 64 << 30,
-        "multiprocessors": 110,
-        "last_level_cache_bytes": 0,
-        "runtime_version": "6.4",
-        "driver_version": "6.12",
-    }
-    return {
-        "git_commit": "0123456789abcdef",
-        "git_dirty": False,
-        "torch_version": "2.13.0",
-        "threads": 2,
-        "memory_source": "counting allocator",
-        "settings": {},
-        "device": card if gpu else cpu,
-    }
+        set_key(found, key, copy.deepcopy(value))
+    return found
 
 
 def made_up_files(summary: Json) -> dict[str, str]:
@@ -151,13 +244,10 @@ def made_up_files(summary: Json) -> dict[str, str]:
         files["tiny_llama_train.1.pt.trace.json"] = trace
         files["events.out.tfevents.1.host"] = ""
     if memory := summary["memory"]:
-        columns = ["seconds", "live_bytes", "phase", "component"]
         rows = [[0.0, memory["baseline_bytes"], "forward", "embedding"]]
         rows.append([memory["peak_seconds"], memory["peak_bytes"], "backward", "attention/core"])
-        timeline = {"unit": "bytes", "columns": columns, "events": rows, "phases": []}
-        files["memory_timeline.json"] = json.dumps(
-            timeline | {"first_step": memory["first_step"], "last_step": memory["last_step"]}
-        )
+        steps = {"first_step": memory["first_step"], "last_step": memory["last_step"]}
+        files["memory_timeline.json"] = json.dumps({"events": rows, "phases": [], **steps})
     for name, content in (summary["flops"] or {}).items():
         files[f"flops_analysis/{name}.json"] = json.dumps(content)
     return files
@@ -165,35 +255,38 @@ def made_up_files(summary: Json) -> dict[str, str]:
 
 def write_profile(folder: Path, summary: Json) -> Path:
     """The summary and the files that belong to it; returns the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
     for name, content in made_up_files(summary).items():
-        path = folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(content, encoding="utf-8")
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content, encoding="utf-8")
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "performance_summary.json").write_text(json.dumps(summary), encoding="utf-8")
     return folder
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--size", default="tiny")
-    parser.add_argument("--dtype", default="f32")
-    parser.add_argument("--variant", default="baseline")
-    parser.add_argument("--batch-size", type=int)
-    parser.add_argument("--seq-len", type=int)
+def summary_of(options: Sequence[str], *, gpu: bool = False) -> Json:
+    """What a run with these options of the program leaves."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for name, default in (("size", "tiny"), ("dtype", "f32"), ("variant", "baseline")):
+        parser.add_argument(f"--{name}", default=default)
+    for name in ("batch_size", "seq_len", *DIMENSIONS):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, dest=name)
     parser.add_argument("--num-steps", type=int, default=50)
-    for name in DIMENSIONS:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int)
-    parser.add_argument("--use-amp", action="store_true")
-    parser.add_argument("--enable-pytorch-profiler", dest="operators", action="store_true")
-    parser.add_argument("--profile-memory", dest="memory", action="store_true")
-    parser.add_argument("--enable-deepspeed-flops", dest="flops", action="store_true")
-    return parser
+    flags = ("--enable-pytorch-profiler", "--profile-memory", "--enable-deepspeed-flops")
+    for flag, name in zip(flags, ALL_PROFILERS, strict=True):
+        parser.add_argument(flag, dest=name, action="store_true")
+    given = vars(parser.parse_known_args(options)[0])
+    profilers = [name for name in ALL_PROFILERS if given.pop(name)]
+    own = problem_sizes()[given["size"]]
+    shape = {"batch_size": own["batch"], "seq_len": own["seq"]}
+    given = shape | {name: value for name, value in given.items() if value is not None}
+    return made_up_summary(
+        **given, profilers=profilers, gpu=gpu, shapes="--profile-operators" in options
+    ) | {"command": list(options)}
 
 
 @dataclass
 class PlayedProgram:
-    """Stands in for TrainingProgram: run() writes what Figures computes of the options.
+    """In place of TrainingProgram: run() writes a made-up summary of its options.
 
     `changes`: replaced in every summary that has the key. `refuses`: an option -> the error that a
     run with it ends in. `interrupt_after`: runs before Ctrl-C. `calls`: options of each run so far.
@@ -216,7 +309,10 @@ class PlayedProgram:
                 if log is not None:
                     log.write_text(f"{message}\n", encoding="utf-8")
                 raise TrainingError(f"tiny_llama_train: {message}", 2)
-        summary = self._summary([*self.arguments, *options])
+        summary = summary_of([*self.arguments, *options], gpu=self.gpu)
+        for key, value in self.changes.items():
+            if summary.get(key.split(".")[0]) is not None:
+                set_key(summary, key, copy.deepcopy(value))
         write_profile(folder, summary)
         output = played_output(summary)
         if log is not None:
@@ -225,39 +321,15 @@ class PlayedProgram:
         command = ("tiny_llama_train", *self.arguments, *options)
         return TrainingRun(command, self.exit_status, output, seconds, folder, summary)
 
-    def _summary(self, options: Sequence[str]) -> Json:
-        given, _ = _parser().parse_known_args(options)
-        sizes = Figures(size=given.size).dims
-        summary = made_up_summary(
-            batch_size=given.batch_size or sizes["batch"],
-            seq_len=given.seq_len or sizes["seq"],
-            num_steps=given.num_steps,
-            size=given.size,
-            dtype="amp_bf16" if given.use_amp else given.dtype,
-            variant=given.variant,
-            profilers=[name for name in ALL_PROFILERS if getattr(given, name)],
-            gpu=self.gpu,
-            shapes="--profile-operators" in options,
-            **{n: v for n in DIMENSIONS if (v := getattr(given, n)) is not None},
-        )
-        summary["command"] = list(options)
-        for key, value in self.changes.items():
-            if summary.get(key.split(".")[0]) is not None:
-                set_key(summary, key, copy.deepcopy(value))
-        return summary
-
 
 def played_output(summary: Json) -> str:
     """The lines that others look for."""
     means, steps = summary["summary"], summary["steps"]
-    lines = []
-    for step in steps:
-        result = f"Loss = {step['loss']:.4f}, Time = {step['time_seconds']:.3f} seconds"
-        lines.append(f"Step {step['step']}/{len(steps)}: {result}")
-    speed = means["samples_per_second"]
-    lines += [
-        f"Training speed: {speed:.1f} samples/sec",
-        f"Throughput: {speed:.1f} samples/sec",
-        f"Peak memory usage: {means['peak_memory_bytes'] / 2**20:.1f} MB",
+    speed = f"{means['samples_per_second']:.1f} samples/sec"
+    lines = [
+        f"Step {step['step']}/{len(steps)}: Loss = {step['loss']:.4f}, "
+        f"Time = {step['time_seconds']:.3f} seconds\n"
+        for step in steps
     ]
-    return "\n".join(lines) + "\n"
+    lines += [f"Training speed: {speed}\n", f"Throughput: {speed}\n"]
+    return "".join([*lines, f"Peak memory usage: {means['peak_memory_bytes'] / 2**20:.1f} MB\n"])

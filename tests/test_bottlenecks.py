@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from fake_exercise import (
     made_up_evidence,
     measured,
     operator_table,
-    options,
     roofline,
 )
 from fake_training import made_up_summary
@@ -21,8 +21,17 @@ from tinyllama_tools.commands import exercise_1
 from tinyllama_tools.commands.exercise_2 import target_shares
 from tinyllama_tools.commands.exercise_3 import bounds, memory_bound_percent
 from tinyllama_tools.core.app import BadInputError
-from tinyllama_tools.models.ablation_evidence import Evidence, find_evidence, read_evidence
-from tinyllama_tools.models.ablations import Cell, Kind, Point, RowName, Study, result_text
+from tinyllama_tools.models.ablations import (
+    Cell,
+    Evidence,
+    Kind,
+    Point,
+    RowName,
+    Study,
+    find_evidence,
+    read_evidence,
+    result_text,
+)
 from tinyllama_tools.models.bottlenecks import (
     CATEGORIES,
     CHECKPOINTING,
@@ -94,10 +103,13 @@ def test_shares_are_those_of_the_profile_and_speedups_by_hand() -> None:
     assert found[SWIGLU].factor == pytest.approx(40 / (30 * 0.75 + 10 * 3 / 5))
     layers = summary["configuration"]["n_layers"]
     assert found[LAUNCH].factor == pytest.approx((7 * layers + 1) / (4 * layers + 1))
-    # half of the fake's allocations are small
-    assert found[FRAGMENTATION].factor == pytest.approx(2)
-    summary["operators"]["table"][0]["name"] = "aten::empty_strided"
-    share = summary["operators"]["table"][0]["share_percent"]
+    memory = summary["memory"]
+    every, small = memory["allocations_per_step"], memory["small_allocations_per_step"]
+    assert found[FRAGMENTATION].factor == pytest.approx(every / (every - small))
+    rows = summary["operators"]["table"]
+    rows[0]["name"] = "aten::empty_strided"
+    seconds = sum(r["cpu_self_seconds"] for r in rows if r["name"].startswith("aten::empty"))
+    share = 100 * seconds / sum(row["cpu_self_seconds"] for row in rows)
     assert judged(summary)[FRAGMENTATION].share_percent == pytest.approx(share)
 
 
@@ -123,7 +135,7 @@ def test_what_brings_nothing_comes_last() -> None:
     chance = ratio_of_turns([1.3, 0.9] * 3, [1.0] * 6)
     # the first may be chance, the second is below what is worth anything
     known = evidence(sdpa=1.09, gate_up=WORTHWHILE_SPEEDUP - 0.001, graph=1.0)
-    known = Evidence(known.file, known.point, {**known.speedups, "qkv": chance})
+    known = dataclasses.replace(known, speedups={**known.speedups, "qkv": chance})
     order = rank_bottlenecks(summary, known)
     found = {b.name: b for b in order}
     assert (found[QKV].quadrant, found[ATTENTION].quadrant) == (1, 4)
@@ -204,11 +216,11 @@ def test_an_ablation_of_this_device_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"context.device.name": "another"}, "another device"),
-        ({"context.threads": 64}, "another device"),
-        ({"configuration.variant": "fused"}, "the profile is of fused"),
+        ({"context.device.name": "another"}, r"those of the profile \('another'"),
+        ({"context.threads": 64}, "'cpu', 64, 'baseline', 1"),
+        ({"configuration.variant": "fused"}, "'cpu', 2, 'fused', 1"),
         ({"configuration.seq_len": 64}, "no turn at .*sequence 64"),
-        ({"configuration.gradient_accumulation_steps": 2}, "micro-batch"),
+        ({"configuration.gradient_accumulation_steps": 2}, "'baseline', 2"),
     ],
 )
 def test_an_ablation_of_something_else(tmp_path: Path, changes: dict, words: str) -> None:
@@ -256,11 +268,11 @@ def test_measured_effects_are_against_the_baseline() -> None:
 
 
 def test_measured_savings_decide_before_bounds(tmp_path: Path) -> None:
-    runs = measured(exercise_1.planned_runs(options(1)), {"": {"context": CONTEXT}})
+    runs = measured(1, {"": {"context": CONTEXT}})
 
     def boxes(**peaks: float) -> str:
         write_ablation(tmp_path, ablation(peaks))
-        page = exercise_1.sheet_of(runs, tmp_path).page
+        page = exercise_1.sheet_of(runs, find_evidence(runs["plain"].summary, tmp_path)).page
         return page.split("**4. Based on memory")[1].split("## Key")[0]
 
     for first, label in (("sdpa", "Flash Attention"), ("checkpoint", "Gradient checkpointing")):

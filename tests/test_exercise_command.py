@@ -8,34 +8,21 @@ import pytest
 
 import tools
 from fake_exercise import answer, unanswered
-from fake_study import GIB, PlayedPredictor
-from fake_training import PlayedProgram
-from tinyllama_tools.commands import exercise_1, exercise_2, exercise_3
+from fake_training import PlayedPredictor, PlayedProgram
+from tinyllama_tools.commands import exercise_1, exercise_2, exercise_3, worksheet
 from tinyllama_tools.commands.exercise import parse_options, program_arguments
 from tinyllama_tools.data.profiles import BadProfileError
 from tinyllama_tools.data.programs import SuiteError, TrainingError
-from tinyllama_tools.models.size_predictions import Prediction, Question
 
 REPORT = "performance_summary_report.md"
 
 
-def play_predictions(question: Question, program: Path | None = None) -> list[Prediction]:
-    """What tiny_llama_bench --dry-run would say of a made-up formula."""
-    assert program is not None and question.sizes == ("custom",)
-    found = []
-    for seq in question.seq:
-        peak = 50e6 + question.batch[0] * (80e3 * seq + 320 * seq**2)
-        refusal = "" if peak <= 4e9 else "too much"
-        case = ("custom", "baseline", "f32", 8, seq, 1, 1e9 * seq, 1e6 * seq)
-        found.append(Prediction(*case, peak, refusal))
-    return found
-
-
 @pytest.fixture(autouse=True)
 def _no_suite(monkeypatch: pytest.MonkeyPatch) -> None:
-    predictor = PlayedPredictor(2 * GIB)
-    monkeypatch.setattr(exercise_2, "predict", play_predictions)
-    monkeypatch.setattr(exercise_3, "predict", lambda question, _program: predictor(question))
+    # a page of plotly's for each run takes its time
+    monkeypatch.setattr(worksheet, "draw_timelines", lambda _: [])
+    for module in (exercise_2, exercise_3):
+        monkeypatch.setattr(module, "ask_costs", lambda _, options: PlayedPredictor()(options))
     for module in (exercise_1, exercise_2, exercise_3):
         monkeypatch.setattr(module, "find_evidence", lambda *_: None)
 
@@ -48,8 +35,14 @@ def run(number: int, folder: Path, program: PlayedProgram, *more: str) -> tuple[
     return status, output.read_text(encoding="utf-8") if output.exists() else ""
 
 
-@pytest.mark.parametrize("more", [(), ("--quick",), ("--batch-size=2", "--size=small")])
-@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("number", "more"),
+    [
+        (1, ("--batch-size=2", "--size=small")),
+        *((2, more) for more in ((), ("--quick",))),
+        *((3, more) for more in (("--size=small",), ("--quick",))),
+    ],
+)
 def test_the_worksheet_is_written_and_complete(
     number: int, more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,13 +90,13 @@ def test_a_short_time_limit_confirms_a_shorter_sequence(tmp_path: Path) -> None:
 def test_without_predictions_the_page_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(question: Question, program: Path) -> list[Prediction]:
-        raise SuiteError(f"{program.name}: no {question.dtype} here")
+    def refuse(program: Path, options: list[str]) -> None:
+        raise SuiteError(f"{program.name}: no {options[3]} here")
 
-    monkeypatch.setattr(exercise_2, "predict", refuse)
+    monkeypatch.setattr(exercise_2, "ask_costs", refuse)
     status, page = run(2, tmp_path, PlayedProgram())
     assert status == 0
-    assert "not predicted: tiny_llama_bench: no f32 here" in page
+    assert "not predicted: tiny_llama_bench: no --dtypes=f32 here" in page
 
 
 # of exercise 3: during the analysis, the runs beside it, the samples of the sizes, and the sizes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -14,12 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from fake_study import GIB, PlayedPredictor
-from fake_training import PlayedProgram, set_key
+from fake_training import GIB, PlayedPredictor, PlayedProgram, set_key, step_cost
 from tinyllama_tools.commands.study import Settings, parse_options, plan_sizes, study
-from tinyllama_tools.core.app import PROJECT, problem_sizes
-from tinyllama_tools.models.size_predictions import Question
-from training_figures import Figures
+from tinyllama_tools.core.app import PROJECT
 
 # The workshop's own lines (walkthrough, chapter 6.3, step 4).
 SHELL_LOOPS = """\
@@ -103,7 +101,7 @@ def test_each_size_gets_its_files_and_the_tables_its_figures(
     text = page(tmp_path)
     assert "- large: not attempted: predicted peak memory" in text
     assert said.index("Next steps:") > said.index("- large: not attempted")
-    figures = {"tiny": Figures(size="tiny"), "small": Figures(8, 256, "small")}
+    figures = {size: step_cost(size) for size in ("tiny", "small")}
     assert text.index("| tiny ") < text.index("| small ")
     for size, of in figures.items():
         row = next(line for line in text.splitlines() if line.startswith(f"| {size} "))
@@ -111,15 +109,15 @@ def test_each_size_gets_its_files_and_the_tables_its_figures(
         found = json_in(small if size == "small" else tiny)["summary"]
         step, peak = found["average_step_seconds"], found["peak_memory_bytes"]
         assert cells[1:5] == [
-            *(f"{of.parameters:,}", f"{8 / step:.4g}", f"{8 * of.seq / step:,.0f}"),
+            *(f"{of.parameters:,}", f"{8 / step:.4g}", f"{8 * of.name.seq / step:,.0f}"),
             f"{peak / 2**20:,.1f}",
         ]
-        ratio, rate = peak / (4 * of.parameters), of.flops / step / 1e9
+        ratio, rate = peak / (4 * of.parameters), of.model_flops / step / 1e9
         assert (cells[5], cells[6], cells[8]) == (f"{ratio:.1f}", f"{step:.4g}", f"{rate:,.1f}")
     growth = next(line for line in text.splitlines() if "tiny -> small" in line)
     a, b = figures["tiny"], figures["small"]
     assert f"| {b.parameters / a.parameters:.3g}x " in growth
-    assert f"| {b.flops / a.flops:.3g}x " in growth
+    assert f"| {b.model_flops / a.model_flops:.3g}x " in growth
     steps = [json_in(folder)["summary"]["average_step_seconds"] for folder in (tiny, small)]
     assert growth.count(f"| {steps[1] / steps[0]:.3g}x ") == 2
 
@@ -177,15 +175,15 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(
 
 def test_expected_time_follows_the_rate_of_the_sample() -> None:
     settings = Settings(max_seconds=1e9)
-    predictions = PlayedPredictor(1e15)(Question(("small", "medium")))
-    flops, batches = Figures(8, 256, "small").flops, []
+    costs = [step_cost(size, free_bytes=1e15) for size in ("small", "medium")]
+    flops, batches = costs[0].model_flops, []
     for seconds in (0.01, 2.0):
         program = PlayedProgram(changes={"summary.average_step_seconds": seconds})
-        small, medium = plan_sizes(program, settings, predictions)
+        small, medium = plan_sizes(program, settings, costs)
         # its own rate, of the batch that was sampled
         sampled = next(call for call in program.calls if "--size=small" in call)
         batches.append([int(option[13:]) for option in sampled if "--batch-size=" in option])
-        rate = Figures(batches[-1][0], 256, "small").flops / seconds
+        rate = step_cost("small", batches[-1][0]).model_flops / seconds
         assert small.step_seconds == pytest.approx(flops / rate)
         assert small.total_seconds == pytest.approx(50 * small.step_seconds)
         assert medium.rate.flops_per_second > rate
@@ -232,14 +230,14 @@ def test_a_dry_run_expects_the_rate_of_the_nearest_earlier_study(
 ) -> None:
     run_study(tmp_path, "tiny", "small")
     summary = json_in(folders(tmp_path)[0])
-    rate = Figures(8, 256, "small").flops / summary["summary"]["average_step_seconds"]
+    rate = step_cost("small").model_flops / summary["summary"]["average_step_seconds"]
     capsys.readouterr()
     roomy = PlayedPredictor(64 * GIB)
     assert run_study(tmp_path, "small", "medium", "--dry-run", predictor=roomy) == 0
     said = capsys.readouterr().out
     assert f"Expected from {rate / 1e9:,.1f} GFLOP/s attained in performance_results_small" in said
     assert "on Made-up CPU" in said
-    seconds = Figures(16, 512, "medium").flops / rate
+    seconds = step_cost("medium").model_flops / rate
     row = next(line for line in said.split("\n") if "| medium" in line)
     assert f"{seconds:.3g} s/iter" in row and "more than --max-minutes 15" in row
     assert run_study(tmp_path, "small", "--dry-run", "--dtype=bf16") == 0
@@ -301,15 +299,10 @@ def heed_signals() -> None:
 def test_being_asked_to_end_keeps_what_is_measured(tmp_path: Path, by: signal.Signals) -> None:
     """By a signal to the study alone, as a batch system sends it."""
     # what the suite says of a step: its costs, as far as they matter
-    others = ("causal_flops", "hardware_flops", "elementwise_flops", "bytes")
     cases = []
-    for size in ("tiny", "small", "medium"):
-        shape = problem_sizes()[size]
-        of = Figures(shape["batch"], shape["seq"], size)
-        name = f"full_step/train/baseline/{size}/f32/batch:{of.batch}/seq:{of.seq}"
-        costs = {"parameters": of.parameters, "model_flops": int(of.flops), "fits": True}
-        costs |= dict.fromkeys(others, 1) | {"predicted_memory_bytes": 2**27}
-        cases.append({"name": name, **costs})
+    for cost in map(step_cost, ("tiny", "small", "medium")):
+        costs = dataclasses.asdict(cost) | {"name": str(cost.name), "fits": True}
+        cases.append(costs)
     answer = json.dumps({"memory_budget_bytes": 2**34, "cases": cases})
     programs = tmp_path / "build/benchmarks"
     programs.mkdir(parents=True)

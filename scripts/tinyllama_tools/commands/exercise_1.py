@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import statistics
 from argparse import Namespace
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tinyllama_tools.commands.worksheet import (
     MeasuredRun,
     Plan,
+    Runs,
     Sheet,
     make_sheet,
     measure_all,
     missing_of,
 )
-from tinyllama_tools.core.app import RESULTS, Json
+from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.profiles import component_percent, group_shares
-from tinyllama_tools.models.ablation_evidence import find_evidence
+from tinyllama_tools.data.programs import TrainingProgram
+from tinyllama_tools.models.ablations import Evidence, find_evidence
 from tinyllama_tools.models.bottlenecks import (
     PRODUCTS,
     addressable_shares,
@@ -29,14 +28,9 @@ from tinyllama_tools.models.bottlenecks import (
 )
 from tinyllama_tools.models.roofline import roofline_point
 
-if TYPE_CHECKING:
-    from tinyllama_tools.data.programs import TrainingProgram
-
-TITLE = "Exercise 1: baseline performance analysis"
 STEPS = 20
 PLAIN, PROFILED, MEMORY = "plain", "profiled", "memory_and_flops"
 WANTED = {PLAIN: (), PROFILED: ("operators",), MEMORY: ("memory", "flops")}
-Runs = Mapping[str, MeasuredRun]
 
 
 def planned_runs(options: Namespace) -> Plan:
@@ -56,10 +50,9 @@ def lost_shares(runs: Runs) -> dict[str, float | None]:
     Memory bandwidth: work in components that the roofline calls bound by memory. Compute: what
     components bound by compute miss of their attainable rate. The shares may overlap.
     """
-    operators = runs[PROFILED]("operators")
+    operators, points = runs[PROFILED]("operators"), runs[MEMORY]("flops.roofline_data.points")
     lost = {"memory": 0.0, "compute": 0.0}
     for component in operators["components"]:
-        points = runs[MEMORY]("flops.roofline_data.points")
         if point := roofline_point(points, component["name"]):
             attained = (point["percent_of_attainable"] or 0) / 100
             part = 1.0 if point["bound"] == "memory" else max(0.0, 1 - attained)
@@ -88,27 +81,24 @@ CHOICES = {
 }
 
 
-def worksheet_values(runs: Runs, results: Path) -> Json:
+def worksheet_values(runs: Runs, evidence: Evidence | None) -> Json:
     """What the template needs beside the runs."""
     operators, memory = runs[PROFILED]("operators"), runs[MEMORY]("memory")
     # one summary with every profiler's part; the profilers ran in two processes
     joined = {**(runs[PROFILED].summary or {}), "memory": memory, "flops": runs[MEMORY]("flops")}
-    evidence = find_evidence(joined, results)
     bottlenecks = rank_bottlenecks(joined, evidence)
-    effects = {CHOICES[e.name]: e for e in known_effects(joined, evidence)}
+    effects = {effect.name: effect for effect in known_effects(joined, evidence)}
     opportunities, components = addressable_shares(operators), operators["components"]
-    others = [
-        row["share_percent"] for row in operators["table"] if not PRODUCTS.search(row["name"])
-    ]
+    rows = operators["table"]
+    others = [row["share_percent"] for row in rows if not PRODUCTS.search(row["name"])]
+    swiglu = component_percent(components, "ffn/gate_up_proj", "ffn/swiglu")
     return {
         "shares": group_shares(components),
-        "small_calls": small_calls_percent(operators["table"]),
+        "small_calls": small_calls_percent(rows),
         "other_operator": max(others, default=0.0),
         "fusable": {
             "QKV projections in attention": opportunities["Fused QKV projection in attention"],
-            "Gate/Up projections in SwiGLU": component_percent(
-                components, "ffn/gate_up_proj", "ffn/swiglu"
-            ),
+            "Gate/Up projections in SwiGLU": swiglu,
             "Layer normalization operations": component_percent(components, "rms_norm"),
         },
         "opportunities": opportunities,
@@ -117,22 +107,20 @@ def worksheet_values(runs: Runs, results: Path) -> Json:
         "profiled_seconds": profiled_step_seconds(runs[PROFILED]),
         "bottlenecks": bottlenecks,
         "best": recommended(bottlenecks),
-        "saved": {
-            label: 100 * effects[label].saved_bytes / memory["peak_bytes"]
-            for label in CHOICES.values()
-        },
-        "saved_basis": {label: effect.basis for label, effect in effects.items()},
+        "saved": {label: effects[name].saved_percent for name, label in CHOICES.items()},
+        "saved_basis": {label: effects[name].basis for name, label in CHOICES.items()},
     }
 
 
-def sheet_of(runs: Runs, results: Path = RESULTS) -> Sheet:
-    """The page of whatever was measured; `results`: where an ablation of this device is found."""
+def sheet_of(runs: Runs, evidence: Evidence | None = None) -> Sheet:
+    """The page of whatever was measured."""
     missing = missing_of(runs, WANTED)
-    values = {} if missing else worksheet_values(runs, results)
-    return make_sheet("exercise_1.md.j2", runs, missing, title=TITLE, **values)
+    values = {} if missing else worksheet_values(runs, evidence)
+    return make_sheet("exercise_1.md.j2", runs, missing, **values)
 
 
 def run_exercise(options: Namespace, program: TrainingProgram) -> Sheet:
     """Carries the runs out, their files below `options.profile_dir`, and makes the worksheet."""
-    folder, page_folder = options.profile_dir, options.output.parent
-    return sheet_of(measure_all(planned_runs(options), program, folder, page_folder))
+    runs = measure_all(planned_runs(options), program, options)
+    summary = runs[PLAIN].summary
+    return sheet_of(runs, find_evidence(summary) if summary else None)

@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-import math
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
+from tinyllama_tools.commands.profile_report import operator_shares
 from tinyllama_tools.commands.worksheet import (
     MeasuredRun,
     Plan,
+    Runs,
     Sheet,
+    growth_exponent,
     make_sheet,
     measure_all,
     missing_of,
     ratio,
     say,
+    share_of,
     was_interrupted,
 )
-from tinyllama_tools.core.app import RESULTS, Json
-from tinyllama_tools.data.programs import SuiteError, TrainingProgram
-from tinyllama_tools.models.ablation_evidence import find_evidence
+from tinyllama_tools.core.app import Json
+from tinyllama_tools.data.programs import CaseCost, SuiteError, TrainingProgram, ask_costs
+from tinyllama_tools.models.ablations import Evidence, find_evidence
 from tinyllama_tools.models.bottlenecks import known_effects, small_calls_percent
-from tinyllama_tools.models.size_predictions import (
-    MemoryLaw,
-    Predictor,
-    Question,
-    Target,
-    find_target,
-    predict,
-)
-from tinyllama_tools.stats.laws import GridPoint, LawRefusedError
+from tinyllama_tools.models.size_predictions import Predictor, Target, find_target, step_options
+from tinyllama_tools.stats.laws import BASE, LINEAR, QUADRATIC, Fit, GridPoint, LawRefusedError
 
-TITLE = "Exercise 2: memory analysis"
 HOTSPOTS, BANDWIDTH, LONGEST_RUN = "memory_hotspots", "bandwidth", "longest_sequence"
 SMALLEST_SHARE_PERCENT = 1.0
 DIMENSIONS = ("vocab_size", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "intermediate_dim")
-Runs = Mapping[str, MeasuredRun]
 
 
 def shapes(options: Namespace) -> dict[str, tuple[int, int, int]]:
@@ -67,16 +59,7 @@ def planned_runs(options: Namespace) -> Plan:
     return {**planned, BANDWIDTH: (*base, "--enable-deepspeed-flops")}
 
 
-@dataclass(frozen=True)
-class Limit:
-    """What was predicted (None and why not) and the run that confirms it (None where none did)."""
-
-    target: Target | None = None
-    reason: str = ""
-    run: MeasuredRun | None = None
-
-
-def predict_limit(runs: Runs, options: Namespace, predictor: Predictor) -> Limit:
+def predict_target(runs: Runs, options: Namespace, predictor: Predictor) -> Target:
     """The longest sequence at the worksheet's batch, from the longest one that was measured."""
     measured = [
         (runs[name], batch, seq)
@@ -84,24 +67,21 @@ def predict_limit(runs: Runs, options: Namespace, predictor: Predictor) -> Limit
         if name.startswith("memory_seq") and runs[name].summary
     ]
     if not measured:
-        return Limit(reason="no sequence length was measured")
+        return Target("no sequence length was measured")
     run, batch, seq = measured[-1]
-    model = [f"--{name.replace('_', '-')}={run(f'configuration.{name}')}" for name in DIMENSIONS]
-    question = Question(
-        sizes=("custom",),
-        dtype=str(run("configuration.dtype")),
-        variants=(str(run("configuration.variant")),),
-        batch=(batch,),
-        seq=(seq,),
-        device=options.device,
-        model=tuple(model),
-    )
+    of = run("configuration")
+    model = [f"--{name.replace('_', '-')}={of[name]}" for name in DIMENSIONS]
+
+    def ask(batch: int, lengths: Sequence[int]) -> list[CaseCost]:
+        axes = {"dtypes": of["dtype"], "variants": of["variant"], "batch": str(batch)}
+        axes["seq"] = ",".join(map(str, lengths))
+        return predictor([*step_options(options.device, sizes="custom", **axes), *model])
+
     try:
-        known = predictor(question)[0], run.step_seconds or 0.0
-        asked = replace(question, batch=(options.batch_size,))
-        return Limit(find_target(predictor, asked, known, 60 * options.max_minutes))
+        (known,), longest = ask(batch, [seq]), 60 * options.max_minutes
+        return find_target(partial(ask, options.batch_size), known, run.step_seconds or 0, longest)
     except SuiteError as error:
-        return Limit(reason=str(error))
+        return Target(str(error))
 
 
 def increment_ratio(peaks: Sequence[float | None]) -> float | None:
@@ -113,12 +93,6 @@ def increment_ratio(peaks: Sequence[float | None]) -> float | None:
     return ratio(known[2] - known[1], known[1] - known[0]) if len(known) == 3 else None
 
 
-def order(lengths: Sequence[int], sizes: Sequence[float | None]) -> float | None:
-    """Exponent of the growth between the shortest and the longest."""
-    growth = ratio(sizes[-1], sizes[0])
-    return math.log(growth) / math.log(lengths[-1] / lengths[0]) if growth and growth > 0 else None
-
-
 def component_growth(
     profiles: Mapping[int, tuple[int, Mapping[str, float]]],
 ) -> list[tuple[str, float, float]]:
@@ -127,32 +101,41 @@ def component_growth(
     Steepest first. `profiles`: sequence -> (batch, bytes by component). Components below
     SMALLEST_SHARE_PERCENT are left out; none where there are fewer than two lengths.
     """
-    lengths = sorted(profiles)
-    if len(lengths) < 2:
-        return []
-    (short_batch, short), (long_batch, long) = profiles[lengths[0]], profiles[lengths[-1]]
-    whole, found = sum(long.values()), []
-    for name, size in long.items():
-        share = 100 * size / whole if whole else 0.0
-        if share >= SMALLEST_SHARE_PERCENT and short.get(name, 0) > 0:
-            before, after = short[name] / short_batch, size / long_batch
-            exponent = order([lengths[0], lengths[-1]], [before, after])
-            found.append((name, exponent or 0.0, share))
+    ends = [min(profiles), max(profiles)] if len(profiles) > 1 else []
+    found = []
+    for name, size in profiles[ends[1]][1].items() if ends else ():
+        samples = [bytes_of.get(name, 0) / batch for batch, bytes_of in map(profiles.get, ends)]
+        share = share_of(size, sum(profiles[ends[1]][1].values())) or 0.0
+        if share >= SMALLEST_SHARE_PERCENT and samples[0] > 0:
+            found.append((name, growth_exponent(ends, samples) or 0.0, share))
     return sorted(found, key=lambda g: (-round(g[1], 3), -g[2]))
 
 
-def fitted_law(peaks: Mapping[tuple[int, int], float]) -> Json:
-    """The law over all measured (batch, sequence) and its points, or why there is none."""
+def fitted_law(peaks: Mapping[tuple[int, int], float], batch: int, seq: int) -> Json:
+    """memory(B, S) = base + B (linear S + quadratic S^2) over all measured (batch, sequence), the
+    parts' shares at one of them, and its points; or why there is none.
+
+    fit_memory_law chooses among more terms: the exercise fills in exactly these three, whether or
+    not its few sizes support each. Coefficients may be below 0. The law describes the sizes that
+    were measured; what other sizes need is predicted by the program.
+    """
     points = [GridPoint(*shape, (peak,)) for shape, peak in peaks.items()]
     try:
-        law = MemoryLaw.fitted_to(points)
+        fit = Fit(points, (BASE, LINEAR, QUADRATIC), is_bounded=False)
     except LawRefusedError as error:
         return {"law": None, "law_refused": str(error)}
-    rows = [
-        (f"{p.batch} x {p.seq}", p.value, law.at(p.batch, p.seq), residual)
-        for p, residual in zip(points, law.residuals_percent, strict=True)
-    ]
-    return {"law": law, "law_points": rows}
+    base, linear, quadratic = fit.coefficients
+    parts = (base, batch * seq * linear, batch * seq**2 * quadratic)
+    residuals = 100 * fit.residuals
+    return {
+        "law": {"base": base, "linear": linear, "quadratic": quadratic},
+        "law_shares": [share_of(part, sum(parts)) for part in parts],
+        "law_points": [
+            (f"{p.batch} x {p.seq}", p.value, fit.at(p), residual)
+            for p, residual in zip(points, residuals, strict=True)
+        ],
+        "largest_residual": max(abs(residuals)),
+    }
 
 
 def target_shares(memory: Json) -> dict[str, float]:
@@ -168,16 +151,6 @@ def target_shares(memory: Json) -> dict[str, float]:
         "Reduce parameter memory (mixed precision)": kept,
         "Reduce fragmentation (kernel fusion)": beyond,
     }
-
-
-def hotspots(run: MeasuredRun) -> list[tuple[str, float]]:
-    """The five operators after which most bytes stay allocated, a step."""
-    by_name: dict[str, float] = {}
-    for row in run("operators.table"):
-        by_name[row["name"]] = by_name.get(row["name"], 0) + (row["self_memory_bytes"] or 0)
-    steps = run("operators.steps")
-    found = sorted(by_name.items(), key=lambda entry: -entry[1])[:5]
-    return [(name, size / steps) for name, size in found]
 
 
 def scaling_rows(found: Sequence[tuple[int, int, MeasuredRun]]) -> list[Json]:
@@ -216,43 +189,40 @@ PEAK_PARTS = {
 }
 
 
-def worksheet_values(runs: Runs, options: Namespace, results: Path) -> Json:
+def worksheet_values(runs: Runs, options: Namespace, evidence: Evidence | None) -> Json:
     """What the template needs beside the runs."""
     base = runs[f"memory_analysis_bs{options.batch_size}"]
     found = [(b, s, name, runs[name]) for name, (b, s, _) in shapes(options).items()]
     by_batch = scaling_rows([(b, s, run) for b, s, name, run in found if "analysis" in name])
     sequences = [(b, s, run) for b, s, name, run in found if "memory_seq" in name]
-    by_seq = scaling_rows(sequences)
-    lengths = [s for b, s, _ in sequences if b == options.batch_size]
-    parts = {
-        name: [run(key) for b, _, run in sequences if b == options.batch_size]
-        for name, key in PEAK_PARTS.items()
-    }
+    same_batch = [(s, run) for b, s, run in sequences if b == options.batch_size]
+    lengths = [s for s, _ in same_batch]
+    parts = {name: [run(key) for _, run in same_batch] for name, key in PEAK_PARTS.items()}
     peaks: dict[tuple[int, int], float] = {}
     for batch, seq, _, run in found:
         if peak := run("memory.peak_bytes"):
             peaks.setdefault((batch, seq), peak)
-    summary, peak_bytes = base.summary or {}, base("memory.peak_bytes")
-    key = "memory.component_activation_bytes"
+    key, operators = "memory.component_activation_bytes", runs[HOTSPOTS]("operators")
+    kept = sorted(operator_shares(operators), key=lambda row: -row.kept_bytes)[:5]
     return {
         "base": base,
         "batch": options.batch_size,
         "seq": options.seq_len,
         "by_batch": by_batch,
-        "by_seq": by_seq,
+        "by_seq": scaling_rows(sequences),
         "lengths": lengths,
-        "peak_parts": [(n, *sizes, order(lengths, sizes)) for n, sizes in parts.items()],
+        "peak_parts": [
+            (name, *sizes, growth_exponent(lengths[::2], sizes[::2]))
+            for name, sizes in parts.items()
+        ],
         "batch_growth": increment_ratio([row["peak"] for row in by_batch]),
         "seq_growth": increment_ratio(parts["Total"]),
         "growths": component_growth({s: (b, run(key)) for b, s, run in sequences if run(key)}),
-        **fitted_law(peaks),
-        "hotspots": hotspots(runs[HOTSPOTS]),
-        "small_calls": small_calls_percent(runs[HOTSPOTS]("operators.table")),
+        **fitted_law(peaks, options.batch_size, options.seq_len),
+        "hotspots": kept,
+        "small_calls": small_calls_percent(operators["table"]),
         "targets": target_shares(base("memory")),
-        "effects": [
-            (e.name, e.saved_bytes, 100 * e.saved_bytes / peak_bytes, e.time_ratio, e.basis)
-            for e in known_effects(summary, find_evidence(summary, results))
-        ],
+        "effects": known_effects(base.summary or {}, evidence),
     }
 
 
@@ -263,26 +233,25 @@ def missing_parts(runs: Runs, options: Namespace) -> list[str]:
     return missing_of(runs, {base: profiles, HOTSPOTS: profiles, BANDWIDTH: ("flops",)})
 
 
-def sheet_of(runs: Runs, options: Namespace, limit: Limit, results: Path = RESULTS) -> Sheet:
-    """The page of whatever was measured; `results`: where an ablation of this device is found."""
+def sheet_of(
+    runs: Runs, options: Namespace, target: Target, evidence: Evidence | None = None
+) -> Sheet:
+    """The page of whatever was measured."""
     missing = missing_parts(runs, options)
-    values = {} if missing else worksheet_values(runs, options, results)
-    every = {**runs, LONGEST_RUN: limit.run} if limit.run else runs
-    return make_sheet("exercise_2.md.j2", every, missing, title=TITLE, limit=limit, **values)
+    values = {} if missing else worksheet_values(runs, options, evidence)
+    return make_sheet("exercise_2.md.j2", runs, missing, target=target, **values)
 
 
 def run_exercise(options: Namespace, program: TrainingProgram) -> Sheet:
     """Carries the runs out, their files below `options.profile_dir`, and makes the worksheet."""
-    folder, page_folder = options.profile_dir, options.output.parent
-    runs = measure_all(planned_runs(options), program, folder, page_folder)
-    limit = Limit(reason="interrupted before")
-    if not was_interrupted(runs) and not missing_parts(runs, options):
-        say("longest sequence: asking tiny_llama_bench --dry-run")
-        limit = predict_limit(runs, options, partial(predict, program=options.suite_program))
-    if limit.target and limit.target.confirmable:
+    runs = measure_all(planned_runs(options), program, options)
+    if was_interrupted(runs) or missing_parts(runs, options):
+        return sheet_of(runs, options, Target("interrupted before"))
+    say("longest sequence: asking tiny_llama_bench --dry-run")
+    target = predict_target(runs, options, partial(ask_costs, options.suite_program))
+    if target.confirmable:
         # one step at the longest sequence that is safe to run
-        shape = given_shape(options, options.batch_size, limit.target.confirmable.seq, 1)
-        plan = {LONGEST_RUN: shape}
-        done = measure_all(plan, program, folder, page_folder, has_measured=True)
-        limit = replace(limit, run=done[LONGEST_RUN])
-    return sheet_of(runs, options, limit)
+        shape = given_shape(options, options.batch_size, target.confirmable.name.seq, 1)
+        runs |= measure_all({LONGEST_RUN: shape}, program, options, has_measured=True)
+    base = runs[f"memory_analysis_bs{options.batch_size}"]
+    return sheet_of(runs, options, target, find_evidence(base.summary))

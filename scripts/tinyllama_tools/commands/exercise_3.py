@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import statistics
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tinyllama_tools.commands.profile import run_profilers
@@ -24,9 +24,9 @@ from tinyllama_tools.commands.study import (
     PROFILES,
     Settings,
     SizeResult,
-    fixed_plans,
     plan_sizes,
     run_sizes,
+    size_costs,
 )
 from tinyllama_tools.commands.worksheet import (
     INTENSITY,
@@ -35,8 +35,10 @@ from tinyllama_tools.commands.worksheet import (
     PEAK,
     MeasuredRun,
     Plan,
+    Runs,
     Sheet,
     box,
+    growth_exponent,
     largest_of,
     make_sheet,
     measure_all,
@@ -48,15 +50,19 @@ from tinyllama_tools.commands.worksheet import (
 )
 from tinyllama_tools.core.app import Json, problem_sizes, shown_path, write_whole
 from tinyllama_tools.data.profiles import component_percent, group_shares
-from tinyllama_tools.data.programs import SuiteError, TrainingError, TrainingProgram
-from tinyllama_tools.models.ablation_evidence import Evidence, find_evidence
-from tinyllama_tools.models.ablations import ratio_text, read_study, shows_difference
+from tinyllama_tools.data.programs import (
+    CaseCost,
+    SuiteError,
+    TrainingError,
+    TrainingProgram,
+    ask_costs,
+)
+from tinyllama_tools.models.ablations import Evidence, find_evidence, ratio_text, shows_difference
 from tinyllama_tools.models.bottlenecks import (
     COPIES,
     PRODUCTS,
     QUADRANTS,
     WORTHWHILE_SPEEDUP,
-    Bottleneck,
     amdahl,
     fragmentation_share,
     launch_part,
@@ -64,9 +70,8 @@ from tinyllama_tools.models.bottlenecks import (
     recorded_part,
 )
 from tinyllama_tools.models.roofline import POSITIONS, roofline_point, roofline_position
-from tinyllama_tools.models.size_predictions import Prediction, Predictor, Question, predict
+from tinyllama_tools.models.size_predictions import Predictor, step_options
 
-TITLE = "Exercise 3: bottleneck identification and optimization planning"
 ANALYSIS, DETAILED = "bottleneck_analysis", "detailed_analysis"
 TOP, STEPS, SHORT_STEPS = 10, 30, 6
 # Sizes and steps of the study, and those of a smoke test.
@@ -95,7 +100,7 @@ class Findings:
     analysis: MeasuredRun
     log: Json
     evidence: Evidence | None
-    forecasts: Mapping[str, Sequence[Prediction]]
+    forecasts: Mapping[str, Sequence[CaseCost]]
     runs: dict[str, MeasuredRun] = field(default_factory=dict)
     results: Sequence[SizeResult] = ()
     gap: str = ""
@@ -123,6 +128,7 @@ def planned_runs(options: Namespace) -> Plan:
     determinism, mixed precision, and two more batches to see what a larger one gains."""
     batch, seq, version_2 = options.batch_size, options.seq_len, f"--variant={VERSION_2}"
     same = (batch, seq, SHORT_STEPS, version_2, "--deterministic", "--seed=42")
+    # batch, sequence, steps, and further options
     table: dict[str, tuple[int | str, ...]] = {
         "baseline": (batch, seq, STEPS),
         "version_2": (batch, seq, STEPS, version_2),
@@ -136,37 +142,35 @@ def planned_runs(options: Namespace) -> Plan:
         "mixed_precision": (batch, seq, SHORT_STEPS, "--dtype=amp_bf16"),
         **{f"batch_{b}": (b, seq, SHORT_STEPS) for b in (batch // 2, 2 * batch)},
     }
-    names = ("--batch-size", "--seq-len", "--num-steps")
     return {
-        name: (
-            *options.model,
-            *(f"{option}={value}" for option, value in zip(names, row, strict=False)),
-            *map(str, row[3:]),
-        )
-        for name, row in table.items()
+        name: (*options.model, f"--batch-size={b}", f"--seq-len={s}", f"--num-steps={steps}", *more)
+        for name, (b, s, steps, *more) in table.items()
     }
 
 
-# Steps to predict: sizes (empty: all five), variant, batches and sequences (empty: each size's).
-SEQUENCES, BATCHES = (64, 128, 256, 512, 1024, 2048, 4096), (1, 2, 4, 8, 16, 32, 64, 128)
-FORECASTS: dict[str, tuple[tuple[str, ...], str, tuple[int, ...], tuple[int, ...]]] = {
-    "own": ((), "baseline", (), ()),
-    "single": ((), "baseline", (1,), ()),
-    "lean": ((), f"{VERSION_2}+checkpoint", (1,), ()),
-    "sequences": (("tiny",), "baseline", (), SEQUENCES),
+# Steps to predict: variant, and sizes, batches and sequences (empty: all five, and each size's).
+SEQUENCES = "64,128,256,512,1024,2048,4096"
+FORECASTS = {
+    "own": ("baseline", "", "", ""),
+    "single": ("baseline", "", "1", ""),
+    "lean": (f"{VERSION_2}+checkpoint", "", "1", ""),
+    "sequences": ("baseline", "tiny", "", SEQUENCES),
     # attention that keeps no scores
-    "linear": (("tiny",), "sdpa", (), SEQUENCES),
-    "medium": (("medium",), "baseline", BATCHES, ()),
+    "linear": ("sdpa", "tiny", "", SEQUENCES),
+    "medium": ("baseline", "medium", "1,2,4,8,16,32,64,128", ""),
 }
 
 
-def forecasts(predictor: Predictor, device: str) -> dict[str, list[Prediction]]:
-    """Questions to the suite's formulas; SuiteError where it cannot answer."""
+def forecasts(predictor: Predictor, device: str) -> dict[str, list[CaseCost]]:
+    """By the suite's formulas; SuiteError where it cannot answer."""
+    every = ",".join(problem_sizes())
     return {
         name: predictor(
-            Question(sizes or tuple(problem_sizes()), "f32", (variant,), batch, seq, device)
+            step_options(
+                device, sizes=sizes or every, dtypes="f32", variants=variant, batch=batch, seq=seq
+            )
         )
-        for name, (sizes, variant, batch, seq) in FORECASTS.items()
+        for name, (variant, sizes, batch, seq) in FORECASTS.items()
     }
 
 
@@ -213,8 +217,8 @@ def study_sizes(
     """The performance study with profilers, each size's run up to options.max_minutes."""
     names, steps = QUICK_STUDY if options.quick else STUDY
     settings = Settings(num_steps=steps, max_seconds=60 * options.max_minutes, has_profilers=True)
-    plans = fixed_plans(names, settings, options.device, predictor)
-    plans = plan_sizes(program, settings, [plan.prediction for plan in plans])
+    costs = size_costs(names, settings, options.device, predictor)
+    plans = plan_sizes(program, settings, costs)
     return run_sizes(program, settings, plans, options.profile_dir, say)
 
 
@@ -230,8 +234,7 @@ def measure_findings(
     found.forecasts = predicted
     if found.gap:
         return found
-    folder, page = options.profile_dir, options.output.parent
-    found.runs = measure_all(planned_runs(options), program, folder, page, has_measured=True)
+    found.runs = measure_all(planned_runs(options), program, options, has_measured=True)
     if not was_interrupted(found.runs):
         try:
             found.results = study_sizes(options, program, predictor)
@@ -240,7 +243,7 @@ def measure_findings(
     return found
 
 
-# Shares and speedups of the analysis.
+# The plan of version 2, from shares and speedups of the analysis.
 QKV, ATTENTION, SWIGLU = "QKV projections", "Attention computation", "SwiGLU gate/up"
 FLOP_GROUPS = ("attention/qkv_proj", "attention/core", "ffn")
 # One pass over what is bound by memory, outside of FLOP_GROUPS; they share no work.
@@ -285,11 +288,6 @@ def together(speedups: Sequence[float | None]) -> float | None:
     return 1 / left if known and left > 0 else None
 
 
-def expected_together(found: Mapping[str, Bottleneck], *names: str) -> float | None:
-    """Amdahl over categories that share no work; None where none has share and factor."""
-    return together([found[name].expected_speedup for name in names])
-
-
 def memory_gain(summary: Json, evidence: Evidence | None) -> tuple[float | None, str]:
     """Speedup of the step by less traffic, and what it rests on.
 
@@ -311,7 +309,7 @@ def memory_gain(summary: Json, evidence: Evidence | None) -> tuple[float | None,
 
 def compile_speedup(evidence: Evidence | None) -> float | None:
     """The best of torch.compile's over the eager baseline, from the ablation's file."""
-    peers = read_study(evidence.file).peers if evidence else []
+    peers = evidence.study.peers if evidence else []
     here = [row for row in peers if evidence and row.get("point") == evidence.point.title]
     return max((row["speedup"]["median"] for row in here if row.get("speedup")), default=None)
 
@@ -333,7 +331,7 @@ def plan_box(
     return box(label, faster or saves, f"{reason}; {rule}")
 
 
-def equal_losses(runs: Mapping[str, MeasuredRun]) -> tuple[int, int]:
+def equal_losses(runs: Runs) -> tuple[int, int]:
     """Steps whose losses agree to the bit in the two deterministic runs, and all."""
     pair = [[step["loss"] for step in runs[f"deterministic_{n}"]("steps") or []] for n in (1, 2)]
     return sum(a == b for a, b in zip(*pair, strict=False)), max(map(len, pair))
@@ -366,20 +364,22 @@ def target_rows(findings: Findings, speedup: float | None, gain: float | None) -
 
 def plan_values(findings: Findings) -> Json:
     """Of steps 1 to 7 and their questions."""
-    analysis, runs, evidence = findings.analysis, findings.runs, findings.evidence
-    summary = analysis.summary or {}
-    operators = summary["operators"]
-    ranking = rank_bottlenecks(summary, evidence)
-    found = {b.name: b for b in ranking}
+    runs, evidence = findings.runs, findings.evidence
+    summary = findings.analysis.summary or {}
+    operators, ranking = summary["operators"], rank_bottlenecks(summary, evidence)
+    by_name = {b.name: b for b in ranking}
+    best = {name: b.best_known_speedup for name, b in by_name.items()}
 
     def faster(name: str, other: str = "baseline") -> float | None:
         return ratio(runs[other].step_seconds, runs[name].step_seconds)
 
-    overall, gain = expected_together(found, QKV, ATTENTION, SWIGLU), faster("version_2")
-    precision, (bandwidth, ground) = faster("mixed_precision"), memory_gain(summary, evidence)
-    compiled = compile_speedup(evidence)
-    layout = evidence.speedups["layout"].median if evidence and "layout" in evidence else None
-    best = {name: b.best_known_speedup for name, b in found.items()}
+    def expected(*names: str) -> float | None:
+        """By Amdahl's law over categories that share no work."""
+        return together([by_name[name].expected_speedup for name in names])
+
+    overall, gain = expected(QKV, ATTENTION, SWIGLU), faster("version_2")
+    compiled, precision = compile_speedup(evidence), faster("mixed_precision")
+    memory, ground = memory_gain(summary, evidence)
     components = operators["components"]
     suspects = {
         "QKV projection operations": component_percent(components, FLOP_GROUPS[0]),
@@ -388,20 +388,18 @@ def plan_values(findings: Findings) -> Json:
         "Kernel launch overhead": operators["launch_overhead_percent"],
         "Memory bandwidth": memory_bound_percent(summary, FLOP_GROUPS),
     }
-    top = [(*row[:3], row.calls, _target_of(row.name)) for row in operator_shares(operators)[:TOP]]
-    shapes = ("baseline", "version_2", "baseline_long", "version_2_long")
+    top = operator_shares(operators)[:TOP]
     return {
-        "top": top,
+        "top": [(*row[:3], row.calls, _target_of(row.name)) for row in top],
         "ranking": ranking,
-        "by_name": found,
+        "by_name": by_name,
         "quadrants": QUADRANTS,
-        "phases": (expected_together(found, QKV, SWIGLU), expected_together(found, ATTENTION)),
+        "phases": (expected(QKV, SWIGLU), expected(ATTENTION)),
         "overall": overall,
         "gain": gain,
         "scaling_gain": faster("version_2_scaling", "baseline_scaling"),
-        "peaks": {name: runs[name](PEAK) for name in shapes},
         "compiled": compiled,
-        "layout": layout,
+        "layout": evidence and evidence.speedups.get("layout"),
         "precision": precision,
         "plan_box": plan_box,
         "targets": target_rows(findings, overall, gain),
@@ -412,7 +410,7 @@ def plan_values(findings: Findings) -> Json:
         "largest_suspect": largest_of(suspects),
         "gains": {
             "Kernel fusion (reduce launches)": together([best[QKV], best[SWIGLU]]),
-            "Memory optimization (bandwidth)": bandwidth,
+            "Memory optimization (bandwidth)": memory,
             "Algorithmic optimization (attention)": best[ATTENTION],
             "Precision optimization (mixed precision)": precision,
         },
@@ -438,47 +436,39 @@ def _target_of(name: str) -> str:
 
 # The problem sizes. One is saturated where the next attains less than this much more.
 SATURATED_GAIN = 1.10
-
-
-def growth_exponent(x: Sequence[float], y: Sequence[float | None]) -> float | None:
-    """Slope of log y over log x; None of fewer than two different positive points."""
-    points = [(math.log(a), math.log(b)) for a, b in zip(x, y, strict=True) if a and b and b > 0]
-    if len({a for a, _ in points}) < 2:
-        return None
-    return statistics.linear_regression(*zip(*points, strict=True)).slope
+# What a doubling of the batch has to gain for more than the size's own to be recommended.
+BATCH_GAIN = 1.05
 
 
 def size_row(name: str, run: MeasuredRun) -> Json:
     """The figures of a size. `rate`: model GFLOP a second; `distance`: intensity over that of the
-    ridge, below 1 the roofline is memory's."""
+    ridge, below 1 the roofline is memory's; `halved`: speedup where the largest component takes
+    half the time."""
     components = run("operators.components") or []
-    shares = group_shares(components) if components else {}
     top = max(components, key=lambda c: c["percent"], default={})
     flops, seconds = run("model.flops_per_step"), run.step_seconds
-    ridge = run("flops.roofline_data.ridge_point_flops_per_byte")
-    kernels, calls = run("operators.kernels_per_step"), run("operators.operator_calls_per_step")
+    scores, kernels = run("memory.breakdown_at_peak.attention_scores"), "operators.kernels_per_step"
+    calls = run("operators.operator_calls_per_step")
     return {
         "name": name,
         "run": run,
         "summary": run.summary,
-        "reason": "",
+        "parameters": run("model.total_parameters"),
         "speed": run.speed,
         "seconds": seconds,
         "peak": run(PEAK),
         "rate": flops / seconds / 1e9 if flops and seconds else None,
-        "scores": share_of(
-            run("memory.breakdown_at_peak.attention_scores"), run("memory.peak_bytes")
-        ),
-        "attention": shares.get("attention"),
-        "ffn": shares.get("ffn"),
+        "scores": share_of(scores, run("memory.peak_bytes")),
+        **(group_shares(components) if components else {"attention": None, "ffn": None}),
         "core": component_percent(components, "attention/core") if components else None,
         "top": top.get("name"),
         "top_percent": top.get("percent"),
+        "halved": amdahl(min(top["percent"], 99.9) / 100, 2.0) if top else None,
         "operator": (run("operators.table") or [{}])[0],
-        "launches": calls if kernels is None else kernels,
+        "launches": calls if run(kernels) is None else run(kernels),
         "overhead": ratio(run(PEAK), run("model.model_size_bytes")),
         "intensity": run(INTENSITY),
-        "distance": ratio(run(INTENSITY), ridge),
+        "distance": ratio(run(INTENSITY), run("flops.roofline_data.ridge_point_flops_per_byte")),
         "mfu": run(MFU),
         "trust": ratio(run("model.predicted_peak_memory_bytes"), run(PEAK)),
     }
@@ -499,86 +489,90 @@ def batch_gain(batches: Sequence[MeasuredRun]) -> float | None:
     return (fast / slow) ** (1 / math.log2(after / before)) if after > before else None
 
 
-def largest_fitting(found: Sequence[Prediction]) -> Prediction | None:
+def largest_fitting(found: Sequence[CaseCost]) -> CaseCost | None:
     """By parameters, then by batch."""
-    return max((p for p in found if p.fits), key=lambda p: (p.parameters, p.batch), default=None)
+    fitting = [cost for cost in found if cost.fits]
+    return max(fitting, key=lambda cost: (cost.parameters, cost.name.batch), default=None)
+
+
+def sequence_values(predicted: Mapping[str, Sequence[CaseCost]]) -> Json:
+    """Growth of tiny's predicted peak over S, at its first and last three lengths, and the first
+    length at which attention without scores saves a tenth of it."""
+    lengths = [cost.name.seq for cost in predicted["sequences"]]
+    peaks = [cost.predicted_memory_bytes for cost in predicted["sequences"]]
+    without = [cost.predicted_memory_bytes for cost in predicted["linear"]]
+    scores = [100 * (1 - b / a) for a, b in zip(peaks, without, strict=True)]
+    pairs = zip(lengths, scores, strict=True)
+    return {
+        "short_exponent": growth_exponent(lengths[:3], peaks[:3]),
+        "long_exponent": growth_exponent(lengths[-3:], peaks[-3:]),
+        "significant_seq": next((seq for seq, share in pairs if share >= 10), None),
+    }
 
 
 def size_values(findings: Findings) -> Json:
     """Of chapter 6."""
-    predicted, results = findings.forecasts, findings.results
+    predicted = findings.forecasts
     sizes = [size_row(name, run) for name, run in findings.sizes.items()]
     by_size = {size["name"]: size for size in sizes}
-    left_out = {r.size: r.failure or r.refusal for r in results if not r.is_measured}
-    parameters = [size["run"]("model.total_parameters") for size in sizes]
-    sequences = [(float(p.seq), p.peak_memory_bytes) for p in predicted["sequences"]]
-    pairs = zip(predicted["sequences"], predicted["linear"], strict=True)
-    # Share of the predicted peak that linear attention saves.
-    saved = [(p.seq, 100 * (1 - q.peak_memory_bytes / p.peak_memory_bytes)) for p, q in pairs]
+    left_out = {r.size: r.failure or r.refusal for r in findings.results if not r.is_measured}
     medium, gain = largest_fitting(predicted["medium"]), batch_gain(findings.batches)
-    own = next(p.batch for p in predicted["own"] if p.size == "medium")
-    recommended = None if medium is None else medium.batch
-    if recommended is not None and (gain is None or gain < 1.05):
-        recommended = min(recommended, own)
+    recommended = medium and medium.name.batch
+    if medium and (gain is None or gain < BATCH_GAIN):
+        own = next(cost.name.batch for cost in predicted["own"] if cost.name.size == "medium")
+        recommended = min(medium.name.batch, own)
 
-    def best(key: str, lowest: bool = False) -> str | None:
-        known = {s["name"]: s[key] for s in sizes if s[key] is not None}
-        return largest_of({n: -v if lowest else v for n, v in known.items()})
+    def exponent(key: str) -> float | None:
+        return growth_exponent([s["parameters"] for s in sizes], [s[key] for s in sizes])
 
-    target = by_size.get("medium") or (sizes[-1] if sizes else {})
-    halved = target.get("top_percent") and amdahl(min(target["top_percent"], 99.9) / 100, 2.0)
-    quick = [s["name"] for s in sizes if s["seconds"] and 50 * s["seconds"] <= 300]
+    def largest_by(key: str, sign: int = 1) -> str | None:
+        return largest_of({s["name"]: s[key] and sign * s[key] for s in sizes})
+
     return {
         "sizes": sizes,
         "by_size": by_size,
         "all_sizes": [
             {
-                **(by_size.get(p.size) or {"reason": "not asked for"}),
-                "name": p.size,
-                "parameters": p.parameters,
-                "predicted": p.peak_memory_bytes,
-                **({"reason": left_out[p.size]} if p.size in left_out else {}),
+                "cost": cost,
+                "of": by_size.get(name := cost.name.size),
+                "reason": left_out.get(name, "" if name in by_size else "not asked for"),
             }
-            for p in predicted["own"]
+            for cost in predicted["own"]
         ],
         "dimensions": problem_sizes().items(),
-        "speed_exponent": growth_exponent(parameters, [s["speed"] for s in sizes]),
-        "peak_exponent": growth_exponent(parameters, [s["peak"] for s in sizes]),
+        "speed_exponent": exponent("speed"),
+        "peak_exponent": exponent("peak"),
         "saturated": saturated(sizes),
         "batches": findings.batches,
         "batch_gain": gain,
         "significant_size": next((s["name"] for s in sizes if (s["scores"] or 0) >= 10), None),
-        "significant_seq": next((seq for seq, share in saved if share >= 10), None),
-        # Growth of the predicted peak over S: over the first and over the last three lengths.
-        "short_exponent": growth_exponent(*zip(*sequences[:3], strict=True)),
-        "long_exponent": growth_exponent(*zip(*sequences[-3:], strict=True)),
-        "most_used": best("mfu"),
-        "most_core": best("core"),
-        "most_memory_bound": best("distance", lowest=True),
-        "most_compute_bound": best("distance"),
+        **sequence_values(predicted),
+        "most_used": largest_by("mfu"),
+        "most_core": largest_by("core"),
+        "most_memory_bound": largest_by("distance", -1),
+        "most_compute_bound": largest_by("distance"),
         "medium": medium,
         "recommended_batch": recommended,
         "largest_models": [
-            (name, p and p.size, p and p.parameters, p and p.peak_memory_bytes)
-            for name, key in (
-                *(("as configured", "own"), ("at batch 1", "single")),
-                ("at batch 1 with checkpointing", "lean"),
-            )
-            for p in (largest_fitting(predicted[key]),)
+            ("as configured", largest_fitting(predicted["own"])),
+            ("at batch 1", largest_fitting(predicted["single"])),
+            ("at batch 1 with checkpointing", largest_fitting(predicted["lean"])),
         ],
-        "target": target,
-        "halved": halved,
-        "workshop_size": quick[-1] if quick else None,
+        "target": by_size.get("medium") or sizes[-1],
+        "quick": [s["name"] for s in sizes if s["seconds"] and 50 * s["seconds"] <= 300],
     }
 
 
 def sheet_of(findings: Findings) -> Sheet:
     """The page of whatever was measured; a size that was left out is a finding, no gap."""
     analysis, results = findings.analysis, findings.results
-    failed = [f"{run.name}: {run.reason}" for run in findings.runs.values() if run.reason]
-    failed += [f"size {result.size}: {result.failure}" for result in results if result.failure]
-    none = [] if findings.sizes or findings.gap else ["no problem size was measured"]
-    missing = [*([findings.gap] if findings.gap else []), *failed, *none]
+    missing = [
+        *filter(None, [findings.gap]),
+        *(f"{run.name}: {run.reason}" for run in findings.runs.values() if run.reason),
+        *(f"size {result.size}: {result.failure}" for result in results if result.failure),
+    ]
+    if not findings.sizes and not findings.gap:
+        missing.append("no problem size was measured")
     values = {} if missing else {**plan_values(findings), **size_values(findings)}
     notes = [f"{run['name']}: {note}" for run in findings.log["runs"] for note in run["notes"]]
     return make_sheet(
@@ -588,7 +582,6 @@ def sheet_of(findings: Findings) -> Sheet:
         also=(analysis, *findings.sizes.values()),
         interrupted=findings.gap.endswith(f": {INTERRUPTED_REASON}")
         or any(result.is_interrupted for result in results),
-        title=TITLE,
         analysis=analysis,
         log=findings.log,
         notes=notes,
@@ -597,13 +590,10 @@ def sheet_of(findings: Findings) -> Sheet:
     )
 
 
-def run_exercise(
-    options: Namespace, program: TrainingProgram, predictor: Predictor | None = None
-) -> Sheet:
+def run_exercise(options: Namespace, program: TrainingProgram) -> Sheet:
     """Carries the runs out, their files below `options.profile_dir`, and makes the worksheet.
 
     Raises TrainingError, SuiteError and OSError where it cannot be carried out at all; from the
     first run on, what is missing is on the page.
     """
-    ask = predictor or (lambda question: predict(question, options.suite_program))
-    return sheet_of(measure_findings(options, program, ask))
+    return sheet_of(measure_findings(options, program, partial(ask_costs, options.suite_program)))

@@ -40,8 +40,12 @@ from tinyllama_tools.core.app import (
 )
 from tinyllama_tools.core.options import DTYPES, positive, script_parser
 from tinyllama_tools.data.programs import TrainingError, TrainingProgram, command_line
-from tinyllama_tools.models.ablation_evidence import Evidence, find_evidence, read_evidence
-from tinyllama_tools.models.ablations import read_study
+from tinyllama_tools.models.ablations import (
+    Evidence,
+    find_evidence,
+    read_evidence,
+    read_study,
+)
 
 # What the program is given as it stands; batch and sequence left out are the size's own.
 PASSED_ON = ("size", "batch_size", "seq_len", "num_steps", "dtype", "variant", "device", "threads")

@@ -33,7 +33,7 @@ from tinyllama_tools.models.bottlenecks import HIGH_IMPACT, QUADRANTS, rank_bott
 from tinyllama_tools.models.roofline import POSITIONS, roofline_position
 
 if TYPE_CHECKING:
-    from tinyllama_tools.models.ablation_evidence import Evidence
+    from tinyllama_tools.models.ablations import Evidence
 
 TEMPLATES = Path(__file__).parent / "templates"
 REPORT = "performance_summary_report.md"
@@ -202,6 +202,7 @@ class OperatorShare(NamedTuple):
     """An operator in one step: `share_percent` of the recorded work, `cpu_percent` of the host's.
 
     `seconds`: of its own on the device that shares are of (the CPU where there is no other).
+    `kept_bytes`: stay allocated after it.
     """
 
     name: str
@@ -211,10 +212,17 @@ class OperatorShare(NamedTuple):
     cpu_total_seconds: float
     device_seconds: float | None
     calls: float
+    kept_bytes: float
 
     @property
     def seconds(self) -> float:
         return self.cpu_seconds if self.device_seconds is None else self.device_seconds
+
+
+OPERATOR_SUMS = (
+    *("share_percent", "cpu_self_seconds", "cpu_total_seconds", "calls"),
+    "self_memory_bytes",
+)
 
 
 def operator_shares(operators: Json) -> list[OperatorShare]:
@@ -228,10 +236,7 @@ def operator_shares(operators: Json) -> list[OperatorShare]:
         named.setdefault(row["name"], []).append(row)
     steps, found = operators["steps"], []
     for name, rows in named.items():
-        sums = {
-            key: sum(row[key] or 0 for row in rows)
-            for key in ("share_percent", "cpu_self_seconds", "cpu_total_seconds", "calls")
-        }
+        sums = {key: sum(row[key] or 0 for row in rows) for key in OPERATOR_SUMS}
         device = [row.get("device_self_seconds") for row in rows]
         found.append(
             OperatorShare(
@@ -242,6 +247,7 @@ def operator_shares(operators: Json) -> list[OperatorShare]:
                 sums["cpu_total_seconds"] / steps,
                 None if device[0] is None else sum(device) / steps,
                 sums["calls"] / steps,
+                sums["self_memory_bytes"] / steps,
             )
         )
     return sorted(found, key=lambda row: -row.share_percent)

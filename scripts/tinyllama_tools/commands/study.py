@@ -11,7 +11,8 @@ import math
 import shlex
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,8 +39,14 @@ from tinyllama_tools.core.options import DTYPES, list_of, minutes, positive, scr
 from tinyllama_tools.core.process import SAID_NOTHING, Progress
 from tinyllama_tools.core.text import MIB, duration, last_words, markdown_table, template
 from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile
-from tinyllama_tools.data.programs import TrainingError, TrainingProgram, command_line
-from tinyllama_tools.models.size_predictions import Prediction, Predictor, Question, predict
+from tinyllama_tools.data.programs import (
+    CaseCost,
+    TrainingError,
+    TrainingProgram,
+    ask_costs,
+    command_line,
+)
+from tinyllama_tools.models.size_predictions import Predictor, step_options
 
 EPILOG = """\
 Each size goes to results/performance_results_SIZE_TIME/: config.json, training_output.log,
@@ -132,7 +139,7 @@ class SizePlan:
     """A size before it runs. `rate` is None where nothing was measured to predict from; `refusal`
     says why the size is not attempted, `failure` that its sample already went wrong."""
 
-    prediction: Prediction
+    cost: CaseCost
     num_steps: int
     rate: Rate | None = None
     refusal: str = ""
@@ -141,12 +148,12 @@ class SizePlan:
     @property
     def size(self) -> str:
         """Its name in fixtures/problem_sizes.json."""
-        return self.prediction.size
+        return self.cost.name.size
 
     @property
     def step_seconds(self) -> float | None:
         """FLOPs of a step over the attained rate."""
-        return self.prediction.step_flops / self.rate.flops_per_second if self.rate else None
+        return self.cost.model_flops / self.rate.flops_per_second if self.rate else None
 
     @property
     def total_seconds(self) -> float | None:
@@ -162,25 +169,25 @@ class SizePlan:
         return f"{self.step_seconds:.3g} s/iter, {total}"
 
 
-def fixed_plans(
+def size_costs(
     sizes: Sequence[str], settings: Settings, device: str, predictor: Predictor
-) -> list[SizePlan]:
-    """Without any run: whether each size fits; no times."""
-    question = Question(tuple(sizes), settings.dtype, (settings.variant,), device=device)
-    found = {prediction.size: prediction for prediction in predictor(question)}
-    return [plan_at(settings, found[size], None) for size in sizes]
+) -> list[CaseCost]:
+    """A step of each size, in the order given."""
+    axes = {"sizes": ",".join(sizes), "dtypes": settings.dtype, "variants": settings.variant}
+    found = {cost.name.size: cost for cost in predictor(step_options(device, **axes))}
+    return [found[size] for size in sizes]
 
 
-def plan_at(settings: Settings, prediction: Prediction, rate: Rate | None) -> SizePlan:
+def plan_at(settings: Settings, cost: CaseCost, rate: Rate | None) -> SizePlan:
     """Refused where it does not fit, or would take too long at this rate."""
-    plan = SizePlan(prediction, settings.num_steps, rate, prediction.refusal)
+    plan = SizePlan(cost, settings.num_steps, rate, "" if cost.fits else cost.reason)
     if plan.refusal or not rate or plan.total_seconds <= settings.max_seconds:
         return plan
     refusal = (
         f"{plan.num_steps} steps would take {duration(plan.total_seconds)}, more than "
         f"--max-minutes {settings.max_seconds / 60:g} ({rate.source})"
     )
-    return SizePlan(prediction, plan.num_steps, rate, refusal)
+    return replace(plan, refusal=refusal)
 
 
 def attained_rate(program: TrainingProgram, settings: Settings, size: str, batch: int) -> Rate:
@@ -198,7 +205,7 @@ def _rate_of(summary: Json, what: str) -> Rate:
 
 
 def plan_sizes(
-    program: TrainingProgram, settings: Settings, predictions: Sequence[Prediction]
+    program: TrainingProgram, settings: Settings, costs: Sequence[CaseCost]
 ) -> list[SizePlan]:
     """Samples every size that fits, the smallest first, and returns them in the order given. The
     rate of a smaller size decides whether, and with which batch, a size is sampled at all.
@@ -207,26 +214,24 @@ def plan_sizes(
     """
     plans: dict[str, SizePlan] = {}
     known: Rate | None = None
-    for prediction in sorted(predictions, key=lambda p: p.step_flops):
-        plans[prediction.size] = plan_at(settings, prediction, None)
-        if not prediction.fits:
-            continue
-        if known is None:
-            own_batch = problem_sizes()[SEED_SIZE]["batch"]
-            known = attained_rate(program, settings, SEED_SIZE, own_batch)
-        seconds = SAMPLE_STEPS * prediction.step_flops / known.flops_per_second
-        batch = prediction.batch
-        if seconds > LONG_SAMPLE_SECONDS:
-            batch = max(1, batch // 4)
-        try:
-            is_quick = seconds * batch / prediction.batch <= settings.max_seconds
-            if is_quick and prediction.size != SEED_SIZE:
-                known = attained_rate(program, settings, prediction.size, batch)
-            plans[prediction.size] = plan_at(settings, prediction, known)
-        except TrainingError as error:
-            failure = f"its sample failed: {error}"
-            plans[prediction.size] = SizePlan(prediction, settings.num_steps, failure=failure)
-    return [plans[prediction.size] for prediction in predictions]
+    for cost in sorted(costs, key=lambda cost: cost.model_flops):
+        size, batch = cost.name.size, cost.name.batch
+        if cost.fits:
+            known = known or attained_rate(
+                program, settings, SEED_SIZE, problem_sizes()[SEED_SIZE]["batch"]
+            )
+            seconds = SAMPLE_STEPS * cost.model_flops / known.flops_per_second
+            if seconds > LONG_SAMPLE_SECONDS:
+                seconds, batch = seconds * max(1, batch // 4) / batch, max(1, batch // 4)
+            if seconds <= settings.max_seconds and size != SEED_SIZE:
+                try:
+                    known = attained_rate(program, settings, size, batch)
+                except TrainingError as error:
+                    failure = f"its sample failed: {error}"
+                    plans[size] = SizePlan(cost, settings.num_steps, failure=failure)
+                    continue
+        plans[size] = plan_at(settings, cost, known if cost.fits else None)
+    return [plans[cost.name.size] for cost in costs]
 
 
 def plan_table(plans: Sequence[SizePlan]) -> str:
@@ -234,10 +239,14 @@ def plan_table(plans: Sequence[SizePlan]) -> str:
     header = ("size", "parameters", "batch x seq", "FLOPs a step", "peak MB", "expected", "runs")
     rows = []
     for plan in plans:
-        p, reason = plan.prediction, plan.refusal or plan.failure
-        figures = (f"{p.parameters:,}", f"{p.batch} x {p.seq}", f"{p.step_flops:.3g}")
-        memory, runs = f"{p.peak_memory_bytes / MIB:,.0f}", f"no: {reason}" if reason else "yes"
-        rows.append((plan.size, *figures, memory, plan.expected, runs))
+        of, name, reason = plan.cost, plan.cost.name, plan.refusal or plan.failure
+        rows.append(
+            (
+                *(plan.size, f"{of.parameters:,}", f"{name.batch} x {name.seq}"),
+                *(f"{of.model_flops:.3g}", f"{of.predicted_memory_bytes / MIB:,.0f}"),
+                *(plan.expected, f"no: {reason}" if reason else "yes"),
+            )
+        )
     return "\n".join(markdown_table(header, rows))
 
 
@@ -286,11 +295,11 @@ def run_size(
 
     Raises OSError where the files cannot be written.
     """
-    prediction, dimensions = plan.prediction, dict(problem_sizes()[plan.size])
+    cost, dimensions = plan.cost, dict(problem_sizes()[plan.size])
     shape = {"seq_len": dimensions.pop("seq"), "batch_size": dimensions.pop("batch")}
 
     def options(place: Path) -> list[str]:
-        found = settings.options(plan.size, prediction.batch, plan.num_steps)
+        found = settings.options(plan.size, cost.name.batch, plan.num_steps)
         return [*found, *PROFILERS, f"--output-dir={place}"] if settings.has_profilers else found
 
     def keep(name: str, document: Json) -> None:
@@ -304,7 +313,7 @@ def run_size(
         **dimensions,
         **shape,
         "num_steps": plan.num_steps,
-        "parameters": prediction.parameters,
+        "parameters": cost.parameters,
         "dtype": settings.dtype,
         "variant": settings.variant,
         "profilers_enabled": settings.has_profilers,
@@ -314,7 +323,7 @@ def run_size(
             "step_seconds": plan.step_seconds,
             "total_seconds": plan.total_seconds,
             "source": plan.rate.source if plan.rate else None,
-            "peak_memory_bytes": prediction.peak_memory_bytes,
+            "peak_memory_bytes": cost.predicted_memory_bytes,
         },
         "measured": None,
     }
@@ -420,7 +429,7 @@ def with_earlier(found: Sequence[SizeResult], results: Path) -> list[SizeResult]
     return [by_size[size] for size in problem_sizes() if size in by_size]
 
 
-def earlier_rate(results: Path, settings: Settings, prediction: Prediction) -> Rate | None:
+def earlier_rate(results: Path, settings: Settings, cost: CaseCost) -> Rate | None:
     """Of the newest earlier run of that dtype and variant, the nearest in size; None of none.
 
     It may be of another device: its name stands in the source.
@@ -433,7 +442,7 @@ def earlier_rate(results: Path, settings: Settings, prediction: Prediction) -> R
             newest.setdefault(run.size, run.summary | {"where": where})
 
     def distance(summary: Json) -> float:
-        return abs(math.log(summary["model"]["flops_per_step"] / prediction.step_flops))
+        return abs(math.log(summary["model"]["flops_per_step"] / cost.model_flops))
 
     nearest = min(newest.values(), key=distance, default=None)
     return _rate_of(nearest, nearest["where"]) if nearest else None
@@ -501,24 +510,23 @@ def study(
     options: argparse.Namespace,
     program: TrainingProgram,
     command: str,
-    predictor: Predictor = predict,
+    predictor: Predictor,
 ) -> int:
     """Plans, runs, compares; 130 where it was interrupted, 1 where a run failed."""
     limit = 60 * options.max_minutes
     own = (options.dtype, options.variant, options.num_steps, limit, options.enable_profilers)
     settings = Settings(*own)
-    plans = fixed_plans(options.sizes, settings, options.device, predictor)
-    predictions = [plan.prediction for plan in plans]
+    costs = size_costs(options.sizes, settings, options.device, predictor)
     if options.dry_run:
-        rates = [earlier_rate(options.results, settings, p) for p in predictions]
-        plans = [plan_at(settings, p, rate) for p, rate in zip(predictions, rates, strict=True)]
+        rates = [earlier_rate(options.results, settings, of) for of in costs]
+        plans = [plan_at(settings, of, rate) for of, rate in zip(costs, rates, strict=True)]
         sources = dict.fromkeys(f"Expected from {rate.source}." for rate in rates if rate)
         unknown = "Nothing was run with these settings so far, so no time is expected."
         say_line("\n".join([plan_table(plans), "", *(sources or [unknown])]))
         return 0
     options.results.mkdir(parents=True, exist_ok=True)
     say_line(f"Sampling the rate of each size that fits ({settings.dtype}, {settings.variant})...")
-    plans = plan_sizes(program, settings, predictions)
+    plans = plan_sizes(program, settings, costs)
     say_line(plan_table(plans) + "\n")
     found = run_sizes(program, settings, plans, options.results)
     everything = with_earlier(found, options.results)
@@ -544,7 +552,7 @@ def train(options: argparse.Namespace, command: str) -> int:
     program = TrainingProgram(programs / "tiny_llama_train", device, _show_step)
     suite = programs / "tiny_llama_bench"
     try:
-        return study(options, program, command, lambda question: predict(question, suite))
+        return study(options, program, command, partial(ask_costs, suite))
     except KeyboardInterrupt:
         # during the samples: nothing was measured yet
         complain("interrupted before the first size")

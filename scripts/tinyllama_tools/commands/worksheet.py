@@ -6,10 +6,12 @@ Behind each box stand the number and the rule that decided it.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import statistics
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,31 +87,28 @@ class MeasuredRun:
 
 
 def measure_all(
-    planned: Plan,
-    program: TrainingProgram,
-    folder: Path,
-    page_folder: Path,
-    *,
-    has_measured: bool = False,
+    planned: Plan, program: TrainingProgram, options: Namespace, *, has_measured: bool = False
 ) -> dict[str, MeasuredRun]:
-    """Every run of name -> options in turn. What fails keeps its reason; Ctrl-C leaves the rest.
+    """Every run of name -> options in turn, its files below `options.profile_dir`. What fails keeps
+    its reason; Ctrl-C leaves the rest.
 
     `has_measured`: whether runs before these left a summary. Raises TrainingError where the program
     refuses what it was given before anything was measured.
     """
+    folder = options.profile_dir
     folder.mkdir(parents=True, exist_ok=True)
     runs: dict[str, MeasuredRun] = {}
-    for number, (name, options) in enumerate(planned.items(), start=1):
-        command, target = command_line(options), folder / name
+    for number, (name, given) in enumerate(planned.items(), start=1):
+        command, target = command_line(given), folder / name
         if was_interrupted(runs):
             runs[name] = MeasuredRun(name, command, reason=INTERRUPTED_REASON)
             continue
         say(f"run {number} of {len(planned)}: {command}")
         try:
-            run = program.run(options, target, log=folder / f"{name}.log")
+            run = program.run(given, target, log=folder / f"{name}.log")
             draw_timelines(target)
             reason = "" if run.summary else f"no {SUMMARY} was written"
-            link = Path(os.path.relpath(target, page_folder)).as_posix()
+            link = Path(os.path.relpath(target, options.output.parent)).as_posix()
             found = MeasuredRun(name, command, run.summary, run.exit_status, reason, link)
         except KeyboardInterrupt:
             found = MeasuredRun(name, command, reason=INTERRUPTED_REASON)
@@ -124,6 +123,9 @@ def measure_all(
         if found.reason:
             say(f"   not measured: {found.reason}")
     return runs
+
+
+Runs = Mapping[str, MeasuredRun]
 
 
 def was_interrupted(runs: Mapping[str, MeasuredRun]) -> bool:
@@ -154,6 +156,14 @@ def share_of(part: float | None, whole: float | None) -> float | None:
     """In percent; None where either is missing or there is no whole."""
     found = ratio(part, whole)
     return None if found is None else 100 * found
+
+
+def growth_exponent(x: Sequence[float], y: Sequence[float | None]) -> float | None:
+    """Slope of log y over log x; None of fewer than two different positive points."""
+    points = [(math.log(a), math.log(b)) for a, b in zip(x, y, strict=True) if a and b and b > 0]
+    if len({a for a, _ in points}) < 2:
+        return None
+    return statistics.linear_regression(*zip(*points, strict=True)).slope
 
 
 def box(label: str, holds: object, reason: str) -> str:

@@ -8,6 +8,7 @@ reference/profiling_summary_component_benchmark.md.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tinyllama_tools.core.app import BadInputError, Json, read_json
+from tinyllama_tools.core.app import RESULTS, BadInputError, Json, read_json
 from tinyllama_tools.core.text import NOT_MEASURED, compact_json
 from tinyllama_tools.data.names import CaseName
 from tinyllama_tools.stats.rank_tests import Ratio, ratio_of_turns
@@ -492,3 +493,65 @@ def fit_exponent(memory: Mapping[int, float]) -> Growth | None:
     logs = np.log([(length, memory[length]) for length in fitted])
     slope, _ = np.polyfit(logs[:, 0], logs[:, 1], 1)
     return Growth(float(slope), fitted[0], fitted[-1])
+
+
+# What an ablation says of a profile: it was made on the same device, at the same shape.
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """An ablation's speedups of the whole step at one point, by switch or named set."""
+
+    file: Path
+    study: Study
+    point: Point
+    speedups: Mapping[str, Ratio]
+
+    def best(self, switches: Iterable[str]) -> tuple[str, Ratio] | None:
+        """Of the switch that helped most; None where none of them was measured."""
+        found = [(switch, self.speedups[switch]) for switch in switches if switch in self.speedups]
+        return max(found, key=lambda one: one[1].median, default=None)
+
+
+def _machine(context: Json) -> tuple[object, ...]:
+    device = context.get("device", {})
+    # a CPU's speed is that of the threads it was given
+    threads = context.get("threads") if device.get("backend") == "cpu" else None
+    return device.get("name"), device.get("architecture"), device.get("backend"), threads
+
+
+def read_evidence(file: Path, summary: Json) -> Evidence:
+    """The speedups in an ablation's result; BadInputError where it has none for this profile."""
+    study, of = read_study(file), summary["configuration"]
+    # the case of the suite that does what the profiled program did
+    point = Point(of["size"], of["dtype"], of["batch_size"], of["seq_len"])
+    ours = (*_machine(summary["context"]), of["variant"], of.get("gradient_accumulation_steps", 1))
+    wanted = (*_machine(study.context), BASELINE, 1)
+    if ours != wanted:
+        raise BadInputError(
+            f"{file}: device, threads, variant and micro-batches are {wanted}, those of the "
+            f"profile {ours}; leave --ablation out, or run scripts/ablation here"
+        )
+    rows = study.rows_of(Kind.single, Kind.named_set, Kind.combination)
+    # a data type other than the main table's has a table of its own
+    speedups = {
+        row.row.name: row.ratio
+        for table in (study.types, study.main)
+        for row in rows_at(table, rows, point)
+        if row.ratio is not None and row.cell.can_run
+    }
+    if not speedups:
+        reason = f"has no turn at {point.title}; profile a shape that it measured"
+        raise BadInputError(f"{file}: {reason}")
+    return Evidence(file, study, point, speedups)
+
+
+def find_evidence(summary: Json, results: Path = RESULTS) -> Evidence | None:
+    """The newest published or unpublished ablation that fits; None where there is none."""
+    files = [*results.glob("reference/ablation_*.json"), *results.glob("*/ablation.json")]
+    found: list[Evidence] = []
+    for file in files:
+        # another device's, or not ours: nobody asked for this file
+        with contextlib.suppress(BadInputError):
+            found.append(read_evidence(file, summary))
+    return max(found, key=lambda one: one.study.meta.get("date", ""), default=None)

@@ -11,21 +11,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.profiles import component_percent, value_at
 from tinyllama_tools.models.ablations import (
     BASELINE,
     Cell,
+    Evidence,
     Point,
     Study,
-    read_study,
+    ratio_text,
     shows_difference,
 )
-
-if TYPE_CHECKING:
-    from tinyllama_tools.models.ablation_evidence import Evidence, MeasuredSpeedup
+from tinyllama_tools.stats.rank_tests import Ratio
 
 # Views, allocations, operators that only call others, and nodes of the autograd graph.
 DISPATCH = re.compile(
@@ -257,7 +256,7 @@ class Bottleneck:
     """One category, judged. None is what the profile does not say.
 
     `expected_speedup` and `upper_bound`: of the whole step, by Amdahl's law. `measured`: of the
-    whole step, where an ablation measured one of the switches. `priority`: 1 is to be done first.
+    whole step with a switch, where an ablation measured one. `priority`: 1 is to be done first.
     """
 
     category: Category
@@ -265,7 +264,7 @@ class Bottleneck:
     factor: float | None
     expected_speedup: float | None
     upper_bound: float | None
-    measured: MeasuredSpeedup | None
+    measured: tuple[str, Ratio] | None
     priority: int = 0
 
     @property
@@ -275,7 +274,7 @@ class Bottleneck:
     @property
     def measured_text(self) -> str | None:
         """`1.08 (1.05 to 1.11) with sdpa`."""
-        return self.measured.text() if self.measured else None
+        return self.measured and f"{ratio_text(self.measured[1])} with {self.measured[0]}"
 
     @property
     def best_known_speedup(self) -> float | None:
@@ -285,7 +284,7 @@ class Bottleneck:
         """
         if self.measured is None:
             return self.expected_speedup
-        median = self.measured.ratio.median
+        median = self.measured[1].median
         return median if self.upper_bound is None else min(median, self.upper_bound)
 
     @property
@@ -299,7 +298,7 @@ class Bottleneck:
     @property
     def is_shown(self) -> bool:
         """False where an ablation measured its switches and showed no difference."""
-        return self.measured is None or shows_difference(self.measured.ratio)
+        return self.measured is None or shows_difference(self.measured[1])
 
     @property
     def is_worthwhile(self) -> bool:
@@ -328,7 +327,7 @@ def rank_bottlenecks(summary: Json, ablation: Evidence | None = None) -> list[Bo
     """The six categories, most urgent first: by quadrant, then by speedup, then by share.
 
     What is not worthwhile comes after all that is, however little effort it takes.
-    `summary`: a checked performance_summary.json. `ablation`: ablation_evidence.find_evidence().
+    `summary`: a checked performance_summary.json. `ablation`: ablations.find_evidence().
     """
 
     def urgency(found: Bottleneck) -> tuple[bool, int, float, float]:
@@ -365,12 +364,13 @@ FUSED_COMPONENTS = ("rms_norm", "attention/rotary", "ffn/swiglu")
 @dataclass(frozen=True)
 class Effect:
     """What an optimization saves of the peak, in bytes, and its step time over that without (None
-    where unknown). `basis`: how this is known."""
+    where unknown). `basis`: how this is known. `saved_percent`: of a profile's peak."""
 
     name: str
     saved_bytes: float
     time_ratio: float | None
     basis: str
+    saved_percent: float = 0.0
 
 
 def ranked(effects: Iterable[Effect]) -> list[Effect]:
@@ -426,8 +426,9 @@ def effects_by_ablation(study: Study, point: Point) -> list[Effect]:
 
 def known_effects(summary: Json, evidence: Evidence | None) -> list[Effect]:
     """Ranked; of an ablation of this device and shape that measured all four, else bounds."""
-    if evidence:
-        measured = effects_by_ablation(read_study(evidence.file), evidence.point)
-        if len(measured) == len(OPTIMIZATIONS):
-            return ranked(measured)
-    return ranked(effects_by_shares(summary["memory"], summary["configuration"]["n_layers"]))
+    memory = summary["memory"]
+    found = effects_by_ablation(evidence.study, evidence.point) if evidence else []
+    if len(found) < len(OPTIMIZATIONS):
+        found = effects_by_shares(memory, summary["configuration"]["n_layers"])
+    peak = memory["peak_bytes"]
+    return ranked(replace(e, saved_percent=100 * e.saved_bytes / peak) for e in found)
