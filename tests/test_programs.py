@@ -78,8 +78,7 @@ def entry(case: CaseName, **more: object) -> Json:
 
 
 def document(*entries: Json) -> Json:
-    own = {"host_name": "somebodys-desk", "executable": "/home/somebody/tiny_llama_bench"}
-    context = own | {"schema_version": 3, "verify": "off", "threads": 2, "peaks": {"measured": {}}}
+    context = {"schema_version": 3, "verify": "off", "threads": 2, "peaks": {"measured": {}}}
     return {"context": context, "benchmarks": list(entries)}
 
 
@@ -100,9 +99,7 @@ def test_what_is_read_of_cases(fake: FakeProgram) -> None:
     assert first.counters == {"TFLOPS": 1.1, "operators": 40.0} and len(first.entries) == 3
     assert (second.name, second.seconds, second.skipped) == (str(OTHER), (), "needs 12 s")
     assert (last.seconds, last.failed, last.counters) == ((), "wrong", {})
-    # nothing that is made of it names a host or a folder
-    assert "somebody" not in json.dumps(result.context)
-    assert (result.context["threads"], result.context["executable"]) == (2, "tiny_llama_bench")
+    assert result.context["threads"] == 2
 
 
 @pytest.mark.parametrize(

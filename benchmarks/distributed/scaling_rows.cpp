@@ -3,10 +3,8 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdio>
 #include <ctime>
@@ -50,14 +48,9 @@ double mean_over_iterations(const RoundSamples& round, Combine combine) {
   return mean_of(combined);
 }
 
-std::string host_name() {
-  std::array<char, 256> name = {};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
-}
-
 // Hosts become numbers: their names are nobody else's business.
 Json describe_ranks(ProcessGroup& group) {
-  const auto hosts = group.gather_texts("host", host_name());
+  const auto hosts = group.gather_texts("host", instruments::host_word());
   const auto cores = group.gather_texts("cores", instruments::host_machine::allowed_processors());
   const auto local = group.gather_texts("local rank", std::to_string(group.where().local_rank));
   std::vector<std::string> known;

@@ -4,6 +4,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <c10/util/hash.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <torch/version.h>
@@ -63,7 +64,8 @@ void add_environment(Settings& settings) {
     if (equals == std::string_view::npos) continue;
     for (const std::string_view prefix : prefixes) {
       if (!text.starts_with(prefix)) continue;
-      settings["env." + std::string(text.substr(0, equals))] = text.substr(equals + 1);
+      settings["env." + std::string(text.substr(0, equals))] =
+          without_folders(text.substr(equals + 1));
     }
   }
 }
@@ -111,6 +113,36 @@ SourceVersion source_version() {
 
 std::string torch_version() {
   return TORCH_VERSION;
+}
+
+std::string without_folders(std::string_view text) {
+  constexpr std::string_view kSeparators = " \t\n=:;,'\"()`";
+  const auto here = std::filesystem::current_path();
+  std::string found;
+  while (!text.empty()) {
+    const size_t length = text.find_first_of(kSeparators);
+    const std::string_view word = text.substr(0, length);
+    // two slashes follow the scheme of an address
+    if (word.size() > 1 && word[0] == '/' && word[1] != '/') {
+      const std::filesystem::path path = std::filesystem::path(word).lexically_normal();
+      const auto from_here = path.lexically_relative(here);
+      const bool is_below = !from_here.empty() && *from_here.begin() != "..";
+      const auto last = path.has_filename() ? path.filename() : path.parent_path().filename();
+      found += (is_below ? from_here : last).string();
+    } else {
+      found += word;
+    }
+    if (length == std::string_view::npos) break;
+    found += text[length];
+    text.remove_prefix(length + 1);
+  }
+  return found;
+}
+
+std::string host_word() {
+  std::array<char, 256> name = {};
+  ::gethostname(name.data(), name.size() - 1);
+  return "host_" + c10::sha1(name.data()).str().substr(0, 8);
 }
 
 std::map<std::string, std::string> system_settings(const Device& device) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/system_sampler.hpp"
@@ -18,6 +19,13 @@ struct SourceVersion {
 SourceVersion source_version();
 
 std::string torch_version();
+
+/// `text` with each absolute path in it relative to the working folder where it lies below that,
+/// else by its last name alone: a file that is passed on does not tell its owner's folders.
+std::string without_folders(std::string_view text);
+/// A word that tells this machine from others and does not name it: host_0123abcd.
+std::string host_word();
+
 /// Clock governor, turbo, transparent huge pages, OMP and MKL environment, determinism; key ->
 /// value, absent readings absent.
 std::map<std::string, std::string> system_settings(const Device& device);

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <regex>
 #include <stdexcept>
 
 #include "benchmarks/instruments/context.hpp"
@@ -63,6 +65,20 @@ TEST(ContextTest, SettingsHoldWhatSteersARun) {
   EXPECT_EQ(settings.at("deterministic_algorithms"), "false");
   EXPECT_FALSE(settings.at("cpu_affinity").empty());
   EXPECT_FALSE(settings.contains("env.PATH"));
+}
+
+TEST(ContextTest, TextsKeepTheLastNameOfAPath) {
+  const std::string here = std::filesystem::current_path().string();
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"8", "8"},
+      {"", ""},
+      {"results/run", "results/run"},
+      {"--data=/home/somebody/tokens.bin", "--data=tokens.bin"},
+      {"/home/somebody/a.so:/opt/b/ 1/2 / 3", "a.so:b 1/2 / 3"},
+      {"--profile-dir=" + here + "/results/run", "--profile-dir=results/run"},
+      {"tcp://node:29500", "tcp://node:29500"}};
+  for (const auto& [text, expected] : cases) EXPECT_EQ(without_folders(text), expected) << text;
+  EXPECT_TRUE(std::regex_match(host_word(), std::regex("host_[0-9a-f]{8}"))) << host_word();
 }
 
 TEST(TimerTest, PreparesBeforeEachRunAndTimesTheRunAlone) {

@@ -13,6 +13,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "benchmarks/instruments/context.hpp"
+
 namespace tinyllama::training {
 namespace {
 
@@ -28,16 +30,9 @@ double unix_seconds() {
   return std::chrono::duration<double>(now).count();
 }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  // A name that is too long may come back without its end.
-  if (::gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "localhost";
-  return name.data();
-}
-
 std::pair<std::filesystem::path, int> create(const std::filesystem::path& folder) {
-  const std::string name =
-      fmt::format("events.out.tfevents.{}.{}", static_cast<int64_t>(unix_seconds()), host_name());
+  const std::string name = fmt::format(
+      "events.out.tfevents.{}.{}", static_cast<int64_t>(unix_seconds()), instruments::host_word());
   std::filesystem::path path;
   for (int number = 0; number < kNames; ++number) {
     path = folder / (number == 0 ? name : fmt::format("{}.{}", name, number));

@@ -19,6 +19,7 @@
 #include "benchmarks/console/exit.hpp"
 #include "benchmarks/console/option_grammar.hpp"
 #include "benchmarks/distributed/launch.hpp"
+#include "benchmarks/instruments/context.hpp"
 #include "benchmarks/instruments/device.hpp"
 #include "benchmarks/instruments/host_allocator.hpp"
 #include "benchmarks/instruments/host_machine.hpp"
@@ -472,17 +473,6 @@ distributed::Agreement agreement_of(const TrainOptions& options) {
   return all;
 }
 
-// An argument as result files show it: a path from the working folder, or its last name where it is
-// elsewhere, so that a file which is passed on does not tell its owner's folders.
-std::string without_folders(const std::string& argument) {
-  const auto start = argument.starts_with('/') ? 0 : argument.find("=/") + 1;
-  if (start == 0 && !argument.starts_with('/')) return argument;
-  const std::filesystem::path path = argument.substr(start);
-  const auto from_here = path.lexically_relative(std::filesystem::current_path());
-  const bool is_below = !from_here.empty() && *from_here.begin() != "..";
-  return argument.substr(0, start) + (is_below ? from_here : path.filename()).string();
-}
-
 ExitCode run(int argc, const char* const* argv, const distributed::LaunchEnvironment& where) {
   auto options = parse_train_options(argc, argv, kFixtures / "problem_sizes.json");
   if (!options) return ExitCode::ok;
@@ -512,7 +502,7 @@ ExitCode run(int argc, const char* const* argv, const distributed::LaunchEnviron
   if (options->threads) at::set_num_threads(*options->threads);
   if (options->deterministic) make_deterministic();
   std::vector<std::string> command(argv, argv + argc);
-  std::ranges::transform(command, command.begin(), without_folders);
+  std::ranges::transform(command, command.begin(), instruments::without_folders);
   if (where.world_size == 1) return TrainRun(*options, device, nullptr).run(command);
   distributed::ProcessGroup group(where, device, options->timeout(), agreement_of(*options));
   return TrainRun(*options, device, &group).run(command);

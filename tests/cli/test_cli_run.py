@@ -147,6 +147,7 @@ def test_context_says_what_was_measured(smoke_run: FinishedRun) -> None:
         "cold_cache": False,
     }
     assert {key: context[key] for key in expected} == expected
+    assert re.fullmatch("host_[0-9a-f]{8}", context["host_name"])
     assert context["device"]["backend"] == "cpu"
     assert context["settings"]["torch_threads"] == "1"
     peaks = context["peaks"]

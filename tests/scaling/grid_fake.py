@@ -130,8 +130,7 @@ def _measure(options: list[str], told: Json) -> int:
 
     signal.signal(signal.SIGINT, end)
     context = {
-        **{"host_name": "somebodys-desk", "executable": "/home/somebody/bench"},
-        **{"settings": {"env.OMP_X": "/opt/somebody/omp.so"}, "schema_version": 3},
+        **{"host_name": "host_0123abcd", "settings": {}, "schema_version": 3},
         **{"git_commit": told.get("commit", "abc"), "verify": value(options, "verify")},
     }
     rows = _journaled(journal, context, resumes="--resume" in options)

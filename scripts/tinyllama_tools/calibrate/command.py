@@ -47,11 +47,11 @@ from tinyllama_tools.core.app import (
     Json,
     changed_files,
     head_commit,
+    without_folders,
     write_whole,
 )
 from tinyllama_tools.core.options import positive
 from tinyllama_tools.core.text import compact_json, duration, markdown_table, template
-from tinyllama_tools.data.nameless import nameless_context, names_alone
 from tinyllama_tools.data.names import parse_case_name
 from tinyllama_tools.stats.rank_tests import BlockSummary
 from tinyllama_tools.stats.verdicts import (
@@ -492,12 +492,12 @@ def _analyse(options: argparse.Namespace, arguments: Sequence[str]) -> Json:
         "computed": now,
         "commit": str(context.get("git_commit", head_commit(PROJECT) or "unknown")),
         "dirty": bool(context.get("git_dirty", changed_files(PROJECT))),
-        "command": shlex.join(["scripts/compare", "calibrate", *names_alone(list(arguments))]),
+        "command": without_folders(shlex.join(["scripts/compare", "calibrate", *arguments])),
     }
     say(f"{settings.families} simulated families of {settings.cases} cases")
     document: Json = {
         "meta": meta,
-        **({} if options.simulate else {"context": nameless_context(context)}),
+        **({} if options.simulate else {"context": context}),
         "kind": KIND,
         "schema_version": SCHEMA_VERSION,
         "rule": {key: asked.pop(key) for key in ("alpha", "margin", "looks")},

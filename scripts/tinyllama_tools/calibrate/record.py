@@ -38,10 +38,15 @@ from tinyllama_tools.compare.blocks import (
 )
 from tinyllama_tools.compare.options import run_settings
 from tinyllama_tools.compare.sides import PROGRAM_IN_BUILD
-from tinyllama_tools.core.app import INTERRUPTED, BadInputError, Json, schema_problem
+from tinyllama_tools.core.app import (
+    INTERRUPTED,
+    BadInputError,
+    Json,
+    schema_problem,
+    without_folders,
+)
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import last_words
-from tinyllama_tools.data.nameless import nameless_context, names_alone
 from tinyllama_tools.stats.rank_tests import summarise
 from tinyllama_tools.stats.verdicts import BAD_INPUT
 
@@ -127,11 +132,9 @@ def record_kind(
     sides = prepare(settings, seed, Progress())
     header = recording_header(settings, sides, seed)
     # whoever reads it need not know where the program lies
-    keys = ("base_context", "new_context")
-    contexts = {key: nameless_context(getattr(header, key)) for key in keys}
     names = dict.fromkeys(("base", "new"), Path(PROGRAM_IN_BUILD).name)
     path = options.folder / f"{kind}_{number:04d}.jsonl"
-    with RecordingWriter(path, replace(header, **names, **contexts)) as writer:
+    with RecordingWriter(path, replace(header, **names)) as writer:
         blocks = record_blocks(sides.measurer, sides.shared, writer, seconds, most)
     say(f"{blocks} blocks of {len(sides.shared)} cases in {path}")
 
@@ -279,7 +282,7 @@ def run_once(build: Path, slowdown: Mapping[str, float], options: Sequence[str])
         "outcomes": {case["name"]: case["outcome"] for case in cases},
         "seconds": round(time.monotonic() - clock, 1),
         "started": started.isoformat(timespec="seconds"),
-        "options": names_alone(list(options)),
+        "options": [without_folders(option) for option in options],
         "culprits": {name: attribution["culprit"] for name, attribution in blamed.items()},
         "reason": last_words(finished.stderr) if finished.returncode == BAD_INPUT else "",
         "git_commit": str(context.get("git_commit", "unknown")),

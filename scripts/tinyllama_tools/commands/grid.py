@@ -35,12 +35,12 @@ from tinyllama_tools.core.app import (
     problem_sizes,
     read_json,
     run_folder,
+    without_folders,
     write_whole,
 )
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.process import ProgramError, Progress, run_program
 from tinyllama_tools.core.text import compact_json, duration
-from tinyllama_tools.data.nameless import make_nameless, names_alone
 from tinyllama_tools.data.names import STEP, UNITS
 from tinyllama_tools.data.programs import (
     NUMBERS,
@@ -140,7 +140,7 @@ def begin_study(plan: GridPlan, build_folder: Path, results: Path, command: str)
     folder = run_folder(KIND, results)
     folder.mkdir(parents=True)
     used = os.path.relpath(build_folder.resolve(), PROJECT)
-    study = GridStudy(folder, plan, names_alone(command), used)
+    study = GridStudy(folder, plan, without_folders(command), used)
     study.keep()
     return study
 
@@ -259,7 +259,6 @@ def run_journaled(
         raise GridError(f"{title}: {error}", error.exit_status) from error
     finally:
         progress.end()
-    make_nameless(result)
     rows = rows_of(result) if result.is_file() else []
     missing = set(names) - set(map(case_of, rows))
     if missing:

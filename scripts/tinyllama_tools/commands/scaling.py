@@ -20,14 +20,14 @@ from tinyllama_tools.core.app import (
     head_commit,
     problem_sizes,
     run_folder,
+    without_folders,
     write_whole,
 )
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import positive, positive_list, script_parser, seconds
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import markdown_table
-from tinyllama_tools.data.nameless import make_nameless, names_alone
-from tinyllama_tools.data.ranks import Failure, ReadRun, read_again, read_results, result_file
+from tinyllama_tools.data.ranks import Failure, ReadRun, read_again, read_results
 from tinyllama_tools.data.studies import (
     SCALING_FILE,
     SCALING_KIND,
@@ -224,12 +224,12 @@ def write_results(
     tables = data_parallel.tables_of(analysis, projection)
     if folder is not None:
         document = scaling_document(analysis, projection, command, read.failures)
-        text = json.dumps(names_alone(document), indent=1, allow_nan=False)
+        text = without_folders(json.dumps(document, indent=1, allow_nan=False))
         write_whole(folder / SCALING_FILE, text + "\n")
         page = ["# Data-parallel scaling", "", *facts, ""]
         page += [line for table in tables for line in _markdown(table)]
         page += [*left_out, f"Made by `{command}`. docs/distributed.md says how.", ""]
-        write_whole(folder / SCALING_PAGE, names_alone("\n".join(page)))
+        write_whole(folder / SCALING_PAGE, without_folders("\n".join(page)))
     few = [line for table in tables if table.id in ON_TERMINAL for line in _markdown(table)]
     lines = [*facts, "", *few, *left_out]
     if folder is not None:
@@ -250,7 +250,7 @@ def main(arguments: Sequence[str]) -> int:
     interrupted, with what was measured written. BadInputError where nothing can be measured or
     read."""
     options = parse_options(arguments)
-    command = shlex.join(["scripts/scaling", *arguments])
+    command = without_folders(shlex.join(["scripts/scaling", *arguments]))
     if not {HELP, "-h"}.isdisjoint(options.program):
         return _show_program_help(options)
     # before hours of measuring
@@ -265,9 +265,6 @@ def main(arguments: Sequence[str]) -> int:
     folder = run_folder("scaling", options.results)
     progress = Progress()
     status, failures = measure(options, folder, progress)
-    written = [path for n in options.processes if (path := result_file(folder, n)).exists()]
-    for path in written:
-        make_nameless(path)
     try:
         read = read_results(folder, failures)
     except BadInputError as error:

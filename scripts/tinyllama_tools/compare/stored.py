@@ -47,7 +47,6 @@ from tinyllama_tools.core.app import (
     read_json,
     schema_problem,
 )
-from tinyllama_tools.data.nameless import nameless_context
 from tinyllama_tools.data.names import TIMED_BY, SideState, StoredCase, StoredRun, parse_case_name
 from tinyllama_tools.data.results import read_stored
 from tinyllama_tools.stats.looks import Attribution, attributions
@@ -104,7 +103,7 @@ class Noise(NamedTuple):
 def _machine(context: Mapping[str, Any]) -> Json:
     device = context.get("device") or {}
     return {
-        "host_name": nameless_context(context).get("host_name"),
+        "host_name": context.get("host_name"),
         "device": device.get("name"),
         "architecture": device.get("architecture"),
         "threads": context.get("threads"),
@@ -119,7 +118,7 @@ def read_noise_profile(path: Path) -> Json:
     if problem:
         remedy = "record it again: scripts/compare calibrate"
         raise bad_file(path, f"is no noise profile: {problem}", remedy)
-    return document | nameless_context({key: document.get(key) for key in MACHINE})
+    return document
 
 
 def mismatch(profile: Json, contexts: Sequence[Mapping[str, Any]]) -> str:

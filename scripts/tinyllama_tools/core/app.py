@@ -8,6 +8,7 @@ import functools
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -195,6 +196,21 @@ def shown_path(path: Path) -> str:
     """Relative to the checkout where it is inside."""
     whole = path.resolve()
     return str(whole.relative_to(PROJECT)) if whole.is_relative_to(PROJECT) else str(path)
+
+
+# as without_folders() of benchmarks/instruments/context.hpp
+_PATH = re.compile(r"(?<![^\s=:;,'\"()`])/(?!/)[^\s=:;,'\"()`]+")
+
+
+def without_folders(text: str) -> str:
+    """Each absolute path in it relative to the working folder where it lies below that, else by its
+    last name alone: a file that is passed on does not tell its owner's folders."""
+
+    def shortened(found: re.Match[str]) -> str:
+        path = Path(os.path.normpath(found[0]))
+        return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
+
+    return _PATH.sub(shortened, text)
 
 
 def run_folder(kind: str, results: Path = RESULTS) -> Path:

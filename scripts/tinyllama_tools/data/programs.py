@@ -19,7 +19,6 @@ from tinyllama_tools.core.app import (
     schema_problem,
 )
 from tinyllama_tools.core.process import ProgramError, run_program
-from tinyllama_tools.data.nameless import nameless_context
 from tinyllama_tools.data.names import OWN_KEYS, TIMED_BY, UNITS, CaseName, parse_case_name
 from tinyllama_tools.data.profiles import SUMMARY, BadProfileError, read_profile
 
@@ -144,7 +143,7 @@ class SuiteProgram:
         for entry in document["benchmarks"]:
             entries.get(entry["run_name"].removesuffix(TIMED_BY), []).append(entry)
         runs = tuple(read_case(name, found) for name, found in entries.items())
-        return SuiteResult(nameless_context(document["context"]), runs)
+        return SuiteResult(document["context"], runs)
 
     def list_cases(self, options: Sequence[str] = ()) -> tuple[list[str], str]:
         """What --list names, and no refusal; or nothing, and why the program refuses the options.

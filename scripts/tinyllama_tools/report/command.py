@@ -10,7 +10,6 @@ from pathlib import Path
 
 from tinyllama_tools.core.app import RESULTS, BadInputError, shown_path, write_whole
 from tinyllama_tools.core.options import script_parser
-from tinyllama_tools.data.nameless import without_places
 from tinyllama_tools.data.programs import SuiteError
 from tinyllama_tools.models.prediction import RatesRefusedError
 from tinyllama_tools.report.document import (
@@ -81,15 +80,15 @@ def build_document(inputs: ReportInputs, title: str = "") -> Document:
         sections.append(page)
         omissions += page.omissions
     last = Section("left_out", "Left out")
-    machine.left_out(last, without_places(omissions))
+    machine.left_out(last, omissions)
     of = inputs.main.title if inputs.main else next((s.path.name for s in inputs.sources), "")
     return Document(
         title or f"Tiny LLaMA on {of}",
         datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        without_places(facts),
-        without_places([*sections, last]),
+        facts,
+        [*sections, last],
         machine.comparison_json(inputs.sets),
-        without_places(omissions),
+        omissions,
     )
 
 

@@ -19,6 +19,7 @@ from tinyllama_tools.core.app import (
     bad_file,
     read_json,
     schema_problem,
+    shown_path,
 )
 from tinyllama_tools.data import studies
 from tinyllama_tools.data.names import STEP, TRAIN, CaseName
@@ -395,7 +396,7 @@ def _attempt(omissions: list[Omission], path: Path, read: Callable[[Path], Found
     except Exception as error:
         # a fault of ours in reading one file must not cost the reader the others
         reason = not_foreseen(error)
-    omissions.append(Omission("file", str(path), reason, is_error=True))
+    omissions.append(Omission("file", shown_path(path), reason, is_error=True))
     return None
 
 
