@@ -36,7 +36,6 @@ import numpy as np
 from tinyllama_tools.calibrate import rates, record
 from tinyllama_tools.calibrate.rates import BROKEN, HELD, NOT_SHOWN, PairedBlocks, Settings
 from tinyllama_tools.calibrate.record import Recorded, read_recordings, recording_paths, say
-from tinyllama_tools.compare.blocks import read_recording
 from tinyllama_tools.compare.comparison import layers_by_size
 from tinyllama_tools.compare.options import duration_of, fraction, run_settings
 from tinyllama_tools.compare.stored import DEFAULT_PATH, noise_profile, scatter
@@ -198,19 +197,12 @@ def _record_slowed(options: argparse.Namespace) -> None:
     """Rounds of a few blocks of each kind, so that no kind has an hour of its own; one at least.
 
     Both sides are one program: only its option differs. For attribution the part is slowed by what
-    changes the step so, and the step with it. Recordings that are continued are slowed as before.
+    changes the step so, and the step with it.
     """
     kinds = {kind: [f".={x:g}"] for x, kind in SLOWED_KINDS.items()}
-    quiet = quiet_recordings(options).blocks
-    earlier = recording_paths(options.folder, INSIDE_KIND)
-    if earlier:
-        kinds[INSIDE_KIND] = read_recording(earlier[0]).header.settings.get("new_slow")
-        if not isinstance(kinds[INSIDE_KIND], list):
-            raise BadInputError(f"{earlier[0]}: does not say how it was slowed; move it away")
-    else:
-        found = fraction_inside(quiet, INSIDE, STEP_SLOWDOWN)
-        step = f"^{rates.WHOLE_STEP}/={STEP_SLOWDOWN:g}"
-        kinds[INSIDE_KIND] = [f"^{INSIDE}/={found:.6g}", step]
+    found = fraction_inside(quiet_recordings(options).blocks, INSIDE, STEP_SLOWDOWN)
+    step = f"^{rates.WHOLE_STEP}/={STEP_SLOWDOWN:g}"
+    kinds[INSIDE_KIND] = [f"^{INSIDE}/={found:.6g}", step]
     end = time.monotonic() + options.record_slowed
     while True:
         for kind, slow in kinds.items():

@@ -122,7 +122,7 @@ def judge_looks(
 
     def distance(case: int) -> float:
         judgement = judgements[case]
-        return judgement.evidence.distance if judgement else 0.0
+        return judgement.distance if judgement else 0.0
 
     for look in design.looks:
         nearest = sorted(still_open, key=distance)

@@ -14,7 +14,6 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, replace
 from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -24,17 +23,14 @@ import numpy as np
 
 from tinyllama_tools.calibrate.rates import Costs, PairedBlocks, joined
 from tinyllama_tools.compare.blocks import (
-    BothReady,
-    CaseBlock,
-    CaseFailure,
+    SIDES,
     CaseRecord,
     Interleaved,
     Recording,
-    RecordingHeader,
     RecordingWriter,
+    case_of,
     prepare,
     read_recording,
-    recording_header,
 )
 from tinyllama_tools.compare.options import run_settings
 from tinyllama_tools.compare.sides import PROGRAM_IN_BUILD
@@ -78,14 +74,13 @@ def record_blocks(
     """
     records = {name: CaseRecord(name) for name in cases}
 
-    def take(items: Iterable[object]) -> None:
-        for item in items:
-            if isinstance(item, BothReady):
-                continue
+    def take(items: Iterable[Json | None]) -> None:
+        for item in filter(None, items):
             writer.add(item)
-            records[item.case].add(item)
-            if isinstance(item, CaseFailure):
-                say(f"{item.case} failed on the {item.side.value} side: {item.reason}")
+            records[case_of(item)].add(item)
+            if "failed" in item:
+                side, reason = item["failed"]["side"], item["failed"]["reason"]
+                say(f"{item['case']} failed on the {side} side: {reason}")
 
     def leave_out() -> None:
         for name in [name for name, record in records.items() if record.given_up]:
@@ -130,11 +125,10 @@ def record_kind(
     # another seed for every file, so that a continued recording does not repeat its orders
     seed = options.seed + number
     sides = prepare(settings, seed, Progress())
-    header = recording_header(settings, sides, seed)
     # whoever reads it need not know where the program lies
-    names = dict.fromkeys(("base", "new"), Path(PROGRAM_IN_BUILD).name)
+    names = dict.fromkeys(SIDES, Path(PROGRAM_IN_BUILD).name)
     path = options.folder / f"{kind}_{number:04d}.jsonl"
-    with RecordingWriter(path, replace(header, **names)) as writer:
+    with RecordingWriter(path, {**sides.header, **names}) as writer:
         blocks = record_blocks(sides.measurer, sides.shared, writer, seconds, most)
     say(f"{blocks} blocks of {len(sides.shared)} cases in {path}")
 
@@ -148,33 +142,34 @@ class Recorded(NamedTuple):
     context: Json
 
 
-def _costs_of(blocks: Sequence[CaseBlock], names: Iterable[str]) -> Costs:
+def _costs_of(blocks: Sequence[Json], names: Iterable[str]) -> Costs:
     """From the times at which cases were done: what lies between two cases of a block is the later
     one's; what the first case of a block took beyond its usual time is the block's own, and what
     came before the first block is the opening."""
     between: dict[str, list[float]] = {}
     first: list[tuple[str, float]] = []
     for before, item in pairwise(blocks):
-        if before.index == item.index:
-            between.setdefault(item.case, []).append(item.at - before.at)
+        seconds = item["at"] - before["at"]
+        if before["block"] == item["block"]:
+            between.setdefault(item["case"], []).append(seconds)
         else:
-            first.append((item.case, item.at - before.at))
+            first.append((item["case"], seconds))
     cases = {name: float(np.median(found)) for name, found in between.items()}
     # a case that always came first has the block's own time in its cost
     known = float(np.median(list(cases.values()))) if cases else 0.0
     own = [max(0.0, seconds - cases.get(name, known)) for name, seconds in first]
     block = float(np.median(own)) if own else 0.0
-    opening = max(0.0, blocks[0].at - block - cases.get(blocks[0].case, known))
+    opening = max(0.0, blocks[0]["at"] - block - cases.get(blocks[0]["case"], known))
     return Costs(block, [cases.get(name, known) for name in names], opening)
 
 
-def _whole_blocks(recording: Recording) -> tuple[dict[str, list[CaseBlock]], int]:
+def _whole_blocks(recording: Recording) -> tuple[dict[str, list[Json]], int]:
     """By case, only blocks in which all cases were measured, in order; and how many were not.
 
     A case that was measured in less than half of the blocks (skipped, or closed after failures) is
     left out instead of the blocks.
     """
-    found = {(item.index, item.case): item for item in recording.case_blocks}
+    found = {(item["block"], item["case"]): item for item in recording.case_blocks}
     indices, names = (sorted(set(keys)) for keys in zip(*found, strict=True)) if found else ([], [])
     cases = [n for n in names if 2 * sum((i, n) in found for i in indices) >= len(indices)]
     whole = [i for i in indices if all((i, name) in found for name in cases)]
@@ -182,15 +177,16 @@ def _whole_blocks(recording: Recording) -> tuple[dict[str, list[CaseBlock]], int
     return by_case, len(indices) - len(whole)
 
 
-def _conditions(header: RecordingHeader) -> dict[str, object]:
-    """What two recordings must share for their blocks to be of one machine and one measurement."""
-    names = ("base", "new", "pairs", "slice_seconds", "method")
-    found: dict[str, object] = {name: getattr(header, name) for name in names}
-    for side, context in (("base", header.base_context), ("new", header.new_context)):
+def _conditions(header: Json) -> Json:
+    """What two recordings of a kind must share for their blocks to be of one machine and one
+    measurement."""
+    found = {name: header[name] for name in ("base", "new", "pairs", "slice_seconds", "method")}
+    for side in SIDES:
+        context = header[f"{side}_context"]
         found[f"{side}_context.device.name"] = context.get("device", {}).get("name")
         found[f"{side}_context.threads"] = context.get("threads")
-        found[f"{side}_environment"] = header.settings.get(f"{side}_environment") or {}
-    found["new_slow"] = header.settings.get("new_slow") or []
+        environment = f"{side}_environment"
+        found[environment] = header.get("settings", {}).get(environment) or {}
     return found
 
 
@@ -202,8 +198,8 @@ def read_recordings(paths: Iterable[Path]) -> Recorded | None:
     common.
     """
     read = [(path, read_recording(path)) for path in paths]
-    read.sort(key=lambda item: item[1].header.started)
-    kept: list[tuple[Path, RecordingHeader]] = []
+    read.sort(key=lambda item: item[1].header["started"])
+    kept: list[tuple[Path, Json]] = []
     blocks: list[PairedBlocks] = []
     seconds, left_out = 0.0, 0
     for path, recording in read:
@@ -211,10 +207,10 @@ def read_recordings(paths: Iterable[Path]) -> Recorded | None:
         if not any(by_case.values()):
             continue
         kept.append((path, recording.header))
-        values = [[astuple(summarise(i.block)) for i in items] for items in by_case.values()]
+        values = [[summarise(i["base"], i["new"]) for i in items] for items in by_case.values()]
         costs = _costs_of(recording.case_blocks, by_case)
         blocks.append(PairedBlocks(tuple(by_case), np.array(values), costs))
-        seconds += max(item.at for item in recording.case_blocks)
+        seconds += max(item["at"] for item in recording.case_blocks)
         left_out += lost
     if not kept:
         return None
@@ -233,14 +229,12 @@ def read_recordings(paths: Iterable[Path]) -> Recorded | None:
         "left_out": left_out,
         "cases": list(found.cases),
         "hours": seconds / 3600,
-        "started": [header.started for _, header in kept],
-        "method": first.method,
-        "pairs": first.pairs,
-        "slice_seconds": first.slice_seconds,
-        "sides": [first.base, first.new],
+        "started": [header["started"] for _, header in kept],
+        **{key: first[key] for key in ("method", "pairs", "slice_seconds")},
+        "sides": [first[side] for side in SIDES],
         "block_seconds": found.costs.of(range(len(found.cases))),
     }
-    return Recorded(found, row, first.base_context)
+    return Recorded(found, row, first["base_context"])
 
 
 RUNS = "runs.jsonl"

@@ -5,7 +5,8 @@ A block is one fresh pair of processes. Within it the cases come in random order
 of slices either side begins, half of the pairs each. Whatever else one side must do before the
 other (start, open a case, close it) one side does first in this block and the other in the next.
 
-A recording is JSON lines, each written when it is known, so that nothing is lost:
+All that becomes of a case is an item, a plain object; a recording is JSON lines, a header and then
+the items, each written when it is known, so that nothing is lost:
 
   {"recording": "tiny_llama paired blocks", "schema_version": 1, "base", "new", "base_context",
    "new_context", "method", "pairs", "slice_seconds", "started", "seed", "settings"}
@@ -14,8 +15,10 @@ A recording is JSON lines, each written when it is known, so that nothing is los
   {"block": i, "case": NAME, "failed": {"side": "base"|"new", "reason": text}}
   {"skipped": NAME, "side": "base"|"new", "reason": text}
 
-Blocks count from 1; a failure of block 0 came before any timing. `settings`: what both programs
-were given, the environment added to each side, budget, limit and proof.
+Blocks count from 1; a failure of block 0 came before any timing. `seconds`, `base`, `new`: of an
+iteration. `counters`: those that time has no part in. `first`: which side began each pair, 0 base,
+1 new. `at`: seconds since the run's start. `settings`: what both programs were given, the
+environment added to each side, budget, limit and proof.
 """
 
 from __future__ import annotations
@@ -24,13 +27,11 @@ import argparse
 import contextlib
 import datetime
 import json
-import math
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from enum import Enum
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,92 +41,36 @@ from tinyllama_tools.compare.sides import (
     Builder,
     CaseFailedError,
     CaseSkippedError,
-    Greeting,
     ProcessLostError,
     ServedProcess,
     ServedProgram,
 )
-from tinyllama_tools.core.app import BadInputError, Json
+from tinyllama_tools.core.app import BadInputError, Json, schema_problem
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.names import SideState
-from tinyllama_tools.stats.rank_tests import Block, BlockSummary, summarise
+from tinyllama_tools.stats.rank_tests import BlockSummary, summarise
 
-
-class Side(str, Enum):
-    """Which program; the order is that of CaseBlock.first: 0 base, 1 new."""
-
-    BASE = "base"
-    NEW = "new"
-
-
-SIDES = (Side.BASE, Side.NEW)
-
-
-@dataclass(frozen=True)
-class CaseBlock:
-    """One case of one block. `first`: which side began each pair, 0 base, 1 new. `at`: seconds
-    since the run's start. `index`: from 1."""
-
-    index: int
-    case: str
-    block: Block
-    first: tuple[int, ...]
-    at: float = 0.0
-
-
-@dataclass(frozen=True)
-class CaseFailure:
-    """A side crashed, hung, or gave a wrong result. `index`: of the block, 0 before the first."""
-
-    index: int
-    case: str
-    side: Side
-    reason: str
-
-
-@dataclass(frozen=True)
-class CaseSkip:
-    """A side does not run this case, and says why."""
-
-    case: str
-    side: Side
-    reason: str
-
-
-@dataclass(frozen=True)
-class CaseOpening:
-    """A case as a side first built it. `seconds`: of one warm iteration. `counters`: those that
-    time has no part in, by the names of a result file."""
-
-    case: str
-    side: Side
-    seconds: float
-    counters: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class BothReady:
-    """Of a block: its processes are there, and all that comes after is the cases' own time."""
-
-
-Measured = CaseBlock | CaseFailure | CaseSkip
-Opened = CaseOpening | CaseFailure | CaseSkip
-
+# in the order of `first`
+SIDES = BASE, NEW = "base", "new"
 # of one side, until the case is given up: one may be the machine's
 MOST_FAILURES = 2
 GIVEN_UP = "given up"
 
 
+def case_of(item: Json) -> str:
+    return item.get("case") or item.get("opened") or item["skipped"]
+
+
 @dataclass
 class CaseRecord:
-    """`failures`: reasons by side, in order. `closed`: why no more blocks of it are measured; empty
-    while it is open."""
+    """What became of a case so far. `failures`: reasons by side, in order. `closed`: why no more
+    blocks of it are measured; empty while it is open."""
 
     name: str
     blocks: list[BlockSummary] = field(default_factory=list)
-    openings: dict[Side, CaseOpening] = field(default_factory=dict)
-    failures: dict[Side, list[str]] = field(default_factory=lambda: {side: [] for side in SIDES})
-    skips: dict[Side, str] = field(default_factory=dict)
+    openings: dict[str, Json] = field(default_factory=dict)
+    failures: dict[str, list[str]] = field(default_factory=lambda: {side: [] for side in SIDES})
+    skips: dict[str, str] = field(default_factory=dict)
     closed: str = ""
 
     @property
@@ -133,29 +78,26 @@ class CaseRecord:
         """Whether a side fails or skips it."""
         return self.closed == GIVEN_UP
 
-    def counters(self, side: Side) -> Mapping[str, float]:
-        return self.openings[side].counters if side in self.openings else {}
-
-    def add(self, item: Measured | Opened) -> None:
-        """Whatever became of it."""
-        if isinstance(item, CaseBlock):
-            self.blocks.append(summarise(item.block))
-        elif isinstance(item, CaseOpening):
-            self.openings[item.side] = item
-        elif isinstance(item, CaseSkip):
-            self.skips[item.side] = item.reason
+    def add(self, item: Json) -> None:
+        if "opened" in item:
+            self.openings[item["side"]] = item
+        elif "skipped" in item:
+            self.skips[item["side"]] = item["reason"]
             self.closed = GIVEN_UP
-        else:
-            self.failures[item.side].append(item.reason)
-            if len(self.failures[item.side]) >= MOST_FAILURES:
+        elif "failed" in item:
+            reasons = self.failures[item["failed"]["side"]]
+            reasons.append(item["failed"]["reason"])
+            if len(reasons) >= MOST_FAILURES:
                 self.closed = GIVEN_UP
+        else:
+            self.blocks.append(summarise(item["base"], item["new"]))
 
     def end_of_openings(self) -> None:
         """Who could not be opened before any timing is not timed."""
         if len(self.openings) < len(SIDES):
             self.closed = GIVEN_UP
 
-    def state(self, side: Side) -> SideState:
+    def state(self, side: str) -> SideState:
         """For the outcome. What failed once and went well since counts as measured."""
         failed, is_open = self.failures[side], side in self.openings
         if side in self.skips:
@@ -167,8 +109,8 @@ class CaseRecord:
     @property
     def why(self) -> str:
         """The last word of each side that skipped it or failed at it."""
-        skipped = [f"{side.value}: skipped: {reason}" for side, reason in self.skips.items()]
-        failed = [f"{side.value}: {found[-1]}" for side, found in self.failures.items() if found]
+        skipped = [f"{side}: skipped: {reason}" for side, reason in self.skips.items()]
+        failed = [f"{side}: {found[-1]}" for side, found in self.failures.items() if found]
         return "; ".join((*skipped, *failed))
 
 
@@ -183,8 +125,7 @@ FEWEST_PAIRS = 4
 CHANCES = 2
 
 
-@dataclass(frozen=True)
-class SliceEffort:
+class SliceEffort(NamedTuple):
     """`pairs` of slices a case and block, if it is not slow; `slice_seconds`: whole iterations
     until that is used; `limit`: seconds that one answer may take."""
 
@@ -206,19 +147,19 @@ class ProcessPair:
 
     def __init__(
         self,
-        programs: Mapping[Side, ServedProgram],
+        programs: Mapping[str, ServedProgram],
         limit: float,
         order: random.Random,
-        sides: Sequence[Side] = SIDES,
+        sides: Sequence[str] = SIDES,
     ) -> None:
         self.sides = sides
         self._programs = programs
         self._limit = limit
         self._order = order
-        self._processes: dict[Side, ServedProcess] = {}
-        self._greetings: dict[Side, Greeting] = {}
+        self._processes: dict[str, ServedProcess] = {}
+        self._greetings: dict[str, Json] = {}
         # why a side is not started once more: each try may take as long as the limit
-        self._cannot_start: dict[Side, str] = {}
+        self._cannot_start: dict[str, str] = {}
 
     def __enter__(self) -> ProcessPair:
         try:
@@ -232,20 +173,20 @@ class ProcessPair:
         for process in self._processes.values():
             process.close(wait=kind is None)
 
-    def _start(self, sides: Sequence[Side]) -> None:
+    def _start(self, sides: Sequence[str]) -> None:
         """All at once, so that they load while the others do."""
         paddings = [self._order.randint(0, MOST_PADDING_BYTES) for _ in sides]
         for side, padding in zip(sides, paddings, strict=True):
             program = self._programs[side]
             self._processes[side] = ServedProcess(program, limit=self._limit, padding=padding)
 
-    def greet(self, side: Side) -> Greeting:
+    def greet(self, side: str) -> Json:
         """What the side says of itself; waits until it is there."""
         if side not in self._greetings:
             self._greetings[side] = self._processes[side].greet()
         return self._greetings[side]
 
-    def ready(self, side: Side) -> ServedProcess:
+    def ready(self, side: str) -> ServedProcess:
         """Its process, which has nothing open where it is a new one. CaseFailedError: it cannot
         start; after a second try it is left at that."""
         if side not in self._cannot_start:
@@ -268,28 +209,32 @@ class ProcessPair:
                 self.greet(side)
 
 
-def balanced_order(pairs: int, order: random.Random) -> tuple[int, ...]:
+def balanced_order(pairs: int, order: random.Random) -> list[int]:
     """Who begins each pair: each side half of them, as nearly as that goes, in random order."""
     extra = [order.randrange(2)] if pairs % 2 else []
     first = [0, 1] * (pairs // 2) + extra
     order.shuffle(first)
-    return tuple(first)
+    return first
 
 
-def _ending(index: int, case: str, error: CaseFailedError) -> CaseFailure | CaseSkip:
+def _ending(index: int, case: str, error: CaseFailedError) -> Json:
+    why = {"side": error.side, "reason": str(error)}
     if isinstance(error, CaseSkippedError):
-        return CaseSkip(case, Side(error.side), str(error))
-    return CaseFailure(index, case, Side(error.side), str(error))
+        return {"skipped": case, **why}
+    return {"block": index, "case": case, "failed": why}
+
+
+def _rounded(seconds: float) -> float:
+    """More digits than any clock has."""
+    return float(f"{seconds:.6g}")
 
 
 class Interleaved:
     """Measures both sides interleaved. `clock`: seconds, of which `at` counts from its making."""
 
-    method = METHOD
-
     def __init__(
         self,
-        programs: Mapping[Side, ServedProgram],
+        programs: Mapping[str, ServedProgram],
         effort: SliceEffort,
         seed: int,
         clock: Callable[[], float] = time.monotonic,
@@ -298,20 +243,20 @@ class Interleaved:
         self._programs = programs
         self._order = random.Random(seed)
         # drawn, and balanced: of every two blocks each side comes first in one
-        self._coming: list[tuple[Side, ...]] = []
+        self._coming: list[tuple[str, ...]] = []
         self._clock = clock
         self._started = clock()
 
-    def _pair(self, sides: Sequence[Side] = SIDES) -> ProcessPair:
+    def _pair(self, sides: Sequence[str] = SIDES) -> ProcessPair:
         return ProcessPair(self._programs, self.effort.limit, self._order, sides)
 
-    def greet(self) -> dict[Side, Greeting]:
+    def greet(self) -> dict[str, Json]:
         """What each side can open, and its context. Raises BadInputError where a side does not
         know how to stay, ProcessLostError where it does not start."""
         with self._pair() as pair:
             return {side: pair.greet(side) for side in SIDES}
 
-    def open_once(self, cases: Sequence[str], *, verify: bool) -> Iterator[Opened]:
+    def open_once(self, cases: Sequence[str], *, verify: bool) -> Iterator[Json]:
         """Before any timing: every case once on each side, with its counters, and with the proof of
         its result where `verify`. In processes of their own: proof and metering leave memory behind
         that a case would else be timed with in the first block only. Who was lost at a case gets
@@ -322,23 +267,25 @@ class Interleaved:
                 for side in SIDES:
                     yield from self._open_on(pair, case, side, verify)
 
-    def _open_on(self, pair: ProcessPair, case: str, side: Side, verify: bool) -> Iterator[Opened]:
+    def _open_on(self, pair: ProcessPair, case: str, side: str, verify: bool) -> Iterator[Json]:
         for _ in range(CHANCES):
             try:
                 process = pair.ready(side)
-                found = process.open(case, verify=verify, meter=True)
+                process.ask_to_open(case, verify=verify, meter=True)
+                found = process.opened(case)
                 process.close_case(case)
             except CaseFailedError as error:
                 yield _ending(0, case, error)
                 if isinstance(error, ProcessLostError):
                     continue
             else:
-                yield CaseOpening(case, side, found.seconds, found.counters)
+                seconds = _rounded(found["seconds"])
+                yield {"opened": case, "side": side, **found, "seconds": seconds}
             return
 
-    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Measured | BothReady]:
-        """One block: a fresh process on each side, BothReady when both are there, then every case
-        once, each yielded when done."""
+    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Json | None]:
+        """One block: a fresh process on each side, None when both are there and all that comes
+        after is the cases' own time, then every case once, each yielded when done."""
         shuffled = list(cases)
         self._order.shuffle(shuffled)
         if not self._coming:
@@ -346,18 +293,18 @@ class Interleaved:
             self._order.shuffle(self._coming)
         with self._pair(self._coming.pop()) as pair:
             pair.wait_until_ready()
-            yield BothReady()
+            yield None
             for case in shuffled:
                 yield self._measure_case(pair, index, case)
 
-    def _measure_case(self, pair: ProcessPair, index: int, case: str) -> Measured:
+    def _measure_case(self, pair: ProcessPair, index: int, case: str) -> Json:
         opened: list[ServedProcess] = []
         try:
             processes = {side: pair.ready(side) for side in pair.sides}
             seconds = _open_all(processes.values(), case, opened)
             # of the less disturbed side
             firsts = balanced_order(self.effort.pairs_for(min(seconds)), self._order)
-            block = self._time_pairs(processes, case, firsts)
+            slices = self._time_pairs(processes, case, firsts)
             while opened:
                 opened.pop(0).close_case(case)
         except CaseFailedError as error:
@@ -367,19 +314,20 @@ class Interleaved:
                     with contextlib.suppress(CaseFailedError):
                         process.close_case(case)
             return _ending(index, case, error)
-        return CaseBlock(index, case, block, firsts, self._clock() - self._started)
+        at = round(self._clock() - self._started, 3)
+        return {"block": index, "case": case, **slices, "first": firsts, "at": at}
 
     def _time_pairs(
-        self, processes: Mapping[Side, ServedProcess], case: str, firsts: Sequence[int]
-    ) -> Block:
+        self, processes: Mapping[str, ServedProcess], case: str, firsts: Sequence[int]
+    ) -> dict[str, list[float]]:
         """The median iteration of each slice, since an interrupt lengthens one of them only."""
-        slices: dict[Side, list[float]] = {side: [] for side in SIDES}
+        slices: dict[str, list[float]] = {side: [] for side in SIDES}
         for first in firsts:
             for side in (SIDES[first], SIDES[1 - first]):
                 time.sleep(SETTLING_SECONDS)
                 seconds = processes[side].time(case, self.effort.slice_seconds)
-                slices[side].append(statistics.median(seconds))
-        return Block(tuple(slices[Side.BASE]), tuple(slices[Side.NEW]))
+                slices[side].append(_rounded(statistics.median(seconds)))
+        return slices
 
 
 def _open_all(
@@ -393,7 +341,7 @@ def _open_all(
     for process in processes:
         # another side's answer has to be read even where one fails
         try:
-            seconds.append(process.opened(case).seconds)
+            seconds.append(process.opened(case)["seconds"])
             opened.append(process)
         except CaseFailedError as error:
             errors.append(error)
@@ -406,54 +354,52 @@ KIND = "tiny_llama paired blocks"
 SCHEMA_VERSION = 1
 # what recordings called it until interleaving was called by its name
 FORMER_METHOD = "in turn"
+_SIDE, _TEXT, _OBJECT = {"enum": list(SIDES)}, {"type": "string"}, {"type": "object"}
+_SECONDS = {"type": "number", "exclusiveMinimum": 0}
+_SLICES = {"type": "array", "items": _SECONDS, "minItems": 1}
+_FAILED = {"required": ["side", "reason"], "properties": {"side": _SIDE, "reason": _TEXT}}
+# a header, and then items
+RECORDING_SCHEMA = {
+    "prefixItems": [
+        {
+            "type": "object",
+            "required": [
+                *("base", "new", "method", "pairs", "slice_seconds", "seed", "started"),
+                *("recording", "schema_version", "base_context", "new_context"),
+            ],
+            "properties": {
+                "recording": {"const": KIND},
+                "schema_version": {"const": SCHEMA_VERSION},
+                **dict.fromkeys(("base_context", "new_context", "settings"), _OBJECT),
+            },
+        }
+    ],
+    "items": {
+        "type": "object",
+        "properties": {
+            **{"opened": _TEXT, "skipped": _TEXT, "case": _TEXT, "side": _SIDE, "reason": _TEXT},
+            **{"block": {"type": "integer"}, "base": _SLICES, "new": _SLICES, "at": _SECONDS},
+            **{"failed": _OBJECT | _FAILED, "seconds": _SECONDS, "counters": _OBJECT},
+        },
+        "oneOf": [
+            {"required": ["opened", "side", "seconds", "counters"]},
+            {"required": ["skipped", "side", "reason"]},
+            {"required": ["block", "case", "failed"]},
+            {"required": ["block", "case", "base", "new", "first", "at"]},
+        ],
+    },
+}
 
 
-@dataclass(frozen=True)
-class RecordingHeader:
-    """How it was measured. `started`: ISO."""
-
-    base: str
-    new: str
-    method: str
-    pairs: int
-    slice_seconds: float
-    seed: int
-    started: str
-    base_context: Json = field(default_factory=dict)
-    new_context: Json = field(default_factory=dict)
-    settings: Json = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Recording:
+class Recording(NamedTuple):
     """What a file holds, `items` in its order."""
 
-    header: RecordingHeader
-    items: tuple[Measured | Opened, ...]
+    header: Json
+    items: list[Json]
 
     @property
-    def case_blocks(self) -> tuple[CaseBlock, ...]:
-        return tuple(item for item in self.items if isinstance(item, CaseBlock))
-
-
-def _rounded(seconds: Sequence[float]) -> list[float]:
-    """More digits than any clock has."""
-    return [float(f"{value:.6g}") for value in seconds]
-
-
-def _line(item: Measured | Opened) -> Json:
-    if isinstance(item, CaseBlock):
-        sides = {"base": _rounded(item.block.base), "new": _rounded(item.block.new)}
-        first = {"first": item.first, "at": round(item.at, 3)}
-        return {"block": item.index, "case": item.case, **sides, **first}
-    if isinstance(item, CaseFailure):
-        failed = {"side": item.side, "reason": item.reason}
-        return {"block": item.index, "case": item.case, "failed": failed}
-    if isinstance(item, CaseSkip):
-        return {"skipped": item.case, "side": item.side, "reason": item.reason}
-    (seconds,) = _rounded([item.seconds])
-    opened = {"opened": item.case, "side": item.side, "seconds": seconds}
-    return {**opened, "counters": dict(item.counters)}
+    def case_blocks(self) -> list[Json]:
+        return [item for item in self.items if "base" in item]
 
 
 def refuse_existing(path: Path) -> None:
@@ -468,14 +414,14 @@ def refuse_existing(path: Path) -> None:
 class RecordingWriter:
     """Writes lines as they come. BadInputError where the file exists, or cannot be written."""
 
-    def __init__(self, path: Path, header: RecordingHeader) -> None:
+    def __init__(self, path: Path, header: Json) -> None:
         self.path = path
         refuse_existing(path)
         with self._named_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
             # closed in __exit__(); "x": nor is it written over where it has come meanwhile
             self._file = path.open("x", encoding="utf-8")
-        self._write({"recording": KIND, "schema_version": SCHEMA_VERSION, **asdict(header)})
+        self.add(header)
 
     def __enter__(self) -> RecordingWriter:
         return self
@@ -486,14 +432,11 @@ class RecordingWriter:
         with contextlib.suppress(OSError):
             self._file.close()
 
-    def add(self, item: Measured | Opened) -> None:
+    def add(self, item: Json) -> None:
         """One line, handed to the operating system when this returns: it outlives this process,
         though not a power failure."""
-        self._write(_line(item))
-
-    def _write(self, line: Json) -> None:
         with self._named_errors():
-            self._file.write(json.dumps(line) + "\n")
+            self._file.write(json.dumps(item) + "\n")
             self._file.flush()
 
     @contextlib.contextmanager
@@ -505,71 +448,38 @@ class RecordingWriter:
             raise BadInputError(message) from error
 
 
-def _seconds(values: Sequence[float]) -> tuple[float, ...]:
-    found = tuple(map(float, values))
-    if any(not (math.isfinite(value) and value > 0) for value in found):
-        raise ValueError("seconds must be positive numbers")
-    return found
-
-
-def _item(line: Json) -> Measured | Opened:
-    if "opened" in line:
-        side = Side(line["side"])
-        return CaseOpening(line["opened"], side, float(line["seconds"]), line["counters"])
-    if "skipped" in line:
-        return CaseSkip(line["skipped"], Side(line["side"]), line["reason"])
-    if "failed" in line:
-        side, reason = Side(line["failed"]["side"]), line["failed"]["reason"]
-        return CaseFailure(int(line["block"]), line["case"], side, reason)
-    block = Block(_seconds(line["base"]), _seconds(line["new"]))
-    first = tuple(map(int, line["first"]))
-    return CaseBlock(int(line["block"]), line["case"], block, first, float(line["at"]))
-
-
-def _header(line: Json) -> RecordingHeader:
-    kind = {name: line.pop(name) for name in ("recording", "schema_version")}
-    if kind != {"recording": KIND, "schema_version": SCHEMA_VERSION}:
-        raise ValueError(f"{kind}: must be '{KIND}', {SCHEMA_VERSION}; record it anew")
-    if line.get("method") == FORMER_METHOD:
-        line["method"] = METHOD
-    return RecordingHeader(**line)
-
-
 def read_recording(path: Path) -> Recording:
     """The file's contents; a last line cut short is left out.
 
     Raises BadInputError where it cannot be read or is not a recording, naming the line.
     """
+    found: list[Json] = []
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInputError(f"{path}: cannot be read: {error}") from error
-    if not lines:
-        raise BadInputError(f"{path}: empty, or cut short in its first line: record it anew")
-    found = []
-    for number, text in enumerate(lines, start=1):
-        try:
-            found.append(_item(json.loads(text)) if found else _header(json.loads(text)))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            what = "" if found else "not a recording of `scripts/compare run`: "
-            raise BadInputError(f"{path}: {what}line {number}: {error!r}") from error
+        for text in path.read_text(encoding="utf-8").split("\n")[:-1]:
+            found.append(json.loads(text))
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"{path}: line {len(found) + 1} cannot be read: {error}") from error
+    problem = schema_problem(found, RECORDING_SCHEMA) if found else "it is empty, or cut short"
+    if problem:
+        raise BadInputError(f"{path}: no recording of `scripts/compare run`: {problem}")
     header, *items = found
-    return Recording(header, tuple(items))
+    if header["method"] == FORMER_METHOD:
+        header["method"] = METHOD
+    return Recording(header, items)
 
 
 class Sides(NamedTuple):
-    """Both sides, ready to be measured: what each lists, and `described`, as a recording and a
-    comparison say it: `base`, `new`, `base_context`, `new_context`."""
+    """Both sides, ready to be measured: what each lists, and the `header` of a recording."""
 
     measurer: Interleaved
-    cases: Mapping[Side, Sequence[str]]
-    described: Json
+    cases: Mapping[str, Sequence[str]]
+    header: Json
 
     @property
     def shared(self) -> list[str]:
         """Cases that both sides list, in the base's order."""
-        new = set(self.cases[Side.NEW])
-        return [name for name in self.cases[Side.BASE] if name in new]
+        new = set(self.cases[NEW])
+        return [name for name in self.cases[BASE] if name in new]
 
 
 def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides:
@@ -581,38 +491,37 @@ def prepare(options: argparse.Namespace, seed: int, progress: Progress) -> Sides
     builder = Builder(options.build_folder, rebuild=options.rebuild, say=progress.line)
     shared, slow = program_arguments(options), [f"--slow={text}" for text in options.slow_new]
     named = (
-        (Side.BASE, options.base, options.environment_base, shared),
-        (Side.NEW, options.new, options.environment_new, (*shared, *slow)),
+        (BASE, options.base, options.environment_base, shared),
+        (NEW, options.new, options.environment_new, (*shared, *slow)),
     )
-    described, programs = {}, {}
+    names, programs = {}, {}
     for side, text, environment, arguments in named:
-        described[side.value], program = builder.resolve(text, f"--{side.value}")
-        programs[side] = ServedProgram(side.value, program, arguments, dict(environment))
+        names[side], program = builder.resolve(text, f"--{side}")
+        programs[side] = ServedProgram(side, program, arguments, dict(environment))
     effort = SliceEffort(options.pairs, options.slice, options.limit)
     measurer = Interleaved(programs, effort, seed)
     try:
         greetings = measurer.greet()
     except ProcessLostError as error:
         raise BadInputError(f"a side does not start: {error.side}: {error}") from error
-    described |= {f"{side.value}_context": greetings[side].context for side in SIDES}
-    cases = {s: [n for n in greetings[s].cases if is_chosen(n, options)] for s in SIDES}
-    sides = Sides(measurer, cases, described)
+    header = {
+        "recording": KIND,
+        "schema_version": SCHEMA_VERSION,
+        **names,
+        "method": METHOD,
+        "pairs": options.pairs,
+        "slice_seconds": options.slice,
+        "seed": seed,
+        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        **{f"{side}_context": greetings[side]["context"] for side in SIDES},
+        "settings": settings_of(options),
+    }
+    cases = {s: [n for n in greetings[s]["cases"] if is_chosen(n, options)] for s in SIDES}
+    sides = Sides(measurer, cases, header)
     if not sides.shared:
-        counts = ", ".join(f"{len(cases[side])} on the {side.value} side" for side in SIDES)
+        counts = ", ".join(f"{len(cases[side])} on the {side} side" for side in SIDES)
         raise BadInputError(
             f"no case to compare ({counts}, none on both): the sides must have one in common; give "
             "other --components, --passes or --filter"
         )
     return sides
-
-
-def recording_header(options: argparse.Namespace, sides: Sides, seed: int) -> RecordingHeader:
-    return RecordingHeader(
-        **sides.described,
-        method=METHOD,
-        pairs=options.pairs,
-        slice_seconds=options.slice,
-        seed=seed,
-        started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        settings=settings_of(options),
-    )

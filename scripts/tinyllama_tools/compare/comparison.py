@@ -162,7 +162,7 @@ def compared_case(
         return replace(case, outcome=untimed[0], note=untimed[1])
     if judgement is None:
         return replace(case, ratio=ratio, blocks=blocks, **more)
-    found = judgement.evidence
+    found = judgement
     is_bounded = math.isfinite(found.low) and math.isfinite(found.high)
     ends = Interval(math.exp(found.low), math.exp(found.high), found.confidence)
     smallest = found.smallest_difference
@@ -182,7 +182,7 @@ def compared_case(
 
 def unsettled_text(judgement: Judgement, samples: str) -> str:
     """Of an unclear case that more samples may not settle; else empty."""
-    if judgement.outcome is not Outcome.UNCLEAR or judgement.evidence.blocks_needed is not None:
+    if judgement.outcome is not Outcome.UNCLEAR or judgement.blocks_needed is not None:
         return ""
     return f"near the margin for such scatter: more {samples} may not settle it"
 

@@ -12,13 +12,12 @@ import json
 import re
 import sqlite3
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import plotly.offline
@@ -27,6 +26,7 @@ from scipy.ndimage import median_filter
 from scipy.stats import mannwhitneyu
 
 from tinyllama_tools.compare.options import fraction, regular_expression
+from tinyllama_tools.compare.sides import git
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
     PROJECT,
@@ -43,7 +43,8 @@ from tinyllama_tools.stats.verdicts import BAD_INPUT, MARGIN
 # "tlhi": tells the file from other programs' databases
 APPLICATION_ID = 0x746C6869
 SCHEMA_VERSION = 1
-RESULTS_TABLE = """CREATE TABLE results (
+STATEMENTS = (
+    """CREATE TABLE results (
   number INTEGER PRIMARY KEY,
   file TEXT NOT NULL,
   digest TEXT NOT NULL UNIQUE,
@@ -56,8 +57,8 @@ RESULTS_TABLE = """CREATE TABLE results (
   date TEXT NOT NULL,
   added TEXT NOT NULL,
   context TEXT NOT NULL
-)"""
-CASES_TABLE = """CREATE TABLE cases (
+)""",
+    """CREATE TABLE cases (
   result INTEGER NOT NULL REFERENCES results (number),
   name TEXT NOT NULL,
   seconds REAL CHECK (seconds > 0),
@@ -65,13 +66,17 @@ CASES_TABLE = """CREATE TABLE cases (
   counters TEXT NOT NULL,
   reason TEXT NOT NULL,
   PRIMARY KEY (result, name)
-) WITHOUT ROWID"""
-STATEMENTS = (
-    RESULTS_TABLE,
-    CASES_TABLE,
+) WITHOUT ROWID""",
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
+# what was measured of changed files belongs to no commit, and stands where its date does
+SERIES = """SELECT device, architecture, threads, name,
+  number AS result, git_commit AS "commit", git_dirty AS dirty, date, seconds,
+  CASE WHEN git_dirty OR commit_time = '' THEN date ELSE commit_time END AS at,
+  coalesce(json_extract(context, '$.torch_version'), '') AS libtorch, file
+FROM cases JOIN results ON result = number WHERE seconds NOT NULL
+ORDER BY device, architecture, threads, name, at, date, number"""
 DEFAULT_STORE = RESULTS / "history.sqlite"
 # how long a writer waits for others
 WAIT_SECONDS = 60.0
@@ -79,80 +84,85 @@ SHORT_COMMIT = 10
 COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 
-class Machine(NamedTuple):
-    """What a series is of: times of two machines are never in one. `threads`: computed with."""
-
-    device: str
-    architecture: str
-    threads: int
-
-    def __str__(self) -> str:
-        threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
-        return ", ".join(part for part in (self.device, self.architecture, threads) if part)
-
-
-@dataclass(frozen=True)
-class Result:
-    """A result file. `number`: by which people and pages name it. `date`, `commit_time`: ISO 8601
-    in UTC; `commit_time` is empty where git does not know the commit."""
-
-    number: int
-    file: str
-    machine: Machine
-    commit: str
-    dirty: bool
-    commit_time: str
-    date: str
-    torch_version: str
-
-    @property
-    def label(self) -> str:
-        """The commit in short, with a + where tracked files had been changed."""
-        return (self.commit[:SHORT_COMMIT] or "no commit") + ("+" if self.dirty else "")
-
-    @property
-    def place(self) -> tuple[str, str, int]:
-        """Its place in a series: by commit, and by date within a commit. What was measured of
-        changed files belongs to no commit, and stands where its date does."""
-        at = self.date if self.dirty or not self.commit_time else self.commit_time
-        return (at, self.date, self.number)
-
-
-@dataclass(frozen=True)
-class Series:
-    """One case on one machine: files in order, with the median seconds of an iteration in each."""
-
-    machine: Machine
-    case: str
-    results: tuple[Result, ...]
-    seconds: tuple[float, ...]
-
-
 def _utc(at: datetime.datetime) -> str:
     known = at if at.tzinfo else at.replace(tzinfo=datetime.timezone.utc)
     return known.astimezone(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
-def commit_time(commit: str, project: Path) -> str:
+def commit_time(commit: str) -> str:
     """When it was committed, in UTC; empty where it is no commit, or none of this repository."""
     # what a file says is text: a branch's name or an option must not reach git
     if not COMMIT.fullmatch(commit):
         return ""
-    # whoever keeps the history need not own the checkout
-    git = ["git", "-c", "safe.directory=*", "show", "--no-patch", "--format=%ct"]
-    git += ["--end-of-options", f"{commit}^0"]
-    try:
-        found = subprocess.run(git, cwd=project, capture_output=True, text=True, check=False)
-    except OSError:
-        return ""
-    seconds = found.stdout.strip()
-    if found.returncode != 0 or not seconds.isdigit():
+    name = ("--end-of-options", f"{commit}^0")
+    seconds = git(PROJECT, "show", "--no-patch", "--format=%ct", *name) or ""
+    if not seconds.isdigit():
         return ""
     return _utc(datetime.datetime.fromtimestamp(int(seconds), datetime.timezone.utc))
 
 
-def _machine_and_date(path: Path, context: Mapping[str, Any]) -> tuple[Machine, str]:
-    """BadInputError where the file does not tell them, or is of a debug build."""
+def machine_text(device: str, architecture: str, threads: int) -> str:
+    """What a series is of: times of two machines are never in one."""
+    own = f"{threads} thread{'' if threads == 1 else 's'}"
+    return ", ".join(part for part in (device, architecture, own) if part)
+
+
+def label_of(commit: str, dirty: object) -> str:
+    """The commit in short, with a + where tracked files had been changed."""
+    return (commit[:SHORT_COMMIT] or "no commit") + ("+" if dirty else "")
+
+
+@contextlib.contextmanager
+def opened(path: Path, *, create: bool = False) -> Iterator[sqlite3.Connection]:
+    """The history, whose file `create` makes where there is none. BadInputError for what is none,
+    or cannot be read or written, in here or in the body."""
+    if not create and not path.is_file():
+        raise BadInputError(
+            f"no history at {path}: begin one with scripts/compare history add FILE..."
+        )
+    try:
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(path, timeout=WAIT_SECONDS, isolation_level=None)
+        with contextlib.closing(connection) as database:
+            if create and _is_empty(database):
+                with database:
+                    database.execute("BEGIN IMMEDIATE")
+                    # another process may have made it meanwhile
+                    for statement in STATEMENTS if _is_empty(database) else ():
+                        database.execute(statement)
+            if _pragma(database, "application_id") != APPLICATION_ID:
+                raise BadInputError(
+                    f"{path} is not a history of this suite, and is left as it is: name another "
+                    "file with --store"
+                )
+            version = _pragma(database, "user_version")
+            if version != SCHEMA_VERSION:
+                raise BadInputError(
+                    f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}: "
+                    "use the commit that wrote it, or add its result files to a new --store"
+                )
+            yield database
+    except (sqlite3.Error, OSError) as error:
+        # SQLite's own errors do not say of which file they are
+        raise BadInputError(
+            f"history {path}: {error}; it must be a history of this suite that can be "
+            "read and written; restore it, or add the result files to a new --store"
+        ) from error
+
+
+def _pragma(database: sqlite3.Connection, name: str) -> int:
+    return database.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+def _is_empty(database: sqlite3.Connection) -> bool:
+    tables = database.execute("SELECT 1 FROM sqlite_master").fetchall()
+    return not tables and _pragma(database, "application_id") == 0
+
+
+def _machine_and_date(path: Path, context: Mapping[str, Any]) -> tuple[str, str, int, str]:
+    """Device, architecture, threads and date. BadInputError where the file does not tell them, or
+    is of a debug build."""
     device, threads = context.get("device") or {}, context.get("threads")
     if context.get("library_build_type") == "debug":
         raise bad_file(path, "is of a debug build, whose times mean nothing", MEASURE_AGAIN)
@@ -165,139 +175,59 @@ def _machine_and_date(path: Path, context: Mapping[str, Any]) -> tuple[Machine, 
         at = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError as error:
         raise bad_file(path, f"date '{text}' is no ISO 8601 time", MEASURE_AGAIN) from error
-    machine = Machine(str(device["name"]), str(device.get("architecture") or ""), threads)
-    return machine, _utc(at)
+    return str(device["name"]), str(device.get("architecture") or ""), threads, _utc(at)
 
 
-class KnownResultError(BadInputError):
-    """This very file is in the history."""
-
-
-class HistoryStore:
-    """An open history; a context manager. BadInputError for what is none, or cannot be written."""
-
-    def __init__(self, path: Path, *, create: bool = False) -> None:
-        """`create`: makes the file where there is none. Without, its absence is an error."""
-        self.path = path
-        if not create and not path.is_file():
+def add_file(store: Path, path: Path, *, skip_known: bool) -> str:
+    """Adds one result file whole, or nothing of it; what to say of it, empty where it was known and
+    is passed over. BadInputError for what is no result of the suite, or is in already."""
+    run = read_stored(path)
+    if run.configuration:
+        raise bad_file(path, "is of tiny_llama_train", "name a result file of tiny_llama_bench")
+    *machine, date = _machine_and_date(path, run.context)
+    context = json.dumps({key: value for key, value in run.context.items() if key != "peaks"})
+    commit, dirty = str(run.context.get("git_commit") or ""), bool(run.context.get("git_dirty"))
+    at, now = commit_time(commit), _utc(datetime.datetime.now(datetime.timezone.utc))
+    with opened(store, create=True) as database, database:
+        # a writer waits here for the others, and not in the middle of its work
+        database.execute("BEGIN IMMEDIATE")
+        find = "SELECT number, added FROM results WHERE digest = ?"
+        known = database.execute(find, [run.digest]).fetchone()
+        if known and skip_known:
+            return ""
+        if known:
             raise BadInputError(
-                f"no history at {path}: begin one with scripts/compare history add FILE..."
+                f"{path}: this very file is result {known[0]} of {store.name}, added {known[1]}; "
+                "a result counts once (history add --skip-known passes over it)"
             )
-        with self._named_errors():
-            if create:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(path, timeout=WAIT_SECONDS, isolation_level=None)
-            try:
-                self._prepare(create)
-            except BaseException:
-                self._connection.close()
-                raise
+        last = "SELECT coalesce(max(number), 0) FROM results"
+        number = database.execute(last).fetchone()[0] + 1
+        row = (number, str(path), run.digest, *machine, commit, dirty, at, date, now, context)
+        database.execute(f"INSERT INTO results VALUES ({','.join('?' * len(row))})", row)
+        cases = [
+            (number, name, case.seconds, case.repetitions, counters, case.failed or case.skipped)
+            for name, case in run.cases.items()
+            for counters in [json.dumps(dict(case.counters), sort_keys=True)]
+        ]
+        database.executemany("INSERT INTO cases VALUES (?, ?, ?, ?, ?, ?)", cases)
+    return f"result {number}: {label_of(commit, dirty)} on {machine_text(*machine)}, {path}"
 
-    def __enter__(self) -> HistoryStore:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
-
-    def add(self, path: Path, project: Path = PROJECT) -> Result:
-        """Adds one result file whole, or nothing of it. `project`: whose git knows the commits'
-        times. BadInputError for what is no result of the suite, KnownResultError for what is in."""
-        run = read_stored(path)
-        if run.configuration:
-            raise bad_file(path, "is of tiny_llama_train", "name a result file of tiny_llama_bench")
-        machine, date = _machine_and_date(path, run.context)
-        context = {key: value for key, value in run.context.items() if key != "peaks"}
-        commit, dirty = str(context.get("git_commit") or ""), bool(context.get("git_dirty"))
-        at, now = commit_time(commit, project), _utc(datetime.datetime.now(datetime.timezone.utc))
-        with self._named_errors(), self._connection:
-            # a writer waits here for the others, and not in the middle of its work
-            self._rows("BEGIN IMMEDIATE")
-            known = self._rows("SELECT number, added FROM results WHERE digest = ?", run.digest)
-            if known:
-                raise KnownResultError(
-                    f"{path}: this very file is result {known[0][0]} of {self.path.name}, added "
-                    f"{known[0][1]}; a result counts once (history add --skip-known passes over it)"
-                )
-            ((number,),) = self._rows("SELECT coalesce(max(number), 0) + 1 FROM results")
-            row = (number, str(path), run.digest, *machine, commit, int(dirty), at, date, now)
-            row = (*row, json.dumps(context))
-            self._rows(f"INSERT INTO results VALUES ({','.join('?' * len(row))})", *row)
-            self._connection.executemany(
-                "INSERT INTO cases VALUES (?, ?, ?, ?, ?, ?)",
-                [
-                    (number, name, case.seconds, case.repetitions, counters, reason)
-                    for name, case in run.cases.items()
-                    for counters in [json.dumps(dict(case.counters), sort_keys=True)]
-                    for reason in [case.failed or case.skipped]
-                ],
-            )
-        torch = str(context.get("torch_version") or "")
-        return Result(number, str(path), machine, commit, dirty, at, date, torch)
-
-    def series(self) -> list[Series]:
-        """Every case of every machine with its medians; cases without a time are left out."""
-        with self._named_errors():
-            rows = self._rows(
-                "SELECT number, file, device, architecture, threads, git_commit, git_dirty, "
-                "commit_time, date, coalesce(json_extract(context, '$.torch_version'), '') "
-                "FROM results"
-            )
-            times = self._rows("SELECT result, name, seconds FROM cases WHERE seconds NOT NULL")
-        results = {
-            row[0]: Result(row[0], row[1], Machine(*row[2:5]), row[5], bool(row[6]), *row[7:])
-            for row in rows
-        }
-        found: dict[tuple[str, str], list[tuple[Result, float]]] = {}
-        for number, name, seconds in times:
-            result = results[number]
-            found.setdefault((str(result.machine), name), []).append((result, seconds))
-        series = []
-        for (_, case), points in sorted(found.items()):
-            points.sort(key=lambda point: point[0].place)
-            files, seconds = zip(*points, strict=True)
-            series.append(Series(files[0].machine, case, files, seconds))
-        return series
-
-    def _rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        return self._connection.execute(statement, values).fetchall()
-
-    def _prepare(self, create: bool) -> None:
-        """Makes the tables of a new file; otherwise looks whether it is one of this version."""
-        if create and self._is_empty():
-            with self._connection:
-                self._rows("BEGIN IMMEDIATE")
-                # another process may have made it meanwhile
-                for statement in STATEMENTS if self._is_empty() else ():
-                    self._rows(statement)
-        if self._rows("PRAGMA application_id") != [(APPLICATION_ID,)]:
-            raise BadInputError(
-                f"{self.path} is not a history of this suite, and is left as it is: name another "
-                "file with --store"
-            )
-        ((version,),) = self._rows("PRAGMA user_version")
-        if version != SCHEMA_VERSION:
-            raise BadInputError(
-                f"{self.path} has schema version {version}, this program reads {SCHEMA_VERSION}: "
-                "use the commit that wrote it, or add its result files to a new --store"
-            )
-
-    def _is_empty(self) -> bool:
-        tables, kind = (
-            self._rows("SELECT 1 FROM sqlite_master"),
-            self._rows("PRAGMA application_id"),
-        )
-        return not tables and kind == [(0,)]
-
-    @contextlib.contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        """SQLite's own errors do not say of which file they are."""
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            raise BadInputError(
-                f"history {self.path}: {error}; it must be a history of this suite that can be "
-                "read and written; restore it, or add the result files to a new --store"
-            ) from error
+def read_series(store: Path) -> list[Json]:
+    """Every case of every machine; cases without a time are left out. Of each {"machine", "case",
+    "points"}, a point a file: {"result", "commit", "dirty", "date", "seconds", "libtorch", "file"},
+    and "at", by which they are ordered, and "label". All outputs are made of these objects."""
+    with opened(store) as database:
+        database.row_factory = sqlite3.Row
+        rows = database.execute(SERIES).fetchall()
+    found = []
+    for (*machine, case), group in groupby(rows, key=lambda row: tuple(row)[:4]):
+        points = [dict(zip(row.keys()[4:], tuple(row)[4:], strict=True)) for row in group]
+        for point in points:
+            point["dirty"] = bool(point["dirty"])
+            point["label"] = label_of(point["commit"], point["dirty"])
+        found.append({"machine": machine_text(*machine), "case": case, "points": points})
+    return found
 
 
 # with fewer, no rank-sum test reaches 0.05 / files
@@ -311,50 +241,6 @@ FURTHEST_SCATTERS = 3.0
 LEAST_SCATTER = 1e-3
 # median absolute deviation to standard deviation, of normal noise
 MAD_TO_DEVIATION = 1.4826
-
-
-@dataclass(frozen=True)
-class ChangePoint:
-    """One change of one case on one machine, for good.
-
-    `before`, `after`: the files of the segments on its two sides, in order; the change lies between
-    before[-1] and after[0], whose commit it names. Seconds are the segments' medians.
-    """
-
-    machine: Machine
-    case: str
-    before: tuple[Result, ...]
-    after: tuple[Result, ...]
-    seconds_before: float
-    seconds_after: float
-
-    @property
-    def ratio(self) -> float:
-        """Seconds after over before: 1.05 is 5 % slower."""
-        return self.seconds_after / self.seconds_before
-
-    @property
-    def remark(self) -> str:
-        """What other than the named commit may be behind it; empty where nothing is known."""
-        last, first = self.before[-1], self.after[0]
-        remarks = []
-        if not first.commit:
-            remarks.append("its file names no commit")
-        elif first.commit == last.commit and not first.dirty:
-            remarks.append("no commit lies between: the machine or its settings changed")
-        if first.dirty:
-            remarks.append("measured with uncommitted changes")
-        if first.torch_version != last.torch_version:
-            remarks.append(f"libtorch {last.torch_version} before, {first.torch_version} after")
-        return "; ".join(remarks)
-
-    @property
-    def where(self) -> str:
-        return (
-            f"between {self.before[-1].label} and {self.after[0].label}; "
-            f"{seconds_text(self.seconds_after)} in {len(self.after)} files after, "
-            f"{seconds_text(self.seconds_before)} in {len(self.before)} before"
-        )
 
 
 def _scatter(logs: np.ndarray) -> float:
@@ -398,60 +284,92 @@ def change_indices(seconds: Sequence[float], margin: float = MARGIN) -> list[int
     return points
 
 
-def find_change_points(series: Sequence[Series], margin: float = MARGIN) -> list[ChangePoint]:
-    """The change points of all series, those of the newest files first."""
-    found = []
+def _remark(last: Json, first: Json) -> str:
+    """What other than the named commit may be behind a change; empty where nothing is known."""
+    remarks = []
+    if not first["commit"]:
+        remarks.append("its file names no commit")
+    elif first["commit"] == last["commit"] and not first["dirty"]:
+        remarks.append("no commit lies between: the machine or its settings changed")
+    if first["dirty"]:
+        remarks.append("measured with uncommitted changes")
+    if first["libtorch"] != last["libtorch"]:
+        remarks.append(f"libtorch {last['libtorch']} before, {first['libtorch']} after")
+    return "; ".join(remarks)
+
+
+def find_changes(series: Sequence[Json], margin: float = MARGIN) -> list[Json]:
+    """Of all series, those of the newest files first. A change lies between the last file before it
+    and the first after it, whose commit it names; seconds are medians of the files up to the next
+    change. A `ratio` of 1.05 is 5 % slower."""
+    found: list[tuple[tuple[object, ...], Json]] = []
     for one in series:
-        ends = [0, *change_indices(one.seconds, margin), len(one.seconds)]
-        parts = [(one.results[a:b], float(np.median(one.seconds[a:b]))) for a, b in pairwise(ends)]
-        found += [
-            ChangePoint(one.machine, one.case, before, after, seconds_before, seconds_after)
-            for (before, seconds_before), (after, seconds_after) in pairwise(parts)
-        ]
-    return sorted(found, key=lambda point: point.after[0].place, reverse=True)
+        points, seconds = one["points"], [point["seconds"] for point in one["points"]]
+        ends = [0, *change_indices(seconds, margin), len(seconds)]
+        parts = [(points[a:b], float(np.median(seconds[a:b]))) for a, b in pairwise(ends)]
+        for (before, seconds_before), (after, seconds_after) in pairwise(parts):
+            last, first = before[-1], after[0]
+            change = {
+                "advisory": True,
+                "machine": one["machine"],
+                "case": one["case"],
+                "ratio": seconds_after / seconds_before,
+                "commit": first["commit"],
+                "last_commit_before": last["commit"],
+                "labels": [last["label"], first["label"]],
+                "seconds_before": seconds_before,
+                "seconds_after": seconds_after,
+                "results_before": [point["result"] for point in before],
+                "results_after": [point["result"] for point in after],
+                "remark": _remark(last, first),
+            }
+            found.append(((first["at"], first["date"], first["result"]), change))
+    return [change for _, change in sorted(found, key=itemgetter(0), reverse=True)]
 
 
 ADVISORY = (
     "Advisory: results of different days are not paired, so a change point is a hint where to look "
     "and has no stated error rate. Only scripts/compare run gives a verdict."
 )
-FILE_HEADER = ("result", "commit", "committed", "measured", "libtorch", "file")
+FILE_HEADER = ("result", "commit", "at", "measured", "libtorch", "file")
 CASE_HEADER = ("case", "files", "latest", "against the median")
-CHANGE_HEADER = ("change", "commit", "case", "where", "results", "remark")
+CHANGE_HEADER = ("change", "commit", "case", "before", "seconds", "results", "remark")
 MOST_FILES = 10
 
 
-def by_machine(series: Sequence[Series]) -> dict[Machine, list[Series]]:
-    found: dict[Machine, list[Series]] = {}
-    for one in series:
-        found.setdefault(one.machine, []).append(one)
-    return found
-
-
-def file_rows(series: Sequence[Series]) -> list[tuple[str, ...]]:
+def file_rows(series: Sequence[Json]) -> list[tuple[str, ...]]:
     """Under FILE_HEADER, in order."""
-    files = sorted({r for one in series for r in one.results}, key=lambda result: result.place)
-    return [(str(f.number), f.label, f.commit_time, f.date, f.torch_version, f.file) for f in files]
+    keys = ("result", "label", "at", "date", "libtorch", "file")
+    points = {point["result"]: point for one in series for point in one["points"]}
+    ordered = sorted(points.values(), key=itemgetter("at", "date", "result"))
+    return [tuple(str(point[key]) for key in keys) for point in ordered]
 
 
-def case_row(one: Series) -> tuple[str, ...]:
+def case_row(one: Json) -> tuple[str, ...]:
     """Under CASE_HEADER: the last value against the median of those before it."""
-    *before, last = one.seconds
+    *before, last = (point["seconds"] for point in one["points"])
     against = "the first"
     if before:
         median = statistics.median(before)
         against = f"{change_text(last / median)} of {seconds_text(median)} ({len(before)} before)"
-    return one.case, str(len(one.seconds)), seconds_text(last), against
+    return one["case"], str(len(one["points"])), seconds_text(last), against
 
 
-def change_row(point: ChangePoint) -> tuple[str, ...]:
+def change_row(change: Json) -> tuple[str, ...]:
     """Under CHANGE_HEADER."""
-    first, last = point.after[0], point.after[-1]
-    numbers = f"{first.number} to {last.number}"
-    return change_text(point.ratio), first.label, point.case, point.where, numbers, point.remark
+    (before, first), numbers = change["labels"], change["results_after"]
+    seconds = " -> ".join(seconds_text(change[f"seconds_{side}"]) for side in ("before", "after"))
+    texts = (change_text(change["ratio"]), first, change["case"], before, seconds)
+    return (*texts, f"{numbers[0]} to {numbers[-1]}", change["remark"])
 
 
-def show_text(series: Sequence[Series]) -> str:
+def by_machine(rows: Sequence[Json]) -> dict[str, list[Json]]:
+    """Series or changes."""
+    machines = dict.fromkeys(row["machine"] for row in rows)
+    return {name: [row for row in rows if row["machine"] == name] for name in machines}
+
+
+def show_text(series: Sequence[Json]) -> str:
     """For each machine: its newest files, and each case's latest time beside those before."""
     lines: list[str] = []
     for machine, own in by_machine(series).items():
@@ -462,133 +380,68 @@ def show_text(series: Sequence[Series]) -> str:
     return "\n".join(lines).rstrip()
 
 
-def show_as_json(series: Sequence[Series]) -> list[Json]:
-    """One object a machine and case, its points in order, seconds of an iteration."""
-    return [
-        {
-            "machine": str(one.machine),
-            "case": one.case,
-            "points": [
-                {
-                    "result": result.number,
-                    "commit": result.commit,
-                    "dirty": result.dirty,
-                    "date": result.date,
-                    "seconds": seconds,
-                }
-                for result, seconds in zip(one.results, one.seconds, strict=True)
-            ],
-        }
-        for one in series
-    ]
-
-
-def changes_text(series: Sequence[Series], points: Sequence[ChangePoint]) -> str:
-    """The change points, newest first, under the sentence that says what they are worth."""
-    enough = sum(len(one.seconds) >= FEWEST_FILES for one in series)
+def changes_text(series: Sequence[Json], changes: Sequence[Json]) -> str:
+    """Newest first, under the sentence that says what they are worth."""
+    enough = sum(len(one["points"]) >= FEWEST_FILES for one in series)
     looked = f"{enough} of {len(series)} series have the {FEWEST_FILES} files that it takes."
     lines = [ADVISORY, looked, ""]
-    for machine in dict.fromkeys(point.machine for point in points):
-        rows = [change_row(point) for point in points if point.machine == machine]
-        lines += [f"{machine}:", "", *markdown_table(CHANGE_HEADER, rows), ""]
-    return "\n".join(lines if points else [*lines, "No change point."]).rstrip()
-
-
-def changes_as_json(points: Sequence[ChangePoint]) -> list[Json]:
-    """One object a change point; `advisory` is true of each."""
-    return [
-        {
-            "advisory": True,
-            "machine": str(point.machine),
-            "case": point.case,
-            "ratio": point.ratio,
-            "commit": point.after[0].commit,
-            "last_commit_before": point.before[-1].commit,
-            "seconds_before": point.seconds_before,
-            "seconds_after": point.seconds_after,
-            "results_before": [result.number for result in point.before],
-            "results_after": [result.number for result in point.after],
-            "remark": point.remark,
-        }
-        for point in points
-    ]
+    for machine, own in by_machine(changes).items():
+        lines += [f"{machine}:", "", *markdown_table(CHANGE_HEADER, map(change_row, own)), ""]
+    return "\n".join(lines if changes else [*lines, "No change point."]).rstrip()
 
 
 TEMPLATE = Path(__file__).parent / "templates/history.html.j2"
-MOST_CHANGES_AT_THE_TOP = 30
 LABEL = 8
 MOST_TICKS = 6
-# seen on a light and on a dark ground
-SERIES_COLOUR, LEVEL_COLOUR, QUIET_COLOUR = "#2f81f7", "#a371f7", "#848d97"
+# of a point that is pointed at
+SHOWN = ("label", "result", "date", "libtorch")
 
 
-def _chart(one: Series, points: Sequence[ChangePoint]) -> Json:
-    """What plotly draws: the medians of the files, and the level of each segment."""
-    count, every = len(one.seconds), max(1, -(-len(one.seconds) // MOST_TICKS))
-    milliseconds = [float(f"{1e3 * seconds:.5g}") for seconds in one.seconds]
-    texts = [
-        f"{r.label}, result {r.number}, {r.date}, libtorch {r.torch_version}" for r in one.results
+def _chart(one: Json, changes: Sequence[Json]) -> Json:
+    """What plotly draws: the medians of the files, and the level of each segment. The page adds
+    what all charts share."""
+    points = one["points"]
+    numbers = [point["result"] for point in points]
+    starts = [numbers.index(change["results_after"][0]) for change in changes]
+    levels = [*(c["seconds_before"] for c in changes[:1]), *(c["seconds_after"] for c in changes)]
+    edges = pairwise([0, *starts, len(points)])
+    # a gap after each
+    steps = [
+        (x, y)
+        for level, (start, end) in zip(levels, edges, strict=False)
+        for x, y in ((start - 0.4, level), (end - 0.6, level), (None, None))
     ]
-    level: Json = {"x": [], "y": [], "mode": "lines", "hoverinfo": "skip"}
-    starts = [one.results.index(point.after[0]) for point in points]
-    levels = [*(point.seconds_before for point in points[:1]), *(p.seconds_after for p in points)]
-    for seconds, (start, end) in zip(levels, pairwise([0, *starts, count]), strict=False):
-        level["x"] += [start - 0.4, end - 0.6, None]
-        level["y"] += [1e3 * seconds, 1e3 * seconds, None]
-    axis = {"fixedrange": True, "zeroline": False, "gridcolor": "rgba(128,128,128,0.2)"}
-    ticks = list(range(0, count, every))
-    layout = {
-        "margin": {"l": 50, "r": 10, "t": 24, "b": 40},
-        "showlegend": False,
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"color": QUIET_COLOUR, "size": 11},
-        "xaxis": {
-            **axis,
-            "tickvals": ticks,
-            "ticktext": [one.results[i].label[:LABEL] for i in ticks],
-        },
-        "yaxis": {**axis, "title": {"text": "ms"}},
-        "annotations": [
-            {"x": start - 0.5, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False}
-            | {"text": change_text(point.ratio), "font": {"color": LEVEL_COLOUR}}
-            for start, point in zip(starts, points, strict=True)
+    ticks = range(0, len(points), -(-len(points) // MOST_TICKS))
+    return {
+        "seconds": [float(f"{point['seconds']:.5g}") for point in points],
+        "texts": [", ".join(str(p[key]) for key in SHOWN) for p in points],
+        "levels": {"x": [x for x, _ in steps], "y": [y for _, y in steps]},
+        "ticks": list(ticks),
+        "labels": [points[i]["label"][:LABEL] for i in ticks],
+        "changes": [
+            {"x": start - 0.5, "text": change_text(change["ratio"])}
+            for start, change in zip(starts, changes, strict=True)
         ],
     }
-    series = {
-        "x": list(range(count)),
-        "y": milliseconds,
-        "mode": "lines+markers",
-        "line": {"color": SERIES_COLOUR, "width": 1},
-        "text": texts,
-        "hovertemplate": "%{y:.4g} ms<br>%{text}<extra></extra>",
-    }
-    level["line"] = {"color": LEVEL_COLOUR, "width": 2, "dash": "dash"}
-    return {"data": [series, level], "layout": layout}
 
 
-def page_of(series: Sequence[Series], points: Sequence[ChangePoint]) -> str:
-    """The HTML; texts from files are escaped. `points`: those of these series."""
-    cases, charts = [], []
+def page_of(series: Sequence[Json], changes: Sequence[Json]) -> str:
+    """The HTML; texts from files are escaped. `changes`: of these series."""
+    articles = []
     for number, one in enumerate(series):
-        own = [p for p in points[::-1] if (p.machine, p.case) == (one.machine, one.case)]
-        cases.append((f"case-{number}", one, case_row(one), own))
-        charts.append(_chart(one, own))
-    anchors = {(one.machine, one.case): anchor for anchor, one, *_ in cases}
-    machines = by_machine(series)
+        own = [c for c in changes if (c["machine"], c["case"]) == (one["machine"], one["case"])]
+        # in the order of the files
+        more = {"number": number, "row": case_row(one), "chart": _chart(one, own[::-1])}
+        articles.append({**one, **more})
     return template(TEMPLATE).render(
         advisory=ADVISORY,
         fewest=FEWEST_FILES,
-        points=points[:MOST_CHANGES_AT_THE_TOP],
-        more=len(points[MOST_CHANGES_AT_THE_TOP:]),
-        anchors=anchors,
-        change_row=change_row,
-        machines=[
-            (machine, [case for case in cases if case[1].machine == machine], file_rows(own))
-            for machine, own in machines.items()
-        ],
+        changes={machine: map(change_row, own) for machine, own in by_machine(changes).items()},
+        change_header=CHANGE_HEADER,
+        machines=by_machine(articles),
+        file_rows=file_rows,
         file_header=FILE_HEADER,
-        charts=charts,
+        charts=[article["chart"] for article in articles],
         plotly=plotly.offline.get_plotlyjs(),
     )
 
@@ -617,17 +470,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         command.add_argument("--margin", type=fraction, default=MARGIN, help=smaller)
 
 
-def _chosen(options: argparse.Namespace) -> list[Series]:
-    with HistoryStore(options.store) as store:
-        every = store.series()
+def _chosen(options: argparse.Namespace) -> list[Json]:
+    every = read_series(options.store)
     found = [
         one
         for one in every
-        if (options.case is None or options.case.search(one.case))
-        and (options.machine is None or options.machine.lower() in str(one.machine).lower())
+        if (options.case is None or options.case.search(one["case"]))
+        and (options.machine or "").lower() in one["machine"].lower()
     ]
     if not found:
-        machines = "; ".join(dict.fromkeys(str(one.machine) for one in every)) or "none"
+        machines = "; ".join(by_machine(every)) or "none"
         case = options.case.pattern if options.case else "any"
         raise BadInputError(
             f"{options.store} has no time of --case {case} on --machine "
@@ -638,17 +490,15 @@ def _chosen(options: argparse.Namespace) -> list[Series]:
 
 def _add(options: argparse.Namespace) -> int:
     status = 0
-    with HistoryStore(options.store, create=True) as store:
-        for path in options.files:
-            # one bad file keeps none of the others out
-            try:
-                stored = store.add(path)
-            except BadInputError as error:
-                if not (options.skip_known and isinstance(error, KnownResultError)):
-                    print(f"scripts/compare history: {error}", file=sys.stderr)
-                    status = BAD_INPUT
-            else:
-                print(f"result {stored.number}: {stored.label} on {stored.machine}, {path}")
+    for path in options.files:
+        # one bad file keeps none of the others out
+        try:
+            said = add_file(options.store, path, skip_known=options.skip_known)
+        except BadInputError as error:
+            print(f"scripts/compare history: {error}", file=sys.stderr)
+            status = BAD_INPUT
+        else:
+            print(said, end="\n" if said else "")
     return status
 
 
@@ -661,17 +511,16 @@ def main(arguments: Sequence[str]) -> int:
         return _add(options)
     series = _chosen(options)
     if options.command == "show":
-        is_json = options.format == "json"
-        print(json.dumps(show_as_json(series)) if is_json else show_text(series))
+        print(json.dumps(series) if options.format == "json" else show_text(series))
         return 0
-    points = find_change_points(series, options.margin)
+    changes = find_changes(series, options.margin)
     if options.command == "changes":
         is_json = options.format == "json"
-        print(json.dumps(changes_as_json(points)) if is_json else changes_text(series, points))
+        print(json.dumps(changes) if is_json else changes_text(series, changes))
         return 0
     try:
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(options.output, page_of(series, points))
+        write_whole(options.output, page_of(series, changes))
     except OSError as error:
         raise BadInputError(
             f"--output {options.output}: cannot be written: {error.strerror}; name a file that can"

@@ -24,23 +24,20 @@ import random
 import statistics
 import sys
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
 from tinyllama_tools.compare.blocks import (
-    METHOD,
+    BASE,
+    NEW,
     SIDES,
-    BothReady,
     CaseRecord,
-    CaseSkip,
     Interleaved,
-    Measured,
-    Opened,
     RecordingWriter,
-    Side,
     Sides,
+    case_of,
     prepare,
-    recording_header,
     refuse_existing,
 )
 from tinyllama_tools.compare.comparison import (
@@ -56,25 +53,21 @@ from tinyllama_tools.compare.comparison import (
     outcome_without_times,
     unsettled_text,
 )
-from tinyllama_tools.compare.options import (
-    MOST_OVERRUN,
-    add_options,
-    settings_of,
-)
+from tinyllama_tools.compare.options import MOST_OVERRUN, add_options
 from tinyllama_tools.compare.output import print_comparison, write_comparison
 from tinyllama_tools.compare.sides import WAITING
-from tinyllama_tools.core.app import INTERRUPTED, PROBLEM_SIZES, BadInputError, run_folder
+from tinyllama_tools.core.app import INTERRUPTED, PROBLEM_SIZES, BadInputError, Json, run_folder
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.core.text import duration
 from tinyllama_tools.data.names import SideState, parse_case_name
 from tinyllama_tools.stats.looks import Attribution, attributions, judge_family
 from tinyllama_tools.stats.rank_tests import hodges_lehmann
 from tinyllama_tools.stats.verdicts import (
+    CONFIDENCE,
     DECIDED,
     REGRESSION,
     SPENT,
     Design,
-    DesignError,
     Judgement,
     Outcome,
     plan_design,
@@ -84,6 +77,7 @@ TERA = 1e-12
 SEEDS = 2**32
 RECORDING = "blocks.jsonl"
 WITHOUT_ANSWER = frozenset({Outcome.NO_VERDICT, Outcome.SKIPPED, Outcome.ADDED})
+# why it ended, or a case is measured no more
 BUDGET_USED, ALL_LOOKS, ALL_DECIDED = "budget used", "all looks taken", "every case decided"
 TOO_SHORT = "budget too short for any verdict"
 # the last few blocks: a machine that others use may change within minutes
@@ -95,26 +89,21 @@ class BlockCost:
     own."""
 
     def __init__(self) -> None:
-        self._around: list[float] = []
-        self._cases: dict[str, list[float]] = {}
+        self._around: deque[float] = deque(maxlen=REMEMBERED)
+        self._cases: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
 
     def learn(self, whole: float, cases: Mapping[str, float]) -> None:
         """One block: its seconds, and of these the cases' own, the processes' start left out."""
-        self._around = [*self._around, max(0.0, whole - sum(cases.values()))][-REMEMBERED:]
+        self._around.append(max(0.0, whole - sum(cases.values())))
         for case, seconds in cases.items():
-            self._cases[case] = [*self._cases.get(case, []), seconds][-REMEMBERED:]
+            self._cases[case].append(seconds)
 
     @property
     def around(self) -> float:
-        return statistics.median(self._around or [0.0])
+        return statistics.median(self._around)
 
     def of_case(self, case: str) -> float:
-        """As the usual case where it was not measured yet."""
-        if case in self._cases:
-            return statistics.median(self._cases[case])
-        return statistics.median(
-            [statistics.median(found) for found in self._cases.values()] or [0.0]
-        )
+        return statistics.median(self._cases[case])
 
     def of_block(self, cases: Collection[str]) -> float:
         return self.around + sum(map(self.of_case, cases))
@@ -139,7 +128,7 @@ class SequentialRun:
         design: Design,
         budget: float,
         *,
-        keep: Callable[[Measured | Opened], None],
+        keep: Callable[[Json], None],
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -154,7 +143,7 @@ class SequentialRun:
 
     def run(self, *, verify: bool) -> None:
         """Until `ended`; where the budget does not reach to the first verdict it ends after the
-        first block at the latest, with a refusal."""
+        first block, with a refusal."""
         self._start = self._clock()
         try:
             self._open_all(verify)
@@ -178,25 +167,23 @@ class SequentialRun:
     def _elapsed(self) -> float:
         return self._clock() - self._start
 
-    def _take(self, item: Measured | Opened) -> None:
+    def _take(self, item: Json) -> CaseRecord:
         # first: where it cannot be kept, it is known all the same
-        self.cases[item.case].add(item)
+        record = self.cases[case_of(item)]
+        record.add(item)
         self._keep(item)
+        return record
 
     def _open_all(self, verify: bool) -> None:
         self._progress.begin(len(SIDES) * len(self.cases))
         for item in self._measurer.open_once(list(self.cases), verify=verify):
-            self._take(item)
-            self._progress.step(f"opened {item.case}")
+            self._progress.step(f"opened {self._take(item).name}")
         for record in self.cases.values():
             record.end_of_openings()
             if record.given_up:
                 self._progress.line(f"{record.name}: left out: {record.why}")
         if not self.open_cases:
             self.ended = ALL_DECIDED
-        elif self._elapsed > self._budget:
-            took = duration(self._elapsed)
-            self._refuse(f"opening the cases once took {took}, before the first block")
         self._progress.begin(self._design.looks[-1])
 
     def _one_block(self) -> None:
@@ -209,27 +196,28 @@ class SequentialRun:
             return
         # a look that was begun for is reached, unless blocks became much slower since
         self._leave_out_what_does_not_fit(1.0 if self._look() else MOST_OVERRUN)
-        if not self.open_cases:
-            reasons = {record.closed for record in self.cases.values()}
-            self.ended = next((r for r in (BUDGET_USED, ALL_LOOKS) if r in reasons), ALL_DECIDED)
-
-    def _refuse(self, why: str) -> None:
-        self.refusal = f"--budget {duration(self._budget)} is too short: {why}"
-        self.ended = TOO_SHORT
+        if self.open_cases:
+            return
+        reasons = {record.closed for record in self.cases.values()}
+        self.ended = next((r for r in (BUDGET_USED, ALL_LOOKS) if r in reasons), ALL_DECIDED)
+        if self.ended == BUDGET_USED and not self.judgements:
+            self.refusal = (
+                f"no verdict: blocks became slower, so that --budget held {self.blocks} of the "
+                f"{self._design.looks[0]} that the first verdicts need; give a larger --budget, "
+                "fewer cases or a quieter machine"
+            )
 
     def _measure(self, cases: Sequence[str]) -> None:
         began = last = self._clock()
         seconds: dict[str, float] = {}
         for item in self._measurer.measure(self.blocks + 1, cases):
             now = self._clock()
-            if isinstance(item, BothReady):
-                last = now
-                continue
-            seconds[item.case], last = now - last, now
-            self._take(item)
-            record = self.cases[item.case]
-            if record.given_up and not isinstance(item, CaseSkip):
-                self._progress.line(f"{item.case}: given up: {record.why}")
+            if item is not None:
+                record = self._take(item)
+                seconds[record.name] = now - last
+                if record.given_up and "failed" in item:
+                    self._progress.line(f"{record.name}: given up: {record.why}")
+            last = now
         self.cost.learn(self._clock() - began, seconds)
         self.blocks += 1
 
@@ -251,11 +239,13 @@ class SequentialRun:
             f"{design.looks[-1]}"
         )
         if needed > self._budget:
-            self._refuse(
-                f"the first verdicts on {_cases(cases)} at --alpha {design.alpha:g} need "
-                f"{design.looks[0]} blocks of {block:.1f} s, {needed / 60:.1f} minutes in all; "
-                f"give --budget {int(needed / 60) + 1}m or more, fewer cases (--filter, "
-                "--components), fewer --pairs, fewer --looks or a larger --alpha"
+            self.ended = TOO_SHORT
+            self.refusal = (
+                f"--budget {duration(self._budget)} is too short: the first verdicts on "
+                f"{_cases(cases)} at --alpha {design.alpha:g} need {design.looks[0]} blocks of "
+                f"{block:.1f} s, {needed / 60:.1f} minutes in all; give --budget "
+                f"{int(needed / 60) + 1}m or more, fewer cases (--filter, --components), fewer "
+                "--pairs, fewer --looks or a larger --alpha"
             )
 
     def _look(self) -> bool:
@@ -285,7 +275,7 @@ class SequentialRun:
 
         def distance(case: str) -> tuple[float, float]:
             judgement = self.judgements.get(case)
-            return judgement.evidence.distance if judgement else 0.0, self.cost.of_case(case)
+            return judgement.distance if judgement else 0.0, self.cost.of_case(case)
 
         left = share * self._budget - self._elapsed
         cases = sorted(self.open_cases, key=distance)
@@ -317,13 +307,12 @@ def rates(case: str, seconds: float, counters: Mapping[str, float]) -> dict[str,
 
 def option_warnings(options: argparse.Namespace) -> Iterator[str]:
     """Known before anything ran: of the environment of each side, and of proofs left out."""
-    added = {"base": dict(options.environment_base), "new": dict(options.environment_new)}
+    added = {BASE: dict(options.environment_base), NEW: dict(options.environment_new)}
     sides = {side: {**os.environ, **variables} for side, variables in added.items()}
     for name in dict.fromkeys(chain(*added.values())):
-        values = {side: seen.get(name) for side, seen in sides.items()}
-        if values["base"] != values["new"]:
-            texts = (f"{'not set' if v is None else v} in the {s}" for s, v in values.items())
-            yield f"environment {name}: {', '.join(texts)}"
+        values = {side: seen.get(name, "not set") for side, seen in sides.items()}
+        if values[BASE] != values[NEW]:
+            yield f"environment {name}: {values[BASE]} in the base, {values[NEW]} in the new"
     for name in WAITING:
         values = [seen[name] for seen in sides.values() if name in seen]
         if values:
@@ -341,19 +330,16 @@ def run_warnings(run: SequentialRun, sides: Sides, options: argparse.Namespace) 
         yield run.refusal
     elif not run.ended:
         yield f"interrupted after {run.blocks} blocks: judged at the looks that were reached"
-    unproven = [
-        name
-        for name, record in run.cases.items()
-        if record.state(Side.BASE).failed and record.state(Side.NEW).is_measured
-    ]
+    records = run.cases.values()
+    unproven = [r.name for r in records if r.state(BASE).failed and r.state(NEW).is_measured]
     if unproven:
         yield (
             f"{_cases(unproven)} failed in the base, so nothing shows that the new is no slower "
             f"there: {', '.join(unproven)}"
         )
     yield from option_warnings(options)
-    yield from context_differences(*([sides.described[f"{s.value}_context"]] for s in SIDES))
-    late = [name for name, record in run.cases.items() if record.closed == BUDGET_USED]
+    yield from context_differences(*([sides.header[f"{side}_context"]] for side in SIDES))
+    late = [record.name for record in records if record.closed == BUDGET_USED]
     if late:
         yield f"{_cases(late)} left open: the budget does not reach to their next look"
 
@@ -364,9 +350,9 @@ def _compared(
     blocks, name = record.blocks, record.name
     sides = []
     for side in SIDES:
-        seconds, counters = None, dict(record.counters(side))
+        seconds, counters = None, dict(record.openings.get(side, {}).get("counters", {}))
         if blocks:
-            seconds = statistics.median(getattr(b, f"{side.value}_seconds") for b in blocks)
+            seconds = statistics.median(getattr(block, f"{side}_seconds") for block in blocks)
             counters |= rates(name, seconds, counters)
         sides.append(SideCase(record.state(side), seconds, counters))
     judgement = run.judgements.get(name)
@@ -376,13 +362,12 @@ def _compared(
         ratios = [block.log_ratio for block in blocks]
         ratio = math.exp(hodges_lehmann(ratios)) if blocks else None
         return compared_case(name, *sides, ratio=ratio, blocks=len(blocks), note=note)
-    needed, seconds_needed = judgement.evidence.blocks_needed, None
+    needed, seconds_needed = judgement.blocks_needed, None
     if judgement.outcome is Outcome.UNCLEAR and needed is not None:
         # of further blocks of this case alone
-        each = run.cost.around + run.cost.of_case(name)
-        seconds_needed = max(1, needed - len(blocks)) * each
+        seconds_needed = max(1, needed - len(blocks)) * run.cost.of_block([name])
     notes = [
-        f"failed once on the {side.value} side: {reasons[-1]}"
+        f"failed once on the {side} side: {reasons[-1]}"
         for side, reasons in record.failures.items()
         if reasons
     ]
@@ -397,28 +382,23 @@ def _compared(
 
 
 def comparison_of(
-    run: SequentialRun,
-    design: Design,
-    sides: Sides,
-    options: argparse.Namespace,
-    *,
-    seed: int,
-    layers: Mapping[str, int],
+    run: SequentialRun, design: Design, sides: Sides, options: argparse.Namespace
 ) -> Comparison:
-    """What a run found, as all outputs read it. `layers`: of each problem size."""
+    """What a run found, as all outputs read it."""
     parts: Mapping[str, Attribution] = {}
     if any(found and found.outcome in CHANGED for found in run.judgements.values()):
+        layers = layers_by_size(options.problem_sizes or PROBLEM_SIZES)
         parts = attributions({n: r.blocks for n, r in run.cases.items() if r.blocks}, layers)
     cases = [_compared(record, run, design, parts.get(name)) for name, record in run.cases.items()]
     measured, absent = SideState(is_measured=True), SideState()
-    for side, states in ((Side.BASE, (measured, absent)), (Side.NEW, (absent, measured))):
+    for side, states in ((BASE, (measured, absent)), (NEW, (absent, measured))):
         outcome, note = outcome_without_times(*states) or (Outcome.NO_VERDICT, "")
         alone = [name for name in sides.cases[side] if name not in run.cases]
         cases += [ComparedCase(name, outcome, note=note) for name in alone]
     allowed = allow_missing(cases, options.allow_missing)
+    header = sides.header
     return Comparison(
-        **sides.described,
-        method=METHOD,
+        **{key: header[key] for key in ("method", *SIDES, "base_context", "new_context")},
         cases=allowed,
         alpha=design.alpha,
         margin=design.margin,
@@ -427,31 +407,16 @@ def comparison_of(
             "cases": design.cases,
             "looks": list(design.looks),
             "correction": f"Holm over cases; {SPENT:g} of alpha, divided by the looks",
-            "confidence": design.confidence,
-            "pairs": options.pairs,
-            "seed": seed,
+            "confidence": CONFIDENCE,
+            "pairs": header["pairs"],
+            "seed": header["seed"],
             "blocks": run.blocks,
             "ended": run.ended or "interrupted",
-            "settings": settings_of(options),
+            "settings": header["settings"],
         },
         seconds=run.seconds,
         exit_status=exit_status(allowed, options.strict, options.fail_on_growth),
     )
-
-
-def _refuse_without_answer(comparison: Comparison, run: SequentialRun) -> None:
-    """BadInputError where nothing is known of any case."""
-    if any(case.outcome not in WITHOUT_ANSWER for case in comparison.cases):
-        return
-    late = [len(record.blocks) for record in run.cases.values() if not record.given_up]
-    if run.ended == BUDGET_USED and late:
-        raise BadInputError(
-            f"no verdict: blocks became slower, so that --budget held {max(late)} of the "
-            f"{comparison.design['looks'][0]} that the first verdicts need; give a larger "
-            "--budget, fewer cases or a quieter machine"
-        )
-    reasons = "; ".join(f"{case.name}: {case.note}" for case in comparison.cases)
-    raise BadInputError(f"nothing comparable: no case was measured on both sides: {reasons}")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -462,18 +427,10 @@ def _run(options: argparse.Namespace) -> int:
     refuse_existing(recording)
     seed = random.SystemRandom().randrange(SEEDS) if options.seed is None else options.seed
     sides = prepare(options, seed, progress)
-    sizes = options.problem_sizes or PROBLEM_SIZES
-    try:
-        layers = layers_by_size(sizes)
-        design = plan_design(
-            len(sides.shared), alpha=options.alpha, margin=options.margin, looks=options.looks
-        )
-    except DesignError as error:
-        raise BadInputError(str(error)) from error
-    except (OSError, ValueError, KeyError) as error:
-        raise BadInputError(f"--problem-sizes {sizes}: cannot be read: {error!r}") from error
+    rule = {"alpha": options.alpha, "margin": options.margin, "looks": options.looks}
+    design = plan_design(len(sides.shared), **rule)
     is_interrupted, troubles = False, []
-    with RecordingWriter(recording, recording_header(options, sides, seed)) as writer:
+    with RecordingWriter(recording, sides.header) as writer:
         run = SequentialRun(
             sides.measurer, sides.shared, design, options.budget, keep=writer.add, progress=progress
         )
@@ -487,7 +444,7 @@ def _run(options: argparse.Namespace) -> int:
             troubles.append(f"ended after {run.blocks} blocks: {error}")
             run.judge()
     progress.line(f"{run.blocks} blocks in {duration(run.seconds)}; slices: {recording}")
-    comparison = comparison_of(run, design, sides, options, seed=seed, layers=layers)
+    comparison = comparison_of(run, design, sides, options)
     # prints first: what was found is then known even where the folder takes no more
     try:
         print_comparison(comparison, options.format)
@@ -509,10 +466,13 @@ def _run(options: argparse.Namespace) -> int:
     if troubles:
         raise BadInputError("; ".join(troubles))
     # a regression that is known already is one, whatever else could not be found out
-    if comparison.exit_status != REGRESSION:
-        if run.refusal:
-            raise BadInputError(run.refusal)
-        _refuse_without_answer(comparison, run)
+    if comparison.exit_status == REGRESSION:
+        return REGRESSION
+    if run.refusal:
+        raise BadInputError(run.refusal)
+    if all(case.outcome in WITHOUT_ANSWER for case in comparison.cases):
+        reasons = "; ".join(f"{case.name}: {case.note}" for case in comparison.cases)
+        raise BadInputError(f"nothing comparable: no case was measured on both sides: {reasons}")
     return comparison.exit_status
 
 

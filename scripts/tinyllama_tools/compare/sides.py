@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from tinyllama_tools.core.app import (
     PROJECT,
@@ -32,11 +31,12 @@ from tinyllama_tools.core.app import (
     is_number,
     placed_threads,
 )
+from tinyllama_tools.core.process import ProgramError, run_program
 from tinyllama_tools.core.text import last_words
 
 PROGRAM_IN_BUILD = Path("benchmarks/tiny_llama_bench")
 KEPT_WORKTREES = 3
-SHOWN_LINES = 20
+# whoever compares, or keeps a history, need not own the checkout
 GIT = ("git", "-c", "safe.directory=*")
 # What decides how code is compiled, and where its libraries are; types that CMake computed itself
 # are left to it.
@@ -46,6 +46,16 @@ CARRIED = re.compile(
     r"CMAKE_EXE_LINKER_FLAGS|CMAKE_PREFIX_PATH|TINY_LLAMA_(?!BUILD_TESTS|HAS_)\w+)"
     r":(?!INTERNAL|STATIC)\w+=(?P<value>.+)"
 )
+
+
+def git(folder: Path, *arguments: str) -> str | None:
+    """What it printed there; None where it failed, or is not installed."""
+    command = [*GIT, *arguments]
+    try:
+        found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return found.stdout.strip() if found.returncode == 0 else None
 
 
 def carried_settings(build_folder: Path) -> dict[str, str]:
@@ -83,9 +93,8 @@ class Builder:
             if not os.access(path, os.X_OK):
                 raise BadInputError(f"{option} {text}: must be a program, but cannot be executed")
             return text, path.resolve()
-        commit = self._git(
-            "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}"
-        )
+        name = ("--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}")
+        commit = git(self.project, "rev-parse", *name)
         if not commit:
             folder = f"no {PROGRAM_IN_BUILD} in that folder" if path.is_dir() else "no such folder"
             raise BadInputError(
@@ -101,7 +110,6 @@ class Builder:
         log = self.project / f".deps/log/compare_{commit[:12]}.log"
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
-            log.write_text("", encoding="utf-8")
             self.worktrees.mkdir(parents=True, exist_ok=True)
             with (self.worktrees / "lock").open("w") as lock:
                 # two builds of one worktree would spoil each other: the second one waits
@@ -110,8 +118,8 @@ class Builder:
                     self._remove(tree)
                 if not tree.is_dir():
                     self.say(f"making a worktree of {commit[:12]} in {tree}")
-                    add = (*GIT, "worktree", "add", "--force", "--detach", str(tree), commit)
-                    self._step(add, log, f"{what} cannot be checked out")
+                    add = (*GIT, "-C", str(self.project), "worktree", "add", "--force", "--detach")
+                    self._step((*add, str(tree), commit), log, f"{what} cannot be checked out")
                 self._configure_and_build(tree, what, log)
                 os.utime(tree)
                 self._forget_old_worktrees(tree)
@@ -150,43 +158,23 @@ class Builder:
 
     def _step(self, command: Sequence[str], log: Path, failure: str) -> None:
         try:
-            with log.open("a", encoding="utf-8") as file:
-                finished = subprocess.run(
-                    command, cwd=self.project, stdin=subprocess.DEVNULL, stdout=file,
-                    stderr=subprocess.STDOUT, check=False,
-                )  # fmt: skip
-        except OSError as error:
-            raise BadInputError(f"{failure}: {command[0]}: {error.strerror}") from error
-        if finished.returncode != 0:
-            said = log.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]
-            end = "\n".join(f"  | {line}" for line in said)
-            raise BadInputError(f"{failure}; the whole log is {log}; its end:\n{end}")
-
-    def _git(self, *arguments: str) -> str | None:
-        """What it printed; None where it failed."""
-        command = [*GIT, *arguments]
-        try:
-            found = subprocess.run(
-                command, cwd=self.project, capture_output=True, text=True, check=False
-            )
-        except OSError as error:
-            raise BadInputError(f"git cannot be started: {error.strerror}") from error
-        return found.stdout.strip() if found.returncode == 0 else None
+            run_program(command, ProgramError, log=log, as_one=True)
+        except ProgramError as error:
+            raise BadInputError(f"{failure}; the whole log is {log}; its end: {error}") from error
 
     def _is_whole(self, tree: Path, commit: str) -> bool:
         """Whether the worktree was made completely, and still is that commit unchanged."""
-        inside = ("-C", str(tree))
         return (
             (tree / ".git").exists()
-            and self._git(*inside, "rev-parse", "HEAD") == commit
-            and self._git(*inside, "status", "--porcelain", "--untracked-files=no") == ""
+            and git(tree, "rev-parse", "HEAD") == commit
+            and git(tree, "status", "--porcelain", "--untracked-files=no") == ""
         )
 
     def _remove(self, tree: Path) -> None:
         if tree.exists():
             shutil.rmtree(tree)
         # git itself forgets the worktrees whose folders are gone
-        self._git("worktree", "prune")
+        git(self.project, "worktree", "prune")
 
     def _forget_old_worktrees(self, newest: Path) -> None:
         """One of a run that is going on was used later than the three newest only if more than
@@ -247,20 +235,6 @@ class ServedProgram:
         return {**around, **wait, "TINY_LLAMA_PADDING": "x" * padding}
 
 
-class Greeting(NamedTuple):
-    """The first line: what can be opened, and the context of a result file."""
-
-    cases: tuple[str, ...]
-    context: Json
-
-
-class OpenedCase(NamedTuple):
-    """`seconds`: of one warm iteration."""
-
-    seconds: float
-    counters: dict[str, float]
-
-
 class ServedProcess:
     """A running process, in a session of its own: Ctrl-C is for us, who then end it.
 
@@ -289,14 +263,9 @@ class ServedProcess:
             message = f"{program.program} cannot be started: {error.strerror}"
             raise BadInputError(f"{message}; build it: scripts/bench --setup-only") from error
 
-    def __enter__(self) -> ServedProcess:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self.close(wait=kind is None)
-
-    def greet(self) -> Greeting:
-        """Waits for the first line. BadInputError where --serve or another option is refused."""
+    def greet(self) -> Json:
+        """Waits for the first line: `cases` that can be opened, and the `context` of a result file.
+        BadInputError where --serve or another option is refused."""
         try:
             line = self._answer("its start")
         except ProcessLostError:
@@ -307,23 +276,20 @@ class ServedProcess:
         cases, context = line.get("cases"), line.get("context")
         if line.get("turns") != 1 or not isinstance(cases, list) or not isinstance(context, dict):
             raise self._lost(f"answered its start with '{line}'")
-        return Greeting(tuple(map(str, cases)), context)
-
-    def open(self, case: str, *, verify: bool = False, meter: bool = False) -> OpenedCase:
-        """Builds and warms up a case. CaseFailedError, CaseSkippedError: it is not open."""
-        self.ask_to_open(case, verify=verify, meter=meter)
-        return self.opened(case)
+        return line
 
     def ask_to_open(self, case: str, *, verify: bool = False, meter: bool = False) -> None:
-        """The first half of open(), so that both sides can build at once; opened() has to follow,
-        since no other request would get its own answer before."""
+        """To build and warm up a case, so that both sides can do so at once; opened() has to
+        follow, since no other request would get its own answer before."""
         self._send({"do": "open", "case": case, "verify": verify, "meter": meter})
 
-    def opened(self, case: str) -> OpenedCase:
+    def opened(self, case: str) -> Json:
+        """`seconds` of one warm iteration, and `counters`. CaseFailedError, CaseSkippedError: it is
+        not open."""
         answer = self._reply(f"open {case}")
         (seconds,) = self._positive("open", [answer.get("seconds")])
         counters = {k: float(v) for k, v in answer.get("counters", {}).items() if is_number(v)}
-        return OpenedCase(seconds, counters)
+        return {"seconds": seconds, "counters": counters}
 
     def time(self, case: str, seconds: float) -> list[float]:
         """Seconds of each iteration of one slice. CaseFailedError: the case is open no more."""
@@ -416,12 +382,9 @@ class ServedProcess:
             status = self._process.wait(SECONDS_TO_END)
         except subprocess.TimeoutExpired:
             return "closed its output"
-        is_signal = status < 0
-        return (
-            f"was ended by signal {signal.Signals(-status).name}"
-            if is_signal
-            else f"ended with {status}"
-        )
+        if status < 0:
+            return f"was ended by signal {signal.Signals(-status).name}"
+        return f"ended with {status}"
 
     def _lost(self, how: str) -> ProcessLostError:
         self._kill()

@@ -286,7 +286,7 @@ def judge_stored(
         judgements = judge_unpaired(enough, **levels) if enough else {}
         remarks = {name: "one file of a side only" for name in shared if name not in enough}
         remarks |= {name: _files_needed(found) for name, found in judgements.items()}
-        smallest = [found.evidence.smallest_difference for found in judgements.values()]
+        smallest = [found.smallest_difference for found in judgements.values()]
         nothing = smallest and min(smallest) == math.inf
         few = f"so few files cannot show any difference: {needed(len(enough))}" if nothing else ""
         return Judged(SEVERAL, judgements, remarks, few)
@@ -317,7 +317,7 @@ def judge_stored(
 
 
 def _files_needed(judgement: Judgement) -> str:
-    files = judgement.evidence.blocks_needed
+    files = judgement.blocks_needed
     if judgement.outcome is not Outcome.UNCLEAR or files is None:
         return unsettled_text(judgement, "files")
     if files > MOST_FILES:

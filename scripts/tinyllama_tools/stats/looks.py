@@ -44,7 +44,6 @@ from tinyllama_tools.stats.verdicts import (
     ESTIMATE_VARIANCE,
     SEED,
     Design,
-    DesignError,
     Judgement,
     Rule,
     answered_after,
@@ -114,7 +113,7 @@ def judge_rows(
     """As judge_family(), from arrays: a case's log(new / base) of its blocks, and their standard
     errors."""
     if len(log_ratios) > design.cases:
-        raise DesignError(f"{len(log_ratios)} cases, but the design is for {design.cases}")
+        raise ValueError(f"{len(log_ratios)} cases, but the design is for {design.cases}")
     blocks = np.array([len(case) for case in log_ratios])
     # a difference is shown one way only, so each direction has p-values of its own
     least = {1: np.ones(len(log_ratios)), -1: np.ones(len(log_ratios))}
@@ -150,7 +149,7 @@ def judge_family(
     """Judges each case at the last planned look that it has reached; None: none reached yet.
 
     Cases of the design without a verdict count in Holm's correction as if they showed nothing.
-    Raises DesignError for more cases than the design is for.
+    Raises ValueError for more cases than the design is for.
     """
     log_ratios = [np.array([block.log_ratio for block in blocks]) for blocks in cases.values()]
     errors = [np.array([block.standard_error for block in blocks]) for blocks in cases.values()]

@@ -22,7 +22,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -261,29 +261,14 @@ def ratio_of_turns(a: Sequence[float], b: Sequence[float]) -> Ratio:
     return Ratio(statistics.median(ratios), median_interval(ratios), len(ratios), ratios)
 
 
-@dataclass(frozen=True)
-class Block:
-    """Seconds of an iteration, slice by slice: base[i] and new[i] were neighbours in time."""
-
-    base: tuple[float, ...]
-    new: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.base) != len(self.new) or not self.base:
-            raise ValueError(
-                f"{len(self.base)} slices against {len(self.new)}: as many on both sides, "
-                "at least 1"
-            )
-
-
 # of a log-ratio: what differs by less is a matter of rounding, and ties must stay ties when both
 # sides are measured in another unit
 DECIMALS = 12
 
 
-@dataclass(frozen=True)
-class BlockSummary:
-    """`log_ratio`: log(new / base), the Hodges-Lehmann estimate over the block's pairs.
+class BlockSummary(NamedTuple):
+    """Of one case in one block. `log_ratio`: log(new / base), the Hodges-Lehmann estimate over the
+    block's pairs.
 
     `standard_error`: of it, from the scatter between the pairs; 0 where a single pair says nothing.
     `base_seconds`, `new_seconds`: of an iteration, medians over the slices.
@@ -308,11 +293,15 @@ def summarise_pairs(base: Array, new: Array) -> tuple[Array, Array]:
     return np.round(middle(averages), DECIMALS), errors
 
 
-def summarise(block: Block) -> BlockSummary:
-    """Raises ValueError for a slice that is no positive, finite time."""
-    for seconds in (*block.base, *block.new):
-        if not (np.isfinite(seconds) and seconds > 0):
+def summarise(base: Sequence[float], new: Sequence[float]) -> BlockSummary:
+    """Of a block's slices, in seconds of an iteration: base[i] and new[i] were neighbours in time.
+    ValueError where they are not as many, or one is no positive, finite time."""
+    if len(base) != len(new) or not base:
+        raise ValueError(
+            f"{len(base)} slices against {len(new)}: as many on both sides, at least 1"
+        )
+    for seconds in (*base, *new):
+        if not (math.isfinite(seconds) and seconds > 0):
             raise ValueError(f"{seconds} seconds in a slice: must be positive and finite")
-    base, new = np.array([block.base]), np.array([block.new])
-    (log_ratio,), (error,) = summarise_pairs(base, new)
+    (log_ratio,), (error,) = summarise_pairs(np.array([base]), np.array([new]))
     return BlockSummary(*map(float, (log_ratio, error, np.median(base), np.median(new))))

@@ -12,7 +12,7 @@ families cannot be shown to err in at most 1 of 1,000. The price is two blocks.
 
 Of stored results a file is an observation, the sides are not paired, and there is one look. Nothing
 removes the machine's drift between files, so differences have to be larger than those that
-`compare run` shows. In the evidence, `blocks` are then files a side.
+`compare run` shows. Of a judgement, `blocks` are then files a side.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from itertools import count as counted
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
+from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.stats.rank_tests import (
     MOST_BLOCKS,
     Array,
@@ -91,10 +91,6 @@ GROWTH = 1.27
 SPENT = 0.25
 
 
-class DesignError(ValueError):
-    """A design that cannot reach a verdict; the message says what it takes."""
-
-
 def fewest_at(level: float) -> int:
     """Blocks whose smallest p-value, 2^(1 - n) where all point the same way, passes `level`."""
     return next(blocks for blocks in counted(1) if 2.0 ** (1 - blocks) <= level)
@@ -106,10 +102,6 @@ def fewest_blocks(cases: int, alpha: float, looks: int) -> int:
     The smallest p-value has to pass the strictest step, alpha / 4 / (cases x looks), as a quarter
     of alpha is spent. An interval over n blocks reaches a confidence of 1 - 2^(1 - n) at most.
     """
-    if min(cases, looks) < 1:
-        raise DesignError(f"{cases} cases, {looks} looks: at least 1 of each")
-    if not 0 < alpha < 1:
-        raise DesignError(f"alpha {alpha}: must lie between 0 and 1, both excluded")
     return fewest_at(min(SPENT * alpha / cases, 1 - CONFIDENCE) / looks)
 
 
@@ -123,37 +115,21 @@ def fewest_files(cases: int, alpha: float) -> int:
     return next(files for files in counted(1) if 2 / math.comb(2 * files, files) <= level)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Design:
     """`cases`: of the family. `alpha`: chance of any false `slower` or `faster` in the family.
-
-    `margin`: fraction below which a difference does not matter. `looks`: numbers of blocks at which
-    it judges. `confidence`: of the interval that shows `same`, over all looks together.
-    """
+    `margin`: fraction below which a difference does not matter. `looks`: growing numbers of blocks
+    at which it judges, at least fewest_blocks()."""
 
     cases: int
-    alpha: float = ALPHA
-    margin: float = MARGIN
+    alpha: float
+    margin: float
     looks: tuple[int, ...]
-    confidence: float = CONFIDENCE
-
-    def __post_init__(self) -> None:
-        if not 0 < self.margin < 1:
-            raise DesignError(f"margin {self.margin}: must lie between 0 and 1, both excluded")
-        if not self.looks or any(later <= earlier for earlier, later in pairwise((0, *self.looks))):
-            raise DesignError(f"looks {self.looks}: growing numbers of blocks, at least one")
-        needed = fewest_blocks(self.cases, self.alpha, len(self.looks))
-        if self.looks[0] < needed:
-            raise DesignError(
-                f"{self.looks[0]} blocks cannot reach a verdict: {needed} are needed for "
-                f"{self.cases} cases at alpha {self.alpha:g}; allow more blocks (a larger budget), "
-                "compare fewer cases or raise alpha"
-            )
 
     @property
     def look_confidence(self) -> float:
-        """Of the interval at each look, so that all looks together keep `confidence`."""
-        return 1 - (1 - self.confidence) / len(self.looks)
+        """Of the interval at each look, so that all looks together keep CONFIDENCE."""
+        return 1 - (1 - CONFIDENCE) / len(self.looks)
 
     @property
     def correction(self) -> float:
@@ -171,28 +147,28 @@ def plan_design(
 ) -> Design:
     """Looks from the fewest blocks on, each about 1.27 times the one before.
 
-    Raises DesignError where a value is out of its range, or there are so many looks that the last
-    ones pass what the exact test can take.
+    Raises BadInputError for so many looks that the last ones pass what the exact test can take.
     """
     planned = [fewest_blocks(cases, alpha, looks)]
     while len(planned) < looks and planned[-1] <= MOST_BLOCKS:
         planned.append(math.ceil(GROWTH * planned[-1]))
     if planned[-1] > MOST_BLOCKS:
-        raise DesignError(
+        raise BadInputError(
             f"{looks} looks: look {len(planned)} would come after {planned[-1]} blocks, and the "
             f"exact test takes at most {MOST_BLOCKS}; plan fewer looks or a larger alpha"
         )
-    return Design(cases=cases, alpha=alpha, margin=margin, looks=tuple(planned))
+    return Design(cases, alpha, margin, tuple(planned))
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What a verdict stands on. `estimate`, `low`, `high`: log(new / base); an interval that too
-    few blocks cannot give at this `confidence` is infinite.
+class Judgement:
+    """A verdict (slower, faster, same or unclear) and what it stands on. `estimate`, `low`, `high`:
+    log(new / base); an interval that too few blocks cannot give at this `confidence` is infinite.
 
-    `p_value`: corrected for looks, not for the family. `scatter`: standard deviation of log(new /
-    base) between blocks, robustly. `smallest_difference`: the true difference, as a fraction, that
-    as many blocks of this scatter would have called `slower` in 95 % of tries.
+    `p_value`: corrected for looks; `adjusted_p_value`: for the family too. `scatter`: standard
+    deviation of log(new / base) between blocks, robustly. `smallest_difference`: the true
+    difference, as a fraction, that as many blocks of this scatter would have called `slower` in
+    95 % of tries.
 
     `distance`: blocks after which an unclear case is likely to have an answer, if estimate and
     scatter stay what they are (infinite: none are enough); of any other, `blocks`. `blocks_needed`:
@@ -200,26 +176,18 @@ class Evidence:
     estimate lies too near the margin or no planned look comes so late.
     """
 
+    outcome: Outcome
     estimate: float
     low: float
     high: float
     confidence: float
     p_value: float
+    adjusted_p_value: float
     blocks: int
     scatter: float
     smallest_difference: float
     distance: float
     blocks_needed: int | None
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """`adjusted_p_value`: corrected for looks and family. `outcome`: slower, faster, same or
-    unclear."""
-
-    outcome: Outcome
-    evidence: Evidence
-    adjusted_p_value: float
 
 
 class Rule(NamedTuple):
@@ -245,7 +213,7 @@ def judgement(
     looks: Sequence[int] | None = None,
 ) -> Judgement:
     """The rule applied. Estimate and interval are log-ratios, so that a case 3 % slower is as far
-    off as its mirror image. `distance`: as Evidence has it, should the case be unclear; `looks`:
+    off as its mirror image. `distance`: as Judgement has it, should the case be unclear; `looks`:
     numbers of blocks that are planned, None for any."""
     margin = math.log1p(rule.margin)
     if adjusted_p <= rule.alpha and abs(estimate) > margin:
@@ -259,10 +227,8 @@ def judgement(
         needed = next((n for n in looks if n > count and n >= distance), None)
     else:
         needed = math.ceil(distance) if math.isfinite(distance) else None
-    evidence = Evidence(
-        *(estimate, low, high, rule.confidence, p_value, count, scatter, smallest, distance, needed)
-    )
-    return Judgement(outcome, evidence, adjusted_p)
+    found = (estimate, low, high, rule.confidence, p_value, adjusted_p)
+    return Judgement(outcome, *found, count, scatter, smallest, distance, needed)
 
 
 POWER = 0.95
