@@ -1,13 +1,15 @@
-"""Made-up result files, a comparison with one case of every outcome, and `scripts/compare` as a
-user would run it, in this process."""
+"""Made-up result files, a comparison with one case of every outcome, blocks on a clock of their
+own, and `scripts/compare` as a user would run it, in this process."""
 
 from __future__ import annotations
 
 import copy
 import json
 import math
+import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from fake_bench import PROGRAM
 
 import made_up_context
 from fake_training import made_up_summary
+from tinyllama_tools.compare.blocks import NEW, SIDES
 from tinyllama_tools.compare.comparison import ComparedCase, Comparison, CounterChange
 from tinyllama_tools.compare.sides import ServedProcess
 from tinyllama_tools.stats.looks import Attribution, PartChange
@@ -208,3 +211,72 @@ def cut_wait_short(monkeypatch: pytest.MonkeyPatch, build: Path, what: str) -> N
         return line(process, asked)
 
     monkeypatch.setattr(ServedProcess, "_line", short)
+
+
+def failed(block: int, case: str, side: str = NEW) -> Json:
+    return {"block": block, "case": case, "failed": {"side": side, "reason": f"crash {block}"}}
+
+
+def skipped(case: str) -> Json:
+    return {"skipped": case, "side": NEW, "reason": "too large"}
+
+
+@dataclass
+class Played:
+    """In place of Interleaved and of its clock: draws blocks, and lets time pass. `seconds`: of the
+    base, by case; `factors`: new / base, if not 1; `scatter`: of log-ratios between blocks, if not
+    that of `between`. `events`: what comes in place of a case of a block, of block 0 of its opening
+    in the new. A block takes a second for its start and as long as `costs` says, or `cost`, for
+    each case; from `slower_from` on `slower_by` times as long."""
+
+    seconds: Mapping[str, float]
+    factors: Mapping[str, float] = field(default_factory=dict)
+    scatter: Mapping[str, float] = field(default_factory=dict)
+    events: Mapping[tuple[int, str], Json | type[BaseException]] = field(default_factory=dict)
+    costs: Mapping[str, float] = field(default_factory=dict)
+    between: float = 0.001
+    pairs: int = 4
+    cost: float = 1.0
+    opening: float = 0.0
+    slower_from: int = 10**6
+    slower_by: float = 30.0
+    seed: int = 0
+    now: float = 0.0
+    asked: list[list[str]] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        return self.now
+
+    def open_once(self, cases: Sequence[str], *, verify: bool) -> Iterator[Json]:
+        assert verify
+        self.now += self.opening
+        for case in cases:
+            for side in SIDES:
+                opened = {"opened": case, "side": side, "seconds": 0.01, "counters": {}}
+                yield (self.events.get((0, case)) if side == NEW else None) or opened
+
+    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Json | None]:
+        self.asked.append(list(cases))
+        self.now += 1.0
+        yield None
+        # in another order each time, as they come in truth
+        for case in random.Random(index).sample(cases, len(cases)):
+            event = self.events.get((index, case))
+            if event is KeyboardInterrupt:
+                raise KeyboardInterrupt
+            cost = self.costs.get(case, self.cost)
+            self.now += cost if index < self.slower_from else self.slower_by * cost
+            yield event or self.block(case, index)
+
+    def block(self, case: str, index: int) -> Json:
+        order = random.Random(f"{self.seed} {case} {index}")
+        # a machine that wanders, alike for both
+        level = self.seconds[case] * math.exp(0.2 * math.sin(index / 7))
+        ratio = self.factors.get(case, 1.0)
+        ratio *= order.lognormvariate(0, self.scatter.get(case, self.between))
+        slices = [
+            [side * level * order.lognormvariate(0, self.between) for _ in range(self.pairs)]
+            for side in (1.0, ratio)
+        ]
+        sides = dict(zip(SIDES, slices, strict=True))
+        return {"block": index, "case": case, **sides, "first": [0] * self.pairs, "at": self.now}

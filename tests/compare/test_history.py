@@ -18,9 +18,9 @@ import pytest
 from samples import CONTEXT, FFN, LOSS, Json, document, stopped, write
 
 from chromium import Chromium, chromium
-from tinyllama_tools.compare import history as history_command
-from tinyllama_tools.compare.history import FEWEST_FILES, HistoryStore, change_indices, commit_time
-from tinyllama_tools.core.app import PROJECT, BadInputError
+from tinyllama_tools.compare import history
+from tinyllama_tools.compare.history import FEWEST_FILES, change_indices, commit_time, read_series
+from tinyllama_tools.core.app import PROJECT
 from tools import compare
 
 __all__ = ["chromium"]
@@ -42,8 +42,12 @@ def run(*arguments: object) -> int:
 
 
 def rows(path: Path, statement: str) -> list[tuple[object, ...]]:
-    with contextlib.closing(sqlite3.connect(path)) as database:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
         return database.execute(statement).fetchall()
+
+
+def seconds(path: Path) -> list[list[float]]:
+    return [[point["seconds"] for point in one["points"]] for one in read_series(path)]
 
 
 @pytest.fixture(scope="module")
@@ -123,29 +127,29 @@ def test_one_bad_file_keeps_no_other_out(
     assert "result 1:" in said.out
 
 
-def test_a_file_is_added_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_is_added_whole_or_not_at_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "history.sqlite"
-    file = write(tmp_path / "a.json", document({FFN: 0.01, LOSS: 0.02}))
-    with HistoryStore(path, create=True) as store:
-        # as a full disk does: the statement fails, and the transaction is over
-        store._connection.execute(
-            "CREATE TEMP TRIGGER full BEFORE INSERT ON cases WHEN NEW.name LIKE 'loss%' "
-            "BEGIN SELECT RAISE(ROLLBACK, 'database or disk is full'); END"
-        )
-        with pytest.raises(BadInputError, match="database or disk is full"):
-            store.add(file)
-        store._connection.execute("DROP TRIGGER full")
-        assert store.series() == []
-        store.add(file)
-        assert [one.seconds for one in store.series()] == [(0.01,), (0.02,)]
+    assert run("add", write(tmp_path / "a.json", document({FFN: 0.01})), "--store", path) == 0
+    # as a full disk does: the statement fails, and the transaction is over
+    full = "CREATE TRIGGER full BEFORE INSERT ON cases WHEN NEW.name LIKE 'loss%' "
+    rows(path, f"{full} BEGIN SELECT RAISE(ROLLBACK, 'database or disk is full'); END")
+    file = write(tmp_path / "b.json", document({FFN: 0.02, LOSS: 0.02}))
+    assert run("add", file, "--store", path) == 2
+    assert "database or disk is full" in capsys.readouterr().err
+    assert seconds(path) == [[0.01]]
+    rows(path, "DROP TRIGGER full")
+    assert run("add", file, "--store", path) == 0
+    assert seconds(path) == [[0.01, 0.02], [0.02]]
 
 
 def test_files_that_are_no_history_are_named_and_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other, damaged, foreign = (tmp_path / name for name in ("other", "damaged", "foreign"))
-    HistoryStore(other, create=True).__exit__()
-    rows(other, "PRAGMA user_version = 7")
+    with history.opened(other, create=True) as database:
+        database.execute("PRAGMA user_version = 7")
     damaged.write_bytes(b"no database, but longer than the header of one" * 40)
     rows(foreign, "CREATE TABLE songs (title TEXT)")
     for path, expected in (
@@ -189,22 +193,21 @@ def test_the_time_of_a_commit_comes_from_git(
     head = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=tmp_path, capture_output=True, text=True, check=True
     ).stdout.strip()
-    assert commit_time(head, tmp_path) == "2026-02-03T02:05:06+00:00"
-    assert commit_time("0" * 40, tmp_path) == commit_time(head, tmp_path / "none") == ""
+    assert commit_time(head) == ""
+    monkeypatch.setattr(history, "PROJECT", tmp_path)
+    assert (commit_time(head), commit_time("0" * 40)) == ("2026-02-03T02:05:06+00:00", "")
     # a file stands with its commit, whenever it was measured; one of changed files with its date
     files = [
         result(tmp_path / "a.json", 0, {FFN: 1.0}),
         result(tmp_path / "b.json", 5, {FFN: 2.0}, git_commit=head),
         result(tmp_path / "c.json", 5, {FFN: 3.0}, git_commit=head, git_dirty=True),
     ]
-    with HistoryStore(tmp_path / "history.sqlite", create=True) as store:
-        for file in files:
-            store.add(file, tmp_path)
-        assert [one.seconds for one in store.series()] == [pytest.approx((2.0, 1.0, 3.0))]
+    assert run("add", *files, "--store", tmp_path / "history.sqlite") == 0
+    assert seconds(tmp_path / "history.sqlite") == [[2.0, 1.0, 3.0]]
     # only a commit reaches git
-    monkeypatch.setattr(history_command.subprocess, "run", lambda *_, **__: pytest.fail("asked"))
+    monkeypatch.setattr(history, "git", lambda *_: pytest.fail("asked"))
     for word in ("", "HEAD", "--output=x", "abc123", "A" * 40, "abcdef1\n"):
-        assert commit_time(word, tmp_path) == ""
+        assert commit_time(word) == ""
 
 
 def noise(kind: str, random: np.random.Generator, files: int) -> np.ndarray:
@@ -283,9 +286,7 @@ def test_changes_are_advisory_and_name_commit_and_files(
     assert "| 0009ababab |" in row
     assert run("changes", "--store", store, "--margin", "0.5") == 0
     assert "No change point." in capsys.readouterr().out
-
-
-def test_cases_and_machines_are_chosen(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # cases and machines that are chosen
     (series,) = as_json(
         capsys, "show", "--case", "^loss/", "--machine", "some cpu", "--store", store
     )
@@ -317,7 +318,7 @@ def test_the_page_draws_and_searches(
     assert len(text.encode()) < 6_000_000
     assert not re.search(r"<(script|link|img)[^>]*(src|href)=[\"']?(https?:)?//", text)
     assert text.count('<tr id="result-') == FILES + 2
-    assert text.count('<a href="#result-7">results 7 to 1</a>') == 2
+    assert text.count("<td>7 to 1</td>") == 1
     opened = chromium.open(page.as_uri(), milliseconds=5000)
     assert opened.console == []
     # the markers of every file, and the change of the one case that changed

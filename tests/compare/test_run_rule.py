@@ -5,29 +5,14 @@ from __future__ import annotations
 
 import io
 import json
-import random
 import subprocess
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from fake_bench import FFN, LOSS, PROGRAM, make_build
+from samples import Json, Played, failed, skipped
 
-from tinyllama_tools.compare.blocks import (
-    SIDES,
-    BothReady,
-    CaseBlock,
-    CaseFailure,
-    CaseOpening,
-    CaseSkip,
-    Measured,
-    Opened,
-    RecordingHeader,
-    RecordingWriter,
-    Side,
-    read_recording,
-)
+from tinyllama_tools.compare.blocks import BASE, NEW, RecordingWriter, read_recording
 from tinyllama_tools.compare.run import (
     ALL_DECIDED,
     ALL_LOOKS,
@@ -38,76 +23,26 @@ from tinyllama_tools.compare.run import (
 from tinyllama_tools.compare.sides import KEPT_WORKTREES, Builder, carried_settings
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.stats.rank_tests import Block
 from tinyllama_tools.stats.verdicts import plan_design
 
-PAIRS = 4
-NEVER = 10**6
 
-
-@dataclass
-class Played:
-    """Draws blocks; a case takes a second, or what `costs` says, and the processes' start one more.
-    From block `slower_from` on, cases take `slower_by` times as long."""
-
-    factors: dict[str, float]
-    scatter: dict[str, float] = field(default_factory=dict)
-    failures: dict[tuple[str, int], Side] = field(default_factory=dict)
-    skips: set[str] = field(default_factory=set)
-    unopened: set[str] = field(default_factory=set)
-    costs: dict[str, float] = field(default_factory=dict)
-    slower_from: int = NEVER
-    slower_by: float = 30.0
-    interrupt_at: int = NEVER
-    now: float = 0.0
-    asked: list[list[str]] = field(default_factory=list)
-
-    def open_once(self, cases: Sequence[str], *, verify: bool) -> Iterator[Opened]:
-        assert verify
-        for case in cases:
-            for side in SIDES:
-                wrong = CaseFailure(0, case, side, "wrong result")
-                is_wrong = case in self.unopened and side is Side.NEW
-                yield wrong if is_wrong else CaseOpening(case, side, 0.01)
-
-    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Measured | BothReady]:
-        self.asked.append(list(cases))
-        self.now += 1.0
-        if index == self.interrupt_at:
-            raise KeyboardInterrupt
-        yield BothReady()
-        # in another order each time, as they come in truth
-        for case in random.Random(index).sample(cases, len(cases)):
-            seconds = self.costs.get(case, 1.0)
-            self.now += seconds if index < self.slower_from else self.slower_by * seconds
-            if case in self.skips:
-                yield CaseSkip(case, Side.NEW, "too large")
-            elif (case, index) in self.failures:
-                yield CaseFailure(index, case, self.failures[(case, index)], f"crash {index}")
-            else:
-                yield CaseBlock(index, case, self.block(case, index), (0, 1) * (PAIRS // 2))
-
-    def block(self, case: str, index: int) -> Block:
-        order = random.Random(f"{case} {index}")
-        ratio = self.factors[case] * order.lognormvariate(0, self.scatter.get(case, 0.001))
-        base, new = ([order.lognormvariate(0, 0.001) for _ in range(PAIRS)] for _ in SIDES)
-        return Block(tuple(base), tuple(ratio * value for value in new))
-
-
-def ran(played: Played, *, budget: float = 1e6, looks: int = 6) -> tuple[SequentialRun, str]:
-    said = io.StringIO()
-    kept: list[Measured | Opened] = []
+def ran(
+    factors: dict[str, float], *, budget: float = 1e6, looks: int = 6, **more: object
+) -> tuple[SequentialRun, Played, str]:
+    """`more`: of Played, whose cases take a second."""
+    played = Played(dict.fromkeys(factors, 1.0), factors, **more)
+    said, kept = io.StringIO(), []
     run = SequentialRun(
-        played, list(played.factors), plan_design(len(played.factors), looks=looks), budget,
-        keep=kept.append, progress=Progress(said), clock=lambda: played.now,
+        played, list(factors), plan_design(len(factors), looks=looks), budget,
+        keep=kept.append, progress=Progress(said), clock=played,
     )  # fmt: skip
     try:
         run.run(verify=True)
     except KeyboardInterrupt:
         run.judge()
     blocks = sum(len(record.blocks) for record in run.cases.values())
-    assert sum(isinstance(item, CaseBlock) for item in kept) == blocks
-    return run, said.getvalue()
+    assert sum("base" in item for item in kept) == blocks
+    return run, played, said.getvalue()
 
 
 def outcomes(run: SequentialRun) -> dict[str, str | None]:
@@ -117,8 +52,7 @@ def outcomes(run: SequentialRun) -> dict[str, str | None]:
 def test_decided_cases_drop_out_so_that_time_goes_to_the_open_ones() -> None:
     looks = plan_design(4).looks
     factors = {"a": 1.0, "b": 1.2, "c": 0.8, "noisy": 1.0}
-    played = Played(factors, scatter={"noisy": 0.05})
-    run, said = ran(played)
+    run, played, said = ran(factors, scatter={"noisy": 0.1})
     assert played.asked[: looks[0]] == [list(factors)] * looks[0]
     assert all(cases == ["noisy"] for cases in played.asked[looks[0] :])
     assert len(played.asked) == run.blocks > looks[0]
@@ -126,89 +60,89 @@ def test_decided_cases_drop_out_so_that_time_goes_to_the_open_ones() -> None:
     assert f"after {looks[0]} blocks: 1 same, 1 slower, 1 faster; 1 open" in said
     # the processes' start is no case's own time
     assert run.cost.around == pytest.approx(1.0)
-    assert run.cost.of_block(["noisy"]) == pytest.approx(2.0)
     assert run.cost.of_block(list(factors)) == pytest.approx(5.0)
-    run, _ = ran(Played({"a": 1.0}))
+    run, *_ = ran({"a": 1.0})
     assert (run.blocks, run.ended) == (plan_design(1).looks[0], ALL_DECIDED)
-    run, _ = ran(Played({"noisy": 1.03}, scatter={"noisy": 0.05}), looks=3)
+    run, *_ = ran({"noisy": 1.03}, scatter={"noisy": 0.05}, looks=3)
     assert (run.blocks, run.ended) == (plan_design(1, looks=3).looks[-1], ALL_LOOKS)
     assert outcomes(run) == {"noisy": "unclear"}
 
 
 def test_no_block_is_begun_that_cannot_reach_a_look_within_the_budget() -> None:
-    looks = plan_design(2).looks
-    played = Played({"far": 1.03, "near": 1.1}, scatter={"far": 0.2, "near": 0.1})
+    first, second, *_ = plan_design(2).looks
+    factors, scatter = {"far": 1.03, "near": 1.1}, {"far": 0.2, "near": 0.1}
     # to the first look with both cases; the second look needs more than is left then
-    run, _ = ran(played, budget=3.0 * looks[0] + 5)
-    assert (run.blocks, run.ended) == (looks[0], BUDGET_USED)
+    run, *_ = ran(factors, scatter=scatter, budget=3.0 * first + 5)
+    assert (run.blocks, run.ended) == (first, BUDGET_USED)
     # where only one can go on, it is the one that is nearer to a verdict
-    played = Played({"far": 1.03, "near": 1.1}, scatter={"far": 0.2, "near": 0.1})
-    run, _ = ran(played, budget=3.0 * looks[0] + 2.0 * (looks[1] - looks[0]) + 0.5)
-    assert played.asked[looks[0] :] == [["near"]] * (looks[1] - looks[0])
+    budget = 3.0 * first + 2.0 * (second - first) + 0.5
+    run, played, _ = ran(factors, scatter=scatter, budget=budget)
+    assert played.asked[first:] == [["near"]] * (second - first)
     assert run.cases["far"].closed == BUDGET_USED
-
-
-def test_a_budget_that_reaches_no_look_is_refused_after_the_first_block() -> None:
-    first = plan_design(2).looks[0]
-    run, _ = ran(Played({"a": 1.0, "b": 1.0}), budget=3.0 * first - 2)
+    # a budget that reaches no look is refused after the first block
+    run, *_ = ran({"a": 1.0, "b": 1.0}, budget=3.0 * first - 2)
     assert (run.ended, run.blocks) == (TOO_SHORT, 1)
     assert f"need {first} blocks of 3.0 s, {3.0 * first / 60:.1f} minutes in all" in run.refusal
-    assert ran(Played({"a": 1.0, "b": 1.0}), budget=3.0 * first)[0].refusal == ""
+    assert ran({"a": 1.0, "b": 1.0}, budget=3.0 * first)[0].refusal == ""
 
 
 def test_blocks_that_became_slow_do_not_overrun_the_budget_for_ever() -> None:
-    played = Played({"a": 1.0, "b": 1.0}, slower_from=5)
-    run, _ = ran(played, budget=60)
+    run, played, _ = ran({"a": 1.0, "b": 1.0}, slower_from=5, budget=60)
     assert (run.ended, outcomes(run)) == (BUDGET_USED, {})
+    assert "--budget held 5 of the 17" in run.refusal
     # one block of 61 s is what nobody could foresee
     assert played.now < 60 * 1.15 + 61
     # before the first look the costliest cases go
-    first = plan_design(2).looks[0]
+    first, cases = plan_design(2).looks[0], {"step": 1.0, "part": 1.0}
     costs = {"step": 8.0, "part": 1.0}
-    played = Played({"step": 1.0, "part": 1.0}, costs=costs, slower_from=4, slower_by=1.5)
-    run, _ = ran(played, budget=10.0 * first)
+    run, played, _ = ran(cases, costs=costs, slower_from=4, slower_by=1.5, budget=10.0 * first)
     assert run.cases["step"].closed == BUDGET_USED
     assert outcomes(run) == {"step": None, "part": "same"}
-    assert played.now <= 10.0 * first
+    assert (played.now <= 10.0 * first, run.refusal) == (True, "")
 
 
 def test_failures_and_skips() -> None:
     """Two failures of a side close the case, one costs one block; the rest goes on."""
-    failures = {("bad", 2): Side.NEW, ("bad", 4): Side.NEW, ("once", 3): Side.BASE}
+    told = [failed(2, "bad"), failed(4, "bad"), failed(3, "once", BASE), failed(0, "wrong")]
+    events = {(item["block"], item["case"]): item for item in told} | {
+        (1, "large"): skipped("large")
+    }
     factors = dict.fromkeys(("bad", "once", "wrong", "large"), 1.0)
-    played = Played(factors, failures=failures, skips={"large"}, unopened={"wrong"})
-    run, said = ran(played)
+    run, played, said = ran(factors, events=events)
     first = plan_design(4).looks[0]
     assert played.asked[:2] == [["bad", "once", "large"], ["bad", "once"]]
     assert played.asked[3:] == [["bad", "once"], *[["once"]] * (first + 1 - 4)]
     assert outcomes(run)["once"] == "same"
-    state = {name: record.state(Side.NEW) for name, record in run.cases.items()}
-    assert state["bad"].failed == "crash 4"
-    assert state["wrong"].failed == "wrong result"
+    state = {name: record.state(NEW) for name, record in run.cases.items()}
+    assert (state["bad"].failed, state["wrong"].failed) == ("crash 4", "crash 0")
     assert state["large"].skipped == "too large"
-    assert run.cases["once"].state(Side.BASE).is_measured
-    assert "wrong: left out: new: wrong result" in said
+    assert run.cases["once"].state(BASE).is_measured
+    assert "wrong: left out: new: crash 0" in said
     assert "bad: given up: new: crash 4" in said
-    run, _ = ran(Played({"wrong": 1.0}, unopened={"wrong"}))
+    run, *_ = ran({"wrong": 1.0}, events=events)
     assert (run.blocks, run.ended) == (0, ALL_DECIDED)
 
 
 def test_an_interrupted_run_is_judged_at_the_looks_it_reached() -> None:
     first = plan_design(2).looks[0]
-    played = Played({"slow": 1.2, "noisy": 1.0}, scatter={"noisy": 0.05}, interrupt_at=first + 2)
-    run, _ = ran(played)
+    more = {"scatter": {"noisy": 0.05}, "events": {(first + 2, "noisy"): KeyboardInterrupt}}
+    run, *_ = ran({"slow": 1.2, "noisy": 1.0}, **more)
     assert (run.ended, outcomes(run)) == ("", {"slow": "slower", "noisy": "unclear"})
-    early, _ = ran(Played({"a": 1.0}, interrupt_at=3))
+    early, *_ = ran({"a": 1.0}, events={(3, "a"): KeyboardInterrupt})
     assert (outcomes(early), early.seconds) == ({"a": None}, 5.0)
 
 
-HEADER = RecordingHeader("main", "build", "interleaved", 2, 0.015, 7, "2026-01-01", {"threads": 2})
-ITEMS: list[Measured | Opened] = [
-    CaseOpening(FFN, Side.BASE, 0.01, {"operators": 20.0}),
-    CaseFailure(0, LOSS, Side.NEW, "gradient differs"),
-    CaseBlock(1, FFN, Block((0.01, 0.012), (0.011, 0.0125)), (0, 1), 1.5),
-    CaseSkip(LOSS, Side.BASE, "too large"),
-    CaseBlock(2, FFN, Block((0.02,), (0.021,)), (1,), 3.0),
+HEADER = {
+    "recording": "tiny_llama paired blocks", "schema_version": 1, "base": "main", "new": "build",
+    "method": "interleaved", "pairs": 2, "slice_seconds": 0.015, "seed": 7, "started": "2026",
+    "base_context": {"threads": 2}, "new_context": {},
+}  # fmt: skip
+BLOCK = {"block": 1, "case": FFN, "base": [0.01], "new": [0.011], "first": [0], "at": 1.5}
+ITEMS: list[Json] = [
+    {"opened": FFN, "side": BASE, "seconds": 0.01, "counters": {"operators": 20.0}},
+    failed(0, LOSS),
+    BLOCK,
+    skipped(LOSS),
 ]
 
 
@@ -224,21 +158,35 @@ def written(tmp_path: Path) -> Path:
 
 
 def test_what_is_written_is_read_back_and_never_written_over(written: Path) -> None:
-    recording = read_recording(written)
-    assert (recording.header, list(recording.items)) == (HEADER, ITEMS)
+    assert read_recording(written) == (HEADER, ITEMS)
     before = written.read_text()
     with pytest.raises(BadInputError, match=r"blocks\.jsonl: is there already"):
         RecordingWriter(written, HEADER)
     assert written.read_text() == before
     # a last line cut short is left out
     written.write_text(before[:-10])
-    assert list(read_recording(written).items) == ITEMS[:-1]
-    # older ones have no settings, and another word
-    head = {k: v for k, v in json.loads(before.splitlines()[0]).items() if k != "settings"}
-    written.write_text(json.dumps({**head, "method": "in turn"}) + "\n")
+    assert read_recording(written).items == ITEMS[:-1]
+    # older ones have another word
+    written.write_text(json.dumps({**HEADER, "method": "in turn"}) + "\n")
     assert read_recording(written).header == HEADER
     with pytest.raises(BadInputError, match="cannot be written"):
-        RecordingWriter(written / "blocks.jsonl", replace(HEADER, settings={"a": 1}))
+        RecordingWriter(written / "blocks.jsonl", HEADER)
+    for line, text, expected in (
+        (0, "[1]", r"\[0\]: \[1\] is not of type 'object'"),
+        (0, json.dumps({**HEADER, "recording": "other"}), r"\[0\]\.recording: .* was expected"),
+        (0, json.dumps({**HEADER, "schema_version": 2}), r"\[0\]\.schema_version: 1 was expected"),
+        (2, "{", "line 3 cannot be read"),
+        (3, json.dumps({**BLOCK, "base": [0.0]}), r"\[3\]\.base\[0\]: 0.0 is less than"),
+        (3, json.dumps({"block": 1, "case": FFN}), r"\[3\]"),
+    ):
+        lines = before.splitlines()
+        lines[line] = text
+        written.write_text("\n".join(lines) + "\n")
+        with pytest.raises(BadInputError, match=rf"blocks\.jsonl: .*{expected}"):
+            read_recording(written)
+    written.write_text("")
+    with pytest.raises(BadInputError, match="empty"):
+        read_recording(written)
 
 
 def test_a_full_disk_is_named_whatever_closing_says(tmp_path: Path) -> None:
@@ -252,29 +200,6 @@ def test_a_full_disk_is_named_whatever_closing_says(tmp_path: Path) -> None:
     ):
         writer.add(ITEMS[0])
     assert writer._file.closed
-
-
-BLOCK = {"block": 1, "case": FFN, "first": [0], "at": 1.0}
-
-
-def test_bad_lines_are_named(written: Path) -> None:
-    whole = written.read_text().splitlines()
-    for line, text, expected in (
-        (1, "[1]", "not a recording.*line 1"),
-        (1, '{"recording": "other", "schema_version": 1}', "not a recording.*other"),
-        (1, '{"recording": "tiny_llama paired blocks", "schema_version": 2}', "2.*: must be"),
-        (3, "{", "line 3"),
-        (4, json.dumps({**BLOCK, "base": [0.1], "new": [0.1, 0.2]}), "line 4.*as many"),
-        (4, json.dumps({**BLOCK, "base": [0.0], "new": [0.1]}), "line 4.*positive"),
-        (4, json.dumps({**BLOCK, "base": [0.1]}), "line 4.*new"),
-    ):
-        lines = [*whole[: line - 1], text, *whole[line:]]
-        written.write_text("\n".join(lines) + "\n")
-        with pytest.raises(BadInputError, match=rf"blocks\.jsonl: .*{expected}"):
-            read_recording(written)
-    written.write_text("")
-    with pytest.raises(BadInputError, match="empty"):
-        read_recording(written)
 
 
 # builds a "program" that says which commit and which settings it is of
@@ -378,9 +303,7 @@ def test_sides_that_are_none(checkout: Checkout, tmp_path: Path) -> None:
     refused = [("no_such_ref", nowhere), ("--output=x", nowhere), ("HEAD:make.sh", nowhere)]
     refused += [(str(tmp_path / "empty"), "no benchmarks/tiny_llama_bench in that folder")]
     refused += [(str(tmp_path / "text"), "cannot be executed")]
-    refused += [
-        ("HEAD", rf"commit {commit[:12]} does not build; [^|]*\n  \| (.*\n)*.*no such thing")
-    ]
+    refused += [("HEAD", rf"commit {commit[:12]} does not build; (.*\n)*.*no such thing")]
     for text, expected in refused:
         with pytest.raises(BadInputError, match=rf"--base.*{expected}"):
             checkout.resolve(text)

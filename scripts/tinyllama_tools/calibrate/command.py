@@ -353,53 +353,6 @@ def recorded_part(quiet: Recorded, folder: Path, settings: Settings) -> Json:
     }
 
 
-REACHED = {HELD: "reached", BROKEN: "not reached", NOT_SHOWN: NOT_SHOWN}
-QUIET_RUNS = f"no `slower` in at least {ENOUGH_RUNS} real A/A runs"
-SLOWED_RUNS = f"at least {ENOUGH_TRIES} real slowed runs, `slower` in {WANTED_SHARE:.0%}"
-ATTRIBUTED = f"a full step 5% slower found and attributed in {WANTED_SHARE:.0%}"
-
-
-def target_rows(document: Json) -> list[Json]:
-    """What is promised, what was measured, and whether that is `reached`, `not reached` or `not
-    shown`. Of simulated data the scenarios together; of detection the case that is found least."""
-    rows: list[Json] = []
-
-    def add(target: str, measured: str, shown: str) -> None:
-        rows.append({"target": target, "measured": measured, "reached": REACHED[shown]})
-
-    def add_share(target: str, found: Json, of: str, is_shown: bool) -> None:
-        is_reached = HELD if found["share"] >= WANTED_SHARE else BROKEN
-        add(target, f"{share_words(found)}: {of}", is_reached if is_shown else NOT_SHOWN)
-
-    for row in document["false_alarms"]:
-        if row["data"].removeprefix(rates.SIMULATED) not in rates.SCENARIOS:
-            bound = f"bound at most {small_percent(row['alpha'])}"
-            target = f"false alarms of families, {row['data']}, {row['sides']}: {bound}"
-            add(target, f"{bounded(row['false'])}: {row['blocks']} blocks", row["standing"])
-    for row in document["runs"]:
-        slower, words = row["slower"], row["options"]
-        if row["slowdown"]:
-            is_shown = row["runs"] >= ENOUGH_TRIES
-            add_share(SLOWED_RUNS, slower, f"{row['slowdown']} {words}", is_shown)
-        else:
-            shown = BROKEN if slower["count"] else row["standing"]
-            add(QUIET_RUNS, f"{bounded(slower)}: {words}", shown)
-    for row in document["detection"]:
-        minutes = f"{row['budget_seconds'] / 60:g}"
-        if row["slowdown"] >= 0.05:
-            key = f"found_in_{minutes}_minutes"
-            least = min(row["cases"], key=lambda case: case[key]["share"])
-            target = f"{row['slowdown']:.0%} slower ({row['how']}) found in {WANTED_SHARE:.0%}"
-            target += f" within {minutes} minutes, every case"
-            add_share(target, least[key], case_words(least["case"]), row["is_shown"])
-    for row in document["attribution"]:
-        what = f"inside {row['part']}, {row['blocks']} blocks"
-        add_share(ATTRIBUTED, row["attributed"], what, row["is_shown"])
-    known = {row["target"] for row in rows}
-    missing = [name for name in (QUIET_RUNS, SLOWED_RUNS, ATTRIBUTED) if name not in known]
-    return rows + [{"target": t, "measured": "none", "reached": NOT_SHOWN} for t in missing]
-
-
 def document_standing(document: Json) -> str:
     """`broken` where any row of false alarms is, or the check of the earlier half, or the real A/A
     runs of any group; else `not shown` where any row or all real A/A runs are, else `held`."""
@@ -441,7 +394,11 @@ def case_words(name: str) -> str:
 
 
 WORDS = (bounded, case_words, duration, seconds_words, share_words, small_percent)
-CONSTANTS = {"BROKEN": BROKEN, "ENOUGH_RUNS": ENOUGH_RUNS, "TEN_MINUTES": rates.TEN_MINUTES}
+CONSTANTS = {
+    **{"HELD": HELD, "BROKEN": BROKEN, "NOT_SHOWN": NOT_SHOWN, "TEN_MINUTES": rates.TEN_MINUTES},
+    **{"ENOUGH_RUNS": ENOUGH_RUNS, "ENOUGH_TRIES": ENOUGH_TRIES, "WANTED_SHARE": WANTED_SHARE},
+    "SCENARIOS": [rates.SIMULATED + name for name in rates.SCENARIOS],
+}
 
 
 def _aligned(table: re.Match[str]) -> str:
@@ -459,9 +416,7 @@ def calibration_page(document: Json) -> str:
 
 DOCUMENT, PAGE = "calibration.json", "CALIBRATION.md"
 KIND, SCHEMA_VERSION = "tiny_llama calibration", 1
-EXPANDED = (
-    "targets", "recordings", "false_alarms", "runs", "detection", "attribution", "noise",
-)  # fmt: skip
+EXPANDED = ("recordings", "false_alarms", "runs", "detection", "attribution", "noise")
 
 
 def _write(path: Path, text: str) -> None:
@@ -499,7 +454,6 @@ def _analyse(options: argparse.Namespace, arguments: Sequence[str]) -> Json:
     if not options.simulate:
         found = recorded_part(quiet, options.folder, settings)
         document |= {**found, "false_alarms": document["false_alarms"] + found["false_alarms"]}
-        document["targets"] = target_rows(document)
         profile = noise_profile(quiet.blocks.summaries(), context, date)
         _write(options.noise_profile, json.dumps(profile, indent=1) + "\n")
     _write(options.folder / DOCUMENT, compact_json(document, EXPANDED))

@@ -162,6 +162,16 @@ def drawing(available: int, wanted: int, groups: int = 1, sides: str = AS_MEASUR
     return ONCE if available >= groups * wanted else ONCE_A_CASE if available >= wanted else AGAIN
 
 
+def drawn(available: int, wanted: int, groups: int = 1, sides: str = AS_MEASURED) -> Json:
+    """What every row says of its blocks; `is_shown`: as many different ones as it needs."""
+    return {
+        "blocks": available,
+        "blocks_needed": groups * wanted,
+        "is_shown": available >= groups * wanted,
+        "drawing": drawing(available, wanted, groups, sides),
+    }
+
+
 def draw_blocks(
     rng: np.random.Generator, available: int, wanted: int, groups: int = 1, sides: str = AS_MEASURED
 ) -> np.ndarray:
@@ -341,7 +351,7 @@ class Settings:
     seed: int
 
     def design(self, cases: int) -> Design:
-        """For a family of that many cases; DesignError where it cannot be."""
+        """For a family of that many cases; BadInputError where it cannot be."""
         return plan_design(cases, alpha=self.alpha, margin=self.margin, looks=self.looks)
 
     def of_tries(self, work: Callable[[int, int], list[Found]], number: int = 0) -> list[Found]:
@@ -371,11 +381,9 @@ def _count(
     return counts
 
 
-def _row(
-    name: str, counts: Counter[str], settings: Settings, sides: str, drawn: str, blocks: list[int]
-) -> Json:
-    """`blocks`: how many there are, and how many a family with different ones everywhere needs."""
-    false, (available, needed) = share(counts[FALSE], counts[FAMILIES]), blocks
+def _row(name: str, counts: Counter[str], settings: Settings, sides: str, blocks: Json) -> Json:
+    """`blocks`: keys as of drawn()."""
+    false = share(counts[FALSE], counts[FAMILIES])
     return {
         "data": name,
         "cases": settings.cases,
@@ -384,10 +392,8 @@ def _row(
         "slower": share(counts[FALSE_SLOWER], counts[FAMILIES]),
         "verdicts": {found.value: counts[found.value] for found in Outcome if counts[found.value]},
         "sides": sides,
-        "blocks": available,
-        "blocks_needed": needed,
-        "drawing": drawn,
-        "standing": standing(false, settings.alpha, has_enough=available >= needed),
+        **blocks,
+        "standing": standing(false, settings.alpha, has_enough=blocks["is_shown"]),
     }
 
 
@@ -398,9 +404,8 @@ def false_alarm_row(
     design = settings.design(settings.cases)
     work = partial(_count, data, design, sides)
     counts = sum(in_chunks(work, settings.families, settings.seed, settings.jobs), Counter())
-    groups, wanted = -(-settings.cases // len(data.cases)), design.looks[-1]
-    drawn = drawing(data.blocks, wanted, groups, sides)
-    return _row(name, counts, settings, sides, drawn, [data.blocks, groups * wanted])
+    groups = -(-settings.cases // len(data.cases))
+    return _row(name, counts, settings, sides, drawn(data.blocks, design.looks[-1], groups, sides))
 
 
 FAMILIES_A_SIMULATION = 50
@@ -418,18 +423,24 @@ def simulated_rows(settings: Settings) -> list[Json]:
     to show anything but that the rate is broken."""
     design, each = settings.design(settings.cases), math.ceil(settings.families / len(SCENARIOS))
     blocks = math.ceil(each / FAMILIES_A_SIMULATION) * SPARE * design.looks[-1]
-    drawn = f"a simulation for every {FAMILIES_A_SIMULATION} families at most"
     rows, together = [], Counter()
+
+    def add(name: str, counts: Counter[str], simulations: int) -> Json:
+        how = f"a simulation for every {FAMILIES_A_SIMULATION} families at most"
+        made = drawn(simulations * blocks, simulations * blocks) | {"drawing": how}
+        rows.append(_row(SIMULATED + name, counts, settings, "as simulated", made))
+        return rows[-1]
+
     for scenario in SCENARIOS:
         work = partial(_count_simulated, scenario, design)
         chunks = in_chunks(work, each, settings.seed, settings.jobs, FAMILIES_A_SIMULATION)
         counts = sum(chunks, Counter())
         together += counts
-        row = _row(SIMULATED + scenario, counts, settings, "as simulated", drawn, [blocks, blocks])
-        rows.append(row | ({"standing": IN_ALL} if row["standing"] == NOT_SHOWN else {}))
-    total = [len(SCENARIOS) * blocks] * 2
-    name = SIMULATED + "all of these"
-    return [*rows, _row(name, together, settings, "as simulated", drawn, total)]
+        row = add(scenario, counts, 1)
+        if row["standing"] == NOT_SHOWN:
+            row["standing"] = IN_ALL
+    add("all of these", together, len(SCENARIOS))
+    return rows
 
 
 SLOWDOWNS = (0.02, 0.05, 0.10)
@@ -468,10 +479,11 @@ def detection_numbers(case: str, verdicts: Sequence[Verdict]) -> Json:
     tries = len(verdicts)
     counts = Counter(verdict.outcome for verdict in verdicts)
     times = sorted(v.seconds for v in verdicts if v.outcome is Outcome.SLOWER)
-    half, most = (
-        times[needed - 1] if needed <= len(times) else None
-        for needed in (math.ceil(0.5 * tries), math.ceil(0.95 * tries))
-    )
+
+    def reached(wanted: float) -> float | None:
+        needed = math.ceil(wanted * tries)
+        return times[needed - 1] if needed <= len(times) else None
+
     return {
         "case": case,
         "found": share(counts[Outcome.SLOWER], tries),
@@ -480,8 +492,8 @@ def detection_numbers(case: str, verdicts: Sequence[Verdict]) -> Json:
         "unclear": share(counts[Outcome.UNCLEAR], tries),
         "same": share(counts[Outcome.SAME], tries),
         "faster": share(counts[Outcome.FASTER], tries),
-        "median_seconds": half,
-        "seconds_for_95_percent": most,
+        "median_seconds": reached(0.5),
+        "seconds_for_95_percent": reached(0.95),
     }
 
 
@@ -505,7 +517,6 @@ def detection_row(
         name: math.expm1(hodges_lehmann(slowed.values[slowed.cases.index(name), :, LOG_RATIO]))
         for name in cases
     }
-    blocks, wanted = min(quiet.blocks, slowed.blocks), design.looks[-1]
     return {
         "slowdown": slowdown,
         "how": how,
@@ -513,10 +524,8 @@ def detection_row(
         "alpha": settings.alpha,
         "looks": list(design.looks),
         "budget_seconds": budget,
+        **drawn(min(quiet.blocks, slowed.blocks), design.looks[-1]),
         "blocks": [quiet.blocks, slowed.blocks],
-        "blocks_needed": wanted,
-        "is_shown": blocks >= wanted,
-        "drawing": drawing(blocks, wanted),
         "all": detection_numbers("all cases", [v for found in verdicts.values() for v in found]),
         "cases": [
             {**detection_numbers(name, found), "true_change": changes[name]}
@@ -586,17 +595,14 @@ def culprits(slowed: PairedBlocks, design: Design, count: int, seed: int) -> lis
 def attribution_row(slowed: PairedBlocks, part: str, design: Design, settings: Settings) -> Json:
     """`slowed`: blocks in which the new side was slowed inside `part`. `change`: of the whole, as a
     fraction, over all blocks. Raises ValueError where the recording has no full step."""
-    whole, wanted = slowed.cases.index(whole_of(slowed)), design.looks[-1]
+    whole = slowed.cases.index(whole_of(slowed))
     found = settings.of_tries(partial(culprits, slowed, design))
     blamed = Counter(name for name in found if name is not None)
     return {
         "part": part,
         "change": math.expm1(np.median(slowed.values[whole, :, LOG_RATIO])),
-        "drawing": drawing(slowed.blocks, wanted),
         "found": share(blamed.total(), settings.tries),
         "attributed": share(blamed[part], settings.tries),
         "culprits": dict(blamed),
-        "blocks": slowed.blocks,
-        "blocks_needed": wanted,
-        "is_shown": slowed.blocks >= wanted,
+        **drawn(slowed.blocks, design.looks[-1]),
     }

@@ -358,7 +358,10 @@ def case_row(one: Json) -> tuple[str, ...]:
 def change_row(change: Json) -> tuple[str, ...]:
     """Under CHANGE_HEADER."""
     (before, first), numbers = change["labels"], change["results_after"]
-    seconds = " -> ".join(seconds_text(change[f"seconds_{side}"]) for side in ("before", "after"))
+    seconds = " -> ".join(
+        f"{seconds_text(change[f'seconds_{side}'])} ({len(change[f'results_{side}'])} files)"
+        for side in ("before", "after")
+    )
     texts = (change_text(change["ratio"]), first, change["case"], before, seconds)
     return (*texts, f"{numbers[0]} to {numbers[-1]}", change["remark"])
 
