@@ -1,8 +1,7 @@
 """Every command of the README, CONTRIBUTING and docs/ is known to its program, options and all; and
 no line of a command's help is wider than 100 columns.
 
-tests/test_workshop.py runs those of docs/workshop.md, and
-tests/compare/test_commands.py reads those of scripts/compare.
+tests/test_workshop.py runs those of docs/workshop.md.
 """
 
 import os
@@ -19,7 +18,6 @@ from tinyllama_tools.__main__ import main as run_tool
 
 PAGES = [PROJECT_ROOT / "README.md", PROJECT_ROOT / "CONTRIBUTING.md"]
 PAGES += [path for path in (PROJECT_ROOT / "docs").glob("*.md") if path.name != "workshop.md"]
-TOOLS = [name for name in COMMANDS if name != "compare"]
 # what a launcher or a profiler starts
 PROGRAM = re.compile(r"\bbuild/benchmarks/(?:\w+/)?(\w+)(.*)$")
 
@@ -38,12 +36,12 @@ def documented() -> list[str]:
 
 
 def commands_of(script: str) -> list[str]:
-    """But those of the set-up, which is the shell's."""
+    """But those of the set-up, which is the shell's, and a mere name."""
     found = [text for text in documented() if text.startswith(f"scripts/{script} ")]
-    return [text for text in found if "--setup-only" not in text]
+    return [t for t in found if "--setup-only" not in t and t != "scripts/compare run"]
 
 
-@pytest.mark.parametrize("command", [command for tool in TOOLS for command in commands_of(tool)])
+@pytest.mark.parametrize("command", [command for tool in COMMANDS for command in commands_of(tool)])
 def test_commands_of_the_tools_have_options_that_exist(command: str) -> None:
     name, *arguments = shlex.split(command.removeprefix("scripts/"))
     assert run_tool(["--check-options", name, *arguments]) == 0
@@ -91,7 +89,7 @@ def test_programs_and_their_options_exist(command: str, bench_program: Path) -> 
 
 def test_there_are_commands() -> None:
     assert len(documented()) > 60
-    assert [tool for tool in TOOLS if not commands_of(tool)] == ["ablation", "peers"]
+    assert [tool for tool in COMMANDS if not commands_of(tool)] == ["ablation", "peers"]
 
 
 def assert_is_help(text: str) -> None:
@@ -115,7 +113,7 @@ def test_help_of_a_script_needs_no_set_up(script: str, project_root: Path, tmp_p
     assert_is_help(done.stdout)
 
 
-@pytest.mark.parametrize("name", [*TOOLS, "compare run", "compare calibrate", "compare history"])
+@pytest.mark.parametrize("name", [*COMMANDS, "compare run", "compare calibrate", "compare history"])
 def test_help_of_a_tool(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,14 +6,15 @@ import io
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from fake_bench import FFN, LOSS, STEP, make_build, starts_of
+from samples import Played, failed, skipped
 from scipy.stats import binom
 
 from tinyllama_tools.calibrate import rates, record
@@ -37,23 +38,13 @@ from tinyllama_tools.calibrate.rates import (
     standing,
 )
 from tinyllama_tools.calibrate.record import read_recordings, recording_paths
-from tinyllama_tools.compare.blocks import (
-    BothReady,
-    CaseBlock,
-    CaseFailure,
-    CaseOpening,
-    CaseSkip,
-    RecordingHeader,
-    RecordingWriter,
-    Side,
-    read_recording,
-)
+from tinyllama_tools.compare.blocks import RecordingWriter, read_recording
 from tinyllama_tools.compare.run import SequentialRun
 from tinyllama_tools.compare.stored import mismatch, read_noise_profile
 from tinyllama_tools.core.app import PROJECT, RESULTS, BadInputError, Json
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.stats.looks import judge_rows
-from tinyllama_tools.stats.rank_tests import Block, summarise
+from tinyllama_tools.stats.rank_tests import BlockSummary, summarise
 from tinyllama_tools.stats.verdicts import Outcome, plan_design
 
 # ---- a machine whose times are known: seconds, and how often a step of tiny (four layers) has it
@@ -80,7 +71,11 @@ CONTEXT = {
     "threads": 2,
 }
 OWN, EACH, OPENING = 1.0, 0.5, 7.0
-HEADER = RecordingHeader("a", "b", "interleaved", 8, 0.015, 1, "2026-01-01", CONTEXT, CONTEXT)
+HEADER = {
+    "recording": "tiny_llama paired blocks", "schema_version": 1, "base": "a", "new": "b",
+    "method": "interleaved", "pairs": 8, "slice_seconds": 0.015, "seed": 1, "started": "2026-01-01",
+    "base_context": CONTEXT, "new_context": CONTEXT,
+}  # fmt: skip
 
 
 def seconds_of(slowed: Mapping[str, float]) -> dict[str, float]:
@@ -92,55 +87,23 @@ def seconds_of(slowed: Mapping[str, float]) -> dict[str, float]:
 STEP_SECONDS = seconds_of({})["full_step"]
 
 
-@dataclass
-class Machine:
-    """Measures what it is told and lets time pass. `noise` of each process and slice grows from
-    case to case by that factor; `events` replace a case of a block, of block 0 its opening."""
-
-    slowed: Mapping[str, float] = field(default_factory=dict)
-    seed: int = 1
-    noise: float = 1.0
-    events: Mapping[tuple[int, str], object] = field(default_factory=dict)
-    now: float = 0.0
-    method: str = "interleaved"
-
-    def __post_init__(self) -> None:
-        rng, new = np.random.default_rng(self.seed), seconds_of(self.slowed)
-        self.blocks: dict[str, list[Block]] = {}
-        for number, (part, base) in enumerate(seconds_of({}).items()):
-            own = rng.normal(0, 0.01, (60, 2, 1)) + rng.normal(0, 0.01, (60, 2, 8))
-            # a machine that wanders, alike for both
-            state = np.exp(0.2 * np.sin(np.arange(60) / 7))[:, np.newaxis, np.newaxis]
-            times = np.array([[base], [new[part]]]) * state * np.exp(own * self.noise**number)
-            self.blocks[NAMES[part]] = [Block(*map(tuple, sides)) for sides in times.tolist()]
-
-    def __call__(self) -> float:
-        return self.now
-
-    def open_once(self, cases: Sequence[str], *, verify: bool) -> Iterator[object]:
-        assert verify
-        self.now += OPENING
-        for case in cases:
-            yield CaseOpening(case, Side.BASE, 0.01, {"operators": 3.0})
-            yield self.events.get((0, case)) or CaseOpening(case, Side.NEW, 0.01)
-
-    def measure(self, index: int, cases: Sequence[str]) -> Iterator[object]:
-        self.now += OWN
-        yield BothReady()
-        # a random order in truth; here each comes first by rotation
-        for case in [*cases[index % len(cases) :], *cases[: index % len(cases)]]:
-            self.now += EACH
-            event = self.events.get((index, case))
-            if event is KeyboardInterrupt:
-                raise KeyboardInterrupt
-            yield event or CaseBlock(index, case, self.blocks[case][index - 1], (0,), self.now)
+def machine(slowed: Mapping[str, float] | None = None, **more: Any) -> Played:  # noqa: ANN401
+    base, new = seconds_of({}), seconds_of(slowed or {})
+    seconds = {NAMES[part]: base[part] for part in base}
+    factors = {NAMES[part]: new[part] / base[part] for part in base}
+    told = {"between": 0.012, "pairs": 8, "cost": EACH, "opening": OPENING, **more}
+    return Played(seconds, factors, **told)
 
 
-def recorded(path: Path, machine: Machine, blocks: int | None = 12, seconds: float = 1e6) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with RecordingWriter(path, replace(HEADER, started=f"2026 {path.stem}")) as writer:
-        names = list(machine.blocks)
-        return record.record_blocks(machine, names, writer, seconds, blocks, clock=machine)
+def summaries(played: Played, name: str, blocks: int) -> list[BlockSummary]:
+    items = [played.block(name, index) for index in range(1, blocks + 1)]
+    return [summarise(item["base"], item["new"]) for item in items]
+
+
+def recorded(path: Path, played: Played, blocks: int | None = 12, seconds: float = 1e6) -> int:
+    with RecordingWriter(path, {**HEADER, "started": f"2026 {path.stem}"}) as writer:
+        names = list(played.seconds)
+        return record.record_blocks(played, names, writer, seconds, blocks, clock=played)
 
 
 def calibrate(folder: Path, *more: str) -> int:
@@ -168,13 +131,13 @@ def a_run(**more: Any) -> Json:  # noqa: ANN401
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("calibration")
-    recorded(folder / "quiet_0001.jsonl", Machine(), 40)
-    recorded(folder / "family_0001.jsonl", Machine(seed=2), 10)
+    recorded(folder / "quiet_0001.jsonl", machine(), 40)
+    recorded(folder / "family_0001.jsonl", machine(seed=2), 10)
     five = dict.fromkeys(PARTS, 0.05)
-    recorded(folder / "slowed_5_percent_0001.jsonl", Machine(five, seed=3), 20)
-    recorded(folder / "inside_ffn_0001.jsonl", Machine({"ffn": 0.3}, seed=4), 20)
+    recorded(folder / "slowed_5_percent_0001.jsonl", machine(five, seed=3), 20)
+    recorded(folder / "inside_ffn_0001.jsonl", machine({"ffn": 0.3}, seed=4), 20)
     # interrupted before its first block
-    recorded(folder / "slowed_10_percent_0001.jsonl", Machine(seed=5), 0)
+    recorded(folder / "slowed_10_percent_0001.jsonl", machine(seed=5), 0)
     record.keep_run(a_run(), folder)
     slow = {"slowdown": {"^ffn|x/": 0.05}, "exit_status": 1}
     record.keep_run(a_run(**slow, outcomes={"ffn": "slower"}, culprits={"ffn": "rotary"}), folder)
@@ -239,9 +202,9 @@ def test_slower_cases_are_found_and_attributed(document: Json) -> None:
 
 def test_noise_is_that_of_the_blocks_and_comparisons_read_it(folder: Path, document: Json) -> None:
     items = read_recording(folder / "quiet_0001.jsonl").case_blocks
-    blocks = [item.block for item in items if item.case == NAMES["ffn"]]
-    medians = np.array([[np.median(b.base), np.median(b.new)] for b in blocks])
-    ratios = np.array([summarise(block).log_ratio for block in blocks])
+    blocks = [(i["base"], i["new"]) for i in items if i["case"] == NAMES["ffn"]]
+    medians = np.array([[np.median(base), np.median(new)] for base, new in blocks])
+    ratios = np.array([summarise(*block).log_ratio for block in blocks])
     apart = ratios - ratios.mean()
     row = next(row for row in document["noise"] if row["case"] == NAMES["ffn"])
     scatter = math.sqrt(np.log(medians).var(axis=0, ddof=1).mean())
@@ -259,7 +222,7 @@ def test_noise_is_that_of_the_blocks_and_comparisons_read_it(folder: Path, docum
 
 def table(page: str, section: str) -> list[dict[str, str]]:
     """The first table of a section."""
-    text = page.partition(f"## {section}\n\n")[2].partition("\n\n")[0]
+    text = page.partition(f"## {section}\n\n")[2].partition("\n\n")[0].replace("\\|", "/")
     head, _, *rows = ([c.strip() for c in line.split("|")] for line in text.splitlines())
     return [dict(zip(head, row, strict=True)) for row in rows]
 
@@ -270,11 +233,9 @@ def test_the_page_shows_it_and_no_file_names_a_folder_or_host(folder: Path, docu
     assert not any(str(folder) in text for text in (page, *others))
     assert "Example CPU (x86-64 AVX2), 2 processors" in page
     assert "nan" not in page
-    reached = {row["target"]: row["reached"] for row in document["targets"]}
-    assert all(target.replace("|", "\\|") in page for target in reached)
+    reached = {row["target"]: row["reached"] for row in table(page, "Targets")}
     assert reached["no `slower` in at least 50 real A/A runs"] == NOT_SHOWN
-    found = [row["reached"] for row in document["targets"] if "10% slower" in row["target"]]
-    assert found == ["reached"]
+    assert [word for target, word in reached.items() if "10% slower" in target] == ["reached"]
     heads = {"found in 5 min": "found_in_5_minutes", "`unclear`": "unclear", "`same`": "same"}
     for cells, row in zip(table(page, "Detection"), document["detection"], strict=True):
         for head, key in heads.items():
@@ -475,20 +436,21 @@ def test_detection_by_hand() -> None:
 
 @pytest.mark.parametrize("budget", [1e6, 70.0, 110.0, 150.0, 10.0])
 def test_verdicts_are_those_of_the_sequential_run(budget: float) -> None:
-    machine = Machine({"attention": 0.3, "loss": 0.3}, noise=2.0)
-    names, progress = list(machine.blocks), Progress(io.StringIO())
+    scatter = {name: 0.012 * 2**number for number, name in enumerate(NAMES.values())}
+    played = machine({"attention": 0.3, "loss": 0.3}, scatter=scatter)
+    names, progress = list(played.seconds), Progress(io.StringIO())
     design = plan_design(7, alpha=0.05, margin=0.1, looks=4)
-    more = {"keep": lambda _: None, "progress": progress, "clock": machine}
-    run = SequentialRun(machine, names, design, budget, **more)
+    more = {"keep": lambda _: None, "progress": progress, "clock": played}
+    run = SequentialRun(played, names, design, budget, **more)
     run.run(verify=True)
-    values = [[astuple(summarise(b)) for b in blocks] for blocks in machine.blocks.values()]
+    values = [summaries(played, name, 60) for name in names]
     costs = Costs(OWN, [EACH] * 7, OPENING)
     found = rates.judge_looks(list(np.array(values)), design, costs, budget)
     judged = [run.judgements.get(name) for name in names]
     assert [v.outcome for v in found] == [j.outcome if j else Outcome.UNCLEAR for j in judged]
     if budget > 10:
         assert [v.blocks for v in found] == [len(c.blocks) for c in run.cases.values()]
-        assert max(v.seconds for v in found) == pytest.approx(machine.now)
+        assert max(v.seconds for v in found) == pytest.approx(played.now)
         assert found[1].outcome is Outcome.SLOWER
     else:
         assert set(found) == {Verdict(Outcome.UNCLEAR, 0, 0.0)}
@@ -498,26 +460,25 @@ def test_verdicts_are_those_of_the_sequential_run(budget: float) -> None:
 
 
 def test_what_was_recorded_is_read_back_with_what_it_cost(tmp_path: Path) -> None:
-    machine = Machine()
-    assert recorded(tmp_path / "r.jsonl", machine) == 12
+    assert recorded(tmp_path / "r.jsonl", machine()) == 12
     blocks, row, context = read_recordings([tmp_path / "r.jsonl"])
     assert (blocks.cases, row["left_out"], context) == (tuple(sorted(NAMES.values())), 0, CONTEXT)
-    expected = [[astuple(summarise(b)) for b in machine.blocks[n][:12]] for n in blocks.cases]
-    assert blocks.values == pytest.approx(np.array(expected), abs=1e-5)
+    expected = [summaries(machine(), name, 12) for name in blocks.cases]
+    assert blocks.values == pytest.approx(np.array(expected))
     assert blocks.costs.cases == pytest.approx([EACH] * 7)
     assert (blocks.costs.block, blocks.costs.opening) == pytest.approx((OWN, OPENING))
     # a block that was begun is finished, and proofs do not count
-    assert recorded(tmp_path / "s.jsonl", Machine(), None, seconds=2 * (OWN + 7 * EACH) + 0.1) == 3
+    assert recorded(tmp_path / "s.jsonl", machine(), None, seconds=2 * (OWN + 7 * EACH) + 0.1) == 3
 
 
 def test_an_interrupted_recording_keeps_what_it_has_and_is_continued(tmp_path: Path) -> None:
     first, second = (tmp_path / f"quiet_000{n}.jsonl" for n in (1, 2))
     with pytest.raises(KeyboardInterrupt):
-        recorded(first, Machine(events={(3, NAMES["ffn"]): KeyboardInterrupt}))
+        recorded(first, machine(events={(3, NAMES["ffn"]): KeyboardInterrupt}))
     # killed in the middle of a line
     with first.open("a", encoding="utf-8") as file:
         file.write('{"block": 3, "case": "case 2", "ba')
-    recorded(second, Machine(), 5)
+    recorded(second, machine(), 5)
     (tmp_path / "slowed_5_percent_0001.jsonl").touch()
     assert recording_paths(tmp_path, "quiet") == [first, second]
     blocks, row, _ = read_recordings([second, first])
@@ -528,31 +489,29 @@ def test_an_interrupted_recording_keeps_what_it_has_and_is_continued(tmp_path: P
 def test_what_fails_costs_its_block_or_is_left_out(tmp_path: Path) -> None:
     ffn, loss = NAMES["ffn"], NAMES["loss"]
 
-    def failures(case: str, *blocks: int) -> dict[tuple[int, str], object]:
-        return {(block, case): CaseFailure(block, case, Side.NEW, "crashed") for block in blocks}
-
-    def skips(*cases: str) -> dict[tuple[int, str], object]:
-        return {(1, case): CaseSkip(case, Side.BASE, "too large") for case in cases}
+    def failures(*blocks: int) -> dict[tuple[int, str], Json]:
+        return {(block, ffn): failed(block, ffn) for block in blocks}
 
     for number, (events, missing, blocks) in enumerate(
         (
-            (failures(ffn, 2), set(), 5),
-            (failures(ffn, 2, 3) | skips(loss), {ffn, loss}, 6),
+            (failures(2), set(), 5),
+            (failures(2, 3) | {(1, loss): skipped(loss)}, {ffn, loss}, 6),
             # a side cannot open it
-            (failures(ffn, 0), {ffn}, 6),
+            (failures(0), {ffn}, 6),
         )
     ):
         path = tmp_path / f"{number}.jsonl"
-        recorded(path, Machine(events=events), 6)
+        recorded(path, machine(events=events), 6)
         found, row, _ = read_recordings([path])
         assert set(NAMES.values()) - set(found.cases) == missing
         assert (found.blocks, row["left_out"]) == (blocks, 6 - blocks)
+    nothing = {(1, case): skipped(case) for case in NAMES.values()}
     with pytest.raises(BadInputError, match="nothing to record"):
-        recorded(tmp_path / "none.jsonl", Machine(events=skips(*NAMES.values())))
+        recorded(tmp_path / "none.jsonl", machine(events=nothing))
 
 
 def test_only_recordings_made_alike_are_joined(tmp_path: Path) -> None:
-    block = CaseBlock(1, "case", Block((1.0,), (1.0,)), (0,), 1.0)
+    block = {"block": 1, "case": "case", "base": [1.0], "new": [1.0], "first": [0], "at": 1.0}
     for number, (name, other) in enumerate(
         {
             "base_context.device.name": {"base_context": {"device": {"name": "X"}, "threads": 2}},
@@ -564,7 +523,7 @@ def test_only_recordings_made_alike_are_joined(tmp_path: Path) -> None:
         }.items()
     ):
         one, two = (tmp_path / f"{word}{number}" for word in ("one", "two"))
-        for path, header in ((one, HEADER), (two, replace(HEADER, started="2027", **other))):
+        for path, header in ((one, HEADER), (two, {**HEADER, "started": "2027", **other})):
             with RecordingWriter(path, header) as writer:
                 writer.add(block)
         with pytest.raises(BadInputError, match=rf"{two}: {name} is .* in {one}: only"):
@@ -619,12 +578,6 @@ def test_recordings_of_a_program_and_only_the_new_side_is_slowed(
     assert measured(tmp_path, build, "--record-family", "1s", *family) == 0
     assert (len(recordings(tmp_path, "family")), len(recordings(tmp_path, "quiet"))) == (1, 1)
     assert {"--batch=1,2,3,4,5", "--seq=32"} < set(starts_of(build)[-1]["arguments"])
-    # a continued recording is slowed as before, whatever the part would need by now
-    assert measured(tmp_path, build, "--record-slowed", "1s", *QUICK) == 0
-    for kind in ("slowed_2_percent", "slowed_10_percent", "inside_ffn"):
-        headers = [read_recording(path).header for path in recordings(tmp_path, kind)]
-        assert len({json.dumps(header.settings) for header in headers}) == 1
-        assert len({header.seed for header in headers}) == len(headers) >= 2
 
 
 def test_programs_and_recordings_that_will_not_do_are_named(
@@ -633,14 +586,11 @@ def test_programs_and_recordings_that_will_not_do_are_named(
     build = make_build(tmp_path / "build", cases=CASES, is_served=False)
     assert measured(tmp_path, build, "--record", "1s", *QUICK) == 2
     assert "not expected: --serve" in capsys.readouterr().err
-    recorded(tmp_path / "one" / "quiet_0001.jsonl", Machine(), 1)
+    recorded(tmp_path / "one" / "quiet_0001.jsonl", machine(), 1)
     assert calibrate(tmp_path / "one") == 2
     assert "1 block: halves need at least 2" in capsys.readouterr().err
-    for kind in ("quiet", "inside_ffn"):
-        recorded(tmp_path / "kept" / f"{kind}_0001.jsonl", Machine(), 9)
-    assert measured(tmp_path, tmp_path, "--record-slowed", "1s", *QUICK) == 2
-    assert "inside_ffn_0001.jsonl: does not say how" in capsys.readouterr().err
-    quiet = read_recordings(recordings(tmp_path, "quiet")).blocks
+    recorded(tmp_path / "quiet_0001.jsonl", machine(), 9)
+    quiet = read_recordings([tmp_path / "quiet_0001.jsonl"]).blocks
     slowed = seconds_of({"ffn": fraction_inside(quiet, "ffn", 0.05)})
     assert slowed["full_step"] == pytest.approx(1.05 * STEP_SECONDS, rel=0.02)
     for part, words in (("embedding", "too small a part"), ("rotary", "rotary: not recorded")):

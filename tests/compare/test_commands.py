@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -180,26 +179,6 @@ def parser_of(module: object) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     module.add_options(parser)  # type: ignore[attr-defined]
     return parser
-
-
-def documented() -> list[str]:
-    blocks = re.findall(r"^```\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
-    lines = [line.partition(" #")[0].strip() for block in blocks for line in block.splitlines()]
-    inline = re.findall(r"`(scripts/compare [^`]* [^`]*)`", TEXT.replace("\n", " "))
-    return list(dict.fromkeys([*lines, *inline]))
-
-
-def test_documented_commands_parse() -> None:
-    for text in documented():
-        # without the variables before it
-        program, *given = shlex.split(re.sub(r"^([A-Z_]+=\S+ )+", "", text))
-        if program == "scripts/ci_compare.sh":
-            assert given == []
-            continue
-        assert program == "scripts/compare"
-        options = given[1:] if given[0] in MODULES else given
-        if "--help" not in options:
-            parser_of(MODULES.get(given[0], stored_command)).parse_args(options)
 
 
 def test_figures_and_options_of_the_page_are_those_of_the_code() -> None:

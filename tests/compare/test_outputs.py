@@ -172,10 +172,10 @@ def test_a_comment_is_no_longer_than_it_may_be() -> None:
         for i in range(5000)
     )
     text = markdown_of(replace(every_outcome(), cases=cases))
-    assert 55_000 < len(text) < 65_536
+    assert len(text) < 65_536
     (more,) = re.findall(r"and (\d+) more in the page\n\n</details>", text)
     table = text[text.index("<details>") :]
-    assert table.count("\n| `") + int(more) == 5000
+    assert table.count("\n| `") == 5000 - int(more) == 150
     assert "and 2480 more in the page" in text
 
 

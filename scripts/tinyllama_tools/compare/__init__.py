@@ -23,7 +23,7 @@ def _command(arguments: Sequence[str]) -> tuple[ModuleType, Sequence[str]]:
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Of `run` and `calibrate`. SystemExit as argparse raises it, with 2 for a bad option."""
+    """SystemExit as argparse raises it, with 2 for a bad option."""
     module, options = _command(arguments)
     return module.parse_options(options)
 

@@ -505,11 +505,16 @@ def _add(options: argparse.Namespace) -> int:
     return status
 
 
-def main(arguments: Sequence[str]) -> int:
-    """`arguments`: what follows `history`. The exit status: 0, 2 or 130."""
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Ends the program after the help, and with status 2 for options that will not do."""
     parser = argparse.ArgumentParser(prog="scripts/compare history", description=__doc__)
     add_options(parser)
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`arguments`: what follows `history`. The exit status: 0, 2 or 130."""
+    options = parse_options(arguments)
     if options.command == "add":
         return _add(options)
     series = _chosen(options)

@@ -55,7 +55,7 @@ ORDER = (
 CODES = {"red": "31", "green": "32", "yellow": "33", "grey": "90"}
 MARKS = {"red": "🔴", "green": "🟢", "yellow": "🟡", "grey": "⚪"}
 # GitHub refuses comments of more than 65,536 characters
-MOST_CHARACTERS = 60_000
+MOST_ROWS_OF_COMMENT, MOST_NOTE_OF_COMMENT = 150, 100
 MOST_DETAILS_OF_COMMENT, MOST_DETAILS_OF_PAGE = 20, 50
 CONTEXT_ROWS = ("git_commit", "git_dirty", "device name", "torch_version", "threads")
 # the picture of an interval ends here on either side, as a log-ratio
@@ -240,36 +240,24 @@ def _plain(text: str) -> str:
 
 
 def markdown_of(comparison: Comparison) -> str:
-    """For a comment of a pull request: verdict, details, and a folded table of all cases; at most
-    60,000 characters, however many cases there are."""
+    """For a comment of a pull request: verdict, details, and a folded table of the first cases."""
     rows = []
     for row in rows_of(comparison.cases):
         name, *figures, verdict, blocks, note = row.texts
-        marked = f"{MARKS[row.colour]} {verdict}"
-        rows.append((f"`{name}`", *figures, marked, blocks, html.escape(note, quote=False)))
-    failed = [r for r in comparison.cases if r.outcome.is_regression and not r.allowed]
-    regressions = markdown_table(HEADER, rows[: len(failed)][:MOST_DETAILS_OF_COMMENT])
-
-    def rendered(lines: list[str]) -> str:
-        return _rendered(
-            "comparison.md.j2",
-            comparison,
-            MOST_DETAILS_OF_COMMENT,
-            is_comment=True,
-            table=lines,
-            left_out=len(rows) + 2 - len(lines),
-            regressions=regressions if failed else [],
-            shown=_plain,
-        )
-
-    lines = markdown_table(HEADER, rows)
-    room = MOST_CHARACTERS - len(rendered([])) - 200
-    used = 0
-    for kept, line in enumerate(lines):
-        used += len(line) + 1
-        if used > room:
-            return rendered(lines[:kept])
-    return rendered(lines)
+        short = html.escape(note[:MOST_NOTE_OF_COMMENT], quote=False)
+        rows.append((f"`{name}`", *figures, f"{MARKS[row.colour]} {verdict}", blocks, short))
+    failed = sum(c.outcome.is_regression and not c.allowed for c in comparison.cases)
+    regressions = markdown_table(HEADER, rows[: min(failed, MOST_DETAILS_OF_COMMENT)])
+    return _rendered(
+        "comparison.md.j2",
+        comparison,
+        MOST_DETAILS_OF_COMMENT,
+        is_comment=True,
+        table=markdown_table(HEADER, rows[:MOST_ROWS_OF_COMMENT]),
+        left_out=len(rows[MOST_ROWS_OF_COMMENT:]),
+        regressions=regressions if failed else [],
+        shown=_plain,
+    )
 
 
 def page_of(comparison: Comparison) -> str:
