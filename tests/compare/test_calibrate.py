@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from fake_bench import FFN, LOSS, STEP, make_build, starts_of
 from samples import Played, failed, skipped
-from scipy.stats import binom
 
 from tinyllama_tools.calibrate import rates, record
 from tinyllama_tools.calibrate.command import document_standing, fraction_inside, main, run_rows
@@ -389,15 +388,6 @@ def test_a_family_keeps_the_cases_of_a_block_together_and_sides_are_tossed() -> 
     assert (np.abs(tossed) == np.abs(drawn)).all()
     assert (turned == turned[0]).all()
     assert 0 < turned[0].sum() < 20
-
-
-@pytest.mark.parametrize(("count", "trials"), [(0, 50), (1, 7), (4, 10_000), (30, 200)])
-def test_intervals_leave_half_of_five_percent_on_either_side(count: int, trials: int) -> None:
-    found = share(count, trials)
-    low, high = found["interval_95"]
-    assert binom.cdf(count, trials, high) == pytest.approx(0.025)
-    assert low == 0 if count == 0 else binom.sf(count - 1, trials, low) == pytest.approx(0.025)
-    assert binom.cdf(count, trials, found["upper_bound_95"]) == pytest.approx(0.05)
 
 
 def test_standing_of_rows_check_and_runs() -> None:

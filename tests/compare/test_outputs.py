@@ -11,7 +11,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from samples import (
     ATTENTION,
@@ -22,7 +21,6 @@ from samples import (
     NORM,
     OPTIMIZER,
     STEP,
-    TIMES,
     every_outcome,
 )
 
@@ -33,7 +31,6 @@ from tinyllama_tools.compare.comparison import (
     CounterChange,
     compare_counters,
     exit_status,
-    layers_by_size,
 )
 from tinyllama_tools.compare.output import (
     colour_of,
@@ -46,9 +43,8 @@ from tinyllama_tools.compare.output import (
     write_comparison,
 )
 from tinyllama_tools.core.app import PROJECT
-from tinyllama_tools.data.names import OWN_KEYS, parse_case_name, parts_of
-from tinyllama_tools.stats.looks import attributions
-from tinyllama_tools.stats.rank_tests import BlockSummary, Interval
+from tinyllama_tools.data.names import OWN_KEYS
+from tinyllama_tools.stats.rank_tests import Interval
 from tinyllama_tools.stats.verdicts import Outcome
 
 __all__ = ["chromium"]
@@ -216,9 +212,8 @@ def test_what_is_written_is_whole_and_the_page_works(tmp_path: Path, chromium: C
     assert '<i style="left:0.0%;' in text
 
 
-@pytest.mark.parametrize(
-    ("name", "base", "new", "exact", "worse", "better"),
-    [
+def test_counters_their_direction_and_order_and_that_all_of_the_schema_are_known() -> None:
+    for name, before, after, exact, worse, better in (
         # the least growth of a deterministic counter is worse
         ("peak_memory_MiB", 1000.0, 1000.0000001, True, True, False),
         ("operators", 1000.0, 999.0, True, False, True),
@@ -229,17 +224,10 @@ def test_what_is_written_is_whole_and_the_page_works(tmp_path: Path, chromium: C
         ("max_rel_error", 1.0, 2.0, False, True, False),
         ("parameters", 10.0, 11.0, True, False, False),
         ("unknown", 10.0, 11.0, False, False, False),
-    ],
-)
-def test_which_way_a_counter_is_worse(
-    name: str, base: float, new: float, exact: bool, worse: bool, better: bool
-) -> None:
-    found = compare_counters({name: base}, {name: new})
-    assert found == (CounterChange(name, base, new, exact, worse, better),)
-    assert not compare_counters({name: base}, {name: new}, [name])[0].exact
-
-
-def test_counters_that_matter_come_first_and_all_of_the_schema_are_known() -> None:
+    ):
+        found = compare_counters({name: before}, {name: after})
+        assert found == (CounterChange(name, before, after, exact, worse, better),)
+        assert not compare_counters({name: before}, {name: after}, [name])[0].exact
     base = {"operators": 1.0, "zeta": 1.0, "samples_per_second": 1.0, "kernels": 5.0}
     changes = compare_counters(base, {"zeta": 1.0, "bytes": 1.0, "operators": 1.0})
     names = ["samples_per_second", "operators", "kernels", "bytes", "zeta"]
@@ -251,48 +239,3 @@ def test_counters_that_matter_come_first_and_all_of_the_schema_are_known() -> No
     counters = {n for n, rule in measured.items() if isinstance(rule, dict) and "type" in rule}
     assert len(counters) > 20
     assert counters - OWN_KEYS <= KINDS.keys()
-
-
-def test_a_whole_is_its_parts() -> None:
-    model = STEP.replace("full_step/train", "model/forward_backward")
-    table: list[tuple[str, list[str], dict[str, int]]] = [
-        (BLOCK, [FFN, NORM, FFN], {FFN: 1, NORM: 2}),
-        (model, [FFN, LOSS, OPTIMIZER], {FFN: 4, LOSS: 1}),
-    ]
-    # a block and a model have parts of their pass
-    for kind in ("forward_backward", "forward"):
-        for texts in table:
-            whole, measured, expected = json.loads(
-                json.dumps(texts).replace("forward_backward", kind)
-            )
-            name = parse_case_name(whole)
-            assert name is not None
-            if kind == "forward":
-                # no step has the loss without its gradient
-                expected = {case: n for case, n in expected.items() if "loss/" not in case}
-            found = parts_of(name, 4, measured)
-            assert {part.case: part.count for part in found.measured} == expected
-
-
-def slowed(ffn: float, step: float, count: int = 20) -> dict[str, list[BlockSummary]]:
-    """Blocks of the parts of a step and of the step."""
-    blocks = {}
-    for seed, (name, seconds) in enumerate(TIMES.items()):
-        logs = np.random.default_rng(seed).normal(0, 0.01, count)
-        logs += math.log1p({FFN: ffn, STEP: step}.get(name, 0.0))
-        blocks[name] = [BlockSummary(x, 0.003, seconds, seconds * math.exp(x)) for x in logs]
-    return blocks
-
-
-def test_a_slowdown_is_put_down_to_the_part_that_has_it() -> None:
-    share = 4 * TIMES[FFN] / TIMES[STEP]
-    # the FFN's, and one that is in no part
-    for ffn, culprit, explained in ((0.05 / share, FFN, 1.0), (0.0, None, 0.0)):
-        found = attributions(slowed(ffn, 0.05), layers_by_size())[STEP]
-        assert found.culprit == culprit
-        assert found.unexplained == pytest.approx(1.0 - explained, abs=0.2)
-    assert found.missing == ()
-    # single blocks and steps that did not change are left out
-    assert attributions(slowed(0.15, 0.05, count=1), layers_by_size()) == {}
-    still = slowed(0.15, 0.05) | {STEP: [BlockSummary(0.0, 0.0, 0.09, 0.09)] * 5}
-    assert STEP not in attributions(still, layers_by_size())
