@@ -76,8 +76,8 @@ def test_a_fit_is_that_of_scipy() -> None:
     (alpha, per_byte), errors = expected(sizes, seconds)
     assert (fit.alpha, 1 / fit.bandwidth) == pytest.approx((alpha, per_byte), rel=1e-4)
     reach = 2.364624 * errors  # Student's, of 7 degrees of freedom
-    assert fit.alpha_range.high == pytest.approx(alpha + reach[0], rel=1e-4)
-    assert fit.bandwidth_range.low == pytest.approx(1 / (per_byte + reach[1]), rel=1e-4)
+    assert fit.alpha_range["high"] == pytest.approx(alpha + reach[0], rel=1e-4)
+    assert fit.bandwidth_range["low"] == pytest.approx(1 / (per_byte + reach[1]), rel=1e-4)
     misfits = 100 * np.abs((alpha + per_byte * sizes) / seconds - 1)
     assert fit.scatter == pytest.approx(misfits.max(), rel=1e-3)
     (alpha, per_byte), _ = expected(sizes[1:], seconds[1:])
@@ -87,8 +87,10 @@ def test_a_fit_is_that_of_scipy() -> None:
 
 def test_the_intervals_hold_the_truth_as_often_as_they_say() -> None:
     fits = [fitted(0.05, seed) for seed in range(200)]
-    alphas = sum(f.alpha_range.low <= ALPHA <= (f.alpha_range.high or 0) for f in fits)
-    rates = sum(f.bandwidth_range.low <= BANDWIDTH <= (f.bandwidth_range.high or 0) for f in fits)
+    alphas = sum(f.alpha_range["low"] <= ALPHA <= (f.alpha_range["high"] or 0) for f in fits)
+    rates = sum(
+        f.bandwidth_range["low"] <= BANDWIDTH <= (f.bandwidth_range["high"] or 0) for f in fits
+    )
     # 190 expected; below 180 has a chance of 1 in 500 at 95 %. Nor are they wider than need be
     assert 180 <= min(alphas, rates) <= max(alphas, rates) < 200
 

@@ -134,8 +134,6 @@ def test_rows_that_are_missing_or_failed_cost_what_needs_them(tmp_path: Path) ->
         own = [row for row in rows if row["run_name"] == overlap]
         kept = [r for r in rows if not (r["run_name"] == alone and r["repetition_index"] in (0, 3))]
         few = [r for r in kept if "all_gather" not in r["name"] or "bytes:1024/" in r["name"]]
-        for row in own:
-            row["loss_imbalance_percent"] += 1.0
         failed = own[0] | {"name": overlap + "x", "run_name": step_name(World(size="x"), "local")}
         failed |= {"error_occurred": True, "error_message": "rank 1 was lost"}
         return [*few, failed, *(row | {"name": sharded, "run_name": sharded} for row in own)]
@@ -148,7 +146,6 @@ def test_rows_that_are_missing_or_failed_cost_what_needs_them(tmp_path: Path) ->
     assert (part.efficiency, part.hidden, part.overlap) == (whole.efficiency, None, None)
     assert median(whole.hidden) == pytest.approx(60, abs=0.1)
     assert whole.busy is None, "no processor's work"
-    assert "add up to 101 %" in found.waterfalls[0].refusal
     assert found.refused == (
         "all_gather, 2 ranks: 1 sizes, at least 3 are needed; raise --max-bytes",
     )
@@ -158,7 +155,6 @@ def test_rows_that_are_missing_or_failed_cost_what_needs_them(tmp_path: Path) ->
     ("key", "value", "said"),
     [
         ("context.distributed.world_size", "two", "world_size: 'two' is not of type 'integer'"),
-        ("context.distributed.world_size", 4, r"ranks:2.*: is of 2 ranks, .*world_size is 4"),
         ("context.distributed.scaling", "both", "scaling: 'both' is not one of"),
         ("context.distributed", None, r"has no context\.distributed"),
         ("benchmarks.0.cpu_time", None, "cpu_time: None is not of type"),
@@ -429,8 +425,6 @@ def test_options_and_their_defaults() -> None:
         ("--from=x -- --size=tiny", "what follows --: nothing is measured with --from"),
         ("-- --threads=4", "use --threads-per-process"),
         ("-- --benchmark_out=x.json", "gives --benchmark_out itself; leave it out"),
-        ("-- --global-batch=8", "is for --strong"),
-        ("--strong -- --batch=8", "with --strong, give --global-batch"),
         ("--strong --processes=3", "a batch of 8 samples does not divide by it"),
         ("--strong -- --size=custom", "size 'custom': give --global-batch"),
         ("--from=no_such_folder/ranks_2.json", "cannot be read: No such file"),
@@ -449,7 +443,7 @@ def test_bad_options_and_files_are_told_before_anything_is_measured(
     monkeypatch.chdir(tmp_path)
     Path("frontier.json").write_text('{"kind": "frontier"}', encoding="utf-8")
     try:
-        status = main(arguments.split())
+        status = main(["--build-folder=none", *arguments.split()])
     except SystemExit as ended:
         status = ended.code
     assert status == 2

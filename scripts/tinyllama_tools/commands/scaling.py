@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import shlex
 import subprocess
@@ -26,8 +27,8 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.options import positive, positive_list, script_parser, seconds
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.core.text import markdown_table
-from tinyllama_tools.data.ranks import Failure, ReadRun, read_again, read_results
+from tinyllama_tools.core.text import markdown_table, section
+from tinyllama_tools.data.ranks import Failure, ReadRun, read_results
 from tinyllama_tools.data.studies import (
     SCALING_FILE,
     SCALING_KIND,
@@ -108,38 +109,23 @@ OWN = {
 }
 
 
-def _check_program_options(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """What follows --, and with --strong a global batch that can be shared, which is added."""
-    for text in options.program:
-        name = text.partition("=")[0]
-        if name in OWN:
-            parser.error(f"'{text}' after --: scripts/scaling gives {name} itself; {OWN[name]}")
+def _shared_batch(options: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[str, ...]:
+    """The program's options for --strong: with a batch that every number of ranks can share."""
     after = argparse.ArgumentParser(prog="scripts/scaling", add_help=False, allow_abbrev=False)
     after.add_argument("--global-batch", type=positive)
-    after.add_argument("--batch")
     after.add_argument("--size", default=DEFAULT_SIZE)
     found, _ = after.parse_known_args(options.program)
-    batch = found.global_batch
-    if not options.strong:
-        if batch is not None:
-            parser.error(f"'--global-batch {batch}' after --: is for --strong; add that")
-        return
-    if found.batch is not None:
-        parser.error(
-            "'--batch' after --: with --strong, give --global-batch, of all ranks together"
-        )
+    batch, own = found.global_batch, ()
     if batch is None:
-        of = problem_sizes().get(found.size)
-        if of is None:
+        if found.size not in problem_sizes():
             parser.error(f"--strong with size '{found.size}': give --global-batch after --")
-        batch = of["batch"]
-        options.program = (f"--global-batch={batch}", *options.program)
+        batch = problem_sizes()[found.size]["batch"]
+        own = (f"--global-batch={batch}",)
     for ranks in options.processes:
         if batch % ranks:
-            remedy = "give --global-batch after --, or other --processes"
-            parser.error(
-                f"--processes {ranks}: a batch of {batch} samples does not divide by it; {remedy}"
-            )
+            what = f"--processes {ranks}: a batch of {batch} samples does not divide by it"
+            parser.error(f"{what}; give --global-batch after --, or other --processes")
+    return (*own, *options.program)
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -154,10 +140,14 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
         used += ["what follows --"] * bool(options.program)
         if used:
             parser.error(f"{used[0]}: nothing is measured with --from; leave it out")
+    for text in options.program:
+        if (name := text.partition("=")[0]) in OWN:
+            parser.error(f"'{text}' after --: scripts/scaling gives {name} itself; {OWN[name]}")
     options.processes = options.processes or (1, 2)
     options.threads_per_process = options.threads_per_process or 1
     options.timeout = options.timeout or 60.0
-    _check_program_options(options, parser)
+    if options.strong:
+        options.program = _shared_batch(options, parser)
     names = (options.interconnects or "").split(",")
     options.interconnects = tuple(filter(None, (name.strip() for name in names))) or None
     return options
@@ -193,7 +183,7 @@ def scaling_document(
 def _markdown(table: Table) -> list[str]:
     rows = [[cell_text(cell) for cell in row] for row in table.rows]
     note = [table.note, ""] if table.note else []
-    return [f"## {table.title}", "", *note, *markdown_table(table.columns, rows), ""]
+    return section(table.title, [*note, *markdown_table(table.columns, rows)])
 
 
 # what a run was made for; the page has all tables
@@ -215,26 +205,21 @@ def write_results(
     bench, batch = options.build_folder / BENCH, options.projected_global_batch
     projection = projection_of(analysis, sources, bench, links, batch)
     facts = [f"- {text}" for text in data_parallel.facts(analysis, projection)]
-    left_out = [
-        f"- {' '.join(f'{of.kind} {of.name}: {of.reason}'.split())}"
-        for of in data_parallel.omissions_of(analysis, read.failures, "run")
-    ]
-    if left_out:
-        left_out = ["## Left out", "", *left_out, ""]
-    tables = data_parallel.tables_of(analysis, projection)
+    omissions = data_parallel.omissions_of(analysis, read.failures, "run")
+    left_out = [f"- {' '.join(f'{of.kind} {of.name}: {of.reason}'.split())}" for of in omissions]
+    left_out = section("Left out", left_out) if left_out else []
+    tables = {of.id: _markdown(of) for of in data_parallel.tables_of(analysis, projection)}
+    few = [line for name, lines in tables.items() if name in ON_TERMINAL for line in lines]
+    said = [*facts, "", *few, *left_out]
     if folder is not None:
         document = scaling_document(analysis, projection, command, read.failures)
         text = without_folders(json.dumps(document, indent=1, allow_nan=False))
         write_whole(folder / SCALING_FILE, text + "\n")
-        page = ["# Data-parallel scaling", "", *facts, ""]
-        page += [line for table in tables for line in _markdown(table)]
+        page = ["# Data-parallel scaling", "", *facts, "", *itertools.chain(*tables.values())]
         page += [*left_out, f"Made by `{command}`. docs/distributed.md says how.", ""]
         write_whole(folder / SCALING_PAGE, without_folders("\n".join(page)))
-    few = [line for table in tables if table.id in ON_TERMINAL for line in _markdown(table)]
-    lines = [*facts, "", *few, *left_out]
-    if folder is not None:
-        lines += [shown(folder / SCALING_PAGE), shown(folder / SCALING_FILE)]
-    print("\n".join(lines), flush=True)
+        said += [shown(folder / SCALING_PAGE), shown(folder / SCALING_FILE)]
+    print("\n".join(said), flush=True)
 
 
 def _show_program_help(options: argparse.Namespace) -> int:
@@ -257,18 +242,19 @@ def main(arguments: Sequence[str]) -> int:
     links = read_interconnects(options.interconnects_file, options.interconnects)
     given = (links, [read_step_source(path) for path in options.local_step])
     if options.source is not None:
-        read = read_again(options.source)
+        read, status = read_results(options.source), 0
         # one file alone leaves the folder's own scaling.json as it is
         folder = options.source if options.source.is_dir() else None
-        write_results(read, folder, options, given, command)
-        return 1 if read.unread else 0
-    folder = run_folder("scaling", options.results)
-    progress = Progress()
-    status, failures = measure(options, folder, progress)
-    try:
-        read = read_results(folder, failures)
-    except BadInputError as error:
-        progress.line(f"no result can be used: {error}; what the ranks said is in {shown(folder)}")
-        return status or 1
+        has_failed = read.unread
+    else:
+        folder = run_folder("scaling", options.results)
+        status, failures = measure(options, folder, Progress())
+        try:
+            read = read_results(folder, failures)
+        except BadInputError as error:
+            what = f"no result can be used: {error}; what the ranks said is in {shown(folder)}"
+            Progress().line(what)
+            return status or 1
+        has_failed = read.unread or any(one.failed for one in read.results)
     write_results(read, folder, options, given, command)
-    return status or (1 if read.unread or any(one.failed for one in read.results) else 0)
+    return status or int(bool(has_failed))

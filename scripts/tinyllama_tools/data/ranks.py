@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tinyllama_tools.core.app import (
     MEASURE_AGAIN,
+    RESULTS,
     BadInputError,
     Json,
     bad_file,
@@ -21,10 +23,8 @@ from tinyllama_tools.data.names import (
     ALONE,
     ALONE_GLOBAL,
     STEPS,
-    STRONG,
     TIMED_BY,
     UNITS,
-    WEAK,
     CaseName,
     CollectiveName,
     parse_case_name,
@@ -37,6 +37,8 @@ from tinyllama_tools.data.studies import (
     SCALING_FILE,
     is_scaling_result,
 )
+
+REMEDY = "name a result of tiny_llama_scaling, or measure first: scripts/scaling --processes 1,2"
 
 
 @dataclass(frozen=True)
@@ -65,45 +67,28 @@ def result_files(path: Path) -> list[Path]:
 
     BadInputError where a folder has none.
     """
-    if not path.is_dir():
-        return [path]
-    found = sorted(path.glob(RANK_FILES), key=lambda file: (ranks_of(file), file.name))
+    found = sorted(path.glob(RANK_FILES), key=ranks_of) if path.is_dir() else [path]
     if not found:
         raise bad_file(path, f"holds no {RANK_FILES}", REMEDY)
     return found
 
 
-REMEDY = "name a result of tiny_llama_scaling, or measure first: scripts/scaling --processes 1,2"
-NUMBER, TEXT = {"type": "number", "exclusiveMinimum": 0}, {"type": "string"}
-
-
-def _list_of(items: Json = NUMBER) -> Json:
-    return {"type": "array", "items": items}
-
-
-DISTRIBUTED: Mapping[str, Json] = {
-    "world_size": {"type": "integer", "minimum": 1},
-    "backend": TEXT,
-    "started_by": TEXT,
-    "bucket_MiB": NUMBER,
-    "bucket_bytes": _list_of() | {"minItems": 1},
-    "gradient_bytes": {"type": "integer"},
-    "scaling": {"enum": [WEAK, STRONG]},
-    "ranks": _list_of({"type": "object", "required": ["rank"]}),
-}
-ROW = {"repetition_index": {"type": "integer"}, "cpu_time": {"type": "number", "minimum": 0}}
-# what is used here and read_rows() does not look at
-SCHEMA: Json = {
-    "properties": {
-        "context": {
-            "properties": {
-                CONTEXT_OF_RANKS: {"required": list(DISTRIBUTED), "properties": DISTRIBUTED}
-            }
-        },
-        "benchmarks": {"items": {"properties": ROW}},
-        "rank_samples": {"type": "object", "additionalProperties": _list_of(_list_of(_list_of()))},
+@functools.cache
+def _schema() -> Json:
+    """What is used here and read_rows() does not look at, as the published schema has it; all of
+    that takes a second for a thousand rows."""
+    published = read_json(RESULTS / "schema.json")[0]
+    context = published["$defs"]["context"]["properties"]
+    row = {"repetition_index": {"type": "integer"}, "cpu_time": {"type": "number", "minimum": 0}}
+    return {
+        "properties": {
+            "context": {"properties": {CONTEXT_OF_RANKS: context[CONTEXT_OF_RANKS]}},
+            "benchmarks": {"items": {"properties": row}},
+            "rank_samples": published["properties"]["rank_samples"],
+        }
     }
-}
+
+
 Name = TypeVar("Name", CaseName, CollectiveName)
 # by the number of a round
 Rounds = Mapping[int, float]
@@ -146,7 +131,7 @@ class ScalingResult:
     path: Path
     context: Mapping[str, Any]
     steps: Mapping[str, Row[CaseName]]
-    collectives: list[Row[CollectiveName]]
+    collectives: Sequence[Row[CollectiveName]]
     failed: Mapping[str, str]
     rank_samples: Mapping[str, Any]
 
@@ -177,24 +162,12 @@ class ScalingResult:
         return row.name if row is not None else None
 
 
-def _by_mode(rows: Sequence[Row[CaseName]], path: Path) -> dict[str, Row[CaseName]]:
-    """Two sizes in one file are refused."""
-    own = min(((row.name.mode == ALONE, row.name.batch) for row in rows), default=(False, 0))[1]
-    found: dict[str, Row[CaseName]] = {}
-    for row in rows:
-        is_global = row.name.mode == ALONE and row.name.batch != own
-        first = found.setdefault(ALONE_GLOBAL if is_global else row.name.mode, row)
-        if first is not row:
-            raise bad_file(path, f"has {first.name} and {row.name}", "measure one step a file")
-    return found
-
-
 def read_scaling_result(path: Path) -> ScalingResult:
     """BadInputError for a file that is none, or with a time, counter or key that cannot be used."""
     document, _ = read_json(path)
     if not is_scaling_result(document):
         raise bad_file(path, f"has no context.{CONTEXT_OF_RANKS}", REMEDY)
-    if problem := schema_problem(document, SCHEMA):
+    if problem := schema_problem(document, _schema()):
         raise bad_file(path, problem, MEASURE_AGAIN)
     cases = read_rows(document, path).cases
     failed = {name: c.failed or c.skipped for name, c in cases.items() if c.seconds is None}
@@ -203,23 +176,19 @@ def read_scaling_result(path: Path) -> ScalingResult:
         text = entry["run_name"].removesuffix(TIMED_BY)
         if entry["run_type"] == ITERATION and text not in failed:
             rounds.setdefault(text, {})[entry.get("repetition_index", 0)] = entry
-    result = ScalingResult(
-        path, document["context"], {}, [], failed, document.get("rank_samples", {})
-    )
-    steps: list[Row[CaseName]] = []
-    for text, of in rounds.items():
-        step, collective = parse_case_name(text), parse_collective_name(text)
-        name = step if step is not None and step.is_data_parallel else collective
-        if name is None:
-            continue
-        if name.ranks != result.ranks:
-            # a figure for each rank would be wrong by the factor between them
-            what = f"{name}: is of {name.ranks} ranks, context.{CONTEXT_OF_RANKS}.world_size is"
-            raise bad_file(path, f"{what} {result.ranks}", MEASURE_AGAIN)
-        (steps if name is step else result.collectives).append(Row(name, of))
-    if not steps and not result.collectives and not failed:
+    rows = [Row(name, of) for text, of in rounds.items() if (name := parse_collective_name(text))]
+    parsed = [(parse_case_name(text), of) for text, of in rounds.items()]
+    named = [(name, of) for name, of in parsed if name and name.is_data_parallel]
+    # the whole batch of strong scaling is more than a rank's
+    batch = min((name.batch for name, _ in named), default=0)
+    steps: dict[str, Row[CaseName]] = {}
+    for name, of in named:
+        is_global = name.mode == ALONE and name.batch != batch
+        steps[ALONE_GLOBAL if is_global else name.mode] = Row(name, of)
+    if not (steps or rows or failed):
         raise bad_file(path, "holds neither a data-parallel step nor a collective", REMEDY)
-    return replace(result, steps=_by_mode(steps, path))
+    samples = document.get("rank_samples", {})
+    return ScalingResult(path, document["context"], steps, rows, failed, samples)
 
 
 @dataclass(frozen=True)
@@ -232,12 +201,24 @@ class ReadRun:
     unread: int
 
 
-def read_results(path: Path, known: Sequence[Failure] = ()) -> ReadRun:
-    """Of a folder every ranks_<N>.json that can be used, of a file that file.
+def _stated(path: Path) -> list[Failure]:
+    """What a folder's own scaling.json says was not measured, which reading again does not undo. A
+    damaged one, which is about to be made anew, says nothing."""
+    try:
+        document = read_json(path / SCALING_FILE)[0]
+        return [Failure(f["ranks"], f["status"], f["words"]) for f in document["failures"]]
+    except (BadInputError, KeyError, TypeError):
+        return []
+
+
+def read_results(path: Path, known: Sequence[Failure] | None = None) -> ReadRun:
+    """Of a folder every ranks_<N>.json that can be used, of a file that file. `known`: failures of
+    the run; None where it was an earlier one.
 
     A file that cannot be used becomes a failure of its number of ranks, unless that has one
     already. BadInputError where none can be used.
     """
+    known = _stated(path) if known is None else known
     found: list[ScalingResult] = []
     refused: list[tuple[int, BadInputError]] = []
     for file in result_files(path):
@@ -250,15 +231,3 @@ def read_results(path: Path, known: Sequence[Failure] = ()) -> ReadRun:
     failed = {failure.ranks for failure in known}
     unread = [Failure(ranks, 1, str(error)) for ranks, error in refused if ranks not in failed]
     return ReadRun(found, (*known, *unread), len(unread))
-
-
-def read_again(path: Path) -> ReadRun:
-    """With what the folder's own scaling.json says was not measured, which reading again does not
-    undo. A damaged one, which is about to be made anew, says nothing."""
-    try:
-        document = read_json(path / SCALING_FILE)[0] if path.is_dir() else {}
-        stated = document.get("failures", ())
-        known = [Failure(int(f["ranks"]), int(f["status"]), str(f["words"])) for f in stated]
-    except (BadInputError, KeyError, TypeError, ValueError):
-        known = []
-    return read_results(path, known)

@@ -76,15 +76,10 @@ class Interconnect:
     device: SourcedLink | None = None
 
 
-def ring_part(ranks: int, size: float, link: Link) -> float:
-    """Seconds of a reduce-scatter, or an all-gather: N - 1 steps with an Nth of the vector in each.
-    The time to add numbers up is not counted."""
-    return (ranks - 1) * link.latency + (ranks - 1) / ranks * size / link.bandwidth
-
-
 def ring_all_reduce(ranks: int, size: float, link: Link) -> float:
-    """2 (N - 1) a + 2 (N - 1)/N n/B."""
-    return 2 * ring_part(ranks, size, link)
+    """2 (N - 1) a + 2 (N - 1)/N n/B: a reduce-scatter and an all-gather, each of N - 1 steps with
+    an Nth of the vector. The time to add numbers up is not counted."""
+    return 2 * (ranks - 1) * (link.latency + size / ranks / link.bandwidth)
 
 
 def tree_all_reduce(ranks: int, size: float, link: Link) -> float:
@@ -134,34 +129,8 @@ def link_of_ring(alpha: float, bandwidth: float, ranks: int) -> Link:
 
 
 FIXTURE = PROJECT / "fixtures/interconnects.json"
+SCHEMAS = PROJECT / "scripts/tinyllama_tools/data/study_schemas.json"
 MICRO, GIGA = 1e-6, 1e9
-TEXT = {"type": "string", "minLength": 1}
-POSITIVE = {"type": "number", "exclusiveMinimum": 0}
-
-
-def _object(**properties: object) -> Json:
-    return {"type": "object", "required": list(properties), "properties": properties}
-
-
-LINK_SCHEMA = _object(
-    name=TEXT,
-    latency_us=POSITIVE,
-    GB_per_second=POSITIVE,
-    latency_is_assumption={"type": "boolean"},
-    source=_object(bandwidth=TEXT, latency=TEXT),
-)
-INTERCONNECT_SCHEMA = _object(
-    name=TEXT,
-    title=TEXT,
-    devices_per_node={"enum": [2**power for power in range(16)]},
-    network_link=LINK_SCHEMA,
-) | {
-    # several devices in a node need a link between them
-    "if": {"properties": {"devices_per_node": {"const": 1}}},
-    "then": {"properties": {"device_link": {"anyOf": [{"type": "null"}, LINK_SCHEMA]}}},
-    "else": _object(device_link=LINK_SCHEMA),
-}
-SCHEMA = _object(interconnects={"type": "array", "minItems": 1, "items": INTERCONNECT_SCHEMA})
 
 
 def _link(found: Json | None) -> SourcedLink | None:
@@ -178,7 +147,7 @@ def read_interconnects(
 ) -> list[Interconnect]:
     """All of the file, or those of these names. BadInputError naming the value that is wrong."""
     document, _ = read_json(path)
-    if problem := schema_problem(document, SCHEMA):
+    if problem := schema_problem(document, read_json(SCHEMAS)[0]["interconnects"]):
         raise bad_file(path, problem, "correct it; fixtures/interconnects.json is an example")
     found = {
         one["name"]: Interconnect(
@@ -188,11 +157,9 @@ def read_interconnects(
         for one in document["interconnects"]
     }
     wanted = list(found) if names is None else names
-    for name in wanted:
-        if name not in found:
-            raise BadInputError(
-                f"interconnect '{name}': must be one of {', '.join(found)} ({path})"
-            )
+    if unknown := [name for name in wanted if name not in found]:
+        allowed = f"must be one of {', '.join(found)} ({path})"
+        raise BadInputError(f"interconnect '{unknown[0]}': {allowed}")
     return [found[name] for name in wanted]
 
 
@@ -244,26 +211,19 @@ class FitRefusedError(ValueError):
 
 
 @dataclass(frozen=True)
-class Range:
-    """A 95 % interval; `high` is None where it has no end."""
-
-    low: float
-    high: float | None
-
-
-@dataclass(frozen=True)
 class AlphaBeta:
     """t = alpha + bytes / bandwidth at `ranks` ranks, from `sizes` sizes of `smallest` to `largest`
     bytes. `alpha` in s: what no byte can save. `bandwidth` in bytes/s of the collective as a whole
-    (nccl-tests' algorithm bandwidth). `scatter`: largest misfit of a size, percent of its time.
-    `held_out`: `bytes` of each size and `percent_off` where it is predicted from the others."""
+    (nccl-tests' algorithm bandwidth). Ranges: 95 % intervals, `low` and `high`, None where there is
+    no end. `scatter`: largest misfit of a size, percent of its time. `held_out`: `bytes` of each
+    size and `percent_off` where it is predicted from the others."""
 
     operation: str
     ranks: int
     alpha: float
     bandwidth: float
-    alpha_range: Range
-    bandwidth_range: Range
+    alpha_range: Json
+    bandwidth_range: Json
     sizes: int
     smallest: int
     largest: int
@@ -322,34 +282,27 @@ def fit_alpha_beta(operation: str, ranks: int, seconds_of: Mapping[int, float]) 
         off = 100 * ((alpha + per_byte * size) / seconds[i] - 1)
         held_out.append({"bytes": int(size), "percent_off": float(off)})
     quantile = stats.t.ppf((1 + WANTED_CONFIDENCE) / 2, len(sizes) - 2)
-    low, high = (found + sign * quantile * np.sqrt(np.diag(covariance)) for sign in (-1, 1))
+    reach = quantile * np.sqrt(np.diag(covariance))
+    (alpha_low, least), (alpha_high, most) = (found - reach).tolist(), (found + reach).tolist()
     misfit = np.abs((found[0] + found[1] * sizes) / seconds - 1)
     return AlphaBeta(
-        operation,
-        ranks,
-        float(found[0]),
-        float(1 / found[1]),
-        Range(max(0.0, float(low[0])), float(high[0])),
-        Range(float(1 / high[1]), float(1 / low[1]) if low[1] > 0 else None),
-        len(sizes),
-        int(sizes[0]),
-        int(sizes[-1]),
-        float(100 * misfit.max()),
+        *(operation, ranks, float(found[0]), float(1 / found[1])),
+        {"low": max(0.0, alpha_low), "high": alpha_high},
+        {"low": 1 / most, "high": 1 / least if least > 0 else None},
+        *(len(sizes), int(sizes[0]), int(sizes[-1]), float(100 * misfit.max())),
         tuple(held_out),
     )
 
 
 def fit_collectives(rows: Sequence[Row[CollectiveName]]) -> tuple[list[AlphaBeta], list[str]]:
     """One fit for each operation and number of ranks above 1; and the refusals."""
-    seconds_of: dict[tuple[int, int], dict[int, float]] = {}
-    for row in rows:
-        if row.name.ranks > 1:
-            key = (OPERATIONS.index(row.name.operation), row.name.ranks)
-            seconds_of.setdefault(key, {})[row.name.bytes] = row.median_seconds
     fits, refused = [], []
-    for (operation, ranks), of in sorted(seconds_of.items()):
-        try:
-            fits.append(fit_alpha_beta(OPERATIONS[operation], ranks, of))
-        except FitRefusedError as error:
-            refused.append(str(error))
+    for operation in OPERATIONS:
+        own = [row for row in rows if row.name.operation == operation]
+        for ranks in sorted({row.name.ranks for row in own} - {1}):
+            of = {row.name.bytes: row.median_seconds for row in own if row.name.ranks == ranks}
+            try:
+                fits.append(fit_alpha_beta(operation, ranks, of))
+            except FitRefusedError as error:
+                refused.append(str(error))
     return fits, refused

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 from scipy import stats
 
 from tinyllama_tools.core.app import BadInputError, Json
@@ -159,15 +158,13 @@ def points_of(result: ScalingResult) -> Iterator[ScalingPoint]:
 
 
 # counter: its name for people
+SMALL_BATCH = "loss_small_batch_percent"
 PARTS = {
-    "loss_small_batch_percent": "small batch",
+    SMALL_BATCH: "small batch",
     "loss_slower_local_percent": "slower local work",
     "loss_imbalance_percent": "imbalance between ranks",
     "loss_communication_percent": "communication",
 }
-SMALL_BATCH = "loss_small_batch_percent"
-# percentage points; counters are written with some ten digits
-TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)
@@ -192,34 +189,25 @@ class LossWaterfall:
 
 
 def waterfall_of(result: ScalingResult, step: Row[CaseName]) -> LossWaterfall:
-    """Of a data-parallel step, from the program's own counters. A refusal where one is
-    missing or the parts do not add up to the whole."""
-    losses = [name for name in PARTS if name != SMALL_BATCH or result.scaling == STRONG]
-    names = [f"{result.scaling}_efficiency_percent", *losses]
-    counters = {name: step.figures(name) for name in names}
-    rounds = sorted(set.intersection(*map(set, counters.values())))
+    """Of a data-parallel step, from the program's own counters."""
+    whole = f"{result.scaling}_efficiency_percent"
+    losses = {k: n for k, n in PARTS.items() if k != SMALL_BATCH or result.scaling == STRONG}
+    counters = {key: step.figures(key) for key in (whole, *losses)}
+    rounds = set.intersection(*map(set, counters.values()))
     if not rounds:
-        missing = ", ".join(name for name, of in counters.items() if not of) or "a whole round"
+        missing = ", ".join(key for key, of in counters.items() if not of) or "a whole round"
         return LossWaterfall(result.ranks, refusal=f"not measured: {missing}")
-    shares = np.array([[counters[name][number] for number in rounds] for name in names])
-    for number, whole in zip(rounds, shares.sum(axis=0), strict=True):
-        if abs(whole - 100) > TOLERANCE:
-            return LossWaterfall(
-                result.ranks,
-                refusal=f"round {number}: efficiency and losses add up to {whole:.4g} %, must be "
-                f"100 % within {TOLERANCE:g}; measure again with this version of the suite",
-            )
-    means = shares.mean(axis=1).tolist()
-    ends: list[tuple[float | None, float | None]] = [(None, None)] * len(names)
-    if len(rounds) > 1:
-        quantile = stats.t.ppf((1 + WANTED_CONFIDENCE) / 2, len(rounds) - 1)
-        reach = quantile * shares.std(axis=1, ddof=1) / np.sqrt(len(rounds))
-        ends = [(mean - far, mean + far) for mean, far in zip(means, reach.tolist(), strict=True)]
-    parts = (
-        LossPart(PARTS[name], mean, *end)
-        for name, mean, end in zip(losses, means[1:], ends[1:], strict=True)
-    )
-    return LossWaterfall(result.ranks, means[0], tuple(parts), len(rounds))
+    parts = []
+    for key, name in losses.items():
+        values, ends = [counters[key][number] for number in rounds], (None, None)
+        mean = statistics.fmean(values)
+        if len(rounds) > 1:
+            quantile = stats.t.ppf((1 + WANTED_CONFIDENCE) / 2, len(rounds) - 1)
+            reach = float(quantile * stats.sem(values))
+            ends = (mean - reach, mean + reach)
+        parts.append(LossPart(name, mean, *ends))
+    efficiency = statistics.fmean(counters[whole][number] for number in rounds)
+    return LossWaterfall(result.ranks, efficiency, tuple(parts), len(rounds))
 
 
 # By FLOPs the backward is twice the forward; what the optimizer takes is not counted off.

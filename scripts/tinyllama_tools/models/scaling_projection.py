@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -95,17 +96,16 @@ class LocalStep:
         return asdict(self) | known | {"seconds_by_batch": batches}
 
 
-def _measured(rows: Iterable[tuple[CaseName, float, str]]) -> dict[str, LocalStep]:
-    """By size, of steps with their seconds and source, the preferred one first; others at its
-    sequence are further batches."""
+def _by_size(rows: Iterable[tuple[CaseName, float, str]]) -> dict[str, LocalStep]:
+    """Of measured steps with their seconds and source, the preferred one of a size first; others at
+    its sequence are further batches."""
     found: dict[str, LocalStep] = {}
     for name, seconds, source in rows:
         step = LocalStep(name, *[seconds] * 3, MEASURED, source, seconds_by_batch={})
         first = found.setdefault(name.size, step)
         if name.seq == first.name.seq and name.batch != first.name.batch:
-            found[name.size] = replace(
-                first, seconds_by_batch={name.batch: seconds, **first.seconds_by_batch}
-            )
+            further = {name.batch: seconds, **first.seconds_by_batch}
+            found[name.size] = replace(first, seconds_by_batch=further)
     return found
 
 
@@ -119,7 +119,13 @@ def steps_alone(results: Iterable[ScalingResult], dtype: str, variant: str) -> d
         for row in (one.steps.get(ALONE), one.steps.get(ALONE_GLOBAL))
         if row is not None and (row.name.dtype, row.name.variant) == (dtype, variant)
     ]
-    return _measured(rows)
+    return _by_size(rows)
+
+
+def _is_own(name: CaseName) -> bool:
+    """Whether the step is at its size's own batch and sequence."""
+    of = problem_sizes().get(name.size, {})
+    return (name.batch, name.seq) == (of.get("batch"), of.get("seq"))
 
 
 def steps_of_suite(results: ResultSet, dtype: str, variant: str) -> dict[str, LocalStep]:
@@ -131,38 +137,16 @@ def steps_of_suite(results: ResultSet, dtype: str, variant: str) -> dict[str, Lo
         for case in results.cases.values()
         if case.name.is_training_step and (case.name.dtype, case.name.variant) == (dtype, variant)
     ]
-    return _measured(sorted(rows, key=lambda r: (_is_own(r[0]), r[0].seq, r[0].batch))[::-1])
+    return _by_size(sorted(rows, key=lambda r: (_is_own(r[0]), r[0].seq, r[0].batch))[::-1])
 
 
-def _is_own(name: CaseName) -> bool:
-    """Whether the step is at its size's own batch and sequence."""
-    of = problem_sizes().get(name.size, {})
-    return (name.batch, name.seq) == (of.get("batch"), of.get("seq"))
-
-
-def steps_predicted(
-    results: ResultSet, costs: Sequence[CaseCost], dtype: str, variant: str
-) -> dict[str, LocalStep]:
-    """Of every size at its own batch and sequence, from the rates of what was measured, which may
-    be refused."""
-    found, _ = predict_steps(calibrate_rates(results, dtype, variant), costs)
-    return {
-        one.name.size: LocalStep(
-            *(one.name, one.seconds, one.low, one.high, PREDICTED, one.basis, one.range_words)
-        )
-        for one in found
-        if _is_own(one.name)
-    }
-
-
-@dataclass(frozen=True)
-class StepSource:
-    """A result that local steps are taken from. `results`: of several ranks, or of the suite.
-    `costs`: of the study's own file; None where there is none."""
+class StepSource(NamedTuple):
+    """A result that local steps are taken from: of several ranks, or of the suite. `costs`: of the
+    study's own file; None where there is none."""
 
     path: Path
     results: Sequence[ScalingResult] | ResultSet
-    costs: Sequence[CaseCost] | None
+    costs: Sequence[CaseCost] | None = None
 
 
 def read_step_source(path: Path) -> StepSource:
@@ -175,19 +159,15 @@ def read_step_source(path: Path) -> StepSource:
         if (path / COSTS).exists():
             costs = read_case_costs(read_json(path / COSTS)[0])
     if is_scaling_result(read_json(files[0])[0]):
-        return StepSource(path, [read_scaling_result(file) for file in files], None)
+        return StepSource(path, [read_scaling_result(file) for file in files])
     return StepSource(path, read_result_set(files), costs)
 
 
-def _steps_of(
+def _predicted(
     source: StepSource, program: Path, dtype: str, variant: str
-) -> tuple[dict[str, LocalStep], dict[str, LocalStep], str]:
-    """Measured, predicted, and why nothing is predicted."""
-    if not isinstance(source.results, ResultSet):
-        found = steps_alone(source.results, dtype, variant)
-        return found, {}, "" if found else f"no {variant} step in {dtype} of a rank alone"
-    measured = steps_of_suite(source.results, dtype, variant)
-    why = "the costs have no step at a size's own batch and sequence"
+) -> tuple[dict[str, LocalStep], str]:
+    """Steps of every size at its own batch and sequence, from the rates of what was measured, and
+    why there are none. `program`: asked for costs that the source has not."""
     try:
         costs = source.costs
         if costs is None:
@@ -195,13 +175,19 @@ def _steps_of(
             sizes = ",".join(problem_sizes())
             asked = [f"--sizes={sizes}", f"--dtypes={dtype}", f"--variants={variants}"]
             costs = ask_costs(program, asked)
-        if predicted := steps_predicted(source.results, costs, dtype, variant):
-            return measured, predicted, ""
+        found, _ = predict_steps(calibrate_rates(source.results, dtype, variant), costs)
     except SuiteError as error:
-        why = f"the costs of steps that were not run cannot be asked for: {error}"
+        return {}, f"the costs of steps that were not run cannot be asked for: {error}"
     except RatesRefusedError as error:
-        why = str(error)
-    return measured, {}, why
+        return {}, str(error)
+    steps = {
+        one.name.size: LocalStep(
+            *(one.name, one.seconds, one.low, one.high, PREDICTED, one.basis, one.range_words)
+        )
+        for one in found
+        if _is_own(one.name)
+    }
+    return steps, "" if steps else "the costs have no step at a size's own batch and sequence"
 
 
 REMEDY = (
@@ -226,10 +212,15 @@ def local_steps(
     predicted: dict[str, LocalStep] = {}
     reasons: list[str] = []
     for source in sources:
-        own, own_predicted, reason = _steps_of(source, program, dtype, variant)
-        measured, predicted = {**own, **measured}, {**own_predicted, **predicted}
-        if reason:
-            reasons.append(f"{source.path}: {reason}")
+        if isinstance(source.results, ResultSet):
+            own = steps_of_suite(source.results, dtype, variant)
+            more, reason = _predicted(source, program, dtype, variant)
+            predicted = {**more, **predicted}
+        else:
+            own = steps_alone(source.results, dtype, variant)
+            reason = "" if own else f"no {variant} step in {dtype} of a rank alone"
+        measured = {**own, **measured}
+        reasons += [f"{source.path}: {reason}"] if reason else []
     found = {**predicted, **steps_alone(results, dtype, variant), **measured}
     why = "; ".join(reasons) or REMEDY
     ordered = {size: found[size] for size in (*problem_sizes(), *found) if size in found}
@@ -284,14 +275,6 @@ class Setting:
         return weak + [self.at(ranks, global_batch / ranks, STRONG) for ranks in shared]
 
 
-def _buckets(analysis: Analysis, name: CaseName) -> Sequence[float]:
-    """The program's own of the size that was run; by its rule of the others."""
-    run, of = analysis.name, analysis.results[-1].distributed
-    if run is not None and (run.size, run.dtype) == (name.size, name.dtype):
-        return of["bucket_bytes"]
-    return buckets_of(problem_sizes()[name.size], name.dtype, MIB * of["bucket_MiB"])
-
-
 NO_STEP = "no data-parallel step was measured, so dtype and variant of a projection are open"
 
 
@@ -304,29 +287,31 @@ def projection_of(
 ) -> Json:
     """`projection` of scaling.json: over the link measured here, where there is one, and over
     `interconnects`. `sources`, `program`: as of local_steps()."""
-    name, own = analysis.name, analysis.interconnect
+    name, own, sizes = analysis.name, analysis.interconnect, problem_sizes()
     links = [*([own] if own is not None else []), *interconnects]
     local: dict[str, LocalStep] = {}
-    missing = dict.fromkeys(problem_sizes(), NO_STEP)
+    missing = dict.fromkeys(sizes, NO_STEP)
     if name is not None:
         local, missing = local_steps(analysis.results, sources, program, name.dtype, name.variant)
-    # buckets of a model of the user's own are known of what was run alone
-    known = [s for size, s in local.items() if size in problem_sizes() or size == name.size]
-    steps = [
-        row
-        for step in known
-        for link in links
-        # what was hidden of one link says nothing of others
-        for row in Setting(
-            *(step, _buckets(analysis, step.name), link),
-            analysis.overlap_share if link is own else None,
-        ).project(global_batch)
-    ]
+    run, known, rows = analysis.results[-1].distributed, [], []
+    for size, step in local.items():
+        # buckets of a model of the user's own are known of what was run alone
+        if size == name.size:
+            buckets = run["bucket_bytes"]
+        elif size in sizes:
+            buckets = buckets_of(sizes[size], name.dtype, MIB * run["bucket_MiB"])
+        else:
+            continue
+        known.append(step.as_json())
+        for link in links:
+            # what was hidden of one link says nothing of others
+            overlap = analysis.overlap_share if link is own else None
+            rows += Setting(step, buckets, link, overlap).project(global_batch)
     return {
         "global_batch": global_batch,
         "overlap_share": analysis.overlap_share,
-        "local_steps": [step.as_json() for step in known],
+        "local_steps": known,
         "interconnects": [asdict(one) for one in links],
         "missing": missing,
-        "steps": steps,
+        "steps": rows,
     }

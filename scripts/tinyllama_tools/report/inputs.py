@@ -26,7 +26,7 @@ from tinyllama_tools.data.names import STEP, TRAIN, CaseName
 from tinyllama_tools.data.profiles import SUMMARY as TRAINING_FILE
 from tinyllama_tools.data.profiles import BadProfileError, check_summary, is_training_summary
 from tinyllama_tools.data.programs import CaseCost, read_case_costs
-from tinyllama_tools.data.ranks import Failure, read_again
+from tinyllama_tools.data.ranks import Failure, read_results
 from tinyllama_tools.data.results import (
     MeasuredCase,
     ResultSet,
@@ -465,7 +465,7 @@ AGAIN = "scripts/scaling --from FOLDER"
 
 def read_scaling_run(path: Path) -> ScalingRun:
     """BadInputError where no result can be used."""
-    read = read_again(path)
+    read = read_results(path)
     run = ScalingRun(path, analyse(read.results), read.failures)
     document = path / SCALING_FILE
     if not path.is_dir() or not document.exists():
