@@ -5,9 +5,7 @@ Whatever ends it early keeps what was measured, in journals; --resume goes on fr
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import itertools
 import json
 import os
 import re
@@ -41,7 +39,7 @@ from tinyllama_tools.core.app import (
 from tinyllama_tools.core.app import shown_path as shown
 from tinyllama_tools.core.process import ProgramError, Progress, run_program
 from tinyllama_tools.core.text import compact_json, duration
-from tinyllama_tools.data.names import STEP, UNITS
+from tinyllama_tools.data.names import STEP, full_step
 from tinyllama_tools.data.programs import (
     NUMBERS,
     CaseCost,
@@ -51,6 +49,7 @@ from tinyllama_tools.data.programs import (
     ask_json,
     read_case_costs,
 )
+from tinyllama_tools.data.results import read_result_set
 from tinyllama_tools.data.studies import (
     AXES,
     CHECK,
@@ -62,7 +61,6 @@ from tinyllama_tools.data.studies import (
     PRODUCTS,
     SCHEMA_VERSION,
     STUDY,
-    Axis,
     journal_of,
     journaled_names,
     round_file,
@@ -100,11 +98,6 @@ class GridStudy:
         """Of the suite."""
         build = Path(os.path.normpath(PROJECT / self.build_folder))
         return build / "benchmarks/tiny_llama_bench"
-
-    @property
-    def seconds_left(self) -> float:
-        """Of the budget."""
-        return max(0.0, 60 * self.plan.minutes - sum(self.round_seconds))
 
     def keep(self, **changes: Any) -> None:  # noqa: ANN401
         """In study.json. OSError where it cannot be written."""
@@ -175,15 +168,6 @@ CASE_LINE = re.compile(r"\[\d+/\d+\] (?P<name>\S+)  (?P<outcome>.*)")
 OWN_SUFFIXES = re.compile(r"(/iterations:\d+)?(/repeats:\d+)?(/manual_time)?$")
 
 
-def _header(journal: Path) -> Json | None:
-    """The first line, None where it is not there whole."""
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        line = journal.read_text(encoding="utf-8", errors="replace").partition("\n")
-        document = json.loads(line[0]) if line[1] else None
-        return document if isinstance(document, dict) and "header" in document else None
-    return None
-
-
 def journal_options(result: Path, like: Path, verify: str) -> list[str]:
     """--journal, and --resume where there is something to continue.
 
@@ -191,16 +175,17 @@ def journal_options(result: Path, like: Path, verify: str) -> list[str]:
     refuses to go on where commit, device, libtorch, threads or seed are others than they were.
     """
     journal = journal_of(result)
-    if _header(journal) is None:
-        # a journal without a whole header is one that was killed before its first case
+    options = [f"--journal={journal}"]
+    if not journal.is_file() or b"\n" not in journal.read_bytes():
+        # one without a whole header was killed before its first case
         journal.unlink(missing_ok=True)
-        first = _header(like)
-        if first is None:
-            return [f"--journal={journal}"]
+        if not like.is_file():
+            return options
+        first = json.loads(like.read_text(encoding="utf-8").partition("\n")[0])
         first["header"].pop("peaks", None)
         first["header"]["verify"] = verify
         journal.write_text(json.dumps(first) + "\n", encoding="utf-8")
-    return [f"--journal={journal}", "--resume"]
+    return [*options, "--resume"]
 
 
 def case_of(entry: Json) -> str:
@@ -208,18 +193,11 @@ def case_of(entry: Json) -> str:
     return OWN_SUFFIXES.sub("", entry["run_name"])
 
 
-def rows_of(result: Path) -> list[Json]:
-    """Of a file that the program wrote."""
-    return read_json(result)[0]["benchmarks"]
-
-
-def outcomes(rows: Sequence[Json]) -> list[int]:
-    """How many cases were measured, left out with a reason, and failed."""
-    of: dict[str, int] = {}
-    for entry in rows:
-        kind = 2 if "error_occurred" in entry else int("skipped" in entry)
-        of[case_of(entry)] = max(kind, of.get(case_of(entry), 0))
-    return [list(of.values()).count(kind) for kind in range(3)]
+def outcomes(result: Path) -> tuple[int, int, int]:
+    """How many cases of a file were measured, left out with a reason, and failed."""
+    found = read_result_set([result])
+    failed = sum(case.is_failure for case in found.left_out)
+    return len(found.cases), len(found.left_out) - failed, failed
 
 
 def run_journaled(
@@ -259,7 +237,7 @@ def run_journaled(
         raise GridError(f"{title}: {error}", error.exit_status) from error
     finally:
         progress.end()
-    rows = rows_of(result) if result.is_file() else []
+    rows = read_json(result)[0]["benchmarks"] if result.is_file() else []
     missing = set(names) - set(map(case_of, rows))
     if missing:
         # it could not write its journal, say
@@ -295,62 +273,56 @@ def costs_of(study: GridStudy) -> list[CaseCost]:
 clock = time.monotonic
 
 
-def _run_round(study: GridStudy, number: int, names: Sequence[str]) -> None:
-    result, title = round_file(study.folder, number), f"round {number}/{study.plan.rounds}"
-    spent = [*study.round_seconds, *[0.0] * (number - len(study.round_seconds))]
-    started = clock()
-    try:
-        rows = run_journaled(study, study.plan.round(number), result, names, title, number)
-    finally:
-        spent[number - 1] += clock() - started
-        study.keep(round_seconds=spent)
-    study.keep(rounds_done=number)
-    measured, left_out, failed = outcomes(rows)
-    what = f"{measured} measured, {left_out} left out, {failed} failed"
-    Progress().line(f"{title}: {what}, in {duration(spent[number - 1])}")
-
-
 def run_rounds(study: GridStudy, names: Sequence[str]) -> None:
     """All rounds that are not done yet.
 
     A round that was begun is always ended; later ones are left out where the budget is spent.
     Raises what run_journaled does.
     """
-    rounds = study.plan.rounds
-    for number in range(study.rounds_done + 1, rounds + 1):
-        before = study.round_seconds
-        if number > 1 and number > len(before):
-            expected = before[-1] * (LATER_SHARE if number == 2 else 1.0)
-            if expected > study.seconds_left:
-                which = f"round {number}" if number == rounds else f"rounds {number} to {rounds}"
+    plan, say = study.plan, Progress().line
+    for number in range(study.rounds_done + 1, plan.rounds + 1):
+        spent = study.round_seconds
+        if number > 1 and number > len(spent):
+            expected = spent[-1] * (LATER_SHARE if number == 2 else 1.0)
+            left = max(0.0, 60 * plan.minutes - sum(spent))
+            if expected > left:
                 text = (
-                    f"{which} left out: another {duration(expected)} would exceed --grid-minutes "
-                    f"{study.plan.minutes:g}, of which {duration(study.seconds_left)} are left"
+                    f"rounds from {number} on are left out: another {duration(expected)} would "
+                    f"exceed --grid-minutes {plan.minutes:g}, of which {duration(left)} are left"
                 )
                 study.keep(left_out=text)
-                Progress().line(text)
+                say(text)
                 break
-        _run_round(study, number, names)
+        spent = [*spent, *[0.0] * (number - len(spent))]
+        result, title = round_file(study.folder, number), f"round {number}/{plan.rounds}"
+        started = clock()
+        try:
+            run_journaled(study, plan.round(number), result, names, title, number)
+        finally:
+            spent[number - 1] += clock() - started
+            study.keep(round_seconds=spent)
+        study.keep(rounds_done=number)
+        measured, left_out, failed = outcomes(result)
+        what = f"{measured} measured, {left_out} left out, {failed} failed"
+        say(f"{title}: {what}, in {duration(spent[number - 1])}")
 
 
 def write_products(study: GridStudy) -> None:
-    """products.json: what each GEMM of a step reaches; a row that is asked for twice is there once.
-    Raises what run_journaled does."""
+    """products.json: what each GEMM of a step reaches; of a row that two processes measured, the
+    first one's. Raises what run_journaled does."""
     path = study.folder / PRODUCTS
     if path.is_file():
         return
-    rows: dict[str, list[Json]] = {}
+    rows: list[Json] = []
     parts = []
     for which, options in study.plan.products().items():
         part = study.folder / f"{path.stem}_{which}.json"
+        known = set(map(case_of, rows))
         names = planned_names(study.program, options)
-        found: dict[str, list[Json]] = {}
-        for row in run_journaled(study, options, part, names, "GEMMs"):
-            found.setdefault(case_of(row), []).append(row)
-        rows |= {name: of for name, of in found.items() if name not in rows}
+        found = run_journaled(study, options, part, names, "GEMMs")
+        rows += [row for row in found if case_of(row) not in known]
         parts.append(part)
-    context = read_json(parts[0])[0]["context"]
-    document = {"context": context, "benchmarks": list(itertools.chain(*rows.values()))}
+    document = {"context": read_json(parts[0])[0]["context"], "benchmarks": rows}
     write_whole(path, json.dumps(document, indent=1) + "\n")
     for part in parts:
         part.unlink()
@@ -359,17 +331,14 @@ def write_products(study: GridStudy) -> None:
 
 def _attained_rate(study: GridStudy, costs: Sequence[CaseCost]) -> float | None:
     """FLOP/s of the largest training step of the first round; None where it has none."""
-    flops = {
-        str(cost.name): cost.model_flops
-        for cost in costs
-        if (cost.name.component, cost.name.variant) == (STEP, study.plan.checked_variant)
-    }
-    found: list[tuple[int, float]] = []
-    for row in rows_of(round_file(study.folder, 1)):
-        of, seconds = flops.get(case_of(row)), row.get("real_time", 0.0) * UNITS[row["time_unit"]]
-        if of and seconds > 0 and not row.keys() & {"error_occurred", "skipped"}:
-            found.append((of, of / seconds))
-    return max(found)[1] if found else None
+    flops = {cost.name: cost.model_flops for cost in costs}
+    steps = [
+        (flops[case.name], case.median_seconds)
+        for case in read_result_set([round_file(study.folder, 1)]).cases.values()
+        if case.name.is_training_step and case.name.variant == study.plan.checked_variant
+    ]
+    most, seconds = max(steps, default=(0, 1.0))
+    return most / seconds or None
 
 
 def choose_step(
@@ -379,11 +348,10 @@ def choose_step(
     at most; or None and why."""
     if rate is None:
         return None, "no training step was measured to estimate it by"
-    wanted = (STEP, plan.check_size, plan.checked_variant)
-    names = [(cost.name, cost) for cost in costs]
-    steps = {(n.batch, n.seq): c for n, c in names if (n.component, n.size, n.variant) == wanted}
+    known, of = {cost.name: cost for cost in costs}, plan.checked_variant
+    names = [full_step(plan.check_size, plan.dtype, *shape, of) for shape in plan.check_shapes]
     why = f"its costs at {plan.check_size} are not known"
-    for step in (steps[shape] for shape in plan.check_shapes if shape in steps):
+    for step in (known[name] for name in names if name in known):
         seconds = (CHECK_STEPS + 1) * step.model_flops / rate
         if step.fits and seconds <= CHECK_SECONDS:
             return step, ""
@@ -418,24 +386,10 @@ FRONTIER_GIVEN = {"seq": (128, 256, 512, 1024, 2048), "batch": (1, 2, 4, 8, 16)}
 LARGEST = 2**20
 
 
-def _frontier_point(axis: Axis, limit_bytes: int, row: Json) -> Json:
-    """A line's answer as it is written; nothing of it was tried."""
-    ends = row["predicted_memory_bytes_beyond"] > 0 or row["largest"] == 0
-    return {
-        **{key: row[key] for key in ("size", "variant", "dtype", axis.given)},
-        axis.largest_key: row["largest"],
-        "predicted_bytes": row["predicted_memory_bytes"],
-        "limit_bytes": limit_bytes,
-        "confirmed": "",
-        axis.confirmed_key: None,
-        "apart_percent": None,
-        "remark": "" if ends else f"no larger one than {LARGEST} is searched for",
-    }
-
-
 def predict_frontier(folder: Path, program: Path, device: str = "auto") -> Path:
     """Writes what fits of all sizes into the memory that is free now, over sequences and over
-    batches, to the folder's frontier.json, as the program's --find-limit answers.
+    batches, to the folder's frontier.json, as the program's --find-limit answers. Nothing of it is
+    tried.
 
     Raises SuiteError where the program cannot be asked, OSError where the file cannot be written.
     """
@@ -447,9 +401,22 @@ def predict_frontier(folder: Path, program: Path, device: str = "auto") -> Path:
         asked = [f"--{name}={','.join(map(str, values))}" for name, values in lists.items()]
         how = (f"--find-limit={axis.searched}", f"--device={device}", "--benchmark_format=json")
         answer = ask_json(program, [*how, *asked])
-        rows = [row for row in answer["limits"] if not row["skip_reason"]]
-        limit = answer["memory_limit_bytes"]
-        by_key[axis.key] = [_frontier_point(axis, limit, row) for row in rows]
+        by_key[axis.key] = [
+            {
+                **{key: row[key] for key in ("size", "variant", "dtype", axis.given)},
+                axis.largest_key: row["largest"],
+                "predicted_bytes": row["predicted_memory_bytes"],
+                "limit_bytes": answer["memory_limit_bytes"],
+                "confirmed": "",
+                axis.confirmed_key: None,
+                "apart_percent": None,
+                "remark": ""
+                if row["predicted_memory_bytes_beyond"] > 0 or row["largest"] == 0
+                else f"no larger one than {LARGEST} is searched for",
+            }
+            for row in answer["limits"]
+            if not row["skip_reason"]
+        ]
     document = {
         "kind": FRONTIER_KIND,
         "schema_version": FRONTIER_SCHEMA_VERSION,
@@ -482,10 +449,10 @@ def complain(text: str) -> None:
 
 
 def resuming(study: GridStudy) -> str:
-    """The command that goes on with it, and that it does."""
+    """The command that goes on with it."""
     results = study.folder.parent
     place = "" if results.resolve() == RESULTS.resolve() else f" --results {results}"
-    return f"scripts/study --resume{place} continues"
+    return f"scripts/study --resume{place}"
 
 
 def _make(study: GridStudy, say: Callable[[str], None]) -> int:
@@ -501,11 +468,11 @@ def _make(study: GridStudy, say: Callable[[str], None]) -> int:
             predict_frontier(study.folder, study.program, study.plan.device)
         except SuiteError as error:
             # not finished: --resume tries it again
-            complain(f"{FRONTIER} is left out: {error}; {resuming(study)}")
+            complain(f"{FRONTIER} is left out: {error}; {resuming(study)} tries again")
             return FAILED
     files = [round_file(study.folder, n + 1) for n in range(study.rounds_done)]
     files += [path for name in (PRODUCTS, CHECK) if (path := study.folder / name).is_file()]
-    has_failures = any(outcomes(rows_of(path))[2] for path in files)
+    has_failures = any(outcomes(path)[2] for path in files)
     study.keep(finished=_now())
     return FAILED if has_failures else 0
 
@@ -516,26 +483,21 @@ def run_study(study: GridStudy, say: Callable[[str], None]) -> int:
     Whatever ends it early keeps what was measured and says how to go on. OSError where a file
     cannot be written.
     """
-    rounds = f"{study.plan.rounds} rounds"
+    rounds, where = f"{study.plan.rounds} rounds", shown(study.folder)
     try:
         status = _make(study, say)
     except KeyboardInterrupt:
         done = f"{study.rounds_done} of {rounds} are done"
-        complain(f"interrupted: {done}, and nothing is lost; {resuming(study)}")
+        complain(f"interrupted: {done}, and nothing is lost; {resuming(study)} continues")
         return INTERRUPTED
     except ProgramError as error:
         complain(str(error))
-        if "--resume: journal" in str(error):
-            complain(
-                "the grid was begun with another build, commit or machine: go back to it, or begin "
-                "a new one with the command of study.json"
-            )
-        elif journal_of(round_file(study.folder, 1)).exists():
-            complain(f"what was measured is in {shown(study.folder)}; {resuming(study)}")
+        condition = "with the build, commit and machine that it was begun with"
+        complain(f"what was measured is in {where}; {resuming(study)} continues, {condition}")
         return error.exit_status
     files = [f"  {shown(path)}" for path in sorted(study.folder.glob("*.json"))]
     took = duration(sum(study.round_seconds))
-    where = f"their files are in {shown(study.folder)}:"
-    lines = [f"Grid: {study.rounds_done} of {rounds} in {took}; {where}", *files, study.left_out]
-    say("\n".join([*filter(None, lines), "scripts/report makes the page of it."]))
+    lines = [f"Grid: {study.rounds_done} of {rounds} in {took}; their files are in {where}:"]
+    lines += [*files, *filter(None, [study.left_out]), "scripts/report makes the page of it."]
+    say("\n".join(lines))
     return status

@@ -131,24 +131,18 @@ class GridPlan:
         """What it would measure."""
         axes = {"": self.sizes, "batch ": self.batch, "seq ": self.seq}
         shape = " x ".join(f"{name}{', '.join(map(str, of))}" for name, of in axes.items())
-        check = f" and steps of {self.check_size}" if self.is_checked else ""
         return (
             f"Grid: {cases} cases of {len(self.components)} components, {shape} "
-            f"({self.dtype}, {', '.join(self.variants)}),\n"
-            f"in {self.rounds} rounds, the later ones as far as {self.minutes:g} minutes go, "
-            f"beside some minutes for GEMMs{check}."
+            f"({self.dtype}, {', '.join(self.variants)}), in {self.rounds} rounds,\nthe later ones "
+            f"as far as {self.minutes:g} minutes go, beside some minutes for GEMMs and a check."
         )
 
 
 ON, ONLY, OFF = "on", "only", "off"
-# a grid of more would take days
-MOST_CELLS = 2000
 GRID_OPTIONS = (
     *("grid_sizes", "grid_batch", "grid_seq", "grid_components", "grid_variants"),
     *("rounds", "grid_minutes", "check_size"),
 )
-# what trains the sizes, and says nothing to a grid
-TRAINING_OPTIONS = ("enable_profilers", "num_steps", "max_minutes")
 RESUMED_WITH = ("resume", "results", "build_folder")
 
 
@@ -182,47 +176,32 @@ def finish_grid_options(parser: argparse.ArgumentParser, options: argparse.Names
     """Sets `grid_plan` (None: no grid) and `trains`. What contradicts itself ends the program with
     status 2. `sizes` must be names already."""
     sizes = options.grid_sizes or tuple(s for s in options.sizes if s in DEFAULT_SIZES)
-    named = f"{', '.join(options.sizes)} has no grid of its own" if options.sizes else "no SIZE"
-    name_one = f"{named}; name {' and '.join(DEFAULT_SIZES)}, which have one, or others with "
-    name_one += "--grid-sizes"
+    has_grid = bool(sizes) and options.grid != OFF
     resumed = "not with --resume, which continues a grid with the options it was begun with"
+    no_grid = (
+        f"there is no grid: name {' and '.join(DEFAULT_SIZES)}, which have one, or others with "
+        "--grid-sizes, and leave out --grid off"
+    )
     others = [name for name in vars(options) if name not in RESUMED_WITH]
-    only_training = not sizes and options.grid != OFF
-    for applies, names, why in (
-        (options.resume, others, resumed),
-        (options.grid == OFF, GRID_OPTIONS, "has no effect with --grid off; leave one out"),
-        (
-            options.grid == ONLY,
-            TRAINING_OPTIONS,
-            "has no effect with --grid only, without training",
-        ),
-        (only_training, ("grid", *GRID_OPTIONS), name_one),
-    ):
+    of_grid = [*GRID_OPTIONS, *(["grid"] if options.grid != OFF else [])]
+    rules = ((options.resume, others, resumed), (not has_grid, of_grid, no_grid))
+    for applies, names, why in rules:
         for name in names if applies else ():
-            value = getattr(options, name)
-            if value != (() if name == "sizes" else parser.get_default(name)):
+            if getattr(options, name) != (() if name == "sizes" else parser.get_default(name)):
                 spelled = "SIZE" if name == "sizes" else "--" + name.replace("_", "-")
                 parser.error(f"{spelled}: {why}")
     options.grid_plan, options.trains = None, not options.resume and options.grid != ONLY
     if options.trains and not options.sizes:
         parser.error("the following arguments are required: SIZE")
-    if not sizes or options.grid == OFF or options.resume:
-        return
-    axes = {
-        "batch": options.grid_batch,
-        "seq": options.grid_seq,
-        "components": options.grid_components,
-        "variants": options.grid_variants or (options.variant,),
-        "rounds": options.rounds,
-        "minutes": options.grid_minutes,
-        "check_size": options.check_size,
-    }
-    chosen = {name: value for name, value in axes.items() if value is not None}
-    plan = GridPlan(sizes, dtype=options.dtype, device=options.device, **chosen)
-    cells = len(plan.batch) * len(plan.seq) * len(plan.sizes) * len(plan.variants)
-    if cells > MOST_CELLS:
-        parser.error(
-            f"--grid: {cells} cells of size, variant, batch and sequence are more than "
-            f"{MOST_CELLS}; name fewer"
-        )
-    options.grid_plan = plan
+    if has_grid and not options.resume:
+        axes = {
+            "batch": options.grid_batch,
+            "seq": options.grid_seq,
+            "components": options.grid_components,
+            "variants": options.grid_variants or (options.variant,),
+            "rounds": options.rounds,
+            "minutes": options.grid_minutes,
+            "check_size": options.check_size,
+        }
+        chosen = {name: value for name, value in axes.items() if value is not None}
+        options.grid_plan = GridPlan(sizes, dtype=options.dtype, device=options.device, **chosen)
