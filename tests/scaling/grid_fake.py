@@ -82,20 +82,21 @@ def _names(options: list[str]) -> Iterator[str]:
     if chosen == ["peak"]:
         for size in axes[0]:
             own = SHAPES[size]
-            tokens = int(axes[1][0] or own[0]) * int(axes[2][0] or own[1])
-            yield f"peak/gemm/f32/{tokens}x256x256"
+            batch, seq = int(axes[1][0] or own[0]), int(axes[2][0] or own[1])
+            yield f"peak/gemm/f32/{batch * seq}x256x256"
+            yield f"peak/gemm/f32/{batch}x{seq}x{seq}x64"
 
 
-def _row(name: str, told: Json) -> tuple[Json, str]:
+def _row(name: str, told: Json, milliseconds: float) -> tuple[Json, str]:
     """Of a case, and what the program says of it."""
     full = name + ("/iterations:1/manual_time" if name.startswith("peak/") else "/manual_time")
     row: Json = {"name": full, "run_name": full, "run_type": "iteration"}
-    row |= {"real_time": 1.5, "time_unit": "ms", "TFLOPS": 0.1}
+    row |= {"real_time": milliseconds, "time_unit": "ms", "TFLOPS": 0.1}
     if any(part in name for part in told.get("fail", ())):
         return row | {"error_occurred": True, "error_message": "wrong"}, "FAILED: wrong"
     if any(part in name for part in told.get("skip", ())):
         return row | {"skipped": True, "skip_message": "too large"}, "skipped: too large"
-    return row, "1.5 ms"
+    return row, f"{milliseconds} ms"
 
 
 def _journaled(journal: Path, context: Json, *, resumes: bool) -> dict[str, Json]:
@@ -118,7 +119,7 @@ def _journaled(journal: Path, context: Json, *, resumes: bool) -> dict[str, Json
     return {line["case"]: line["entries"][0] for line in lines if "case" in line}
 
 
-def _measure(options: list[str], told: Json) -> int:
+def _measure(options: list[str], told: Json, milliseconds: float) -> int:
     """A measuring process, from its journal to its result; the exit status."""
     out, journal = Path(value(options, "benchmark_out")), Path(value(options, "journal"))
     is_asked_to_end = False
@@ -150,7 +151,7 @@ def _measure(options: list[str], told: Json) -> int:
             if os.getppid() != parent:
                 # the real one dies where it next says something that nobody hears
                 os._exit(1)
-        rows[name], said = _row(name, told)
+        rows[name], said = _row(name, told, milliseconds)
         with journal.open("a") as stream:
             stream.write(json.dumps({"case": name, "entries": [rows[name]]}) + "\n")
         print(f"[{index + 1}/{len(todo)}] {name}  {said}", file=sys.stderr, flush=True)
@@ -177,4 +178,5 @@ def main(program: str, options: list[str]) -> int:
         answer |= {"memory_budget_bytes": 2**30, "memory_budget_source": "free on the device"}
         print(json.dumps(answer | {"cases": [{"name": n} | cost for n in _names(options)]}))
         return 0
-    return _measure(options, told)
+    # the first process that measures takes 1 ms, the second one 2 ms
+    return _measure(options, told, float(len(measuring_calls(here.parents[1]))))

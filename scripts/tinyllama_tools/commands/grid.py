@@ -333,12 +333,11 @@ def _attained_rate(study: GridStudy, costs: Sequence[CaseCost]) -> float | None:
     """FLOP/s of the largest training step of the first round; None where it has none."""
     flops = {cost.name: cost.model_flops for cost in costs}
     steps = [
-        (flops[case.name], case.median_seconds)
+        (flops[case.name], flops[case.name] / case.median_seconds)
         for case in read_result_set([round_file(study.folder, 1)]).cases.values()
         if case.name.is_training_step and case.name.variant == study.plan.checked_variant
     ]
-    most, seconds = max(steps, default=(0, 1.0))
-    return most / seconds or None
+    return max(steps, default=(0, None))[1]
 
 
 def choose_step(
