@@ -11,18 +11,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from tinyllama_tools.commands.profile_report import (
-    BASELINE,
-    FLOPS,
-    MEMORY,
-    OPERATORS,
+    PROFILINGS,
     REPORT,
     RUNS_FILE,
     RUNS_VERSION,
-    TITLES,
     ProfileSet,
+    Profiling,
     comparison_text,
     draw_timelines,
     read_profile_set,
@@ -114,25 +110,6 @@ def program_options(options: argparse.Namespace) -> tuple[str, ...]:
     )
 
 
-class PlannedRun(NamedTuple):
-    """`folder` gets its summary, `log_folder` what it said; both relative to the whole."""
-
-    name: str
-    flags: tuple[str, ...]
-    folder: str
-    log_folder: str
-
-
-OPERATOR_FLAGS = ("--enable-pytorch-profiler", "--profile-operators")
-# The FLOPS profiler makes flops_analysis/ itself, so that its files lie where people look.
-PLANNED = (
-    PlannedRun(BASELINE, (), "baseline_training", "baseline_training"),
-    PlannedRun(OPERATORS, OPERATOR_FLAGS, "pytorch_profiling", "pytorch_profiling"),
-    PlannedRun(MEMORY, ("--profile-memory",), "memory_analysis", "memory_analysis"),
-    PlannedRun(FLOPS, ("--enable-deepspeed-flops",), ".", "flops_analysis"),
-)
-
-
 def warnings_in(output: str) -> list[str]:
     """Lines that warn of something or report an error; at most MOST_NOTES, once each."""
     lines = [line.strip() for line in output.splitlines() if WARNING.search(line.strip())]
@@ -140,7 +117,7 @@ def warnings_in(output: str) -> list[str]:
 
 
 def _run_one(
-    program: TrainingProgram, folder: Path, options: Sequence[str], planned: PlannedRun
+    program: TrainingProgram, folder: Path, options: Sequence[str], name: str, planned: Profiling
 ) -> Json:
     """The entry of one run. Where the program refuses its options, the folder stays as it was."""
     target, logs = folder / planned.folder, folder / planned.log_folder
@@ -164,9 +141,9 @@ def _run_one(
     notes = warnings_in(run.output)
     if run.exit_status:
         notes.append(f"ended with exit status {run.exit_status}: the loss was not finite")
-    flag = "--output-dir" if planned.name == BASELINE else "--profile-dir"
+    flag = "--profile-dir" if planned.flags else "--output-dir"
     return {
-        "name": planned.name,
+        "name": name,
         "folder": planned.folder,
         "log": f"{planned.log_folder}/{LOG}",
         "command": command_line([*options, f"{flag}={planned.folder}"]),
@@ -184,9 +161,9 @@ def run_profilers(
     TrainingError, BadProfileError, OSError and KeyboardInterrupt pass through.
     """
     now, begin = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
-    for number, planned in enumerate(PLANNED, start=1):
-        say(f"[{number}/{len(PLANNED)}] {TITLES[planned.name]}")
-        runs.append(_run_one(program, folder, options, planned))
+    for number, (name, planned) in enumerate(PROFILINGS.items(), start=1):
+        say(f"[{number}/{len(PROFILINGS)}] {planned.title}")
+        runs.append(_run_one(program, folder, options, name, planned))
         content = {
             "schema_version": RUNS_VERSION,
             "command": command,

@@ -40,33 +40,34 @@ REPORT = "performance_summary_report.md"
 RUNS_FILE, RUNS_VERSION = "profile_runs.json", 1
 BASELINE, OPERATORS, MEMORY, FLOPS = "baseline", "operators", "memory", "flops"
 SECTIONS = (OPERATORS, MEMORY, FLOPS)
-TITLES = {
-    BASELINE: "plain run",
-    OPERATORS: "operator profiler",
-    MEMORY: "memory profiler",
-    FLOPS: "FLOPS profiler",
+
+
+class Profiling(NamedTuple):
+    """A run of scripts/profile: what it is called, its folder in the whole, and the program's
+    options for it."""
+
+    title: str
+    folder: str
+    flags: tuple[str, ...] = ()
+
+    @property
+    def log_folder(self) -> str:
+        """The FLOPS profiler makes flops_analysis/ itself, so that its files lie where people
+        look."""
+        return "flops_analysis" if self.folder == "." else self.folder
+
+
+PROFILINGS = {
+    BASELINE: Profiling("plain run", "baseline_training"),
+    OPERATORS: Profiling(
+        *("operator profiler", "pytorch_profiling"),
+        ("--enable-pytorch-profiler", "--profile-operators"),
+    ),
+    MEMORY: Profiling("memory profiler", "memory_analysis", ("--profile-memory",)),
+    FLOPS: Profiling("FLOPS profiler", ".", ("--enable-deepspeed-flops",)),
 }
-_TEXT, _NUMBER = {"type": "string"}, {"type": "number"}
-_RUN = {
-    "name": {"enum": list(TITLES)},
-    # below the folder of the list
-    "folder": {"type": "string", "pattern": r"^(?!/)(?!.*\.\.)"},
-    "log": _TEXT,
-    "command": _TEXT,
-    "exit_status": {"type": "integer"},
-    "seconds": _NUMBER,
-    "notes": {"type": "array", "items": _TEXT},
-}
-_RUNS = {
-    "schema_version": {"const": RUNS_VERSION},
-    "command": _TEXT,
-    "started": _TEXT,
-    "total_seconds": _NUMBER,
-    "runs": {
-        "type": "array",
-        "items": {"type": "object", "required": list(_RUN), "properties": _RUN},
-    },
-}
+_RUN = {"name": {"enum": list(PROFILINGS)}, "notes": {"type": "array"}}
+_RUNS = {"type": "array", "items": {"required": [*_RUN, "exit_status"], "properties": _RUN}}
 
 
 # Figures as reports and worksheets show them.
@@ -164,37 +165,33 @@ class ProfileSet:
         return self.plain | {name: found.get(name) for name in SECTIONS}
 
 
-def _read_runs(path: Path) -> Json:
-    try:
-        found, _ = read_json(path)
-    except BadInputError as error:
-        raise BadProfileError(str(error)) from error
-    problem = schema_problem(found, {"required": list(_RUNS), "properties": _RUNS})
-    if problem:
-        raise BadProfileError(f"{path}: no list of runs of scripts/profile: {problem}")
-    return found
-
-
 def read_profile_set(folder: Path) -> ProfileSet:
     """All profiles below a folder; BadProfileError where one is missing or damaged.
 
     A run that failed before its profiler's steps is in `runs` only.
     """
-    runs_file = folder / RUNS_FILE
-    if not runs_file.exists() and not (folder / "baseline_training").exists():
+    path = folder / RUNS_FILE
+    if not path.exists() and not (folder / PROFILINGS[BASELINE].folder).exists():
         profile = read_profile(folder)
         on = [name for name in SECTIONS if profile.summary.get(name)]
         return ProfileSet(folder, dict.fromkeys(on or [BASELINE], profile))
-    runs, profiles = _read_runs(runs_file), {}
+    try:
+        runs, _ = read_json(path)
+    except BadInputError as error:
+        raise BadProfileError(str(error)) from error
+    problem = schema_problem(runs, {"required": ["runs"], "properties": {"runs": _RUNS}})
+    if problem:
+        raise BadProfileError(f"{path}: no list of runs of scripts/profile: {problem}")
+    profiles = {}
     for run in runs["runs"]:
-        name, profile = run["name"], read_profile(folder / run["folder"])
+        name, profile = run["name"], read_profile(folder / PROFILINGS[run["name"]].folder)
         if name == BASELINE or profile.summary.get(name):
             profiles[name] = profile
         elif not run["exit_status"]:
             what = f"its summary has no '{name}' section; profile again"
             raise BadProfileError(f"{profile.folder}: {what}")
     if not profiles:
-        raise BadProfileError(f"{runs_file}: no run came to its end; profile again")
+        raise BadProfileError(f"{path}: no run came to its end; profile again")
     return ProfileSet(folder, profiles, runs)
 
 
@@ -219,12 +216,6 @@ class OperatorShare(NamedTuple):
         return self.cpu_seconds if self.device_seconds is None else self.device_seconds
 
 
-OPERATOR_SUMS = (
-    *("share_percent", "cpu_self_seconds", "cpu_total_seconds", "calls"),
-    "self_memory_bytes",
-)
-
-
 def operator_shares(operators: Json) -> list[OperatorShare]:
     """All operators, largest share first, per recorded step.
 
@@ -234,20 +225,23 @@ def operator_shares(operators: Json) -> list[OperatorShare]:
     named: dict[str, list[Json]] = {}
     for row in operators["table"]:
         named.setdefault(row["name"], []).append(row)
-    steps, found = operators["steps"], []
+    found = []
     for name, rows in named.items():
-        sums = {key: sum(row[key] or 0 for row in rows) for key in OPERATOR_SUMS}
-        device = [row.get("device_self_seconds") for row in rows]
+
+        def a_step(key: str, rows: Sequence[Json] = rows) -> float:
+            return sum(row[key] or 0 for row in rows) / operators["steps"]
+
+        on_device = rows[0].get("device_self_seconds") is not None
         found.append(
             OperatorShare(
                 name,
-                sums["share_percent"],
-                100 * sums["cpu_self_seconds"] / host,
-                sums["cpu_self_seconds"] / steps,
-                sums["cpu_total_seconds"] / steps,
-                None if device[0] is None else sum(device) / steps,
-                sums["calls"] / steps,
-                sums["self_memory_bytes"] / steps,
+                sum(row["share_percent"] for row in rows),
+                100 * sum(row["cpu_self_seconds"] for row in rows) / host,
+                a_step("cpu_self_seconds"),
+                a_step("cpu_total_seconds"),
+                a_step("device_self_seconds") if on_device else None,
+                a_step("calls"),
+                a_step("self_memory_bytes"),
             )
         )
     return sorted(found, key=lambda row: -row.share_percent)
@@ -287,7 +281,7 @@ def profiler_overheads(profiles: ProfileSet) -> list[tuple[Any, ...]]:
             touched = means.get(f"{kind}_profiled_average_step_seconds")
         own = means.get(f"{kind}_profiling_overhead_percent", _above(touched, plain))
         above = _above(plain, unprofiled)
-        rows.append((TITLES[name], plain, touched, own, above, seconds.get(name)))
+        rows.append((PROFILINGS[name].title, plain, touched, own, above, seconds.get(name)))
     return rows
 
 
@@ -297,10 +291,10 @@ def report_text(profiles: ProfileSet, top: int, ablation: Evidence | None) -> st
     operators = merged["operators"]
     listed = (runs or {}).get("runs", [])
     ran = {run["name"] for run in listed}
-    notes = [f"{TITLES[run['name']]}: {note}" for run in listed for note in run["notes"]]
+    notes = [f"{PROFILINGS[run['name']].title}: {note}" for run in listed for note in run["notes"]]
     notes += [
-        f"{TITLES[name]}: {'ended before its steps' if name in ran else 'did not run'}"
-        for name in TITLES
+        f"{PROFILINGS[name].title}: {'ended before its steps' if name in ran else 'did not run'}"
+        for name in PROFILINGS
         if runs and name not in profiles.profiles
     ]
     folders = {profile.folder: profile for profile in profiles.profiles.values()}
@@ -341,30 +335,31 @@ def report_text(profiles: ProfileSet, top: int, ablation: Evidence | None) -> st
 
 # Two profiles side by side.
 
+Side = Mapping[str, Sequence[Any]]
 
-def paired(a: Mapping[str, Sequence[Any]], b: Mapping[str, Sequence[Any]]) -> list[list[Any]]:
+
+def paired(a: Side, b: Side) -> list[list[Any]]:
     """Rows of name -> (seconds, percent, ...) of either, the largest change of time first: name,
     seconds and percent of both, seconds saved by B, A / B, and the rest of both."""
     rows = []
     for name in dict.fromkeys([*a, *b]):
-        left, right = a.get(name), b.get(name)
-        before, after = left[0] if left else 0.0, right[0] if right else 0.0
-        absent = ["absent"] * len(left or right or ())
-        left, right = list(left or absent), list(right or absent)
+        absent = ["absent"] * len(a.get(name) or b[name])
+        left, right = list(a.get(name, absent)), list(b.get(name, absent))
+        before, after = (side[name][0] if name in side else 0.0 for side in (a, b))
         ratio = before / after if before and after else None
         both = [*left[:2], *right[:2]]
         rows.append([name, *both, before - after, ratio, *left[2:], *right[2:]])
     return sorted(rows, key=lambda row: -abs(row[5]))
 
 
-def operator_sides(operators: Json) -> dict[str, Sequence[Any]]:
+def operator_sides(operators: Json) -> Side:
     """Own seconds, percent and calls by operator."""
     return {
         row.name: (row.seconds, row.share_percent, row.calls) for row in operator_shares(operators)
     }
 
 
-def component_sides(operators: Json) -> dict[str, Sequence[Any]]:
+def component_sides(operators: Json) -> Side:
     """Seconds, forward and backward together, and percent by component."""
     return {
         row["name"]: (
@@ -392,40 +387,28 @@ def comparison_text(a: ProfileSet, b: ProfileSet) -> str:
     """The page of two profiles."""
     sides = [a.merged(), b.merged()]
     keys = [f"configuration.{key}" for key in SAME_WORK] + [f"context.{k}" for k in SAME_DEVICE]
-    different = [
-        f"- {key.partition('.')[2]}: {found[0]} against {found[1]}"
-        for key in keys
-        if (found := [value_at(side, key) for side in sides])[0] != found[1]
-    ]
-    lines = ["# Comparison of two profiles", ""]
-    for name, profiles, side in zip("AB", (a, b), sides, strict=True):
-        variant = side["configuration"]["variant"]
-        lines += [f"{name}: `{shown_path(profiles.folder)}`, {variant}.", ""]
-    lines += ["Above 1x, B is faster or smaller. Times and calls are of one step.", ""]
-    if different:
-        lines += ["Not the same work on the same device:", "", *different, ""]
     rows = []
     for label, names, unit in COMPARED:
         found = [next((v for n in names if (v := value_at(s, n))), None) for s in sides]
         ratio = found[0] / found[1] if all(found) else None
         rows.append((label, *(shown(value, unit) for value in found), shown(ratio, "x")))
-    lines += ["## Step", "", *markdown_table(("", "A", "B", "A / B"), rows), ""]
     first, second = (side["operators"] for side in sides)
-    columns: list[Column] = [
-        *(("A", 1, "ms"), ("A share", 2, "%"), ("B", 3, "ms"), ("B share", 4, "%")),
-        *(("saved", 5, "ms"), ("A / B", 6, "x")),
-    ]
-    calls: list[Column] = [("A calls", 7, ""), ("B calls", 8, "")]
-    if first and second:
-        components = paired(component_sides(first), component_sides(second))
-        operators = paired(operator_sides(first), operator_sides(second))
-        lines += ["## Components", "", listing(components, [("component", 0, ""), *columns]), ""]
-        lines += ["## Operators", ""]
-        lines += [listing(operators, [("operator", 0, ""), *columns, *calls])]
-    else:
-        missing = [name for name, found in (("A", first), ("B", second)) if not found]
-        lines += ["## Operators", "", f"Not measured in {' and '.join(missing)}."]
-    return "\n".join(lines) + "\n"
+    has_both = first and second
+    page = template(TEMPLATES / "profile_comparison.md.j2").render(
+        HELPERS,
+        places=[shown_path(profiles.folder) for profiles in (a, b)],
+        sides=sides,
+        different=[
+            (key.partition(".")[2], *found)
+            for key in keys
+            if (found := [value_at(side, key) for side in sides])[0] != found[1]
+        ],
+        rows=rows,
+        components=paired(*map(component_sides, (first, second))) if has_both else None,
+        operators=paired(*map(operator_sides, (first, second))) if has_both else None,
+        missing=[name for name, found in (("A", first), ("B", second)) if not found],
+    )
+    return page.rstrip() + "\n"
 
 
 # The memory timeline as a page.
