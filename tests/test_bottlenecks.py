@@ -18,7 +18,6 @@ from fake_exercise import (
 )
 from fake_training import made_up_summary
 from tinyllama_tools.commands import exercise_1
-from tinyllama_tools.commands.exercise_2 import target_shares
 from tinyllama_tools.commands.exercise_3 import bounds, memory_bound_percent
 from tinyllama_tools.core.app import BadInputError
 from tinyllama_tools.models.ablations import (
@@ -234,23 +233,13 @@ def test_an_ablation_of_something_else(tmp_path: Path, changes: dict, words: str
 # What optimizations save of the memory.
 
 
-def memory(**parts: int) -> dict:
-    """A memory profile whose peak consists of these."""
-    names = ("parameters", "gradients", "optimizer_states", "activations", "attention_scores")
-    fused, held = parts.pop("fused", 0), parts.pop("held", 0)
-    return {
-        "breakdown_at_peak": dict.fromkeys(names, 0) | parts,
-        "component_activation_bytes": {"rms_norm": fused, "attention/core": 10**6},
-        "fragmentation": {"allocated_bytes": 0, "held_bytes": held},
-    }
-
-
 def test_bounds_by_shares_of_the_peak() -> None:
-    made = effects_by_shares(memory(activations=60, attention_scores=20, fused=7), layers=4)
-    found = {effect.name: effect.saved_bytes for effect in made}
-    assert found == {FLASH: 20, CHECKPOINTING: 60, MIXED: 40, FUSION: 7}
-    one = effects_by_shares(memory(activations=100), layers=1)
-    assert {e.name: e.saved_bytes for e in one}[CHECKPOINTING] == 0
+    kept = {"rms_norm": 7, "attention/core": 10**6}
+    peak = {"activations": 60, "attention_scores": 20}
+    memory = {"breakdown_at_peak": peak, "component_activation_bytes": kept}
+    for layers, all_but_one in ((4, 60), (1, 0)):
+        found = {e.name: e.saved_bytes for e in effects_by_shares(memory, layers)}
+        assert found == {FLASH: 20, CHECKPOINTING: all_but_one, MIXED: 40, FUSION: 7}
     slow, fast = Effect("slow", 5, 1.2, ""), Effect("fast", 5, 0.9, "")
     assert ranked([slow, fast, Effect("more", 6, None, "")])[1:] == [fast, slow]
 
@@ -282,21 +271,6 @@ def test_measured_savings_decide_before_bounds(tmp_path: Path) -> None:
     assert "measured" not in boxes(sdpa=90, checkpoint=50)
 
 
-@pytest.mark.parametrize(
-    ("parts", "name"),
-    [
-        ({"attention_scores": 9}, "attention"),
-        ({"activations": 9}, "activation "),
-        ({"optimizer_states": 9}, "parameter"),
-        ({"held": 9}, "fragmentation"),
-    ],
-)
-def test_targets_are_parts_of_the_peak(parts: dict[str, int], name: str) -> None:
-    targets = target_shares(memory(**parts))
-    assert next(size for label, size in targets.items() if name in label) == 9
-    assert sum(targets.values()) == 9
-
-
 # Rows of operators and points of the roofline.
 
 VIEWS = [("aten::view", 700, 1e-4, 0.1), ("aten::t", 800, 1e-4, 0.1), ("detach", 9, 1e-6, 0.0)]
@@ -326,33 +300,21 @@ def test_only_rows_that_work_count() -> None:
     assert small_calls_percent(table) == pytest.approx(25)
 
 
-POINTS = roofline(
-    {
+def test_shares_bound_by_memory_and_by_launches() -> None:
+    drawn = {
         "step": ("memory", 1.0),
         "attention": ("compute", 20.0),
         "attention/rotary": ("memory", 30.0),
         "ffn": ("memory", 40.0),
-        "loss": ("compute", 50.0),
     }
-)
-
-
-def test_own_point_else_the_nearest_ancestors() -> None:
-    for component, percent in (
-        ("attention/core", 20.0),
-        ("attention/rotary", 30.0),
-        ("attention/core/deeper", 20.0),
-        ("ffn/gate_up_proj", 40.0),
-        ("loss", 50.0),
-    ):
-        assert roofline_point(POINTS, component)["percent_of_attainable"] == percent
-    for component in ("residual", "ffn_norm", "step", "step/other"):
-        assert roofline_point(POINTS, component) is None
     shares = components(
         attention__core=40.0, attention__rotary=10.0, ffn__gate_up_proj=25.0, optimizer=5.0
     )
     operators = {"components": shares, "launch_overhead_percent": 20.0}
-    summary = {"operators": operators, "flops": {"roofline_data": {"points": POINTS}}}
+    points = roofline(drawn)
+    summary = {"operators": operators, "flops": {"roofline_data": {"points": points}}}
+    # a component without a point of its own has that of its nearest ancestor, the step apart
+    assert roofline_point(points, "residual") is roofline_point(points, "ffn_norm") is None
     assert memory_bound_percent(summary) == 40.0
     assert memory_bound_percent(summary, ("ffn",)) == 15.0
     assert memory_bound_percent(summary, ("ff",)) == 40.0
