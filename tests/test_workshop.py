@@ -15,7 +15,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from built_programs import PROJECT_ROOT, built_program
 from tinyllama_tools.core.app import Json
@@ -194,20 +193,6 @@ def test_the_snippet_runs_as_it_is(text: str, places: WorkshopPlaces) -> None:
         figures = re.findall(r"^[\w /]+: (\S+)", done.stdout, re.MULTILINE)
         assert len(figures) == text.count("print(f")
         assert "not available" not in done.stdout
-
-
-@pytest.mark.parametrize("command", SERVERS)
-def test_tensorboard_finds_curves_and_trace_in_the_folder(
-    command: str, places: WorkshopPlaces
-) -> None:
-    for other in needs(command):
-        assert places.run(other).returncode == 0
-    folder = places.home(command)
-    logs = next(word for word in re.split("[ =]", command) if word.startswith("./"))
-    curves = EventAccumulator(str(folder / logs))
-    curves.Reload()
-    assert {"loss", "step_time_seconds", "peak_memory_MiB"} <= set(curves.Tags()["scalars"])
-    assert len(list((folder / logs).glob("*.pt.trace.json"))) == 1
 
 
 def answer(address: str, key: str) -> Json:

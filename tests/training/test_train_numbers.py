@@ -75,23 +75,6 @@ def test_steps_averages_and_rates(summary: Json) -> None:
     assert means["peak_memory_bytes"] > 3 * summary["model"]["model_size_bytes"]
 
 
-def test_overhead_compares_with_the_plain_steps(profiled_run: FinishedRun) -> None:
-    steps, means = profiled_run.summary["steps"], profiled_run.summary["summary"]
-
-    def seconds(recorded: range) -> list[float]:
-        wanted = [step for step in steps if step["step"] in recorded]
-        return [step["time_seconds"] - step["evaluation_seconds"] for step in wanted]
-
-    plain = seconds(range(11, 13))
-    assert means["plain_steps"] == 2
-    assert means["plain_average_step_seconds"] == close(statistics.mean(plain))
-    for name, found in (("memory", seconds(range(2, 5))), ("operator", seconds(range(5, 11)))):
-        average = means[f"{name}_profiled_average_step_seconds"]
-        assert average == close(statistics.mean(found))
-        ratio = statistics.median(found) / statistics.median(plain)
-        assert means[f"{name}_profiling_overhead_percent"] == close(100 * (ratio - 1))
-
-
 def test_model_and_evaluation(evaluated: Json, profiled_run: FinishedRun) -> None:
     model = evaluated["model"]
     # embedding and head, two blocks of attention, FFN and two norms, the last norm
@@ -103,18 +86,6 @@ def test_model_and_evaluation(evaluated: Json, profiled_run: FinishedRun) -> Non
     for step in evaluated["steps"]:
         assert (step["evaluation_seconds"] > 0) == (step["step"] % 2 == 0)
         assert (step["evaluation_loss"] is not None) == (step["step"] % 2 == 0)
-
-
-def test_operator_shares_add_up(profiled_run: FinishedRun) -> None:
-    operators = profiled_run.summary["operators"]
-    assert (operators["first_step"], operators["last_step"], operators["steps"]) == (5, 10, 6)
-    shares = [row["share_percent"] for row in operators["table"]]
-    assert sum(shares) == pytest.approx(100, abs=1e-6)
-    assert shares == sorted(shares, reverse=True)
-    assert sum(c["percent"] for c in operators["components"]) == pytest.approx(100, abs=1e-6)
-    # Q, K, V, output, gate, up and down of each block, and the head
-    assert operators["linear_projections_per_step"] == 2 * 7 + 1
-    assert all(row["cpu_self_seconds"] <= row["cpu_total_seconds"] for row in operators["table"])
 
 
 def test_memory_at_the_peak_and_its_timeline(profiled_run: FinishedRun) -> None:
@@ -250,19 +221,16 @@ def test_text_is_learned_and_evaluated(program: Program, tmp_path: Path, text_fi
 
 
 def test_a_seed_decides_every_bit(program: Program, tmp_path: Path) -> None:
-    def run(seed: int, steps: int = 8) -> Json:
-        options = [o for o in small(num_steps=steps, seed=seed) if not o.startswith("--threads")]
+    def run(seed: int) -> Json:
+        options = [o for o in small(num_steps=3, seed=seed) if not o.startswith("--threads")]
         return program.trained(tmp_path, *options, "--threads=2", "--deterministic")
 
-    first = losses(run(42))
-    assert losses(run(42)) == first
-    assert [a == b for a, b in zip(losses(run(43)), first, strict=True)] == [False] * 8
-    one = run(42, steps=1)
-    assert one["configuration"]["deterministic"] is True
-    assert one["context"]["settings"]["deterministic_algorithms"] == "true"
-    # an only step is averaged
-    assert one["summary"]["steps_averaged"] == 1
-    assert one["summary"]["average_step_seconds"] == one["steps"][0]["time_seconds"]
+    first = run(42)
+    assert first["configuration"]["deterministic"] is True
+    assert first["context"]["settings"]["deterministic_algorithms"] == "true"
+    assert losses(run(42)) == losses(first)
+    others = zip(losses(run(43)), losses(first), strict=True)
+    assert [a == b for a, b in others] == [False] * 3
 
 
 def test_a_run_goes_on_from_saved_weights(program: Program, tmp_path: Path) -> None:
@@ -278,21 +246,6 @@ def test_a_run_goes_on_from_saved_weights(program: Program, tmp_path: Path) -> N
     assert continued["model"] == part["model"]
     assert losses(continued)[0] == pytest.approx(whole[6], rel=1e-6)
     assert losses(continued)[1] < whole[6]
-
-
-def test_micro_batches(program: Program, tmp_path: Path) -> None:
-    # every window of such a text is the same, so four samples twice are eight samples
-    file = tmp_path / "text"
-    file.write_bytes(b"a" * 2000)
-    options = {"num_steps": 6, "data": str(file), "seq_len": 64, **FAST}
-    whole = program.trained(tmp_path / "w", *small(batch_size=8, **options))
-    parts = small(batch_size=4, gradient_accumulation_steps=2, **options)
-    halves = program.trained(tmp_path / "h", *parts)
-    assert losses(halves) == pytest.approx(losses(whole), rel=1e-4)
-    assert losses(halves)[-1] < 0.9 * losses(halves)[0]
-    peaks = [run["summary"]["peak_memory_bytes"] for run in (halves, whole)]
-    assert peaks[0] < 0.7 * peaks[1]
-    assert halves["model"]["flops_per_step"] == whole["model"]["flops_per_step"]
 
 
 def test_variants_and_mixed_precision_learn_the_same(program: Program, tmp_path: Path) -> None:

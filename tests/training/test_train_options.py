@@ -91,15 +91,11 @@ BAD_OPTIONS = {
     ("--nonsense",): ["--nonsense", "known options: --help, --batch-size"],
     ("leftover",): ["leftover", "known options"],
     ("--batch-size",): ["--batch-size: 1 required INT missing"],
-    ("--num-steps=5.5",): ["--num-steps: '5.5' must be an integer"],
-    ("--learning-rate=-1",): ["--learning-rate -1: must be a positive number"],
     ("--learning-rate=fast",): ["--learning-rate", "'fast' must be a number"],
-    ("--seed=-1",): ["--seed: '-1' must be an integer from 0"],
     ("--variant=fast",): ["--variant", "'fast': must be baseline, fused, optimized, or", "sdpa"],
     ("--variant=graph", "--device=cpu"): ["--variant 'graph'", "only a GPU"],
     ("--device=tpu",): ['device "tpu"', "allowed: auto, cpu, cuda, cuda:N, hip, hip:N"],
     ("--device=cuda:99",): ['device "cuda:99": no such device', "allowed: auto, cpu"],
-    ("--n-heads=7",): ["n_heads = 7: must divide hidden_dim = 256"],
     ("--batch-size=9223372036854775807",): ["batch = 9223372036854775807: must be between"],
 }
 

@@ -164,17 +164,3 @@ def test_lines_are_those_of_the_summary(profiled_run: FinishedRun) -> None:
     ]
     said_lines = text.splitlines()
     assert all(any(x.startswith(line) for x in said_lines) for line in wanted)
-
-
-def test_profiled_steps_are_marked(program: Program, tmp_path: Path) -> None:
-    profiler = ["--enable-pytorch-profiler", "--profile-steps=1", f"--profile-dir={tmp_path}"]
-    stdout = program.run(*small(num_steps=8), *profiler).stdout
-    for text in (
-        "(Profiling Enabled)\n",
-        f"\nProfiling enabled: Steps 5-6\nProfile data will be saved to: {tmp_path}/\n",
-        "\nProfiling complete!\nProfile files generated:\n",
-        f"\n  - {tmp_path}/trace_step_5_6.json\n",
-    ):
-        assert text in stdout
-    assert marked(stdout) == [5, 6]
-    assert (tmp_path / "trace_step_5_6.json").is_file()
