@@ -20,7 +20,7 @@ from tinyllama_tools.calibrate import command as calibrate_command
 from tinyllama_tools.compare import history as history_command
 from tinyllama_tools.compare import run as run_command
 from tinyllama_tools.compare import stored as stored_command
-from tinyllama_tools.core.app import PROJECT, ended_as_by_ctrl_c
+from tinyllama_tools.core.app import PROJECT, ended_as_by_ctrl_c, write_whole
 from tinyllama_tools.stats.verdicts import (
     ALPHA,
     LOOKS,
@@ -87,6 +87,34 @@ def test_output_that_cannot_be_written(
     assert ended.returncode == status
     assert said in ended.stderr
     assert not re.search("Traceback|Exception ignored", ended.stderr)
+
+
+def test_an_interrupt_within_an_exec_is_one_too(tmp_path: Path) -> None:
+    """Modules are imported by it, and dataclasses made."""
+    (tmp_path / "interrupted.py").write_text(
+        "import sys\nfrom tinyllama_tools.core.app import run_command\n"
+        "sys.exit(run_command('x', lambda: exec('raise KeyboardInterrupt')))\n"
+    )
+    paths = {"PYTHONPATH": f"{PROJECT / 'scripts'}:{tmp_path}"}
+    command = [sys.executable, "-m", "interrupted"]
+    ended = subprocess.run(command, env=os.environ | paths, capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (130, b"scripts/x: interrupted\n")
+
+
+def test_two_at_once_write_a_file_whole_and_leave_no_part(tmp_path: Path) -> None:
+    page, texts = tmp_path / "page.md", ["a" * 10**6, "b" * 10**6]
+    code = "import sys, pathlib; from tinyllama_tools.core.app import write_whole\n"
+    code += "for _ in range(100): write_whole(pathlib.Path(sys.argv[1]), sys.argv[2] * 10**6)"
+    command = [sys.executable, "-c", code, str(page)]
+    paths = {"PYTHONPATH": str(PROJECT / "scripts")}
+    both = [subprocess.Popen([*command, text[0]], env=os.environ | paths) for text in texts]
+    while None in [process.poll() for process in both]:
+        assert not page.exists() or page.read_text(encoding="utf-8") in texts
+    assert [process.returncode for process in both] == [0, 0]
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_whole(tmp_path / "folder", "a")
+    assert {path.name for path in tmp_path.iterdir()} == {"page.md", "folder"}
 
 
 def test_an_ignored_signal_stays_so() -> None:

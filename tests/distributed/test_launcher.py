@@ -194,8 +194,11 @@ def test_a_port_that_was_taken_is_another_one_and_an_interrupt_names_what_is_lef
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    # between two worlds
+    # between two worlds; another run of the same second would write into the same folder
     monkeypatch.setattr(measuring, "run_world", interrupted)
+    with pytest.raises(FileExistsError):
+        launch.measure("--processes=1,2")
+    launch.out /= "next"
     status, failures = launch.measure("--processes=1,2")
     assert status == INTERRUPTED
     assert [(f.ranks, f.status) for f in failures] == [(1, INTERRUPTED), (2, INTERRUPTED)]

@@ -317,7 +317,7 @@ def measure(
     The status of the command, and the numbers of ranks that did not come to their end.
 
     BadInputError where there are too few cores, before anything is started, or where the program
-    cannot be started.
+    cannot be started; OSError where `folder` is there or cannot be made.
     """
     threads, cores = options.threads_per_process, allowed_cores()
     left = {
@@ -325,7 +325,8 @@ def measure(
         for ranks in options.processes
     }
     others_seconds = TIMEOUTS * options.timeout + GRACE_SECONDS
-    folder.mkdir(parents=True, exist_ok=True)
+    # another run of the same second has the same name
+    folder.mkdir(parents=True)
     failures: list[Failure] = []
     status = 0
     try:

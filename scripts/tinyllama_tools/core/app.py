@@ -95,6 +95,9 @@ def run_command(name: str, command: Callable[[], int]) -> int:
         say(named if error.strerror else str(error))
     except KeyboardInterrupt:
         say("interrupted")
+        # Python remembers one that went through an exec(), as dataclasses use it, and would end by
+        # SIGINT whatever the status; the next exec() forgets it
+        exec("")
         return INTERRUPTED
     except Exception as error:
         traceback.print_exc()
@@ -186,10 +189,14 @@ SUITE_FILE = "results.json"
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Never half a file, whatever happens meanwhile."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    """Never half a file, whatever happens meanwhile: nor where two write it at once."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def shown_path(path: Path) -> str:
