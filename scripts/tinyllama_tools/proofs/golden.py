@@ -14,9 +14,10 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -302,15 +303,14 @@ def curves_json() -> str:
 VERSIONS = {"transformers_version", "torch", "transformers"}
 
 
-def leaves(value: object, place: str = "") -> dict[str, object]:
-    """Every value of a JSON document by its place, e.g. `losses.f64.7`, but for the versions of
+def leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
+    """Every value of a JSON document with its place, e.g. `losses.f64.7`, but for the versions of
     what wrote it."""
-    if not isinstance(value, (dict, list)):
-        return {} if place in VERSIONS else {place: value}
-    found: dict[str, object] = {}
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-        found |= leaves(inner, f"{place}.{key}" if place else str(key))
-    return found
+    if isinstance(value, (dict, list)):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(inner, f"{place}.{key}" if place else str(key))
+    elif place not in VERSIONS:
+        yield place, value
 
 
 def value_error(expected: object, found: object) -> float:
@@ -338,7 +338,7 @@ def compare(names: Iterable[str], stored: Path, made: Path) -> list[Proof]:
                 lacks = "is absent" if new.is_file() else "is not one of the golden files"
                 proof(file.name).add(math.inf, f"{file} {lacks}")
             elif file.suffix == ".json":
-                found, wanted = (leaves(json.loads(path.read_text())) for path in (old, new))
+                found, wanted = (dict(leaves(json.loads(p.read_text()))) for p in (old, new))
                 for place in sorted({*found, *wanted}):
                     error = value_error(wanted.get(place), found.get(place))
                     of, tolerance = file.name, 0.0
@@ -352,13 +352,9 @@ def compare(names: Iterable[str], stored: Path, made: Path) -> list[Proof]:
     return list(proofs.values())
 
 
-def _case_writer(name: str) -> Callable[[Path], object]:
-    return lambda folder: write_case(name, folder)
-
-
 # What there is to write, into the golden folder.
 PARTS: dict[str, Callable[[Path], object]] = {
-    **{name: _case_writer(name) for name in GOLDEN_CASES},
+    **{name: partial(write_case, name) for name in GOLDEN_CASES},
     "flops": lambda folder: (folder / "flops.json").write_text(flops_json()),
     "training_tiny": lambda folder: (folder / CURVES_FILE).write_text(curves_json()),
 }
@@ -387,7 +383,7 @@ def made_anew(names: Sequence[str], folder: Path) -> list[Proof]:
 
 
 def check(names: Sequence[str], folder: Path) -> int:
-    """Returns the exit status."""
+    """Says how each kind of file and each curve held; the exit status."""
     proofs = made_anew(names, folder)
     for proof in proofs:
         worst = f" ({proof.worst})" if proof.worst else ""

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from tinyllama_tools.core.text import markdown_table
+from tinyllama_tools.core.text import template
 from tinyllama_tools.proofs.checks import CHECKS, WEIGHTS_SECTION, check_round_trip
 from tinyllama_tools.proofs.golden import GOLDEN_FOLDER, PARTS, made_anew
 from tinyllama_tools.proofs.oracle import ORACLE_SECTION, PROJECT, Proof, other_transformers
@@ -115,33 +115,14 @@ def failed_tests(fault: Fault, build_folder: Path, scratch: Path) -> list[str]:
     return counts.failures
 
 
-INTRODUCTION = """\
-Everything that the suite's numbers rest on, compared with programs that are not ours. Each row can
-be checked: the golden files and their writer are in
-[fixtures/golden/](../fixtures/golden/README.md), the tests are named after what they prove.
-`scripts/prove` runs all of it again and writes this page.
-"""
-NOTES = """\
-## How to read it
-
-- Errors are relative: of tensors to the largest magnitude of the expected tensor, of counts to the
-  expected count; losses are in nats a token. Tolerance 0 means equal, to the unit or to the byte.
-- `model_flops` counts scores in full (S²), as torch's counters do; `causal_flops` beside it counts
-  the S (S + 1) / 2 that the mask leaves; `hardware_flops` adds what a variant computes again; the
-  look-up of the embedding counts 0 in all of them and is given as `lookup_flops`, because the
-  estimate of 6 FLOPs a parameter and token counts it. LlamaForCausalLM makes its rotary angles by a
-  small product in every forward; the suite makes them once, so that product, counted apart, is
-  taken off.
-- float64 means float64 throughout: the oracle's own requests for float32 (norms, softmax, loss) are
-  answered in float64. Rotary tables are float32 on both sides, as the world's models have them.
-- Bytes are those of live tensors on a CPU; scratch memory inside libraries is in neither count
-  (peaks are read with oneDNN off).
-"""
-
-
 def number(value: float) -> str:
     """Two digits; 0 as it is."""
     return "0" if value == 0 else f"{value:.2g}"
+
+
+def proof_row(proof: Proof) -> tuple[str, ...]:
+    figures = (str(proof.comparisons), number(proof.tolerance), number(proof.largest_error))
+    return proof.check, proof.against, *figures, "yes" if proof.held else f"**no**: {proof.worst}"
 
 
 def proof_page(
@@ -152,38 +133,18 @@ def proof_page(
 ) -> str:
     """`environment`: what the proofs ran on; `faults`: with the tests that found each; `failed`:
     tests beside the proofs."""
-    comparisons = sum(proof.comparisons for proof in proofs)
-    lines = [
-        "# Proof",
-        "",
-        INTRODUCTION,
-        f"**{sum(proof.held for proof in proofs)} of {len(proofs)} proofs held, over "
-        f"{comparisons:,} comparisons; {sum(map(bool, faults.values()))} of {len(faults)} "
-        "deliberate faults were found.**",
-        "",
-        *markdown_table(("", ""), environment.items()),
-        "",
-    ]
-    if failed:
-        lines += ["Tests that failed:", "", *(f"- `{name}`" for name in failed), ""]
-    for section in dict.fromkeys(proof.section for proof in proofs):
-        header = ("what", "against", "comparisons", "tolerance", "largest error", "held")
-        cells = (
-            (
-                proof.check,
-                proof.against,
-                str(proof.comparisons),
-                number(proof.tolerance),
-                number(proof.largest_error),
-                "yes" if proof.held else f"**no**: {proof.worst}",
-            )
-            for proof in proofs
-            if proof.section == section
-        )
-        lines += [f"## {section}", "", *markdown_table(header, cells), ""]
-    if faults:
-        header = ("fault", "in", "tests that have to find it", "found")
-        cells = (
+    sections: dict[str, list[tuple[str, ...]]] = {}
+    for proof in proofs:
+        sections.setdefault(proof.section, []).append(proof_row(proof))
+    return template(Path(__file__).with_name("proof.md.j2")).render(
+        held=sum(proof.held for proof in proofs),
+        proofs=len(proofs),
+        comparisons=sum(proof.comparisons for proof in proofs),
+        found=sum(map(bool, faults.values())),
+        environment=environment,
+        failed=failed,
+        sections=sections,
+        faults=[
             (
                 fault.name,
                 f"`{fault.source}`",
@@ -191,10 +152,8 @@ def proof_page(
                 f"yes, {len(found)} failed" if found else "**no**",
             )
             for fault, found in faults.items()
-        )
-        text = "Each was put into a copy of the source and linked into the tests, which must fail."
-        lines += ["## Broken on purpose", "", text, "", *markdown_table(header, cells), ""]
-    return "\n".join(lines) + "\n" + NOTES
+        ],
+    )
 
 
 SECTIONS = (
