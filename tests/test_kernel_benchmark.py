@@ -7,22 +7,9 @@ from pathlib import Path
 
 import pytest
 
-KERNELS = {
-    *[
-        (kernel, step)
-        for kernel in (
-            "rms_norm",
-            "add_rms_norm",
-            "rotate",
-            "attention",
-            "swiglu",
-            "swiglu_merged",
-        )
-        for step in ("forward", "backward")
-    ],
-    ("cross_entropy", "forward_backward"),
-    ("adamw", "update"),
-}
+TWO_WAYS = ("rms_norm", "add_rms_norm", "rotate", "attention", "swiglu", "swiglu_merged")
+KERNELS = {(kernel, step) for kernel in TWO_WAYS for step in ("forward", "backward")}
+KERNELS |= {("cross_entropy", "forward_backward"), ("adamw", "update")}
 
 
 def run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

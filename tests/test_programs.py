@@ -144,24 +144,6 @@ def test_peaks_of_the_first_process_serve_the_next_unless_refused(fake: FakeProg
     assert {"--resume", "--verify=before", "--cold-cache"} <= set(second)
 
 
-def test_the_program_itself(bench_program: Path) -> None:
-    model = ("hidden-dim=32", "n-layers=2", "n-heads=4", "n-kv-heads=2", "intermediate-dim=48")
-    arguments = (*(f"--{option}" for option in model), "--vocab-size=50", "--threads=1")
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GIT_DIR": os.devnull}
-    program = SuiteProgram(arguments, bench_program, environment)
-    cases = [full_step("custom", dtype, 2, 8) for dtype in ("f32", "amp_bf16")]
-    for verify in (True, False):
-        result = program.run(cases, 2, verify=verify)
-        assert [case.name for case in result.cases] == [str(case) for case in cases]
-        for case in result.cases:
-            assert len(case.seconds) == 2 and min(case.seconds) > 0, case
-            assert case.counters["model_flops"] > 0
-            assert ("max_rel_error" in case.counters) == verify
-        assert {"f32", "bf16"} <= set(result.context["peaks"]["measured"])
-    with pytest.raises(SuiteError, match="must be"):
-        program.run([full_step("custom", "f32", 2, 8, variant="nonsense")], 1)
-
-
 # ---- the training program
 
 

@@ -36,7 +36,9 @@ def is_shell_script(path: Path) -> bool:
     return first.startswith(b"#!") and b"bash" in first
 
 
-def relative(paths: list[Path]) -> list[str]:
+def files_of(*suffixes: str) -> list[str]:
+    paths = [path for path in project_files() if path.suffix in suffixes]
+    assert paths
     return [str(path.relative_to(PROJECT_ROOT)) for path in paths]
 
 
@@ -48,29 +50,23 @@ def run(command: list[str]) -> None:
 
 
 def test_cpp_is_formatted() -> None:
-    files = relative([p for p in project_files() if p.suffix in {".cpp", ".hpp"}])
-    assert files, "no C++ file found"
     # the pinned version, not whichever the system has: they format differently
     program = Path(clang_format.__file__).parent / "data" / "bin" / "clang-format"
-    run([str(program), "--dry-run", "-Werror", *files])
+    run([str(program), "--dry-run", "-Werror", *files_of(".cpp", ".hpp")])
 
 
 @pytest.mark.parametrize("arguments", [["check"], ["format", "--check"]], ids=["check", "format"])
 def test_python_passes_ruff(arguments: list[str]) -> None:
-    files = relative([p for p in project_files() if p.suffix == ".py"])
-    run([sys.executable, "-m", "ruff", *arguments, "--force-exclude", *files])
+    run([sys.executable, "-m", "ruff", *arguments, "--force-exclude", *files_of(".py")])
 
 
-def test_shell_scripts_parse() -> None:
+def test_shell_scripts_parse_and_commands_are_executable() -> None:
     scripts = [path for path in project_files() if is_shell_script(path)]
     assert PROJECT_ROOT / "scripts" / "bench" in scripts
     for script in scripts:
         run(["bash", "-n", str(script)])
-
-
-def test_programs_among_the_scripts_are_executable() -> None:
-    programs = [p for p in (PROJECT_ROOT / "scripts").iterdir() if p.is_file() and not p.suffix]
-    assert [p.name for p in programs if not p.stat().st_mode & 0o100] == []
+        is_command = script.parent.name == "scripts" and not script.suffix
+        assert not is_command or script.stat().st_mode & 0o100, script
 
 
 def test_no_tabs_and_no_trailing_spaces() -> None:

@@ -15,10 +15,8 @@ require_oracle_packages()
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save, save_file
-from transformers import LlamaForCausalLM
 
 from tinyllama_tools.proofs.checks import (
-    DTYPES,
     WEIGHTS_FILE,
     check_round_trip,
     different_bits,
@@ -48,26 +46,6 @@ def test_round_trip_is_a_proof_that_holds(copy_program: Path) -> None:
     assert proof.held, proof
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_what_transformers_saves_is_written_alike_and_loaded_again(
-    copy_program: Path, tmp_path: Path, dtype: str
-) -> None:
-    model = small_model(dtype)
-    model.save_pretrained(tmp_path / "in")
-    assert_copied(copy_program, tmp_path, dict(model.state_dict()))
-    for name in (WEIGHTS_FILE, "config.json"):
-        assert (tmp_path / "in" / name).read_bytes() == (tmp_path / "out" / name).read_bytes(), name
-    loaded, report = LlamaForCausalLM.from_pretrained(
-        tmp_path / "out", dtype="auto", output_loading_info=True
-    )
-    assert not any(report.values()), report
-    assert loaded.dtype == model.dtype
-    # not with the model itself: its rotary table was rounded with it
-    original = LlamaForCausalLM.from_pretrained(tmp_path / "in", dtype="auto")
-    tokens = torch.arange(10).view(2, 5)
-    assert torch.equal(loaded(tokens).logits, original(tokens).logits)
-
-
 def test_values_that_are_easily_lost_survive_and_shards_are_read(
     copy_program: Path, tmp_path: Path
 ) -> None:
@@ -95,14 +73,10 @@ def entry(shape: str, begin: int, end: int, dtype: str = "F32") -> str:
 
 GOOD = save({"x": torch.ones(2, 3)}, {"format": "pt"})
 BAD_FILES = {
-    "empty": b"",
     "cut in the header": GOOD[:40],
     "cut in the data": GOOD[:-1],
-    "a list": header_of("[]"),
     "endless": (2**63).to_bytes(8, "little") + b"{}",
-    "out of range": header_of(f'{{"x":{entry("[2]", 0, 8)}}}', 7),
     "overlap": header_of(f'{{"x":{entry("[2]", 0, 8)},"y":{entry("[2]", 4, 12)}}}', 12),
-    "another size": header_of(f'{{"x":{entry("[3]", 0, 8)}}}', 8),
     "overflow": header_of(f'{{"x":{entry("[4611686018427387904,4]", 0, 0)}}}'),
     "unknown type": header_of(f'{{"x":{entry("[2]", 0, 8, "F33")}}}', 8),
 }

@@ -15,11 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinyllama_tools.commands.ablation_page import (
-    MEMORY_EXERCISE,
-    ablation_page,
-    terminal_text,
-)
+from tinyllama_tools.commands.ablation_page import ablation_page, terminal_text
 from tinyllama_tools.commands.peers import read_peers
 from tinyllama_tools.core.app import (
     INTERRUPTED,
@@ -142,7 +138,6 @@ def plan_points(options: argparse.Namespace) -> dict[str, list[Point]]:
     """What the options ask for, by table; a smoke test has short lengths and few batches."""
     size, first, quick = options.size[0], options.dtypes[0], options.quick
     lengths = [16, 32, 64] if quick else [128 * 2**i for i in range(7)]
-    exercise = ((16, 4), (32, 2)) if quick else MEMORY_EXERCISE
     others = [] if quick else [dtype for dtype in DTYPES if dtype not in options.dtypes]
     shapes, seq = options.points, options.points[0][1]
     shortest = 0 if quick else FIT_FROM
@@ -152,10 +147,7 @@ def plan_points(options: argparse.Namespace) -> dict[str, list[Point]]:
             Point(size, first, b, seq) for b in ([1, 2] if quick else [1, 2, 4, 8, 16, 32])
         ],
         "types": [Point(size, d, b, s) for d in others for b, s in shapes],
-        "memory": [
-            Point(size, first, batch, length)
-            for length, batch in (*exercise, *((length, 1) for length in lengths))
-        ],
+        "memory": [Point(size, first, 1, length) for length in lengths],
         "attention": [
             Point(size, first, 1, length, "attention", "forward_backward")
             for length in lengths

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,25 +27,16 @@ from tinyllama_tools.models.ablations import (
     Table,
     check_rule,
     fit_exponent,
-    is_decisive,
     memory_ratio,
     ratio_of_cells,
     ratio_text,
     row_at,
     rows_at,
-    shows_difference,
     switches_of_optimized,
 )
 from tinyllama_tools.stats.rank_tests import Ratio
 
 TEMPLATE = Path(__file__).parent / "templates/ablation.md.j2"
-# The smallest speedup that the workshop expects of anything, and version 2's own gate.
-MEDIUM_IMPACT, HIGH_IMPACT, THROUGHPUT_GATE = 1.1, 1.3, 1.3
-# What is a saving of memory worth naming.
-MEMORY_IMPACT = 0.8
-# Step 3 of the workshop's memory exercise: sequence and batch of each line.
-MEMORY_EXERCISE = ((64, 8), (128, 8), (256, 8), (512, 4))
-HELD, NOT_HELD, UNKNOWN = "held", "**not held**", "not shown"
 Texts = list[str]
 
 
@@ -105,25 +96,7 @@ def launches_of(study: Study) -> str:
     return "kernels" if is_gpu else "operators"
 
 
-def impact_of(speedup: float | None, *, is_shown: bool) -> str:
-    """In a word; `is_shown`: at one point at least, the interval leaves 1 out."""
-    if speedup is None:
-        return NOT_MEASURED
-    if not is_shown:
-        return "none shown"
-    limits = ((HIGH_IMPACT, "high"), (MEDIUM_IMPACT, "medium"), (1, "low"), (0, "slower"))
-    return next(word for least, word in limits if speedup >= least)
-
-
-def priority(impact: str, memory: float | None, is_low_effort: bool | None) -> str:
-    """The quadrant of the workshop's matrix of impact and effort; what saves memory has impact."""
-    if is_low_effort is None or impact == NOT_MEASURED:
-        return NOT_MEASURED
-    is_high = impact in {"high", "medium"} or (memory is not None and memory <= MEMORY_IMPACT)
-    return str((1 if is_low_effort else 2) if is_high else (3 if is_low_effort else 4))
-
-
-def impact_rows(study: Study, dtype: str) -> list[Texts]:
+def roadmap_rows(study: Study, dtype: str) -> list[Texts]:
     """Every single switch in a dtype, geometric means over the points at which it was measured;
     the fastest first and those without a number last."""
 
@@ -134,11 +107,9 @@ def impact_rows(study: Study, dtype: str) -> list[Texts]:
     found = []
     for name in study.rows_of(Kind.single):
         at = [row for point in points if (row := row_at(study.main, name, point))]
-        ratios = [row.ratio for row in at if row.ratio]
-        speedup = mean([ratio.median for ratio in ratios])
+        speedup = mean([row.ratio.median for row in at if row.ratio])
         memory = mean([row.memory_ratio for row in at if row.memory_ratio])
         known = BY_SWITCH.get(name.name, Roadmap(name.name))
-        impact = impact_of(speedup, is_shown=any(map(shows_difference, ratios)))
         texts = [
             known.category or NOT_MEASURED,
             known.switch,
@@ -146,66 +117,10 @@ def impact_rows(study: Study, dtype: str) -> list[Texts]:
             known.expected or NOT_MEASURED,
             times(speedup),
             times(memory),
-            impact,
-            priority(impact, memory, known.is_low_effort),
             next((row.cell.note for row in at if row.cell.note), ""),
         ]
         found.append((-(speedup or 0), texts))
     return [texts for _, texts in sorted(found, key=lambda pair: pair[0])]
-
-
-def throughput_verdict(row: Row) -> str:
-    """More than 30 % above the baseline; the interval has to say so."""
-    ratio = row.ratio
-    if ratio is None:
-        return NOT_MEASURED
-    if ratio.interval is None or not is_decisive(ratio):
-        return f"{UNKNOWN}: fewer than five turns"
-    if ratio.interval.low > THROUGHPUT_GATE:
-        return HELD
-    return NOT_HELD if ratio.interval.high <= THROUGHPUT_GATE else UNKNOWN
-
-
-def memory_verdict(row: Row) -> str:
-    """Peak memory, which is counted to the byte, not above the baseline's."""
-    if row.memory_ratio is None:
-        return NOT_MEASURED
-    return f"{HELD if row.memory_ratio <= 1 else NOT_HELD}: {row.memory_ratio:.3f} of the peak"
-
-
-def accuracy_verdict(row: Row) -> str:
-    """Loss and gradients against the baseline in float64, before anything was timed."""
-    if row.cell.failure:
-        return f"{NOT_HELD}: {row.cell.note}"
-    return NOT_MEASURED if error(row) == NOT_MEASURED else f"{HELD}: largest error {error(row)}"
-
-
-# The lines of the workshop's worksheet, before and after, and the figure of each; and its gates.
-SUCCESS = {
-    "Training throughput, samples/s": "samples/s",
-    "Model FLOPS Utilization, %": "MFU %",
-    "Peak memory usage, MiB": "peak MiB",
-    "Operators (on a GPU kernels) per step": "operators",
-    "Time per step, ms": "ms",
-    "Speedup": "speedup over baseline",
-    "Speedup that the workshop expects": "workshop",
-}
-GATES: Figures = {
-    "Gate: no degradation in model accuracy": accuracy_verdict,
-    "Gate: memory usage reduced or stable": memory_verdict,
-    "Gate: throughput improved by >30%": throughput_verdict,
-}
-
-
-def success_table(study: Study, point: Point) -> tuple[Texts, list[Texts]]:
-    """Before and after; the baseline passes no gate, it sets them."""
-    rows = rows_at(study.main, VERSIONS, point)
-    is_before = {row.row.name: row.row.name == BASELINE for row in rows}
-    header = [f"{'before' if before else 'after'}: {name}" for name, before in is_before.items()]
-    lines = [[name, *(FIGURES[key](row) for row in rows)] for name, key in SUCCESS.items()]
-    for name, verdict in GATES.items():
-        lines.append([name, *("" if is_before[row.row.name] else verdict(row) for row in rows)])
-    return [f"{point.dtype}, {point.shape}", *header], lines
 
 
 def point_tables(study: Study, point: Point, left_out: Sequence[str]) -> Json:
@@ -284,20 +199,6 @@ def memory_table(study: Study, component: str) -> tuple[Texts, list[Texts]] | No
     return header, rows
 
 
-def exercise_rows(study: Study) -> Iterator[Texts]:
-    """The table of the workshop's memory exercise, filled in for three variants."""
-    points = [point for point in study.memory.points() if point.component == "full_step"]
-    by_shape = {(point.seq, point.batch): point for point in points}
-    asked = [by_shape[shape] for shape in MEMORY_EXERCISE if shape in by_shape]
-    for name, point in ((row.name, point) for row in VERSIONS for point in asked):
-        cell, first = study.memory.get(name, point), study.memory.get(name, asked[0])
-        if cell and first:
-            is_known = cell.peak_mib is not None and first.peak_mib is not None
-            more = cell.peak_mib - first.peak_mib if is_known else None
-            texts = [name, str(point.seq), str(point.batch), mebibytes(cell.peak_mib)]
-            yield [*texts, mebibytes(more), times(memory_ratio(cell, first)), cell.note]
-
-
 def rule_part(rule: Rule, what: str) -> Json:
     """Held or not, where not, and how close it came."""
     slower = sorted(rule.broken, key=lambda found: -found.slowdown.median)
@@ -346,19 +247,14 @@ def ablation_page(study: Study, *, is_brief: bool = False) -> str:
         meta=study.meta,
         rules=[rule_part(check_rule(t, study.rows), what) for t, what in compared if t.cells],
         points=[point_tables(study, point, left_out) for point in main],
-        impacts=[(d, impact_rows(study, d)) for d in dict.fromkeys(p.dtype for p in main)],
-        success=[success_table(study, point) for point in main],
+        roadmap=[(d, roadmap_rows(study, d)) for d in dict.fromkeys(p.dtype for p in main)],
         types=types_table(study) if study.types.cells else None,
         batches=batches_table(study, batches) if batches else None,
         smallest=batches[0] if batches else None,
         memory=[(t, found) for t, part in memory.items() if (found := memory_table(study, part))],
         memory_point=next(iter(study.memory.points()), None),
-        exercise=list(exercise_rows(study)),
         compiled=compiled,
         sources=sorted({row["source"] for row in study.peers}),
-        high=HIGH_IMPACT,
-        medium=MEDIUM_IMPACT,
-        memory_impact=MEMORY_IMPACT,
         fit_from=FIT_FROM,
         linear=LINEAR_BELOW,
         quadratic=QUADRATIC_ABOVE,
