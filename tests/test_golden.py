@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +162,7 @@ def test_flops_counted_anew_are_the_same(name: str, device: str) -> None:
 
 
 # training_tiny.json
-def test_curves_are_complete_learn_the_batch_and_differ_by_the_roundings_of_their_type() -> None:
+def test_curves_are_complete_and_learn_the_batch() -> None:
     curves = CURVES_DOCUMENT["losses"]
     assert {name: len(losses) for name, losses in curves.items()} == {
         name: curve.steps for name, curve in CURVES.items()
@@ -172,11 +171,6 @@ def test_curves_are_complete_learn_the_batch_and_differ_by_the_roundings_of_thei
     for losses in curves.values():
         assert 6.5 < losses[0] < 7.5  # ln 1000 is 6.9
         assert losses[-1] < 0.03
-    # Adam multiplies roundings: the f64 curve itself moves by 2.4e-5 when each initial weight is
-    # moved by about one rounding of float32, 6e-8 of it.
-    for name, tolerance in {"f32": 2e-4, "bf16": 0.1, "amp_bf16": 0.05, "amp_f16": 0.01}.items():
-        apart = [abs(a - b) for a, b in zip(curves[name], curves["f64"], strict=False)]
-        assert 0 < max(apart) < tolerance, name
 
 
 def test_start_is_what_our_initializer_draws() -> None:
@@ -200,17 +194,6 @@ def test_first_steps_trained_anew_are_the_same(name: str) -> None:
     found = golden.losses(CURVES[name], steps)
     stored = CURVES_DOCUMENT["losses"][name][:steps]
     assert found == pytest.approx(stored, rel=CURVES[name].tolerance)
-
-
-def test_gradients_of_a_4096th_of_the_loss_need_the_scaler() -> None:
-    steps = 6
-    curve = CURVES["amp_f16_of_4096"]
-    scaled = CURVES_DOCUMENT["losses"]["amp_f16_of_4096"][:steps]
-    exact = golden.losses(replace(curve, autocast=None), steps)
-    unscaled = golden.losses(curve, steps, is_scaled=False)
-    assert scaled == pytest.approx(exact, abs=0.003)
-    # non-target logits have gradients of 1e-8 there, which float16 rounds to 0
-    assert unscaled[-1] - scaled[-1] > 0.3
 
 
 # scripts/golden

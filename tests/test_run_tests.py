@@ -238,22 +238,6 @@ def test_page_shows_what_held_and_what_did_not() -> None:
     assert "- `golden_test: A.B`" in text
 
 
-def test_a_fault_is_of_a_source_that_has_it_and_of_tests_that_exist(bench_program: Path) -> None:
-    names = {}
-    for test in run_tests.gtest_programs(bench_program.parents[1]):
-        listed = [test.command[0], "--gtest_list_tests"]
-        if Path(listed[0]).name in {fault.program for fault in FAULTS}:
-            done = subprocess.run(listed, capture_output=True, text=True, check=True)
-            suite = ""
-            for line in done.stdout.splitlines():
-                name = line.partition("  # ")[0].strip()
-                suite = suite if line.startswith(" ") else name
-                names.setdefault(Path(listed[0]).name, []).append(suite + name)
-    for fault in FAULTS:
-        assert prove.changed_source(fault) != (prove.PROJECT / fault.source).read_text()
-        assert any(fault.found_by in name for name in names[fault.program]), fault.name
-
-
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_fault_is_found(fault: Fault, bench_program: Path, tmp_path: Path) -> None:
     assert failed_tests(fault, bench_program.parents[1], tmp_path)

@@ -2,7 +2,6 @@
 status 2, before anything is measured."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -84,16 +83,10 @@ def test_journal_of_another_run_or_none_is_refused_and_left_alone(
     copy_of_journal: Path, program: Program, tmp_path: Path
 ) -> None:
     lines = copy_of_journal.read_text(encoding="utf-8").splitlines()
-    header, case = json.loads(lines[0]), json.loads(lines[-1])
-    peaks = {"measured": {"f32": {"flops_per_second": "many"}}}
     bad: list[tuple[list[Json], str, str]] = [
-        ([], "is empty", ""),
         ([{"a": 1}], "is not the header of a journal", ""),
-        ([header, "{", case], "line 2: is not a JSON object", ""),
-        ([header, case | {"entries": [{}]}], "line 2", ""),
-        ([header | {"header": header["header"] | {"peaks": peaks}}, case], "peaks", ""),
+        ([lines[0], "{", lines[-1]], "line 2: is not a JSON object", ""),
         (lines, "was written with seed = ", "--seed=7"),
-        (lines, "was written with cold_cache = ", "--cold-cache"),
     ]
     for content, expected, option in bad:
         file = write_journal(tmp_path / "journal.jsonl", *content)
@@ -126,23 +119,3 @@ def test_files_that_cannot_be_written_are_refused_at_once(
     assert list(tmp_path.iterdir()) == [copy_of_journal]
     left = {path.name for path in smoke_run.result_file.parent.iterdir()}
     assert left == {"journal.jsonl", "out.json"}
-
-
-@pytest.mark.parametrize(
-    ("kept", "changes", "expected"),
-    [
-        (100, {}, "--weights: safetensors file {weights}/model.safetensors: "),
-        (0, {"intermediate_size": 20}, "'model.layers.0.mlp.gate_proj.weight' has shape [19, 64]"),
-        (0, {"model_type": "mistral"}, 'config.json: model_type = "mistral": must be "llama"'),
-    ],
-)
-def test_cut_weights_and_those_of_another_model_are_refused(
-    program: Program, tmp_path: Path, kept: int, changes: dict[str, Json], expected: str
-) -> None:
-    weights = Path(shutil.copytree(GOLDEN, tmp_path / "my weights"))
-    config, file = weights / "config.json", weights / "model.safetensors"
-    config.write_text(json.dumps(json.loads(config.read_text()) | changes), encoding="utf-8")
-    file.write_bytes(file.read_bytes()[: kept or None])
-    message = message_of(program.run(f"--weights={weights}", *RUN, BASELINE, timeout=60))
-    assert str(weights) in message
-    assert expected.format(weights=weights) in message

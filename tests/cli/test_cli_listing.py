@@ -5,10 +5,8 @@ import os
 import re
 import subprocess
 
-import pytest
 from cli_program import (
     BASELINE,
-    COMPONENTS,
     DIMENSIONS,
     MIB,
     POINT,
@@ -93,34 +91,6 @@ def test_dry_run_allocates_nothing(program: Program) -> None:
     # the smallest of these steps needs more than the difference that is allowed
     dry_run = peak_memory(program, ALL_SIZES, "--device=cpu", "--dry-run")
     assert dry_run < listing + 32 * MIB
-
-
-def test_baseline_and_optimized_are_the_default(program: Program) -> None:
-    names = [name.split("/") for name in program.cases(*MODEL)]
-    assert {name[2] for name in names} == {"baseline", "optimized"}
-    optimized = {name[0] for name in names if name[2] == "optimized"}
-    assert optimized >= set(COMPONENTS) - {"embedding"}
-    assert "embedding" not in optimized  # a look-up has nothing to optimise
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ("--components=rms_norm --variants=qkv", "qkv changes nothing in rms_norm"),
-        ("--components=full_step --variants=graph", "graph: only a GPU"),
-        ("--components=full_step --variants=wide_gemm", "wide_gemm: f32 is not narrower"),
-        (
-            "--components=full_step --variants=onednn --dtypes=bf16",
-            "onednn: changes float32 GEMMs",
-        ),
-    ],
-)
-def test_what_component_device_or_type_lack_is_skipped_with_the_reason(
-    program: Program, options: str, reason: str
-) -> None:
-    completed = program.run(*MODEL, *RUN, "--verify=only", *options.split())
-    assert completed.returncode == 0
-    assert f"skipped: {reason}" in completed.stdout
 
 
 def test_every_variant_is_proved(program: Program) -> None:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_program import (
-    DIMENSIONS,
-    MIB,
-    POINT,
     RUN,
     SMALL,
-    SMALL_MODEL,
     TIMEOUT_S,
     FinishedRun,
     Json,
@@ -91,16 +84,6 @@ def serve(program: Program) -> Iterator[Serve]:
             process.kill()
 
 
-@contextmanager
-def limited_address_space(process: subprocess.Popen[str], more: int) -> Iterator[None]:
-    """The system refuses the process memory beyond what it has and this many bytes."""
-    pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[0])
-    limit = pages * os.sysconf("SC_PAGE_SIZE") + more
-    before = resource.prlimit(process.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
-    yield
-    resource.prlimit(process.pid, resource.RLIMIT_AS, before)
-
-
 def bytes_read(process: subprocess.Popen[str]) -> int:
     return int(Path(f"/proc/{process.pid}/io").read_text().split()[1])
 
@@ -124,42 +107,6 @@ def test_every_component_is_proved_metered_and_timed(serve: Serve, smoke_run: Fi
         assert seconds and all(0 < value < 1 for value in seconds)
         assert client.ask("close", name) == {"closed": name}
     assert client.end() == 0
-
-
-def test_what_is_no_request_is_an_error_and_the_program_goes_on(serve: Serve) -> None:
-    client = serve(*FFN_ALONE)
-    ask = {"do": "time", "case": FFN}
-    bad = {
-        "{" * 100_000: "a request is one JSON object on one line",
-        json.dumps({"do": "open", "case": "ffn"}): "must be one of the cases that the first line",
-        json.dumps({**ask, "seconds": 0.1}): "must be opened first",
-        json.dumps({**ask, "seconds": 1e9}): "must be a number from 0 to 10",
-    }
-    for line, message in bad.items():
-        answer = client.say(line)
-        assert list(answer) == ["error"], answer
-        assert message in answer["error"]
-    assert client.ask("open", FFN)["opened"] == FFN
-    assert "is open; close it first" in client.ask("open", FFN)["error"]
-    assert client.seconds(FFN, 0)
-    assert client.end() == 0
-
-
-def test_a_case_that_cannot_be_opened_leaves_the_others(serve: Serve) -> None:
-    """Memory that the system refuses, and a variant that the component lacks."""
-    choice = [*SMALL_MODEL, "--components=ffn", "--passes=forward", "--batch=2,20000", "--seq=32"]
-    small, large = (f"ffn/forward/baseline/custom/f32/batch:{batch}/seq:32" for batch in (2, 20000))
-    client = serve(*choice)
-    assert client.ask("open", small)["opened"] == small
-    with limited_address_space(client.process, 300 * MIB):
-        assert client.ask("open", large)["failed"].startswith("out of memory")
-    assert client.seconds(small, 0)
-    assert client.ask("open", large)["opened"] == large
-    assert client.end() == 0
-    lacking = ["--components=rms_norm", "--variants=qkv", "--passes=forward"]
-    client = serve(*DIMENSIONS, *POINT, *lacking)
-    (name,) = client.greeting["cases"]
-    assert "qkv" in client.ask("open", name)["skipped"]
 
 
 def test_signal_while_it_times_waits_for_the_answer(serve: Serve) -> None:

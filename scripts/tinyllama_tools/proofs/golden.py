@@ -251,9 +251,8 @@ def weights_checksum(model: LlamaForCausalLM) -> int:
     return int((bits * torch.arange(1, bits.numel() + 1)).sum())
 
 
-def losses(curve: Curve, steps: int, is_scaled: bool = True) -> list[float]:
-    """The loss before each of the first updates, in nats a token. `is_scaled`: False shows what
-    float16 does without GradScaler."""
+def losses(curve: Curve, steps: int) -> list[float]:
+    """The loss before each of the first updates, in nats a token."""
     model, tokens = tiny_start()
     cast_parameters(model, curve.parameters)
     mode: AbstractContextManager[object] = contextlib.nullcontext()
@@ -263,7 +262,7 @@ def losses(curve: Curve, steps: int, is_scaled: bool = True) -> list[float]:
     options = ADAMW | {"betas": tuple(ADAMW["betas"])}
     optimizer = torch.optim.AdamW(model.parameters(), **options, foreach=False, fused=False)
     # one that is not enabled passes everything through
-    scaler = torch.amp.GradScaler("cpu", enabled=is_scaled and curve.autocast is torch.float16)
+    scaler = torch.amp.GradScaler("cpu", enabled=curve.autocast is torch.float16)
     found = []
     with mode:
         for _ in range(steps):
