@@ -24,14 +24,23 @@ sources_lacking() {
   done <<<"$library_sources"
 }
 
+# next_release_sources <apt's folder> <own release> <target folder>: the machine's own lists for the release wanted and its sources only.
+# Mirror, proxy and signing key stay what the machine's owner chose.
+next_release_sources() {
+  local path
+  for path in "$1"/sources.list "$1"/sources.list.d/*.{list,sources}; do
+    [[ -f "$path" ]] || continue
+    sed -E "s/^deb([[:space:]])/deb-src\1/; s/^Types:.*/Types: deb-src/; s/([[:space:]])$2\b/\1$sources_release/g" "$path" >"$3/${path##*/}"
+  done
+}
+
 # Every folder that apt writes to is inside `work`.
 fetch_library_sources() { # <own release> <package that is not installed>...
   local own_release="$1" work="$dependencies_folder/apt" name source version found unpacked archive status=0
   shift
   rm -rf "$work"
   mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/parts" "$sources_folder"
-  python3 "$scripts_folder/lib/apt_sources.py" --own-release "$own_release" --wanted-release "$sources_release" \
-    >"$work/parts/next_release.sources"
+  next_release_sources /etc/apt "$own_release" "$work/parts"
   cd "$work"
   local options=(
     -o Dir::Etc::SourceList=/dev/null
