@@ -8,17 +8,16 @@ import ctypes
 import math
 import os
 import re
-import selectors
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from tinyllama_tools.core.app import INTERRUPTED, REFUSED_OPTIONS, BadInputError
 from tinyllama_tools.core.process import Progress
@@ -131,7 +130,7 @@ class Rank:
         self.number = place[0]
         self.status: int | None = None
         self.words: deque[str] = deque(maxlen=LAST_WORDS)
-        self._rest = b""
+        self._listener: threading.Thread | None = None
         try:
             self._process = subprocess.Popen(
                 command,
@@ -139,6 +138,8 @@ class Rank:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
+                encoding="utf-8",
+                errors="replace",
                 # Ctrl-C reaches the launcher alone, and the ranks once, from it
                 start_new_session=True,
                 preexec_fn=partial(_before_exec, cores, os.getpid()),
@@ -146,18 +147,19 @@ class Rank:
         except (OSError, subprocess.SubprocessError) as error:
             name = Path(command[0]).name
             raise BadInputError(f"{name} cannot be started: {error}; {BUILD_IT}") from error
-        assert self._process.stdout is not None
-        self.output = self._process.stdout
 
-    def lines(self) -> list[str] | None:
-        """Whole lines of what is there to be read, waiting for something; None at the end."""
-        data = os.read(self.output.fileno(), 1 << 16)
-        *found, self._rest = (self._rest + data).split(b"\n")
-        if not data:
-            found, self._rest = [self._rest] if self._rest else [], b""
-        texts = [line.decode("utf-8", errors="replace").rstrip("\r") for line in found]
-        self.words.extend(text for text in texts if text.strip())
-        return texts if data or texts else None
+    def hear(self, say: Callable[[int, str], object]) -> None:
+        """`say` gets its number and every line, in a thread; only once all ranks are started, since
+        a process that forks must have one thread."""
+
+        def listen() -> None:
+            for line in self._process.stdout or ():
+                text = line.rstrip()
+                self.words.extend([text] if text else [])
+                say(self.number, text)
+
+        self._listener = threading.Thread(target=listen, daemon=True)
+        self._listener.start()
 
     def look(self) -> int | None:
         """At the status. It is looked at without being waited for: until then, the process's number
@@ -170,23 +172,44 @@ class Rank:
 
     def signal_group(self, number: int) -> None:
         """To it and whatever it started; nothing where they are gone."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
 
     def close(self) -> None:
-        """Waits for its end."""
+        """Nothing of it is left, and all that it said was heard."""
+        self.signal_group(signal.SIGKILL)
+        if self._listener is not None:
+            self._listener.join()
         self._process.wait()
-        self.output.close()
 
 
-@dataclass(frozen=True)
-class WorldEnd:
+class WorldEnd(NamedTuple):
     """`status`: 0 where no rank ended badly, else of the one that did first; 1 for a signal.
-    `what`: that rank, how it ended, and its last words. `killed`: ranks that had to be ended."""
+    `what`: that rank, how it ended, its last words, and which ranks had to be ended."""
 
     status: int
     what: str = ""
-    killed: Sequence[int] = ()
+
+
+def cause_of(bad: Sequence[Rank], killed: Sequence[int], ranks: int) -> WorldEnd:
+    """`bad`: ranks in the order in which they ended.
+
+    Of a wrong result all ranks end with 1 and rank 0 alone says why, so a silent one has no word
+    where another of its status has.
+    """
+    first = bad[0]
+    status, how = first.status, f"ended with {first.status}"
+    if status > 0:
+        first = next((one for one in bad if one.status == status and one.words), first)
+    else:
+        with contextlib.suppress(ValueError):  # a signal without a name
+            how = f"was ended by {signal.Signals(-status).name}"
+    if first.number in killed:
+        how = "did not end after the others had"
+    words = "\n".join(first.words)
+    said = f"; its last words: {words}" if words else ""
+    return WorldEnd(max(1, status), f"rank {first.number} of {ranks} {how}{said}")
 
 
 class World:
@@ -196,10 +219,6 @@ class World:
         """What the ranks say goes to `log`, and what rank 0 says to a terminal too."""
         self.ranks: list[Rank] = []
         self._log, self._progress = log, progress
-        self._pipes = selectors.DefaultSelector()
-        # in the order in which they ended
-        self._bad: list[Rank] = []
-        self._killed: list[int] = []
 
     def __enter__(self) -> World:
         return self
@@ -209,86 +228,56 @@ class World:
             rank.signal_group(signal.SIGKILL)
         for rank in self.ranks:
             rank.close()
-        self._pipes.close()
+
+    def _say(self, number: int, line: str) -> None:
+        self._log.write(f"[rank {number}] {line}\n")
+        if number == 0 and line:
+            self._progress.passing(line)
 
     def start(self, command: Sequence[str], sets: Sequence[Sequence[int]]) -> None:
         """A rank on each set of cores."""
         port = free_port()
         for number, cores in enumerate(sets):
-            rank = Rank(command, cores, number, len(sets), port)
-            self.ranks.append(rank)
-            self._pipes.register(rank.output, selectors.EVENT_READ, rank)
+            self.ranks.append(Rank(command, cores, number, len(sets), port))
+        for rank in self.ranks:
+            rank.hear(self._say)
         self._progress.line(f"{len(sets)} ranks on cores {'; '.join(map(_listed, sets))}")
-
-    def _running(self) -> list[Rank]:
-        return [rank for rank in self.ranks if rank.status is None]
-
-    def _listen(self, timeout: float) -> bool:
-        """Whether anything was there."""
-        ready = self._pipes.select(timeout)
-        for key, _ in ready:
-            rank: Rank = key.data
-            lines = rank.lines()
-            if lines is None:
-                self._pipes.unregister(key.fileobj)
-            for line in lines or ():
-                self._log.write(f"[rank {rank.number}] {line}\n")
-                if rank.number == 0 and line.strip():
-                    self._progress.passing(line)
-        return bool(ready)
-
-    def _look(self) -> None:
-        # of several that ended at once, the one that a signal ended, or that refused to start, is
-        # the cause, and the 1 of the others the effect
-        new = [rank for rank in self._running() if rank.look()]
-        self._bad += sorted(new, key=lambda rank: (rank.status > 0, -rank.status))
 
     def watch(self, others_seconds: float) -> WorldEnd:
         """To the end of all of them. `others_seconds`: how long they have to end by themselves once
         one has ended. A KeyboardInterrupt asks them to end after the round in hand, however long
         that takes, and a second one kills them."""
         deadline, harsher, interrupt = math.inf, signal.SIGTERM, signal.SIGINT
-        while self._running():
+        bad: list[Rank] = []
+        killed: list[int] = []
+        while left := [rank for rank in self.ranks if rank.status is None]:
             try:
-                self._listen(LOOK_SECONDS)
-                self._look()
-                now, left = time.monotonic(), self._running()
+                # of several that ended at once, the one that a signal ended, or that refused to
+                # start, is the cause, and the 1 of the others the effect
+                new = [rank for rank in left if rank.look()]
+                bad += sorted(new, key=lambda rank: (rank.status > 0, -rank.status))
+                now, left = time.monotonic(), [rank for rank in left if rank.status is None]
                 if len(left) < len(self.ranks):
                     deadline = min(deadline, now + others_seconds)
-                if now < deadline:
-                    continue
-                self._killed = self._killed or [rank.number for rank in left]
-                for rank in left:
-                    rank.signal_group(harsher)
-                deadline, harsher = now + TERM_SECONDS, signal.SIGKILL
+                if now >= deadline:
+                    killed = killed or [rank.number for rank in left]
+                    for rank in left:
+                        rank.signal_group(harsher)
+                    deadline, harsher = now + TERM_SECONDS, signal.SIGKILL
+                time.sleep(LOOK_SECONDS)
             except KeyboardInterrupt:
-                for rank in self._running():
+                for rank in left:
                     rank.signal_group(interrupt)
                 self._progress.line(FINISHING)
                 interrupt = signal.SIGKILL
-        while self._listen(0):
-            pass
+        for rank in self.ranks:
+            rank.close()
+        end = cause_of(bad, killed, len(self.ranks)) if bad else WorldEnd(0)
         if interrupt == signal.SIGKILL:
-            return WorldEnd(INTERRUPTED, "interrupted", self._killed)
-        return self._first_bad() if self._bad else WorldEnd(0)
-
-    def _first_bad(self) -> WorldEnd:
-        """Of a wrong result all ranks end with 1 and rank 0 alone says why, so a silent one has no
-        word where another of its status has."""
-        first = self._bad[0]
-        status, how = first.status, f"ended with {first.status}"
-        if status > 0:
-            alike = (one for one in self._bad if one.status == status and one.words)
-            first = next(alike, first)
-        else:
-            with contextlib.suppress(ValueError):  # a signal without a name
-                how = f"was ended by {signal.Signals(-status).name}"
-        if first.number in self._killed:
-            how = "did not end after the others had"
-        words = "\n".join(first.words)
-        what = f"rank {first.number} of {len(self.ranks)} {how}"
-        what += f"; its last words: {words}" if words else ""
-        return WorldEnd(max(1, status), what, self._killed)
+            end = WorldEnd(INTERRUPTED, "interrupted")
+        return WorldEnd(
+            end.status, end.what + f"; ended by force: {_listed(killed)}" * bool(killed)
+        )
 
 
 def run_world(
@@ -341,8 +330,6 @@ def measure(
                 continue
             failures.append(Failure(ranks, end.status, end.what))
             progress.line(f"{ranks} ranks: {end.what}")
-            if end.killed:
-                progress.line(f"{ranks} ranks: ended by force: {_listed(end.killed)}")
             status = end.status if end.status in (REFUSED_OPTIONS, INTERRUPTED) else 1
             if status != 1:
                 break
