@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import made_up_context
-from tinyllama_tools.core.app import problem_sizes
+from tinyllama_tools.core.app import RESULTS, problem_sizes, read_json
 from tinyllama_tools.data.ranks import read_results
 from tinyllama_tools.models.collectives import Link, buckets_of
 from tinyllama_tools.models.data_parallel import Analysis, analyse
@@ -116,13 +115,13 @@ def row(
 ) -> list[Json]:
     """Its repetitions."""
     shared = {"name": name, "run_name": name, "run_type": "iteration", "time_unit": unit}
-    shared |= {"family_index": 0, "per_family_instance_index": 0, "threads": 1, "iterations": 5}
-    scaled = [{"ms": 1e3, "us": 1e6}[unit] * value for value in seconds]
+    shared |= dict.fromkeys(("family_index", "per_family_instance_index"), 0)
+    shared |= {"threads": 1, "iterations": 5, "repetitions": len(seconds)}
+    scale = {"ms": 1e3, "us": 1e6}[unit]
     return [
-        shared
-        | {"repetitions": len(scaled), "repetition_index": index, **counters[index]}
-        | {"real_time": value, "cpu_time": BUSY * value}
-        for index, value in enumerate(scaled)
+        {**shared, **counter, "repetition_index": index}
+        | {"real_time": scale * value, "cpu_time": BUSY * scale * value}
+        for index, (value, counter) in enumerate(zip(seconds, counters, strict=True))
     ]
 
 
@@ -148,39 +147,22 @@ def _collectives(world: World, chance: random.Random) -> list[Json]:
 
 
 def context(world: World) -> Json:
-    """The head of the file."""
-    places = [
-        {"rank": rank, "local_rank": rank, "node": 0, "cores": str(rank)}
-        for rank in range(world.ranks)
-    ]
-    distributed = {
+    """The head of the reference's file, of other ranks."""
+    measured = read_json(RESULTS / "reference/ranks_2core_xeon_avx512/ranks_2.json")[0]["context"]
+    own = {
         "world_size": world.ranks,
         "backend": "gloo" if world.ranks > 1 else "none",
-        "started_by": "torchrun",
         "bucket_MiB": world.bucket_MiB,
         "bucket_bytes": world.buckets,
-        "parameter_bytes": sum(world.buckets),
-        "gradient_bytes": sum(world.buckets),
+        **dict.fromkeys(("parameter_bytes", "gradient_bytes"), sum(world.buckets)),
         "scaling": "strong" if world.global_batch else "weak",
-        "ranks": places,
+        "ranks": [
+            {"rank": rank, "local_rank": rank, "node": 0, "cores": str(rank)}
+            for rank in range(world.ranks)
+        ],
     }
-    device = {**made_up_context.DEVICE, "name": "Some CPU", "memory_bytes": 1 << 34}
-    settings = {"cpu_affinity": "0", "torch_threads": "1", "deterministic_algorithms": "false"}
-    kept = {k: v for k, v in made_up_context.CONTEXT.items() if k != "cold_cache"}
-    return {
-        **kept,
-        "date": "2026-03-04T05:06:07+00:00",
-        "executable": "tiny_llama_scaling",
-        "mhz_per_cpu": 2400,
-        "cpu_scaling_enabled": False,
-        "caches": [],
-        "json_schema_version": 1,
-        "git_commit": "c" * 40,
-        "threads": 1,
-        "device": device | {"multiprocessors": 2, "last_level_cache_bytes": 1 << 25},
-        "settings": settings | {"float32_matmul_precision": "highest"},
-        "distributed": distributed,
-    }
+    program = {"host_name": "host", "executable": "tiny_llama_scaling"}
+    return measured | program | {"distributed": measured["distributed"] | own}
 
 
 def document(world: World) -> Json:

@@ -180,7 +180,7 @@ class Rank:
         """Nothing of it is left, and all that it said was heard."""
         self.signal_group(signal.SIGKILL)
         if self._listener is not None:
-            self._listener.join()
+            self._listener.join(TERM_SECONDS)
         self._process.wait()
 
 
@@ -230,7 +230,9 @@ class World:
             rank.close()
 
     def _say(self, number: int, line: str) -> None:
-        self._log.write(f"[rank {number}] {line}\n")
+        # where a disk is full, the result says so
+        with contextlib.suppress(OSError):
+            self._log.write(f"[rank {number}] {line}\n")
         if number == 0 and line:
             self._progress.passing(line)
 
@@ -275,9 +277,8 @@ class World:
         end = cause_of(bad, killed, len(self.ranks)) if bad else WorldEnd(0)
         if interrupt == signal.SIGKILL:
             end = WorldEnd(INTERRUPTED, "interrupted")
-        return WorldEnd(
-            end.status, end.what + f"; ended by force: {_listed(killed)}" * bool(killed)
-        )
+        by_force = f"; ended by force: {_listed(killed)}" if killed else ""
+        return WorldEnd(end.status, end.what + by_force)
 
 
 def run_world(
