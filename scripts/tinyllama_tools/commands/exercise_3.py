@@ -23,7 +23,7 @@ from tinyllama_tools.commands.profile_report import (
 from tinyllama_tools.commands.study import (
     PROFILES,
     Settings,
-    SizeResult,
+    SizeRun,
     plan_sizes,
     run_sizes,
     size_costs,
@@ -102,7 +102,7 @@ class Findings:
     evidence: Evidence | None
     forecasts: Mapping[str, Sequence[CaseCost]]
     runs: dict[str, MeasuredRun] = field(default_factory=dict)
-    results: Sequence[SizeResult] = ()
+    results: Sequence[SizeRun] = ()
     gap: str = ""
 
     @property
@@ -213,7 +213,7 @@ def analyse(options: Namespace, program: TrainingProgram) -> Findings:
 
 def study_sizes(
     options: Namespace, program: TrainingProgram, predictor: Predictor
-) -> list[SizeResult]:
+) -> list[SizeRun]:
     """The performance study with profilers, each size's run up to options.max_minutes."""
     names, steps = QUICK_STUDY if options.quick else STUDY
     settings = Settings(num_steps=steps, max_seconds=60 * options.max_minutes, has_profilers=True)

@@ -135,20 +135,26 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class SizePlan:
-    """A size before it runs. `rate` is None where nothing was measured to predict from; `refusal`
-    says why the size is not attempted, `failure` that its sample already went wrong."""
+class SizeRun:
+    """A size of the study before and after its run, or of an earlier study (`is_earlier`).
 
-    cost: CaseCost
-    num_steps: int
+    `cost`: of a step, None of an earlier one. `rate` is None where nothing was measured to predict
+    from. `refusal` says why the size is not attempted, `failure` why there is nothing to compare.
+    `config`, `summary`: config.json and performance_summary.json of the `folder`.
+    """
+
+    size: str
+    cost: CaseCost | None = None
+    num_steps: int = 0
     rate: Rate | None = None
     refusal: str = ""
     failure: str = ""
-
-    @property
-    def size(self) -> str:
-        """Its name in fixtures/problem_sizes.json."""
-        return self.cost.name.size
+    folder: Path | None = None
+    config: Json = field(default_factory=dict)
+    summary: Json | None = None
+    seconds: float = 0.0
+    is_interrupted: bool = False
+    is_earlier: bool = False
 
     @property
     def step_seconds(self) -> float | None:
@@ -168,6 +174,11 @@ class SizePlan:
         total = f"{duration(self.total_seconds)} for {self.num_steps} steps"
         return f"{self.step_seconds:.3g} s/iter, {total}"
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether it has figures to compare."""
+        return self.summary is not None and not self.failure
+
 
 def size_costs(
     sizes: Sequence[str], settings: Settings, device: str, predictor: Predictor
@@ -178,10 +189,12 @@ def size_costs(
     return [found[size] for size in sizes]
 
 
-def plan_at(settings: Settings, cost: CaseCost, rate: Rate | None) -> SizePlan:
+def plan_at(settings: Settings, cost: CaseCost, rate: Rate | None) -> SizeRun:
     """Refused where it does not fit, or would take too long at this rate."""
-    plan = SizePlan(cost, settings.num_steps, rate, "" if cost.fits else cost.reason)
-    if plan.refusal or not rate or plan.total_seconds <= settings.max_seconds:
+    plan = SizeRun(cost.name.size, cost, settings.num_steps, rate)
+    if not cost.fits:
+        return replace(plan, refusal=cost.reason)
+    if not rate or plan.total_seconds <= settings.max_seconds:
         return plan
     refusal = (
         f"{plan.num_steps} steps would take {duration(plan.total_seconds)}, more than "
@@ -206,13 +219,13 @@ def _rate_of(summary: Json, what: str) -> Rate:
 
 def plan_sizes(
     program: TrainingProgram, settings: Settings, costs: Sequence[CaseCost]
-) -> list[SizePlan]:
+) -> list[SizeRun]:
     """Samples every size that fits, the smallest first, and returns them in the order given. The
     rate of a smaller size decides whether, and with which batch, a size is sampled at all.
 
     Raises TrainingError where even the smallest model cannot be trained with these settings.
     """
-    plans: dict[str, SizePlan] = {}
+    plans: dict[str, SizeRun] = {}
     known: Rate | None = None
     for cost in sorted(costs, key=lambda cost: cost.model_flops):
         size, batch = cost.name.size, cost.name.batch
@@ -228,13 +241,13 @@ def plan_sizes(
                     known = attained_rate(program, settings, size, batch)
                 except TrainingError as error:
                     failure = f"its sample failed: {error}"
-                    plans[size] = SizePlan(cost, settings.num_steps, failure=failure)
+                    plans[size] = replace(plan_at(settings, cost, None), failure=failure)
                     continue
         plans[size] = plan_at(settings, cost, known if cost.fits else None)
     return [plans[cost.name.size] for cost in costs]
 
 
-def plan_table(plans: Sequence[SizePlan]) -> str:
+def plan_table(plans: Sequence[SizeRun]) -> str:
     """What is said before anything runs."""
     header = ("size", "parameters", "batch x seq", "FLOPs a step", "peak MB", "expected", "runs")
     rows = []
@@ -258,27 +271,6 @@ PROFILERS = ("--enable-pytorch-profiler", "--profile-memory", "--enable-deepspee
 TIME = "%Y%m%d_%H%M%S"
 
 
-@dataclass(frozen=True)
-class SizeResult:
-    """A size that was run or left out. `summary`: performance_summary.json, None where there is
-    none; `failure`: why a run gave nothing to compare; `is_earlier`: from a study before this."""
-
-    size: str
-    folder: Path | None = None
-    summary: Json | None = None
-    seconds: float = 0.0
-    failure: str = ""
-    refusal: str = ""
-    is_interrupted: bool = False
-    is_earlier: bool = False
-    config: Json = field(default_factory=dict)
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether it has figures to compare."""
-        return self.summary is not None and not self.failure
-
-
 def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.timezone.utc)
 
@@ -288,9 +280,7 @@ def _text(macro: str, *values: object) -> str:
     return getattr(found.make_module({"mib": MIB, "shown": shown}), macro)(*values).strip("\n")
 
 
-def run_size(
-    program: TrainingProgram, settings: Settings, plan: SizePlan, folder: Path
-) -> SizeResult:
+def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder: Path) -> SizeRun:
     """Trains one size into its folder, which must exist. An interruption keeps what was written.
 
     Raises OSError where the files cannot be written.
@@ -328,10 +318,11 @@ def run_size(
         "measured": None,
     }
     keep(CONFIG, config)
+    plan = replace(plan, folder=folder, config=config)
     try:
         run = program.run(options(folder), folder / below, folder / LOG)
     except TrainingError as error:
-        return SizeResult(plan.size, folder, failure=str(error), config=config)
+        return replace(plan, failure=str(error))
     except KeyboardInterrupt:
         # what the program wrote when it was ended is kept, and is no result to compare
         summary = None
@@ -339,7 +330,7 @@ def run_size(
             summary = read_profile(folder / below).summary
         done = summary["summary"]["steps_completed"] if summary else 0
         what = f"interrupted after {done} of {plan.num_steps} steps"
-        return SizeResult(plan.size, folder, summary, 0.0, what, is_interrupted=True, config=config)
+        return replace(plan, summary=summary, failure=what, is_interrupted=True)
     found = (run.summary or {}).get("summary", {})
     keys = ("average_step_seconds", "samples_per_second", "peak_memory_bytes", "steps_completed")
     config["measured"] = {"total_seconds": run.seconds, **{key: found.get(key) for key in keys}}
@@ -350,7 +341,7 @@ def run_size(
     if run.exit_status != 0:
         failure = f"ended with {run.exit_status}: {last_words(run.output) or SAID_NOTHING}"
         failure = failure.replace("\n", "; ")
-    return SizeResult(plan.size, folder, run.summary, run.seconds, failure, config=config)
+    return replace(plan, summary=run.summary, seconds=run.seconds, failure=failure)
 
 
 def say_line(text: str) -> None:
@@ -361,21 +352,21 @@ def say_line(text: str) -> None:
 def run_sizes(
     program: TrainingProgram,
     settings: Settings,
-    plans: Sequence[SizePlan],
+    plans: Sequence[SizeRun],
     results: Path,
     say: Callable[[str], None] = say_line,
-) -> list[SizeResult]:
+) -> list[SizeRun]:
     """Runs what the plans do not refuse, in order; stops at an interruption.
 
     Raises OSError where a folder cannot be written.
     """
-    found: list[SizeResult] = []
+    found: list[SizeRun] = []
     for plan in plans:
         if plan.refusal or any(result.is_interrupted for result in found):
             why = plan.refusal or "interrupted before its turn"
-            found.append(SizeResult(plan.size, refusal=why))
+            found.append(replace(plan, refusal=why))
         elif plan.failure:
-            found.append(SizeResult(plan.size, failure=plan.failure))
+            found.append(plan)
         else:
             folder = results / f"performance_results_{plan.size}_{_now().strftime(TIME)}"
             folder.mkdir(parents=True)
@@ -384,14 +375,14 @@ def run_sizes(
             result = run_size(program, settings, plan, folder)
             found.append(result)
             missed = f"PERFORMANCE STUDY OF {plan.size.upper()} NOT COMPLETE: {result.failure}"
-            say(_text("ending", plan, result) if result.is_measured else missed)
+            say(_text("ending", result) if result.is_measured else missed)
     return found
 
 
 # ---- earlier studies, which tell rates and join the tables
 
 
-def earlier_results(results: Path) -> list[SizeResult]:
+def earlier_results(results: Path) -> list[SizeRun]:
     """Sizes of earlier studies, the newest first, of which all steps were made, with a last loss
     that is a number."""
     found = []
@@ -404,14 +395,14 @@ def earlier_results(results: Path) -> list[SizeResult]:
             means, wanted = summary["summary"], summary["configuration"]["num_steps"]
             is_finished = means["steps_completed"] == wanted and means["final_loss"] is not None
             if is_finished and means["average_step_seconds"]:
-                size = config["problem_size"]
-                found.append(SizeResult(size, folder, summary, config=config, is_earlier=True))
+                of = {"folder": folder, "config": config, "summary": summary}
+                found.append(SizeRun(config["problem_size"], **of, is_earlier=True))
         except (OSError, ValueError, KeyError, TypeError, BadProfileError):
             continue
     return found
 
 
-def _setting(result: SizeResult) -> tuple[object, ...]:
+def _setting(result: SizeRun) -> tuple[object, ...]:
     """Dtype, variant and profilers, device, threads and libtorch: what must be alike in a table."""
     context = (result.summary or {})["context"]
     names = (result.config.get(name) for name in ("dtype", "variant", "profilers_enabled"))
@@ -419,7 +410,7 @@ def _setting(result: SizeResult) -> tuple[object, ...]:
     return (*names, device, context.get("threads"), context.get("torch_version"))
 
 
-def with_earlier(found: Sequence[SizeResult], results: Path) -> list[SizeResult]:
+def with_earlier(found: Sequence[SizeRun], results: Path) -> list[SizeRun]:
     """The results and the newest earlier ones of other sizes with the same settings, by size."""
     by_size = {result.size: result for result in found}
     measured = [result for result in found if result.is_measured]
@@ -472,7 +463,7 @@ GROWTH: dict[str, Callable[[Json], float]] = {
 }
 
 
-def tables(results: Sequence[SizeResult]) -> tuple[str, str]:
+def tables(results: Sequence[SizeRun]) -> tuple[str, str]:
     """The workshop's table over all measured sizes, with why the others are missing; and from each
     measured size to the next, how often its parameters, memory, ... are those of the one before."""
     figures: list[dict[str, Any]] = [
@@ -491,15 +482,15 @@ def tables(results: Sequence[SizeResult]) -> tuple[str, str]:
     return _text("comparison", tuple(FIGURES), rows, results), growth
 
 
-def next_steps(settings: Settings, results: Sequence[SizeResult], page: Path) -> str:
+def next_steps(settings: Settings, results: Sequence[SizeRun], page: Path) -> str:
     """What to do with the files, as commands."""
-    done = [shown(r.folder) for r in results if r.is_measured and not r.is_earlier and r.folder]
-    lines = [f"cat {folder}/{CONFIG}" for folder in done]
-    if done and settings.has_profilers:
-        lines.append(f"scripts/profile --analyze-existing {done[-1]}/{PROFILES} --generate-report")
-    elif done:
-        last = [result.size for result in results if result.is_measured and not result.is_earlier]
-        lines.append(f"scripts/study {last[-1]} --enable-profilers")
+    own = [result for result in results if result.is_measured and not result.is_earlier]
+    lines = [f"cat {shown(result.folder)}/{CONFIG}" for result in own]
+    if own and settings.has_profilers:
+        profiles = f"{shown(own[-1].folder)}/{PROFILES}"
+        lines.append(f"scripts/profile --analyze-existing {profiles} --generate-report")
+    elif own:
+        lines.append(f"scripts/study {own[-1].size} --enable-profilers")
     return "\n  ".join(["Next steps:", *lines, f"less {shown(page)}", "scripts/exercise 3"])
 
 
