@@ -149,7 +149,7 @@ def test_every_file_is_like_the_schema(
     for name, file in files.items():
         assert problems(part(schema, name), read_json(file)) == []
     # and the scripts can read it
-    assert read_profile(profiled_run.folder).summary == profiled_run.summary
+    assert read_profile(profiled_run.folder) == profiled_run.summary
 
 
 def test_profiling_many_steps_takes_hardly_more_memory(program: Program, tmp_path: Path) -> None:

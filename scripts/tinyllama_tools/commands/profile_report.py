@@ -24,7 +24,6 @@ from tinyllama_tools.core.text import cell, markdown_table, template
 from tinyllama_tools.data.profiles import (
     SAME_WORK,
     BadProfileError,
-    Profile,
     group_shares,
     read_profile,
     value_at,
@@ -67,7 +66,8 @@ PROFILINGS = {
     FLOPS: Profiling("FLOPS profiler", ".", ("--enable-deepspeed-flops",)),
 }
 _RUN = {"name": {"enum": list(PROFILINGS)}, "notes": {"type": "array"}}
-_RUNS = {"type": "array", "items": {"required": [*_RUN, "exit_status"], "properties": _RUN}}
+_KEYS = [*_RUN, "exit_status", "seconds"]
+_RUNS = {"type": "array", "items": {"required": _KEYS, "properties": _RUN}}
 
 
 # Figures as reports and worksheets show them.
@@ -145,24 +145,24 @@ HELPERS: dict[str, Callable[..., Any]] = {"shown": shown, "figures": figures, "l
 
 @dataclass(frozen=True)
 class ProfileSet:
-    """Profiles of one configuration by what was on; a single run can serve several.
+    """Summaries of one configuration by what was on; a single run's can serve several.
 
     `runs`: profile_runs.json, None for the folder of a single run.
     """
 
     folder: Path
-    profiles: Mapping[str, Profile]
+    profiles: Mapping[str, Json]
     runs: Json | None = None
 
     @property
     def plain(self) -> Json:
         """The summary of the run without profilers where there is one."""
-        return next(iter(self.profiles.values())).summary
+        return next(iter(self.profiles.values()))
 
     def merged(self) -> Json:
         """One performance_summary.json: the plain run's, with each profiler's section in it."""
-        found = {name: profile.summary.get(name) for name, profile in self.profiles.items()}
-        return self.plain | {name: found.get(name) for name in SECTIONS}
+        own = {name: self.profiles.get(name, {}).get(name) for name in SECTIONS}
+        return self.plain | own
 
 
 def read_profile_set(folder: Path) -> ProfileSet:
@@ -172,9 +172,9 @@ def read_profile_set(folder: Path) -> ProfileSet:
     """
     path = folder / RUNS_FILE
     if not path.exists() and not (folder / PROFILINGS[BASELINE].folder).exists():
-        profile = read_profile(folder)
-        on = [name for name in SECTIONS if profile.summary.get(name)]
-        return ProfileSet(folder, dict.fromkeys(on or [BASELINE], profile))
+        summary = read_profile(folder)
+        on = [name for name in SECTIONS if summary.get(name)]
+        return ProfileSet(folder, dict.fromkeys(on or [BASELINE], summary))
     try:
         runs, _ = read_json(path)
     except BadInputError as error:
@@ -184,12 +184,14 @@ def read_profile_set(folder: Path) -> ProfileSet:
         raise BadProfileError(f"{path}: no list of runs of scripts/profile: {problem}")
     profiles = {}
     for run in runs["runs"]:
-        name, profile = run["name"], read_profile(folder / PROFILINGS[run["name"]].folder)
-        if name == BASELINE or profile.summary.get(name):
-            profiles[name] = profile
+        name = run["name"]
+        place = folder / PROFILINGS[name].folder
+        summary = read_profile(place)
+        if name == BASELINE or summary.get(name):
+            profiles[name] = summary
         elif not run["exit_status"]:
             what = f"its summary has no '{name}' section; profile again"
-            raise BadProfileError(f"{profile.folder}: {what}")
+            raise BadProfileError(f"{place}: {what}")
     if not profiles:
         raise BadProfileError(f"{path}: no run came to its end; profile again")
     return ProfileSet(folder, profiles, runs)
@@ -266,18 +268,18 @@ def profiler_overheads(profiles: ProfileSet) -> list[tuple[Any, ...]]:
     rest of a run can be slower too), and seconds of the whole run. None is what its run cannot say.
     """
     baseline = profiles.profiles.get(BASELINE)
-    unprofiled = _median_of(baseline.summary["steps"], False) if baseline else None
+    unprofiled = _median_of(baseline["steps"], False) if baseline else None
     seconds = {run["name"]: run["seconds"] for run in (profiles.runs or {}).get("runs", [])}
     rows = []
     for name in SECTIONS:
-        profile = profiles.profiles.get(name)
-        if profile is None:
+        summary = profiles.profiles.get(name)
+        if summary is None:
             continue
-        steps, means = profile.summary["steps"], profile.summary["summary"]
+        steps, means = summary["steps"], summary["summary"]
         plain, touched = _median_of(steps, False), _median_of(steps, True)
         # what the program itself says can tell the steps of several profilers in one run apart
         kind = {OPERATORS: "operator"}.get(name, name)
-        if sum(other is profile for other in profiles.profiles.values()) > 1:
+        if sum(other is summary for other in profiles.profiles.values()) > 1:
             touched = means.get(f"{kind}_profiled_average_step_seconds")
         own = means.get(f"{kind}_profiling_overhead_percent", _above(touched, plain))
         above = _above(plain, unprofiled)
@@ -297,7 +299,8 @@ def report_text(profiles: ProfileSet, top: int, ablation: Evidence | None) -> st
         for name in PROFILINGS
         if runs and name not in profiles.profiles
     ]
-    folders = {profile.folder: profile for profile in profiles.profiles.values()}
+    folder, own = profiles.folder, profiles.profiles.items()
+    files = {folder / PROFILINGS[name].folder if runs else folder: of["files"] for name, of in own}
     readings = value_at(merged, "device_sampling.readings") or {}
     page = template(TEMPLATES / "profile_report.md.j2").render(
         HELPERS,
@@ -328,7 +331,7 @@ def report_text(profiles: ProfileSet, top: int, ablation: Evidence | None) -> st
         quadrants=QUADRANTS,
         position=roofline_position(merged["flops"]),
         positions=POSITIONS,
-        files=[(shown_path(f), ", ".join(p.summary["files"])) for f, p in folders.items()],
+        files=[(shown_path(place), ", ".join(names)) for place, names in files.items()],
     )
     return page.rstrip() + "\n"
 

@@ -327,7 +327,7 @@ def run_size(program: TrainingProgram, settings: Settings, plan: SizeRun, folder
         # what the program wrote when it was ended is kept, and is no result to compare
         summary = None
         with contextlib.suppress(BadProfileError):
-            summary = read_profile(folder / below).summary
+            summary = read_profile(folder / below)
         done = summary["summary"]["steps_completed"] if summary else 0
         what = f"interrupted after {done} of {plan.num_steps} steps"
         return replace(plan, summary=summary, failure=what, is_interrupted=True)
@@ -391,7 +391,7 @@ def earlier_results(results: Path) -> list[SizeRun]:
         try:
             config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
             is_whole = (folder / SUMMARY).is_file()
-            summary = read_profile(folder if is_whole else folder / PROFILES).summary
+            summary = read_profile(folder if is_whole else folder / PROFILES)
             means, wanted = summary["summary"], summary["configuration"]["num_steps"]
             is_finished = means["steps_completed"] == wanted and means["final_loss"] is not None
             if is_finished and means["average_step_seconds"]:

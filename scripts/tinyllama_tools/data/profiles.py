@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +49,6 @@ class BadProfileError(BadInputError):
     """No usable profile; the message names the file, what is wrong with it and what to do."""
 
 
-@dataclass(frozen=True)
-class Profile:
-    """A folder and its performance_summary.json, checked."""
-
-    folder: Path
-    summary: Json
-
-
 def check_summary(summary: object, path: Path) -> Json:
     """The summary, if it is one; BadProfileError naming `path` and the key that is wrong."""
     problem = schema_problem(summary, SCHEMA)
@@ -66,14 +57,14 @@ def check_summary(summary: object, path: Path) -> Json:
     return summary
 
 
-def read_profile(folder: Path) -> Profile:
-    """What the folder holds; BadProfileError where it is missing, unreadable or damaged."""
+def read_profile(folder: Path) -> Json:
+    """The folder's performance_summary.json; BadProfileError where it is missing or damaged."""
     path = folder / SUMMARY
     try:
         document, _ = read_json(path)
     except BadInputError as error:
         raise BadProfileError(f"{error} (tiny_llama_train and scripts/profile write it)") from error
-    return Profile(folder, check_summary(document, path))
+    return check_summary(document, path)
 
 
 def value_at(document: Any, key: str) -> Any:  # noqa: ANN401

@@ -266,7 +266,7 @@ class TrainingProgram:
 
     def _summary(self, folder: Path) -> Json:
         try:
-            return read_profile(folder).summary
+            return read_profile(folder)
         except BadProfileError as error:
             raise TrainingError(f"{self.program.name} wrote a bad summary: {error}") from error
 
