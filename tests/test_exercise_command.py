@@ -8,7 +8,7 @@ import pytest
 
 import tools
 from fake_exercise import answer, unanswered
-from fake_training import PlayedPredictor, PlayedProgram
+from fake_training import GIB, PlayedPredictor, PlayedProgram, step_cost
 from tinyllama_tools.commands import exercise_1, exercise_2, exercise_3, worksheet
 from tinyllama_tools.commands.exercise import parse_options, program_arguments
 from tinyllama_tools.data.profiles import BadProfileError
@@ -75,6 +75,7 @@ def test_exercises_run_what_their_sheets_say(tmp_path: Path) -> None:
     # one step confirms the longest sequence
     batch, seq, steps = shapes[9]
     assert (batch, steps) == (8, 1)
+    assert 0.89 * 8 * GIB < step_cost("tiny", 8, seq).predicted_memory_bytes <= 0.9 * 8 * GIB
     assert f"{seq:,}" in answer(page, "At what sequence length")
 
 

@@ -86,6 +86,9 @@ class MeasuredRun:
         return ratio((self("configuration.batch_size") or 0) * micro or None, self.step_seconds)
 
 
+Runs = Mapping[str, MeasuredRun]
+
+
 def measure_all(
     planned: Plan, program: TrainingProgram, options: Namespace, *, has_measured: bool = False
 ) -> dict[str, MeasuredRun]:
@@ -125,15 +128,12 @@ def measure_all(
     return runs
 
 
-Runs = Mapping[str, MeasuredRun]
-
-
-def was_interrupted(runs: Mapping[str, MeasuredRun]) -> bool:
+def was_interrupted(runs: Runs) -> bool:
     """Whether Ctrl-C ended the measuring."""
     return any(run.reason == INTERRUPTED_REASON for run in runs.values())
 
 
-def missing_of(runs: Mapping[str, MeasuredRun], wanted: Plan) -> list[str]:
+def missing_of(runs: Runs, wanted: Plan) -> list[str]:
     """Why runs lack the parts wanted of their summaries, a text each; empty where nothing is."""
     found = [f"{name}: {runs[name].reason}" for name in wanted if runs[name].reason]
     return found + [
@@ -284,7 +284,7 @@ ANSWERING: dict[str, Callable[..., Any]] = {
 
 def make_sheet(
     name: str,
-    runs: Mapping[str, MeasuredRun],
+    runs: Runs,
     missing: Sequence[str],
     *,
     also: Sequence[MeasuredRun] = (),

@@ -64,8 +64,6 @@ QUADRANTS = {
 
 def amdahl(share: float, factor: float) -> float:
     """Speedup of the whole where `share` (0 to 1) of it becomes `factor` (> 0) times as fast."""
-    if not 0 <= share <= 1 or not factor > 0:
-        raise ValueError(f"share {share}, factor {factor}: must be 0 to 1, and positive")
     return 1 / (1 - share + share / factor)
 
 
