@@ -210,38 +210,25 @@ def test_the_time_of_a_commit_comes_from_git(
         assert commit_time(word) == ""
 
 
-def noise(kind: str, random: np.random.Generator, files: int) -> np.ndarray:
-    """Logarithms of times without a change."""
-    if kind == "heavy tails":
-        return random.standard_t(3, files) * 0.04
-    if kind == "spikes":
-        spiked = random.random(files) < 0.1
-        return random.normal(0, 0.03, files) + spiked * random.exponential(0.4, files)
-    values = random.normal(0, 0.05, files)
-    if kind == "neighbours":
-        for i in range(1, files):
-            values[i] += 0.3 * values[i - 1]
-    return values
-
-
-@pytest.mark.parametrize(
-    ("kind", "most"), [("normal", 6), ("heavy tails", 6), ("spikes", 6), ("neighbours", 16)]
-)
-def test_noise_rarely_makes_a_change(kind: str, most: int) -> None:
+def test_noise_rarely_makes_a_change_and_a_change_is_found_where_it_is() -> None:
     """300 series: 6 is beyond what a rate of 1 in 100 gives in 95 of 100 tries; 16 of 3 to 4."""
     random = np.random.default_rng(7)
-    lengths = [12, 20, 50] * 100
-    found = sum(bool(change_indices(np.exp(noise(kind, random, n)).tolist())) for n in lengths)
-    assert found <= most
-
-
-@pytest.mark.parametrize(("shift", "least"), [(0.2, 98), (0.1, 65)])
-def test_a_change_is_found_where_it_is(shift: float, least: int) -> None:
-    """Twenty files of 4 % scatter, 100 series."""
-    random = np.random.default_rng(8)
-    step = np.repeat([0.0, shift], 10)
-    found = [change_indices(np.exp(step + random.normal(0, 0.04, 20)).tolist()) for _ in range(100)]
-    assert sum(any(abs(i - 10) <= 2 for i in indices) for indices in found) >= least
+    found = dict.fromkeys(("normal", "heavy tails", "spikes", "neighbours"), 0)
+    for files in [12, 20, 50] * 100:
+        plain, alike = random.normal(0, 0.05, (2, files))
+        for i in range(1, files):
+            alike[i] += 0.3 * alike[i - 1]
+        spiked = (random.random(files) < 0.1) * random.exponential(0.4, files)
+        drawn = (plain, random.standard_t(3, files) * 0.04, 0.6 * plain + spiked, alike)
+        for kind, logs in zip(found, drawn, strict=True):
+            found[kind] += bool(change_indices(np.exp(logs).tolist()))
+    assert max(found["normal"], found["heavy tails"], found["spikes"]) <= 6
+    assert found["neighbours"] <= 16
+    # twenty files of 4 % scatter, 100 series
+    for shift, least in ((0.2, 98), (0.1, 65)):
+        drawn = np.repeat([0.0, shift], 10) + random.normal(0, 0.04, (100, 20))
+        indices = [change_indices(np.exp(logs).tolist()) for logs in drawn]
+        assert sum(any(abs(i - 10) <= 2 for i in own) for own in indices) >= least
 
 
 HALF = FEWEST_FILES // 2

@@ -157,7 +157,6 @@ class ProcessPair:
         self._limit = limit
         self._order = order
         self._processes: dict[str, ServedProcess] = {}
-        self._greetings: dict[str, Json] = {}
         # why a side is not started once more: each try may take as long as the limit
         self._cannot_start: dict[str, str] = {}
 
@@ -182,9 +181,7 @@ class ProcessPair:
 
     def greet(self, side: str) -> Json:
         """What the side says of itself; waits until it is there."""
-        if side not in self._greetings:
-            self._greetings[side] = self._processes[side].greet()
-        return self._greetings[side]
+        return self._processes[side].greet()
 
     def ready(self, side: str) -> ServedProcess:
         """Its process, which has nothing open where it is a new one. CaseFailedError: it cannot
@@ -192,7 +189,6 @@ class ProcessPair:
         if side not in self._cannot_start:
             if not self._processes[side].is_running:
                 self._processes[side].close()
-                self._greetings.pop(side, None)
                 self._start([side])
             try:
                 self.greet(side)

@@ -52,6 +52,7 @@ from tinyllama_tools.compare.comparison import (
     layers_by_size,
     outcome_without_times,
     unsettled_text,
+    value_differences,
 )
 from tinyllama_tools.compare.options import MOST_OVERRUN, add_options
 from tinyllama_tools.compare.output import print_comparison, write_comparison
@@ -309,10 +310,8 @@ def option_warnings(options: argparse.Namespace) -> Iterator[str]:
     """Known before anything ran: of the environment of each side, and of proofs left out."""
     added = {BASE: dict(options.environment_base), NEW: dict(options.environment_new)}
     sides = {side: {**os.environ, **variables} for side, variables in added.items()}
-    for name in dict.fromkeys(chain(*added.values())):
-        values = {side: seen.get(name, "not set") for side, seen in sides.items()}
-        if values[BASE] != values[NEW]:
-            yield f"environment {name}: {values[BASE]} in the base, {values[NEW]} in the new"
+    names = dict.fromkeys(chain(*added.values()))
+    yield from value_differences(names, *([seen] for seen in sides.values()), "environment ")
     for name in WAITING:
         values = [seen[name] for seen in sides.values() if name in seen]
         if values:

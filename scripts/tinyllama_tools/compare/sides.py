@@ -246,6 +246,7 @@ class ServedProcess:
         self.name = program.name
         self._limit = limit
         self._buffer = b""
+        self._greeting: Json = {}
         # closed in close(), with the process
         self._said = tempfile.TemporaryFile("w+b")  # noqa: SIM115
         try:
@@ -266,6 +267,8 @@ class ServedProcess:
     def greet(self) -> Json:
         """Waits for the first line: `cases` that can be opened, and the `context` of a result file.
         BadInputError where --serve or another option is refused."""
+        if self._greeting:
+            return self._greeting
         try:
             line = self._answer("its start")
         except ProcessLostError:
@@ -276,6 +279,7 @@ class ServedProcess:
         cases, context = line.get("cases"), line.get("context")
         if line.get("turns") != 1 or not isinstance(cases, list) or not isinstance(context, dict):
             raise self._lost(f"answered its start with '{line}'")
+        self._greeting = line
         return line
 
     def ask_to_open(self, case: str, *, verify: bool = False, meter: bool = False) -> None:
