@@ -148,6 +148,12 @@ SIDES = ("run", "--base=build", "--new=build")
         (("history", "changes", "--margin", "3"), "'3'"),
         (("history", "page"), "-o"),
         (("history",), "add|show|changes|page"),
+        (("calibrate", "--simulate", "--record=1m"), "--simulate"),
+        (("calibrate", "--slow=ffn=0.05"), "--runs"),
+        (("calibrate", "--runs=1", "--slow=ffn:0.05"), "must be REGEX=FRACTION"),
+        (("calibrate", "--runs=1", "--slow=ffn=11"), "above 0, at most 10"),
+        (("calibrate", "--record=soon"), "'soon'"),
+        (("calibrate", "--", "--pairs", "12"), "--pairs 12"),
     ],
 )
 def test_bad_options_are_named(

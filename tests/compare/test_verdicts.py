@@ -529,30 +529,12 @@ def test_scatter_of_files_and_the_difference_that_they_find() -> None:
     assert stats.binomtest(detected, 300, 0.95).pvalue > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("new", "scatter", "degrees", "expected"),
-    [
-        (1.2, 0.01, 30, SLOWER),
-        (1 / 1.2, 0.01, 30, FASTER),
-        (1.02, 0.0001, 30, SAME),
-        (1.2, 0.1, 30, UNCLEAR),
-        # a scatter that hardly anything is known of shows nothing
-        (1.2, 0.01, 1, UNCLEAR),
-    ],
-)
-def test_profile_verdicts_are_students(
-    new: float, scatter: float, degrees: int, expected: Outcome
-) -> None:
-    found = judge_with_profile(1.0, new, scatter, degrees, cases=3)
-    error = math.sqrt(2) * scatter
-    p_value = 2 * stats.t.sf(abs(math.log(new)) / error, degrees)
-    assert found.outcome is expected
-    assert found.p_value == pytest.approx(p_value)
-    assert found.adjusted_p_value == pytest.approx(min(1, 3 * p_value))
-    ends = stats.t.interval(0.95, degrees, math.log(new), error)
-    assert (found.low, found.high) == pytest.approx(ends)
-    needed = found.blocks_needed
-    assert needed == 1 if expected is not UNCLEAR else needed is None or needed > 1
+def test_a_profile_of_hardly_any_processes_shows_nothing() -> None:
+    outcomes = [judge_with_profile(1.0, 1 / 1.2, 0.01, n, cases=3).outcome for n in (30, 1)]
+    assert outcomes == [FASTER, UNCLEAR]
+    needed = judge_with_profile(1.0, 1.2, 0.1, 30, cases=3)
+    assert needed.blocks_needed is not None
+    assert needed.blocks_needed > 1
 
 
 # ---- attribution
