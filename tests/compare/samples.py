@@ -253,12 +253,12 @@ class Played:
         for case in cases:
             for side in SIDES:
                 opened = {"opened": case, "side": side, "seconds": 0.01, "counters": {}}
-                yield (self.events.get((0, case)) if side == NEW else None) or opened
+                event = self.events.get((0, case)) if side == NEW else None
+                yield {**(event or opened), "at": self.now}
 
-    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Json | None]:
+    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Json]:
         self.asked.append(list(cases))
         self.now += 1.0
-        yield None
         # in another order each time, as they come in truth
         for case in random.Random(index).sample(cases, len(cases)):
             event = self.events.get((index, case))
@@ -266,7 +266,7 @@ class Played:
                 raise KeyboardInterrupt
             cost = self.costs.get(case, self.cost)
             self.now += cost if index < self.slower_from else self.slower_by * cost
-            yield event or self.block(case, index)
+            yield {**(event or self.block(case, index)), "block": index, "at": self.now}
 
     def block(self, case: str, index: int) -> Json:
         order = random.Random(f"{self.seed} {case} {index}")
@@ -279,4 +279,4 @@ class Played:
             for side in (1.0, ratio)
         ]
         sides = dict(zip(SIDES, slices, strict=True))
-        return {"block": index, "case": case, **sides, "first": [0] * self.pairs, "at": self.now}
+        return {"block": index, "case": case, **sides, "first": [0] * self.pairs}

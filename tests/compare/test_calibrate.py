@@ -27,7 +27,6 @@ from tinyllama_tools.calibrate.rates import (
     NOT_SHOWN,
     SCENARIOS,
     TOSSED,
-    Costs,
     PairedBlocks,
     Settings,
     Verdict,
@@ -42,7 +41,7 @@ from tinyllama_tools.compare.run import SequentialRun
 from tinyllama_tools.compare.stored import mismatch, read_noise_profile
 from tinyllama_tools.core.app import PROJECT, RESULTS, BadInputError, Json
 from tinyllama_tools.core.process import Progress
-from tinyllama_tools.stats.looks import judge_rows
+from tinyllama_tools.stats.looks import Costs, judge_rows
 from tinyllama_tools.stats.rank_tests import BlockSummary, summarise
 from tinyllama_tools.stats.verdicts import Outcome, plan_design
 from tools import compare
@@ -412,8 +411,9 @@ def test_verdicts_are_those_of_the_sequential_run(budget: float) -> None:
     run = SequentialRun(played, names, design, budget, **more)
     run.run(verify=True)
     values = [summaries(played, name, 60) for name in names]
-    costs = Costs(OWN, [EACH] * 7, OPENING)
-    found = rates.judge_looks(list(np.array(values)), design, costs, budget)
+    costs = Costs(OWN, dict.fromkeys(names, EACH), OPENING)
+    blocks = PairedBlocks(tuple(names), np.array(values), costs)
+    found = rates.judge_looks(blocks.values, design, blocks, budget)
     judged = [run.judgements.get(name) for name in names]
     assert [v.outcome for v in found] == [j.outcome if j else Outcome.UNCLEAR for j in judged]
     if budget > 10:
@@ -433,7 +433,7 @@ def test_what_was_recorded_is_read_back_with_what_it_cost(tmp_path: Path) -> Non
     assert (blocks.cases, row["left_out"], context) == (tuple(sorted(NAMES.values())), 0, CONTEXT)
     expected = [summaries(machine(), name, 12) for name in blocks.cases]
     assert blocks.values == pytest.approx(np.array(expected))
-    assert blocks.costs.cases == pytest.approx([EACH] * 7)
+    assert blocks.costs.cases == pytest.approx(dict.fromkeys(blocks.cases, EACH))
     assert (blocks.costs.block, blocks.costs.opening) == pytest.approx((OWN, OPENING))
     # a block that was begun is finished, and proofs do not count
     assert recorded(tmp_path / "s.jsonl", machine(), None, seconds=2 * (OWN + 7 * EACH) + 0.1) == 3

@@ -58,9 +58,11 @@ def test_decided_cases_drop_out_so_that_time_goes_to_the_open_ones() -> None:
     assert len(played.asked) == run.blocks > looks[0]
     assert [outcomes(run)[name] for name in "abc"] == ["same", "slower", "faster"]
     assert f"after {looks[0]} blocks: 1 same, 1 slower, 1 faster; 1 open" in said
+    assert run.costs.of(["noisy"]) == pytest.approx(2.0)
+    assert run.costs.of(list(factors)) == pytest.approx(5.0)
     # the processes' start is no case's own time
-    assert run.cost.around == pytest.approx(1.0)
-    assert run.cost.of_block(list(factors)) == pytest.approx(5.0)
+    run, *_ = ran({"noisy": 1.0, "other": 1.0}, scatter={"noisy": 0.1, "other": 0.1})
+    assert (run.costs.block, run.costs.cases["noisy"]) == pytest.approx((1.0, 1.0))
     run, *_ = ran({"a": 1.0})
     assert (run.blocks, run.ended) == (plan_design(1).looks[0], ALL_DECIDED)
     run, *_ = ran({"noisy": 1.03}, scatter={"noisy": 0.05}, looks=3)

@@ -253,13 +253,13 @@ def noise_row(case: str, blocks: Sequence[BlockSummary]) -> Json:
     logs = np.array([block.log_ratio for block in blocks])
     apart = logs - logs.mean()
     is_known = len(logs) >= 3 and apart.any()
-    between, degrees = scatter(blocks)
+    found = scatter(blocks)
     return {
         "case": case,
         "median_seconds": statistics.median(block.base_seconds for block in blocks),
-        "processes": between,
+        "processes": found["scatter"],
         "blocks": float(logs.std(ddof=1)),
-        "degrees": degrees,
+        "degrees": found["degrees"],
         "autocorrelation": float(apart[:-1] @ apart[1:] / (apart @ apart)) if is_known else None,
     }
 

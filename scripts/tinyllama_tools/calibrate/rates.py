@@ -23,26 +23,13 @@ from scipy.stats import binomtest
 from tinyllama_tools.compare.comparison import layers_by_size
 from tinyllama_tools.core.app import Json
 from tinyllama_tools.data.names import parse_case_name
-from tinyllama_tools.stats.looks import attributions, judge_rows
+from tinyllama_tools.stats.looks import Costs, attributions, judge_rows
 from tinyllama_tools.stats.rank_tests import Array, BlockSummary, hodges_lehmann, summarise_pairs
 from tinyllama_tools.stats.verdicts import DECIDED, Design, Judgement, Outcome, plan_design
 
 Found = TypeVar("Found")
 # of a block: the fields of BlockSummary
 LOG_RATIO, ERROR, _, NEW_SECONDS = range(4)
-
-
-class Costs(NamedTuple):
-    """Wall-clock seconds: of a block whatever its cases (start of the two processes), of each case
-    in a block (opening, warm-up, slices), and of all proofs before the first block."""
-
-    block: float
-    cases: Sequence[float]
-    opening: float = 0.0
-
-    def of(self, cases: Sequence[int]) -> float:
-        """Seconds of one block with these cases."""
-        return self.block + sum(self.cases[case] for case in cases)
 
 
 @dataclass(frozen=True)
@@ -70,8 +57,7 @@ class PairedBlocks:
     def only(self, cases: Sequence[str]) -> PairedBlocks:
         """These cases of every block."""
         numbers = [self.cases.index(case) for case in cases]
-        costs = self.costs._replace(cases=[self.costs.cases[number] for number in numbers])
-        return PairedBlocks(tuple(cases), self.values[numbers], costs)
+        return replace(self, cases=tuple(cases), values=self.values[numbers])
 
     def slowed(self, fraction: float) -> PairedBlocks:
         """Every case of the new side slower by this fraction, arithmetically."""
@@ -93,7 +79,7 @@ def joined(several: Sequence[PairedBlocks]) -> PairedBlocks:
         raise ValueError("the recordings have no case in common")
     alike = [one.only(cases) for one in several]
     block, opening = (float(np.mean([one.costs[i] for one in alike])) for i in (0, 2))
-    own = np.mean([one.costs.cases for one in alike], axis=0).tolist()
+    own = {name: float(np.mean([one.costs.cases[name] for one in alike])) for name in cases}
     values = np.concatenate([one.values for one in alike], axis=1)
     return PairedBlocks(tuple(cases), values, Costs(block, own, opening))
 
@@ -107,31 +93,33 @@ class Verdict(NamedTuple):
 
 
 def judge_looks(
-    rows: Sequence[Array], design: Design, costs: Costs | None = None, budget: float = math.inf
+    rows: Sequence[Array], design: Design, of: PairedBlocks | None = None, budget: float = math.inf
 ) -> list[Verdict]:
     """The verdict of every case (blocks x BlockSummary) at the planned looks, as far as blocks and
-    `budget` (seconds) go; unclear where no look was reached.
+    `budget` (seconds, by the costs `of` these cases) go; unclear where no look was reached.
 
     As in `compare run`: a case that has its verdict is measured no further, and where not all open
     cases can reach the next look, those farthest from a verdict are left as they are.
     """
-    costs = costs or Costs(0.0, [0.0] * len(rows))
     found = [Verdict(Outcome.UNCLEAR, 0, 0.0)] * len(rows)
     judgements: list[Judgement | None] = [None] * len(rows)
-    still_open, seen, spent = list(range(len(rows))), 0, costs.opening
+    still_open, seen, spent = list(range(len(rows))), 0, of.costs.opening if of else 0.0
 
     def distance(case: int) -> float:
         judgement = judgements[case]
         return judgement.distance if judgement else 0.0
 
+    def cost(cases: Sequence[int]) -> float:
+        return of.costs.of(of.cases[case] for case in cases) if of else 0.0
+
     for look in design.looks:
         nearest = sorted(still_open, key=distance)
-        while nearest and (look - seen) * costs.of(nearest) > budget - spent:
+        while nearest and (look - seen) * cost(nearest) > budget - spent:
             nearest.pop()
         still_open = sorted(nearest)
         if not still_open or look > min(map(len, rows)):
             break
-        spent += (look - seen) * costs.of(still_open)
+        spent += (look - seen) * cost(still_open)
         seen = look
         counts = [look if case in nearest else found[case].blocks for case in range(len(rows))]
         taken = [row[:count] for row, count in zip(rows, counts, strict=True)]
@@ -299,7 +287,7 @@ def simulate(
     fields = (*summarise_pairs(base, new), np.median(base, axis=1), np.median(new, axis=1))
     values = np.stack(fields, axis=-1).reshape(cases, blocks, -1)
     names = tuple(f"case {number}" for number in range(cases))
-    return PairedBlocks(names, values, Costs(1.0, [0.25] * cases))
+    return PairedBlocks(names, values, Costs(1.0, dict.fromkeys(names, 0.25)))
 
 
 HELD, BROKEN, NOT_SHOWN = "held", "broken", "not shown"
@@ -469,7 +457,7 @@ def detections(
         )
         family = list(quiet.values[:, others])
         family[number] = own_values[own]
-        found.append(judge_looks(family, design, quiet.costs, budget)[number])
+        found.append(judge_looks(family, design, quiet, budget)[number])
     return found
 
 
@@ -579,7 +567,7 @@ def culprits(slowed: PairedBlocks, design: Design, count: int, seed: int) -> lis
     found: list[str | None] = []
     for _ in range(count):
         numbers = draw_blocks(rng, slowed.blocks, design.looks[-1])[0]
-        judged = judge_looks(slowed.values[:, numbers], design, slowed.costs, TEN_MINUTES)
+        judged = judge_looks(slowed.values[:, numbers], design, slowed, TEN_MINUTES)
         verdicts = dict(zip(slowed.cases, judged, strict=True))
         taken = {
             name: [summaries[name][number] for number in numbers[: verdict.blocks]]

@@ -15,20 +15,19 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from tinyllama_tools.calibrate.rates import Costs, PairedBlocks, joined
+from tinyllama_tools.calibrate.rates import PairedBlocks, joined
 from tinyllama_tools.compare.blocks import (
     SIDES,
-    CaseRecord,
     Interleaved,
+    Measuring,
     Recording,
     RecordingWriter,
-    case_of,
+    costs_of,
     prepare,
     read_recording,
 )
@@ -72,35 +71,17 @@ def record_blocks(
 
     Raises BadInputError where no case is left.
     """
-    records = {name: CaseRecord(name) for name in cases}
-
-    def take(items: Iterable[Json | None]) -> None:
-        for item in filter(None, items):
-            writer.add(item)
-            records[case_of(item)].add(item)
-            if "failed" in item:
-                side, reason = item["failed"]["side"], item["failed"]["reason"]
-                say(f"{item['case']} failed on the {side} side: {reason}")
-
-    def leave_out() -> None:
-        for name in [name for name, record in records.items() if record.given_up]:
-            del records[name]
-            say(f"{name} is left out of the recording")
-        if not records:
-            raise BadInputError("every case was skipped or failed: nothing to record")
-
     say(f"proving {len(cases)} cases on both sides")
-    take(measurer.open_once(list(cases), verify=True))
-    for record in records.values():
-        record.end_of_openings()
-    leave_out()
-    started, index = clock(), 0
-    while clock() - started < seconds and index != most:
-        index += 1
-        take(measurer.measure(index, list(records)))
-        leave_out()
-        say(f"block {index}, {(clock() - started) / 60:.1f} of {seconds / 60:.1f} minutes")
-    return index
+    measuring = Measuring(measurer, cases, writer.add, Progress())
+    measuring.open_all(verify=True)
+    started = clock()
+    while measuring.open_cases and clock() - started < seconds and measuring.blocks != most:
+        measuring.measure_block()
+        passed = f"{(clock() - started) / 60:.1f} of {seconds / 60:.1f} minutes"
+        say(f"block {measuring.blocks}, {passed}")
+    if not measuring.open_cases:
+        raise BadInputError("every case was skipped or failed: nothing to record")
+    return measuring.blocks
 
 
 def record_kind(
@@ -140,27 +121,6 @@ class Recorded(NamedTuple):
     blocks: PairedBlocks
     row: Json
     context: Json
-
-
-def _costs_of(blocks: Sequence[Json], names: Iterable[str]) -> Costs:
-    """From the times at which cases were done: what lies between two cases of a block is the later
-    one's; what the first case of a block took beyond its usual time is the block's own, and what
-    came before the first block is the opening."""
-    between: dict[str, list[float]] = {}
-    first: list[tuple[str, float]] = []
-    for before, item in pairwise(blocks):
-        seconds = item["at"] - before["at"]
-        if before["block"] == item["block"]:
-            between.setdefault(item["case"], []).append(seconds)
-        else:
-            first.append((item["case"], seconds))
-    cases = {name: float(np.median(found)) for name, found in between.items()}
-    # a case that always came first has the block's own time in its cost
-    known = float(np.median(list(cases.values()))) if cases else 0.0
-    own = [max(0.0, seconds - cases.get(name, known)) for name, seconds in first]
-    block = float(np.median(own)) if own else 0.0
-    opening = max(0.0, blocks[0]["at"] - block - cases.get(blocks[0]["case"], known))
-    return Costs(block, [cases.get(name, known) for name in names], opening)
 
 
 def _whole_blocks(recording: Recording) -> tuple[dict[str, list[Json]], int]:
@@ -208,9 +168,13 @@ def read_recordings(paths: Iterable[Path]) -> Recorded | None:
             continue
         kept.append((path, recording.header))
         values = [[summarise(i["base"], i["new"]) for i in items] for items in by_case.values()]
-        costs = _costs_of(recording.case_blocks, by_case)
+        timed = recording.case_blocks
+        costs = costs_of(timed)
+        # what came before the first block
+        opening = max(0.0, timed[0]["at"] - costs.of([timed[0]["case"]]))
+        costs = costs._replace(opening=opening)
         blocks.append(PairedBlocks(tuple(by_case), np.array(values), costs))
-        seconds += max(item["at"] for item in recording.case_blocks)
+        seconds += max(item["at"] for item in timed)
         left_out += lost
     if not kept:
         return None
@@ -232,7 +196,7 @@ def read_recordings(paths: Iterable[Path]) -> Recorded | None:
         "started": [header["started"] for _, header in kept],
         **{key: first[key] for key in ("method", "pairs", "slice_seconds")},
         "sides": [first[side] for side in SIDES],
-        "block_seconds": found.costs.of(range(len(found.cases))),
+        "block_seconds": found.costs.of(found.cases),
     }
     return Recorded(found, row, first["base_context"])
 

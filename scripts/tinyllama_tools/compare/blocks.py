@@ -10,15 +10,15 @@ the items, each written when it is known, so that nothing is lost:
 
   {"recording": "tiny_llama paired blocks", "schema_version": 1, "base", "new", "base_context",
    "new_context", "method", "pairs", "slice_seconds", "started", "seed", "settings"}
-  {"opened": NAME, "side": "base"|"new", "seconds": s, "counters": {...}}
+  {"opened": NAME, "side": "base"|"new", "seconds": s, "counters": {...}, "at": s}
   {"block": i, "case": NAME, "base": [s...], "new": [s...], "first": [0|1...], "at": s}
-  {"block": i, "case": NAME, "failed": {"side": "base"|"new", "reason": text}}
-  {"skipped": NAME, "side": "base"|"new", "reason": text}
+  {"block": i, "case": NAME, "failed": {"side": "base"|"new", "reason": text}, "at": s}
+  {"block": i, "skipped": NAME, "side": "base"|"new", "reason": text, "at": s}
 
-Blocks count from 1; a failure of block 0 came before any timing. `seconds`, `base`, `new`: of an
+Blocks count from 1; what is of block 0 came before any timing. `seconds`, `base`, `new`: of an
 iteration. `counters`: those that time has no part in. `first`: which side began each pair, 0 base,
-1 new. `at`: seconds since the run's start. `settings`: what both programs were given, the
-environment added to each side, budget, limit and proof.
+1 new. `at`: when it was known, in seconds since the start. `settings`: what both programs were
+given, the environment added to each side, budget, limit and proof.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,6 +49,7 @@ from tinyllama_tools.compare.sides import (
 from tinyllama_tools.core.app import BadInputError, Json, schema_problem
 from tinyllama_tools.core.process import Progress
 from tinyllama_tools.data.names import SideState
+from tinyllama_tools.stats.looks import Costs
 from tinyllama_tools.stats.rank_tests import BlockSummary, summarise
 
 # in the order of `first`
@@ -73,11 +75,6 @@ class CaseRecord:
     skips: dict[str, str] = field(default_factory=dict)
     closed: str = ""
 
-    @property
-    def given_up(self) -> bool:
-        """Whether a side fails or skips it."""
-        return self.closed == GIVEN_UP
-
     def add(self, item: Json) -> None:
         if "opened" in item:
             self.openings[item["side"]] = item
@@ -91,11 +88,6 @@ class CaseRecord:
                 self.closed = GIVEN_UP
         else:
             self.blocks.append(summarise(item["base"], item["new"]))
-
-    def end_of_openings(self) -> None:
-        """Who could not be opened before any timing is not timed."""
-        if len(self.openings) < len(SIDES):
-            self.closed = GIVEN_UP
 
     def state(self, side: str) -> SideState:
         """For the outcome. What failed once and went well since counts as measured."""
@@ -112,6 +104,26 @@ class CaseRecord:
         skipped = [f"{side}: skipped: {reason}" for side, reason in self.skips.items()]
         failed = [f"{side}: {found[-1]}" for side, found in self.failures.items() if found]
         return "; ".join((*skipped, *failed))
+
+
+def costs_of(items: Iterable[Json]) -> Costs:
+    """Medians, from the times at which items of blocks were known: what lies between two of a block
+    is the later one's, and what the first took beyond its usual time is the block's own."""
+    timed = [item for item in items if "at" in item]
+    between: dict[str, list[float]] = {case_of(item): [] for item in timed}
+    first: list[tuple[str, float]] = []
+    for before, item in pairwise(timed):
+        name, seconds = case_of(item), item["at"] - before["at"]
+        if before.get("block", 0) != item.get("block", 0):
+            first.append((name, seconds))
+        elif item.get("block", 0) > 0:
+            between[name].append(seconds)
+    known = {name: statistics.median(found) for name, found in between.items() if found}
+    # of a case that always came first, whose cost then has the block's own time in it
+    usual = statistics.median(known.values()) if known else 0.0
+    cases = {name: known.get(name, usual) for name in between}
+    own = [max(0.0, seconds - cases[name]) for name, seconds in first]
+    return Costs(statistics.median(own) if own else 0.0, cases)
 
 
 METHOD = "interleaved"
@@ -213,13 +225,6 @@ def balanced_order(pairs: int, order: random.Random) -> list[int]:
     return first
 
 
-def _ending(index: int, case: str, error: CaseFailedError) -> Json:
-    why = {"side": error.side, "reason": str(error)}
-    if isinstance(error, CaseSkippedError):
-        return {"skipped": case, **why}
-    return {"block": index, "case": case, "failed": why}
-
-
 def _rounded(seconds: float) -> float:
     """More digits than any clock has."""
     return float(f"{seconds:.6g}")
@@ -242,6 +247,15 @@ class Interleaved:
         self._coming: list[tuple[str, ...]] = []
         self._clock = clock
         self._started = clock()
+
+    def _at(self) -> dict[str, float]:
+        return {"at": round(self._clock() - self._started, 3)}
+
+    def _ending(self, index: int, case: str, error: CaseFailedError) -> Json:
+        why = {"side": error.side, "reason": str(error)}
+        if isinstance(error, CaseSkippedError):
+            return {"block": index, "skipped": case, **why, **self._at()}
+        return {"block": index, "case": case, "failed": why, **self._at()}
 
     def _pair(self, sides: Sequence[str] = SIDES) -> ProcessPair:
         return ProcessPair(self._programs, self.effort.limit, self._order, sides)
@@ -271,17 +285,16 @@ class Interleaved:
                 found = process.opened(case)
                 process.close_case(case)
             except CaseFailedError as error:
-                yield _ending(0, case, error)
+                yield self._ending(0, case, error)
                 if isinstance(error, ProcessLostError):
                     continue
             else:
                 seconds = _rounded(found["seconds"])
-                yield {"opened": case, "side": side, **found, "seconds": seconds}
+                yield {"opened": case, "side": side, **found, "seconds": seconds, **self._at()}
             return
 
-    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Json | None]:
-        """One block: a fresh process on each side, None when both are there and all that comes
-        after is the cases' own time, then every case once, each yielded when done."""
+    def measure(self, index: int, cases: Sequence[str]) -> Iterator[Json]:
+        """One block: a fresh process on each side, then every case once, each yielded when done."""
         shuffled = list(cases)
         self._order.shuffle(shuffled)
         if not self._coming:
@@ -289,7 +302,6 @@ class Interleaved:
             self._order.shuffle(self._coming)
         with self._pair(self._coming.pop()) as pair:
             pair.wait_until_ready()
-            yield None
             for case in shuffled:
                 yield self._measure_case(pair, index, case)
 
@@ -309,9 +321,8 @@ class Interleaved:
                     # what fails once more shows at the next case
                     with contextlib.suppress(CaseFailedError):
                         process.close_case(case)
-            return _ending(index, case, error)
-        at = round(self._clock() - self._started, 3)
-        return {"block": index, "case": case, **slices, "first": firsts, "at": at}
+            return self._ending(index, case, error)
+        return {"block": index, "case": case, **slices, "first": firsts, **self._at()}
 
     def _time_pairs(
         self, processes: Mapping[str, ServedProcess], case: str, firsts: Sequence[int]
@@ -346,6 +357,65 @@ def _open_all(
     return seconds
 
 
+# the last few blocks: a machine that others use may change within minutes
+REMEMBERED = 5
+
+
+class Measuring:
+    """All cases opened once, and then block after block of those that are still open. `keep`: gets
+    every item as it comes; what was found so far is in the attributes."""
+
+    def __init__(
+        self,
+        measurer: Interleaved,
+        cases: Sequence[str],
+        keep: Callable[[Json], None],
+        progress: Progress,
+    ) -> None:
+        self.cases = {name: CaseRecord(name) for name in cases}
+        self.blocks = 0
+        self.costs = Costs(0.0, {})
+        self.progress = progress
+        self._measurer, self._keep = measurer, keep
+        self._recent: list[Json] = []
+
+    @property
+    def open_cases(self) -> list[str]:
+        """In the order in which they were given."""
+        return [name for name, record in self.cases.items() if not record.closed]
+
+    def _take(self, item: Json) -> CaseRecord:
+        # first: where it cannot be kept, it is known all the same
+        record = self.cases[case_of(item)]
+        record.add(item)
+        self._recent.append(item)
+        self._keep(item)
+        return record
+
+    def open_all(self, *, verify: bool) -> None:
+        """Once on each side; who could not be opened is not timed."""
+        self.progress.begin(len(SIDES) * len(self.cases))
+        for item in self._measurer.open_once(list(self.cases), verify=verify):
+            self.progress.step(f"opened {self._take(item).name}")
+        for record in self.cases.values():
+            if len(record.openings) < len(SIDES):
+                record.closed = GIVEN_UP
+                self.progress.line(f"{record.name}: left out: {record.why}")
+
+    def measure_block(self) -> None:
+        """Of the open cases; a case that a side fails twice or skips is open no more."""
+        for item in self._measurer.measure(self.blocks + 1, self.open_cases):
+            record = self._take(item)
+            if record.closed and "base" not in item:
+                self.progress.line(f"{record.name}: given up: {record.why}")
+        self.blocks += 1
+        oldest = self.blocks - REMEMBERED
+        self._recent = [item for item in self._recent if item.get("block", 0) >= oldest]
+        found = costs_of(self._recent)
+        # a case that dropped out costs what it did
+        self.costs = found._replace(cases={**self.costs.cases, **found.cases})
+
+
 KIND = "tiny_llama paired blocks"
 SCHEMA_VERSION = 1
 # what recordings called it until interleaving was called by its name
@@ -374,8 +444,8 @@ RECORDING_SCHEMA = {
         "type": "object",
         "properties": {
             **{"opened": _TEXT, "skipped": _TEXT, "case": _TEXT, "side": _SIDE, "reason": _TEXT},
-            **{"block": {"type": "integer"}, "base": _SLICES, "new": _SLICES, "at": _SECONDS},
-            **{"failed": _OBJECT | _FAILED, "seconds": _SECONDS, "counters": _OBJECT},
+            **{"block": {"type": "integer"}, "base": _SLICES, "new": _SLICES, "seconds": _SECONDS},
+            **{"at": {"type": "number"}, "failed": _OBJECT | _FAILED, "counters": _OBJECT},
         },
         "oneOf": [
             {"required": ["opened", "side", "seconds", "counters"]},

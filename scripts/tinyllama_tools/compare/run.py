@@ -24,7 +24,6 @@ import random
 import statistics
 import sys
 import time
-from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
@@ -34,9 +33,9 @@ from tinyllama_tools.compare.blocks import (
     SIDES,
     CaseRecord,
     Interleaved,
+    Measuring,
     RecordingWriter,
     Sides,
-    case_of,
     prepare,
     refuse_existing,
 )
@@ -81,45 +80,17 @@ WITHOUT_ANSWER = frozenset({Outcome.NO_VERDICT, Outcome.SKIPPED, Outcome.ADDED})
 # why it ended, or a case is measured no more
 BUDGET_USED, ALL_LOOKS, ALL_DECIDED = "budget used", "all looks taken", "every case decided"
 TOO_SHORT = "budget too short for any verdict"
-# the last few blocks: a machine that others use may change within minutes
-REMEMBERED = 5
 
 
-class BlockCost:
-    """Seconds of a block: those around the cases (start and end of its processes), and each case's
-    own."""
-
-    def __init__(self) -> None:
-        self._around: deque[float] = deque(maxlen=REMEMBERED)
-        self._cases: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
-
-    def learn(self, whole: float, cases: Mapping[str, float]) -> None:
-        """One block: its seconds, and of these the cases' own, the processes' start left out."""
-        self._around.append(max(0.0, whole - sum(cases.values())))
-        for case, seconds in cases.items():
-            self._cases[case].append(seconds)
-
-    @property
-    def around(self) -> float:
-        return statistics.median(self._around)
-
-    def of_case(self, case: str) -> float:
-        return statistics.median(self._cases[case])
-
-    def of_block(self, cases: Collection[str]) -> float:
-        return self.around + sum(map(self.of_case, cases))
-
-
-class SequentialRun:
+class SequentialRun(Measuring):
     """Block after block until every case has its verdict, the budget is used, or all looks are
-    taken; what it has found so far is in its attributes, for whoever interrupts it.
+    taken.
 
     Cases that have their verdict drop out, so that time goes to those that are still open. That is
     sound: judging happens at planned numbers of blocks only, and each look was paid for beforehand.
 
-    `keep`: gets every item as it comes. `budget`, `seconds`: from the start of run(). `ended`: why
-    it ended; empty while it goes on or was interrupted. `refusal`: why the budget reaches to no
-    verdict, and what would.
+    `budget`, `seconds`: from the start of run(). `ended`: why it ended; empty while it goes on or
+    was interrupted. `refusal`: why the budget reaches to no verdict, and what would.
     """
 
     def __init__(
@@ -133,13 +104,11 @@ class SequentialRun:
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.cases = {name: CaseRecord(name) for name in cases}
+        super().__init__(measurer, cases, keep, progress)
         self.judgements: dict[str, Judgement | None] = {}
-        self.cost = BlockCost()
-        self.blocks, self.seconds = 0, 0.0
+        self.seconds = 0.0
         self.ended, self.refusal = "", ""
-        self._measurer, self._design, self._budget = measurer, design, budget
-        self._keep, self._progress, self._clock = keep, progress, clock
+        self._design, self._budget, self._clock = design, budget, clock
         self._start = clock()
 
     def run(self, *, verify: bool) -> None:
@@ -147,12 +116,14 @@ class SequentialRun:
         first block, with a refusal."""
         self._start = self._clock()
         try:
-            self._open_all(verify)
+            self.open_all(verify=verify)
+            self.ended = "" if self.open_cases else ALL_DECIDED
+            self.progress.begin(self._design.looks[-1])
             while not self.ended:
                 self._one_block()
         finally:
             self.seconds = self._elapsed
-            self._progress.end()
+            self.progress.end()
 
     def judge(self) -> None:
         """Judges what there is, at the looks reached."""
@@ -160,37 +131,13 @@ class SequentialRun:
         self.judgements = judge_family(blocks, self._design)
 
     @property
-    def open_cases(self) -> list[str]:
-        """In the order in which they were given."""
-        return [name for name, record in self.cases.items() if not record.closed]
-
-    @property
     def _elapsed(self) -> float:
         return self._clock() - self._start
 
-    def _take(self, item: Json) -> CaseRecord:
-        # first: where it cannot be kept, it is known all the same
-        record = self.cases[case_of(item)]
-        record.add(item)
-        self._keep(item)
-        return record
-
-    def _open_all(self, verify: bool) -> None:
-        self._progress.begin(len(SIDES) * len(self.cases))
-        for item in self._measurer.open_once(list(self.cases), verify=verify):
-            self._progress.step(f"opened {self._take(item).name}")
-        for record in self.cases.values():
-            record.end_of_openings()
-            if record.given_up:
-                self._progress.line(f"{record.name}: left out: {record.why}")
-        if not self.open_cases:
-            self.ended = ALL_DECIDED
-        self._progress.begin(self._design.looks[-1])
-
     def _one_block(self) -> None:
         cases, left = self.open_cases, max(0.0, self._budget - self._elapsed)
-        self._progress.step(f"block of {_cases(cases)}, at most {duration(left)} left")
-        self._measure(cases)
+        self.progress.step(f"block of {_cases(cases)}, at most {duration(left)} left")
+        self.measure_block()
         if self.blocks == 1:
             self._announce()
         if self.ended:
@@ -208,20 +155,6 @@ class SequentialRun:
                 "fewer cases or a quieter machine"
             )
 
-    def _measure(self, cases: Sequence[str]) -> None:
-        began = last = self._clock()
-        seconds: dict[str, float] = {}
-        for item in self._measurer.measure(self.blocks + 1, cases):
-            now = self._clock()
-            if item is not None:
-                record = self._take(item)
-                seconds[record.name] = now - last
-                if record.given_up and "failed" in item:
-                    self._progress.line(f"{record.name}: given up: {record.why}")
-            last = now
-        self.cost.learn(self._clock() - began, seconds)
-        self.blocks += 1
-
     def _blocks_to_next_look(self, case: str) -> int:
         done = len(self.cases[case].blocks)
         return next((look for look in self._design.looks if look > done), done) - done
@@ -231,10 +164,10 @@ class SequentialRun:
         cases, design = self.open_cases, self._design
         if not cases:
             return
-        block = self.cost.of_block(cases)
+        block = self.costs.of(cases)
         fit = 1 + int(max(0.0, self._budget - self._elapsed) / block)
         needed = self._elapsed + max(map(self._blocks_to_next_look, cases)) * block
-        self._progress.line(
+        self.progress.line(
             f"a block of {_cases(cases)} takes {block:.1f} s; {duration(self._budget)} hold {fit}, "
             f"the first verdicts come after {design.looks[0]} ({duration(needed)}), the last after "
             f"{design.looks[-1]}"
@@ -266,7 +199,7 @@ class SequentialRun:
                 record.closed = ALL_LOOKS
         found = ", ".join(f"{decided.count(word)} {word}" for word in dict.fromkeys(decided))
         still = len(self.open_cases)
-        self._progress.line(f"after {self.blocks} blocks: {found or 'none'}; {still} open")
+        self.progress.line(f"after {self.blocks} blocks: {found or 'none'}; {still} open")
         return True
 
     def _leave_out_what_does_not_fit(self, share: float) -> None:
@@ -276,14 +209,14 @@ class SequentialRun:
 
         def distance(case: str) -> tuple[float, float]:
             judgement = self.judgements.get(case)
-            return judgement.distance if judgement else 0.0, self.cost.of_case(case)
+            return judgement.distance if judgement else 0.0, self.costs.cases[case]
 
         left = share * self._budget - self._elapsed
         cases = sorted(self.open_cases, key=distance)
         while cases:
             blocks = {case: self._blocks_to_next_look(case) for case in cases}
-            own = sum(count * self.cost.of_case(case) for case, count in blocks.items())
-            if max(blocks.values()) * self.cost.around + own <= left:
+            own = sum(count * self.costs.cases[case] for case, count in blocks.items())
+            if max(blocks.values()) * self.costs.block + own <= left:
                 break
             self.cases[cases.pop()].closed = BUDGET_USED
 
@@ -364,7 +297,7 @@ def _compared(
     needed, seconds_needed = judgement.blocks_needed, None
     if judgement.outcome is Outcome.UNCLEAR and needed is not None:
         # of further blocks of this case alone
-        seconds_needed = max(1, needed - len(blocks)) * run.cost.of_block([name])
+        seconds_needed = max(1, needed - len(blocks)) * run.costs.of([name])
     notes = [
         f"failed once on the {side} side: {reasons[-1]}"
         for side, reasons in record.failures.items()

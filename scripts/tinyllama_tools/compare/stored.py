@@ -91,13 +91,6 @@ NOISE_SCHEMA = {
 }
 
 
-class Noise(NamedTuple):
-    """`scatter`: standard deviation of log seconds between processes; `degrees`: of freedom."""
-
-    scatter: float
-    degrees: int
-
-
 def _machine(context: Mapping[str, Any]) -> Json:
     device = context.get("device") or {}
     return {
@@ -131,12 +124,12 @@ def mismatch(profile: Json, contexts: Sequence[Mapping[str, Any]]) -> str:
     return ""
 
 
-def scatter(summaries: Sequence[BlockSummary]) -> Noise:
-    """Of the processes of these blocks; ValueError on fewer than two."""
-    if len(summaries) < 2:
-        raise ValueError(f"{len(summaries)} block: a scatter needs at least 2")
+def scatter(summaries: Sequence[BlockSummary]) -> Json:
+    """`scatter`: standard deviation of log seconds between the processes of these blocks, two at
+    least; `degrees`: of freedom."""
     logs = np.log([[s.base_seconds, s.new_seconds] for s in summaries])
-    return Noise(float(np.sqrt(logs.var(axis=0, ddof=1).mean())), len(summaries) - 1)
+    deviation = float(np.sqrt(logs.var(axis=0, ddof=1).mean()))
+    return {"scatter": deviation, "degrees": len(summaries) - 1}
 
 
 def noise_profile(
@@ -146,7 +139,7 @@ def noise_profile(
     not recorded, is the worst of those that were."""
     found = {name: scatter(summaries) for name, summaries in blocks.items()}
     machine = _machine(context)
-    worst = Noise(max(n.scatter for n in found.values()), min(n.degrees for n in found.values()))
+    scatters, degrees = zip(*(noise.values() for noise in found.values()), strict=True)
     return {
         "kind": NOISE_KIND,
         "schema_version": NOISE_VERSION,
@@ -155,8 +148,8 @@ def noise_profile(
         "architecture": machine["architecture"] or "unknown",
         "date": date,
         "method": "standard deviation over blocks of the log of a process's median seconds",
-        "cases": {name: noise._asdict() for name, noise in found.items()},
-        "default": worst._asdict(),
+        "cases": found,
+        "default": {"scatter": max(scatters), "degrees": min(degrees)},
     }
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -154,6 +154,19 @@ def judge_family(
     log_ratios = [np.array([block.log_ratio for block in blocks]) for blocks in cases.values()]
     errors = [np.array([block.standard_error for block in blocks]) for blocks in cases.values()]
     return dict(zip(cases, judge_rows(log_ratios, errors, design), strict=True))
+
+
+class Costs(NamedTuple):
+    """Wall-clock seconds: of a block whatever its cases (start and end of the two processes), of
+    each case in a block (opening, warm-up, slices), and of all proofs before the first block."""
+
+    block: float
+    cases: Mapping[str, float]
+    opening: float = 0.0
+
+    def of(self, cases: Iterable[str]) -> float:
+        """Seconds of one block with these cases."""
+        return self.block + sum(self.cases[case] for case in cases)
 
 
 BOOTSTRAPS = 1000
