@@ -128,12 +128,16 @@ def exit_status(cases: Iterable[ComparedCase], strict: bool, fail_on_growth: boo
 @dataclass(frozen=True)
 class SideCase:
     """A case on one side. `seconds`: its median. `varying`: counters that are not the same in all
-    runs of the side, so that they are not compared exactly."""
+    runs of the side, so that they are not compared exactly. Of stored results, `files`: the median
+    of each that measured it; `remark`: in how many, if not in all, or why it has no shares of
+    peaks."""
 
     state: SideState
     seconds: float | None = None
     counters: Mapping[str, float] = field(default_factory=dict)
     varying: frozenset[str] = frozenset()
+    files: tuple[float, ...] = ()
+    remark: str = ""
 
 
 def compared_case(

@@ -14,7 +14,7 @@ import re
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -201,32 +201,23 @@ def variants_of(runs: Runs, variants: tuple[str, str]) -> tuple[list[StoredRun],
     return sides
 
 
-@dataclass(frozen=True)
-class FileCase(SideCase):
-    """A case in the files of a side. `files`: the median of each that measured it; `counters`:
-    medians over files. `remark`: in how many files it was measured, if not in all; why one has no
-    shares of peaks."""
-
-    files: tuple[float, ...] = ()
-    remark: str = ""
-
-
-def _file_case(runs: Sequence[StoredCase], files: int) -> FileCase:
-    """`runs`: of the files that know the case; `files`: how many there are."""
+def _file_case(runs: Sequence[StoredCase], files: int) -> SideCase:
+    """`runs`: of the files that know the case; `files`: how many there are. Counters are medians
+    over files."""
     skipped = next((run.skipped for run in runs if run.skipped), "")
     failures = [run.failed for run in runs if run.failed]
     many = f"in {len(failures)} of {files} files: " if files > 1 else ""
     measured = [run for run in runs if run.seconds is not None]
     state = SideState(bool(measured), skipped, many + failures[0] if failures else "")
     if not measured:
-        return FileCase(state)
+        return SideCase(state)
     seconds = tuple(run.seconds or 0.0 for run in measured)
     shared = set.intersection(*(set(run.counters) for run in measured))
     values = {name: [run.counters[name] for run in measured] for name in shared}
     varying = frozenset(name for name, found in values.items() if len(set(found)) > 1)
     remarks = [] if len(measured) == files else [f"measured in {len(measured)} of {files} files"]
     remarks += [run.above_peak for run in runs if run.above_peak][:1]
-    return FileCase(
+    return SideCase(
         state,
         statistics.median(seconds),
         {name: statistics.median(found) for name, found in values.items()},
@@ -236,10 +227,10 @@ def _file_case(runs: Sequence[StoredCase], files: int) -> FileCase:
     )
 
 
-Pairs = Mapping[str, tuple[FileCase, FileCase]]
+Pairs = Mapping[str, tuple[SideCase, SideCase]]
 
 
-def file_cases(runs: Runs, wanted: re.Pattern[str] | None) -> dict[str, FileCase]:
+def file_cases(runs: Runs, wanted: re.Pattern[str] | None) -> dict[str, SideCase]:
     """By name, in the order of the first file that has each."""
     found: dict[str, list[StoredCase]] = {}
     for run in runs:
@@ -350,7 +341,7 @@ def stored_warnings(
         yield from run.warnings
 
 
-def _note(base: FileCase, new: FileCase, remark: str) -> str:
+def _note(base: SideCase, new: SideCase, remark: str) -> str:
     sides = [f"{side} {c.remark}" for side, c in (("base", base), ("new", new)) if c.remark]
     return "; ".join(filter(None, (*sides, remark)))
 
@@ -405,7 +396,7 @@ def compare_stored(base: Runs, new: Runs, options: argparse.Namespace) -> Compar
             f"nothing to compare: no case{which} is in both sides (base: {first[0]}, ...; new: "
             f"{first[1]}, ...); name results of the same cases"
         )
-    absent = FileCase(SideState())
+    absent = SideCase(SideState())
     sides = {n: (before.get(n, absent), after.get(n, absent)) for n in {**before, **after}}
     shared = {
         name: pair
