@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-from pathlib import Path
 
-from campaign.tally import TIME_LIMIT_S, OfLibrary, Scope, Tally, each, scratch
-from campaign.workloads import SUITE, TRAINING, Workload, json_problem, uncaught
+from campaign.runs import finish, scratch, uncaught
+from campaign.tally import OfLibrary, Scope, Tally, each
+from campaign.workloads import SUITE, TRAINING, json_problem
 from campaign.writes import run
 
 MOST_REQUESTS = 6000
@@ -50,30 +49,15 @@ def one_request(draw: random.Random) -> list[str]:
         return [f"request {number}, of {asked}: {problem}" for problem in problems]
 
 
-def limited(workload: Workload, folder: Path, command: list[str]) -> tuple[int, str]:
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=workload.environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=TIME_LIMIT_S,
-        check=False,
-    )
-    return done.returncode, done.stdout.decode(errors="replace")
-
-
 def address_space(draw: random.Random) -> list[str]:
     """A limit between nothing and enough; what the loader says before main is not ours."""
     workload = draw.choice((SUITE, TRAINING))
     limit = draw.randrange(ENOUGH_BYTES // 100, ENOUGH_BYTES)
     with scratch() as folder:
         command = ["prlimit", f"--as={limit}", *workload.command(folder)]
-        status, said = limited(workload, folder, command)
-        if "error while loading shared libraries" in said:
-            return []
-        problems = outcome(status, said)
+        status, said = finish(command, folder, workload.environment)
+        is_loaded = "error while loading shared libraries" not in said
+        problems = outcome(status, said) if is_loaded else []
         return [f"{workload.name} in {limit >> 20} MiB: {problem}" for problem in problems]
 
 
@@ -82,7 +66,7 @@ def device_limit(draw: random.Random) -> list[str]:
     limit = draw.randrange(1, 4 << 20)
     with scratch() as folder:
         command = [*SUITE.command(folder), f"--memory-limit={limit}"]
-        status, said = limited(SUITE, folder, command)
+        status, said = finish(command, folder, SUITE.environment)
         problems = [f"status {status}"] * bool(status) + uncaught(said)
         entries = json.loads((folder / "out.json").read_text(encoding="utf-8"))["benchmarks"]
         silent = [e["name"] for e in entries if e.get("skipped") and not e.get("skip_message")]

@@ -8,21 +8,18 @@ import random
 import signal
 import time
 
-from campaign.kills import GRACE_S, left_processes, start, usual_seconds
-from campaign.tally import TIME_LIMIT_S, Scope, Tally, each, scratch
-from campaign.workloads import (
-    COMPARE,
-    HISTORY,
-    INTERRUPTED,
-    REPORT,
-    SCALING,
-    STUDY,
-    SUITE,
-    TRAINING,
-    Workload,
-    journal_rows,
+from campaign.runs import (
+    TIME_LIMIT_S,
+    left_of,
+    next_run,
+    said_in,
+    scratch,
+    start,
     uncaught,
+    usual_seconds,
 )
+from campaign.tally import Scope, Tally, each
+from campaign.workloads import INTERRUPTED, QUICK, Workload, journal_rows
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 FULL = 25
@@ -33,7 +30,7 @@ def signalled(workload: Workload, draw: random.Random) -> list[str]:
     usual = usual_seconds(workload)
     sent, is_twice = draw.choice(SIGNALS), draw.random() < 0.4
     with scratch() as folder:
-        process = start(workload, workload.command(folder), folder)
+        process = start(workload.command(folder), folder, workload.environment)
         time.sleep(draw.uniform(0, usual))
         process.send_signal(sent)
         if is_twice:
@@ -42,25 +39,19 @@ def signalled(workload: Workload, draw: random.Random) -> list[str]:
         status = process.wait(TIME_LIMIT_S)
         # before a handler is there, and from the second on, a signal does what it always does
         allowed = {0, INTERRUPTED, -sent}
-        problems = [] if status in allowed else [f"status {status}"]
-        left = left_processes(process.pid)
-        problems += [f"{len(left)} processes are left after {GRACE_S} s"] * bool(left)
-        said = (folder / "said").read_text(errors="replace")
-        problems += uncaught(said) if not is_twice else []
-        problems += workload.problems(folder, status == 0, {})
-        rows = journal_rows(folder / "journal.jsonl")
-        again = start(workload, workload.again(folder), folder)
-        ended = again.wait(TIME_LIMIT_S)
-        problems += [f"the next run ended with {ended}"] * bool(ended)
-        problems += workload.problems(folder, ended == 0, rows)
-        twice = " twice" if is_twice else ""
-        return [f"{sent.name}{twice}: {problem}" for problem in problems]
+        said = said_in(folder)
+        problems = [] if status in allowed else [f"status {status}: ...{said[-300:]!r}"]
+        # Python's own start has no handler yet
+        problems += uncaught(said) if not is_twice and status != -sent else []
+        problems += left_of(process.pid) + workload.problems(folder, status == 0, {})
+        problems += next_run(workload, folder, journal_rows(folder / "journal.jsonl"))
+        return [f"{sent.name}{' twice' * is_twice}: {problem}" for problem in problems]
 
 
 def run_part(scope: Scope) -> Tally:
     """Every workload."""
     tally = Tally()
-    for workload in scope.some((SUITE, TRAINING, HISTORY, REPORT, STUDY, COMPARE, SCALING)):
+    for workload in scope.some(QUICK):
         one = functools.partial(signalled, workload)
         kind = f"signal to {workload.name}"
         tally += each(scope, kind, scope.draws(kind, FULL), one)

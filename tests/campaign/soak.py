@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from campaign.kills import left_processes
-from campaign.tally import TIME_LIMIT_S, Scope, Tally, scratch
+from campaign.runs import TIME_LIMIT_S, left_of, scratch
+from campaign.tally import Scope, Tally
 from campaign.workloads import (
     AXES,
     BUILD,
@@ -24,7 +24,7 @@ from campaign.workloads import (
     ON_CPU,
     PROJECT,
     environment,
-    json_problem,
+    files_problems,
     tool,
 )
 from tinyllama_tools.commands.ranks import free_port
@@ -122,7 +122,7 @@ def running(commands: Sequence[list[str]], folder: Path, ranks: bool = False) ->
         for process in started:
             process.kill()
             process.wait()
-            left_processes(process.pid)
+            left_of(process.pid)
 
 
 def watch_steps(processes: list, interval: int, seconds: float) -> tuple[Watch, str]:
@@ -158,8 +158,7 @@ def training(scope: Scope) -> Tally:
             watch, said = watch_steps(processes, interval, float("inf"))
             status = processes[0].wait(TIME_LIMIT_S)
         problems = [f"status {status}: {said[-300:]}"] if status else []
-        found = [json_problem(path) for path in folder.rglob("*.json")]
-        problems += [problem for problem in found if problem]
+        problems += files_problems(folder, True, {})
         return judged(f"training, {steps} steps", watch, problems)
 
 
@@ -174,8 +173,9 @@ def ranks(scope: Scope) -> Tally:
             watch, said = watch_steps(processes, interval, 60 * scope.minutes)
             ended = [process.wait(TIME_LIMIT_S) for process in processes]
         problems = [] if set(ended) == {INTERRUPTED} else [f"statuses {ended}: {said[-300:]}"]
-        problems += [json_problem(folder / "train/performance_summary.json")]
-        return judged(f"{RANKS} ranks", watch, [problem for problem in problems if problem])
+        summary = folder / "train/performance_summary.json"
+        problems += files_problems(folder, True, {}) if summary.exists() else ["no summary"]
+        return judged(f"{RANKS} ranks", watch, problems)
 
 
 def served(scope: Scope) -> Tally:

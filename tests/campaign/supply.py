@@ -8,7 +8,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from campaign.tally import TIME_LIMIT_S, Scope, Tally, scratch
+from campaign.runs import finish, scratch
+from campaign.tally import Scope, Tally
 from campaign.workloads import PROJECT, WORKLOADS, Workload
 
 # which build of torch an index offers decides the device it is for, so no hash can be given
@@ -36,18 +37,10 @@ def without_network(workload: Workload) -> list[str]:
     """In a network of its own, in which only the loopback address answers."""
     inside = 'ip link set lo up 2>/dev/null || true; exec "$@"'
     with scratch() as folder:
-        done = subprocess.run(
-            [*ALONE, "sh", "-c", inside, "sh", *workload.command(folder)],
-            cwd=folder,
-            env=workload.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=TIME_LIMIT_S,
-            check=False,
-        )
-        said = done.stderr.decode(errors="replace").strip()[-300:]
-        ended = [f"{workload.name}: {done.returncode}: {said}"] if done.returncode else []
-        return ended + workload.problems(folder, not ended, {})
+        command = [*ALONE, "sh", "-c", inside, "sh", *workload.command(folder)]
+        status, said = finish(command, folder, workload.environment)
+        ended = [f"{workload.name}: {status}: {said.strip()[-300:]}"] if status else []
+        return ended + workload.problems(folder, status == 0, {})
 
 
 def sources() -> list[Path]:

@@ -1,24 +1,15 @@
-"""What a part of the campaign tried, and what of it did not hold."""
+"""How much of a part of the campaign is tried, and what of it did not hold."""
 
 from __future__ import annotations
 
 import random
-import shutil
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from campaign.workloads import Workload
-
-# of violations of one part that are kept word for word
-MOST_KEPT = 20
-# of one run of a program
-TIME_LIMIT_S = 300
 
 
 class OfLibrary(str):
@@ -55,8 +46,8 @@ class Tally:
 
 @dataclass(frozen=True)
 class Scope:
-    """How much of a part is done: `share` of its full counts, `minutes` of a soak, from `seed`;
-    of the workloads only those in `names`, where it has any."""
+    """How much of a part is done: `share` of its full counts, `minutes` of a soak, from `seed`; of
+    workloads and other kinds only those in `names`, where it has any."""
 
     share: float = 1.0
     minutes: float = 30.0
@@ -64,25 +55,16 @@ class Scope:
     names: tuple[str, ...] = ()
     jobs: int = 2
 
-    def some(self, workloads: Iterable[Workload]) -> list[Workload]:
-        return [w for w in workloads if not self.names or w.name in self.names]
+    def has(self, name: str) -> bool:
+        return not self.names or name in self.names
 
-    def count(self, full: int) -> int:
-        return max(1, round(self.share * full))
+    def some(self, workloads: Iterable[Workload]) -> list[Workload]:
+        return [workload for workload in workloads if self.has(workload.name)]
 
     def draws(self, kind: str, full: int) -> list[random.Random]:
         """A generator for each try; the same whatever the order they are tried in."""
-        return [random.Random(f"{self.seed} {kind} {i}") for i in range(self.count(full))]
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """A folder that is removed, whatever happens."""
-    folder = Path(tempfile.mkdtemp(prefix="tiny_llama_campaign_"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        count = max(1, round(self.share * full))
+        return [random.Random(f"{self.seed} {kind} {i}") for i in range(count)]
 
 
 def each(scope: Scope, kind: str, draws: list, one: Callable[..., list[str]]) -> Tally:

@@ -10,22 +10,17 @@ import subprocess
 import time
 from pathlib import Path
 
-from campaign.kills import left_processes, start, usual_seconds
-from campaign.tally import TIME_LIMIT_S, Scope, Tally, each, scratch
-from campaign.workloads import (
-    COMPARE,
-    HISTORY,
-    PROJECT,
-    REPORT,
-    SCALING,
-    STUDY,
-    SUITE,
-    TRAINING,
-    Workload,
-    bench_problems,
-    environment,
+from campaign.runs import (
+    TIME_LIMIT_S,
+    left_of,
+    said_in,
+    scratch,
+    start,
     uncaught,
+    usual_seconds,
 )
+from campaign.tally import Scope, Tally, each
+from campaign.workloads import PROJECT, QUICK, SUITE, Workload, bench_problems, environment
 
 FULL = 20
 REFUSED = 2
@@ -35,21 +30,20 @@ PROGRAM = PROJECT / "build/benchmarks/tiny_llama_bench"
 def ended(processes: list[subprocess.Popen], folder: Path) -> list[str]:
     """Both in time, at least one of them well, the other too or with a message."""
     statuses = [process.wait(TIME_LIMIT_S) for process in processes]
-    said = (folder / "said").read_text(errors="replace")
+    said = said_in(folder)
     is_clear = 0 in statuses and set(statuses) <= {0, REFUSED}
     problems = [] if is_clear else [f"statuses {statuses}: ...{said[-300:]!r}"]
-    left = [number for process in processes for number in left_processes(process.pid)]
-    return problems + uncaught(said) + [f"{len(left)} processes are left"] * bool(left)
+    return problems + uncaught(said) + [text for p in processes for text in left_of(p.pid)]
 
 
 def both(workload: Workload, draw: random.Random) -> list[str]:
     """Of one workload, with the same files, at the same moment or some time apart."""
     apart = draw.choice((0, 0.1, draw.uniform(0, 0.9 * usual_seconds(workload))))
     with scratch() as folder:
-        first = start(workload, workload.command(folder), folder)
+        command, more = workload.command(folder), workload.environment
+        first = start(command, folder, more)
         time.sleep(apart)
-        second = start(workload, workload.command(folder), folder)
-        problems = ended([first, second], folder)
+        problems = ended([first, start(command, folder, more)], folder)
         problems += workload.problems(folder, True, {})
         return [f"{apart:.2f} s apart: {problem}" for problem in problems]
 
@@ -62,8 +56,7 @@ def copied_scripts(folder: Path) -> None:
 
 def start_shell(code: str, folder: Path) -> subprocess.Popen:
     text = f"set -euo pipefail; source scripts/lib/common.sh; {code}"
-    shell = Workload("shell", lambda _: [], lambda _: [], lambda *_: [], environment())
-    return start(shell, ["bash", "-c", text], folder)
+    return start(["bash", "-c", text], folder, environment())
 
 
 def bench_scripts(draw: random.Random) -> list[str]:
@@ -95,7 +88,7 @@ def set_ups(draw: random.Random) -> list[str]:
             time.sleep(draw.uniform(0, 0.3))
             processes[0].kill()
             processes[0].wait()
-            left_processes(processes[0].pid)
+            left_of(processes[0].pid)
             return ended(processes[1:], folder)
         problems = ended(processes, folder)
         order = [line.split() for line in (folder / "order").read_text().splitlines()]
@@ -108,7 +101,7 @@ def set_ups(draw: random.Random) -> list[str]:
 def run_part(scope: Scope) -> Tally:
     """Twenty pairs of each."""
     tally = Tally()
-    for workload in scope.some((SUITE, TRAINING, HISTORY, REPORT, STUDY, COMPARE, SCALING)):
+    for workload in scope.some(QUICK):
         kind = f"two of {workload.name}"
         tally += each(scope, kind, scope.draws(kind, FULL), functools.partial(both, workload))
     for kind, one in (("two of scripts/bench", bench_scripts), ("two set-ups", set_ups)):

@@ -7,7 +7,7 @@ import json
 import os
 import sqlite3
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,8 @@ REFERENCE = PROJECT / "results/reference"
 RESULT = REFERENCE / "tiny_f32_2core_xeon_avx512.json"
 INTERRUPTED = 130
 
-MODEL = (
-    "--hidden-dim=32",
-    "--n-layers=2",
-    "--n-heads=4",
-    "--n-kv-heads=2",
-    "--intermediate-dim=48",
-    "--vocab-size=300",
-)
+MODEL = ("--hidden-dim=32", "--n-layers=2", "--n-heads=4", "--n-kv-heads=2")
+MODEL += ("--intermediate-dim=48", "--vocab-size=300")
 ON_CPU = ("--device=cpu", "--threads=1")
 # what follows from the peaks, or from other rows, in the end
 LATE = frozenset(
@@ -38,12 +32,6 @@ def environment(**more: str) -> dict[str, str]:
     """One thread in every library; no commit, since one that is made meanwhile refuses a resume."""
     plain = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROJECT / "scripts")}
     return {**os.environ, **plain, "GIT_DIR": os.devnull, **more}
-
-
-def uncaught(said: str) -> list[str]:
-    """What a program says where nobody caught an exception of its own."""
-    signs = ("Traceback (most recent call last)", "terminate called")
-    return ["an exception nobody caught: ..." + said[-300:]] * any(sign in said for sign in signs)
 
 
 def json_problem(path: Path) -> str:
@@ -73,10 +61,6 @@ def journal_rows(path: Path) -> Rows:
     return rows
 
 
-def _measured(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in entry.items() if k not in LATE} for entry in entries]
-
-
 @dataclass(frozen=True, eq=False)
 class Workload:
     """A run of some seconds in a folder of its own.
@@ -92,20 +76,16 @@ class Workload:
     environment: dict[str, str] = field(default_factory=environment)
 
 
-def _files_problems(folder: Path, is_finished: bool, _: Rows) -> list[str]:
-    """Every JSON file whole; a run that ended leaves no temporary file of its own."""
-    problems = []
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix == ".json":
-            problems.append(json_problem(path))
-    return [problem for problem in problems if problem] if not is_finished or problems else []
+def files_problems(folder: Path, _: bool, __: Rows) -> list[str]:
+    """Every JSON file is whole."""
+    return [problem for path in sorted(folder.rglob("*.json")) if (problem := json_problem(path))]
 
 
 def _wanted(*names: str) -> Callable[[Path, bool, Rows], list[str]]:
-    """As _files_problems, and files that a run which ended well has left."""
+    """As files_problems, and files that a run which ended well has left."""
 
     def problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
-        found = _files_problems(folder, is_finished, before)
+        found = files_problems(folder, is_finished, before)
         lacking = [name for name in names if is_finished and not list(folder.rglob(name))]
         return [*found, *(f"{name} is missing" for name in lacking)]
 
@@ -140,20 +120,19 @@ def bench_problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
         return [f"journal: {error}"]
     problems = [f"{name} was lost from the journal" for name in before if name not in rows]
     if is_finished:
-        entries = json.loads(out.read_text(encoding="utf-8"))["benchmarks"]
         found: Rows = {}
-        for entry in entries:
+        for entry in json.loads(out.read_text(encoding="utf-8"))["benchmarks"]:
             name = entry["run_name"].removesuffix("/manual_time")
             if not name.startswith("peak/"):
                 found.setdefault(name, []).append(entry)
+
+        def measured(rows: Rows, name: str) -> list[dict[str, Any]]:
+            return [{k: v for k, v in e.items() if k not in LATE} for e in rows.get(name, [])]
+
         problems += [f"{name} is not in the result" for name in rows if name not in found]
-        problems += [
-            f"{name} was measured again"
-            for name, kept in before.items()
-            if _measured(kept) != _measured(found.get(name, []))
-        ]
-        if len(found) != 18:
-            problems.append(f"{len(found)} cases of 18")
+        again = [name for name in before if measured(before, name) != measured(found, name)]
+        problems += [f"{name} was measured again" for name in again]
+        problems += [f"{len(found)} cases of 18"] * (len(found) != 18)
     return problems
 
 
@@ -170,7 +149,7 @@ def train_command(folder: Path, *more: str) -> list[str]:
 
 def train_problems(folder: Path, is_finished: bool, before: Rows) -> list[str]:
     summary = folder / "train/performance_summary.json"
-    problems = _files_problems(folder, is_finished, before)
+    problems = files_problems(folder, is_finished, before)
     if summary.exists() and not problems:
         listed = json.loads(summary.read_text(encoding="utf-8"))["files"]
         lacking = [name for name in listed if not (summary.parent / name).is_file()]
@@ -262,4 +241,6 @@ COMPARE = Workload("compare run", compare_command, compare_command, _wanted("com
 SCALING = Workload("scaling", scaling_command, scaling_command, _wanted("scaling.json"))
 REPORT = Workload("report", report_command, report_command, report_problems)
 HISTORY = Workload("history add", history_command, history_command, history_problems)
-WORKLOADS = (SUITE, TRAINING, STUDY, GRID, COMPARE, SCALING, REPORT, HISTORY)
+# a grid takes minutes
+QUICK = (SUITE, TRAINING, HISTORY, REPORT, STUDY, COMPARE, SCALING)
+WORKLOADS = (*QUICK, GRID)

@@ -11,30 +11,13 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from campaign.tally import TIME_LIMIT_S, Scope, Tally, each, scratch
-from campaign.workloads import (
-    COMPARE,
-    HISTORY,
-    INTERRUPTED,
-    REPORT,
-    SCALING,
-    STUDY,
-    SUITE,
-    TRAINING,
-    Workload,
-    journal_rows,
-    uncaught,
-)
+from campaign.runs import TIME_LIMIT_S, finish, next_run, scratch, uncaught
+from campaign.tally import Scope, Tally, each
+from campaign.workloads import INTERRUPTED, QUICK, Workload, journal_rows
 
 SOURCE = Path(__file__).with_name("failing_calls.c")
-LINE = 64  # bytes, as there
 SHORT = "short"
-FAULTS = {
-    "no space": errno.ENOSPC,
-    "I/O error": errno.EIO,
-    "read-only": errno.EROFS,
-    SHORT: 0,
-}
+FAULTS = {"no space": errno.ENOSPC, "I/O error": errno.EIO, "read-only": errno.EROFS, SHORT: 0}
 TOLD = (
     *("no space", "input/output error", "read-only"),
     # in the words of SQLite
@@ -69,18 +52,9 @@ def run(
         "FAIL_LIST": str(calls),
         **more,
     }
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=workload.environment | fault,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=TIME_LIMIT_S,
-        check=False,
-    )
+    status, said = finish(command, folder, workload.environment | fault)
     listed = calls.read_text(encoding="utf-8").splitlines() if calls.exists() else []
-    return done.returncode, done.stdout.decode(errors="replace"), [line.strip() for line in listed]
+    return status, said, [line.strip() for line in listed]
 
 
 @functools.cache
@@ -125,6 +99,10 @@ def failed(workload: Workload, fault: tuple[int, str]) -> list[str]:
         call, name = calls[number - 1].split(maxsplit=1)
         problems = [] if status in DOCUMENTED else [f"status {status}"]
         problems += uncaught(said)
+        left = sorted(
+            path.name for pattern in ("*.tmp", "*.part") for path in folder.rglob(pattern)
+        )
+        problems += [f"{left} are left"] * bool(left)
         if status:
             # of a file that is written beside it first
             names = (re.split(r"(\.\d+)*\.(part|tmp)\b", name)[0].lstrip("."), str(folder))
@@ -138,10 +116,7 @@ def failed(workload: Workload, fault: tuple[int, str]) -> list[str]:
         problems += workload.problems(folder, status == 0, {})
         rows = journal_rows(folder / "journal.jsonl")
         if status:
-            status, said, _ = run(workload, workload.again(folder), folder)
-            if status:
-                problems.append(f"the next run ended with {status}: ...{said.strip()[-200:]!r}")
-            problems += workload.problems(folder, status == 0, rows)
+            problems += next_run(workload, folder, rows)
         return [f"call {number}, {call} of {name}, {kind}: {problem}" for problem in problems]
 
 
@@ -161,18 +136,14 @@ def closed(workload: Workload, draw: random.Random) -> list[str]:
             said = process.stderr.read().decode(errors="replace")
             status = process.wait(TIME_LIMIT_S)
         problems = [] if status in {0, 2, INTERRUPTED} else [f"status {status}: {said[-200:]!r}"]
-        problems += uncaught(said)
-        problems += workload.problems(folder, False, {})
-        rows = journal_rows(folder / "journal.jsonl")
-        status, said, _ = run(workload, workload.again(folder), folder)
-        problems += [f"the next run ended with {status}: {said[-200:]}"] * bool(status)
-        return problems + workload.problems(folder, status == 0, rows)
+        problems += uncaught(said) + workload.problems(folder, False, {})
+        return problems + next_run(workload, folder, journal_rows(folder / "journal.jsonl"))
 
 
 def run_part(scope: Scope) -> Tally:
     """Every call of every workload; of a smaller share every n-th."""
     tally = Tally()
-    for workload in scope.some((SUITE, TRAINING, HISTORY, REPORT, STUDY, COMPARE, SCALING)):
+    for workload in scope.some(QUICK):
         calls = usual_calls(workload)
         chosen = chosen_faults(calls)[scope.seed % 7 :: max(1, round(1 / scope.share))]
         kind = f"failing write of {workload.name}"
