@@ -1,19 +1,25 @@
-"""Where the project is, and its programs."""
+"""Where the project is, and its programs; what is absent is skipped with its reason."""
 
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 
 
+def give_up(reason: str, *, whole_module: bool = False) -> NoReturn:
+    """Skips; in CI, which must not pass untested, fails."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason, allow_module_level=whole_module)
+
+
 def built_program(path: str) -> Path:
-    """A program below build/. In CI its absence is a failure, elsewhere a reason to skip."""
+    """A program below build/."""
     program = PROJECT_ROOT / "build" / path
     if not program.is_file():
-        reason = f"{program.relative_to(PROJECT_ROOT)} is not built: run scripts/bench --setup-only"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        where = program.relative_to(PROJECT_ROOT)
+        give_up(f"{where} is not built: run scripts/bench --setup-only")
     return program
