@@ -80,7 +80,12 @@ def write_page(figures: dict[str, dict[str, object]]) -> None:
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/test --campaign", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--minutes", type=float, default=30, help="of each soak (default: 30)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=120,
+        help="of the comparison that is soaked, others a quarter (default: 120)",
+    )
     parser.add_argument("--share", type=float, default=1, help="of the full counts (default: 1)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)

@@ -10,16 +10,8 @@ import random
 import signal
 import time
 
-from campaign.runs import (
-    TIME_LIMIT_S,
-    left_of,
-    next_run,
-    ranks_of,
-    scratch,
-    start,
-    usual_seconds,
-)
-from campaign.tally import Scope, Tally, each
+from campaign.runs import TIME_LIMIT_S, left_of, next_run, ranks_of, start, usual_seconds
+from campaign.tally import Scope, Tally, each, scratch
 from campaign.workloads import GRID, SCALING, SUITE, TRAINING, WORKLOADS, Workload, journal_rows
 
 FULL = {w.name: 50 for w in WORKLOADS} | {SUITE.name: 200, TRAINING.name: 200, GRID.name: 10}

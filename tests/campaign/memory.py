@@ -7,8 +7,8 @@ from __future__ import annotations
 import json
 import random
 
-from campaign.runs import finish, scratch, uncaught
-from campaign.tally import OfLibrary, Scope, Tally, each
+from campaign.runs import finish, uncaught
+from campaign.tally import OfLibrary, Scope, Tally, each, scratch
 from campaign.workloads import SUITE, TRAINING, json_problem
 from campaign.writes import run
 

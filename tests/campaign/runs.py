@@ -6,30 +6,19 @@ import contextlib
 import functools
 import os
 import re
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from campaign.tally import scratch
 from campaign.workloads import Rows, Workload
 
 # of one run
 TIME_LIMIT_S = 300
 # in which processes that lost their parent notice it
 GRACE_S = 30
-
-
-@contextlib.contextmanager
-def scratch() -> Iterator[Path]:
-    """A folder that is removed, whatever happens."""
-    folder = Path(tempfile.mkdtemp(prefix="tiny_llama_campaign_"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def finish(

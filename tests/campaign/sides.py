@@ -10,8 +10,8 @@ import random
 import signal
 import time
 
-from campaign.runs import TIME_LIMIT_S, finish, left_of, ranks_of, scratch, start, uncaught
-from campaign.tally import Scope, Tally, each
+from campaign.runs import TIME_LIMIT_S, finish, left_of, ranks_of, start, uncaught
+from campaign.tally import Scope, Tally, each, scratch
 from campaign.workloads import SCALING, environment, files_problems, tool
 from compare.fake_bench import FFN, LOSS, NORM, make_build
 

@@ -8,17 +8,8 @@ import random
 import signal
 import time
 
-from campaign.runs import (
-    TIME_LIMIT_S,
-    left_of,
-    next_run,
-    said_in,
-    scratch,
-    start,
-    uncaught,
-    usual_seconds,
-)
-from campaign.tally import Scope, Tally, each
+from campaign.runs import TIME_LIMIT_S, left_of, next_run, said_in, start, uncaught, usual_seconds
+from campaign.tally import Scope, Tally, each, scratch
 from campaign.workloads import INTERRUPTED, QUICK, Workload, journal_rows
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)

@@ -8,8 +8,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from campaign.runs import finish, scratch
-from campaign.tally import Scope, Tally
+from campaign.runs import finish
+from campaign.tally import Scope, Tally, scratch
 from campaign.workloads import PROJECT, WORKLOADS, Workload
 
 # which build of torch an index offers decides the device it is for, so no hash can be given

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+import shutil
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from campaign.workloads import Workload
 
@@ -50,7 +54,7 @@ class Scope:
     workloads and other kinds only those in `names`, where it has any."""
 
     share: float = 1.0
-    minutes: float = 30.0
+    minutes: float = 120.0
     seed: int = 1
     names: tuple[str, ...] = ()
     jobs: int = 2
@@ -65,6 +69,16 @@ class Scope:
         """A generator for each try; the same whatever the order they are tried in."""
         count = max(1, round(self.share * full))
         return [random.Random(f"{self.seed} {kind} {i}") for i in range(count)]
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder that is removed, whatever happens."""
+    folder = Path(tempfile.mkdtemp(prefix="tiny_llama_campaign_"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def each(scope: Scope, kind: str, draws: list, one: Callable[..., list[str]]) -> Tally:

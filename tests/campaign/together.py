@@ -10,16 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from campaign.runs import (
-    TIME_LIMIT_S,
-    left_of,
-    said_in,
-    scratch,
-    start,
-    uncaught,
-    usual_seconds,
-)
-from campaign.tally import Scope, Tally, each
+from campaign.runs import TIME_LIMIT_S, left_of, said_in, start, uncaught, usual_seconds
+from campaign.tally import Scope, Tally, each, scratch
 from campaign.workloads import PROJECT, QUICK, SUITE, Workload, bench_problems, environment
 
 FULL = 20

@@ -11,8 +11,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from campaign.runs import TIME_LIMIT_S, finish, next_run, scratch, uncaught
-from campaign.tally import Scope, Tally, each
+from campaign.runs import TIME_LIMIT_S, finish, next_run, uncaught
+from campaign.tally import Scope, Tally, each, scratch
 from campaign.workloads import INTERRUPTED, QUICK, Workload, journal_rows
 
 SOURCE = Path(__file__).with_name("failing_calls.c")
